@@ -99,7 +99,7 @@ class Place:
         from curator.stages.analyze.families import families_of
         from curator.stages.analyze.stage import AnalyzeStage
         from curator.storage import open_store
-        from curator.tables.track_parts import KeepTracks, TrackParts
+        from curator.tables.track_parts import TrackParts
 
         config = AnalyzeConfig(device="cpu")
         with_clip = config.model_copy(update={"clip": entry.name})
@@ -108,10 +108,10 @@ class Place:
         self.all = TrackParts(store, families_of(with_clip, "weights"))
         self.names = frozenset(family.name for family in families_of(config))
         self.first = UnitWorker(
-            stage=AnalyzeStage(config, families=self.names), keep=KeepTracks(self.without)
+            stage=AnalyzeStage(config, families=self.names), keep=self.without.keep
         )
         stage = AnalyzeStage(with_clip, families={"clip"}, clip=entry, models=models)
-        self.adding = UnitWorker(stage=stage, keep=KeepTracks(self.all))
+        self.adding = UnitWorker(stage=stage, keep=self.all.keep)
 
     def missing(self, parts: Any, names: set[str], sources: list[Any]) -> list[Any]:  # noqa: ANN401
         """The sources that lack families, as a run finds them."""

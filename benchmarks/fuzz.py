@@ -146,7 +146,7 @@ class FuzzStep:
             from curator.stages.scan.stage import ScanStage
             from curator.storage import open_store
             from curator.tables.track_items import SourceItem
-            from curator.tables.track_parts import KeepTracks, LoadTracks, TrackParts
+            from curator.tables.track_parts import TrackParts
 
             recipe = load_recipe("quickstart", RECIPES[number])
             store = open_store(f"{self._folder}/out{number}-{os.getpid()}")
@@ -155,10 +155,10 @@ class FuzzStep:
             stored = families_of(recipe.analyze)
             families, parts = frozenset(one.name for one in stored), TrackParts(store, stored)
             stage = AnalyzeStage(recipe.analyze, families=families)
-            analyze = UnitWorker(stage=stage, keep=KeepTracks(parts))
+            analyze = UnitWorker(stage=stage, keep=parts.keep)
             propose = UnitWorker(
                 stage=ProposeStage(recipe.propose, aggregates=recipe.scores.root),
-                load=LoadTracks(parts),
+                load=parts.load,
                 keep=KeepProposed(None),
             )
             cut = UnitWorker(stage=CutStage(config), keep=CutKeeper(store, "c", None))

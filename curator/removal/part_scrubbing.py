@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.stages.scan.probe_parts import scan_key
-from curator.tables.parts import FAILED, KEYS
+from curator.tables.parts import FAILED, KEYS, with_column
 from curator.tables.removal_records import Removals, removal_hash
 from curator.tables.track_parts import shown_frames
 
-_NAMING = ("duplicate_of",)
-"""Columns that name another clip."""
+_NAMING = "duplicate_of"
+"""Column that names another clip."""
 _THUMBNAILS = ("thumbnail_frame", "thumbnails")
 
 
@@ -56,16 +56,15 @@ def names_removed(key: str, removals: Removals) -> bool:
 
 
 def _without_names(table: pa.Table, removals: Removals) -> pa.Table:
-    """Clears cells that name a removed clip."""
-    for name in _NAMING:
-        if name in table.column_names:
-            is_named = removals.named(table[name], removals.clip_ids)
-            if is_named.any():
-                null = pa.scalar(None, table[name].type)
-                column = pc.if_else(pa.array(is_named), null, table[name])
-                at = table.schema.get_field_index(name)
-                table = table.set_column(at, table.schema.field(at), column)
-    return table
+    """Clears cells that name a removed clip as the one that stayed of duplicates."""
+    if _NAMING not in table.column_names:
+        return table
+    names = table[_NAMING]
+    is_named = removals.named(names, removals.clip_ids)
+    if not is_named.any():
+        return table
+    null = pa.scalar(None, names.type)
+    return with_column(table, _NAMING, pc.if_else(pa.array(is_named), null, names))
 
 
 def _without_thumbnails(table: pa.Table, removals: Removals) -> pa.Table:
@@ -88,8 +87,7 @@ def _without_thumbnails(table: pa.Table, removals: Removals) -> pa.Table:
     if not is_changed:
         return table
     for name, values in columns.items():
-        at = table.schema.get_field_index(name)
-        table = table.set_column(at, table.schema.field(at), pa.array(values, table[name].type))
+        table = with_column(table, name, pa.array(values, table[name].type))
     return table
 
 

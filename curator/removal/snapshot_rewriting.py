@@ -32,7 +32,7 @@ from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet, sealed_json
 from curator.tables.clip_rows import ClipRows
 from curator.tables.out_layout import DATASET, MANIFEST, SHARDS
-from curator.tables.parts import tables_to_parquet, write_table_part
+from curator.tables.parts import tables_to_parquet, with_column, write_table_part
 from curator.tables.removal_records import Removals
 from curator.tables.schemas import clips_schema, metadata_fields
 from curator.tables.snapshot_store import (
@@ -60,10 +60,7 @@ class RewrittenSnapshot:
 
 
 class SnapshotRewriting:
-    """The snapshots of an output root, rewritten one after the other, the oldest first.
-
-    No snapshot may name the objects `gone` any more.
-    """
+    """The snapshots of an output root, rewritten from the oldest on, without the objects `gone`."""
 
     def __init__(self, store: Store, removals: Removals, gone: Collection[str]) -> None:
         self._store = store
@@ -76,10 +73,7 @@ class SnapshotRewriting:
         """Objects that the snapshots rewritten so far name."""
 
     def rewrite(self, summary: Mapping[str, Any]) -> RewrittenSnapshot:
-        """Writes what a snapshot needs, then the snapshot.
-
-        Nothing is written that is there already, and nothing is removed.
-        """
+        """Writes what a snapshot needs and is not there, then the snapshot; removes nothing."""
         dataset = read_parquet(self._store, summary[INDEXES]["dataset"])
         tars = self._tars(summary, dataset)
         files = self._shard_files(summary, dataset, tars)
@@ -233,9 +227,8 @@ def _moved(table: pa.Table, tars: Mapping[str, RewrittenTar | None], *, prefix: 
     }
     for name, column in columns.items():
         if name in table.column_names:
-            at, kind = table.schema.get_field_index(name), table[name].type
-            new = pc.coalesce(column.cast(kind), table[name])
-            table = table.set_column(at, table.schema.field(at), new)
+            new = pc.coalesce(column.cast(table[name].type), table[name])
+            table = with_column(table, name, new)
     return table
 
 

@@ -18,7 +18,7 @@ from curator.stages.propose.candidate_store import PICTURES_PER_GROUP
 from curator.storage import Store
 from curator.tables.checksums import read_parquet, read_rows
 from curator.tables.out_layout import is_own
-from curator.tables.parts import Parts, to_parquet
+from curator.tables.parts import Parts, to_parquet, with_column
 from curator.tables.removal_records import Removals
 from curator.tables.track_items import FRAMES
 from curator.tables.track_parts import SEGMENTS, TRACKS
@@ -43,10 +43,7 @@ class StateScrubbing:
         return [name for name in self._own(ALIKE) if self._names(name, "clip_id")]
 
     def scrub(self, *, texts: Collection[str], requests: Collection[str]) -> None:
-        """Rewrites or removes whatever holds removed footage.
-
-        `texts` are captions of the clips that stay, `requests` keys of the replies to them.
-        """
+        """Rewrites or removes what holds removed footage; texts and requests stay."""
         for folder in ("scan", "hashes"):
             for name in self._own(folder):
                 self._rewrite(name)
@@ -134,8 +131,7 @@ class StateScrubbing:
         now = [counts[name] if less and count else count for less, name, count in rows]
         if now == old:
             return sources
-        at = sources.schema.get_field_index("n_clips")
-        return sources.set_column(at, sources.schema.field(at), pa.array(now, pa.int32()))
+        return with_column(sources, "n_clips", pa.array(now, pa.int32()))
 
     def _texts(self, known: Collection[str]) -> None:
         """Removes embeddings of captions that no clip has: whose they were is not known."""
@@ -179,5 +175,4 @@ def _resized(sources: pa.Table, sizes: _Sizes) -> pa.Table:
     now = pa.array([sizes.get((part, size), size) for part, size in rows], pa.int64())
     if pc.all(pc.equal(now, sources["track_bytes"])).as_py() is not False:
         return sources
-    at = sources.schema.get_field_index("track_bytes")
-    return sources.set_column(at, sources.schema.field(at), now)
+    return with_column(sources, "track_bytes", now)

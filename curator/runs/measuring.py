@@ -26,7 +26,6 @@ from curator.stages.propose.candidate_store import Candidates
 from curator.stages.propose.stage import KeepProposed, ProposedUnit
 from curator.storage import Store
 from curator.tables.removal_records import Removals
-from curator.tables.track_parts import LoadTracks
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +120,7 @@ class Measuring:
             make=UnitWorker,
             settings={
                 "stage": stage,
-                "load": LoadTracks(analyzing.tracks),
+                "load": analyzing.tracks.load,
                 "keep": KeepProposed(self._recipe.analyze.clip),
             },
             resources=stage.resources,

@@ -37,13 +37,7 @@ _END = 8
 def sealed_parquet(
     write: Callable[[pq.ParquetWriter], object], schema: pa.Schema, **options: object
 ) -> bytes:
-    """Returns Parquet bytes with a checksum.
-
-    Args:
-        write: Writes the rows.
-        schema: Of the rows.
-        options: As `pyarrow.parquet.ParquetWriter`.
-    """
+    """Returns Parquet bytes with a checksum; `options` are those of `ParquetWriter`."""
     # Rows that were read bring the checksum of where they were.
     own = {key: value for key, value in (schema.metadata or {}).items() if key != CHECKSUM}
     sink = pa.BufferOutputStream()

@@ -18,14 +18,7 @@ from curator.tables.snapshot_store import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
-    """What was removed, or would be.
-
-    Attributes:
-        kept: Numbers of the snapshots that stay, the newest first.
-        removed: Numbers of the others.
-        n_objects: Objects that no kept snapshot names.
-        n_bytes: Their size.
-    """
+    """What was removed, or would be: snapshots, the newest first, and what only they name."""
 
     kept: list[int]
     removed: list[int]

@@ -121,12 +121,7 @@ class ClipColumns(Protocol):
 
 
 class ClipRows(Sequence[ClipRow]):
-    """The rows of a table.
-
-    Args:
-        schema: Columns that rows may have; those that the table lacks are null. Metadata of sources
-            in the table follows them.
-    """
+    """The rows of a table in the columns of a schema, null where it lacks one, and its metadata."""
 
     def __init__(self, table: pa.Table, schema: pa.Schema) -> None:
         self._n: int = table.num_rows
@@ -166,11 +161,7 @@ class ClipRows(Sequence[ClipRow]):
         return ClipRow(self, found)
 
     def value_at(self, number: int, name: str) -> Any:  # noqa: ANN401
-        """Returns the value of a row in a column.
-
-        Raises:
-            KeyError: The column does not exist.
-        """
+        """Returns the value of a row in a column; `KeyError` where there is no such column."""
         if not self._first <= number < self._end:
             self._open(number // BLOCK)
         found = self._values.get(name)
@@ -179,11 +170,7 @@ class ClipRows(Sequence[ClipRow]):
         return found[number - self._first]
 
     def change(self, number: int, name: str, value: object) -> None:
-        """Sets a value of a row.
-
-        Raises:
-            KeyError: The column does not exist.
-        """
+        """Sets a value of a row; `KeyError` where there is no such column."""
         if not self._first <= number < self._end:
             self._open(number // BLOCK)
         held = self._values.get(name)

@@ -13,17 +13,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.tables.clip_rows import ClipRows, fields_of
-from curator.tables.disk_table import BLOCK_ROWS, DiskTable
+from curator.tables.disk_table import BLOCK_ROWS, DiskTable, widened
 from curator.tables.schemas import clips_schema, metadata_fields
 
 
 class ClipStore:
-    """The clips of a run, in their order.
-
-    Args:
-        schema: Columns of the clips that will be added; of `clips`, and metadata.
-        room_bytes: Bytes of either kind that are held in memory.
-    """
+    """The clips of a run, in their order; `room_bytes` of either kind are held in memory."""
 
     def __init__(self, schema: pa.Schema, room_bytes: int) -> None:
         self.schema = pa.schema([*clips_schema(), *metadata_fields(schema)])
@@ -32,11 +27,7 @@ class ClipStore:
         self._masks: list[NDArray[np.bool_]] = []
 
     def add(self, decided: pa.Table) -> None:
-        """Adds the next clips, with decisions; before any rows are asked for.
-
-        Raises:
-            StorageError: Writing to the local disk failed.
-        """
+        """Adds the next clips, with decisions; before any rows are asked for."""
         is_kept = pc.equal(decided["decision"], "kept")
         self._passed.add(decided.filter(is_kept))
         self._out.add(decided.filter(pc.invert(is_kept)))
@@ -67,7 +58,7 @@ class ClipStore:
             order = np.empty(len(is_passed), np.int64)
             order[~is_passed] = np.arange(len(is_passed) - own)
             order[is_passed] = np.arange(len(is_passed) - own, len(is_passed))
-            yield _taken(pa.concat_tables([_widened(out, schema), passed]), order)
+            yield _taken(pa.concat_tables([widened(out, schema), passed]), order)
             self._out.forget()
         self._passed.forget()
 
@@ -86,20 +77,11 @@ class ClipStore:
         is_passed = self._is_passed[wanted]
         passed = self.rows.take((np.cumsum(self._is_passed) - 1)[wanted[is_passed]])
         places = (np.cumsum(~self._is_passed) - 1)[wanted[~is_passed]]
-        out = _widened(self._out.take(places.tolist()), self.schema)
+        out = widened(self._out.take(places.tolist()), self.schema)
         found = pa.concat_tables([out, passed.table(self.schema)])
         # Where each of the wanted clips is now: first those that are out, then those that passed.
         order = np.argsort(np.argsort(is_passed, kind="stable"))
         return ClipRows(_taken(found, order), clips_schema())
-
-
-def _widened(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Returns the columns of a schema; those that the table lacks are null."""
-    columns = [
-        table[field.name] if field.name in table.column_names else pa.nulls(len(table), field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
 
 
 def _taken(table: pa.Table, order: NDArray[np.int64]) -> pa.Table:

@@ -33,11 +33,7 @@ class TextVector:
 
 
 class Vectors:
-    """Vectors of clips by id.
-
-    Args:
-        table: Rows of `embeddings`; vectors stay where they are, such as in a file.
-    """
+    """Vectors of clips by id; they stay where the rows of `embeddings` are, such as in a file."""
 
     def __init__(self, table: pa.Table) -> None:
         self._rows = KeyRows(table["clip_id"])
@@ -58,9 +54,7 @@ class Vectors:
 class StoredVectors:
     """Vectors of all clips, on the local disk where they are many.
 
-    Args:
-        empty: A table without vectors, of the length that there are if none is added.
-        room_bytes: Bytes that are held in memory.
+    The length of vectors is that of `empty` if none is added; `room_bytes` are held in memory.
     """
 
     def __init__(self, empty: pa.Table, room_bytes: int) -> None:
@@ -80,11 +74,7 @@ class StoredVectors:
         return self._rows.schema
 
     def add(self, table: pa.Table) -> None:
-        """Adds rows of `embeddings`; empty tables may have another length of vectors.
-
-        Raises:
-            StorageError: Writing to the local disk failed.
-        """
+        """Adds rows of `embeddings`; empty tables may have another length of vectors."""
         if not table.num_rows:
             return
         if not self._rows.num_rows:
@@ -136,10 +126,7 @@ def vectors_table(
     model: str | None = PERCEPTUAL_MODEL,
     least_dim: int = CLIP_DIM,
 ) -> pa.Table:
-    """Returns rows of `embeddings` for vectors, float32 [D], by clip id.
-
-    A table without vectors gets vectors of length `least_dim`.
-    """
+    """Returns rows of `embeddings` for vectors by clip id, or none of length `least_dim`."""
     dim = len(vectors[0][1]) if vectors else least_dim
     flat = np.concatenate([vector for _, vector in vectors]) if vectors else np.zeros(0, np.float32)
     return pa.table(

@@ -21,9 +21,7 @@ class Keyed:
     """Records by key; the latest of a key counts.
 
     Keys are held as 64 bits of their hash: callers must check that a record is the right one.
-
-    Args:
-        fetch: Reads the object behind an owner's number, and returns its records with their keys.
+    `fetch` reads the object behind an owner's number, and returns its records with their keys.
     """
 
     def __init__(self, fetch: Callable[[int], Iterator[tuple[str, bytes]]]) -> None:

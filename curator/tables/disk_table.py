@@ -19,23 +19,15 @@ BLOCK_ROWS = 65_536
 N_RANGES = 64
 """Ranges of keys that are sorted one after the other."""
 _ALIGNED = 64
-_PACK_TABLES = 256
-_PACK_ROWS = 16_384
-"""Small tables and their rows that are held until they become one: each takes some KB itself."""
 
 
 class DiskTable:
-    """A table that only grows: in memory up to some bytes, beyond in a file without a name.
-
-    Args:
-        schema: Columns.
-        room_bytes: Bytes that are held before a file is begun.
-    """
+    """A table that only grows: `room_bytes` in memory, beyond in a file without a name."""
 
     def __init__(self, schema: pa.Schema, room_bytes: int) -> None:
         self.schema = schema
         self._room_bytes = room_bytes
-        self._held = _Held(schema)
+        self._held = Held(schema)
         self._batches = _Batches(schema)
         self._ends: list[int] = []
         """Number of rows up to the end of each batch."""
@@ -44,11 +36,7 @@ class DiskTable:
         return self._n_written + self._held.n_rows
 
     def add(self, table: pa.Table) -> None:
-        """Adds rows.
-
-        Raises:
-            StorageError: Writing to the local disk failed.
-        """
+        """Adds rows."""
         self._held.add(like(table, self.schema))
         if self._held.n_bytes < self._room_bytes:
             return
@@ -89,23 +77,18 @@ class DiskTable:
 
 
 class SortedRows:
-    """Rows that are added in any order, and come out sorted.
+    """Rows that are added in any order, and come out sorted by some columns, the first text.
 
     Where they exceed `room_bytes`, they are written by ranges of the first column, and sorted a
     range at a time. The ranges are those of two hexadecimal digits, so that ids, which are hashes,
     fill them evenly: each has a 64th of the rows.
-
-    Args:
-        schema: Columns.
-        by: Columns to sort by, ascending; the first is text.
-        room_bytes: Bytes that are held before a file is begun.
     """
 
     def __init__(self, schema: pa.Schema, by: Sequence[str], room_bytes: int) -> None:
         self.schema = schema
         self._by = tuple(by)
         self._room_bytes = room_bytes
-        self._held = _Held(schema)
+        self._held = Held(schema)
         self._is_sorted = True
         self._batches = _Batches(schema)
         self._of_range: list[list[int]] = [[] for _ in range(N_RANGES)]
@@ -131,11 +114,7 @@ class SortedRows:
         )
 
     def add(self, table: pa.Table) -> None:
-        """Adds rows.
-
-        Raises:
-            StorageError: Writing to the local disk failed.
-        """
+        """Adds rows."""
         self._held.add(like(table, self.schema))
         self._is_sorted = False
         if self._held.n_bytes >= self._room_bytes:
@@ -224,11 +203,17 @@ class _Batches:
         return pa.Table.from_batches(batches, self._schema)
 
 
-class _Held:
-    """Tables of one schema in memory; many small ones become one."""
+class Held:
+    """Tables of one schema in memory; many small ones become one.
+
+    Each takes some KB itself, so that `PACK_TABLES`, or `PACK_ROWS` of them, are put together.
+    """
+
+    PACK_TABLES = 256
+    PACK_ROWS = 16_384
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._empty = schema.empty_table()
+        self.schema = schema
         self._tables: list[pa.Table] = []
         self._loose: list[pa.Table] = []
         self._n_loose = self.n_rows = 0
@@ -240,15 +225,20 @@ class _Held:
         self._loose.append(table)
         self._n_loose += table.num_rows
         self.n_rows += table.num_rows
-        if len(self._loose) >= _PACK_TABLES or self._n_loose >= _PACK_ROWS:
-            loose, self._loose, self._n_loose = self._loose, [], 0
-            packed = loose[0] if len(loose) == 1 else pa.concat_tables(loose).combine_chunks()
+        if len(self._loose) >= self.PACK_TABLES or self._n_loose >= self.PACK_ROWS:
+            self.pack()
+
+    def pack(self) -> None:
+        """Puts small tables together."""
+        if self._loose:
+            packed = self._loose.pop() if len(self._loose) == 1 else joined(self._loose)
             self._tables.append(packed)
+            self._n_loose = 0
             self.n_bytes += packed.nbytes
 
     def whole(self) -> pa.Table:
         """Returns all rows."""
-        return pa.concat_tables([self._empty, *self._tables, *self._loose])
+        return pa.concat_tables([self.schema.empty_table(), *self._tables, *self._loose])
 
     def take(self) -> pa.Table:
         """Returns all rows, and forgets them."""
@@ -256,6 +246,17 @@ class _Held:
         self._tables, self._loose = [], []
         self._n_loose = self.n_rows = self.n_bytes = 0
         return whole
+
+
+def widened(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Returns the columns of a schema; those that the table lacks are null."""
+    columns = [
+        table[field.name].cast(field.type)
+        if field.name in table.column_names
+        else pa.nulls(len(table), field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
 
 
 def like(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -279,11 +280,9 @@ def in_blocks(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def sorted_columns(tables: list[pa.Table], by: Sequence[str]) -> pa.Table:
-    """Returns rows of several tables sorted by some columns, in one chunk per column.
+    """Returns rows of tables sorted by some columns, ascending, in one chunk per column.
 
-    Args:
-        tables: At least one; the list is emptied, so that all is not held twice.
-        by: Columns to sort by, ascending.
+    The list of at least one table is emptied, so that all is not held twice.
     """
     whole = pa.concat_tables(tables)
     tables.clear()
@@ -293,6 +292,20 @@ def sorted_columns(tables: list[pa.Table], by: Sequence[str]) -> pa.Table:
     for index in range(len(columns)):
         # Sorts the table, because a column may be too long for one array.
         columns[index] = pa.table([columns[index]], ["it"]).combine_chunks().take(order)["it"]
+    return pa.table(columns, schema=schema)
+
+
+def joined(tables: list[pa.Table]) -> pa.Table:
+    """Joins tables into one chunk per column; empties the list.
+
+    The chunks of a column go before the next column is joined, so that all is not held twice.
+    """
+    whole = pa.concat_tables(tables).unify_dictionaries()
+    tables.clear()
+    schema, columns = whole.schema, whole.columns
+    del whole
+    for index in range(len(columns)):
+        columns[index] = pa.chunked_array([columns[index].combine_chunks()])
     return pa.table(columns, schema=schema)
 
 

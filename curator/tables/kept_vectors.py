@@ -26,13 +26,7 @@ _COLUMNS = ["clip_id", "vector"]
 
 
 def write_kept(store: Store, clips: ClipColumns, vectors: StoredVectors) -> str:
-    """Writes the vectors of the kept clips; returns the object's name.
-
-    Args:
-        store: Output root.
-        clips: Of a generation, decided.
-        vectors: Of these clips.
-    """
+    """Writes the vectors of the kept clips of a decided generation; returns the object's name."""
     kept = _kept(clips.blocks(("clip_id", "decision")))
     return _write(store, vectors.blocks(), vectors.schema, kept)
 

@@ -49,12 +49,9 @@ _THREADS = 16
 
 
 class KnownKeys:
-    """Finds the parts that have a key: 21 bytes per key in memory.
+    """Finds the parts that have a key, by rows of an index: 21 bytes per key in memory.
 
     Keys are held as 128 bits of their hash, as many as the id of a source has.
-
-    Args:
-        rows: As in an index.
     """
 
     def __init__(self, rows: pa.Table) -> None:
@@ -86,9 +83,6 @@ class KnownKeys:
             listed: All parts in the folder, as `part_versions` returns them.
             wanted: Those to look in.
             may_write: Whether this process may write the index: that of a run, which has the lease.
-
-        Raises:
-            DamagedError: A part is missing, cut off, or its footer changed.
         """
         name = f"{INDEX}/{_STAMP}-{fingerprint(folder)}.parquet"
         known, is_damaged = _SCHEMA.empty_table(), False
@@ -119,8 +113,7 @@ class KnownKeys:
     def matches(self, keys: Sequence[str]) -> Iterable[tuple[int, str, bool]]:
         """Finds all parts of each key, in the order of keys and then of parts.
 
-        Returns:
-            The key's place in `keys`, the part, and whether the key failed permanently.
+        Returns the key's place in `keys`, the part, and whether the key failed permanently.
         """
         sought_N2 = _halves(_digests(keys))  # noqa: N806
         first = np.searchsorted(self._first_half, sought_N2[:, 0], "left")

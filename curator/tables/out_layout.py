@@ -126,11 +126,7 @@ _FIXED = re.compile(
 
 
 def is_own(key: str) -> bool:
-    """Says whether an object has a name that this package gives.
-
-    Args:
-        key: Under an output root; also of an object that was not finished.
-    """
+    """Says whether an object, finished or not, has a name that this package gives."""
     return _HASHED.fullmatch(key) is not None or _FIXED.fullmatch(key) is not None
 
 
@@ -142,13 +138,9 @@ def has_fixed_path(key: str) -> bool:
 def leftovers(
     store: Store, current: Collection[str], folders: Iterable[str], stamps: Mapping[str, str]
 ) -> list[str]:
-    """Objects that a finished run does not need.
+    """Objects in some folders that a finished run does not need, as it does not name them.
 
-    Args:
-        store: Output root.
-        current: Objects that the run names.
-        folders: Where to look.
-        stamps: Current fingerprint of each folder that goes by them.
+    `stamps` has the current fingerprint of each folder that goes by them.
     """
     old: list[str] = []
     for folder in folders:
@@ -171,10 +163,6 @@ def remove(store: Store, keys: Iterable[str]) -> None:
     """Removes objects of older runs; those that are not of this package stay, with a warning.
 
     Objects with fixed names are removed before tars, so that no index names a tar that is gone.
-
-    Args:
-        store: Output root.
-        keys: What counts no more.
     """
     others: list[str] = []
 
@@ -200,9 +188,6 @@ def foreign_objects(store: Store) -> list[str]:
     """Objects in folders of results that are not of this package, sorted; not hidden ones.
 
     Where no run has begun, that is whatever is there, but for summary and settings of a run.
-
-    Args:
-        store: Output root.
     """
 
     def found(folder: str) -> list[str]:

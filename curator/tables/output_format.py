@@ -35,11 +35,9 @@ FORMAT = 2
 
 
 def read_summary(store: Store, snapshot: int | None = None) -> dict[str, Any]:
-    """Reads the summary of a snapshot, of this version or an older one; empty without a run.
+    """Reads the summary of a snapshot, None for the newest, of this version or an older one.
 
-    Args:
-        store: Output root.
-        snapshot: Number of the snapshot; None for the newest.
+    It is empty without a run.
 
     Raises:
         UsageError: A newer version wrote it, or there is no such snapshot.

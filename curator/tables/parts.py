@@ -59,12 +59,7 @@ class _NoPandas:
 
 
 class Parts:
-    """The parts of one stage under one fingerprint.
-
-    Args:
-        stage: Folder of the parts, such as `tracks`.
-        stamp: Fingerprint of their inputs and settings.
-    """
+    """The parts of one stage, such as `tracks`, under the fingerprint of inputs and settings."""
 
     def __init__(self, store: Store, stage: str, stamp: str) -> None:
         self.store = store
@@ -113,11 +108,7 @@ class Parts:
         return name
 
     def read(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """Reads a part's rows.
-
-        Raises:
-            DamagedError: It is missing, cut off or changed.
-        """
+        """Reads a part's rows, as `read_parquet` does."""
         return read_parquet(self.store, name, columns)
 
     def read_columns(self, name: str, columns: Sequence[str]) -> pa.Table:
@@ -129,11 +120,7 @@ class Parts:
         return self.footer(name)[0]
 
     def footer(self, name: str) -> tuple[list[str], list[str]]:
-        """Returns the keys that a part completes, and those of them that failed permanently.
-
-        Raises:
-            DamagedError: It is missing, cut off, or its footer changed.
-        """
+        """Returns the keys that a part completes, and those of them that failed permanently."""
         values = read_footer(self.store, name)
         keys, failed = (json.loads(values.get(key, b"[]")) for key in (KEYS, FAILED))
         return keys, failed
@@ -144,10 +131,7 @@ def to_parquet(
 ) -> bytes:
     """Returns Parquet bytes of a table; the same table gives the same bytes.
 
-    Args:
-        table: Rows.
-        one_row_groups: See `Parts.write`.
-        rows_per_group: Rows that can be read without the others; by default the whole object.
+    `rows_per_group` can be read without the others; for `one_row_groups` see `Parts.write`.
     """
     if one_row_groups:
         return sealed_parquet(
@@ -214,11 +198,7 @@ def _encodings(table: pa.Table) -> dict[str, list[str]]:
 
 
 def write_table(store: Store, name: str, table: pa.Table) -> list[str]:
-    """Writes a table, in its final order, as parts of bounded size; keeps those of earlier runs.
-
-    Returns:
-        Names of the table's objects: deterministic, by content.
-    """
+    """Writes a table in its final order, in parts of bounded size; returns their names."""
     return write_tables(store, name, [table], table.schema)
 
 
@@ -231,8 +211,7 @@ def write_tables(
 ) -> list[str]:
     """Writes tables of one schema as `write_table` does the whole; holds a row group at a time.
 
-    Returns:
-        Names of the table's objects, first those of `before`, which stay as they are.
+    Returns the names of the table's objects, first those of `before`, which stay as they are.
     """
     names: list[str] = list(before)
     for at, pieces in itertools.groupby(_pieces(tables), itemgetter(0)):
@@ -243,10 +222,7 @@ def write_tables(
 
 
 def write_table_part(store: Store, name: str, number: int, rows: pa.Table) -> str:
-    """Writes part `number` (from 0) of a table; returns the object's name.
-
-    It has at most `ROWS_PER_TABLE_PART` rows.
-    """
+    """Writes part `number` (from 0), of at most `ROWS_PER_TABLE_PART` rows; returns its name."""
     return _write_part(store, name, number, to_parquet(rows))
 
 
@@ -296,6 +272,12 @@ def columns_to_rows(table: pa.Table) -> list[dict[str, Any]]:
         if was_enabled:
             gc.enable()
     return rows
+
+
+def with_column(table: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """Returns a table with other values in a column, which keeps its place and type."""
+    at = table.schema.get_field_index(name)
+    return table.set_column(at, table.schema.field(at), values)
 
 
 def column_values(column: pa.ChunkedArray) -> list[Any]:

@@ -103,11 +103,7 @@ class Removals:
         return _truth(pc.is_in(column, value_set=pa.array(found, column.type)))
 
     def overlapping(self, clips: pa.Table) -> NDArray[np.bool_]:
-        """Returns bool [N]: which clips share more than a frame with a removed span.
-
-        Args:
-            clips: With `source_id`, `start_s`, `end_s` and `fps`.
-        """
+        """Returns bool [N]: which clips share more than a frame with a removed span."""
         found = np.zeros(clips.num_rows, bool)
         rows = np.flatnonzero(self.named(clips["source_id"], self.spans))
         if not len(rows):

@@ -18,7 +18,7 @@ knows what may not be removed without reading all of them.
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -81,27 +81,21 @@ def read_snapshot(store: Store, number: int) -> dict[str, Any]:
 
 def archived(summary: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a summary that names the snapshot's own parts of tables."""
-    tables = {
-        table: [_own(part) for part in parts] for table, parts in summary.get("tables", {}).items()
-    }
-    return {**summary, "tables": tables}
+    return _renamed(summary, _own)
 
 
 def with_fixed_paths(summary: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a summary that names the parts of tables in the folders of the tables."""
-    tables = {
-        table: [part.removeprefix(f"{SNAPSHOTS}/") for part in parts]
-        for table, parts in summary.get("tables", {}).items()
-    }
+    return _renamed(summary, lambda part: part.removeprefix(f"{SNAPSHOTS}/"))
+
+
+def _renamed(summary: Mapping[str, Any], name: Callable[[str], str]) -> dict[str, Any]:
+    tables = {t: [name(part) for part in parts] for t, parts in summary.get("tables", {}).items()}
     return {**summary, "tables": tables}
 
 
 def put_in_place(store: Store, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies parts of tables that only `snapshots/` has to the folders that readers list.
-
-    Returns:
-        The summary, which names the copies.
-    """
+    """Copies parts that only `snapshots/` has to the tables' folders; returns their summary."""
     for part in itertools.chain.from_iterable(summary["tables"].values()):
         if part == _own(part):
             store.copy(part, part.removeprefix(f"{SNAPSHOTS}/"))
@@ -145,12 +139,8 @@ def number_commit(
 ) -> Committed:
     """Writes a snapshot's own indexes and parts of tables, and gives it its number.
 
-    Args:
-        store: Output root.
-        summary: Of the commit.
-        previous: Of the newest snapshot, or of a run of a version that made none; empty without.
-        manifest: Of the shards.
-        dataset: Table of the samples.
+    `previous` is the newest summary, which a version that made no snapshots may have written; empty
+    without one.
     """
     numbers = snapshot_numbers(store)
     summary = {**summary, INDEXES: index_names(manifest, dataset)}
@@ -173,7 +163,8 @@ def number_commit(
     else:
         number, made = previous[NUMBER], previous[MADE]
     if earlier:
-        there = {info.key for folder in _folders(earlier) for info in store.list(f"{folder}/")}
+        folders = {name.split("/")[0] for name in earlier}
+        there = {info.key for folder in folders for info in store.list(f"{folder}/")}
         earlier &= there
     facts = {NUMBER: number, MADE: made, EARLIER: sorted(earlier)}
     # A summary may be that of the snapshot before, with changes.
@@ -234,10 +225,6 @@ def _is_same(summary: Mapping[str, Any], previous: Mapping[str, Any]) -> bool:
     return shards[0] == shards[1] and all(
         both[0].get(field) == both[1].get(field) for field in _CONTENT
     )
-
-
-def _folders(names: Iterable[str]) -> list[str]:
-    return sorted({name.split("/")[0] for name in names})
 
 
 def _digest(data: bytes) -> str:

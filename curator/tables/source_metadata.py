@@ -48,10 +48,7 @@ class SourceMetadata:
         self._whole: pa.Table | None = None
 
     def add(self, uri: str, values: Mapping[str, Any]) -> None:
-        """Adds the metadata of a source.
-
-        Values that are no bool, number, text or list of texts are left out.
-        """
+        """Adds the metadata of a source: bools, numbers, texts and lists of texts."""
         row = {"uri": uri}
         for name, value in values.items():
             found = _as_text(value)
@@ -93,14 +90,10 @@ class SourceMetadata:
         return table
 
     def check(self, numbers: Iterable[str], others: Iterable[str]) -> None:
-        """Checks that the recipe's columns exist.
-
-        Args:
-            numbers: Columns that have bounds.
-            others: Columns that are compared otherwise.
+        """Checks that the recipe's columns exist: those that have `numbers` to bound, and others.
 
         Raises:
-            UsageError: A column does not exist, or has no numbers to bound.
+            UsageError: A column does not exist, or has no numbers.
         """
         schema = self.schema()
         numbers = list(numbers)

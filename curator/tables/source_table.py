@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from curator.records.sources import Note, Source, SourceRef
 from curator.storage.content_id import WHOLE_BYTES
-from curator.tables.parts import ROWS_PER_TABLE_PART
+from curator.tables.disk_table import Held, joined, widened
+from curator.tables.parts import ROWS_PER_TABLE_PART, with_column
 from curator.tables.schemas import SOURCES_SCHEMA
 
 _FEW_VALUES = frozenset(
@@ -48,50 +49,27 @@ MAX_SHOWN = 24
 """Failed sources of each error code that the report shows."""
 
 
-class _Columns:
-    """Rows that only grow; small tables are packed together as they come."""
-
-    PACK_TABLES = 256
-    PACK_ROWS = 16_384
+class _Columns(Held):
+    """Some columns of `sources`, in the form in which they are held."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self.schema = pa.schema([_held(SOURCES_SCHEMA.field(name)) for name in names])
-        self._packed: list[pa.Table] = []
-        self._loose: list[pa.Table] = []
-        self._n_loose = 0
-        self.n_rows = 0
+        super().__init__(pa.schema([_held(SOURCES_SCHEMA.field(name)) for name in names]))
 
     def add(self, table: pa.Table) -> None:
         """Adds rows; missing columns are null."""
-        nulls = table.num_rows
-        columns = [
-            table[field.name].cast(field.type)
-            if field.name in table.schema.names
-            else pa.nulls(nulls, field.type)
-            for field in self.schema
-        ]
-        self._loose.append(pa.table(columns, schema=self.schema))
-        self.n_rows += nulls
-        self._n_loose += nulls
-        if len(self._loose) >= self.PACK_TABLES or self._n_loose >= self.PACK_ROWS:
-            self._pack()
+        super().add(widened(table, self.schema))
 
     def whole(self) -> pa.Table:
         """Returns all rows, with one chunk per column."""
-        self._pack()
-        if len(self._packed) > 1:
-            self._packed.append(_joined(self._packed))
-        return self._packed[0] if self._packed else self.schema.empty_table()
+        self.pack()
+        if len(self._tables) > 1 or any(c.num_chunks > 1 for t in self._tables for c in t.columns):
+            self._tables.append(joined(self._tables))
+        return self._tables[0] if self._tables else self.schema.empty_table()
 
     def replace(self, table: pa.Table) -> None:
         """Puts rows in the place of all."""
-        self._packed, self._loose, self._n_loose = [table.combine_chunks()], [], 0
-        self.n_rows = table.num_rows
-
-    def _pack(self) -> None:
-        if self._loose:
-            self._packed.append(_joined(self._loose))
-            self._n_loose = 0
+        self.take()
+        super().add(table.combine_chunks())
 
 
 class SourceTable:
@@ -114,11 +92,7 @@ class SourceTable:
         self._leaders = self._order = None
 
     def add_failed(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Adds sources that failed before they were probed.
-
-        Args:
-            rows: `uri`, the known ones of `bytes` and `version`, and the error columns.
-        """
+        """Adds sources that failed before a probe: `uri`, what is known, and error columns."""
         schema = pa.schema([SOURCES_SCHEMA.field(name) for name in _HEADER])
         failed = [{**row, "outcome": "failed"} for row in rows]
         self._header.add(pa.Table.from_pylist(failed, schema=schema))
@@ -132,17 +106,12 @@ class SourceTable:
         known = pc.or_(known, pc.is_in(earlier["source_id"], value_set=ids.combine_chunks()))
         rows = earlier.filter(pc.invert(known))
         if rows.num_rows:
-            at = rows.schema.get_field_index("outcome")
-            self._header.add(rows.set_column(at, "outcome", pa.nulls(rows.num_rows, pa.string())))
+            self._header.add(with_column(rows, "outcome", pa.nulls(rows.num_rows, pa.string())))
             self._leaders = self._order = None
         return rows
 
     def measured(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> None:
-        """Adds results of analysis; a later row of the same URI counts.
-
-        Args:
-            rows: `uri`, `outcome`, and columns of `sources`.
-        """
+        """Adds results of analysis by `uri`, with `outcome`; a later row of the same URI counts."""
         if not isinstance(rows, pa.Table):
             rows = pa.Table.from_pylist(list(rows), schema=MEASURED_SCHEMA)
         self._measured.add(rows)
@@ -156,11 +125,7 @@ class SourceTable:
         return header.filter(pc.fill_null(pc.and_(is_large, usable), False)).select(columns)
 
     def revise(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Replaces facts of sources, such as their ids.
-
-        Args:
-            rows: `uri`, and new values of other columns, the same in each row.
-        """
+        """Replaces facts of sources by `uri`, such as their ids: the same columns in each row."""
         if not rows:
             return
         header = self._header.whole()
@@ -173,17 +138,12 @@ class SourceTable:
                 old = header[field.name]
                 new = revised[field.name].take(place)
                 column = pc.if_else(is_revised, new, old.cast(field.type)).cast(old.type)
-                at = header.schema.get_field_index(field.name)
-                header = header.set_column(at, header.schema.field(at), column)
+                header = with_column(header, field.name, column)
         self._header.replace(header)
         self._leaders = self._order = None
 
     def to_analyze(self, generation: int | None = None) -> Iterator[SourceRef]:
-        """Returns sources that have not failed, by URI, only the first of each content.
-
-        Args:
-            generation: Only those of this one; None for all.
-        """
+        """Returns sources of a generation, or of all, that have not failed: one of each content."""
         order, leaders = self._sorted()
         first = order[leaders[order] == order]
         if generation is not None:
@@ -210,9 +170,8 @@ class SourceTable:
     def by_content(self) -> pa.Table:
         """Returns the contents that have not failed before analysis.
 
-        Returns:
-            `source_id`, `uri` of the source that is analyzed, `seconds` by its header (0 if that
-            does not say), and `generation`, null where none is set.
+        They have `source_id`, `uri` of the source that is analyzed, `seconds` by its header (0 if
+        that does not say), and `generation`, null where none is set.
         """
         order, leaders = self._sorted()
         rows = self._header.whole().take(pa.array(order[leaders[order] == order]))
@@ -227,16 +186,11 @@ class SourceTable:
         return pc.max(found["generation"].filter(done)).as_py() or 0
 
     def set_generations(self, numbers: pa.Table) -> None:
-        """Sets the generation of contents.
-
-        Args:
-            numbers: `source_id` and `generation`.
-        """
+        """Sets the `generation` of contents by `source_id`."""
         header = self._header.whole()
         found = pc.index_in(header["source_id"], value_set=numbers["source_id"].combine_chunks())
-        at = header.schema.get_field_index("generation")
         column = numbers["generation"].combine_chunks().take(found)
-        self._header.replace(header.set_column(at, header.schema.field(at), column))
+        self._header.replace(with_column(header, "generation", column))
 
     def generation_of(self) -> dict[str, int] | None:
         """Returns the generation of each content; None where there is one."""
@@ -249,10 +203,7 @@ class SourceTable:
         )
 
     def up_to(self, generation: int) -> "SourceTable":
-        """Returns the sources up to a generation, and those that failed.
-
-        Both tables share what is measured.
-        """
+        """Returns the sources up to a generation and those that failed; shares what is measured."""
         header = self._header.whole()
         wanted = pc.fill_null(pc.less_equal(header["generation"], generation), True)
         found = SourceTable()
@@ -261,11 +212,7 @@ class SourceTable:
         return found
 
     def settle(self, earlier: pa.Table) -> Counter[str]:
-        """Takes the measurements of contents from rows of `sources` of an earlier run.
-
-        Returns:
-            The number of kept clips of each.
-        """
+        """Takes measurements from rows of an earlier run; returns its kept clips by content."""
         earlier = without_copies(earlier)
         now = self.by_content()
         place = pc.index_in(earlier["source_id"], value_set=now["source_id"].combine_chunks())
@@ -321,7 +268,7 @@ class SourceTable:
             batch = _overlaid(own, shared, measured.take(found))
             is_failed = pc.equal(batch["outcome"], "failed")
             number = pc.if_else(is_failed, pa.scalar(None, pa.int32()), batch["generation"])
-            batch = _with(batch, "generation", number)
+            batch = with_column(batch, "generation", number)
             yield _counted(batch, is_copy=like != rows, kept=kept, counts=counts)
 
     def _refs(self, rows: NDArray[np.int64]) -> Iterator[SourceRef]:
@@ -435,20 +382,15 @@ def _counted(
         ("n_clips", table["n_clips"]),
         ("n_kept", n_kept),
     ):
-        table = _with(table, name, pc.if_else(copies, zero, column))
+        table = with_column(table, name, pc.if_else(copies, zero, column))
     if is_copy.any():
         marked = pc.and_(copies, done).to_pylist()
         notes = [
             [*(old or ()), str(Note.SAME_BYTES)] if mark else old
             for mark, old in zip(marked, table["notes"].to_pylist(), strict=True)
         ]
-        table = _with(table, "notes", pa.array(notes, table.schema.field("notes").type))
+        table = with_column(table, "notes", pa.array(notes, table.schema.field("notes").type))
     return table
-
-
-def _with(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
-    index = table.schema.get_field_index(name)
-    return table.set_column(index, table.schema.field(index), column)
 
 
 def _held(field: pa.Field) -> pa.Field:
@@ -458,17 +400,3 @@ def _held(field: pa.Field) -> pa.Field:
     if field.name in _FEW_VALUES:
         return field.with_type(pa.dictionary(pa.int32(), pa.string()))
     return field
-
-
-def _joined(tables: list[pa.Table]) -> pa.Table:
-    """Joins tables into one chunk per column; empties the list.
-
-    The chunks of a column go before the next column is joined, so that all is not held twice.
-    """
-    whole = pa.concat_tables(tables).unify_dictionaries()
-    tables.clear()
-    schema, columns = whole.schema, whole.columns
-    del whole
-    for index in range(len(columns)):
-        columns[index] = pa.chunked_array([columns[index].combine_chunks()])
-    return pa.table(columns, schema=schema)

@@ -12,10 +12,7 @@ _BUFFER_BYTES = 1 << 20
 
 
 class Spill:
-    """A temporary file without a name: it vanishes however this process ends.
-
-    All threads can read bytes that one thread added.
-    """
+    """A temporary file without a name; all threads can read what one thread added."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -17,11 +17,7 @@ FRAMES = "frames"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFamily:
-    """A stored family of columns.
-
-    Attributes:
-        folder: Its folder under `tracks/`.
-    """
+    """A stored family of columns, in a folder under `tracks/`."""
 
     name: str
     folder: str
@@ -33,16 +29,10 @@ PartsByFamily = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceItem:
-    """A source to analyze.
-
-    Attributes:
-        parts: Parts of the other families.
-    """
+class _OfSource:
+    """What is done for one source."""
 
     source: SourceRef
-    families: frozenset[str]
-    parts: PartsByFamily = field(default_factory=dict)
 
     @property
     def uri(self) -> str:
@@ -51,10 +41,17 @@ class SourceItem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentItem:
+class SourceItem(_OfSource):
+    """A source to analyze; `parts` has those of families that are not measured."""
+
+    families: frozenset[str]
+    parts: PartsByFamily = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentItem(_OfSource):
     """One segment of a source to analyze."""
 
-    source: SourceRef
     segment: Segment
     families: frozenset[str]
 
@@ -63,22 +60,10 @@ class SegmentItem:
         """Key under which it counts as done."""
         return f"{self.source.source_id} {self.source.version} {self.segment.key}"
 
-    @property
-    def uri(self) -> str:
-        """For messages."""
-        return self.source.uri
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HashItem:
+class HashItem(_OfSource):
     """A source in segments, whose hashes no segment can compute by itself."""
-
-    source: SourceRef
-
-    @property
-    def uri(self) -> str:
-        """For messages."""
-        return self.source.uri
 
 
 AnalyzeItem = SourceItem | SegmentItem | HashItem
@@ -88,10 +73,7 @@ AnalyzeItem = SourceItem | SegmentItem | HashItem
 class JoinItem(SourceItem):
     """A source whose segments are complete; `tracks` are filled in once `segments` are read.
 
-    Attributes:
-        segments: Their parts, in order.
-        hashes: Of the whole source; empty where they are known.
-        tracks: Measurements of each segment.
+    `segments` are parts in order; `hashes`, of the whole source, are empty where they are known.
     """
 
     segments: tuple[str, ...]
@@ -100,18 +82,8 @@ class JoinItem(SourceItem):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrackItem:
-    """A track, or the failure in its place.
+class TrackItem(_OfSource):
+    """A track, or the failure in its place; one that is not stored has no `frames_part`."""
 
-    Attributes:
-        frames_part: The part of its family `frames`; None for a failure that is not stored.
-    """
-
-    source: SourceRef
     track: Track | Failure
     frames_part: str | None
-
-    @property
-    def uri(self) -> str:
-        """For messages."""
-        return self.source.uri

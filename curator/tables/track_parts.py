@@ -59,9 +59,8 @@ class StoredTrack:
 class SegmentDone:
     """The outcome of a segment, a hash or a join.
 
-    Attributes:
-        key: The segment's name within the source, where `part` has the segment.
-        whole: Why the source must be analyzed whole.
+    `key` is the segment's name within the source, where `part` has it; `whole` says why the source
+    must be analyzed whole.
     """
 
     source: SourceRef
@@ -88,13 +87,7 @@ class AnalyzedUnit:
 
 
 class TrackParts:
-    """The stored tracks of a recipe.
-
-    Args:
-        store: Output root.
-        families: What is measured.
-        removals: Footage of which no thumbnails are stored.
-    """
+    """The stored tracks of a recipe; no thumbnails of the footage in `removals` are stored."""
 
     def __init__(
         self,
@@ -112,11 +105,7 @@ class TrackParts:
     ) -> tuple[dict[str, PartsByFamily], set[str]]:
         """Returns parts by family of each of some source ids, and those that failed permanently.
 
-        Sources of one unit share one dictionary.
-
-        Args:
-            source_ids: What to look for; an id of which nothing is stored is in no result.
-            may_write: As for `KnownKeys.of`.
+        Sources of one unit share one dictionary; an id of which nothing is stored is in no result.
         """
         parts_of: dict[str, PartsByFamily] = {}
         failed: set[str] = set()
@@ -168,11 +157,7 @@ class TrackParts:
     def write(
         self, sources: Sequence[tuple[SourceRef, Track | Failure]], families: Collection[str]
     ) -> dict[str, str]:
-        """Stores measured families of some sources, and failures, by source id.
-
-        Returns:
-            The parts, by family.
-        """
+        """Stores measured families of some sources, and failures; returns the parts, by family."""
         results = [(str(source.source_id), result) for source, result in sources]
         if self._removals.spans:
             results = [(key, self._withheld(key, result)) for key, result in results]
@@ -263,52 +248,26 @@ class TrackParts:
             tracks.append(track)
         return tuple(tracks)
 
-    def _parts(self, family: str) -> Parts:
-        stored = self._families[family]
-        return Parts(self._store, f"{TRACKS}/{stored.folder}", stored.stamp)
+    def load_segments(self, items: Sequence[JoinItem]) -> list[JoinItem]:
+        """Returns sources to join with the measurements of their segments."""
+        return [replace(item, tracks=self.read_segments(item)) for item in items]
 
+    def load(self, unit: AnalyzedUnit) -> list[TrackItem] | None:
+        """Returns tracks and failures; None for a unit of segments, which have no track yet."""
+        if unit.segments:
+            return None
+        failed = [TrackItem(source=s, track=f, frames_part=None) for s, f in unit.failed]
+        return [*failed, *self.read(unit.tracks)]
 
-def shown_frames(
-    frames_N: NDArray[np.int32],  # noqa: N803
-    spans: Iterable[RemovedSpan],
-) -> NDArray[np.bool_]:
-    """Returns bool [N]: which frames are in no removed span."""
-    shown = np.ones(len(frames_N), bool)
-    for span in spans:
-        shown &= (frames_N < span.start_frame) | (frames_N >= span.end_frame)
-    return shown
-
-
-def track_origins(store: Store, source_ids: Set[str]) -> Iterator[dict[str, Any]]:
-    """Yields what some ids were stored for, under any settings; for a run, as it may write.
-
-    Yields:
-        `source_id`, `sha256` (None for a failure), and `ORIGIN`, which may be unknown.
-    """
-    folder, ids = f"{TRACKS}/{FRAMES}", sorted(source_ids)
-    listed = part_versions(store, folder)
-    known = KnownKeys.of(store, folder, listed, list(filter(is_own, listed)), may_write=True)
-    wanted = pa.array(ids, pa.string())
-    for name in sorted({part for _, part, _ in known.matches(ids)}):
-        table = read_parquet(store, name)
-        table = table.filter(pc.is_in(table["source_id"], value_set=wanted))
-        unknown = {name: None for name in ORIGIN}
-        columns = [n for n in ("source_id", "sha256", *ORIGIN) if n in table.column_names]
-        yield from (unknown | row for row in table.select(columns).to_pylist())
-
-
-class KeepTracks:
-    """Stores results of a unit of analysis: a track by family, a segment as one row."""
-
-    def __init__(self, parts: TrackParts) -> None:
-        self._parts = parts
-
-    def __call__(
+    def keep(
         self,
         items: Sequence[AnalyzeItem],
         results: Sequence[Track | Failure | WholeReason | ContentHashes],
     ) -> AnalyzedUnit:
-        """Stores the results of a unit; all its sources have the same families to measure."""
+        """Stores the results of a unit: a track by family, a segment as one row.
+
+        All sources of a unit have the same families to measure.
+        """
         pairs = list(zip(items, results, strict=True))
         segments = [self._segment(i, r) for i, r in pairs if not isinstance(i, SourceItem)]
         tracks: list[tuple[SourceItem, Track | Failure]] = []
@@ -336,7 +295,7 @@ class KeepTracks:
         parts: dict[str, str] = {}
         if kept:
             rows = [(item.source, result) for item, result in kept]
-            parts = self._parts.write(rows, kept[0][0].families)
+            parts = self.write(rows, kept[0][0].families)
         stored = [
             StoredTrack(
                 source=item.source,
@@ -352,7 +311,7 @@ class KeepTracks:
         """Returns the result, replaced where it does not fit the stored frames."""
         if not isinstance(result, Track) or FRAMES in item.families:
             return result
-        if self._parts.agrees(item.parts[FRAMES], str(item.source.source_id), result):
+        if self.agrees(item.parts[FRAMES], str(item.source.source_id), result):
             return result
         if isinstance(item, JoinItem):
             return WholeReason.INDEX_LIES
@@ -369,39 +328,46 @@ class KeepTracks:
         self, item: SegmentItem | HashItem, result: Track | Failure | WholeReason | ContentHashes
     ) -> SegmentDone:
         if isinstance(result, Track) and isinstance(item, SegmentItem):
-            part = self._parts.write_segment(item, result)
+            part = self.write_segment(item, result)
             return SegmentDone(source=item.source, key=item.key, part=part)
         if isinstance(result, WholeReason):
             return SegmentDone(source=item.source, whole=result)
         assert isinstance(result, ContentHashes)
         return SegmentDone(source=item.source, hashes=result)
 
+    def _parts(self, family: str) -> Parts:
+        stored = self._families[family]
+        return Parts(self._store, f"{TRACKS}/{stored.folder}", stored.stamp)
+
+
+def shown_frames(
+    frames_N: NDArray[np.int32],  # noqa: N803
+    spans: Iterable[RemovedSpan],
+) -> NDArray[np.bool_]:
+    """Returns bool [N]: which frames are in no removed span."""
+    shown = np.ones(len(frames_N), bool)
+    for span in spans:
+        shown &= (frames_N < span.start_frame) | (frames_N >= span.end_frame)
+    return shown
+
+
+def track_origins(store: Store, source_ids: Set[str]) -> Iterator[dict[str, Any]]:
+    """Yields what some ids were stored for, under any settings; for a run, as it may write.
+
+    Rows have `source_id`, `sha256` (None for a failure), and `ORIGIN`, which may be unknown.
+    """
+    folder, ids = f"{TRACKS}/{FRAMES}", sorted(source_ids)
+    listed = part_versions(store, folder)
+    known = KnownKeys.of(store, folder, listed, list(filter(is_own, listed)), may_write=True)
+    wanted = pa.array(ids, pa.string())
+    for name in sorted({part for _, part, _ in known.matches(ids)}):
+        table = read_parquet(store, name)
+        table = table.filter(pc.is_in(table["source_id"], value_set=wanted))
+        unknown = {name: None for name in ORIGIN}
+        columns = [n for n in ("source_id", "sha256", *ORIGIN) if n in table.column_names]
+        yield from (unknown | row for row in table.select(columns).to_pylist())
+
 
 def _is_for_good(item: SourceItem, failure: Failure) -> bool:
     """Returns whether to store a failure: not where frames of the source were decoded before."""
     return failure.code not in RETRIED and FRAMES in item.families
-
-
-class LoadSegments:
-    """Reads the segments of the sources that are joined."""
-
-    def __init__(self, parts: TrackParts) -> None:
-        self._parts = parts
-
-    def __call__(self, items: Sequence[JoinItem]) -> list[JoinItem]:
-        """Returns the items with the measurements of their segments."""
-        return [replace(item, tracks=self._parts.read_segments(item)) for item in items]
-
-
-class LoadTracks:
-    """Reads the tracks of a unit of analysis."""
-
-    def __init__(self, parts: TrackParts) -> None:
-        self._parts = parts
-
-    def __call__(self, unit: AnalyzedUnit) -> list[TrackItem] | None:
-        """Returns tracks and failures; None for a unit of segments, which have no track yet."""
-        if unit.segments:
-            return None
-        failed = [TrackItem(source=s, track=f, frames_part=None) for s, f in unit.failed]
-        return [*failed, *self._parts.read(unit.tracks)]

@@ -82,11 +82,7 @@ _DECODE_NOTES = frozenset(
 
 
 def track_schema(columns: Iterable[str]) -> pa.Schema:
-    """Returns the schema of rows with some columns of tracks.
-
-    For a source that cannot be decoded only `error_stage`, `error_code` and `error_message` are
-    set.
-    """
+    """Returns the schema of rows with some columns of tracks, or the error in their place."""
     return pa.schema(
         [("source_id", pa.string()), *_FAILURE, *((name, _type_of(name)) for name in columns)]
     )
@@ -133,11 +129,9 @@ def _value(track: Track, name: str) -> object:
 def table_to_tracks(
     tables: Sequence[pa.Table], uris: Mapping[str, str]
 ) -> list[tuple[str, Track | Failure]]:
-    """Returns records of rows that `tracks_to_table` made.
+    """Returns records of rows that `tracks_to_table` made, for source ids with a URI.
 
-    Args:
-        tables: Rows of one family each; the first ones have the fields of a `Timeline`.
-        uris: URI of each wanted source id; other rows are left out.
+    The first of the tables, which have a family each, has the fields of a `Timeline`.
     """
     results: list[tuple[str, Track | Failure]] = []
     frames, *others = tables

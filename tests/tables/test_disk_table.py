@@ -24,8 +24,9 @@ ROOMS = pytest.mark.parametrize("room_bytes", [0, 20_000, 1 << 30], ids=["none",
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("BLOCK_ROWS", 256), ("_PACK_TABLES", 8), ("_PACK_ROWS", 100)):
-        monkeypatch.setattr(disk_table, name, value)
+    monkeypatch.setattr(disk_table, "BLOCK_ROWS", 256)
+    for name, value in (("PACK_TABLES", 8), ("PACK_ROWS", 100)):
+        monkeypatch.setattr(disk_table.Held, name, value)
 
 
 def made() -> pa.Table:

@@ -38,8 +38,6 @@ from curator.tables.track_items import (
 )
 from curator.tables.track_parts import (
     AnalyzedUnit,
-    KeepTracks,
-    LoadSegments,
     SegmentDone,
     StoredTrack,
     TrackParts,
@@ -300,7 +298,7 @@ class Analyzing:
         stage.threads = self._engine.threads(self._engine.n_workers(n_units, stage.resources))
         return Step(
             make=UnitWorker,
-            settings={"stage": stage, "keep": KeepTracks(self.tracks), "rest": "decode"},
+            settings={"stage": stage, "keep": self.tracks.keep, "rest": "decode"},
             resources=stage.resources,
             keeps_state=True,
         )
@@ -320,8 +318,8 @@ class Analyzing:
             make=UnitWorker,
             settings={
                 "stage": JoinStage(self._config),
-                "load": LoadSegments(self.tracks),
-                "keep": KeepTracks(self.tracks),
+                "load": self.tracks.load_segments,
+                "keep": self.tracks.keep,
             },
             resources=Resources(cpus=0.5),
         )

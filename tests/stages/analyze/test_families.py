@@ -39,8 +39,6 @@ from curator.tables.parts import Parts
 from curator.tables.track_items import FRAMES, HashItem, JoinItem, SegmentItem, SourceItem
 from curator.tables.track_parts import (
     AnalyzedUnit,
-    KeepTracks,
-    LoadSegments,
     StoredTrack,
     TrackParts,
 )
@@ -148,7 +146,7 @@ class Place:
 
     def run(self, item: Any) -> AnalyzedUnit:  # noqa: ANN401
         stage = AnalyzeStage(CONFIG, families=getattr(item, "families", frozenset()))
-        unit: AnalyzedUnit = UnitWorker(stage=stage, keep=KeepTracks(self.parts))([item]).results
+        unit: AnalyzedUnit = UnitWorker(stage=stage, keep=self.parts.keep)([item]).results
         return unit
 
     def in_segments(self, source: SourceRef, families: frozenset[str]) -> AnalyzedUnit:
@@ -175,7 +173,7 @@ class Place:
             hashes=hashes,
         )
         worker = UnitWorker(
-            stage=JoinStage(CONFIG), load=LoadSegments(self.parts), keep=KeepTracks(self.parts)
+            stage=JoinStage(CONFIG), load=self.parts.load_segments, keep=self.parts.keep
         )
         unit: AnalyzedUnit = worker([item]).results
         return unit

@@ -22,7 +22,7 @@ from curator.stages.shard.config import ShardConfig
 from curator.storage import open_store
 from curator.tables.clip_rows import candidates_table
 from curator.tables.parts import columns_to_rows
-from curator.tables.track_parts import AnalyzedUnit, LoadTracks, StoredTrack, TrackParts
+from curator.tables.track_parts import AnalyzedUnit, StoredTrack, TrackParts
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_what_proposing_raises_ends_in_the_row_of_its_source(
 
     monkeypatch.setattr("curator.stages.propose.stage.propose_clips", refuse)
     worker = UnitWorker(
-        stage=ProposeStage(ProposeConfig()), load=LoadTracks(parts), keep=KeepProposed(None)
+        stage=ProposeStage(ProposeConfig()), load=parts.load, keep=KeepProposed(None)
     )
     unit = [StoredTrack(source=source, parts=stored) for source in sources.values()]
     proposed = worker(AnalyzedUnit(tracks=tuple(unit))).results
