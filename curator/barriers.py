@@ -64,7 +64,8 @@ def waits(stages: Iterable[AnyStage], run: RunConfig) -> list[Wait]:
     """Returns how each stage of a graph goes, in the order of the graph."""
     found: list[Wait] = []
     for stage in stages:
-        if _is_off(stage):
+        may_be_off = isinstance(stage, DedupStage | SelectStage | CaptionStage)
+        if may_be_off and not stage.config.enabled:
             found.append(Wait(stage=stage.name, goes=_OFF))
             continue
         on, why, is_needed = _wait(stage, run, found) or ("", "", False)
@@ -80,11 +81,6 @@ def waits_text(stages: Iterable[AnyStage], run: RunConfig) -> str:
     name, goes = (max(len(row[column]) for row in rows) for column in range(2))
     lines = [f"{row[0].ljust(name)}  {row[1].ljust(goes)}  {row[2]}" for row in rows]
     return "\n".join([*lines, "", *_of_generations(run)])
-
-
-def _is_off(stage: AnyStage) -> bool:
-    kinds = DedupStage | SelectStage | CaptionStage
-    return isinstance(stage, kinds) and not stage.config.enabled
 
 
 def _wait(stage: AnyStage, run: RunConfig, before: Sequence[Wait]) -> _Barrier | None:

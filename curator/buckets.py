@@ -18,32 +18,26 @@ class BucketClasses(Protocol):
     @property
     def resolutions(self) -> tuple[int, ...]:
         """Shorter sides, in pixels."""
-        ...
 
     @property
     def aspects(self) -> tuple[str, ...]:
         """Aspect ratios, such as `16,9`."""
-        ...
 
     @property
     def aspects_strict(self) -> bool:
         """Whether a clip must be near an aspect class."""
-        ...
 
     @property
     def aspects_tolerance(self) -> float:
         """Largest share of the picture that a crop to the nearest class may lose."""
-        ...
 
     @property
     def lengths(self) -> tuple[int, ...]:
         """Least frames, less one."""
-        ...
 
     @property
     def by_content_type(self) -> bool:
         """Whether each content type has buckets of its own."""
-        ...
 
 
 def class_settings(classes: BucketClasses) -> dict[str, object]:
@@ -108,10 +102,7 @@ def aspect_loss(width: int, height: int, config: BucketClasses) -> float:
 
 
 def bucket_size(bucket: Bucket) -> tuple[int, int]:
-    """Width and height of all clips of a bucket, multiples of 16.
-
-    The shorter side is rounded up, so that a clip stays in its class of resolution.
-    """
+    """Width and height of a bucket's clips, multiples of 16; the shorter side is rounded up."""
     wide, high = (int(number) for number in bucket.aspect.split(","))
     short = -(-bucket.resolution // SIZE_STEP_PX) * SIZE_STEP_PX
     ratio = max(wide, high) / min(wide, high)

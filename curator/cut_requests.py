@@ -12,7 +12,7 @@ from curator.measures.clip_view import ClipView
 from curator.records.clips import Clip, Span
 from curator.records.cuts import Crop, CutRequest
 from curator.records.sources import Note
-from curator.records.tracks import Timeline, Track, nominal_fps
+from curator.records.tracks import Timeline, Track, nominal_fps, varies
 
 MAX_VARIABLE_FPS = Fraction(1000)
 """Highest rate at which a variable one is written: cameras film at up to 960 frames/s, and an
@@ -57,7 +57,7 @@ def cut_request(
     """
     frame_pts = track.frame_pts[span.start_frame : span.end_frame]
     end_pts = track.pts_of_end(span.end_frame)
-    is_vfr = track.is_vfr and _varies(frame_pts, track.time_base)
+    is_vfr = track.is_vfr and varies(frame_pts, track.time_base)
     fps = track.fps
     if track.is_vfr:
         fps = min(nominal_fps(frame_pts, end_pts, track.time_base), MAX_VARIABLE_FPS)
@@ -94,11 +94,3 @@ def least_frames(clip: Clip, *, min_s: float, shard: BucketClasses) -> int:
     in_bucket = bucket.min_frames + 1 if bucket is not None else 1
     long_enough = ceil(Fraction(clip.fps_fraction) * Fraction(min_s) - Fraction(1, 1000))
     return min(max(in_bucket, long_enough), clip.n_frames)
-
-
-def _varies(frame_pts: NDArray[np.int64], time_base: Fraction) -> bool:
-    if len(frame_pts) < 3:
-        return False
-    intervals = np.diff(frame_pts)
-    tolerance = max(0.002, 2 * float(time_base)) / float(time_base)
-    return bool(np.max(np.abs(intervals - np.median(intervals))) > tolerance)

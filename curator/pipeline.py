@@ -36,6 +36,7 @@ from curator.stages.shard.stage import ShardStage
 def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyStage]:
     """The stages of this package, each with its section of the recipe."""
     semantics = semantics_of(recipe)
+    cut = CutStageConfig(cut=recipe.cut, max_pixels=recipe.analyze.max_pixels)
     measures = [extension.name for extension in measures_used()]
     return [
         ScanStage(recipe.scan),
@@ -52,7 +53,7 @@ def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyStag
         DedupStage(recipe.dedup),
         SelectStage(recipe.select),
         CaptionStage(recipe.caption),
-        CutStage(_cut_config(recipe), pixels),
+        CutStage(cut, pixels),
         ShardStage(recipe.shard),
         CommitStage(CommitConfig()),
     ]
@@ -230,10 +231,6 @@ def _filter_needs(recipe: Recipe) -> FilterNeeds:
         classes=recipe.shard,
         semantic=recipe.semantic,
     )
-
-
-def _cut_config(recipe: Recipe) -> CutStageConfig:
-    return CutStageConfig(cut=recipe.cut, max_pixels=recipe.analyze.max_pixels)
 
 
 def _waits_label(wait: Wait) -> str:

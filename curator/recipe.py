@@ -160,12 +160,7 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
         )
     if not isinstance(data, dict):
         raise RecipeError(f"recipe {path} is a {type(data).__name__}; expected keys and values")
-    for override in overrides:
-        _override(data, override)
-    try:
-        return Recipe.model_validate(data)
-    except ValidationError as error:
-        raise RecipeError(_explain(error, path, overrides)) from error
+    return _changed(data, overrides, path)
 
 
 def recipe_used(summary: Mapping[str, Any], uri: str) -> Recipe:
@@ -191,13 +186,16 @@ def with_changes(recipe: Recipe, changes: Sequence[str]) -> Recipe:
     Raises:
         RecipeError: Naming the key, what is wrong and the nearest valid key.
     """
-    data = recipe.model_dump(mode="json")
-    for change in changes:
-        _override(data, change)
+    return _changed(recipe.model_dump(mode="json"), changes, Path("as it was used"))
+
+
+def _changed(data: dict[str, Any], overrides: Sequence[str], path: Path) -> Recipe:
+    for override in overrides:
+        _override(data, override)
     try:
         return Recipe.model_validate(data)
     except ValidationError as error:
-        raise RecipeError(_explain(error, Path("as it was used"), changes)) from error
+        raise RecipeError(_explain(error, path, overrides)) from error
 
 
 def _find(name: str) -> Path:
@@ -248,7 +246,7 @@ def _explain(error: ValidationError, path: Path, overrides: Sequence[str]) -> st
     location = [str(part) for part in first["loc"]]
     key = ".".join(location)
     if first["type"] == "extra_forbidden":
-        known = list(_keys_at(location[:-1]))
+        known = [name for name, _ in _fields_at(location[:-1])]
         message = unknown_key(location[-1], known, "key")
     elif first["type"] == "value_error":
         # The validator's own words, which name the value where it is not that of one key.
@@ -272,7 +270,7 @@ def _expected(first: Mapping[str, Any], location: Sequence[str]) -> str:
     if kind in ("dict_type", "mapping_type"):
         return f"expected names and values such as {_MAPPINGS.get(leaf, '{name: value}')}"
     if kind in ("model_type", "model_attributes_type"):
-        keys = [*_keys_at(location)]
+        keys = [name for name, _ in _fields_at(location)]
         below = "min" if "min" in keys else keys[0]
         return f"expected keys below it, such as {'.'.join([*location, below])}"
     if kind in _KINDS:
@@ -331,10 +329,6 @@ def _got(location: Sequence[str], value: object, *, whole: bool = False) -> str:
     if "://" in shown and "@" in shown:
         return ""
     return f"; got {shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + '…'}"
-
-
-def _keys_at(location: Sequence[str]) -> Iterator[str]:
-    yield from (name for name, _ in _fields_at(location))
 
 
 def _fields_at(location: Sequence[str]) -> Iterator[tuple[str, FieldInfo]]:

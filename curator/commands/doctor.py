@@ -37,8 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Returns 0 if the recipe can run here, else the exit code of `curate run`."""
-    from curator.doctor.checks import examine
-    from curator.doctor.diagnosis_text import as_json, print_diagnosis
+    from curator.doctor.checks import as_json, examine, print_diagnosis
 
     *sources, out = options.places or [None]
     diagnosis = examine(

@@ -84,10 +84,7 @@ def can_run(rows: Iterable[Row]) -> bool:
 
 
 def finding_of(error: Exception, remedy: str = "") -> tuple[str, str]:
-    """Returns what an error found, and its remedy: its message has a semicolon between them.
-
-    `remedy` is for a message without one.
-    """
+    """Returns what an error's message says before a semicolon, and the remedy behind it, if any."""
     found, _, own = str(error).partition("; ")
     return found, own or remedy
 

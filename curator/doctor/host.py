@@ -82,10 +82,7 @@ class Host:
         return Ran(code=done.returncode, out=done.stdout, err=done.stderr)
 
     def ask(self, question: str, *, timeout_s: float = ANSWER_S) -> Answer:
-        """Runs a probe in a separate process, killed after `timeout_s`: a crash is an answer too.
-
-        `question` names a function of `curator.doctor.probe_process`.
-        """
+        """Runs a function of `probe_process` in a process of its own: a crash is an answer too."""
         command = [sys.executable, "-m", "curator.doctor.probe_process", question]
         ran = self.run(command, timeout_s=timeout_s)
         if ran is None:

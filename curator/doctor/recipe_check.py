@@ -54,11 +54,7 @@ def read_recipe(
 
 
 def model_rows(recipe: Recipe, *, s3_answers: bool) -> list[Row]:
-    """Checks the weights that a recipe names. Nothing is fetched.
-
-    A file that was never hashed is hashed once, as in a run. `s3_answers` is whether to try a place
-    of weights on S3.
-    """
+    """Checks the weights that a recipe names, on S3 only if that answers; fetches nothing."""
     mirror = mirror_of(recipe)
     if mirror is not None and scheme_of(mirror) == "s3" and not s3_answers:
         return [_row("models", State.MISSING, "were not checked", "see the rows `S3`")]

@@ -267,10 +267,7 @@ class _Held(NamedTuple):
 
 
 class ShotStream:
-    """Runs a network over a video of any length in bounded memory.
-
-    `chunk` frames, more than 48, pass through a layer at a time; that changes no result.
-    """
+    """Runs a network over a video in bounded memory, by chunks of more than 48 frames."""
 
     def __init__(
         self, network: ShotNetwork, *, chunk: int = CHUNK, in_background: bool = False

@@ -146,10 +146,7 @@ class ModelStore:
         return self.path(entry)
 
     def fingerprint(self, entry: ModelEntry) -> str:
-        """What says which weights those are: the hash, known from the catalogue or recorded.
-
-        Of several files, the hash of their hashes.
-        """
+        """Which weights those are: the file's hash, or of several files that of their hashes."""
         known = [self._expected(part) or "unknown" for part in entry.parts]
         return known[0] if len(known) == 1 else fingerprint("model files", known)
 
@@ -301,10 +298,7 @@ class ModelStore:
 
 
 def mirrored_names(place: str, entry: ModelEntry) -> list[str] | None:
-    """Names under which a place has all files of a model; None if it lacks one.
-
-    They are in a folder of the model's name, or in the place itself.
-    """
+    """Names of all files of a model in a place, in a folder of its own or not, or None."""
     store = open_store(place)
     return next((names for names in _names(entry) if all(map(store.exists, names))), None)
 

@@ -95,12 +95,7 @@ class Timeline:
     @property
     def is_vfr(self) -> bool:
         """Whether intervals differ by more than a container's rounding of timestamps explains."""
-        if self.n_frames < 3:
-            return False
-        intervals = np.diff(self.frame_pts)
-        tick_s = float(self.time_base)
-        tolerance = max(0.002, 2 * tick_s) / tick_s
-        return bool(np.max(np.abs(intervals - np.median(intervals))) > tolerance)
+        return varies(self.frame_pts, self.time_base)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +187,16 @@ STANDARD_FPS = (
     *(Fraction(n) for n in (10, 12, 15, 20, 24, 25, 30, 48, 50, 60, 100, 120)),
     *(Fraction(n, 1001) for n in (24_000, 30_000, 60_000)),
 )
+
+
+def varies(frame_pts: NDArray[np.int64], time_base: Fraction) -> bool:
+    """Whether intervals differ by more than a container's rounding of timestamps explains."""
+    if len(frame_pts) < 3:
+        return False
+    intervals = np.diff(frame_pts)
+    tick_s = float(time_base)
+    tolerance = max(0.002, 2 * tick_s) / tick_s
+    return bool(np.max(np.abs(intervals - np.median(intervals))) > tolerance)
 
 
 def nominal_fps(frame_pts: NDArray[np.int64], end_pts: int, time_base: Fraction) -> Fraction:

@@ -11,9 +11,8 @@ from fake_host import laptop, server
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
-from curator.doctor.checks import Diagnosis, examine
+from curator.doctor.checks import Diagnosis, examine, print_diagnosis, verdict
 from curator.doctor.diagnosis import Group, Row, State, can_run
-from curator.doctor.diagnosis_text import print_diagnosis, verdict
 from curator.doctor.host import Answer
 
 ROW = Row(group=Group.GPU, name="a [b]", state=State.OK, found="c [d]")
