@@ -45,6 +45,16 @@ _LEAST_VARIANCE = 1.0
 """Variance of a picture, in levels of 127, below which it shows nothing: noise is no content."""
 _MAX_LOGIT = 8.0
 
+STEP_LOOK, STEP_EDGE = 8, 6
+"""Frames on each side whose steps a step is compared with, and that there are at least."""
+WIDE_CELLS, WIDE_ODDS = 0.5, 3.5
+NARROW_CELLS, NARROW_ODDS = 0.3, -2.0
+"""Where a step that stands out changes so large, or so small, a share of the picture's cells, the
+log odds of a boundary rise or fall. Chosen on films of the train and the tune part
+(`benchmarks/results/shots.md`)."""
+_CELLS = (4, 3, 6, 12)
+"""Rows, pixels of each, columns, and values of each that a picture's cells have; a row is left."""
+
 Floats = NDArray[np.float64]
 Pictures = NDArray[np.uint8]
 
@@ -178,6 +188,43 @@ def _levels(values_FP: NDArray[np.uint8]) -> Floats:
     return np.asarray(values_FP.sum(axis=1, dtype=np.float64))
 
 
+def step_odds(
+    pictures_FP: NDArray[np.float32], pair_FD: Floats
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """What steps from a picture to the next say about cuts, where they stand out from those around.
+
+    A cut within a take changes most of the picture, and not light alone; insets, titles and what
+    moves by itself change some of its 24 cells.
+
+    Args:
+        pictures_FP: From `small_pictures`.
+        pair_FD: From `pair_inputs`, of the same frames.
+
+    Returns:
+        How the log odds of a boundary change, float64 [F], and whether the step is between pictures
+        so unlike that neither of them is inside of a transition, bool [F].
+    """
+    step, unlike = pair_FD[:, 0] ** 2, pair_FD[:, 1]
+    mean, spread = pair_FD[:, -2] * 32, pair_FD[:, -1] * 16
+    seen = np.lib.stride_tricks.sliding_window_view(np.pad(step, STEP_LOOK), 2 * STEP_LOOK + 1)
+    around = np.maximum(seen[:, :STEP_LOOK].max(axis=1), seen[:, STEP_LOOK + 1 :].max(axis=1))
+    stands_out = step > 1.65 * around + 0.3
+    stands_out[:STEP_EDGE] = stands_out[-STEP_EDGE - 1 :] = False
+    at = np.flatnonzero(stands_out)
+    now, after = pictures_FP[at].astype(np.float64), pictures_FP[at + 1].astype(np.float64)
+    gain = np.clip(spread[at] / spread[at + 1], 0.5, 2)[:, None]
+    matched = (after - mean[at + 1, None]) * gain + mean[at, None]
+    apart = np.minimum(np.abs(after - now), np.abs(matched - now))
+    cells = apart[:, : np.prod(_CELLS)].reshape(-1, *_CELLS).max(axis=(2, 4)) > 6
+    share = cells.mean(axis=(1, 2))
+    is_light = (np.abs(mean[at + 1] - mean[at]) > 0.4 * (step[at] + 0.5)) & (unlike[at] < 0.37)
+    is_wide = (share >= WIDE_CELLS) & ~is_light
+    odds, is_cut = np.zeros(len(step)), np.zeros(len(step), np.bool_)
+    odds[at] = np.where(is_wide, WIDE_ODDS, np.where(share < NARROW_CELLS, NARROW_ODDS, 0))
+    is_cut[at] = is_wide & (unlike[at] > 0.6)
+    return odds, is_cut
+
+
 def log_odds(probability: NDArray[np.floating]) -> Floats:
     """Log odds of the network's probabilities, bounded."""
     least = 1 / (1 + np.exp(_MAX_LOGIT))
@@ -269,8 +316,11 @@ class HeadStream:
         pictures = np.stack(self._pictures[low : to + LOOK])
         pair = pair_inputs(pictures, of - low, to - low)
         answers = np.stack(self._answers[first - self._first_answer : seen - self._first_answer])
-        found = run_head(self._weights, answers, pair)
-        self._done.append(np.stack([one[self._n_done - first : end - first] for one in found]))
+        middle, inside = run_head(self._weights, answers, pair)
+        odds, is_cut = step_odds(pictures[of - low : to - low], pair)
+        inside[is_cut | np.roll(is_cut, 1)] = -_MAX_LOGIT
+        found = np.stack([middle + odds, inside])
+        self._done.append(found[:, self._n_done - first : end - first])
         self._n_done = end
         drop = max(0, end - REACH - LOOK - self._first_picture)
         del self._pictures[:drop]

@@ -13,13 +13,16 @@ from curator.models.shot_head import (
     BLOCK,
     LOOK,
     N_PAIR_INPUTS,
+    NARROW_ODDS,
     REACH,
     WEIGHTS,
+    WIDE_ODDS,
     HeadStream,
     head_weights,
     pair_inputs,
     run_head,
     small_pictures,
+    step_odds,
 )
 from curator.models.transnet import ShotAnswers, ShotNetwork
 
@@ -44,8 +47,11 @@ def streamed(frames: Clip, answers: NDArray[np.float32], step: int, late: int) -
 
 
 @pytest.mark.parametrize("n_frames", [1, 14, BLOCK + REACH + LOOK, 700])
-def test_chunks_change_no_bit(n_frames: int) -> None:
+@pytest.mark.parametrize("held", [1, 9])
+def test_chunks_change_no_bit(n_frames: int, held: int) -> None:
+    """Pictures that are held make each step between them stand out, on seams of blocks too."""
     frames, answers = noise(n_frames)
+    frames = np.repeat(frames, held, axis=0)[:n_frames]
     whole = streamed(frames, answers, n_frames, 0)
     assert whole.shape == (2, n_frames)
     for step, late in ((1, 40), (64, 75), (37, 200)):
@@ -79,6 +85,47 @@ def test_pair_inputs_see_mixtures_and_wipes() -> None:
         assert share == pytest.approx(0.5, abs=0.12)
         assert (rest < 0.1) == rest_low
         assert (places < 0.1) == places_low
+
+
+def steps(frames: list[Clip]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    small = [cv2.resize(frame, (48, 27), interpolation=cv2.INTER_AREA) for frame in frames]
+    pictures = small_pictures(np.stack(small).astype(np.uint8))
+    return step_odds(pictures, pair_inputs(pictures, 0, len(pictures)))
+
+
+def test_steps_tell_a_cut_within_a_take_from_an_inset_and_light() -> None:
+    pan = moving("coffee", 80)
+    inset, light, zoomed = ([frame.copy() for frame in pan] for _ in range(3))
+    for i in range(40, 80):
+        inset[i][20:70, 300:370] = 255 - inset[i][20:70, 300:370]
+        light[i] = np.clip(light[i] * 0.7 + 10, 0, 255).astype(np.uint8)
+        zoomed[i] = cv2.resize(zoomed[i][20:196, 30:340], (384, 216))
+    for frames, expected in (
+        (pan, 0),
+        (inset, NARROW_ODDS),
+        (light, NARROW_ODDS),
+        (zoomed, WIDE_ODDS),
+    ):
+        odds, is_cut = steps(frames)
+        assert odds[39] == expected
+        assert not is_cut.any()
+        np.testing.assert_array_equal(np.delete(odds, 39), 0)
+
+
+def test_pictures_on_both_sides_of_a_cut_are_inside_of_no_transition() -> None:
+    """A fast move after a cut would count as its second half."""
+    frames = np.stack(
+        [cv2.resize(texture(1), (48, 27))] * 40 + [cv2.resize(texture(2), (48, 27))] * 40
+    )
+    frames = frames.astype(np.uint8)
+    odds, is_cut = steps(list(frames))
+    assert (np.flatnonzero(odds).tolist(), np.flatnonzero(is_cut).tolist()) == ([39], [39])
+    _, answers = noise(80)
+    _, inside = streamed(frames, answers, 80, 0)
+    _, expected = run_head(HEAD, answers, pair_inputs(small_pictures(frames), 0, 80))
+    changed = np.flatnonzero(np.abs(inside - 1 / (1 + np.exp(-expected))) > 0.001)
+    assert set(changed.tolist()) <= {39, 40}
+    assert inside[[39, 40]].max() < 0.001
 
 
 def test_the_weights_are_small_and_on_the_grid() -> None:

@@ -76,7 +76,7 @@ BUILT_IN = (
     ),
     Family(
         name="shots",
-        version=2,
+        version=3,
         columns=(
             "shot_probability", "transition_probability", "boundary_probability",
             "inside_probability",
