@@ -46,6 +46,9 @@ BOXES = ("none", "letterbox", "none", "pillarbox")
 DISTRACTORS = ("flash", "exposure", "picture_in_picture", "lower_third", "freeze")
 JOINS = {"cut": 55, "jump": 10, "dissolve": 13, "black": 6, "white": 4, "wipe": 7, "slide": 5}
 """How often each join stands between two shots, of 100."""
+MANY_JUMPS = {
+    "cut": 30, "jump": 45, "dissolve": 8, "black": 4, "white": 3, "wipe": 5, "slide": 5,
+}  # fmt: skip
 MOVES = {
     "dissolve": ("fade",),
     "black": ("fadeblack",),
@@ -71,7 +74,12 @@ def make_kinds(footage: Sequence[Recording], folder: Path) -> None:
 
 def make_edits(footage: Sequence[Recording], folder: Path) -> None:
     """Makes the edited films."""
-    _make(folder, [_edited(footage, folder, form) for form in _forms()])
+    _make(folder, [_edited(footage, folder, form, "edit", JOINS) for form in _forms()])
+
+
+def make_jumps(footage: Sequence[Recording], folder: Path) -> None:
+    """Makes films in which nearly half of the joins are cuts within a take, where one shows."""
+    _make(folder, [_edited(footage, folder, form, "jump", MANY_JUMPS) for form in _forms()])
 
 
 def read_truth(folder: Path) -> list[Made]:
@@ -172,11 +180,13 @@ class _Shot:
     join: str = "end"
 
 
-def _edited(footage: Sequence[Recording], folder: Path, form: _Form) -> Made:
-    rng = Random(f"edit {form.number}")
+def _edited(
+    footage: Sequence[Recording], folder: Path, form: _Form, name: str, joins: dict[str, int]
+) -> Made:
+    rng = Random(f"{name} {form.number}")
     rate = _number(form.rate)
     n_frames = round(rng.uniform(30, 60) * rate)
-    shots = _plan(rng, footage, rate, n_frames)
+    shots = _plan(rng, footage, rate, n_frames, joins)
     width, height = form.size
     inner = form.size
     if form.box == "letterbox":
@@ -186,7 +196,7 @@ def _edited(footage: Sequence[Recording], folder: Path, form: _Form) -> Made:
     notes = [form.box] if form.box != "none" else []
     notes += ["subtitles"] * form.has_subtitles + ["repeated frames"] * bool(form.repeat_every)
     film = Film(
-        folder / f"edit_{form.number:02d}.{'webm' if form.codec == 'vp9' else 'mp4'}",
+        folder / f"{name}_{form.number:02d}.{'webm' if form.codec == 'vp9' else 'mp4'}",
         form.rate,
         form.codec,
         form.size,
@@ -216,12 +226,18 @@ def _number(rate: str) -> float:
     return int(above) / int(below or 1)
 
 
-def _plan(rng: Random, footage: Sequence[Recording], rate: float, n_frames: int) -> list[_Shot]:
+def _plan(
+    rng: Random,
+    footage: Sequence[Recording],
+    rate: float,
+    n_frames: int,
+    joins: dict[str, int],
+) -> list[_Shot]:
     """Shots of 0.7 to 7 s, until a film has about so many frames."""
     shots: list[_Shot] = []
     at = 0
     while not shots or shots[-1].join != "end":
-        join = rng.choices(list(JOINS), list(JOINS.values()))[0]
+        join = rng.choices(list(joins), list(joins.values()))[0]
         body = round(rate * 0.7 * 10 ** rng.uniform(0, 1))
         is_last = at + body >= n_frames
         tail = 0

@@ -8,6 +8,7 @@ Test files are made of the clips of one part of FOOTAGE (`footage_split.py`), an
 
 - kinds: every transition of ffmpeg's `xfade` in four lengths, each between two recordings;
 - edits: films of 30 to 60 s with cuts and gradual transitions, half of them with distractors;
+- jumps: such films with many cuts within a take;
 - singles: the clips as they are, where every boundary is false;
 - labelled: MEDIA as `shots.py` has it, which is development data;
 - films: edited films as `shots.py` has them, each folder of FILMS a set, and all together.
@@ -42,10 +43,10 @@ from house import commit
 from measure import machine
 from numpy.typing import NDArray
 from shot_scores import Found, Labelled, Span, Tally, forecasts, reliability, summary, tally
-from shot_sets import make_edits, make_kinds, read_truth
+from shot_sets import make_edits, make_jumps, make_kinds, read_truth
 from shots import Label, film_labels, media_labels
 
-SETS = ("kinds", "edits", "singles", "labelled", "films")
+SETS = ("kinds", "edits", "jumps", "singles", "labelled", "films")
 FIXED = (
     "analyze.text=false", "analyze.audio=false", "dedup.enabled=false", "caption.enabled=false",
     "filters={}", "shard.resolutions=[16]", "shard.lengths=[1]", "select.keep_fraction=0",
@@ -75,7 +76,7 @@ def main() -> None:
     """Makes, detects, scores and prints."""
     args = _arguments()
     sets = args.sets.split(",")
-    if args.verbose and args.part == "blind" and {*sets} & {"kinds", "edits", "singles"}:
+    if args.verbose and args.part == "blind" and {*sets} & {*SETS[:4]}:
         raise SystemExit("--verbose lists failures, and none of the blind part is looked at")
     part = args.work / args.part
     results = json.loads(_read(args.work / f"{args.part}.json") or "{}")
@@ -136,7 +137,9 @@ def _all_sets(
     """Files with labels of each set, made where they are not."""
     footage = recordings(args.footage.absolute(), args.part)
     made: list[tuple[str, list[Labelled]]] = []
-    makers: dict[str, Callable[..., None]] = {"kinds": make_kinds, "edits": make_edits}
+    makers: dict[str, Callable[..., None]] = {
+        "kinds": make_kinds, "edits": make_edits, "jumps": make_jumps,
+    }  # fmt: skip
     for name in sets:
         if name in makers:
             if not read_truth(part / name):
