@@ -106,7 +106,7 @@ def _pictures(
 
 
 def _encoded(container: OutputContainer, sound: Sound) -> list[tuple[float, "Packet[Any]"]]:
-    layout = {1: "mono", 2: "stereo"}[len(sound.wave)]
+    layout = {1: "mono", 2: "stereo", 8: "7.1"}[len(sound.wave)]
     stream = container.add_stream(sound.codec, rate=sound.rate, layout=layout)
     stream.disposition = Disposition.default if sound.is_default else Disposition(0)
     kind = stream.codec_context.format.name

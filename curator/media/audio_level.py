@@ -19,6 +19,7 @@ import av.container
 import av.error
 import numpy as np
 from av.audio.frame import AudioFrame
+from av.audio.plane import AudioPlane
 from av.packet import Packet
 from av.stream import Stream
 from av.video.stream import VideoStream
@@ -51,11 +52,12 @@ _SAME_DB, _SAME_SHARE = 1.0, 0.8
 fill in random noise, which shows in cells far more quiet than their neighbours."""
 _QUIET_DB = -80.0
 """Levels below it may be such noise alone, and are not compared."""
-_ZERO_AND_SCALE = {
-    "u8": (128, 1 / 128), "s16": (0, 1 / (1 << 15)), "s32": (0, 1 / (1 << 31)),
-    "s64": (0, 1 / (1 << 63)), "flt": (0, 1.0), "dbl": (0, 1.0),
+_KINDS = {
+    "u8": ("u1", 128, 1 / 128), "s16": ("i2", 0, 1 / (1 << 15)), "s32": ("i4", 0, 1 / (1 << 31)),
+    "s64": ("i8", 0, 1 / (1 << 63)), "flt": ("f4", 0, 1.0), "dbl": ("f8", 0, 1.0),
 }  # fmt: skip
-"""Value of silence, and factor to full scale, by sample format without the suffix for planes."""
+"""NumPy's type, value of silence, and factor to full scale, by sample format without the suffix for
+planes."""
 
 Levels = NDArray[np.float32]
 
@@ -169,15 +171,13 @@ class LevelMeter:
     def _measure(self, frame: AudioFrame) -> bool:
         """Adds the levels of a frame; False if it has nothing to measure."""
         rate, kind = frame.sample_rate, frame.format.name
-        known = _ZERO_AND_SCALE.get(kind.removesuffix("p"))
+        known = _KINDS.get(kind.removesuffix("p"))
         if frame.is_corrupt or known is None or rate < _LEAST_RATE_HZ or not frame.samples:
             return False
-        zero, scale = known
-        samples = frame.to_ndarray()
+        dtype, zero, scale = known
+        samples = _samples(frame, dtype)
         if zero or scale != 1.0:
             samples = (samples.astype(np.float32) - zero) * np.float32(scale)
-        if not frame.format.is_planar:
-            samples = samples.reshape(frame.samples, -1).T
         if frame.pts is not None and frame.time_base is not None:
             ticks, tick_s = frame.pts, frame.time_base
             start, den = ticks * tick_s.numerator, tick_s.denominator
@@ -306,6 +306,18 @@ def _agree(left: Levels, right: Levels) -> bool:
     left, right = left[heard], right[heard]
     same = (np.abs(left - right) <= _SAME_DB) | (np.maximum(left, right) <= _QUIET_DB)
     return not len(same) or float(same.mean()) >= _SAME_SHARE
+
+
+def _samples(frame: AudioFrame, dtype: str) -> NDArray[Any]:
+    """Samples of a frame, [channels, samples].
+
+    `AudioFrame.to_ndarray` reads planes up to a null pointer, which 8 planes and more do not end
+    with: it crashes on 7.1.
+    """
+    if not frame.format.is_planar:
+        return np.asarray(frame.to_ndarray().reshape(frame.samples, -1).T)
+    planes = (AudioPlane(frame, number) for number in range(frame.layout.nb_channels))
+    return np.stack([np.frombuffer(memoryview(plane), dtype, frame.samples) for plane in planes])
 
 
 def _trimmed(first: int, levels: Levels) -> tuple[int, Levels]:

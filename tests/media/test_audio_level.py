@@ -63,6 +63,16 @@ def test_a_tone_has_the_rms_level_of_all_its_channels_by_power(
     np.testing.assert_allclose(track.audio_rms_db[1:-1], -12.04, atol=tolerance_db)
 
 
+def test_sound_of_eight_planes_is_measured(tmp_path: Path) -> None:
+    """Pins 7.1, of which PyAV's arrays read a ninth plane that is not there: the process died."""
+    wave = tone(2, amplitude=0.5, channels=8)
+    wave[1:] = 0
+    write_film(tmp_path / "7.1.webm", [Sound(wave=wave, codec="libopus")])
+    track = analyzed(tmp_path / "7.1.webm")
+    assert track.notes == ()
+    np.testing.assert_allclose(track.audio_rms_db[1:-1], level_db(wave), atol=0.2)
+
+
 def test_digital_silence_has_the_lowest_level_and_is_not_absence(tmp_path: Path) -> None:
     wave = np.concatenate([tone(1), np.zeros((1, 48_000), np.float32)], axis=1)
     write_film(tmp_path / "a.mov", [Sound(wave=wave, codec="pcm_s16le")])
