@@ -39,6 +39,24 @@ def test_so_many_are_made_before_they_are_asked_for() -> None:
     values.close()
 
 
+def test_large_values_are_made_one_at_a_time() -> None:
+    """Pins that `limit` counts from each value on, and that one is always made ahead."""
+    made: list[int] = []
+    sizes = iter([1, 1, 99, 99, 99, 1, 1, 1, 1])
+
+    def make() -> int:
+        made.append(next(sizes))
+        return made[-1]
+
+    values = ahead(make, n=3, name="x", limit=lambda size: 10 // size)
+    for number, n_made in enumerate([4, 5, 5, 5, 6, 9], start=1):
+        next(values)
+        wait_for(lambda n_made=n_made: len(made) == n_made)
+        time.sleep(0.02)
+        assert len(made) == n_made, number
+    values.close()
+
+
 def test_an_error_is_raised_where_its_value_would_have_come() -> None:
     numbers = count()
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from curator.errors import DecodeError, ErrorCode
 from curator.media.audio_level import CELLS_PER_S, end_cell, first_cell, level_meter
 from curator.media.container import open_container, pixel_aspect_of, video_stream
-from curator.media.decode import DecodeReport, FrameReader
+from curator.media.decode import DecodedFrame, DecodeReport, FrameReader
 from curator.media.nvdec import NotOnDeviceError, Nvdec, NvdecReader
 from curator.media.prefetch import ahead
 from curator.media.source_segments import Segment
@@ -31,8 +31,8 @@ FEWER = 0.95
 """Share of what a header promises below which a file counts as truncated; headers of sound files
 miss by a frame or two."""
 
-AHEAD = 4
-"""Frames that are decoded before they are asked for."""
+AHEAD, AHEAD_BYTES = 4, 64 << 20
+"""Most frames that are decoded before they are asked for, and their bytes: of 8K only one."""
 
 AROUND_CELLS = 60 * CELLS_PER_S
 """How far from the pictures in the same part of a file its audio may be, in cells of the grid."""
@@ -126,7 +126,8 @@ class Measuring:
             frames: Iterator[AnyFrame] = closed.enter_context(closing(iter(self.frames)))
             if self._in_background and not isinstance(self.frames, NvdecReader):
                 make = partial(next, frames, None)
-                frames = closed.enter_context(closing(ahead(make, n=AHEAD, name="decode")))
+                decoded = ahead(make, n=AHEAD, name="decode", limit=_fitting)
+                frames = closed.enter_context(closing(decoded))
             yield frames
 
     def take(self, frame: AnyFrame) -> None:
@@ -359,6 +360,12 @@ def _analyzed(
     track = measuring.track(source_id, hashing.finish())
     measuring.account(spent)
     return replace(track, notes=measuring.header.notes(track))
+
+
+def _fitting(frame: AnyFrame) -> int:
+    """How many such frames fit in `AHEAD_BYTES`."""
+    assert isinstance(frame, DecodedFrame)
+    return AHEAD_BYTES // max(1, sum(plane.buffer_size for plane in frame.picture.planes))
 
 
 def _header_duration_s(
