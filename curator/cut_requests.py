@@ -12,7 +12,7 @@ from curator.measures.clip_view import ClipView
 from curator.records.clips import Clip, Span
 from curator.records.cuts import Crop, CutRequest
 from curator.records.sources import Note
-from curator.records.tracks import Timeline, Track, nominal_fps, varies
+from curator.records.tracks import SourceFrames, Track, nominal_fps, varies
 
 MAX_VARIABLE_FPS = Fraction(1000)
 """Highest rate at which a variable one is written: cameras film at up to 960 frames/s, and an
@@ -48,7 +48,7 @@ def crop_within(track: Track, span: Span) -> Crop | None:
 
 
 def cut_request(
-    track: Timeline, name: str, span: Span, *, crop: Crop | None = None, min_frames: int = 1
+    track: SourceFrames, name: str, span: Span, *, crop: Crop | None = None, min_frames: int = 1
 ) -> CutRequest:
     """What is needed to write a span: its timestamps, and the rate it is written at.
 
@@ -79,7 +79,7 @@ def cut_request(
     )
 
 
-def _bits_per_pixel(track: Timeline, span: Span, crop: Crop | None) -> float | None:
+def _bits_per_pixel(track: SourceFrames, span: Span, crop: Crop | None) -> float | None:
     """Of what is kept: borders take next to none."""
     n_bytes = track.frame_bytes[span.start_frame : span.end_frame]
     if not n_bytes.all():

@@ -144,6 +144,10 @@ class ServerError(CuratorError):
     """A model server cannot be used as it is configured; the message has no key."""
 
 
+class UnreachableError(ServerError):
+    """A server does not answer, which may pass."""
+
+
 class CutError(CuratorError):
     """A clip cannot be written as it was meant."""
 

@@ -16,15 +16,12 @@ from typing import Any
 
 from curator.errors import CuratorError
 from curator.executor.cpu_accounting import MARK
-from curator.executor.work import MAX_DEATHS, Death, Repeated, Work
+from curator.executor.work import MAX_DEATHS, Death, Repeated, Work, are_in_vain
 from curator.executor.worker import Chain, call_chain, load_chain, pack_chain, stage_name
 from curator.tables.parts import leave_pandas_out
 
 MAX_LOADS = 3
 """Deaths while models are loaded after which a run gives up."""
-
-MAX_IN_VAIN = 20
-"""Deaths without a result between them after which a run gives up: a model may not load at all."""
 
 _READY = b"ready"
 
@@ -91,7 +88,7 @@ class Child:
                 yield answer[0]
                 continue
             n_in_vain += 1
-            if len(work.deaths) >= MAX_DEATHS or n_in_vain > MAX_IN_VAIN:
+            if len(work.deaths) >= MAX_DEATHS or are_in_vain(n_in_vain, 1):
                 raise CuratorError(
                     f"the worker process died {n_in_vain} times, and finished no unit; is there "
                     "enough memory? run again with --workers 1 to see more of it in Ray's logs"

@@ -43,7 +43,7 @@ FACTS = ("timeline", "cluster", "cpu_instead_of_gpu")
 """Keys of a summary that say how a run was executed, not what came of it."""
 
 Check = Callable[[], str | None]
-"""Runs on a node once; returns why it cannot do some work, or None."""
+"""Runs on a node once; returns why it cannot do some work, or None; `Passing` if it may later."""
 
 
 class Engine:

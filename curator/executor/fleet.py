@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from curator.errors import CuratorError
 from curator.executor.timeline import Timeline
-from curator.executor.work import MAX_DEATHS, Death, Repeated, Work
+from curator.executor.work import MAX_DEATHS, Death, Repeated, Work, are_in_vain
 from curator.stage import Resources
 
 logger = logging.getLogger(__name__)
@@ -26,9 +26,6 @@ LOOK_S = 10.0
 
 FIRST_WARNING_S = 60.0
 """Wait for a first worker after which a run says what it waits for; later ones double it."""
-
-MOST_IN_VAIN = 16
-"""Deaths without a result between them after which a run gives up; and four for each worker."""
 
 PATIENCE_S = 30.0
 """Wait for workers of a lane after which the next lane gets workers for the same units."""
@@ -60,6 +57,12 @@ class Lane:
     check: bytes | None = None
     place: str | None = None
     is_expected: bool = True
+
+
+class Passing(str):
+    """A refusal that is no fault of the node: it is asked again after `LOOK_S`."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -421,8 +424,10 @@ class Fleet:
             return
         self._backend.end(worker, may_serve_again=False)
         if greeting.node is not None and greeting.node not in self._refused:
-            logger.warning("%s does no %s: %s", greeting.name, worker.lane.stage, greeting.refusal)
             self._refused[greeting.node] = greeting.refusal
+            if isinstance(greeting.refusal, Passing):
+                return
+            logger.warning("%s does no %s: %s", greeting.name, worker.lane.stage, greeting.refusal)
             self._counts.refusals[greeting.name] = greeting.refusal
 
     def _take_loss(self, worker: Worker, lost: Lost) -> None:
@@ -444,7 +449,7 @@ class Fleet:
             self._counts.deaths += 1
             self._n_in_vain += 1
             logger.warning("a worker process died: %s", lost)
-        if self._n_in_vain > 4 * max(1, self.n_workers) + MOST_IN_VAIN:
+        if are_in_vain(self._n_in_vain, self.n_workers):
             doing = "loaded the models of" if lost.is_loading else "worked on"
             raise CuratorError(
                 f"{self._n_in_vain} workers died while they {doing} {worker.lane.stage}, and none "
@@ -488,6 +493,12 @@ class Fleet:
         elif now_s > self._idle_since_s + self._warn_after_s:
             self._warn(now_s - self._idle_since_s, unplaced[0].lane)
             self._warn_after_s *= 2
+        passing = [node for node, why in self._refused.items() if isinstance(why, Passing)]
+        for node in passing:
+            del self._refused[node]
+        for worker in unplaced if passing else ():
+            # It is requested anew, from these nodes too.
+            self._end(worker)
 
     def _warn(self, waited_s: float, lane: Lane) -> None:
         """Says what a run without workers waits for.
@@ -496,6 +507,7 @@ class Fleet:
             CuratorError: Nodes came up, and none of them can do the work.
         """
         wanting = self._backend.wanting(lane)
-        if self._refused and len(self._lanes) == 1:
-            raise CuratorError(f"no node can do {lane.stage}: {self.refusal}; {wanting}")
+        lasting = [why for why in self._refused.values() if not isinstance(why, Passing)]
+        if lasting and len(self._lanes) == 1:
+            raise CuratorError(f"no node can do {lane.stage}: {lasting[0]}; {wanting}")
         logger.warning("%.0f s without a worker: %s", waited_s, wanting)

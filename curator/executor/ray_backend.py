@@ -4,15 +4,18 @@ Ray restarts none of them: what is to be repeated is the fleet's to decide. An a
 before its first unit, so that it can serve the next chain too.
 """
 
+import fcntl
+import hashlib
 import os
 import pickle
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from curator.errors import CuratorError
-from curator.executor.fleet import Answer, Greeting, Lane, Lost, Worker
+from curator.executor.fleet import Answer, Greeting, Lane, Lost, Passing, Worker
 from curator.executor.package_stamp import package_stamp
 from curator.executor.worker import call_chain, load_chain
 
@@ -46,7 +49,7 @@ class WorkerProcess:
         name = f"{kind} {ray.util.get_node_ip_address()}".strip()  # type: ignore[no-untyped-call]
         here = package_stamp()
         is_same = here == stamp
-        refusal = pickle.loads(check)() if check is not None and is_same else None
+        refusal = _refusal(check) if check is not None and is_same else None
         error = load_chain(chain) if is_same and refusal is None else pickle.dumps(None)
         return here, Greeting(node=node, name=name, refusal=refusal), error
 
@@ -54,6 +57,26 @@ class WorkerProcess:
         """Runs one unit through the chain; returns the result and the times."""
         begun_s = time.time()
         return call_chain(self._chain, unit), begun_s, time.time()
+
+
+def _refusal(check: bytes) -> str | None:
+    """Asks a check, once per node and run: workers that start together wait for one answer."""
+    import ray
+
+    context, private = ray.get_runtime_context(), ray._private.worker._global_node  # type: Any, Any
+    name = hashlib.sha256(check).hexdigest()[:16]
+    name = f"curate-check-{context.get_job_id()}-{context.get_node_id()}-{name}"
+    with (Path(private.get_session_dir_path()) / name).open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        known = file.read()
+        if known:
+            answer: str | None = pickle.loads(known)
+            return answer
+        refusal: str | None = pickle.loads(check)()
+        if not isinstance(refusal, Passing):
+            file.write(pickle.dumps(refusal))
+        return refusal
 
 
 class RayBackend:

@@ -11,6 +11,15 @@ MAX_DEATHS = 8
 """Deaths over one unit after which a run gives up: more than a worker that counts them allows."""
 
 
+MOST_IN_VAIN = 16
+"""Deaths without a result between them after which a run gives up; and four for each worker."""
+
+
+def are_in_vain(n_deaths: int, n_workers: int) -> bool:
+    """Returns whether so many deaths without a result between them end a run."""
+    return n_deaths > MOST_IN_VAIN + 4 * max(1, n_workers)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Death:
     """The end of a worker that had a unit.

@@ -22,7 +22,7 @@ def _empty(kind: type[np.generic], n_axes: int = 1) -> Callable[[], Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
+class SourceFrames:
     """The frames of a source, and when each is shown.
 
     Arrays are in presentation order. `frame_pts` increases strictly, in `time_base`; the last frame
@@ -99,7 +99,7 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Track(Timeline):
+class Track(SourceFrames):
     """What one decode of a source measured. Knows no threshold.
 
     Sample arrays belong to the frames `sample_frame`; a sample's motion is measured to the frame
@@ -165,7 +165,7 @@ class Track(Timeline):
     def __post_init__(self) -> None:
         """Checks that arrays agree in length and time increases."""
         # `super()` does not find a class whose slots made it anew.
-        Timeline.__post_init__(self)
+        SourceFrames.__post_init__(self)
         n_samples = len(self.sample_frame)
         heads = ("shot_probability", "transition_probability")
         learned = ("boundary_probability", "inside_probability")

@@ -12,7 +12,7 @@ from curator.records.tracks import Track
 from curator.storage import ContentHashes
 
 FRAMES = "frames"
-"""The family whose rows have the failures too, and the fields of a `Timeline`."""
+"""The family whose rows have the failures too, and the fields of a `SourceFrames`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from curator.measures.noise import with_noise
 from curator.measures.overlay_text import TEXT_COLUMNS
 from curator.models.perceptual import DIM
 from curator.records.sources import Failure, Note
-from curator.records.tracks import Timeline, Track
+from curator.records.tracks import SourceFrames, Track
 
 ORIGIN = ("uri", "version")
 """Columns of the family `frames` that say what was read; no fields of a track."""
@@ -131,7 +131,7 @@ def table_to_tracks(
 ) -> list[tuple[str, Track | Failure]]:
     """Returns records of rows that `tracks_to_table` made, for source ids with a URI.
 
-    The first of the tables, which have a family each, has the fields of a `Timeline`.
+    The first of the tables, which have a family each, has the fields of a `SourceFrames`.
     """
     results: list[tuple[str, Track | Failure]] = []
     frames, *others = tables
@@ -150,7 +150,7 @@ def table_to_tracks(
     return results
 
 
-def table_to_timeline(table: pa.Table, source_id: str) -> Timeline:
+def table_to_source_frames(table: pa.Table, source_id: str) -> SourceFrames:
     """Reads the frame times of a source from a table of the family `frames`.
 
     Raises:
@@ -159,7 +159,7 @@ def table_to_timeline(table: pa.Table, source_id: str) -> Timeline:
     row = table.slice(_indices(table)[source_id], 1)
     if row["error_code"][0].as_py() is not None:
         raise KeyError(f"{source_id} could not be decoded")
-    return Timeline(source_id=source_id, **_fields(_columns(row)))
+    return SourceFrames(source_id=source_id, **_fields(_columns(row)))
 
 
 def _indices(table: pa.Table) -> dict[str, int]:

@@ -10,7 +10,7 @@ from simulated_workers import Simulated, lane
 
 from curator.errors import CuratorError
 from curator.executor import fleet as fleet_module
-from curator.executor.fleet import Fleet, FleetCounts, Lane, Lost, Worker
+from curator.executor.fleet import Fleet, FleetCounts, Lane, Lost, Passing, Worker
 from curator.executor.timeline import Timeline
 from curator.executor.unit_worker import UnitResult
 from curator.executor.work import MAX_ATTEMPTS, Repeated, split
@@ -188,6 +188,21 @@ def test_nodes_that_refuse_are_left_to_other_lanes(caplog: pytest.LogCaptureFixt
     places = Counter(node for node, _ in backend.sent)
     assert places.keys() == {"good gpu", "cpus"}
     assert caplog.text.count("PyNvVideoCodec is missing") == 1
+
+
+def test_a_node_is_asked_again_where_the_fault_is_not_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fleet_module, "LOOK_S", 0.01)
+    backend = Simulated(echo, nodes=["one"])
+    backend.refusals = {"one": Passing("the server is down")}
+    fleet = fleet_of(backend)
+    fleet.submit(1)
+    assert fleet.poll(timeout=0.1) == []
+    assert fleet.refusal in (None, "the server is down")
+    backend.refusals = {}
+    assert fleet.poll(timeout=5) == [1]
+    assert fleet._counts.refusals == {}
 
 
 def test_the_last_lane_takes_from_the_end() -> None:

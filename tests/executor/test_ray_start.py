@@ -25,8 +25,10 @@ def test_the_private_methods_that_are_replaced_exist_and_take_what_ours_take() -
 
 
 def test_what_the_scheduler_asks_of_private_state_exists() -> None:
-    from ray._private import state
+    from ray._private import node, state, worker
 
+    assert hasattr(worker, "_global_node")
+    assert callable(node.Node.get_session_dir_path)
     for name in ("get_draining_nodes", "get_max_resources_from_cluster_config"):
         assert callable(getattr(state.GlobalState, name))
 

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from curator.errors import CuratorError, UsageError
+from curator.errors import CuratorError, UnreachableError, UsageError
 from curator.executor.engine import Engine
-from curator.executor.fleet import Fleet
+from curator.executor.fleet import Fleet, Passing
 from curator.executor.unit_worker import UnitResult, UnitWorker
 from curator.executor.worker import Step
 from curator.media.frame_tap import StoredFrames
@@ -50,6 +50,9 @@ REQUEST_BYTES = 4 << 20
 
 SILENCE_S = 60.0
 """Wait for a service's workers after which the driver asks it something itself, to say why."""
+
+GIVE_UP_S = 900.0
+"""Wait after which a service that does not answer the driver either ends the run."""
 
 Waiting = tuple[Task, StoredFrames, Mapping[str, Reply]]
 """A window, the location of its clip's frames, and the stored replies about it."""
@@ -237,6 +240,8 @@ class ServiceDispatch(_Workers):
             try:
                 check_captioner(self._config)
             except UsageError as error:
+                if now_s > self._heard_s + GIVE_UP_S:
+                    raise CuratorError(f"no caption for {GIVE_UP_S:.0f} s: {error}") from error
                 logger.warning("no caption for %.0f s: %s", now_s - self._heard_s, error)
 
     @property
@@ -325,6 +330,8 @@ def node_problem(config: CaptionConfig, trial: Frames) -> str | None:
     try:
         for captioner in captioners_of(config).values():
             captioner.check(trial)
+    except UnreachableError as error:
+        return Passing(error)
     except CuratorError as error:
         return str(error)
     return None

@@ -130,7 +130,6 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         self._replies = WorkerReplies(self._root, replies_stamp(self.config))
         self._parts = FrameParts(self._root, self.config)
         self._dialogs = make_dialogs(self.config)
-        self._notes = _Notes()
         if captioner_class(self.config.captioner).place is Place.SERVICE:
             self._pump = Pump(
                 self._dialogs,
@@ -140,7 +139,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
                 load=self._parts.frames,
                 budget_s=self.config.budget_s,
             )
-            logging.getLogger(__package__).addHandler(self._notes)
+            logging.getLogger(__package__).addHandler(_NOTES)
         else:
             self._models = load_models(self.config)
 
@@ -174,7 +173,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         finally:
             # Also when the run is about to end: what was answered is kept.
             stored = self._replies.end()
-        return UnitAnnotations(annotations=annotations, replies=stored, notes=self._notes.take())
+        return UnitAnnotations(annotations=annotations, replies=stored, notes=_NOTES.take())
 
     def _annotations(self, windows: Sequence[tuple[Task, StoredFrames]]) -> list[Annotation]:
         if self._pump is not None:
@@ -214,6 +213,10 @@ class _Notes(logging.Handler):
     def take(self) -> tuple[str, ...]:
         found, self._found = self._found, []
         return tuple(found)
+
+
+_NOTES = _Notes()
+"""One for the process, which may serve several chains: a logger takes the same handler once."""
 
 
 def clients_of(config: CaptionConfig, *, workers: int = 1) -> dict[Role, Client]:

@@ -23,7 +23,7 @@ from curator.media.frame_tap import FrameOrder, FrameTaker, StoredFrames, TakenF
 from curator.records.clips import Borders, Clip, Reason, Span, Written
 from curator.records.cuts import ClipForm, Crop
 from curator.records.sources import FULL_HD, SourceRef
-from curator.records.tracks import Timeline
+from curator.records.tracks import SourceFrames
 from curator.stage import PixelStage
 from curator.stages.cut.stage import (
     ClipToCut,
@@ -39,7 +39,7 @@ from curator.tables.clip_rows import ClipRow, ClipRows, reject
 from curator.tables.output_format import existing
 from curator.tables.parts import Parts, column_values, columns_to_rows, rows_to_table
 from curator.tables.schemas import CUT_SCHEMA, clips_schema
-from curator.tables.track_table import table_to_timeline
+from curator.tables.track_table import table_to_source_frames
 
 CUT_UNIT_S = 30.0
 CUT_UNIT_CLIPS = 16
@@ -78,7 +78,7 @@ class TrackLoader:
 
     def __init__(self, store: Store) -> None:
         self._tracks = Parts(store, "tracks", "")
-        self._last: tuple[str, Timeline] | None = None
+        self._last: tuple[str, SourceFrames] | None = None
         """Part and frame times of the source read last."""
 
     def __call__(self, unit: Sequence[CutGroup]) -> list[CutItem]:
@@ -90,9 +90,9 @@ class TrackLoader:
             items += [CutItem(source=source, track=track, clip=clip) for clip in group.clips]
         return items
 
-    def _timeline(self, part: str, source_id: str) -> Timeline:
+    def _timeline(self, part: str, source_id: str) -> SourceFrames:
         if self._last is None or (self._last[0], self._last[1].source_id) != (part, source_id):
-            self._last = part, table_to_timeline(self._tracks.read(part), source_id)
+            self._last = part, table_to_source_frames(self._tracks.read(part), source_id)
         return self._last[1]
 
 

@@ -22,7 +22,7 @@ from curator.records.cuts import (
     crop_columns,
 )
 from curator.records.sources import Failure, SourceRef, decode_limit_s
-from curator.records.tracks import Timeline
+from curator.records.tracks import SourceFrames
 from curator.stage import PixelStage, Scope, Stage, StageConfig
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
@@ -59,7 +59,7 @@ class CutItem:
     """A clip to cut, with its source and when its frames are shown."""
 
     source: SourceRef
-    track: Timeline
+    track: SourceFrames
     clip: ClipToCut
 
     @property

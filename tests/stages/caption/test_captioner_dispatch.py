@@ -1,5 +1,6 @@
 """Models in workers: windows that kill them, and models that cannot be loaded."""
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -8,8 +9,9 @@ from typing import Any
 import pytest
 
 from curator.errors import CuratorError, ModelError
-from curator.executor import fleet
+from curator.executor import work
 from curator.executor.engine import Engine
+from curator.executor.fleet import Passing
 from curator.media.frame_tap import StoredFrames
 from curator.stages.caption import captioner_dispatch as dispatch
 from curator.stages.caption import stage as caption_stage
@@ -103,6 +105,49 @@ def test_workers_that_hold_a_gpu_are_asked_whether_torch_sees_it(
     assert "sees no GPU; `curate doctor` says why" in asked[0]
 
 
+def test_a_server_that_is_down_is_no_fault_of_the_node() -> None:
+    config = CaptionConfig(captioner="openai", model="m", url="http://127.0.0.1:9/v1")
+    refusal = dispatch.node_problem(config, dispatch.trial_frames(config))
+    assert isinstance(refusal, Passing)
+    assert "cannot be reached" in refusal
+    wrong = CaptionConfig(captioner="transformers", model="/no/such/folder")
+    refusal = dispatch.node_problem(wrong, dispatch.trial_frames(wrong))
+    assert refusal is not None
+    assert not isinstance(refusal, Passing)
+
+
+def test_a_service_that_answers_nobody_ends_the_run_at_last(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = CaptionConfig(captioner="openai", model="m", url="http://127.0.0.1:9/v1")
+    replies = Replies(open_store(str(tmp_path)), replies_stamp(config))
+    found: Any = dispatch.ServiceDispatch(
+        config, None, replies, None, Engine(address=None, workers=1)  # type: ignore[arg-type]
+    )  # fmt: skip
+    found._pool = object()
+    found._heard_s -= dispatch.GIVE_UP_S - 10
+    found._mind_silence(is_silent=True)
+    found._heard_s -= 1000
+    with pytest.raises(CuratorError, match=r"no caption for 900 s: .* cannot be reached"):
+        found._mind_silence(is_silent=True)
+
+
+def test_a_process_that_serves_several_chains_notes_each_warning_once(tmp_path: Path) -> None:
+    config = CaptionConfig(captioner="openai", model="m", url="http://127.0.0.1:9/v1")
+    log = logging.getLogger(caption_stage.__package__)
+    before = list(log.handlers)
+    try:
+        for _ in range(3):
+            stage = CaptionStage(config, store=open_store(str(tmp_path)))
+            stage.setup()
+            stage._pump.close()  # type: ignore[union-attr]
+        assert len(log.handlers) - len(before) <= 1
+        log.warning("once")
+        assert caption_stage._NOTES.take() == ("once",)
+    finally:
+        log.handlers[:] = before
+
+
 @pytest.mark.parametrize("engine", [1, None], ids=["ray", "child"], indirect=True)
 @pytest.mark.parametrize(
     ("model", "said"),
@@ -113,7 +158,7 @@ def test_models_that_cannot_be_loaded_end_the_run_with_the_reason(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, said: str
 ) -> None:
     monkeypatch.setattr(dispatch, "CaptionStage", DyingLoad)
-    monkeypatch.setattr(fleet, "MOST_IN_VAIN", -2)
+    monkeypatch.setattr(work, "MOST_IN_VAIN", -2)
     found = _dispatch(engine, tmp_path, CONFIG.model_copy(update={"model": model}))
     with pytest.raises(CuratorError, match=said):
         list(found.finish())

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from curator.errors import ServerError, UsageError, install_extra
+from curator.errors import ServerError, UnreachableError, UsageError, install_extra
 from curator.json_bounds import load_bounded
 from curator.stages.caption.caption_records import (
     Frames,
@@ -230,7 +230,7 @@ class ServerClient:
                 f"{0 if trial is None else len(trial.jpegs)} pictures (vLLM: "
                 f"--limit-mm-per-prompt, --max-model-len){self._near(names)}"
             )
-        raise ServerError(
+        raise UnreachableError(
             f"{self._access.shown_url} does not answer a first question: {unended(came.detail)}; "
             "see the server's log"
         )
@@ -243,7 +243,7 @@ class ServerClient:
             async with asyncio.timeout(min(self.config.timeout_s, _CONNECT_S)):
                 status, _, body = await self._send("GET", "/models", None)
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise ServerError(
+            raise UnreachableError(
                 f"{access.shown_url} cannot be reached: {access.why(error)}; start the server, or "
                 f"set {access.section}.url to its address"
             ) from None
