@@ -189,7 +189,7 @@ def _requests() -> Counter[str]:
 
     for name in (
         "list", "read", "open", "read_range", "write", "read_versioned", "write_new", "replace",
-        "create", "delete", "exists", "copy",
+        "create", "delete", "exists", "find", "copy",
     ):  # fmt: skip
         counted(name)
     return counts

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from curator.stages.shard.standing_shards import StandingShards
 from curator.storage import Store
 from curator.storage.metadata_columns import is_metadata
 from curator.tables.kept_vectors import JUDGED
+from curator.tables.out_layout import listed
 from curator.tables.snapshot_store import INDEXES
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable, without_copies
@@ -109,10 +111,9 @@ def not_current(
         return f"sources with other metadata: {len(changed)}, such as {changed[0]}"
     named = {name for shard in previous["shards"] for name in shard["versions"]}
     lost = sorted(named.difference(standing.sizes))
-    lost += [name for name in previous[INDEXES].values() if not store.exists(name)]
-    for table, parts in previous["tables"].items():
-        found = {info.key for info in store.list(f"{table}/")}
-        lost += [part for part in parts if part not in found]
+    named = {*previous[INDEXES].values(), *chain.from_iterable(previous["tables"].values())}
+    folders = {name.partition("/")[0] for name in named}
+    lost += sorted(named.difference(*listed(store, folders).values()))
     return f"{store.uri}/{lost[0]} is missing or damaged" if lost else None
 
 

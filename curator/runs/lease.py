@@ -26,8 +26,8 @@ _STOPS_AT = 0.75
 """Share of the time of expiry after which a holder that could not renew writes no more."""
 _RELEASED_S = 5.0
 """How long the object of a run that has ended may take to vanish."""
-_CONFIRMED_S = 1.0
-"""A check that is younger need not be repeated."""
+_CONFIRMED_S = 5.0
+"""A check that is younger need not be repeated: nobody takes over from a holder that renews."""
 _LOOKS = 4
 """Readings of the object, which a network may have damaged, before a holder gives up."""
 _PATIENCE_S = 10.0

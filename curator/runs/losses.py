@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -107,7 +108,7 @@ class Losses:
         Raises:
             UsageError: None of them can be read.
         """
-        if not len(sources.contents()) and self._held().num_rows:
+        if not len(sources.contents()) and self._held.num_rows:
             first = f" (the first: {sources.first_error()})" if len(sources) else ""
             raise UsageError(
                 f"no source of {len(sources)} can be read{first}; nothing was changed in "
@@ -137,7 +138,7 @@ class Losses:
         is_kept = pc.equal(clips.column("decision"), "kept")
         is_uncut = pc.equal(clips.column("reason"), str(Reason.CUT_FAILED))
         uncut = clips.column("clip_id").filter(is_uncut)
-        held = self._held()
+        held = self._held
         if generation is not None:
             contents = sources.by_content()
             own = contents.filter(pc.equal(contents["generation"], generation))["source_id"]
@@ -164,7 +165,7 @@ class Losses:
         Raises:
             UsageError: What the shards hold cannot be known, and the run may not replace it.
         """
-        held = self._held()
+        held = self._held
         self._n_held = held.num_rows
         missing = _without(held, "source_id", contents)
         return _without(missing, "source_uri", pa.chunked_array([unread], pa.string()))
@@ -211,8 +212,9 @@ class Losses:
         for one in lost:
             logger.warning("clips leave the shards of %s: %s", self._store.uri, one)
 
+    @cached_property
     def _held(self) -> pa.Table:
-        """Reads the clips whose tars exist, with `HELD_SCHEMA`."""
+        """The clips whose tars exist, with `HELD_SCHEMA`; about 150 bytes each."""
         tars = pa.array(
             [info.key for info in self._store.list(f"{SHARDS}/") if info.key.endswith(".tar")],
             pa.string(),

@@ -45,7 +45,7 @@ def check_run(
     graph_of(loaded)
     store = preflight(sources, out, ray_address=ray_address, shared_out=shared_out, writes=writes)
     # A rerun may have nothing to ask: its server may be gone.
-    check_captions(loaded, asks_server=not store.exists(SUMMARY))
+    check_captions(loaded, asks_server=loaded.caption.asks and not store.exists(SUMMARY))
     return store, loaded
 
 

@@ -1,5 +1,6 @@
 """The interface of output stores: whole objects under one root, addressed by relative keys."""
 
+import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -29,6 +30,13 @@ class ObjectInfo:
     key: str
     bytes: int
     version: str
+
+
+_MD5_DIGITS = 32
+
+
+def _md5(data: bytes) -> str:
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
 class Store(ABC):
@@ -109,8 +117,23 @@ class Store(ABC):
         """Removes objects; ignores keys that do not exist."""
 
     @abstractmethod
+    def find(self, key: str) -> ObjectInfo | None:
+        """Returns size and version of a finished object; None if there is none."""
+
     def exists(self, key: str) -> bool:
         """Returns whether there is a finished object under the key."""
+        return self.find(key) is not None
+
+    def holds(self, info: ObjectInfo | None, data: bytes) -> bool:
+        """Returns whether an object, None for a missing one, has these bytes.
+
+        It is read only where its version does not say so: on S3, the ETag of what was written by
+        one request is the MD5 of its bytes.
+        """
+        if info is None or info.bytes != len(data):
+            return False
+        is_known = len(info.version) == _MD5_DIGITS and info.version == _md5(data)
+        return is_known or self.read(info.key) == data
 
     @abstractmethod
     def check_writable(self) -> None:

@@ -83,15 +83,15 @@ class BucketStore(Store):
             raise self._failure("read", key, error) from error
         return ObjectInfo(key=key, bytes=answer.size, version=answer.version), answer.data
 
-    def exists(self, key: str) -> bool:
-        """Returns whether there is an object under the key."""
+    def find(self, key: str) -> ObjectInfo | None:
+        """Returns size and version of an object, by one request; None if there is none."""
         try:
-            self.service.head(self.bucket, self._full(checked_key(key)))
+            found = self.service.head(self.bucket, self._full(checked_key(key)))
         except self.service.errors as error:
             if self.service.explain(error, self.bucket)[0] is Cause.MISSING:
-                return False
+                return None
             raise self._failure("look up", key, error) from error
-        return True
+        return ObjectInfo(key=key, bytes=found.bytes, version=found.version)
 
     def check_writable(self) -> None:
         """Lists under the prefix, and writes and removes a small object."""

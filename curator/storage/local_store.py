@@ -5,6 +5,7 @@ import fcntl
 import io
 import os
 import secrets
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -132,9 +133,15 @@ class LocalStore(Store):
             with _explained("delete", path), suppress(FileNotFoundError, NotADirectoryError):
                 os.unlink(path)
 
-    def exists(self, key: str) -> bool:
-        """Returns whether there is a finished file under the key."""
-        return os.path.isfile(self._path(key))
+    def find(self, key: str) -> ObjectInfo | None:
+        """Returns size and version of a finished file; None if there is none."""
+        try:
+            info = os.stat(self._path(key))
+        except (OSError, ValueError):
+            return None
+        if not stat.S_ISREG(info.st_mode):
+            return None
+        return ObjectInfo(key=key, bytes=info.st_size, version=file_version(info))
 
     def check_writable(self) -> None:
         """Makes the folder, and writes, syncs and removes a file in it."""

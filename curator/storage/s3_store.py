@@ -50,6 +50,15 @@ logger = logging.getLogger(__name__)
 class S3Store(BucketStore):
     """Objects below `s3://bucket/prefix`: a PUT, or a multipart upload when it is completed."""
 
+    def check_writable(self) -> None:
+        """Lists under the prefix, and checks conditional writes, which writes and removes."""
+        for _ in islice(self.list(), 1):
+            pass
+        try:
+            _forms[client(), self.bucket] = self._checked_form()
+        except UnconditionalStoreError:
+            super(S3Store, self).check_writable()
+
     def write(self, key: str, data: bytes) -> None:
         """Puts a whole object: in one request, or in parts where it is large."""
         if len(data) > SINGLE_REQUEST_BYTES:

@@ -65,6 +65,20 @@ def read_json(store: Store, name: str) -> dict[str, Any]:
     return _tried(store, name, lambda: opened_json(store.read(name)))
 
 
+def find_json(store: Store, name: str) -> dict[str, Any] | None:
+    """Reads an object of JSON as `read_json` does; None if it is missing, by one request.
+
+    Raises:
+        DamagedError: It is cut off or changed.
+    """
+
+    def read() -> dict[str, Any] | None:
+        data = _found(store, name)
+        return opened_json(data) if data is not None else None
+
+    return _tried(store, name, read)
+
+
 def opened_json(data: bytes) -> dict[str, Any]:
     """Returns an object of JSON without its checksum.
 
@@ -86,12 +100,19 @@ def read_parquet(store: Store, name: str, columns: Sequence[str] | None = None) 
     Raises:
         DamagedError: It is missing, cut off or changed.
     """
-    wanted = list(columns) if columns is not None else None
+    return _tried(store, name, lambda: _opened_parquet(store.read(name), columns))
 
-    def read() -> pa.Table:
-        data = store.read(name)
-        _check_whole(data)
-        return pq.read_table(pa.BufferReader(data), columns=wanted)
+
+def find_parquet(store: Store, name: str, columns: Sequence[str]) -> pa.Table | None:
+    """Reads a Parquet object as `read_parquet` does; None if it is missing, by one request.
+
+    Raises:
+        DamagedError: It is cut off or changed.
+    """
+
+    def read() -> pa.Table | None:
+        data = _found(store, name)
+        return _opened_parquet(data, columns) if data is not None else None
 
     return _tried(store, name, read)
 
@@ -138,6 +159,21 @@ def is_damaged(store: Store, name: str) -> bool:
     except DamagedError:
         return True
     return False
+
+
+def _found(store: Store, name: str) -> bytes | None:
+    found = store.read_versioned(name)
+    if found is None:
+        return None
+    info, data = found
+    # A large object comes in several requests.
+    return data if len(data) == info.bytes else store.read(name)
+
+
+def _opened_parquet(data: bytes, columns: Sequence[str] | None) -> pa.Table:
+    _check_whole(data)
+    wanted = list(columns) if columns is not None else None
+    return pq.read_table(pa.BufferReader(data), columns=wanted)
 
 
 def _tried(store: Store, name: str, read: Callable[[], T]) -> T:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from curator.errors import StorageError
 from curator.fingerprints import fingerprint
 from curator.storage import Store
-from curator.tables.checksums import read_parquet
+from curator.tables.checksums import find_parquet
 from curator.tables.out_layout import INDEX
 from curator.tables.parts import Parts, to_parquet
 
@@ -86,9 +86,10 @@ class KnownKeys:
         """
         name = f"{INDEX}/{_STAMP}-{fingerprint(folder)}.parquet"
         known, is_damaged = _SCHEMA.empty_table(), False
-        if len(wanted) > FEW_FOOTERS and store.exists(name):
+        if len(wanted) > FEW_FOOTERS:
             try:
-                known = read_parquet(store, name, _SCHEMA.names)
+                found = find_parquet(store, name, _SCHEMA.names)
+                known = known if found is None else found
             except StorageError as error:
                 is_damaged = True
                 logger.warning("%s; only time is lost: footers are read in its place", error)

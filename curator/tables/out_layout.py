@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
+from itertools import chain, islice
 
 from curator.storage import Store
 from curator.storage.file_walk import is_hidden
@@ -88,6 +89,7 @@ LAYOUT = {
 """All folders of an output root, and how long their objects stay."""
 TABLES = tuple(name for name, life in LAYOUT.items() if life is Lifetime.TABLE)
 OWN_FOLDERS = frozenset(LAYOUT)
+_CLEARED = (Lifetime.TABLE, Lifetime.NAMED, Lifetime.STAMPED, Lifetime.RUN)
 _STAGES = tuple(
     name
     for name in LAYOUT
@@ -95,6 +97,8 @@ _STAGES = tuple(
 )
 """Folders of parts, which are named by two hashes."""
 
+_FEW_OBJECTS = 10_000
+"""Objects that are listed in fewer requests than there are folders."""
 _TWO_HASHES = r"[0-9a-f]{16}-[0-9a-f]{16}"
 _TEMPORARY = r"\.tmp-(?:check-)?[0-9a-f]{16}"
 _BUCKET = r"\d+p_\d+-\d+_\d+f(?:_[^/]+)?"
@@ -143,9 +147,9 @@ def leftovers(
     `stamps` has the current fingerprint of each folder that goes by them.
     """
     old: list[str] = []
-    for folder in folders:
-        # Not listed where nothing is to be found.
-        keys = (info.key for info in store.list(f"{folder}/"))
+    # Others are not listed: nothing is to be found there.
+    cleared = [name for name in folders if LAYOUT[name] in _CLEARED or name == "tracks"]
+    for folder, keys in listed(store, cleared).items():
         match LAYOUT[folder]:
             case Lifetime.TABLE | Lifetime.NAMED:
                 old += [key for key in keys if key not in current]
@@ -157,6 +161,27 @@ def leftovers(
                 # Older versions stored all of a track in one object.
                 old += [key for key in keys if key.count("/") == 1]
     return old
+
+
+def listed(store: Store, folders: Iterable[str]) -> dict[str, list[str]]:
+    """Returns the objects in some folders of an output root, by folder.
+
+    In a bucket with few objects that is one listing of all: most folders have none or few.
+    """
+    found: dict[str, list[str]] = {folder: [] for folder in folders}
+    few = list(islice(store.list(), _FEW_OBJECTS + 1)) if not store.is_local else None
+    if few is None or len(few) > _FEW_OBJECTS:
+
+        def keys(folder: str) -> list[str]:
+            return [info.key for info in store.list(f"{folder}/")]
+
+        with ThreadPoolExecutor(8) as pool:
+            return dict(zip(found, pool.map(keys, found), strict=True))
+    for info in few:
+        folder, slash, _ = info.key.partition("/")
+        if slash and folder in found:
+            found[folder].append(info.key)
+    return found
 
 
 def remove(store: Store, keys: Iterable[str]) -> None:
@@ -189,12 +214,8 @@ def foreign_objects(store: Store) -> list[str]:
 
     Where no run has begun, that is whatever is there, but for summary and settings of a run.
     """
-
-    def found(folder: str) -> list[str]:
-        return [info.key for info in store.list(f"{folder}/") if not _has_hidden_name(info.key)]
-
-    with ThreadPoolExecutor(8) as pool:
-        keys = [key for some in pool.map(found, sorted(OWN_FOLDERS)) for key in some]
+    found = chain.from_iterable(listed(store, sorted(OWN_FOLDERS)).values())
+    keys = [key for key in found if not _has_hidden_name(key)]
     if any(_HASHED.fullmatch(key) for key in keys):
         return [key for key in keys if not is_own(key)]
     return keys

@@ -17,7 +17,7 @@ from typing import Any
 
 from curator.errors import UsageError
 from curator.storage import Store
-from curator.tables.checksums import read_json
+from curator.tables.checksums import find_json, read_json
 from curator.tables.out_layout import CONFIG, MANIFEST, NEXT_MANIFEST, TABLES
 from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import (
@@ -45,7 +45,7 @@ def read_summary(store: Store, snapshot: int | None = None) -> dict[str, Any]:
     if snapshot is not None:
         summary = read_snapshot(store, snapshot)
     else:
-        summary = read_json(store, SUMMARY) if store.exists(SUMMARY) else {}
+        summary = find_json(store, SUMMARY) or {}
         newest = max(snapshot_numbers(store), default=0)
         if newest > summary.get(NUMBER, 0):
             # A commit was broken off behind its snapshot, or the summary is lost.
@@ -74,7 +74,7 @@ def earlier_state(store: Store) -> dict[str, Any]:
         logger.warning(
             "%s/%s is missing: the run goes on from its shards and tables", store.uri, SUMMARY
         )
-    settings = read_json(store, CONFIG) if store.exists(CONFIG) else {}
+    settings = find_json(store, CONFIG) or {}
     tables = {name: [info.key for info in store.list(f"{name}/")] for name in TABLES}
     return {"format": FORMAT, "fingerprints": {}, **settings, "tables": tables}
 

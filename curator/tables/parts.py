@@ -240,7 +240,7 @@ def _pieces(tables: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
 
 def _write_part(store: Store, name: str, number: int, data: bytes) -> str:
     part = f"{name}/part-{number:05d}-{hashlib.sha256(data).hexdigest()[:12]}.parquet"
-    if not store.exists(part) or store.read(part) != data:
+    if not store.holds(store.find(part), data):
         store.write(part, data)
     return part
 

@@ -135,7 +135,13 @@ class TrackParts:
             # What is stored is listed and read: each is a request.
             return
         by_hash: dict[str, dict[str, str]] = {}
-        there = {f: part_versions(self._store, self._parts(f).stage) for f in self._families}
+        versions_of = part_versions(self._store, TRACKS)
+        there: dict[str, dict[str, str]] = {family: {} for family in self._families}
+        folders = {self._parts(family).stage: versions for family, versions in there.items()}
+        for name, version in versions_of.items():
+            folder = name.rpartition("/")[0]
+            if folder in folders:
+                folders[folder][name] = version
         for family, versions in there.items():
             for name in self._parts(family).of(versions):
                 by_hash.setdefault(name.rpartition("-")[2], {})[family] = name

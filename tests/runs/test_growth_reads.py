@@ -12,6 +12,7 @@ from film_shots import moving_texture
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
+from curator.storage import ObjectInfo
 from curator.storage.local_store import LocalStore
 from curator.tables import key_index
 
@@ -63,7 +64,15 @@ def test_a_run_that_adds_a_source_reads_no_footer_of_earlier_parts(
 
     before = {f: {p.name for p in (out / f).iterdir()} for f in ("scan", "tracks/frames")}
     indexes = sorted(f"index/{path.name}" for path in (out / "index").iterdir())
+    read_versioned = LocalStore.read_versioned
+
+    def noted_whole(store: LocalStore, key: str) -> tuple[ObjectInfo, bytes] | None:
+        found = read_versioned(store, key)
+        log.extend([key] if found is not None and key.startswith("index/") else [])
+        return found
+
     monkeypatch.setattr(LocalStore, "open", noted)
+    monkeypatch.setattr(LocalStore, "read_versioned", noted_whole)
     grow(sources, out, "c")
     assert [name for name in sorted(log) if name.startswith("index/")] == indexes
     # Of each folder, the part of the run before, which no run has read since.

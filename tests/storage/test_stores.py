@@ -71,6 +71,27 @@ def test_what_is_written_is_read_and_listed(store: Store, nasty_keys: list[str])
         assert store.exists(key)
 
 
+def test_what_a_store_holds_is_known_by_size_and_bytes(store: Store) -> None:
+    store.write("a", b"some bytes")
+    found, (listed,) = store.find("a"), store.list()
+    assert found == listed
+    assert store.find("b") is None
+    assert [store.holds(found, data) for data in (b"some bytes", b"more bytes", b"some")] == [
+        True, False, False,
+    ]  # fmt: skip
+    assert not store.holds(None, b"")
+
+
+def test_an_object_in_a_bucket_is_not_read_if_its_version_is_its_md5(
+    s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(f"s3://{s3_bucket}")
+    store.write("a", b"some bytes")
+    found = store.find("a")
+    monkeypatch.setattr(type(store), "read", lambda *_: pytest.fail("it was read"))
+    assert store.holds(found, b"some bytes")
+
+
 def test_a_range_is_half_open_and_ends_with_the_object(store: Store) -> None:
     store.write("digits", b"0123456789")
     assert store.read_range("digits", 0, 1) == b"0"

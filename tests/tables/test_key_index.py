@@ -11,6 +11,7 @@ from damages import DAMAGES, damage
 
 from curator.errors import ErrorCode
 from curator.records.sources import Failure, SourceRef
+from curator.storage import ObjectInfo
 from curator.storage.local_store import LocalStore
 from curator.tables.key_index import FEW_FOOTERS, KnownKeys, part_versions
 from curator.tables.parts import Parts
@@ -30,6 +31,11 @@ class LoggingStore(LocalStore):
     def open(self, key: str) -> BinaryIO:
         self.log.append(key)
         return LocalStore.open(self, key)
+
+    def read_versioned(self, key: str) -> tuple[ObjectInfo, bytes] | None:
+        found = LocalStore.read_versioned(self, key)
+        self.log.extend([key] if found is not None else [])
+        return found
 
     def indexes(self) -> list[str]:
         return [info.key for info in self.list("index/")]

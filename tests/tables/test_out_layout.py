@@ -2,8 +2,10 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from film_makers import write_video
@@ -11,8 +13,10 @@ from film_shots import moving_texture
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
-from curator.storage import open_store
-from curator.tables.out_layout import is_own
+from curator.storage import ObjectInfo, open_store
+from curator.storage.local_store import LocalStore
+from curator.tables import out_layout
+from curator.tables.out_layout import is_own, listed
 
 SETTINGS = ["--set", "shard.resolutions=[120]", "--set", "filters.short_side_px.min=100"]
 FOREIGN = [
@@ -50,6 +54,32 @@ def put(folder: Path, *names: str) -> None:
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(name.encode())
+
+
+class Bucket(LocalStore):
+    """Objects as of a bucket; notes what is listed."""
+
+    asked: ClassVar[list[str]] = []
+
+    @property
+    def is_local(self) -> bool:
+        return False
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        self.asked.append(prefix)
+        return LocalStore.list(self, prefix)
+
+
+def test_a_small_bucket_is_listed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, "scan/a", "scan/b/c", "clips-old/x", "summary.json", "shards/d")
+    store = Bucket(str(tmp_path))
+    found = {"clips": [], "scan": ["scan/a", "scan/b/c"], "shards": ["shards/d"]}
+    assert listed(store, ["clips", "scan", "shards"]) == found
+    assert Bucket.asked == [""]
+    monkeypatch.setattr(out_layout, "_FEW_OBJECTS", 4)
+    Bucket.asked.clear()
+    assert listed(store, ["clips", "scan", "shards"]) == found
+    assert sorted(Bucket.asked) == ["", "clips/", "scan/", "shards/"]
 
 
 def test_all_that_a_run_writes_is_known_as_its_own(place: Path) -> None:

@@ -271,17 +271,13 @@ def publish(
 
 def write_shard_files(store: Store, files: Mapping[str, bytes]) -> None:
     """Writes files that describe the shards, by name in writing order; skips unchanged ones."""
-    sizes = {info.key: info.bytes for info in store.list(f"{SHARDS}/")}
-    changed = {
-        name: data
-        for name, data in files.items()
-        if sizes.get(name) != len(data) or store.read(name) != data
-    }
+    there = {info.key: info for info in store.list(f"{SHARDS}/")}
+    changed = {name: data for name, data in files.items() if not store.holds(there.get(name), data)}
     if changed:
         store.write(NEXT_MANIFEST, files[MANIFEST])
     for name, data in changed.items():
         counts = name.replace(ENERGON_SPLITS, ENERGON_COUNTS)
-        if counts != name and counts in changed and counts in sizes:
+        if counts != name and counts in changed and counts in there:
             store.write(counts, _counts_of_both(store.read(counts), changed[counts]))
         store.write(name, data)
 

@@ -102,8 +102,10 @@ class Candidates:
         """Which sources of small parts are valid, and the number of their clips."""
         large: list[str] = []
         for part in list(self._parts):
+            sources = None
             if part not in self._places:
-                self._places[part] = self._read("sources", part).select(_PLACE)
+                sources = self._read("sources", part)
+                self._places[part] = sources.select(_PLACE)
             columns = (self._places[part][name].to_pylist() for name in _PLACE)
             rows = zip(*columns, strict=True)
             valid = pa.array(
@@ -116,7 +118,9 @@ class Candidates:
             if not pc.any(valid).as_py():
                 continue
             self._used.add(part)
-            unit = self._unit(part, self._read("sources", part), valid)
+            if sources is None:
+                sources = self._read("sources", part)
+            unit = self._unit(part, sources, valid)
             if unit.clips.num_rows >= SMALL_CLIPS:
                 large.append(part)
             else:

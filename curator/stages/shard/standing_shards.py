@@ -15,7 +15,7 @@ from curator.errors import DamagedError
 from curator.stages.shard.shard_index import DATASET, ShardFacts, known_facts
 from curator.stages.shard.tar_reader import index_name, meta_name
 from curator.storage import ObjectInfo, Store
-from curator.tables.checksums import read_json, read_parquet
+from curator.tables.checksums import find_json, read_parquet
 from curator.tables.out_layout import MANIFEST, SHARDS
 from curator.tables.parts import column_values
 
@@ -41,10 +41,8 @@ class StandingShards:
     @cached_property
     def facts(self) -> dict[str, ShardFacts]:
         """Sizes and hashes of the tars, by name; none where the manifest is lost."""
-        if not self._store.exists(MANIFEST):
-            return {}
         try:
-            return known_facts(read_json(self._store, MANIFEST))
+            return known_facts(find_json(self._store, MANIFEST) or {})
         except DamagedError as error:
             where = f"{error.root}/{MANIFEST}"
             logger.warning("%s is damaged (%s): it is made again", where, error.why)
