@@ -5,8 +5,9 @@ case is a run in a process of its own, with real decisions: rules with bounds by
 duplicates, and a selection if asked for. Listing and cutting are pretended, so that what remains is
 the driver's arithmetic: reading, judging, deciding, planning shards, tables, report.
 
-Memory is sampled each 10 ms: all that is resident, and the part that no file backs (`anon`). The
-pages of a temporary file count to the first alone, and the system takes them back when it needs to.
+Memory is sampled each 10 ms, which is not counted as CPU: all that is resident, and the part that
+no file backs (`anon`). The pages of a temporary file count to the first alone, and the system takes
+them back when it needs to.
 
 With `--s3 s3://bucket/prefix` the root is there, behind a proxy that counts requests and adds
 `--delay-ms` to each; the server is that of AWS_ENDPOINT_URL.
@@ -53,14 +54,15 @@ class Watch:
     def __init__(self) -> None:
         self.found: dict[str, list[float]] = {}
         self._now, self._peaks = "start", [0, 0]
-        self._begun = time.monotonic(), time.process_time()
+        self._own_s = 0.0
+        self._begun = self._times()
         self._lock, self._done = threading.Lock(), threading.Event()
         threading.Thread(target=self._sample, daemon=True).start()
 
     def stage(self, name: str) -> None:
         """Ends a stage, and begins another."""
         with self._lock:
-            now = time.monotonic(), time.process_time()
+            now = self._times()
             spent = [b - a for a, b in zip(self._begun, now, strict=True)]
             peaks = [max(pair) for pair in zip(self._peaks, _memory(), strict=True)]
             shown = f"{peaks[0] >> 20} MiB, {peaks[1] >> 20} anon, {spent[1]:.1f} CPU-s"
@@ -85,10 +87,15 @@ class Watch:
             for stage, values in self.found.items()
         }
 
+    def _times(self) -> tuple[float, float]:
+        """Wall time, and CPU-seconds without those of the samples."""
+        return time.monotonic(), time.process_time() - self._own_s
+
     def _sample(self) -> None:
         while not self._done.wait(0.01):
             with self._lock:
                 self._peaks = [max(pair) for pair in zip(self._peaks, _memory(), strict=True)]
+            self._own_s = time.thread_time()
 
 
 def _memory() -> list[int]:
