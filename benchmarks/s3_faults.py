@@ -1,7 +1,7 @@
 """Runs `curate` against an S3 server whose network fails, whose credentials end, and on full disks.
 
     eval "$(SERVER)"      # AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY of any server
-    python benchmarks/s3_faults.py [--scenarios faults credentials "one object" disk]
+    python benchmarks/s3_faults.py [--scenarios faults credentials "one object" disk] [--ray]
 
 A proxy (`tests/fault_proxy.py`) is between all processes of a run and the server. Films that are
 made by code are in a bucket of their own, which is removed at the end; one is above 8 MiB, and its
@@ -58,10 +58,12 @@ class Trial:
     Args:
         server: Address of the S3 server.
         sources: Address of the films.
+        ray: Whether two workers of Ray do the work.
     """
 
-    def __init__(self, server: str, sources: str) -> None:
+    def __init__(self, server: str, sources: str, *, ray: bool) -> None:
         self.server = server
+        self.options = ["--workers", "2"] if ray else []
         self.sources = sources
         self.wrong: list[str] = []
         self.expected: dict[str, str] = {}
@@ -69,6 +71,7 @@ class Trial:
     def run(self, out: str, *, url: str = "", **environment: str) -> tuple[int, str, float]:
         """Exit code, words on standard error without progress, and seconds of a run."""
         command = [sys.executable, "-m", "curator.cli", "run", self.sources, out]
+        command += self.options
         command += [part for setting in SETTINGS for part in ("--set", setting)]
         settings = os.environ | {"AWS_ENDPOINT_URL": url or self.server} | environment
         start = time.monotonic()
@@ -234,11 +237,12 @@ def main() -> None:
     parser.add_argument("--scenarios", nargs="+", default=SCENARIOS, choices=SCENARIOS)
     parser.add_argument("--share", type=float, default=0.05, help="of faults (default: 0.05)")
     parser.add_argument("--rounds", type=int, default=3, help="of faults (default: 3)")
+    parser.add_argument("--ray", action="store_true", help="two workers of Ray")
     options = parser.parse_args()
     bucket = f"curate-faults-{secrets.token_hex(4)}"
     client().create_bucket(Bucket=bucket)
     try:
-        trial = Trial(os.environ["AWS_ENDPOINT_URL"], films(bucket))
+        trial = Trial(os.environ["AWS_ENDPOINT_URL"], films(bucket), ray=options.ray)
         code, said, wall_s = trial.run(f"s3://{bucket}/expected")
         if code:
             sys.exit(f"the run without faults ends with {code}: {said}")

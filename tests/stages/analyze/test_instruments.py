@@ -16,17 +16,36 @@ for _ in range(4):
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
+IN_TURN = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+import numpy as np
+from curator.stages.analyze.instruments import keep_freed_memory
+keep_freed_memory()
+pools = [ThreadPoolExecutor(1) for _ in range(4)]
+for pool in pools:
+    pool.submit(lambda: [np.ones(1 << 16, np.uint8) for _ in range(1600)]).result().clear()
+(line,) = [x for x in Path("/proc/self/status").read_text().splitlines() if "RssAnon" in x]
+print(int(line.split()[1]) >> 10)
+"""
 
-def faults(how: str) -> int:
-    """Pages that were mapped anew for four blocks of 48 MB, one after the other."""
+
+def printed(script: str, how: str) -> int:
+    """What a process of its own prints, that keeps freed memory or not."""
     done = subprocess.run(
-        [sys.executable, "-c", TOUCHES, how], capture_output=True, text=True, check=True
+        [sys.executable, "-c", script, how], capture_output=True, text=True, check=True
     )
     return int(done.stdout)
 
 
 def test_large_blocks_of_memory_are_used_again() -> None:
     """Glibc gives blocks above 32 MiB back whenever they are freed."""
-    kept, given_back = faults("kept"), faults("as it is")
+    kept, given_back = printed(TOUCHES, "kept"), printed(TOUCHES, "as it is")
     assert kept < 100
     assert given_back > 10 * kept
+
+
+def test_threads_use_the_memory_that_others_freed() -> None:
+    """Pins one heap: four threads that take 100 MB in turn need 100 MB, and not 400."""
+    assert printed(IN_TURN, "kept") < 250
