@@ -1,7 +1,8 @@
 """Which stages of a recipe wait for all sources or clips of a generation, and why.
 
 `runs/one_pass.py` takes a generation through the stages one after the other; this says it in words,
-and which of the waits the recipe asks for. `curate graph` prints it.
+and which of the waits the recipe asks for. `curate graph` prints it. Where the recipe asks for none
+before the cut, a cluster cuts clips while other sources are analyzed.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -150,7 +151,11 @@ def _cut_wait(before: Sequence[Wait]) -> _Barrier:
     asked = [one for one in before if one.stage == "caption" and one.on == _DECISIONS]
     if asked:
         return _Barrier("every kept clip to be annotated", "answers may reject it")
-    return _decided(before)
+    asks = any(one.stage == "caption" and one.goes != _OFF and not one.on for one in before)
+    found = _decided(before)
+    if found.is_needed or asks:
+        return found
+    return found._replace(why=f"{found.why}; on a cluster clips are cut as they are decided about")
 
 
 def _decided(before: Sequence[Wait]) -> _Barrier:

@@ -191,15 +191,23 @@ class Engine:
                 result = step(result)
             yield result
 
-    def pool(self, steps: Chain, *, most: int | None = None, check: Check | None = None) -> Fleet:
+    def pool(
+        self,
+        steps: Chain,
+        *,
+        most: int | None = None,
+        check: Check | None = None,
+        keeps: bool = True,
+    ) -> Fleet:
         """Returns workers of a chain that take units during other work; starts Ray.
 
         Args:
             steps: The chain.
             most: The most workers; None for as many as there is room for.
             check: As for `run`.
+            keeps: Whether workers stay on a cluster while they have no unit.
         """
-        return self._fleet(steps, None, check, ahead=AHEAD, keeps=True, most=most)
+        return self._fleet(steps, None, check, ahead=AHEAD, keeps=keeps, most=most)
 
     def facts(self) -> dict[str, Any]:
         """Returns `FACTS` of a summary: where work ran, and what happened."""

@@ -88,6 +88,18 @@ class Corpus:
         self.clip_vectors.add(proposed.clip_vectors)
         return clips
 
+    def passing(self, stage: FilterStage, clips: pa.Table) -> ClipRows:
+        """Returns the clips that the rules keep, where none depends on other clips.
+
+        Args:
+            stage: The rules.
+            clips: Candidates, as `add` returns them.
+        """
+        decided = stage.process(clips).clips.drop_columns(["seconds"])
+        passed = ClipStore(decided.schema, self._room_bytes)
+        passed.add(decided)
+        return passed.rows
+
     def judge(self, stage: FilterStage, frozen: Mapping[str, Sides] | None = None) -> None:
         """Judges all candidates, which become `clips`.
 

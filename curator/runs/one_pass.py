@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from curator.barriers import waits
 from curator.executor.cpu_accounting import cpu_profile
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
@@ -30,7 +31,7 @@ from curator.runs.run_log import RunLog
 from curator.stage import AnyStage
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.commit.commit_run import Commit, kept_by_source
-from curator.stages.cut.cut_driver import Cutting
+from curator.stages.cut.cut_driver import CutAhead, Cutting, cut_facts
 from curator.stages.cut.output_form import as_written
 from curator.stages.dedup.pair_search import PairSearch
 from curator.stages.dedup.pair_store import StoredPairs
@@ -164,6 +165,7 @@ class Pass:
         before = scope.before.summary[JUDGED] if scope.before is not None else {KEPT: []}
         self._kept_before: list[str] | None = before.get(KEPT)
         self._n_passed = 0
+        self._cut_ahead: CutAhead | None = None
 
     def execute(self) -> Results:
         """Runs the stages of the graph behind the scan.
@@ -189,6 +191,8 @@ class Pass:
         finally:
             if self._captioning is not None:
                 self._captioning.close()
+            if self._cut_ahead is not None:
+                self._cut_ahead.close()
         results: Results = result
         return results
 
@@ -199,9 +203,15 @@ class Pass:
 
     def _analyze(self, _: Any) -> None:  # noqa: ANN401 - the stage of that name
         """Analyzes what has no candidates yet, and proposes clips in the same processes."""
+        sources = list(self._sources.to_analyze(self._scope.generation))
+        if self._may_cut_ahead():
+            named = {str(source.source_id): source for source in sources}
+            self._cut_ahead = CutAhead(
+                self._cutting(), self._engine, named, self._candidates.track_part
+            )
         with self._log.timed("analyze"):
             self._run.measuring.run(
-                list(self._sources.to_analyze(self._scope.generation)),
+                sources,
                 self._candidates,
                 self._take,
                 self._log,
@@ -213,6 +223,22 @@ class Pass:
         clips = self._corpus.add(proposed)
         self._n_passed += self._graph["filter"].n_passing(clips)
         self._progress.clips(self._n_passed)
+        if self._cut_ahead is not None:
+            self._cut_ahead.add(self._corpus.passing(self._graph["filter"], clips))
+
+    def _may_cut_ahead(self) -> bool:
+        """Returns whether clips are cut as their sources are analyzed.
+
+        On a machine of our own the analysis takes all cores. Frames for questions about clips are
+        taken while they are cut, which is after all of them are known.
+        """
+        waiting = {one.stage for one in waits(self._graph, self._graph.run) if one.is_needed}
+        return (
+            self._engine.joins
+            and waiting <= {"analyze", "shard", "commit"}
+            and not self._recipe.caption.asks
+            and not self._cutting().has_written()
+        )
 
     def _filter(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
         with self._log.timed("filter"):
@@ -294,6 +320,11 @@ class Pass:
         is_open = captioning is not None and not caption.decides
         order = captioning.order if captioning is not None and is_open and caption.asks else None
         with log.timed("cut"):
+            if self._cut_ahead is not None:
+                outcomes = self._cut_ahead.finish()
+                log.cut = _summed(log.cut, cut_facts(outcomes, stage.config.cut.crf))
+                log.counts["clips_cut"] += len(outcomes)
+                log.cpu_s.update(self._cut_ahead.cpu_s)
             ahead = self._scope.ahead
             self._locations = cutting.cut(
                 clips,

@@ -269,6 +269,22 @@ class Cutting:
         engine = self._engine
         total_s = sum(clip.end_s - clip.start_s for clip in clips)
         unit_s = min(CUT_UNIT_S, total_s / (UNITS_PER_WORKER * engine.n_workers(len(clips))))
+        units = self.units(clips, sources, track_part, order, unit_s)
+        self._progress.work(len(clips), 0.0)
+        small = engine.is_small(len(clips), _frames(clips))
+        n_workers = 1 if small else engine.n_workers(len(units))
+        step = self.step(n_workers, order, before=before)
+        return engine.run([step], units, small=small)
+
+    def units(
+        self,
+        clips: Sequence[ClipRow],
+        sources: Mapping[str, SourceRef],
+        track_part: Mapping[str, str],
+        order: FrameOrder | None,
+        unit_s: float,
+    ) -> list[list[CutGroup]]:
+        """Divides clips into units of about `unit_s` seconds; arguments as for `cut`."""
         groups = [
             CutGroup(
                 source=sources[chunk[0].source_id],
@@ -277,7 +293,7 @@ class Cutting:
             )
             for chunk in _chunks(clips, unit_s)
         ]
-        units = list(
+        return list(
             pack(
                 groups,
                 max_items=CUT_UNIT_CLIPS,
@@ -285,26 +301,26 @@ class Cutting:
                 max_weight=unit_s * 30,
             )
         )
-        self._progress.work(len(clips), 0.0)
-        small = engine.is_small(len(clips), _frames(clips))
-        workers = 1 if small else engine.n_workers(len(units))
+
+    def step(
+        self, n_workers: int, order: FrameOrder | None = None, *, before: bool = False
+    ) -> Step:
+        """Returns the step that cuts, or with `before` only looks."""
         taker = order.taker if order is not None else None
         make = LookStage if before else CutStage
-        stage = make(self._config, self._pixels, threads=engine.threads(workers), taker=taker)
+        stage = make(
+            self._config, self._pixels, threads=self._engine.threads(n_workers), taker=taker
+        )
         keep: Callable[..., Any] = CutKeeper(self._store, self.stamp, taker)
         if before and taker is not None:
             keep = partial(keep_frames, taker)
-        step = Step(
-            make=UnitWorker,
-            settings={
-                "stage": stage,
-                "load": TrackLoader(self._store),
-                "keep": keep,
-            },
-            resources=stage.resources,
-            keeps_state=True,
-        )
-        return engine.run([step], units, small=small)
+        settings = {"stage": stage, "load": TrackLoader(self._store), "keep": keep}
+        resources = stage.resources
+        return Step(make=UnitWorker, settings=settings, resources=resources, keeps_state=True)
+
+    def has_written(self) -> bool:
+        """Returns whether there are written clips of an earlier run."""
+        return bool(self._previous) or bool(Parts(self._store, "cuts", self.stamp).names())
 
     def _to_cut(self, clip: ClipRow, order: FrameOrder | None) -> ClipToCut:
         cut, form = self._config.cut, None
@@ -368,6 +384,63 @@ class Cutting:
         if facts.cut_mode == "copy":
             return facts.n_frames >= least
         return facts.copy_frames is None or facts.copy_frames < least
+
+
+class CutAhead:
+    """Cuts clips while others are not decided about; `Cutting.cut` finds them written.
+
+    What fails is left to it. Workers of a cluster come and go with the work.
+
+    Args:
+        cutting: How.
+        engine: Where.
+        sources: By id.
+        track_part: Part of `tracks` of each source id.
+    """
+
+    def __init__(
+        self,
+        cutting: Cutting,
+        engine: Engine,
+        sources: Mapping[str, SourceRef],
+        track_part: Mapping[str, str],
+    ) -> None:
+        self._cutting, self._sources, self._track_part = cutting, sources, track_part
+        self._waiting: list[ClipRow] = []
+        self._pool = engine.pool([cutting.step(1)], keeps=False)
+        self._outcomes: list[CutOutcome] = []
+        self.cpu_s: Counter[str] = Counter()
+        """CPU-seconds of the workers, by what they did."""
+
+    def add(self, clips: ClipRows) -> None:
+        """Takes kept clips of some sources, and what was cut meanwhile; does not wait."""
+        self._cutting.refuse_hdr(clips)
+        self._waiting += clips.kept()
+        if sum(clip.end_s - clip.start_s for clip in self._waiting) >= CUT_UNIT_S:
+            self._submit()
+        self._take(self._pool.poll())
+
+    def finish(self) -> list[CutOutcome]:
+        """Waits for what was begun, and returns what was written."""
+        while self._pool.n_open:
+            self._take(self._pool.poll(timeout=1.0))
+        self.close()
+        return [outcome for outcome in self._outcomes if outcome.written is not None]
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self._pool.close()
+
+    def _submit(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        arguments = waiting, self._sources, self._track_part, None
+        for unit in self._cutting.units(*arguments, unit_s=CUT_UNIT_S):
+            self._pool.submit(unit)
+
+    def _take(self, results: Iterable[UnitResult[CutUnit]]) -> None:
+        for result in results:
+            self._outcomes += result.results.outcomes
+            self.cpu_s.update(result.cpu_s)
 
 
 class _WrittenClips:
