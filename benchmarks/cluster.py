@@ -4,6 +4,7 @@
     python benchmarks/cluster.py gpu       # a node type with fake GPUs, from a head without
     python benchmarks/cluster.py kills --films DIR   # ten nodes lost while a real run goes on
     python benchmarks/cluster.py mixed --films DIR --out DIR   # decoders and cutters
+    python benchmarks/cluster.py packing --spread 1.0   # which nodes workers are placed on
     python benchmarks/cluster.py scaling   # null work on 1, 2, 4, 8 nodes of one core
 
 Nodes are Ray's own processes on this machine (`fake_nodes.py`). Units of null
@@ -33,6 +34,7 @@ import yaml
 from measure import machine
 
 from curator.executor.engine import Engine
+from curator.executor.ray_start import use_own_token
 from curator.executor.worker import Step
 from curator.report.gantt_chart import busy_by_stage, overlap_s
 from curator.stage import Resources
@@ -312,6 +314,40 @@ def scaling(sizes: Sequence[int], n_units: int, unit_s: float) -> list[dict[str,
     return rows
 
 
+def packing(spread: float) -> dict[str, list[int]]:
+    """Which of two nodes of four cores actors of one core are placed on, by number of actors."""
+    os.environ["RAY_scheduler_spread_threshold"] = str(spread)  # noqa: SIM112 - as Ray reads it
+    use_own_token()
+    import ray
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    for _ in range(2):
+        nodes.add_node(num_cpus=4)
+    ray.init(address=nodes.address, log_to_driver=False)
+    found = {}
+    for n_actors in (2, 4, 6):
+        actors = [ray.remote(num_cpus=1)(Where).remote() for _ in range(n_actors)]
+        places = Counter(ray.get([actor.node.remote() for actor in actors]))
+        found[f"{n_actors} actors"] = sorted(places.values(), reverse=True)
+        for actor in actors:
+            ray.kill(actor)
+        time.sleep(3)
+    ray.shutdown()
+    nodes.shutdown()
+    return found
+
+
+class Where:
+    """An actor that says where it is."""
+
+    def node(self) -> str:
+        """The id of its node."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
+
 def shards(out: Path) -> dict[str, str]:
     """Hashes of a run's tars."""
     return {
@@ -384,17 +420,22 @@ def kills(films: Path, n_kills: int, seed: int) -> dict[str, Any]:
         }
 
 
-def mixed(films: Path, report: Path | None) -> dict[str, Any]:
-    """Decoding on one type of nodes and cutting on another, at the same time."""
+def mixed(films: Path, report: Path | None, *, whole: bool) -> dict[str, Any]:
+    """Decoding on one type of nodes and cutting on another, at the same time.
+
+    `whole` takes all films as one generation, without the search for duplicates.
+    """
     types = {
         "decoders": node_type(1, resources={"CPU": 1, "decoders": 1, "memory": 3000 * MIB}),
         "cutters": node_type(1, resources={"CPU": 1, "cutters": 1, "memory": 3000 * MIB}),
     }
     settings = [
         "--set", "filters.short_side_px.min=100", "--set", "shard.resolutions=[120]",
-        "--set", "run.generation_hours=0.015", "--set", "run.mode=growing", "--shared-out",
+        "--shared-out",
         "--place", "analyze=decoders", "--place", "cut=cutters", "--place", "scan=decoders",
     ]  # fmt: skip
+    more = ["dedup.enabled=false"] if whole else ["run.generation_hours=0.015", "run.mode=growing"]
+    settings += [word for one in more for word in ("--set", one)]
     with autoscaling_head(types, 1) as address, tempfile.TemporaryDirectory() as name:
         out = report or Path(name) / "out"
         done = subprocess.run(
@@ -448,12 +489,14 @@ def below(pid: int) -> set[int]:
 def main() -> None:
     """Runs one experiment, and prints what was measured as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=("grow", "gpu", "kills", "mixed", "scaling"))
+    parser.add_argument("what", choices=("grow", "gpu", "kills", "mixed", "packing", "scaling"))
     parser.add_argument("--nodes", type=int, default=8)
     parser.add_argument("--units", type=int, default=1500)
     parser.add_argument("--unit-s", type=float, default=1.0)
     parser.add_argument("--films", type=Path, help="folder of videos for `kills`, `mixed`")
     parser.add_argument("--out", type=Path, help="where `mixed` leaves its run, with the report")
+    parser.add_argument("--spread", type=float, default=0.5, help="Ray's threshold for `packing`")
+    parser.add_argument("--whole", action="store_true", help="`mixed` with one generation")
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
@@ -463,7 +506,9 @@ def main() -> None:
     elif options.what == "gpu":
         found = gpu(options.units)
     elif options.what == "mixed":
-        found = mixed(options.films, options.out)
+        found = mixed(options.films, options.out, whole=options.whole)
+    elif options.what == "packing":
+        found = packing(options.spread)
     elif options.what == "scaling":
         found = scaling((1, 2, 4, 8), options.units, options.unit_s)
     else:

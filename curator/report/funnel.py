@@ -109,6 +109,10 @@ def format_funnel(summary: Mapping[str, Any]) -> str:
     rows += _unanswered(summary.get("work") or {})
     on_cpu = (summary.get("cpu_instead_of_gpu") or {}).items()
     rows += [("  by a CPU, not a GPU", n, why) for why, n in on_cpu]
+    refused = (summary.get("cluster") or {}).get("nodes_refused") or {}
+    if refused:
+        name, why = next(iter(refused.items()))
+        rows.append(("  nodes refused", len(refused), f"such as {name}: {why}"))
     n_bytes = sum(shard.get("bytes") or 0 for shard in shards)
     rows.append(("shards", len(shards), size(n_bytes) if shards else ""))
     width = max(24, *(len(name) for name, _, _ in rows))

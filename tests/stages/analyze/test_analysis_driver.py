@@ -38,3 +38,11 @@ def test_a_gpu_that_is_left_idle_for_want_of_a_package_is_counted(
     assert engine.facts() == expected
     shown = "  by a CPU, not a GPU             2  analyze: PyNvVideoCodec is not installed"
     assert (shown in format_funnel(engine.facts())) == bool(expected)
+
+
+def test_the_end_of_a_run_names_nodes_whose_gpus_were_not_used() -> None:
+    engine = Engine(address=None, workers=1)
+    engine.counts.workers = 3
+    engine.counts.refusals = {"gpu 10.0.0.7": "NVDEC does not answer", "gpu 10.0.0.8": "no torch"}
+    shown = "  nodes refused                   2  such as gpu 10.0.0.7: NVDEC does not answer"
+    assert shown in format_funnel(engine.facts())
