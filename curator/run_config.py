@@ -2,15 +2,13 @@
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from curator.stage import StageConfig
 
 
 class RunConfig(StageConfig):
     """Generations, and what later ones may change about earlier ones."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     generation_hours: float = Field(1000.0, gt=0, json_schema_extra={"unit": "hours of video"})
     """sources are taken in generations of about this length; each one goes the whole way and is

@@ -53,7 +53,7 @@ class Resources:
 class StageConfig(BaseModel):
     """Settings of a stage: unknown keys are refused, values are fixed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from curator.errors import ModelError, UsageError, unknown_key
 from curator.fingerprints import fingerprint
@@ -47,8 +47,6 @@ _REMEDY["content"] = _REMEDY["safety"] = _REMEDY["clip"]
 
 class SemanticConfig(StageConfig):
     """What is read from CLIP embeddings; nothing where `analyze.clip` is null."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     aesthetic: str | None = Field(None, json_schema_extra={"unit": "name"})
     """aesthetic head of `curate models list`, made for the model of analyze.clip; null for none"""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from curator.fingerprints import fingerprint
 from curator.stage import StageConfig
@@ -22,8 +22,6 @@ CaptionLength = Literal["short", "medium", "long"]
 
 class ModelConfig(StageConfig):
     """A model and its settings. The docstrings of settings are shown to users."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     model: str | None = Field(None, json_schema_extra={"unit": "name"})
     """openai: the model's name at the server; transformers: repository at the hub, or folder with

@@ -3,7 +3,7 @@
 from fractions import Fraction
 from typing import Literal, Self
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from curator.buckets import SIZE_STEP_PX
 from curator.stage import StageConfig
@@ -11,8 +11,6 @@ from curator.stage import StageConfig
 
 class CutConfig(StageConfig):
     """Settings for writing clips."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     mode: Literal["auto", "encode"] = Field("auto", json_schema_extra={"unit": "name"})
     """auto copies the stream where that loses nothing, else encodes; encode always encodes"""

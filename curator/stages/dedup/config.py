@@ -1,14 +1,12 @@
 """Settings of the removal of near-duplicates."""
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from curator.stage import StageConfig
 
 
 class DedupConfig(StageConfig):
     """Settings of the search for near-duplicates."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     enabled: bool = True
     """Reject clips that show the footage of a better clip."""

@@ -29,8 +29,6 @@ Value = StrictBool | StrictInt | StrictFloat | StrictStr
 class Rule(StageConfig):
     """Bounds of one score; a clip at a bound is kept."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
     score: str | None = None
     """the score that is judged; null for the one that the rule is named after"""
     min: float | None = None

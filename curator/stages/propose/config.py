@@ -2,15 +2,13 @@
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from curator.stage import StageConfig
 
 
 class ProposeConfig(StageConfig):
     """Thresholds of shot detection, and the length rules of clips."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     shots: Literal["head", "network"] = Field("head", json_schema_extra={"unit": "name"})
     """what finds boundaries: the learned head over the shot network and its small pictures, or the

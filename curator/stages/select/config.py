@@ -1,6 +1,6 @@
 """Settings of the selection: the number of survivors taken of each group."""
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from curator.errors import unknown_key
 from curator.stage import StageConfig
@@ -16,8 +16,6 @@ def columns() -> list[str]:
 
 class SelectConfig(StageConfig):
     """The number of survivors taken of each group."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     by: tuple[str, ...] = Field((), json_schema_extra={"unit": "columns"})
     """columns of `clips`, meta.* too, whose values make the groups; clips with the same list of

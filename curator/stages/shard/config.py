@@ -2,15 +2,13 @@
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from curator.stage import StageConfig
 
 
 class ShardConfig(StageConfig):
     """Settings for grouping and packing clips."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     # 1 GB: what Megatron-Energon and open_clip recommend for sequential reads from object storage.
     max_bytes: int = Field(1_000_000_000, ge=1 << 16, json_schema_extra={"unit": "bytes"})
