@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-import av.container
-import av.error
+import av
 import numpy as np
 from av.audio.frame import AudioFrame
 from av.audio.plane import AudioPlane

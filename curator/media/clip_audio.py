@@ -14,10 +14,6 @@ from math import ceil, floor
 from typing import Any, TypeAlias
 
 import av
-import av.audio.stream
-import av.container
-import av.error
-import av.video.stream
 import numpy as np
 from av.audio.frame import AudioFrame
 from av.audio.resampler import AudioResampler
@@ -29,7 +25,7 @@ from curator.media.packet_copy import COPY_OPTIONS
 from curator.records.clips import AudioMode
 from curator.storage.scratch import unnamed_file
 
-AudioPacket: TypeAlias = "Packet[av.audio.stream.AudioStream]"
+AudioPacket: TypeAlias = "Packet[av.AudioStream]"
 Wave: TypeAlias = NDArray[np.float32]
 """[C, N], -1 to 1."""
 
@@ -59,7 +55,7 @@ class SpanAudio:
     """Of a copy."""
     block: int = AAC_BLOCK
     """Samples of a copy's packet."""
-    template: av.audio.stream.AudioStream | None = None
+    template: av.AudioStream | None = None
     """The copied stream, valid while its container is open."""
     wave: Wave | None = None
     """Samples to encode, from a block before the span on."""
@@ -67,7 +63,7 @@ class SpanAudio:
 
 def audio_of_span(
     container: av.container.InputContainer,
-    stream: av.audio.stream.AudioStream,
+    stream: av.AudioStream,
     *,
     start: Fraction,
     seconds: Fraction,
@@ -96,7 +92,7 @@ def audio_of_span(
 
 def _packets(
     container: av.container.InputContainer,
-    stream: av.audio.stream.AudioStream,
+    stream: av.AudioStream,
     start: Fraction,
     end: Fraction,
 ) -> list[AudioPacket]:
@@ -116,13 +112,13 @@ def _packets(
     return [p for p in packets if p.pts is None or p.pts * tick >= begin - 1]
 
 
-def _tick(stream: av.audio.stream.AudioStream | av.video.stream.VideoStream) -> Fraction:
+def _tick(stream: av.AudioStream | av.VideoStream) -> Fraction:
     assert stream.time_base is not None
     return stream.time_base
 
 
 def _until(
-    container: av.container.InputContainer, stream: av.audio.stream.AudioStream, end: Fraction
+    container: av.container.InputContainer, stream: av.AudioStream, end: Fraction
 ) -> Iterator[AudioPacket]:
     """Audio up to a time; ends when pictures are far beyond it and no audio came."""
     packets: Iterator[Packet[Any]] = demuxed(container, [stream, *container.streams.video[:1]])
@@ -144,7 +140,7 @@ def _until(
 
 
 def _copied(
-    stream: av.audio.stream.AudioStream,
+    stream: av.AudioStream,
     packets: Sequence[AudioPacket],
     start: Fraction,
     end: Fraction,
@@ -180,7 +176,7 @@ def _copied(
 
 
 def _decoded(
-    stream: av.audio.stream.AudioStream,
+    stream: av.AudioStream,
     packets: Sequence[AudioPacket],
     start: Fraction,
     end: Fraction,
@@ -216,7 +212,7 @@ def _decoded(
 
 
 def _frames(
-    stream: av.audio.stream.AudioStream, packets: Sequence[AudioPacket], resampler: AudioResampler
+    stream: av.AudioStream, packets: Sequence[AudioPacket], resampler: AudioResampler
 ) -> Iterator[AudioFrame]:
     """Decoded frames; errors leave silence."""
     stream.codec_context.flush_buffers()
@@ -286,7 +282,7 @@ def _sound_packets(
         yield Fraction(number * audio.block, audio.rate), packet
 
 
-def _aac(stream: av.audio.stream.AudioStream, wave: Wave, rate: int, layout: str) -> list[bytes]:
+def _aac(stream: av.AudioStream, wave: Wave, rate: int, layout: str) -> list[bytes]:
     """Packets from the span's start on."""
     packets: list[Packet[Any]] = []
     for begin in range(0, wave.shape[1], AAC_BLOCK):

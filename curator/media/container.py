@@ -7,10 +7,6 @@ from fractions import Fraction
 from typing import Any, BinaryIO, Never
 
 import av
-import av.container
-import av.error
-import av.stream
-import av.video.stream
 from av.packet import Packet
 from av.stream import Disposition
 
@@ -132,7 +128,7 @@ def _words(error: av.error.FFmpegError) -> str:
     return (error.strerror or type(error).__name__).lower()
 
 
-def video_stream(container: av.container.InputContainer, uri: str) -> av.video.stream.VideoStream:
+def video_stream(container: av.container.InputContainer, uri: str) -> av.VideoStream:
     """Picks the first video stream that is not a cover picture.
 
     Raises:
@@ -192,7 +188,7 @@ def quarter_turns_deg(frame_rotation: float) -> int:
     return round(-frame_rotation / 90) * 90 % 360
 
 
-def pixel_aspect_of(stream: av.video.stream.VideoStream, rotation_deg: int) -> Fraction:
+def pixel_aspect_of(stream: av.VideoStream, rotation_deg: int) -> Fraction:
     """Width of a pixel by its height, in the orientation after rotation; 1 if unknown."""
     aspect = stream.sample_aspect_ratio
     if aspect is None or aspect <= 0:

@@ -11,10 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-import av.container
-import av.error
-import av.video.frame
-import av.video.stream
+import av
 from av.packet import Packet
 from av.sidedata.sidedata import SideDataContainer, Type
 
@@ -35,7 +32,7 @@ class DecodedFrame:
     """Position in decode output order, from 0 at the first frame that decoded."""
     pts: int
     """Presentation time in the stream's `time_base`; increases strictly."""
-    picture: av.video.frame.VideoFrame
+    picture: av.VideoFrame
     n_bytes: int
     """Size of the packet that carried it; 0 when unknown."""
 
@@ -73,7 +70,7 @@ class DecodeReport:
         return self.ended_early or self.n_errors + self.n_concealed + self.n_lost_at_end > 0
 
 
-def side_data_of(picture: av.video.frame.VideoFrame, kind: Type) -> Any:  # noqa: ANN401
+def side_data_of(picture: av.VideoFrame, kind: Type) -> Any:  # noqa: ANN401
     """Returns what a decoder attached to a frame; None without it.
 
     `picture.side_data` would refer to the frame that keeps it, so that the pixels stay until the
@@ -125,7 +122,7 @@ class FrameReader:
     def __init__(
         self,
         container: av.container.InputContainer,
-        stream: av.video.stream.VideoStream,
+        stream: av.VideoStream,
         uri: str,
         *,
         threads: int,
@@ -213,7 +210,7 @@ class FrameReader:
             return 0
         return sum(pts in self._packet_bytes for pts in self._last_packet_pts)
 
-    def _place(self, picture: av.video.frame.VideoFrame) -> DecodedFrame:
+    def _place(self, picture: av.VideoFrame) -> DecodedFrame:
         self._check_size(picture.width, picture.height)
         report = self.report
         if not report.sizes:

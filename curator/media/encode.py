@@ -18,10 +18,6 @@ from pathlib import Path
 from typing import Literal
 
 import av
-import av.error
-import av.filter
-import av.video.frame
-import av.video.stream
 
 from curator.errors import CutError
 from curator.media.tone_mapping import colour_table
@@ -84,9 +80,9 @@ class Upright:
         self._form: tuple[object, ...] | None = None
         self._graph: av.filter.Graph | None = None
 
-    def push(self, picture: av.video.frame.VideoFrame) -> list[av.video.frame.VideoFrame]:
+    def push(self, picture: av.VideoFrame) -> list[av.VideoFrame]:
         """Takes a decoded frame; returns frames that are ready, in order."""
-        ready: list[av.video.frame.VideoFrame] = []
+        ready: list[av.VideoFrame] = []
         kind = (picture.width, picture.height, picture.format.name, int(picture.colorspace))
         form = (*kind, int(picture.color_primaries), int(picture.color_trc))
         if form != self._form:
@@ -96,7 +92,7 @@ class Upright:
         self._graph.push(picture)
         return ready + self._pull()
 
-    def flush(self) -> list[av.video.frame.VideoFrame]:
+    def flush(self) -> list[av.VideoFrame]:
         """Ends the frames; returns those still inside."""
         if self._graph is None:
             return []
@@ -105,18 +101,18 @@ class Upright:
         self._graph, self._form = None, None
         return ready
 
-    def _pull(self) -> list[av.video.frame.VideoFrame]:
+    def _pull(self) -> list[av.VideoFrame]:
         assert self._graph is not None
-        ready: list[av.video.frame.VideoFrame] = []
+        ready: list[av.VideoFrame] = []
         while True:
             try:
                 frame = self._graph.pull()
             except (av.error.BlockingIOError, av.error.EOFError):
                 return ready
-            assert isinstance(frame, av.video.frame.VideoFrame)
+            assert isinstance(frame, av.VideoFrame)
             ready.append(frame)
 
-    def _build(self, picture: av.video.frame.VideoFrame) -> av.filter.Graph:
+    def _build(self, picture: av.VideoFrame) -> av.filter.Graph:
         graph = av.filter.Graph()
         graph.threads = 1
         nodes = [
@@ -146,7 +142,7 @@ class Upright:
             270: [("transpose", "cclock")],
         }[self._rotation]
 
-    def _sizes(self, picture: av.video.frame.VideoFrame) -> list[tuple[str, str]]:
+    def _sizes(self, picture: av.VideoFrame) -> list[tuple[str, str]]:
         turned = self._rotation % 180 == 90
         own = (picture.height, picture.width) if turned else (picture.width, picture.height)
         if self._crop is not None:
@@ -161,7 +157,7 @@ class Upright:
             return [("crop", f"{self.width}:{self.height}:0:0"), *scale, ("setsar", "1")]
         return [*scale, ("setsar", "1")]
 
-    def _colours(self, picture: av.video.frame.VideoFrame, own: tuple[int, int]) -> list[str]:
+    def _colours(self, picture: av.VideoFrame, own: tuple[int, int]) -> list[str]:
         """Arguments of `scale`: once, or before and after a table of colours."""
         known = int(picture.colorspace) not in (2, 0)
         # As in players, untagged colour is BT.709 in HD and BT.601 below.
@@ -188,7 +184,7 @@ class Upright:
 
 
 def encode_mp4(
-    pictures: Iterable[av.video.frame.VideoFrame],
+    pictures: Iterable[av.VideoFrame],
     *,
     width: int,
     height: int,
@@ -221,7 +217,7 @@ def _add_stream(
     height: int,
     fps: Fraction,
     settings: EncodeSettings,
-) -> av.video.stream.VideoStream:
+) -> av.VideoStream:
     gop = max(1, min(floor(fps), 250))
     stream = output.add_stream(_CODECS[settings.encoder], rate=fps)
     stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"

@@ -11,8 +11,6 @@ from fractions import Fraction
 from typing import Protocol
 
 import av
-import av.error
-import av.video.frame
 import numpy as np
 from av.video.reformatter import Colorspace
 from numpy.typing import NDArray
@@ -58,15 +56,13 @@ class Tap:
         self._jpegs: dict[int, bytes] = {}
         self._text: dict[int, tuple[object, ...]] = {}
 
-    def passing(
-        self, pictures: Iterable[av.video.frame.VideoFrame]
-    ) -> Iterator[av.video.frame.VideoFrame]:
+    def passing(self, pictures: Iterable[av.VideoFrame]) -> Iterator[av.VideoFrame]:
         """The same frames; those that are wanted are taken as they pass."""
         for picture in pictures:
             self.see(picture)
             yield picture
 
-    def see(self, picture: av.video.frame.VideoFrame) -> None:
+    def see(self, picture: av.VideoFrame) -> None:
         """Takes the next frame, upright with square pixels, if it is wanted."""
         if self._n_frames in self._wanted:
             self._take(picture)
@@ -76,7 +72,7 @@ class Tap:
         """What was taken so far."""
         return Looked(n_frames=self._n_frames, jpegs=dict(self._jpegs), text=dict(self._text))
 
-    def _take(self, picture: av.video.frame.VideoFrame) -> None:
+    def _take(self, picture: av.VideoFrame) -> None:
         shown = self._scaled(picture, self._longest_px)
         done, jpeg = cv2.imencode(
             ".jpg", shown[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY]
@@ -87,7 +83,7 @@ class Tap:
         if self._reads is not None and self._n_frames in self._read_at:
             self._text[self._n_frames] = self._reads(self._scaled(picture, READ_PX))
 
-    def _scaled(self, picture: av.video.frame.VideoFrame, longest_px: int) -> NDArray[np.uint8]:
+    def _scaled(self, picture: av.VideoFrame, longest_px: int) -> NDArray[np.uint8]:
         size = fit_inside(picture.width, picture.height, longest_px)
         if size not in self._scalers:
             self._scalers[size] = Scaler(*size, method="area")

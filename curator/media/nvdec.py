@@ -29,10 +29,6 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import av
-import av.container
-import av.error
-import av.video.frame
-import av.video.stream
 import numpy as np
 from av.bitstream import BitStreamFilterContext
 from av.packet import Packet
@@ -155,7 +151,7 @@ class Nvdec:
             return f"NVDEC does not answer: {caps}"
         return None if caps.get("supported", 1) else "NVDEC of this GPU does not decode H.264"
 
-    def refusal(self, stream: av.video.stream.VideoStream) -> tuple[Refusal, str] | None:
+    def refusal(self, stream: av.VideoStream) -> tuple[Refusal, str] | None:
         """Why the engine cannot decode a stream, by its header; None if it can."""
         context = stream.codec_context
         name, pixels = context.codec.canonical_name, context.pix_fmt or ""
@@ -243,7 +239,7 @@ class NvdecReader(FrameReader):
     def __init__(
         self,
         container: av.container.InputContainer,
-        stream: av.video.stream.VideoStream,
+        stream: av.VideoStream,
         uri: str,
         *,
         nvdec: Nvdec,
@@ -309,7 +305,7 @@ class NvdecReader(FrameReader):
                 return read, self._form_of(pictures[0])
         raise self._refused(Refusal.DAMAGED, "no picture decodes")
 
-    def _form_of(self, first: av.video.frame.VideoFrame) -> Form:
+    def _form_of(self, first: av.VideoFrame) -> Form:
         try:
             form = form_of(first)
         except NotOnDeviceError as refused:
@@ -441,7 +437,7 @@ _FULL_RANGE = 2
 """FFmpeg's `AVCOL_RANGE_JPEG`."""
 
 
-def form_of(picture: av.video.frame.VideoFrame) -> Form:
+def form_of(picture: av.VideoFrame) -> Form:
     """Form of a stream's frames, from the first one, decoded on the CPU.
 
     Raises:
@@ -461,7 +457,7 @@ def form_of(picture: av.video.frame.VideoFrame) -> Form:
     )
 
 
-def bitstream_filter(stream: av.video.stream.VideoStream) -> BitStreamFilterContext | None:
+def bitstream_filter(stream: av.VideoStream) -> BitStreamFilterContext | None:
     """The filter that gives packets the engine's form; None if they have it."""
     name = _CODECS[stream.codec_context.codec.canonical_name][1]
     return BitStreamFilterContext(name, stream) if name is not None else None

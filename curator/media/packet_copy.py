@@ -18,9 +18,6 @@ from fractions import Fraction
 from typing import Any, TypeAlias
 
 import av
-import av.container
-import av.error
-import av.video.stream
 import numpy as np
 from av.packet import Packet
 from numpy.typing import NDArray
@@ -29,7 +26,7 @@ from curator.media.encode import MP4_OPTIONS
 from curator.records.cuts import NotCopied
 from curator.storage.scratch import unnamed_file
 
-VideoPacket: TypeAlias = "Packet[av.video.stream.VideoStream]"
+VideoPacket: TypeAlias = "Packet[av.VideoStream]"
 COPY_OPTIONS = MP4_OPTIONS | {"movflags": MP4_OPTIONS["movflags"] + "+negative_cts_offsets"}
 PROFILES = ("Baseline", "Constrained Baseline", "Main", "High")
 """H.264 profiles that hardware decoders take."""
@@ -65,7 +62,7 @@ class PacketSpan:
         return self.end - self.first
 
 
-def refuse_stream(stream: av.video.stream.VideoStream, codecs: Iterable[str]) -> None:
+def refuse_stream(stream: av.VideoStream, codecs: Iterable[str]) -> None:
     """Checks the stream's header; `codecs` may be copied.
 
     Raises:
@@ -155,7 +152,7 @@ def _entry(
     return position
 
 
-def mux_copy(stream: av.video.stream.VideoStream, span: PacketSpan, fps: Fraction) -> bytes:
+def mux_copy(stream: av.VideoStream, span: PacketSpan, fps: Fraction) -> bytes:
     """Writes packets as an MP4 at a constant rate, first frame at time 0.
 
     Raises:

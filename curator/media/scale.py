@@ -3,8 +3,6 @@
 import sys
 
 import av
-import av.filter
-import av.video.frame
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,21 +35,21 @@ class Scaler:
         self._form: tuple[int, int, str] | None = None
         self._graph: av.filter.Graph | None = None
 
-    def rgb_HWC(self, picture: av.video.frame.VideoFrame) -> NDArray[np.uint8]:  # noqa: N802
+    def rgb_HWC(self, picture: av.VideoFrame) -> NDArray[np.uint8]:  # noqa: N802
         """Scales one frame to uint8 RGB of shape [height, width, 3], contiguous."""
         form = (picture.width, picture.height, picture.format.name)
         if self._graph is None or form != self._form:
             self._graph, self._form = self._build(picture), form
         self._graph.push(picture)
         scaled = self._graph.pull()
-        if not isinstance(scaled, av.video.frame.VideoFrame):
+        if not isinstance(scaled, av.VideoFrame):
             raise TypeError(f"scale gave a {type(scaled).__name__}, expected a video frame")
         rgb = np.asarray(scaled.to_ndarray(), np.uint8)
         if self._turns:
             rgb = np.rot90(rgb, k=-self._turns)
         return np.ascontiguousarray(rgb)
 
-    def _steps(self, picture: av.video.frame.VideoFrame) -> list[tuple[int, int, str]]:
+    def _steps(self, picture: av.VideoFrame) -> list[tuple[int, int, str]]:
         """Sizes and methods of the successive scalings."""
         width, height = self._size
         between = width * PRESHRINK, height * PRESHRINK
@@ -64,7 +62,7 @@ class Scaler:
             return [last]
         return [(*between, "area"), last]
 
-    def _build(self, picture: av.video.frame.VideoFrame) -> av.filter.Graph:
+    def _build(self, picture: av.VideoFrame) -> av.filter.Graph:
         graph = av.filter.Graph()
         graph.threads = 1
         source = graph.add_buffer(
@@ -91,7 +89,7 @@ def fit_inside(width: int, height: int, longest_px: int) -> tuple[int, int]:
     return max(1, round(width * scale)), max(1, round(height * scale))
 
 
-def native_luma(picture: av.video.frame.VideoFrame) -> NDArray[np.uint8]:
+def native_luma(picture: av.VideoFrame) -> NDArray[np.uint8]:
     """Luma of a frame at its own size, uint8 [H, W] of full range, as coded."""
     return np.asarray(picture.to_ndarray(format="gray"), np.uint8)
 
@@ -103,7 +101,7 @@ _FULL_RANGE = 2
 """FFmpeg's `AVCOL_RANGE_JPEG`."""
 
 
-def luma_plane(picture: av.video.frame.VideoFrame) -> tuple[NDArray[np.uint8], int, int]:
+def luma_plane(picture: av.VideoFrame) -> tuple[NDArray[np.uint8], int, int]:
     """Luma as coded, without a copy if it has 8 bits in a plane of its own.
 
     Converting a 1080p plane to full range takes 5 ms of a core, and makes even steps uneven. The

@@ -12,8 +12,7 @@ from itertools import pairwise
 from math import ceil
 from typing import BinaryIO
 
-import av.container
-import av.error
+import av
 import numpy as np
 from av.video.stream import VideoStream
 
