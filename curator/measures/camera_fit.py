@@ -41,6 +41,8 @@ _HYPOTHESES = 64
 _DRAWS = np.random.default_rng(20240607).uniform(size=(2, _HYPOTHESES))
 _REFINEMENTS = 4
 
+Complexes = NDArray[np.complex128]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CameraFit:
@@ -168,7 +170,7 @@ def fit_camera(flow_HW2: NDArray[np.float32], texture_P: NDArray[np.float32]) ->
 
 
 def _best_of_pairs(
-    z: NDArray[np.complex128], f: NDArray[np.complex128], w: NDArray[np.float64], tolerance: float
+    z: Complexes, f: Complexes, w: NDArray[np.float64], tolerance: float
 ) -> tuple[complex, complex]:
     """The motion that most places agree with: none, that of a place, or that of two places."""
     ranks = np.cumsum(w)
@@ -188,9 +190,7 @@ def _best_of_pairs(
     return complex(turns[best]), complex(shifts[best])
 
 
-def _least_squares(
-    z: NDArray[np.complex128], f: NDArray[np.complex128], w: NDArray[np.float64]
-) -> tuple[complex, complex]:
+def _least_squares(z: Complexes, f: Complexes, w: NDArray[np.float64]) -> tuple[complex, complex]:
     total = w.sum()
     z_mean, f_mean = (w * z).sum() / total, (w * f).sum() / total
     from_mean = z - z_mean

@@ -52,6 +52,7 @@ With it as many rectangles are false with three looks as with six."""
 _NO = -99.0
 
 Floats = NDArray[np.float64]
+Places = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,7 @@ def _shifted(values: Floats, by: int) -> Floats:
     return moved
 
 
-def _places(excess_AP: Floats) -> NDArray[np.intp]:
+def _places(excess_AP: Floats) -> Places:
     """Places with the longest lines, which may have gaps of one piece."""
     on = excess_AP >= 0.5
     on[1:-1] |= on[:-2] & on[2:]
@@ -192,37 +193,31 @@ def _places(excess_AP: Floats) -> NDArray[np.intp]:
     return np.sort(best[longest[best] >= 0.06 * LINE_ALONG])
 
 
-def _pairs(places: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _pairs(places: Places) -> tuple[Places, Places]:
     first, last = np.triu_indices(len(places), 1)
     length = (places[last] - places[first]) / LINE_ACROSS
     fits = (length >= _SMALLEST) & (length <= _LARGEST)
     return places[first[fits]], places[last[fits]]
 
 
-Side = tuple[int, NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]
+Side = tuple[int, Places, Places, Places]
 """Plane, places, and where the sides begin and end in pieces."""
 
 
-def _sides(
-    x0: NDArray[np.intp], y0: NDArray[np.intp], x1: NDArray[np.intp], y1: NDArray[np.intp]
-) -> list[Side]:
+def _sides(x0: Places, y0: Places, x1: Places, y1: Places) -> list[Side]:
     """Left, right, top and bottom sides of rectangles."""
     rows, columns = _pieces(y0, y1), _pieces(x0, x1)
     return [(0, x0, *rows), (0, x1, *rows), (1, y0, *columns), (1, y1, *columns)]
 
 
-def _pieces(
-    begin: NDArray[np.intp], end: NDArray[np.intp]
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _pieces(begin: Places, end: Places) -> tuple[Places, Places]:
     """Pieces that lie between two places all but for a fifth."""
     first = np.ceil(begin * LINE_ALONG / LINE_ACROSS - 0.2).astype(np.intp)
     last = np.floor(end * LINE_ALONG / LINE_ACROSS + 0.2).astype(np.intp)
     return first, np.maximum(last, first + 1)
 
 
-def _mean(
-    sums: Floats, plane: int, at: NDArray[np.intp], lo: NDArray[np.intp], hi: NDArray[np.intp]
-) -> Floats:
+def _mean(sums: Floats, plane: int, at: Places, lo: Places, hi: Places) -> Floats:
     """Mean of what lasts at places, over the pieces [lo, hi) that are in the picture."""
     lo, hi = np.clip(lo, 0, LINE_ALONG), np.clip(hi, 0, LINE_ALONG)
     at = np.clip(at, 0, LINE_ACROSS - 1)

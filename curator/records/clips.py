@@ -6,7 +6,7 @@ Columns that several tables share are declared once, in parts that records are m
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, TypeVar, dataclass_transform
+from typing import Literal, TypeVar, cast, dataclass_transform
 
 from curator.records.columns import Int32
 
@@ -75,21 +75,22 @@ class Span:
 
 
 _Part = TypeVar("_Part")
-_NO_SLOTS: tuple[str, ...] = ()
-"""Not a literal: mypy would take it that nothing can be assigned to."""
+_OF_INSTANCES = ("__dict__", "__weakref__")
 
 
 @dataclass_transform(kw_only_default=True)
 def _part(cls: type[_Part]) -> type[_Part]:
     """Some columns that several tables share: declared here, held by the records made of them."""
-    return dataclass(init=False, repr=False, eq=False, kw_only=True)(cls)
+    own = {name: held for name, held in vars(cls).items() if name not in _OF_INSTANCES}
+    made = type(cls.__name__, cls.__bases__, own | {"__slots__": ()})
+    # Without a dictionary, which a record made of parts would have otherwise.
+    return cast(type[_Part], dataclass(init=False, repr=False, eq=False, kw_only=True)(made))
 
 
 @_part
 class Named:
     """Which clip it is."""
 
-    __slots__ = _NO_SLOTS
     clip_id: str
     source_id: str
     source_uri: str
@@ -103,7 +104,6 @@ class Extent:
     Seconds are from the source's first frame, timestamps the container's own.
     """
 
-    __slots__ = _NO_SLOTS
     start_frame: int
     end_frame: int
     start_s: float
@@ -116,7 +116,6 @@ class Extent:
 class Rate:
     """Frames of a clip as written, and their rate."""
 
-    __slots__ = _NO_SLOTS
     time_base: str
     """Seconds per unit of `start_pts` and `end_pts`."""
     n_frames: int
@@ -131,7 +130,6 @@ class Rate:
 class Size:
     """Pixels of a clip as written."""
 
-    __slots__ = _NO_SLOTS
     width: Int32
     height: Int32
 
@@ -140,7 +138,6 @@ class Size:
 class Borders:
     """The picture inside black borders, in upright pixels of the source; None for no borders."""
 
-    __slots__ = _NO_SLOTS
     crop_x: Int32 | None
     crop_y: Int32 | None
     crop_width: Int32 | None
@@ -151,7 +148,6 @@ class Borders:
 class Scored:
     """What was measured of a clip."""
 
-    __slots__ = _NO_SLOTS
     scores: Mapping[str, float | None]
     """By name; `fps` is `Rate.measured_fps`. A column each."""
     content_type: str | None
@@ -162,7 +158,6 @@ class Scored:
 class Decided:
     """What became of a clip."""
 
-    __slots__ = _NO_SLOTS
     decision: Literal["kept", "rejected"]
     reason: str | None
     """The first of `reasons`."""
@@ -176,7 +171,6 @@ class Decided:
 class Tagged:
     """What was found about a clip, and what rules of severity `flag` say."""
 
-    __slots__ = _NO_SLOTS
     tags: list[str]
 
 
@@ -184,7 +178,6 @@ class Tagged:
 class Later:
     """What stages after the filters find of a clip."""
 
-    __slots__ = _NO_SLOTS
     duplicate_of: str | None
     duplicate_similarity: float | None
     caption: str | None
@@ -204,7 +197,6 @@ class Later:
 class File:
     """The MP4 of a written clip."""
 
-    __slots__ = _NO_SLOTS
     mp4_bytes: int
     mp4_sha256: str
 
@@ -213,7 +205,6 @@ class File:
 class Stamped:
     """What wrote a clip."""
 
-    __slots__ = _NO_SLOTS
     cut_fingerprint: str | None
 
 
@@ -221,7 +212,6 @@ class Stamped:
 class Coding:
     """How a clip was written."""
 
-    __slots__ = _NO_SLOTS
     cut_mode: CutMode
     copy_frames: Int32 | None
     """Frames that a copy would have had, where the clip was encoded because those were too few."""
@@ -241,6 +231,7 @@ class Candidate(Named, Extent, Rate, Size, Borders, Scored, Tagged):
     """The length that rules judge."""
 
 
+@_part
 class Clip(
     Named, Extent, Rate, Size, Borders, Scored, Decided, Tagged, Later, File, Stamped, Coding
 ):
@@ -251,14 +242,11 @@ class Clip(
     is the one written, while `clip_id` and the scores stay those of the span proposed.
     """
 
-    __slots__ = _NO_SLOTS
-
 
 @_part
 class Length:
     """Frames of a written clip."""
 
-    __slots__ = _NO_SLOTS
     n_frames: Int32
 
 

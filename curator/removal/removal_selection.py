@@ -20,7 +20,13 @@ from curator.storage import Store
 from curator.storage.base import has_scheme
 from curator.tables.checksums import read_parquet, read_rows
 from curator.tables.parts import table_rows
-from curator.tables.removal_records import Removals, RemovedSpan, caption_hash, removal_hash
+from curator.tables.removal_records import (
+    CAPTION_COLUMNS,
+    Removals,
+    RemovedSpan,
+    caption_hash,
+    removal_hash,
+)
 
 By = Literal["clips", "sources", "where"]
 Summaries = Mapping[int, Mapping[str, Any]]
@@ -29,8 +35,6 @@ Summaries = Mapping[int, Mapping[str, Any]]
 _SPAN = ("start_s", "end_s", "start_frame", "end_frame")
 _CLIP = ("clip_id", "source_id", *_SPAN, "fps")
 _OF_KEPT = ("decision", "shard", "mp4_sha256", "caption")
-_TEXTS = ("short", "medium", "long")
-"""Columns of `annotations` that become captions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +73,7 @@ def select(store: Store, summaries: Summaries, by: By, named: Sequence[str]) -> 
     uris: set[str] = set()
     if by == "sources":
         contents, uris = _sources(store, clips, sources, named)
-        found = Removals(sources={removal_hash(one): "" for one in contents}, n_records=1)
+        found = Removals(sources={removal_hash(one): "" for one in contents})
     elif by == "clips":
         known = set(clips["clip_id"].to_pylist())
         for one in named:
@@ -90,7 +94,6 @@ def select(store: Store, summaries: Summaries, by: By, named: Sequence[str]) -> 
         sources=found.sources,
         spans=found.spans,
         clip_ids=frozenset(map(removal_hash, ids)),
-        n_records=1,
     )
     uris |= _uris(sources, gone)
     rows = clips.filter(pa.array(gone.rows(clips)))
@@ -191,7 +194,6 @@ def _of_clips(clips: pa.Table, named: Collection[str]) -> Removals:
     return Removals(
         spans={source: tuple(found) for source, found in spans.items()},
         clip_ids=frozenset(map(removal_hash, named)),
-        n_records=1,
     )
 
 
@@ -232,8 +234,9 @@ def _captions(store: Store, summaries: Summaries, clips: pa.Table, gone: Removal
     """Returns hashes of captions that only removed clips have."""
     own: set[str | None] = set()
     others: set[str | None] = set()
-    annotations = _tables(store, summaries, "annotations", ("clip_id", *_TEXTS))
-    for table, names in [(clips, ("caption",)), *((one, _TEXTS) for one in annotations)]:
+    texts = CAPTION_COLUMNS["annotations"]
+    annotations = _tables(store, summaries, "annotations", ("clip_id", *texts))
+    for table, names in [(clips, CAPTION_COLUMNS["clips"]), *((t, texts) for t in annotations)]:
         is_gone = pa.array(gone.rows(table.select(["clip_id"])))
         for name in names:
             texts = table[name]
@@ -254,11 +257,10 @@ def _pictures(store: Store, ids: Collection[str]) -> list[str]:
 
 def surviving_texts(store: Store, summaries: Summaries) -> Iterator[str]:
     """Yields the captions of all snapshots, each at least once."""
-    for table in _tables(store, summaries, "clips", ("caption",)):
-        yield from table["caption"].unique().drop_null().to_pylist()
-    for table in _tables(store, summaries, "annotations", _TEXTS):
-        for name in _TEXTS:
-            yield from table[name].unique().drop_null().to_pylist()
+    for name, columns in CAPTION_COLUMNS.items():
+        for table in _tables(store, summaries, name, columns):
+            for column in columns:
+                yield from table[column].unique().drop_null().to_pylist()
 
 
 def surviving_requests(store: Store, summaries: Summaries) -> set[str]:

@@ -27,6 +27,8 @@ from curator.tables.out_layout import REMOVED
 
 LEAST_CAPTION = 16
 """Characters below which a text is too common to be found by its hash."""
+CAPTION_COLUMNS = {"clips": ("caption",), "annotations": ("short", "medium", "long")}
+"""Tables that hold captions, and their columns."""
 _NAME = re.compile(rf"{REMOVED}/(\d{{8}})\.json")
 _SETS = ("uris", "clip_ids", "mp4", "captions", "pictures")
 

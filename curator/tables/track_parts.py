@@ -45,6 +45,8 @@ from curator.tables.track_table import ORIGIN, PLACES, table_to_tracks, tracks_t
 
 TRACKS, SEGMENTS = "tracks", "segments"
 _CHECKED = ("frame_pts", "frame_bytes")
+Found = Track | Failure | WholeReason | ContentHashes
+"""What analysis makes of an item."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +270,7 @@ class TrackParts:
     def keep(
         self,
         items: Sequence[AnalyzeItem],
-        results: Sequence[Track | Failure | WholeReason | ContentHashes],
+        results: Sequence[Found],
     ) -> AnalyzedUnit:
         """Stores the results of a unit: a track by family, a segment as one row.
 
@@ -311,9 +313,7 @@ class TrackParts:
         ]
         return AnalyzedUnit(tracks=tuple(stored), failed=tuple(failed), segments=segments)
 
-    def _checked(
-        self, item: SourceItem, result: Track | Failure | WholeReason | ContentHashes
-    ) -> Track | Failure | WholeReason | ContentHashes:
+    def _checked(self, item: SourceItem, result: Found) -> Found:
         """Returns the result, replaced where it does not fit the stored frames."""
         if not isinstance(result, Track) or FRAMES in item.families:
             return result
@@ -330,9 +330,7 @@ class TrackParts:
             "summary.json names, or delete OUT/tracks to measure all sources again",
         )
 
-    def _segment(
-        self, item: SegmentItem | HashItem, result: Track | Failure | WholeReason | ContentHashes
-    ) -> SegmentDone:
+    def _segment(self, item: SegmentItem | HashItem, result: Found) -> SegmentDone:
         if isinstance(result, Track) and isinstance(item, SegmentItem):
             part = self.write_segment(item, result)
             return SegmentDone(source=item.source, key=item.key, part=part)

@@ -27,6 +27,7 @@ from curator.storage import Store, open_store
 from curator.tables.checksums import read_parquet
 from curator.tables.out_layout import REMOVED
 from curator.tables.removal_records import (
+    CAPTION_COLUMNS,
     LEAST_CAPTION,
     Removals,
     caption_hash,
@@ -111,14 +112,10 @@ def _without_shared(store: Store, removals: Removals) -> Removals:
     """Leaves out captions that a clip that stays has by now: they are that clip's."""
     shared: set[str | None] = set()
     if removals.captions:
-        names: dict[str, tuple[str, ...]] = {
-            "clips": ("caption",),
-            "annotations": ("short", "medium", "long"),
-        }
         for _, summary in listed_snapshots(store):
             if isinstance(summary, Exception):
                 continue
-            for table, columns in names.items():
+            for table, columns in CAPTION_COLUMNS.items():
                 for part in summary["tables"].get(table, ()):
                     rows = read_parquet(store, part, ("clip_id", *columns))
                     rows = rows.filter(pc.invert(pa.array(removals.rows(rows))))
