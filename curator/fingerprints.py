@@ -5,10 +5,6 @@ import json
 
 
 def fingerprint(*parts: object) -> str:
-    """Hash of settings, versions and other fingerprints: 16 hex digits.
-
-    Args:
-        parts: Values that JSON can hold, with keys in any order.
-    """
+    """Hash of values that JSON can hold, with keys in any order: 16 hex digits."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

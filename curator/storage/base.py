@@ -16,6 +16,7 @@ TEMPORARY_PREFIX = ".tmp-"
 STALE_AFTER_S = 24 * 3600.0
 """Age from which an unfinished object counts as left over; longer than any one object takes."""
 
+IsOwn = Callable[[str], bool]
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
@@ -139,15 +140,12 @@ class Store(ABC):
     def check_writable(self) -> None:
         """Writes and removes a small object, so that a run fails before its work."""
 
-    @abstractmethod
     def clean_temporary(
-        self,
-        folders: Iterable[str],
-        is_own: Callable[[str], bool],
-        *,
-        older_than_s: float = STALE_AFTER_S,
+        self, folders: Iterable[str], is_own: IsOwn, *, older_than_s: float = STALE_AFTER_S
     ) -> int:
         """Removes objects that killed writers left unfinished, and returns their number.
+
+        None where the service itself does: Azure after a week, Google by a rule of the bucket.
 
         Args:
             folders: Where to look, without subfolders for the root (an empty string).
@@ -155,6 +153,7 @@ class Store(ABC):
                 written, in a folder that of the unfinished file.
             older_than_s: Younger ones stay, because their writer may be alive. 0 removes all.
         """
+        return 0
 
 
 def checked_key(key: str) -> str:

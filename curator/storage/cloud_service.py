@@ -6,7 +6,7 @@ obstore's paths are stricter than these services: it cannot name a key with an e
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from curator.errors import UsageError, install_extra
-from curator.storage.base import STALE_AFTER_S, ObjectInfo, Store, checked_key
+from curator.storage.base import ObjectInfo, Store, checked_key
 from curator.storage.bucket_store import BucketStore
 from curator.storage.local_store import AppendFile
 from curator.storage.object_service import (
@@ -223,19 +223,6 @@ class CloudStore(BucketStore):
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="delete") as pool:
             for _ in pool.map(self._delete, [checked_key(key) for key in keys]):
                 pass
-
-    def clean_temporary(
-        self,
-        folders: Iterable[str],
-        is_own: Callable[[str], bool],
-        *,
-        older_than_s: float = STALE_AFTER_S,
-    ) -> int:
-        """Removes nothing: the service removes parts of a killed writer.
-
-        Azure does so after a week, Google by a life-cycle rule of the bucket.
-        """
-        return 0
 
     def _delete(self, key: str) -> None:
         with self._explained("delete", key), suppress(FileNotFoundError):

@@ -116,7 +116,25 @@ def full_content_id(sha256: str) -> str:
     return hashlib.sha256(_TAG_FULL + sha256.encode()).hexdigest()[:_ID_DIGITS]
 
 
-class HashingReader(io.BufferedIOBase, BinaryIO):
+class Positioned:
+    """The part of readers that says where they are, and that they can move."""
+
+    _position: int
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def tell(self) -> int:
+        """Returns the position."""
+        return self._position
+
+
+class HashingReader(Positioned, io.BufferedIOBase, BinaryIO):
     """Passes reads through, and hashes the bytes that continue the hashed part; not thread-safe.
 
     A read at most `gap_bytes` ahead of the hashed part (a demuxer skips the audio) first reads the
@@ -145,18 +163,6 @@ class HashingReader(io.BufferedIOBase, BinaryIO):
     def hashed_bytes(self) -> int:
         """How many bytes from the start are hashed."""
         return self._hashed_bytes
-
-    def readable(self) -> bool:
-        """True."""
-        return True
-
-    def seekable(self) -> bool:
-        """True."""
-        return True
-
-    def tell(self) -> int:
-        """Returns the position."""
-        return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         """Moves the wrapped stream."""

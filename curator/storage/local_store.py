@@ -7,7 +7,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -17,6 +17,7 @@ from curator.errors import StorageError, UnconditionalStoreError
 from curator.storage.base import (
     STALE_AFTER_S,
     TEMPORARY_PREFIX,
+    IsOwn,
     ObjectInfo,
     Store,
     checked_key,
@@ -152,11 +153,7 @@ class LocalStore(Store):
             os.unlink(path)
 
     def clean_temporary(
-        self,
-        folders: Iterable[str],
-        is_own: Callable[[str], bool],
-        *,
-        older_than_s: float = STALE_AFTER_S,
+        self, folders: Iterable[str], is_own: IsOwn, *, older_than_s: float = STALE_AFTER_S
     ) -> int:
         """Removes temporary files that were last written longer ago than this."""
         newest = time.time() - older_than_s

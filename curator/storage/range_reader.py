@@ -22,6 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from curator.errors import CuratorError
+from curator.storage.content_id import Positioned
 from curator.storage.object_service import (
     NoRangeError,
     ObjectChangedError,
@@ -44,7 +45,7 @@ BUFFER_BYTES = 64 << 10
 """Of a buffer around a reader."""
 
 
-class SeekableReader(io.RawIOBase):
+class SeekableReader(Positioned, io.RawIOBase):
     """A raw stream of `size` bytes that is read from any position by `readinto` of a subclass."""
 
     def __init__(self, name: str, size: int = 0) -> None:
@@ -52,18 +53,6 @@ class SeekableReader(io.RawIOBase):
         self.name = name
         self.size = size
         self._position = 0
-
-    def readable(self) -> bool:
-        """True."""
-        return True
-
-    def seekable(self) -> bool:
-        """True."""
-        return True
-
-    def tell(self) -> int:
-        """Returns the position."""
-        return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         """Moves; nothing is read.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from botocore.exceptions import ClientError
 
 from curator.errors import UnconditionalStoreError
-from curator.storage.base import STALE_AFTER_S, TEMPORARY_PREFIX, ObjectInfo, checked_key
+from curator.storage.base import STALE_AFTER_S, TEMPORARY_PREFIX, IsOwn, ObjectInfo, checked_key
 from curator.storage.bucket_store import SINGLE_REQUEST_BYTES, BucketStore
 from curator.storage.object_service import Cause, bare
 from curator.storage.s3_client import ATTEMPTS, S3Errors, client, code_of, explain, words_of
@@ -178,11 +178,7 @@ class S3Store(BucketStore):
                 self._delete(batch)
 
     def clean_temporary(
-        self,
-        folders: Iterable[str],
-        is_own: Callable[[str], bool],
-        *,
-        older_than_s: float = STALE_AFTER_S,
+        self, folders: Iterable[str], is_own: IsOwn, *, older_than_s: float = STALE_AFTER_S
     ) -> int:
         """Aborts multipart uploads under the prefix that began before the given age.
 
