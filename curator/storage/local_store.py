@@ -81,7 +81,8 @@ class LocalStore(Store):
     def read_versioned(self, key: str) -> tuple[ObjectInfo, bytes] | None:
         """Returns a whole file and its version; None if it is missing."""
         path = self._path(key)
-        with _explained("read", path), suppress(FileNotFoundError), open(path, "rb") as stream:
+        is_missing = suppress(FileNotFoundError, NotADirectoryError)
+        with _explained("read", path), is_missing, open(path, "rb") as stream:
             data = stream.read()
             return _info(key, stream.fileno()), data
         return None
