@@ -32,6 +32,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppres
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import tests_path  # noqa: F401
 from fault_proxy import FaultProxy
@@ -51,7 +52,12 @@ State = Mapping[str, bytes]
 """Objects by key."""
 
 
-def run_killed(arguments: list[str], last: int | None, proxy: dict[str, str], pipe: Any) -> None:  # noqa: ANN401
+def run_killed(
+    arguments: list[str],
+    last: int | None,
+    environment: dict[str, str],
+    pipe: Any,  # noqa: ANN401
+) -> None:
     """Runs a command; kills this process after mutation `last`, or sends the number of all."""
     create, delete = LocalStore.create, LocalStore.delete
     n_done = 0
@@ -75,8 +81,8 @@ def run_killed(arguments: list[str], last: int | None, proxy: dict[str, str], pi
             if is_there:
                 count()
 
-    if proxy:
-        os.environ.update(proxy)
+    if environment:
+        os.environ.update(environment)
     else:
         LocalStore.create, LocalStore.delete = counted, removed  # type: ignore[method-assign, assignment]
     said = io.StringIO()
@@ -89,7 +95,11 @@ class Kills:
     """Runs commands in processes of their own, and kills them."""
 
     def __init__(self, context: Any, proxy: FaultProxy | None, variable: str) -> None:  # noqa: ANN401
-        self._context, self._proxy, self._variable = context, proxy, variable
+        self._context, self._proxy = context, proxy
+        self._environment = {}
+        if proxy:
+            # The path is the account of a server of Azure.
+            self._environment[variable] = proxy.url + urlsplit(proxy.server).path
         self.n_mutations = 0
         """Of the last command that was not killed."""
 
@@ -97,13 +107,7 @@ class Kills:
         """Returns exit code and words; None where the process was killed."""
         receiver, sender = self._context.Pipe(duplex=False)
         process = self._context.Process(
-            target=run_killed,
-            args=(
-                arguments,
-                last,
-                {self._variable: self._proxy.url} if self._proxy else {},
-                sender,
-            ),
+            target=run_killed, args=(arguments, last, self._environment, sender)
         )
         counter = Counter(process, last)
         if self._proxy:
