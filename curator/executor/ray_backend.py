@@ -8,16 +8,18 @@ import fcntl
 import hashlib
 import os
 import pickle
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from curator.errors import CuratorError
+from curator.errors import CuratorError, FullDiskError
 from curator.executor.fleet import Answer, Greeting, Lane, Lost, Passing, Worker
 from curator.executor.package_stamp import package_stamp
 from curator.executor.worker import call_chain, load_chain
+from curator.storage.scratch import has_room
 
 SETTLE_S = 30.0
 """Time in which Ray misses a node that vanished: five health checks, 3 s apart, and some."""
@@ -214,6 +216,9 @@ class RayBackend:
             return _final(f"a worker cannot be started: {line}; are all nodes set up alike?")
         if isinstance(error, kinds.RuntimeEnvSetupError):
             return _final(f"a worker cannot be started: {line}")
+        if not self.is_elastic and not has_room():
+            # Ray's processes die where they cannot write their logs.
+            return Lost(line, error=FullDiskError(tempfile.gettempdir()))
         is_node = isinstance(error, kinds.NodeDiedError) or getattr(error, "preempted", False)
         return Lost(line, is_node=is_node or any(words in str(error) for words in _WITH_NODE))
 

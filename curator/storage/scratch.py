@@ -51,12 +51,13 @@ def full_disk_named() -> Iterator[None]:
         yield
     except (OSError, av.error.FFmpegError) as error:
         # A film must not end the run by an error of FFmpeg that has the same number.
-        if error.errno != errno.EDQUOT and (error.errno != errno.ENOSPC or _has_room()):
+        if error.errno != errno.EDQUOT and (error.errno != errno.ENOSPC or has_room()):
             raise
         raise FullDiskError(tempfile.gettempdir()) from error
 
 
-def _has_room() -> bool:
+def has_room() -> bool:
+    """Returns whether the disk of temporary files is not full."""
     disk = os.statvfs(tempfile.gettempdir())
     has_names = disk.f_files == 0 or disk.f_favail > 0
     return has_names and disk.f_bavail * disk.f_frsize >= ROOM_BYTES

@@ -14,6 +14,7 @@ import pytest
 
 from curator.errors import ErrorCode, FullDiskError
 from curator.executor.decoder_box import process_box
+from curator.executor.ray_backend import RayBackend
 from curator.executor.unit_worker import UnitWorker
 from curator.records.sources import Failure
 from curator.stage import Scope, Stage, StageConfig
@@ -75,3 +76,18 @@ def test_a_film_cannot_end_the_run_with_the_same_number(tmp_path: Path) -> None:
     finally:
         process_box().stop()
     assert failure.code == ErrorCode.INTERNAL
+
+
+def test_a_worker_of_ray_that_dies_over_a_full_disk_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pins one machine, whose workers write where the driver does. Films were `worker_died`."""
+    import ray
+
+    backends = [RayBackend(ray, is_elastic=on, may_serve_again=False) for on in (False, True)]
+    died = ray.exceptions.RayActorError()
+    assert [one._lost(died).error for one in backends] == [None, None]
+    monkeypatch.setattr(scratch, "ROOM_BYTES", 1 << 62)
+    alone, cluster = (one._lost(died).error for one in backends)
+    assert isinstance(alone, FullDiskError)
+    assert cluster is None
