@@ -2,17 +2,15 @@
 
 from typing import Literal
 
-from pydantic import Field
-
-from curator.stage import StageConfig
+from curator.stage import StageConfig, setting
 
 
 class RunConfig(StageConfig):
     """Generations, and what later ones may change about earlier ones."""
 
-    generation_hours: float = Field(1000.0, gt=0, json_schema_extra={"unit": "hours of video"})
+    generation_hours: float = setting(1000.0, gt=0, unit="hours of video")
     """sources are taken in generations of about this length; each one goes the whole way and is
     committed before the next one is cut"""
-    mode: Literal["exact", "growing"] = Field("exact", json_schema_extra={"unit": "name"})
+    mode: Literal["exact", "growing"] = setting("exact", unit="name")
     """exact: bounds by quantile, duplicates and selection are those of one run over everything;
     growing: earlier clips stay as they are, and only new ones are read and decided about"""

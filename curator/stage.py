@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from curator.errors import CuratorError, ErrorCode
 from curator.fingerprints import fingerprint
@@ -54,6 +54,11 @@ class StageConfig(BaseModel):
     """Settings of a stage: unknown keys are refused, values are fixed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+def setting(default: Any = ..., *, unit: str, **checks: Any) -> Any:  # noqa: ANN401 - as `Field`
+    """A field of a `StageConfig` with a unit, for people, and the checks that `Field` takes."""
+    return Field(default, json_schema_extra={"unit": unit}, **checks)
 
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from curator.errors import ModelError, UsageError, unknown_key
 from curator.fingerprints import fingerprint
@@ -21,7 +20,7 @@ from curator.models.clip_model import check_open_clip, embed_texts
 from curator.models.embedding_heads import Heads, LinearHead, ZeroShot, load_linear_head
 from curator.models.weight_store import ModelStore
 from curator.models.zero_shot_prompts import Prompts, load_prompts
-from curator.stage import StageConfig
+from curator.stage import StageConfig, setting
 
 FAMILY = "CLIP"
 _HEADS_VERSION = 1
@@ -48,19 +47,19 @@ _REMEDY["content"] = _REMEDY["safety"] = _REMEDY["clip"]
 class SemanticConfig(StageConfig):
     """What is read from CLIP embeddings; nothing where `analyze.clip` is null."""
 
-    aesthetic: str | None = Field(None, json_schema_extra={"unit": "name"})
+    aesthetic: str | None = setting(None, unit="name")
     """aesthetic head of `curate models list`, made for the model of analyze.clip; null for none"""
-    content: bool = Field(True, json_schema_extra={"unit": "true or false"})
+    content: bool = setting(True, unit="true or false")
     """tell the content type of each clip, by prompts"""
-    safety: bool = Field(True, json_schema_extra={"unit": "true or false"})
+    safety: bool = setting(True, unit="true or false")
     """score what is not safe for work, by prompts"""
-    prompts: str | None = Field(None, json_schema_extra={"unit": "path"})
+    prompts: str | None = setting(None, unit="path")
     """YAML file of content types and prompts; null for the packaged 26 types"""
-    reject: tuple[str, ...] = Field((), json_schema_extra={"unit": "names"})
+    reject: tuple[str, ...] = setting((), unit="names")
     """content types whose clips are rejected; to have fewer of a type rather than none, balance by
     the column content_type"""
     # Half of the probability: more than all other types together.
-    reject_from: float = Field(0.5, gt=0, le=1, json_schema_extra={"unit": "0 to 1"})
+    reject_from: float = setting(0.5, gt=0, le=1, unit="0 to 1")
     """probability of the type from which a clip of `reject` is rejected"""
 
 

@@ -2,69 +2,67 @@
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from curator.models.transnet import Precision
-from curator.stage import StageConfig
+from curator.stage import StageConfig, setting
 
 
 class AnalyzeConfig(StageConfig):
     """What is measured, and the limits of what is decoded."""
 
     # 2 per second: VideoX-Fun's rate for motion, cosmos-curate's for captions.
-    samples_per_s: float = Field(2.0, gt=0, le=30, json_schema_extra={"unit": "1/s"})
+    samples_per_s: float = setting(2.0, gt=0, le=30, unit="1/s")
     """grid on which motion, sharpness, exposure and descriptor are measured"""
     # 0.1 s: a fast pan of 2 picture heights per second moves 36 px of 180, which DIS still follows.
-    motion_pair_s: float = Field(0.1, gt=0, le=1, json_schema_extra={"unit": "s"})
+    motion_pair_s: float = setting(0.1, gt=0, le=1, unit="s")
     """distance of the two frames between which motion is measured"""
-    text: bool = Field(True, json_schema_extra={"unit": "yes or no"})
+    text: bool = setting(True, unit="yes or no")
     """look for text, which scores of text need; one look costs 0.05 CPU-seconds"""
     # 1 s: the shortest clip, of 2 s, then has two looks; subtitles stand for 1 s upwards.
-    text_every_s: float = Field(1.0, gt=0, le=60, json_schema_extra={"unit": "s"})
+    text_every_s: float = setting(1.0, gt=0, le=60, unit="s")
     """grid on which text, logos and divided screens are looked for; whole samples"""
-    audio: bool = Field(True, json_schema_extra={"unit": "yes or no"})
+    audio: bool = setting(True, unit="yes or no")
     """measure how loud the audio is, which scores of audio need; 0.05 CPU-seconds a minute of
     stereo"""
-    thumbnail_every: int = Field(4, ge=1, json_schema_extra={"unit": "samples"})
+    thumbnail_every: int = setting(4, ge=1, unit="samples")
     """samples per stored thumbnail, which the report shows"""
     # 120 s: at 30 frames/s the overlap of two segments is 3% of one.
-    segment_s: float = Field(120.0, ge=10, json_schema_extra={"unit": "s"})
+    segment_s: float = setting(120.0, ge=10, unit="s")
     """a longer source is cut at key frames into segments of at most this length, which are analyzed
     in parallel; changes no result"""
-    shot_precision: Precision = Field("auto", json_schema_extra={"unit": "name"})
+    shot_precision: Precision = setting("auto", unit="name")
     """arithmetic of the shot network: float32, bfloat16, or auto for bfloat16 where the CPU has
     instructions for it; name one if unlike machines must agree to the bit"""
-    clip: str | None = Field(None, json_schema_extra={"unit": "name"})
+    clip: str | None = setting(None, unit="name")
     """CLIP model of `curate models list` that looks at the pictures; null for none, and then scores
     that are read from its embeddings are absent"""
     # 1 s: the shortest clip, of 2 s, has two pictures to compare.
-    clip_every_s: float = Field(1.0, gt=0, json_schema_extra={"unit": "s"})
+    clip_every_s: float = setting(1.0, gt=0, unit="s")
     """time between pictures that the CLIP model looks at; they are samples, so that it is no
     shorter than one of 1 / samples_per_s"""
     # benchmarks/clip.py: bfloat16 is 3 times as fast, and moves an embedding by up to 0.0017.
-    device: Literal["auto", "cpu", "gpu"] = Field("auto", json_schema_extra={"unit": "name"})
+    device: Literal["auto", "cpu", "gpu"] = setting("auto", unit="name")
     """where sources are decoded and the networks run: gpu needs one and PyNvVideoCodec, auto takes
     it where both are there; scores differ in the last digits"""
     # A decoder keeps one of a GPU's engines busy at most (H100: 7), and waits for the others' work.
-    workers_per_gpu: int = Field(8, ge=1, json_schema_extra={"unit": "processes"})
+    workers_per_gpu: int = setting(8, ge=1, unit="processes")
     """processes that share a GPU, each with a decoder and the networks; each takes a core and about
     2 GB of the GPU's memory"""
-    flow: Literal["dis", "hardware"] = Field("dis", json_schema_extra={"unit": "name"})
+    flow: Literal["dis", "hardware"] = setting("dis", unit="name")
     """dense optical flow behind motion and camera scores: dis on CPUs, or hardware for the GPU's
     own engine through DALI"""
-    clip_precision: Literal["float32", "bfloat16"] = Field(
-        "float32", json_schema_extra={"unit": "name"}
-    )
+    clip_precision: Literal["float32", "bfloat16"] = setting("float32", unit="name")
     """arithmetic of the CLIP model on CPUs; bfloat16 takes a third of the time where the CPU has
     instructions for it; a GPU uses float16"""
     # 8192x4608 is 37.7 million: 8K UHD and DCI 8K pass, a decompression bomb does not.
-    max_pixels: int = Field(40_000_000, ge=1, json_schema_extra={"unit": "px"})
+    max_pixels: int = setting(40_000_000, ge=1, unit="px")
     """largest frame that is decoded; a larger one fails with too_many_pixels"""
     # 24 hours at 60 frames per second.
-    max_frames: int = Field(5_184_000, ge=1, json_schema_extra={"unit": "frames"})
+    max_frames: int = setting(5_184_000, ge=1, unit="frames")
     """most frames of a source; more fail with too_long"""
     # Twelve hours for one source: the worst honest case is a day of 4K on one slow core.
-    max_decode_s: float = Field(43_200.0, gt=0, json_schema_extra={"unit": "s"})
+    max_decode_s: float = setting(43_200.0, gt=0, unit="s")
     """most CPU-seconds for one source, which then fails with too_slow; less is given by its bytes,
     frames and pixels: 6 minutes for one of 1080p, 2 hours for 60"""
 

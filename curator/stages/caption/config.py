@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from curator.fingerprints import fingerprint
-from curator.stage import StageConfig
+from curator.stage import StageConfig, setting
 from curator.stages.caption.captioners.captioner_list import CAPTIONERS, name_problem
 from curator.stages.caption.dialogs.prompt_files import Value, has_value, own_fields, wrong_values
 
@@ -23,24 +23,22 @@ CaptionLength = Literal["short", "medium", "long"]
 class ModelConfig(StageConfig):
     """A model and its settings. The docstrings of settings are shown to users."""
 
-    model: str | None = Field(None, json_schema_extra={"unit": "name"})
+    model: str | None = setting(None, unit="name")
     """openai: the model's name at the server; transformers: repository at the hub, or folder with
     its files"""
-    revision: str | None = Field(None, json_schema_extra={"unit": "name"})
+    revision: str | None = setting(None, unit="name")
     """of the model's repository, such as a commit; part of what makes an answer another one"""
-    url: str | None = Field(None, pattern=r"^https?://", json_schema_extra={"unit": "address"})
+    url: str | None = setting(None, pattern=r"^https?://", unit="address")
     """openai: base address of the server, such as http://vlm:8000/v1"""
     # From the environment only, so that no recipe, table or log can hold it.
-    key_from: str = Field(
-        "OPENAI_API_KEY", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", json_schema_extra={"unit": "name"}
-    )
+    key_from: str = setting("OPENAI_API_KEY", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", unit="name")
     """openai: environment variable that has the server's key; not set for no key"""
-    prompt: str = Field("describe", json_schema_extra={"unit": "name"})
+    prompt: str = setting("describe", unit="name")
     """file of pipelines/prompts without its suffix, or the path of a YAML file"""
-    max_tokens: int = Field(1024, ge=16, json_schema_extra={"unit": "tokens"})
+    max_tokens: int = setting(1024, ge=16, unit="tokens")
     """longest answer; one that ends here is set aside as cut off"""
     # 0.2: close to the likeliest words, but another seed still gives another answer.
-    temperature: float = Field(0.2, ge=0, le=2, json_schema_extra={"unit": "1"})
+    temperature: float = setting(0.2, ge=0, le=2, unit="1")
     """0 takes the likeliest word each time"""
     top_p: float = Field(0.9, gt=0, le=1)
     """share of likely words that are drawn from"""
@@ -48,20 +46,20 @@ class ModelConfig(StageConfig):
     """another one draws other words"""
 
     # 32 windows keep a server with one large GPU busy; benchmarks/captions.py.
-    in_flight: int = Field(32, ge=1, le=4096, json_schema_extra={"unit": "requests"})
+    in_flight: int = setting(32, ge=1, le=4096, unit="requests")
     """openai: requests under way at a time; fewer while the server says 429"""
-    timeout_s: float = Field(180.0, gt=0, json_schema_extra={"unit": "s"})
+    timeout_s: float = setting(180.0, gt=0, unit="s")
     """openai: longest wait for one answer"""
     tries: int = Field(6, ge=1)
     """openai: tries of a request that meets 429, 5xx, a time-out or a broken connection, with
     growing waits between them"""
-    frames_as: Literal["images", "video"] = Field("images", json_schema_extra={"unit": "name"})
+    frames_as: Literal["images", "video"] = setting("images", unit="name")
     """openai: send frames as JPEG images, or as one MP4 in a video_url, which vLLM and SGLang
     take; transformers: by the processor's input for images or for video"""
-    guided: bool = Field(True, json_schema_extra={"unit": "true or false"})
+    guided: bool = setting(True, unit="true or false")
     """openai: send the JSON Schema as response_format, which keeps answers in form where the
     server can; where it refuses that, it is asked without"""
-    batch_tokens: int = Field(16_384, ge=256, json_schema_extra={"unit": "tokens"})
+    batch_tokens: int = setting(16_384, ge=256, unit="tokens")
     """transformers: tokens of a batch, prompt and longest answer together, padding counted; halved
     when memory runs out"""
 
@@ -86,102 +84,98 @@ class ModelConfig(StageConfig):
 class JudgeConfig(ModelConfig):
     """A model that scores answers."""
 
-    captioner: str = Field("openai", json_schema_extra={"unit": "name"})
+    captioner: str = setting("openai", unit="name")
     """that of the captions"""
-    prompt: str = Field("judge", json_schema_extra={"unit": "name"})
+    prompt: str = setting("judge", unit="name")
     """file of pipelines/prompts without its suffix, or the path of a YAML file"""
     # Cosmos 3 scores faithfulness, completeness and correctness 1 to 5 and keeps by the minimum.
-    min_score: int = Field(1, ge=1, le=5, json_schema_extra={"unit": "1 to 5"})
+    min_score: int = setting(1, ge=1, le=5, unit="1 to 5")
     """clips with a window whose best answer scores less are treated as caption.failed says"""
 
 
 class CaptionConfig(ModelConfig):
     """How clips are annotated."""
 
-    enabled: bool = Field(True, json_schema_extra={"unit": "true or false"})
+    enabled: bool = setting(True, unit="true or false")
     """write captions; without, the text member is empty"""
-    captioner: str = Field(
+    captioner: str = setting(
         "measured",
         description="; ".join(f"{name} {one.about}" for name, one in CAPTIONERS.items())
         + "; a class of your own is named package.module:Class",
-        json_schema_extra={"unit": "name"},
+        unit="name",
     )
 
     # 256 frames with a remainder of 128: cosmos-curate; 8 frames: Cosmos (arXiv 2501.03575).
-    window_frames: int = Field(256, ge=1, json_schema_extra={"unit": "frames"})
+    window_frames: int = setting(256, ge=1, unit="frames")
     """frames of the clip that are asked about at a time"""
-    window_remainder: int = Field(128, ge=1, json_schema_extra={"unit": "frames"})
+    window_remainder: int = setting(128, ge=1, unit="frames")
     """fewest frames of a window of their own at a clip's end; fewer belong to the window before"""
-    window_s: float | None = Field(None, gt=0, json_schema_extra={"unit": "s"})
+    window_s: float | None = setting(None, gt=0, unit="s")
     """seconds of a window, in place of window_frames; a remainder of less than half belongs to the
     window before; Cosmos Predict2.5 takes 5"""
-    frames: int = Field(8, ge=1, json_schema_extra={"unit": "frames"})
+    frames: int = setting(8, ge=1, unit="frames")
     """frames of a window that the model is shown, evenly spread"""
-    frames_per_s: float | None = Field(None, gt=0, json_schema_extra={"unit": "frames/s"})
+    frames_per_s: float | None = setting(None, gt=0, unit="frames/s")
     """frames per second that the model is shown, in place of frames; cosmos-curate takes 2"""
-    max_frames: int = Field(64, ge=1, json_schema_extra={"unit": "frames"})
+    max_frames: int = setting(64, ge=1, unit="frames")
     """most frames of a window that the model is shown"""
     # 448: the tile side of many models; 8 frames are then about 2,000 tokens.
-    frame_px: int = Field(448, ge=64, le=4096, json_schema_extra={"unit": "px"})
+    frame_px: int = setting(448, ge=64, le=4096, unit="px")
     """longer side of the frames that the model is shown; smaller ones stay"""
 
-    lengths: tuple[CaptionLength, ...] = Field(
-        ("short", "medium", "long"), min_length=1, json_schema_extra={"unit": "names"}
+    lengths: tuple[CaptionLength, ...] = setting(
+        ("short", "medium", "long"), min_length=1, unit="names"
     )
     """lengths of captions that are asked for"""
-    text: CaptionLength = Field("medium", json_schema_extra={"unit": "name"})
+    text: CaptionLength = setting("medium", unit="name")
     """the caption that becomes the text member; those of several windows follow each other"""
-    structured: bool = Field(False, json_schema_extra={"unit": "true or false"})
+    structured: bool = setting(False, unit="true or false")
     """ask for subjects, actions, setting, camera, style and text as JSON too"""
-    content_types: tuple[str, ...] = Field((), json_schema_extra={"unit": "names"})
+    content_types: tuple[str, ...] = setting((), unit="names")
     """content types to choose one of; none for not asking"""
-    questions: Mapping[str, str] = Field({}, json_schema_extra={"unit": "questions"})
+    questions: Mapping[str, str] = setting({}, unit="questions")
     """questions that are answered by yes or no, by name"""
-    safety: bool = Field(False, json_schema_extra={"unit": "true or false"})
+    safety: bool = setting(False, unit="true or false")
     """ask for safe, sensitive or unsafe"""
-    reject: Mapping[str, tuple[Value, ...]] = Field({}, json_schema_extra={"unit": "answers"})
+    reject: Mapping[str, tuple[Value, ...]] = setting({}, unit="answers")
     """answers for which a clip is rejected, before it is cut, if one of its windows has them: by
     content_type, safety, the name of a question, or a field of the prompt's own"""
-    failed: Literal["keep", "reject"] = Field("keep", json_schema_extra={"unit": "name"})
+    failed: Literal["keep", "reject"] = setting("keep", unit="name")
     """what becomes of a clip with a window that has no annotation; a kept one has no caption then,
     and its JSON the reason"""
-    language: str | None = Field(
-        "en", pattern=r"^[a-z]{2}$", json_schema_extra={"unit": "ISO 639-1"}
-    )
+    language: str | None = setting("en", pattern=r"^[a-z]{2}$", unit="ISO 639-1")
     """language in which captions must be; null for any"""
-    allow_meta: bool = Field(False, json_schema_extra={"unit": "true or false"})
+    allow_meta: bool = setting(False, unit="true or false")
     """take captions that speak of the image or the video itself"""
-    candidates: int = Field(1, ge=1, le=16, json_schema_extra={"unit": "answers"})
+    candidates: int = setting(1, ge=1, le=16, unit="answers")
     """answers asked for per window; a judge picks the best"""
     judge: JudgeConfig | None = None
     """model that scores answers; null for none"""
 
-    tell_facts: bool = Field(True, json_schema_extra={"unit": "true or false"})
+    tell_facts: bool = setting(True, unit="true or false")
     """tell the model camera motion, length and tags as measured"""
-    read_text: bool = Field(True, json_schema_extra={"unit": "true or false"})
+    read_text: bool = setting(True, unit="true or false")
     """read text in the pictures (OCR) where there is some, and tell the model"""
-    sidecar: bool = Field(True, json_schema_extra={"unit": "true or false"})
+    sidecar: bool = setting(True, unit="true or false")
     """tell the model what a .json file of the source's name beside it says"""
-    events: Mapping[str, str] = Field({}, json_schema_extra={"unit": "names"})
+    events: Mapping[str, str] = setting({}, unit="names")
     """classes of events with what each means, the gravest first; events in the sidecar of a source
     have one of them as label"""
-    no_event: str | None = Field(None, json_schema_extra={"unit": "name"})
+    no_event: str | None = setting(None, unit="name")
     """class of events for windows in which a sidecar that lists events has none near; null for not
     saying so"""
-    event_window_s: float | None = Field(None, gt=0, json_schema_extra={"unit": "s"})
+    event_window_s: float | None = setting(None, gt=0, unit="s")
     """seconds of a window around each event, half before its start and half after its end; null
     for no such windows"""
-    event_windows: Literal["instead", "beside"] = Field(
-        "instead", json_schema_extra={"unit": "name"}
-    )
+    event_windows: Literal["instead", "beside"] = setting("instead", unit="name")
     """whether windows around events stand in place of the others in clips with events, or after
     them"""
-    open_questions: Mapping[str, str] = Field({}, json_schema_extra={"unit": "questions"})
+    open_questions: Mapping[str, str] = setting({}, unit="questions")
     """questions for training data, by the name of the value in the sidecar or of the field in the
     prompt's own schema that answers them"""
-    budget_s: float = Field(900.0, gt=0, json_schema_extra={"unit": "s"})
+    budget_s: float = setting(900.0, gt=0, unit="s")
     """longest time for one clip, all its requests and tries together"""
-    embedding: str | None = Field(None, json_schema_extra={"unit": "name"})
+    embedding: str | None = setting(None, unit="name")
     """text encoder of `curate models list` whose embedding of the caption becomes a member of the
     sample; null for none"""
 

@@ -1,9 +1,9 @@
 """Settings of the selection: the number of survivors taken of each group."""
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from curator.errors import unknown_key
-from curator.stage import StageConfig
+from curator.stage import StageConfig, setting
 from curator.storage.metadata_columns import is_metadata
 from curator.tables.schemas import candidates_schema, clips_schema
 
@@ -17,18 +17,16 @@ def columns() -> list[str]:
 class SelectConfig(StageConfig):
     """The number of survivors taken of each group."""
 
-    by: tuple[str, ...] = Field((), json_schema_extra={"unit": "columns"})
+    by: tuple[str, ...] = setting((), unit="columns")
     """columns of `clips`, meta.* too, whose values make the groups; clips with the same list of
     tags, in any order, are a group; without columns all survivors are one group"""
-    max_per_group: int | None = Field(None, ge=1, json_schema_extra={"unit": "clips"})
+    max_per_group: int | None = setting(None, ge=1, unit="clips")
     """most clips of a group; null for no limit"""
-    keep_fraction: float | None = Field(
-        None, ge=0, le=1, json_schema_extra={"unit": "share of clips"}
-    )
+    keep_fraction: float | None = setting(None, ge=0, le=1, unit="share of clips")
     """share of each group that is taken, rounded up; null for all"""
-    keep_fractions: dict[str, float] = Field({}, json_schema_extra={"unit": "share of clips"})
+    keep_fractions: dict[str, float] = setting({}, unit="share of clips")
     """share of single groups, by their values joined with ' | '; 0 takes none"""
-    seed: int = Field(0, json_schema_extra={"unit": "whole number"})
+    seed: int = setting(0, unit="whole number")
     """another seed takes other clips"""
 
     @field_validator("by", mode="before")
