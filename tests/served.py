@@ -17,9 +17,11 @@ from curator.stages.caption.captioners.chat_server import ServerClient
 from curator.stages.caption.captioners.dialog_pump import Pump
 from curator.stages.caption.config import ModelConfig
 
+NO_FRAMES = Frames(jpegs=(), times_s=())
+
 
 def check_server(
-    config: ModelConfig, trial: Frames | None = None, *, section: str = "caption"
+    config: ModelConfig, trial: Frames = NO_FRAMES, *, section: str = "caption"
 ) -> None:
     """`ServerClient.check` without an event loop."""
 

@@ -15,8 +15,7 @@ from film_shots import moving_texture
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
 from curator.errors import UsageError
-from curator.stages.caption.dialogs.sidecar_values import count_problems
-from curator.stages.caption.sidecar_table import sidecars_table
+from curator.stages.caption.sidecar_table import count_problems, sidecars_table
 from curator.stages.scan.source_listing import list_sources
 from curator.storage import s3_client
 from curator.storage.sidecar_files import Sidecar, SidecarCode, SidecarProblem, read_sidecars

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from curator.stages.caption.caption_records import Reply
-from curator.stages.caption.dialogs.dialog import Dialog, replayed
+from curator.stages.caption.dialogs.window_dialog import Dialog, replayed
 from curator.tables import clip_locations as locations
 from curator.tables import disk_records as module
 from curator.tables.clip_locations import LOCATION_SCHEMA, KeyRows, Location, Locations

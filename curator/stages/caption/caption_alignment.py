@@ -48,15 +48,12 @@ def cosines_table(
 ) -> pa.Table:
     """Compares captions with the pictures of their clips, in this process, on its CPU.
 
-    Each distinct caption is embedded once. The whole CLIP model is loaded.
-
     Returns:
         Columns `key` and `cosine` (-1 to 1; usually 0.2 to 0.35 for captions that fit), sorted by
         key, without pairs whose embedding has no direction.
 
     Raises:
-        ModelError: open_clip is missing, the file holds no such model, or an embedding has another
-            length.
+        ModelError: The model cannot be loaded, or an embedding has another length.
     """
     for one in compared:
         if one.vector.shape != (entry.dim,):

@@ -44,11 +44,7 @@ def caption_of(
 ) -> tuple[str | None, str | None]:
     """Joins the captions of a clip's windows, in the length `config.text`.
 
-    Event windows count only if a clip has no others.
-
-    Returns:
-        The caption, or None; and why there is none: a window lacks one, or the judge scored one too
-        low.
+    Event windows count only if a clip has no others. Returns the caption, or why there is none.
     """
     if not annotations:
         return None, "it has no annotation"

@@ -35,9 +35,7 @@ from curator.stages.caption.caption_alignment import Alignments
 from curator.stages.caption.caption_records import Annotation, Reply, Task, Unanswered
 from curator.stages.caption.captioner_dispatch import Dispatch, check_captioner, make_dispatch
 from curator.stages.caption.config import CaptionConfig, frames_fingerprint
-from curator.stages.caption.dialogs.dialog import replayed
 from curator.stages.caption.dialogs.prompt_facts import facts_of
-from curator.stages.caption.dialogs.sidecar_values import count_problems
 from curator.stages.caption.dialogs.source_events import (
     NOTHING,
     SourceEvents,
@@ -46,7 +44,7 @@ from curator.stages.caption.dialogs.source_events import (
     known_lines,
     known_of,
 )
-from curator.stages.caption.dialogs.window_dialog import make_dialogs
+from curator.stages.caption.dialogs.window_dialog import make_dialogs, replayed
 from curator.stages.caption.frame_store import (
     CaptionFrames,
     FrameParts,
@@ -58,7 +56,7 @@ from curator.stages.caption.frame_store import (
 )
 from curator.stages.caption.previous_annotations import PreviousAnnotations, answers_stamp
 from curator.stages.caption.reply_store import Replies, replies_stamp
-from curator.stages.caption.sidecar_table import Sidecars, sidecars_table
+from curator.stages.caption.sidecar_table import Sidecars, count_problems, sidecars_table
 from curator.stages.caption.windows import windows_of
 from curator.storage import Store
 from curator.storage.sidecar_files import Sidecar, read_sidecars
@@ -85,13 +83,11 @@ class Captioning:
     Stored replies and annotations, and the sidecars of the sources, are read at once.
 
     Args:
-        engine: Takes frames and runs models in workers.
         clips: Rows of `clips`; the kept ones are annotated.
         checks: Whether to send a first question to a server.
         pixels: Fingerprint of the stages that change pixels; empty without any.
         annotations: Parts of the table `annotations` of the last finished run.
-        captioned_before: Spans, by id, of clips that were annotated before they were cut; their
-            annotations are reused.
+        captioned_before: Spans of clips that were annotated before they were cut.
         read: Reads the sidecars of sources by their URIs.
     """
 

@@ -16,9 +16,7 @@ Compute = Callable[[Sequence[Any]], pa.Table]
 """Returns a row for each item; the first column is its key. Several processes call it."""
 
 
-class PartStep:
-    """Computes the rows of units in this process, and stores those of a unit as one part."""
-
+class _PartStep:
     def __init__(self, *, compute: Compute, parts: Parts, task: str) -> None:
         self._compute = compute
         self._parts = parts
@@ -26,7 +24,7 @@ class PartStep:
         self._clock = CpuClock()
 
     def __call__(self, unit: Sequence[Any]) -> UnitResult[str]:
-        """Returns the name of the unit's part."""
+        """Stores the rows of a unit as one part; returns its name."""
         spent = self._clock.begin()
         table = self._compute(unit)
         # One vector must be readable without the others.
@@ -59,7 +57,7 @@ def make_parts(
     units = [items[start : start + most] for start in range(0, len(items), most)]
     if units:
         settings = {"compute": compute, "parts": parts, "task": task}
-        step = Step(make=PartStep, settings=settings, resources=resources, keeps_state=True)
+        step = Step(make=_PartStep, settings=settings, resources=resources, keeps_state=True)
         small = not resources.gpus and engine.is_small(len(units), 0.0)
         check = torch_refusal if resources.gpus else None
         yield from engine.run([step], units, small=small, check=check)

@@ -218,7 +218,7 @@ class Reply:
     @property
     def is_final(self) -> bool:
         """Whether the same request would get the same reply again; final replies are stored."""
-        return self.failure is None or self.failure not in TRANSIENT
+        return self.failure not in TRANSIENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +241,6 @@ class Answer:
 ANSWER_FIELDS = tuple(one.name for one in fields(Answer))
 JSON_FIELDS = ("structured", "answers", "extra")
 """Fields that tables hold as JSON."""
-
 
 SCORES = ("faithfulness", "completeness", "correctness")
 """Scores of a judge, 1 to 5."""

@@ -4,6 +4,7 @@ import io
 import logging
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -21,12 +22,11 @@ from curator.stages.caption.captioners.captioner_contract import Place
 from curator.stages.caption.captioners.captioner_list import captioner_class, captioners_of
 from curator.stages.caption.captioners.dialog_pump import POLL_S, Pump
 from curator.stages.caption.config import CaptionConfig
-from curator.stages.caption.dialogs.dialog import Dialogs
 from curator.stages.caption.dialogs.prompt_files import load_prompt
-from curator.stages.caption.dialogs.window_dialog import make_dialogs
+from curator.stages.caption.dialogs.window_dialog import Dialogs, make_dialogs
 from curator.stages.caption.frame_store import FrameParts
 from curator.stages.caption.reply_store import Replies
-from curator.stages.caption.stage import CaptionStage, UnitAnnotations, WindowUnit, clients_of
+from curator.stages.caption.stage import CaptionStage, UnitAnnotations, WindowUnit, make_pump
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +58,8 @@ Waiting = tuple[Task, StoredFrames, Mapping[str, Reply]]
 """A window, the location of its clip's frames, and the stored replies about it."""
 
 
-class _Workers:
-    """What workers of a captioner get, and give."""
+class Dispatch(ABC):
+    """Takes windows, and returns their annotations in any order."""
 
     def __init__(self, config: CaptionConfig, replies: Replies, engine: Engine) -> None:
         self._config = config
@@ -70,6 +70,22 @@ class _Workers:
         self._noted: set[str] = set()
         self.cpu_s: Counter[str] = Counter()
         """CPU seconds of workers, by kind of work."""
+
+    def submit(self, task: Task, where: StoredFrames, known: Mapping[str, Reply]) -> None:
+        """Takes a window, the location of its clip's frames, and stored replies; does not wait."""
+        self._waiting.append((task, where, known))
+
+    @abstractmethod
+    def poll(self) -> list[Annotation]:
+        """Returns new annotations; does not wait.
+
+        Raises:
+            CuratorError: The captioner is unusable, and the run must end.
+        """
+
+    @abstractmethod
+    def finish(self) -> Iterator[list[Annotation]]:
+        """Yields all remaining annotations as they arrive; raises errors as `poll` does."""
 
     def _step(self, resources: Resources, workers: int = 1) -> Step:
         stage = CaptionStage(
@@ -82,10 +98,8 @@ class _Workers:
         return Step(make=UnitWorker, settings=settings, resources=resources, keeps_state=True)
 
     def _unit(self, windows: Sequence[Waiting], *, is_asked: bool = False) -> list[WindowUnit]:
-        known: dict[str, Reply] = {}
         # A worker that read all replies would grow with the corpus.
-        for _, _, its in windows:
-            known |= its
+        known = {key: reply for _, _, its in windows for key, reply in its.items()}
         pairs = [(task, where) for task, where, _ in windows]
         name = secrets.token_hex(8)
         return [WindowUnit(windows=pairs, name=name, known=known, is_asked=is_asked)]
@@ -108,7 +122,7 @@ class _Workers:
             self._pool = None
 
 
-class WorkerDispatch(_Workers):
+class WorkerDispatch(Dispatch):
     """Runs a model in workers: on GPUs during the cut, on CPUs after it frees them."""
 
     def __init__(self, config: CaptionConfig, replies: Replies, engine: Engine) -> None:
@@ -120,8 +134,8 @@ class WorkerDispatch(_Workers):
         self._resources = Resources(cpus=cpus, gpus=gpus, memory_bytes=wanted.memory_bytes)
 
     def submit(self, task: Task, where: StoredFrames, known: Mapping[str, Reply]) -> None:
-        """Takes a window, the location of its clip's frames, and stored replies; does not wait."""
-        self._waiting.append((task, where, known))
+        """As `Dispatch.submit`; begins with GPUs as soon as windows fill a unit."""
+        super().submit(task, where, known)
         if self._resources.gpus and self._engine.is_started and len(self._waiting) >= UNIT_WINDOWS:
             if self._pool is None:
                 self._pool = self._engine.pool([self._step(self._resources)], check=torch_refusal)
@@ -129,21 +143,13 @@ class WorkerDispatch(_Workers):
             self._waiting = []
 
     def poll(self) -> list[Annotation]:
-        """Returns new annotations; does not wait.
-
-        Raises:
-            CuratorError: The captioner is unusable, and the run must end.
-        """
+        """As `Dispatch.poll`."""
         if self._pool is None:
             return []
         return [one for result in self._pool.poll() for one in self._taken(result)]
 
     def finish(self) -> Iterator[list[Annotation]]:
-        """Yields all remaining annotations as they arrive.
-
-        Raises:
-            CuratorError: As `poll`.
-        """
+        """As `Dispatch.finish`."""
         waiting, self._waiting = self._waiting, []
         if self._pool is not None:
             if waiting:
@@ -163,11 +169,11 @@ class WorkerDispatch(_Workers):
                 yield self._taken(result)
 
 
-class ServiceDispatch(_Workers):
+class ServiceDispatch(Dispatch):
     """Asks a service: from the driver in small runs, from a few workers where Ray runs.
 
     The workers share `in_flight`. They take no core, because they mostly wait, and work while clips
-    are cut.
+    are cut. `poll` hands windows out: all of a clip go to the same worker, as they have one budget.
     """
 
     def __init__(
@@ -188,17 +194,8 @@ class ServiceDispatch(_Workers):
         self._heard_s = time.monotonic()
         self._patience_s = SILENCE_S
 
-    def submit(self, task: Task, where: StoredFrames, known: Mapping[str, Reply]) -> None:
-        """Takes a window, as `WorkerDispatch.submit`; `poll` hands it out."""
-        # Not here: all windows of a clip go to the same worker, as they have one budget.
-        self._waiting.append((task, where, known))
-
     def poll(self, timeout: float = 0.0) -> list[Annotation]:
-        """Returns new annotations; waits `timeout` seconds for the first.
-
-        Raises:
-            CuratorError: The captioner is unusable, and the run must end.
-        """
+        """As `Dispatch.poll`; waits `timeout` seconds for the first."""
         found: list[Annotation] = []
         if self._pump is not None and self._pump.n_open:
             found = self._pump.poll(timeout)
@@ -209,14 +206,11 @@ class ServiceDispatch(_Workers):
         return found
 
     def finish(self) -> Iterator[list[Annotation]]:
-        """Yields all remaining annotations as they arrive.
-
-        Raises:
-            CuratorError: As `poll`.
-        """
+        """As `Dispatch.finish`."""
         while True:
             self._hand_out(is_end=True)
-            if not self._n_open:
+            in_pump = self._pump.n_open if self._pump is not None else 0
+            if not in_pump and (self._pool is None or not self._pool.n_open):
                 break
             found = self.poll(POLL_S)
             self._mind_silence(is_silent=not found)
@@ -243,11 +237,6 @@ class ServiceDispatch(_Workers):
                 if now_s > self._heard_s + GIVE_UP_S:
                     raise CuratorError(f"no caption for {GIVE_UP_S:.0f} s: {error}") from error
                 logger.warning("no caption for %.0f s: %s", now_s - self._heard_s, error)
-
-    @property
-    def _n_open(self) -> int:
-        in_pump = self._pump.n_open if self._pump is not None else 0
-        return in_pump + (self._pool.n_open if self._pool is not None else 0)
 
     def _hand_out(self, *, is_end: bool = False) -> None:
         """Gives waiting windows to the driver's pump, or to workers once Ray runs."""
@@ -281,14 +270,7 @@ class ServiceDispatch(_Workers):
 
     def _pump_some(self) -> None:
         if self._pump is None:
-            self._pump = Pump(
-                self._dialogs,
-                clients_of(self._config),
-                replies=self._replies,
-                keep=self._replies.keep,
-                load=self._parts.frames,
-                budget_s=self._config.budget_s,
-            )
+            self._pump = make_pump(self._config, self._dialogs, self._replies, self._parts)
         n = max(0, MANY_WINDOWS - self._pump.n_open)
         for task, where, _ in self._waiting[:n]:
             self._pump.submit(task, where)
@@ -299,9 +281,8 @@ class ServiceDispatch(_Workers):
         waiting = self._waiting
         while n < len(waiting) and waiting[n][0].clip_id == waiting[n - 1][0].clip_id:
             n += 1
-        taken = waiting[:n]
-        del waiting[:n]
-        return taken
+        self._waiting = waiting[n:]
+        return waiting[:n]
 
     def _start(self) -> None:
         engine, config = self._engine, self._config
@@ -310,10 +291,6 @@ class ServiceDispatch(_Workers):
         resources = Resources(cpus=0, memory_bytes=n_bytes)
         check = partial(node_problem, config, trial_frames(config)) if engine.joins else None
         self._pool = engine.pool([self._step(resources, workers=n)], most=n, check=check)
-
-
-Dispatch = ServiceDispatch | WorkerDispatch
-"""Takes windows, and returns their annotations in any order."""
 
 
 def make_dispatch(
@@ -360,7 +337,7 @@ def trial_frames(config: CaptionConfig) -> Frames:
 
     n_frames = config.max_frames
     if config.frames_per_s is None:
-        n_frames = min(config.frames, config.max_frames)
+        n_frames = min(config.frames, n_frames)
     file = io.BytesIO()
     size = (config.frame_px, config.frame_px * 9 // 16)
     Image.new("RGB", size, (128, 128, 128)).save(file, "JPEG")

@@ -96,10 +96,8 @@ class PreviousAnnotations:
             candidates=candidates_of(row),
             set_aside=_loaded(row["set_aside"], {}),
             lost=_loaded(row["lost"], {}),
-            n_unscored=row["n_unscored"],
             request_keys=tuple(row["request_keys"]),
-            tokens_in=row["tokens_in"],
-            tokens_out=row["tokens_out"],
+            **{name: row[name] for name in ("n_unscored", "tokens_in", "tokens_out")},
         )
 
     def _read(self, number: int) -> Iterator[tuple[str, bytes]]:

@@ -60,10 +60,8 @@ def replies_stamp(config: CaptionConfig) -> str:
 class Replies(Mapping[str, Reply]):
     """Replies of one model and prompt, in the one process that packs loose replies into parts.
 
-    Memory holds the keys. A reply's content is copied to the local disk on first use.
-
-    Args:
-        stamp: Stamp of the replies; a run reads no others.
+    Memory holds the keys. A reply's content is copied to the local disk on first use. Replies of
+    other stamps are not read.
     """
 
     def __init__(self, store: Store, stamp: str) -> None:
@@ -78,11 +76,6 @@ class Replies(Mapping[str, Reply]):
         self._lock = threading.Lock()
 
     def __getitem__(self, key: str) -> Reply:
-        """Returns the reply to a request.
-
-        Raises:
-            StorageError: The stored reply cannot be read.
-        """
         record = self._known.get(key)
         row = {} if record is None else orjson.loads(record)
         if row.get("key") != key:
@@ -221,13 +214,7 @@ class WorkerReplies(Mapping[str, Reply]):
         return len(self._known)
 
     def begin(self, name: str, known: Mapping[str, Reply], before: Sequence[str] = ()) -> None:
-        """Begins a unit.
-
-        Args:
-            name: Name of the unit, unlike that of any other.
-            known: Replies that were stored when the unit was made.
-            before: Names of units that had the same windows, and whose workers died.
-        """
+        """Begins a unit; the arguments are `WindowUnit`'s."""
         self._name = name
         self._known = dict(known)
         for other in before:
@@ -242,11 +229,7 @@ class WorkerReplies(Mapping[str, Reply]):
         self._thread.start()
 
     def keep(self, key: str, reply: Reply) -> None:
-        """Takes a reply, and stores it within a second or so.
-
-        Raises:
-            CuratorError: Earlier replies could not be stored.
-        """
+        """Takes a reply, to be stored within a second; raises where earlier ones were not."""
         with self._lock:
             if self._error is not None:
                 raise self._error

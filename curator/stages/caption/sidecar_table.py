@@ -6,6 +6,7 @@ a source is gone, this table provides its sidecar.
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -37,6 +38,12 @@ def sidecars_table(sidecars: Sidecars) -> pa.Table:
         if isinstance(found, Sidecar)
     ]
     return rows_to_table(rows, SIDECARS_SCHEMA)
+
+
+def count_problems(sidecars: Sidecars) -> dict[str, int]:
+    """Counts the unusable sidecars, by code, sorted."""
+    counts = Counter(s.code.value for s in sidecars.values() if isinstance(s, SidecarProblem))
+    return dict(sorted(counts.items()))
 
 
 class StoredSidecars:

@@ -13,16 +13,17 @@ from curator.media.frame_tap import StoredFrames
 from curator.records.sources import Failure
 from curator.stage import Resources, Scope, Stage
 from curator.stages.caption.caption_records import Annotation, Frames, Reply, Role, Task, Unanswered
-from curator.stages.caption.captioners.captioner_contract import Client, Place
+from curator.stages.caption.captioners.captioner_contract import Place
 from curator.stages.caption.captioners.captioner_list import captioner_class, captioners_of
 from curator.stages.caption.captioners.dialog_batches import BatchModel, annotate
 from curator.stages.caption.captioners.dialog_pump import Pump
 from curator.stages.caption.config import ANNOTATE_VERSION, CaptionConfig, ModelConfig
 from curator.stages.caption.dialogs.prompt_files import Prompt, give_prompts
-from curator.stages.caption.dialogs.window_dialog import make_dialogs
+from curator.stages.caption.dialogs.window_dialog import Dialogs, make_dialogs
 from curator.stages.caption.frame_store import FRAMES, FrameParts
 from curator.stages.caption.reply_store import (
     REPLIES,
+    Replies,
     StoredReplies,
     WorkerReplies,
     replies_stamp,
@@ -30,8 +31,6 @@ from curator.stages.caption.reply_store import (
 from curator.storage import Store
 
 _READERS = 8
-
-
 _SPLIT = 8
 """Units that one becomes whose worker died, where a service is asked: single windows would be asked
 about one after the other."""
@@ -120,25 +119,15 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         return Resources(cpus=1, gpus=made.gpus, memory_bytes=made.memory_bytes)
 
     def setup(self) -> None:
-        """Loads the models.
-
-        Raises:
-            ModelError: A model cannot be loaded.
-        """
+        """Loads the models; raises errors as `load_models`."""
         assert self._root is not None, "a stage that is only described has no output root"
         give_prompts(self._prompts)
         self._replies = WorkerReplies(self._root, replies_stamp(self.config))
         self._parts = FrameParts(self._root, self.config)
         self._dialogs = make_dialogs(self.config)
         if captioner_class(self.config.captioner).place is Place.SERVICE:
-            self._pump = Pump(
-                self._dialogs,
-                clients_of(self.config, workers=self._workers),
-                replies=self._replies,
-                keep=self._replies.keep,
-                load=self._parts.frames,
-                budget_s=self.config.budget_s,
-            )
+            parts, replies = self._parts, self._replies
+            self._pump = make_pump(self.config, self._dialogs, replies, parts, self._workers)
             logging.getLogger(__package__).addHandler(_NOTES)
         else:
             self._models = load_models(self.config)
@@ -152,11 +141,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
             raise
 
     def failed(self, unit: WindowUnit, failure: Failure) -> UnitAnnotations:
-        """Leaves a window that killed its workers without an answer; other failures end the run.
-
-        Raises:
-            CuratorError: The failure of the unit.
-        """
+        """Leaves a window that killed its workers without an answer; other failures end the run."""
         if failure.code is not ErrorCode.WORKER_DIED:
             raise self._error or CuratorError(failure.message)
         detail = failure.message.removeprefix(f"{unit.uri}: ")
@@ -219,14 +204,27 @@ _NOTES = _Notes()
 """One for the process, which may serve several chains: a logger takes the same handler once."""
 
 
-def clients_of(config: CaptionConfig, *, workers: int = 1) -> dict[Role, Client]:
-    """Makes the clients of a service, each for a worker's share of `in_flight`."""
+def make_pump(
+    config: CaptionConfig,
+    dialogs: Dialogs,
+    replies: Replies | WorkerReplies,
+    parts: FrameParts,
+    workers: int = 1,
+) -> Pump:
+    """Makes the pump that asks a service, with one of `workers` equal shares of `in_flight`."""
     judge = config.judge
     if judge is not None:
         judge = judge.model_copy(update={"in_flight": max(1, judge.in_flight // workers)})
     in_flight = max(1, config.in_flight // workers)
     shared = config.model_copy(update={"in_flight": in_flight, "judge": judge})
-    return {role: one.client() for role, one in captioners_of(shared).items()}
+    return Pump(
+        dialogs,
+        {role: one.client() for role, one in captioners_of(shared).items()},
+        replies=replies,
+        keep=replies.keep,
+        load=parts.frames,
+        budget_s=config.budget_s,
+    )
 
 
 def load_models(config: CaptionConfig) -> dict[Role, BatchModel]:

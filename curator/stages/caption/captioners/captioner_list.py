@@ -49,10 +49,9 @@ CAPTIONERS: Mapping[str, BuiltIn] = {
 
 def name_problem(name: str) -> str | None:
     """Says why a captioner's name is wrong, or returns None. Imports no captioner."""
-    known = [*CAPTIONERS, *entry_point_names(Kind.CAPTIONER)] if name not in CAPTIONERS else [name]
-    if name in known or ":" in name:
+    if name in CAPTIONERS or ":" in name or name in (others := entry_point_names(Kind.CAPTIONER)):
         return None
-    said = unknown_key(name, known, "captioner")
+    said = unknown_key(name, [*CAPTIONERS, *others], "captioner")
     return f"{said}; a class of your own is named package.module:Class"
 
 
@@ -79,11 +78,7 @@ def captioner_class(name: str) -> "type[Captioner]":
 
 
 def captioners_of(config: "CaptionConfig") -> "dict[Role, Captioner]":
-    """Makes captioner and judge of a recipe.
-
-    Raises:
-        RecipeError: An external class cannot be loaded.
-    """
+    """Makes captioner and judge of a recipe; raises errors as `captioner_class`."""
     made = captioner_class(config.captioner)
     found: dict[Role, Captioner] = {"captioner": made(config)}
     if config.judge is not None:

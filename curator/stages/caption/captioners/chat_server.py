@@ -10,7 +10,7 @@ import io
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -65,7 +65,7 @@ _MET = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Failed:
     """A try without an answer."""
 
@@ -85,12 +85,10 @@ class ServerClient:
     """One model at one server, for one event loop: an asynchronous context manager.
 
     Args:
-        config: `url`, `model`, `key_from`, `in_flight`, `timeout_s`, `tries`, `frames_as` and
-            `guided` are used.
+        config: The server, and how it is asked.
         backoff_s: Longest wait after the first try; it doubles with each, up to a minute.
         give_up_s: A server that stays unreachable for this time ends the run. Until then, failed
             connections do not count as tries, so that it may restart.
-        section: Section of the recipe, for messages.
 
     Raises:
         ServerError: The key's environment variable holds characters that no HTTP header can.
@@ -136,13 +134,7 @@ class ServerClient:
     async def ask(
         self, request: Request, frames: Frames, *, deadline: Callable[[], float] | None = None
     ) -> Reply:
-        """Sends a request until the server answers or a failure is final.
-
-        Args:
-            request: Goes to `config.model`, whatever model it names.
-            frames: Frames of its window.
-            deadline: Called when the request first gets a slot; limits tries and waits, on
-                `time.monotonic` in seconds.
+        """As `Client.ask`: sends a request until the server answers or a failure is final.
 
         Raises:
             ServerError: The server refuses key, model or address, or stays unreachable for
@@ -153,7 +145,10 @@ class ServerClient:
         until: float | None = None
         n_tries = n_waits = 0
         while True:
-            if not await self._slot(until, is_again=n_tries + n_waits > 0):
+            try:
+                async with asyncio.timeout(None if until is None else until - time.monotonic()):
+                    await self.slots.take(is_again=n_tries + n_waits > 0)
+            except TimeoutError:
                 return _over_budget(n_tries, "no slot")
             try:
                 began = time.monotonic()
@@ -195,22 +190,14 @@ class ServerClient:
                 return _over_budget(n_tries, came.detail)
             await asyncio.sleep(wait_s)
 
-    async def check(self, trial: Frames | None = None) -> None:
-        """Checks before any work that the server answers.
-
-        Args:
-            trial: Frames for one short question, because servers limit number and size of pictures.
-                With None, a question is sent only if `/models` lacks the model, because names may
-                have aliases.
+    async def check(self, trial: Frames) -> None:
+        """Checks before any work that the server answers one short question about frames.
 
         Raises:
             ServerError: The server does not answer; with the remedy, and the nearest model names.
         """
         names = await self._models()
-        if trial is None and names is not None and self.config.model in names:
-            return
-        request = _trial_request(self.config)
-        body = await self._body(request, trial or Frames(jpegs=(), times_s=()), guided=False)
+        body = await self._body(_trial_request(self.config), trial, guided=False)
         try:
             came = await self._try(body, None)
             for n_tries in range(1, _CHECK_TRIES):
@@ -226,9 +213,8 @@ class ServerClient:
         if came.failure is Unanswered.REFUSED_REQUEST:
             raise ServerError(
                 f"{self._access.shown_url} refuses a first question to {self.config.model!r}: "
-                f"{unended(came.detail)}; expected a model that takes "
-                f"{0 if trial is None else len(trial.jpegs)} pictures (vLLM: "
-                f"--limit-mm-per-prompt, --max-model-len){self._near(names)}"
+                f"{unended(came.detail)}; expected a model that takes {len(trial.jpegs)} pictures "
+                f"(vLLM: --limit-mm-per-prompt, --max-model-len){self._near(names)}"
             )
         raise UnreachableError(
             f"{self._access.shown_url} does not answer a first question: {unended(came.detail)}; "
@@ -265,15 +251,6 @@ class ServerClient:
         near = get_close_matches(str(self.config.model), names, n=3, cutoff=0.4) or names[:5]
         return f"; its models are {near}" if len(near) == len(names) else f"; nearest: {near}"
 
-    async def _slot(self, until: float | None, *, is_again: bool) -> bool:
-        left_s = None if until is None else until - time.monotonic()
-        try:
-            async with asyncio.timeout(left_s):
-                await self.slots.take(is_again=is_again)
-        except TimeoutError:
-            return False
-        return True
-
     async def _body(self, request: Request, frames: Frames, guided: bool) -> bytes:
         if self.config.frames_as == "video":
             return await asyncio.to_thread(body_of, request, frames, self.config, guided=guided)
@@ -296,31 +273,26 @@ class ServerClient:
                 f"its authority, or {access.section}.url to http:// if it has no TLS"
             ) from None
         except aiohttp.InvalidURL:
-            raise ServerError(
-                f"{access.shown_url} is no address; set {access.section}.url"
-            ) from None
+            said = f"{access.shown_url} is no address; set {access.section}.url"
+            raise ServerError(said) from None
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             return self._unreached(error)
         except TimeoutError:
             self._unreached_since = None
             if limit_s < self.config.timeout_s:
-                return _Failed(
-                    failure=Unanswered.OVER_BUDGET, detail=f"no answer in {limit_s:.1f} s"
-                )
-            return _Failed(failure=Unanswered.TIMED_OUT, detail=f"no answer in {limit_s:g} s")
+                return _Failed(Unanswered.OVER_BUDGET, f"no answer in {limit_s:.1f} s")
+            return _Failed(Unanswered.TIMED_OUT, f"no answer in {limit_s:g} s")
         except (aiohttp.ClientError, OSError, ValueError) as error:
             # ValueError: undecodable bytes, such as a broken gzip body.
-            return _Failed(
-                failure=Unanswered.SERVER_ERROR, detail=access.why(error), is_crowded=True
-            )
+            return _Failed(Unanswered.SERVER_ERROR, access.why(error), is_crowded=True)
         return self._judged(status, headers, answer)
 
-    def _judged(self, status: int, headers: dict[str, str], answer: bytes) -> Reply | _Failed:
+    def _judged(self, status: int, headers: Mapping[str, str], answer: bytes) -> Reply | _Failed:
         if status == 200:
             try:
                 reply = parse_answer(answer)
             except ValueError as error:
-                return _Failed(failure=Unanswered.SERVER_ERROR, detail=str(error))
+                return _Failed(Unanswered.SERVER_ERROR, str(error))
             self.counts["answered"] += 1
             self.slots.went_well()
             return reply
@@ -335,8 +307,8 @@ class ServerClient:
         else:
             raise self._access.misconfigured(status, answer, headers.get("Location"))
         return _Failed(
-            failure=failure,
-            detail=with_status(status, self._access.said(answer)),
+            failure,
+            with_status(status, self._access.said(answer)),
             is_schema_suspect=status in (400, 422),
             asked_s=retry_after_s(headers),
             is_crowded=status == 429,
@@ -344,11 +316,8 @@ class ServerClient:
 
     async def _send(
         self, method: str, path: str, body: bytes | None
-    ) -> tuple[int, dict[str, str], bytes]:
-        if self._session is None:
-            raise RuntimeError(
-                "ServerClient is an asynchronous context manager; expected `async with`"
-            )
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        assert self._session is not None, "used outside of `async with`"
         # A file and not bytes: aiohttp sends it in pieces, and warns of bytes above 1 MiB.
         data = None if body is None else io.BytesIO(body)
         async with self._session.request(
@@ -359,12 +328,7 @@ class ServerClient:
                 answer += piece
                 if len(answer) > MAX_ANSWER_BYTES:
                     raise ValueError(f"answer of more than {MAX_ANSWER_BYTES} bytes")
-            headers = {
-                name: response.headers[name]
-                for name in ("Retry-After", "Location")
-                if name in response.headers
-            }
-            return response.status, headers, bytes(answer)
+            return response.status, response.headers, bytes(answer)
 
     def _unreached(self, error: Exception) -> _Failed:
         now, access = time.monotonic(), self._access
@@ -378,12 +342,8 @@ class ServerClient:
                 f"{access.shown_url} could not be reached for {for_s:.0f} s: {access.why(error)}; "
                 "start the server and run again: what was answered is kept"
             ) from None
-        return _Failed(
-            failure=Unanswered.SERVER_ERROR,
-            detail=access.why(error),
-            is_crowded=True,
-            was_sent=False,
-        )
+        detail = access.why(error)
+        return _Failed(Unanswered.SERVER_ERROR, detail, is_crowded=True, was_sent=False)
 
     def _count(self, came: _Failed) -> None:
         self.counts[came.failure] += 1
@@ -408,12 +368,7 @@ class ServerCaptioner(Captioner):
     place = Place.SERVICE
 
     def check(self, trial: Frames | None) -> None:
-        """As `ServerClient.check` with a trial; else checks only that the package is installed.
-
-        Raises:
-            ServerError: The server cannot be used.
-            UsageError: A package is missing.
-        """
+        """As `ServerClient.check` with a trial; else checks only that the package is installed."""
         try:
             import aiohttp  # noqa: F401 - is it there?
         except ImportError as error:

@@ -37,10 +37,7 @@ class Chat:
         """If False, the system prompt goes before the user's first words."""
 
     def sized(self, request: Request, frames: Frames) -> SizedRequest:
-        """Counts the tokens of a request.
-
-        Tokens of pictures depend on their sizes alone. Black pictures measure each set of sizes
-        once.
+        """Counts the tokens of a request; black pictures measure each set of sizes once.
 
         Raises:
             ValueError: The processor cannot take the pictures, or they are no JPEGs.
@@ -113,7 +110,7 @@ class Chat:
         mark = "A system prompt."
         turns = [{"role": role, "content": [self._words(mark)]} for role in ("system", "user")]
         try:
-            return self._rendered(turns).count(mark) == len(turns)
+            return self._rendered(turns).count(mark) == 2
         except ValueError:
             return False
 
@@ -124,13 +121,13 @@ class Chat:
         if before and self.has_system_role:
             messages.append({"role": "system", "content": [self._words(before)]})
             before = ""
-        n_left = n_pictures
+        pictures = [{"type": "image"}] * n_pictures
+        if pictures and self.frames_as == "video":
+            pictures = [{"type": "video"}]
         for turn in request.turns:
             content: list[dict[str, str]] = []
-            if turn.role == "user" and n_left:
-                is_video = self.frames_as == "video"
-                content += [{"type": "video"}] if is_video else [{"type": "image"}] * n_left
-                n_left = 0
+            if turn.role == "user":
+                content, pictures = pictures, []
             text = f"{before}\n\n{turn.text}" if before else turn.text
             before = ""
             messages.append({"role": turn.role, "content": [*content, self._words(text)]})

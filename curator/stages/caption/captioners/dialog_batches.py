@@ -18,7 +18,7 @@ from curator.stages.caption.caption_records import (
     Task,
     Unanswered,
 )
-from curator.stages.caption.dialogs.dialog import Dialog, Dialogs
+from curator.stages.caption.dialogs.window_dialog import Dialog, Dialogs
 
 Keep = Callable[[str, Reply], None]
 """Stores a final reply durably by its request's key."""
@@ -120,7 +120,7 @@ def annotate(
     keep: Keep,
     budget_s: float = float("inf"),
 ) -> list[Annotation]:
-    """Runs a dialog about each task to its end.
+    """Runs a dialog about each task to its end, and returns their annotations in order.
 
     Args:
         tasks: Windows with their frames, or None for missing frames.
@@ -128,11 +128,7 @@ def annotate(
         models: Models by role; roles may share a model.
         known: Stored replies by request key.
         keep: Called once with each new final reply, when its batch is done.
-        budget_s: Longest time of the batches with requests about a clip; later requests about the
-            clip fail.
-
-    Returns:
-        One annotation per task, in order.
+        budget_s: Longest time of the batches with requests about a clip; later ones fail.
     """
     queues = {id(model): RequestQueue(model) for model in models.values()}
     by_role = {role: queues[id(model)] for role, model in models.items()}

@@ -1,7 +1,7 @@
 """Drives many dialogs at once with servers, and keeps the servers busy.
 
-One thread with an event loop sends requests while others wait for answers, and loads the frames of
-the next windows. Memory holds the frames of running windows and of `read_ahead` more.
+One thread with an event loop sends requests while others wait for answers. Memory holds the frames
+of running windows and of `read_ahead` more.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from curator.stages.caption.caption_records import (
 )
 from curator.stages.caption.captioners.captioner_contract import Client
 from curator.stages.caption.captioners.dialog_batches import Keep
-from curator.stages.caption.dialogs.dialog import Dialogs
+from curator.stages.caption.dialogs.window_dialog import Dialogs
 
 if TYPE_CHECKING:
     from curator.media.frame_tap import StoredFrames
@@ -50,15 +50,13 @@ class Pump:
     """Runs the dialogs about windows in a thread of its own.
 
     Args:
-        dialogs: Begins the dialog about a task; called in the pump's thread.
-        clients: Clients by role; one may have several roles.
-        replies: Stored replies by key, which save requests. The pump's thread looks them up when it
-            needs them, so it finds additions by `keep`.
+        dialogs: Called in the pump's thread.
+        clients: One may have several roles.
+        replies: Stored replies by key; looked up when needed, so additions by `keep` are found.
         keep: Called for each final reply (`Reply.is_final`) before its dialog continues; several
             threads call it, for different keys.
-        load: Loads the frames of a window, once, in a thread of its own, when needed. A
-            `CuratorError` or `OSError` makes the reply `Unanswered.NO_FRAMES`; any other error ends
-            the pump.
+        load: Loads the frames of a window, once, in a thread of its own. A `CuratorError` or
+            `OSError` makes the reply `Unanswered.NO_FRAMES`; any other error ends the pump.
         budget_s: Longest time for one clip, from its first request, while any of its windows is
             open.
         read_ahead: Windows whose frames are loaded before a slot is free for them.
@@ -79,8 +77,6 @@ class Pump:
     ) -> None:
         self.counts: Counter[str] = Counter()
         """Requests: `asked`, `known` from `replies`, or `shared` with an equal one."""
-        self.cpu_s: Counter[str] = Counter()
-        """Of workers: none."""
         self._dialogs = dialogs
         self._clients = clients
         self._replies = replies
@@ -119,12 +115,11 @@ class Pump:
         """Takes a window and the location of its clip's frames; does not wait.
 
         Raises:
-            RuntimeError: The pump was stopped.
-            Exception: As `poll`, if that has ended it.
+            Exception: As `poll`, if that has ended the pump.
         """
         if self._error is not None:
             raise self._error
-        if self._has_ended or not self._thread.is_alive():
+        if self._has_ended:
             raise RuntimeError("this pump has ended")
         self._n_open += 1
         self._loop.call_soon_threadsafe(self._enqueue, _Job(task=task, where=where))
@@ -159,11 +154,7 @@ class Pump:
         return found
 
     def finish(self) -> Iterator[list[Annotation]]:
-        """Yields the annotations of all open windows as they arrive.
-
-        Raises:
-            Exception: As `poll`.
-        """
+        """Yields the annotations of all open windows as they arrive; raises errors as `poll`."""
         while self._n_open:
             yield self.poll(POLL_S)
 
@@ -228,9 +219,16 @@ class Pump:
 
     async def _drive(self, job: _Job) -> None:
         try:
-            annotation = await self._dialog(job)
-            if annotation.task != job.task:
-                raise RuntimeError(f"dialog about {job.task} gave one about {annotation.task}")
+            dialog = self._dialogs(job.task)
+            requests = next(dialog)
+            while True:
+                replies = await asyncio.gather(*(self._reply(job, each) for each in requests))
+                requests = dialog.send(list(replies))
+        except StopIteration as end:
+            about = end.value.task
+            if about != job.task:
+                raise RuntimeError(f"dialog about {job.task} gave one about {about}") from None
+            self._results.put(end.value)
         finally:
             self._moved_on(job)
             if job.frames is not None:
@@ -240,20 +238,6 @@ class Pump:
             if not self._n_windows[clip]:
                 del self._n_windows[clip]
                 self._deadlines.pop(clip, None)
-        self._results.put(annotation)
-
-    async def _dialog(self, job: _Job) -> Annotation:
-        dialog = self._dialogs(job.task)
-        try:
-            requests = next(dialog)
-            while True:
-                replies = await asyncio.gather(*(self._reply(job, each) for each in requests))
-                requests = dialog.send(list(replies))
-        except StopIteration as end:
-            annotation: Annotation = end.value
-            return annotation
-        finally:
-            dialog.close()
 
     async def _reply(self, job: _Job, request: Request) -> Reply:
         """Returns the stored reply, that of another window's equal request, or a new one."""

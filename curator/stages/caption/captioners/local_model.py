@@ -27,7 +27,7 @@ class LocalModel(BatchModel):
     """A model that answers in this process; one per worker.
 
     Args:
-        config: `model`, `revision`, `frames_as` and `batch_tokens` are used.
+        config: The model, and the tokens of a batch.
         device: `auto` is a GPU if one is available.
         prepares_ahead: Prepare the next batch in a thread during an answer; None for only on a GPU.
 
@@ -77,12 +77,7 @@ class LocalModel(BatchModel):
         return [replies[i] for i in range(len(asked))]
 
     def sized(self, request: Request, frames: Frames) -> SizedRequest | Reply:
-        """Counts a request's tokens.
-
-        Returns:
-            The measured request, or a failure if the processor cannot take the pictures or the
-            tokens exceed the model's context.
-        """
+        """As `BatchModel.sized`: pictures must suit the processor, and tokens fit the context."""
         try:
             asked = self._chat.sized(request, frames)
         except ValueError as error:
@@ -98,11 +93,7 @@ class LocalModel(BatchModel):
     def next_batch(
         self, pending: Sequence[SizedRequest]
     ) -> tuple[list[SizedRequest], list[SizedRequest]]:
-        """Takes the longest request, and as many neighbours in length as the budget allows.
-
-        A request longer than the budget is a batch of its own. If the requests do not fill a batch,
-        none is left.
-        """
+        """Takes the longest request, and as many neighbours in length as the budget allows."""
         if not pending:
             return [], []
         ordered = sorted(
@@ -119,36 +110,33 @@ class LocalModel(BatchModel):
         return batch, left
 
     def prepare(self, batch: list[SizedRequest]) -> None:
-        """Starts to prepare the batch after the present one."""
+        """As `BatchModel.prepare`."""
         if self._pool is not None:
             self._ahead = batch, self._pool.submit(self._chat.inputs, batch)
 
     def answer(self, batch: list[SizedRequest]) -> Iterator[tuple[SizedRequest, Reply]]:
         """Answers a batch, in parts if memory is short; yields each reply when it is ready."""
         begun_s = time.monotonic()
-        failure: tuple[Unanswered, str] | None = None
         try:
-            replies = self._generated(batch)
+            yield from zip(batch, self._generated(batch), strict=True)
+            return
         except ValueError as error:
-            failure = Unanswered.REFUSED_REQUEST, _line(error)
+            failure, detail = Unanswered.REFUSED_REQUEST, _line(error)
         except (RuntimeError, MemoryError) as error:
             if not _is_out_of_memory(error):
                 raise
-            failure = Unanswered.OUT_OF_MEMORY, _line(error)
+            failure, detail = Unanswered.OUT_OF_MEMORY, _line(error)
         # Outside of the handlers, whose errors keep references to allocated memory.
-        if failure is None:
-            yield from zip(batch, replies, strict=True)
-            return
-        if failure[0] == Unanswered.OUT_OF_MEMORY and self._loaded.device == "cuda":
+        if failure == Unanswered.OUT_OF_MEMORY and self._loaded.device == "cuda":
             import torch
 
             torch.cuda.empty_cache()
         if len(batch) == 1:
             seconds = time.monotonic() - begun_s
-            yield batch[0], Reply(failure=failure[0], detail=failure[1], seconds=seconds)
+            yield batch[0], Reply(failure=failure, detail=detail, seconds=seconds)
             return
         size = 1
-        if failure[0] == Unanswered.OUT_OF_MEMORY:
+        if failure == Unanswered.OUT_OF_MEMORY:
             size = (len(batch) + 1) // 2
             self.counts["halved"] += 1
             self.batch_tokens = min(self.batch_tokens, _cost(batch[:size]))
@@ -185,11 +173,10 @@ class LocalModel(BatchModel):
         length = inputs["input_ids"].shape[1]
         answers = tokens[:, length:].tolist()
         ended_s = time.monotonic()
+        asked = zip(requests, inputs["attention_mask"].sum(dim=1), answers, strict=True)
         replies = [
             self._reply(request, int(n_in), answer, ends, ended_s - begun_s)
-            for request, n_in, answer in zip(
-                requests, inputs["attention_mask"].sum(dim=1), answers, strict=True
-            )
+            for request, n_in, answer in asked
         ]
         self.counts.update(
             batches=1,

@@ -59,8 +59,6 @@ def check_model(config: ModelConfig) -> None:
 def load(config: ModelConfig, *, device: Device = "auto") -> Loaded:
     """Loads model and processor: bfloat16 on GPUs and on CPUs that multiply it, else float32.
 
-    The device `auto` is a GPU if one is available.
-
     Raises:
         ModelError: A package, a file, a tensor, the chat template or a video input is missing, or
             transformers lacks the architecture.

@@ -5,13 +5,23 @@ moving things for a moving camera. Text from pictures, metadata and names is quo
 line, to mark it as data.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+import json
+import re
+import unicodedata
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from curator.records.clips import Clip
-from curator.stages.caption.dialogs.sidecar_values import quoted, sidecar_lines
 from curator.storage.sidecar_files import Sidecar
 
 MAX_CHARACTERS = 4000
+MAX_LINES = 40
+MAX_LINE_CHARACTERS = 240
+"""Most lines of a sidecar, and their longest."""
+_MAX_VALUES = 12
+"""Longest list of plain values."""
+_MAX_DEPTH = 6
+_PLAIN_KEY = re.compile(r"[\w-]{1,40}")
 
 CAMERA_WORDS = {
     "static": "stands still",
@@ -40,17 +50,14 @@ def facts_of(
     known_lines: Sequence[str] = (),
     untold: Collection[str] = (),
 ) -> str:
-    """Returns lines of text for a prompt; the same for the same arguments.
+    """Returns lines of text for a prompt, together at most `MAX_CHARACTERS` characters.
 
     Args:
         clip: Row with measurements; None to leave them out.
-        text_lines: Text read in the clip's pictures, from `models.read_text.merged`.
+        text_lines: Text read in the clip's pictures, from `models.text_reader.merged`.
         sidecar: The sidecar of the source.
-        known_lines: Facts of the window alone, a line each.
-        untold: Keys of the sidecar to leave out, such as `SourceEvents.bad_keys`.
-
-    Returns:
-        At most `MAX_CHARACTERS` characters, cut at the end by whole lines; may be empty.
+        known_lines: Facts of the window alone.
+        untold: Keys of the sidecar to leave out.
     """
     lines = list(known_lines)
     lines += [f"- {line}" for line in _measured(clip)] if clip is not None else []
@@ -98,3 +105,54 @@ def _measured(clip: Clip) -> Iterator[str]:
         yield f"The whole clip: {seconds:.1f} seconds, {clip.fps:.4g} frames per second{size}"
     if clip.content_type:
         yield f"Content type, as a classifier guesses: {quoted(clip.content_type, 60)}"
+
+
+def sidecar_lines(data: Mapping[str, Any]) -> list[str]:
+    """Returns `key.sub: value` of each value in the file's order, quoted; all sizes are limited."""
+    lines = []
+    for key, value in _values(data, "", 1):
+        line = f"{key}: {value}"
+        if len(line) <= MAX_LINE_CHARACTERS:
+            lines.append(line)
+        if len(lines) == MAX_LINES:
+            break
+    return lines
+
+
+def quoted(text: str, max_characters: int = 200) -> str:
+    """Quotes untrusted text as one JSON string on one line.
+
+    Control, format and private characters become spaces. `<`, `>`, `[` and `]` are escaped, so that
+    no tokenizer reads them as a mark of its own (`<|im_end|>`, `[INST]`). Longer text than
+    `max_characters` ends in an ellipsis.
+    """
+    kept = "".join(" " if unicodedata.category(c)[0] in "CZ" else c for c in text)
+    kept = " ".join(kept.split())
+    if len(kept) > max_characters:
+        kept = kept[: max_characters - 1].rstrip() + "\u2026"
+    string = json.dumps(kept, ensure_ascii=False)
+    for mark in "<>[]":
+        string = string.replace(mark, f"\\u{ord(mark):04x}")
+    return string
+
+
+def _values(data: Any, key: str, depth: int) -> Iterator[tuple[str, str]]:  # noqa: ANN401
+    """Yields keys joined by dots, and values as JSON, in the order of the file."""
+    if isinstance(data, dict):
+        if depth <= _MAX_DEPTH:
+            for name, value in data.items():
+                plain = name if _PLAIN_KEY.fullmatch(name) else quoted(name, 40)
+                yield from _values(value, f"{key}.{plain}" if key else plain, depth + 1)
+    elif isinstance(data, list):
+        if any(isinstance(value, dict | list) for value in data):
+            if depth <= _MAX_DEPTH:
+                for index, value in enumerate(data):
+                    yield from _values(value, f"{key}.{index}", depth + 1)
+        elif data:
+            yield key, f"[{', '.join(_plain(value) for value in data[:_MAX_VALUES])}]"
+    elif data is not None and data != "":
+        yield key, _plain(data)
+
+
+def _plain(value: Any) -> str:  # noqa: ANN401
+    return quoted(value) if isinstance(value, str) else json.dumps(value)[:40]

@@ -89,11 +89,7 @@ def placeholders(text: str) -> set[str]:
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
-    """Replaces placeholders by their values, once: braces in a value stay.
-
-    Raises:
-        KeyError: A name has no value.
-    """
+    """Replaces placeholders by their values, once: braces in a value stay."""
     return _PLACEHOLDER.sub(lambda found: values[found[1]], text).strip()
 
 

@@ -5,12 +5,13 @@
  candidate 1   ask ─ …                                                                ─┼─ best
 ```
 
-The next requests of all candidates are made at the same time. Nothing here depends on time or
-chance, so the same replies give the same requests and the same annotation.
+A dialog is a generator. It yields requests that may run at the same time, takes their replies in
+the same order, and returns the window's annotation. It knows no captioner, and nothing in it
+depends on time or chance: the same replies give the same requests and the same annotation.
 """
 
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -41,8 +42,11 @@ from curator.stages.caption.dialogs.answers import (
     read_answer,
     read_scores,
 )
-from curator.stages.caption.dialogs.dialog import Dialog, Dialogs
 from curator.stages.caption.dialogs.prompt_files import Prompt, as_data, fill, load_prompt
+
+Dialog = Generator[list[Request], list[Reply], Annotation]
+Dialogs = Callable[[Task], Dialog]
+"""Begins the dialog about a task."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,12 +76,29 @@ def _from_metadata(config: CaptionConfig, task: Task) -> Dialog:
     return Annotation(task=task, answer=Answer(**said, content_type=task.known.label))  # type: ignore[arg-type]
 
 
-class Asker:
-    """Begins dialogs by one configuration.
+def replayed(
+    dialog: Dialog, replies: Mapping[str, Reply]
+) -> tuple[Annotation | None, dict[str, Reply]]:
+    """Uses up a new dialog with stored replies by request key.
 
-    Raises:
-        RecipeError: A prompt is wrong, or does not fit the requested answers.
+    Returns the annotation, or None if a reply is missing; and the replies that were found.
     """
+    known: dict[str, Reply] = {}
+    try:
+        asked = next(dialog)
+        while True:
+            known |= {one.key: replies[one.key] for one in asked if one.key in replies}
+            if any(one.key not in known for one in asked):
+                break
+            asked = dialog.send([known[one.key] for one in asked])
+    except StopIteration as end:
+        return end.value, known
+    dialog.close()
+    return None, known
+
+
+class Asker:
+    """Begins dialogs by one configuration; raises errors as `make_dialogs`."""
 
     def __init__(self, config: CaptionConfig) -> None:
         if config.candidates > 1 and config.temperature == 0:

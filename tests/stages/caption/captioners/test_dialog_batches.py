@@ -23,7 +23,7 @@ from curator.stages.caption.caption_records import (
 from curator.stages.caption.captioners.dialog_batches import annotate
 from curator.stages.caption.captioners.local_model import LocalModel
 from curator.stages.caption.config import ModelConfig
-from curator.stages.caption.dialogs.dialog import Dialog, replayed
+from curator.stages.caption.dialogs.window_dialog import Dialog, replayed
 
 
 @pytest.fixture(scope="module")

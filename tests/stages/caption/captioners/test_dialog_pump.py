@@ -35,7 +35,7 @@ from curator.stages.caption.captioners.chat_server import ServerClient
 from curator.stages.caption.captioners.dialog_batches import Keep
 from curator.stages.caption.captioners.dialog_pump import Pump
 from curator.stages.caption.config import ModelConfig
-from curator.stages.caption.dialogs.dialog import Dialog, Dialogs
+from curator.stages.caption.dialogs.window_dialog import Dialog, Dialogs
 
 
 def request_about(task: Task, words: str, *, seed: int = 0, role: Role = "captioner") -> Request:

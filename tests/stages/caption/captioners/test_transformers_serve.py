@@ -29,7 +29,7 @@ from curator.stages.caption.captioners.captioner_contract import Client
 from curator.stages.caption.captioners.chat_server import ServerClient
 from curator.stages.caption.captioners.dialog_pump import Pump
 from curator.stages.caption.config import ModelConfig
-from curator.stages.caption.dialogs.dialog import Dialog
+from curator.stages.caption.dialogs.window_dialog import Dialog
 
 for _package in ("transformers", "fastapi", "uvicorn", "openai", "accelerate"):
     pytest.importorskip(_package, reason="needs transformers[serving]")

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from curator.stages.caption.dialogs.sidecar_values import count_problems, quoted, sidecar_lines
+from curator.stages.caption.dialogs.prompt_facts import quoted, sidecar_lines
+from curator.stages.caption.sidecar_table import count_problems
 from curator.storage import s3_client
 from curator.storage.sidecar_files import (
     MAX_BYTES,

@@ -10,7 +10,6 @@ from curator.recipe import load_recipe
 from curator.stages.caption.caption_decisions import caption_of
 from curator.stages.caption.caption_records import Event, Known, Task, Window
 from curator.stages.caption.config import CaptionConfig, frames_fingerprint
-from curator.stages.caption.dialogs.dialog import replayed
 from curator.stages.caption.dialogs.prompt_facts import facts_of
 from curator.stages.caption.dialogs.source_events import (
     NOTHING,
@@ -20,7 +19,7 @@ from curator.stages.caption.dialogs.source_events import (
     known_lines,
     known_of,
 )
-from curator.stages.caption.dialogs.window_dialog import Asker, make_dialogs
+from curator.stages.caption.dialogs.window_dialog import Asker, make_dialogs, replayed
 from curator.stages.caption.windows import frames_of, windows_of
 from curator.storage.sidecar_files import Sidecar
 

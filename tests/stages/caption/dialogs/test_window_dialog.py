@@ -17,8 +17,7 @@ from curator.stages.caption.caption_records import (
     Window,
 )
 from curator.stages.caption.config import CaptionConfig, JudgeConfig
-from curator.stages.caption.dialogs.dialog import Dialog, replayed
-from curator.stages.caption.dialogs.window_dialog import Asker, make_dialogs
+from curator.stages.caption.dialogs.window_dialog import Asker, Dialog, make_dialogs, replayed
 
 WINDOW = Window(index=0, start_frame=100, end_frame=200, shown=(110, 160))
 TASK = Task(clip_id="c", content="pixels", window=WINDOW, fps=25.0, facts="camera: pan left")
