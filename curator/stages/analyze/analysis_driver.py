@@ -7,7 +7,7 @@ source that cannot be joined is analyzed whole, and counted by reason.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,7 +38,6 @@ from curator.tables.track_items import (
 )
 from curator.tables.track_parts import (
     AnalyzedUnit,
-    SegmentDone,
     StoredTrack,
     TrackParts,
 )
@@ -93,16 +92,8 @@ class AnalysisCounts:
 class Analyzing:
     """Measures what is missing of each source, and hands on what is made of its track.
 
-    Args:
-        store: Output root.
-        config: Settings.
-        engine: Where work is done.
-        progress: Where it is shown.
-        clip: CLIP model; None for none.
-        models: Where weights are.
-        measures: Users' measures, as the recipe names them.
-        removals: Footage of which no thumbnails are stored.
-        is_ahead: Whether another chain runs at the same time.
+    `clip`, `models` and `measures` are those of `AnalyzeStage`. No thumbnails are stored of the
+    footage of `removals`; `is_ahead` says that another chain runs at the same time.
     """
 
     def __init__(
@@ -190,16 +181,13 @@ class Analyzing:
         step = Step(
             make=UnitWorker, settings={"stage": stage, "keep": _planned}, resources=stage.resources
         )
-        run = self._engine.run_here if len(long) <= INLINE_UNITS else self._engine.run
         done = {
             families: self.tracks.segments(families).done()
             for families in {item.families for item in long}
         }
         planned: dict[str, _InSegments] = {}
-        outcomes = (
-            result for unit in run([step], [[item] for item in long]) for result in unit.results
-        )
-        for item, plan in outcomes:
+        for unit in self._runner(len(long))([step], [[item] for item in long]):
+            ((item, plan),) = unit.results
             if isinstance(plan, WholeReason):
                 self.counts.whole[str(plan)] += 1
                 continue
@@ -229,21 +217,18 @@ class Analyzing:
         alike: dict[frozenset[str], list[SourceItem]] = {}
         for item in sorted(items, key=lambda item: (-item.source.weight, item.uri)):
             alike.setdefault(item.families, []).append(item)
+        # Enough units to keep all workers busy, few enough to make few objects.
+        per_worker = len(items) // (4 * self._engine.n_workers(max(1, len(items))))
         return [
             list(group)
             for ordered in alike.values()
             for group in pack(
                 ordered,
-                max_items=self._sources_per_unit(len(items)),
+                max_items=max(1, min(ANALYZE_UNIT_SOURCES, per_worker)),
                 weight=lambda item: item.source.weight,
                 max_weight=ANALYZE_UNIT_FRAMES,
             )
         ]
-
-    def _sources_per_unit(self, n_sources: int) -> int:
-        """Enough units to keep all workers busy, few enough to make few objects."""
-        per_worker = n_sources // (4 * self._engine.n_workers(max(1, n_sources)))
-        return max(1, min(ANALYZE_UNIT_SOURCES, per_worker))
 
     def _measure(
         self, units: Sequence[Sequence[AnalyzeItem]], in_segments: Mapping[str, _InSegments]
@@ -259,10 +244,8 @@ class Analyzing:
         if self._config.device == "auto" and devices == ["cpu"] and engine.n_gpus() >= 1:
             n_items = sum(map(len, units))
             engine.count_cpu_instead("analyze", "PyNvVideoCodec is not installed", n_items)
-        chains = [
-            [self._measure_step(device, families, 1 if small else len(units)), self._then]
-            for device in devices
-        ]
+        n_units = 1 if small else len(units)
+        chains = [[self._measure_step(one, families, n_units), self._then] for one in devices]
         results = engine.run(
             chains[0],
             units,
@@ -305,11 +288,13 @@ class Analyzing:
 
     def _run_stored(self, stored: Mapping[int, Sequence[StoredTrack]]) -> None:
         units = [UnitResult(results=AnalyzedUnit(tracks=tuple(t))) for t in stored.values()]
-        run = self._engine.run_here if len(units) <= INLINE_UNITS else self._engine.run
-        for result in run([self._then], units):
-            if run == self._engine.run:
+        for result in self._runner(len(units))([self._then], units):
+            if len(units) > INLINE_UNITS:
                 self.cpu_s.update(result.cpu_s)
             self._take(result.results)
+
+    def _runner(self, n_units: int) -> Callable[..., Iterator[UnitResult[Any]]]:
+        return self._engine.run_here if n_units <= INLINE_UNITS else self._engine.run
 
     def _join(self, in_segments: Mapping[str, _InSegments]) -> None:
         items = [known.joined() for known in in_segments.values()]
@@ -323,8 +308,7 @@ class Analyzing:
             },
             resources=Resources(cpus=0.5),
         )
-        run = self._engine.run_here if len(units) <= INLINE_UNITS else self._engine.run
-        for result in run([step, self._then], units):
+        for result in self._runner(len(units))([step, self._then], units):
             self.counts.n_joined += not isinstance(result.results, AnalyzedUnit)
             self._note(result.results, in_segments)
 
@@ -334,13 +318,11 @@ class Analyzing:
             self._take(result)
             return
         for done in result.segments:
-            self._note_segment(done, in_segments[done.source.uri])
-
-    def _note_segment(self, done: SegmentDone, known: _InSegments) -> None:
-        known.failed = known.failed or done.whole
-        known.hashes = known.hashes or done.hashes
-        if done.part is not None and done.key is not None:
-            known.parts[done.key] = done.part
+            known = in_segments[done.source.uri]
+            known.failed = known.failed or done.whole
+            known.hashes = known.hashes or done.hashes
+            if done.part is not None and done.key is not None:
+                known.parts[done.key] = done.part
 
 
 def _planned(items: Sequence[SourceItem], plans: Sequence[Plan]) -> list[tuple[SourceItem, Plan]]:

@@ -5,7 +5,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from av.container import InputContainer
@@ -23,7 +23,7 @@ from curator.models.shot_pictures import needs_smoothing
 from curator.models.transnet import HEIGHT, WIDTH
 from curator.records.sources import Note
 from curator.records.tracks import Track
-from curator.stages.analyze.config import AnalyzeConfig, look_every
+from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.measurer import AnyFrame, Instruments, Measurer
 from curator.storage import ContentHashes, HashingReader
 
@@ -41,14 +41,7 @@ AROUND_CELLS = 60 * CELLS_PER_S
 class Measuring:
     """One decode of a source, or of a segment of it, and what is measured on the way.
 
-    Args:
-        container: Opened for reading.
-        uri: Name for messages.
-        instruments: Of this worker.
-        config: Settings.
-        families: What is measured; None for all that the instruments can.
-        threads: Threads of the decoder; with more than one the network runs beside it.
-        segment: What of the source is decoded; None for all of it.
+    The arguments are those of `analyze_source` and `analyze_segment`.
     """
 
     def __init__(
@@ -65,15 +58,10 @@ class Measuring:
         self.stream = video_stream(container, uri)
         self._families = instruments.families(audio=config.audio) if families is None else families
         self._smooths_all = needs_smoothing(self.stream)
-        self._audio = (
-            level_meter(
-                container,
-                self.stream,
-                begins_within=segment is not None and segment.number > 0,
-            )
-            if "audio" in self._families
-            else None
-        )
+        self._audio = None
+        if "audio" in self._families:
+            begins_within = segment is not None and segment.number > 0
+            self._audio = level_meter(container, self.stream, begins_within=begins_within)
         self.frames = self._reader(container, uri, instruments.nvdec, config, threads)
         self.header = HeaderClaims(
             n_frames=self.stream.frames or None,
@@ -94,17 +82,14 @@ class Measuring:
         config: AnalyzeConfig,
         threads: int,
     ) -> FrameReader | NvdecReader:
-        limits = {"max_pixels": config.max_pixels, "max_frames": config.max_frames}
+        own: dict[str, Any] = {
+            "max_pixels": config.max_pixels,
+            "max_frames": config.max_frames,
+            "audio": self._audio,
+        }
         if nvdec is not None:
-            return NvdecReader(
-                container,
-                self.stream,
-                uri,
-                nvdec=nvdec,
-                tiny_px=(WIDTH, HEIGHT),
-                audio=self._audio,
-                **limits,
-            )
+            tiny_px = (WIDTH, HEIGHT)
+            return NvdecReader(container, self.stream, uri, nvdec=nvdec, tiny_px=tiny_px, **own)
         return FrameReader(
             container,
             self.stream,
@@ -112,8 +97,7 @@ class Measuring:
             threads=threads,
             smooths_all=self._smooths_all,
             with_quantizer="pictures" in self._families,
-            audio=self._audio,
-            **limits,
+            **own,
         )
 
     @contextmanager
@@ -138,16 +122,12 @@ class Measuring:
             self.measurer = Measurer(
                 self._instruments,
                 self._families,
+                self._config,
                 time_base=self.frames.time_base,
                 pixel_aspect=self._pixel_aspect,
-                samples_per_s=self._config.samples_per_s,
-                pair_s=self._config.motion_pair_s,
-                thumbnail_every=self._config.thumbnail_every,
-                look_every=look_every(self._config),
                 smooths_all=self._smooths_all,
                 anchor_pts=self._segment.anchor_pts if self._segment is not None else None,
                 in_background=self._in_background,
-                clip_every_s=self._config.clip_every_s,
             )
         self.measurer.add(frame, report)
 
@@ -158,8 +138,7 @@ class Measuring:
         own = self.measurer.cpu_seconds()
         if self._audio is not None:
             own["audio"] = self._audio.cpu_s
-        for name, seconds in own.items():
-            spent[name] = spent.get(name, 0.0) + seconds
+        spent.update({name: spent.get(name, 0.0) + seconds for name, seconds in own.items()})
 
     def track(self, source_id: str, hashes: ContentHashes) -> Track:
         """The track of what was taken; its notes say nothing of the header's claims."""
@@ -214,15 +193,14 @@ class HeaderClaims:
         """The notes of a track, with those on promises that were not kept."""
         n_frames, duration_s = self.n_frames, self.duration_s
         notes = list(track.notes)
-        promised = n_frames is not None and track.n_frames < FEWER * n_frames
-        promised |= (
-            n_frames is None and duration_s is not None and track.duration_s < FEWER * duration_s
-        )
-        if promised and Note.TRUNCATED not in notes:
+        if n_frames is not None:
+            is_short = track.n_frames < FEWER * n_frames
+        else:
+            is_short = duration_s is not None and track.duration_s < FEWER * duration_s
+        if is_short and Note.TRUNCATED not in notes:
             notes.insert(0, Note.TRUNCATED)
-        if duration_s is not None and abs(duration_s - track.duration_s) > max(
-            0.5, 0.02 * duration_s
-        ):
+        limit_s = max(0.5, 0.02 * (duration_s or 0.0))
+        if duration_s is not None and abs(duration_s - track.duration_s) > limit_s:
             notes.append(Note.DURATION_DIFFERS)
         if n_frames is not None and n_frames != track.n_frames:
             notes.append(Note.FRAME_COUNT_DIFFERS)
@@ -249,32 +227,44 @@ def analyze_source(
         uri: Name for messages.
         source_id: Its id.
         n_bytes: Its size.
-        instruments: Of this worker.
+        instruments: Those of this worker.
         config: Settings.
         decoder_threads: Threads of the decoder; with more than one the network runs beside it.
             Changes no result, because a source that turns out damaged is decoded again with one.
         families: What is measured; None for all that the instruments can.
         spent: Takes the CPU-seconds of the measurements, by name.
 
-    Returns:
-        The track.
-
     Raises:
         SourceError: With the code under which the source fails.
     """
 
-    def measured(instruments: Instruments) -> Track:
-        return _analyzed(
-            reader,
-            uri,
-            source_id=source_id,
-            n_bytes=n_bytes,
-            instruments=instruments,
-            config=config,
-            families=families,
-            threads=decoder_threads,
-            spent=spent,
-        )
+    def measured(instruments: Instruments, threads: int = decoder_threads) -> Track:
+        # The reader is the caller's, who may decode from it again.
+        hashing = HashingReader(reader, closes=False)
+        with open_container(hashing, uri, n_bytes=n_bytes) as container:
+            measuring = Measuring(
+                container, uri, instruments, config, families=families, threads=threads
+            )
+            report = measuring.frames.report
+            with measuring.decoding() as frames:
+                for frame in frames:
+                    measuring.take(frame)
+                    if threads > 1 and report.is_damaged:
+                        break
+        if threads > 1 and report.is_damaged:
+            measuring.account(spent)
+            return measured(instruments, threads=1)
+        if measuring.measurer is None:
+            promised = measuring.header.n_frames
+            raise DecodeError(
+                ErrorCode.NO_FRAMES,
+                f"{uri}: no frame decodes ({report.n_errors} of its packets are damaged, "
+                f"{promised if promised is not None else 'an unknown number'} were promised); "
+                "fetch the file again or leave it out",
+            )
+        track = measuring.track(source_id, hashing.finish())
+        measuring.account(spent)
+        return replace(track, notes=measuring.header.notes(track))
 
     return with_cpu_to_fall_back_on(instruments, measured)
 
@@ -286,10 +276,6 @@ def with_cpu_to_fall_back_on(
 
     Pixels that the engine gave before it turned out so are decoded twice: they are not the CPU's.
     What a decoder refused that had decoded another source before is given to a new one first.
-
-    Args:
-        instruments: Of this worker.
-        measured: Decodes from the start and measures with some instruments.
     """
     try:
         return measured(instruments)
@@ -305,61 +291,6 @@ def with_cpu_to_fall_back_on(
             return track
     track = measured(replace(instruments, nvdec=None))
     return replace(track, notes=(*track.notes, Note(f"not_on_gpu_{refused.refusal}")))
-
-
-def _analyzed(
-    reader: BinaryIO,
-    uri: str,
-    *,
-    source_id: str,
-    n_bytes: int,
-    instruments: Instruments,
-    config: AnalyzeConfig,
-    families: Set[str] | None,
-    threads: int,
-    spent: dict[str, float] | None,
-) -> Track:
-    # The reader is the caller's, who may decode from it again.
-    hashing = HashingReader(reader, closes=False)
-    with open_container(hashing, uri, n_bytes=n_bytes) as container:
-        measuring = Measuring(
-            container,
-            uri,
-            instruments,
-            config,
-            families=families,
-            threads=threads,
-        )
-        with measuring.decoding() as frames:
-            for frame in frames:
-                measuring.take(frame)
-                if threads > 1 and measuring.frames.report.is_damaged:
-                    break
-        report = measuring.frames.report
-    if threads > 1 and report.is_damaged:
-        measuring.account(spent)
-        return _analyzed(
-            reader,
-            uri,
-            source_id=source_id,
-            n_bytes=n_bytes,
-            instruments=instruments,
-            config=config,
-            families=families,
-            threads=1,
-            spent=spent,
-        )
-    if measuring.measurer is None:
-        promised = measuring.header.n_frames
-        raise DecodeError(
-            ErrorCode.NO_FRAMES,
-            f"{uri}: no frame decodes ({report.n_errors} of its packets are damaged, "
-            f"{promised if promised is not None else 'an unknown number'} were promised); fetch "
-            "the file again or leave it out",
-        )
-    track = measuring.track(source_id, hashing.finish())
-    measuring.account(spent)
-    return replace(track, notes=measuring.header.notes(track))
 
 
 def _fitting(frame: AnyFrame) -> int:

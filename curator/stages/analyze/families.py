@@ -29,7 +29,6 @@ class Family:
     """What one measure makes.
 
     Attributes:
-        name: Its name.
         version: Raised when the same frames and settings would give other values.
         columns: Its columns in `track_table`.
         keys: Keys of `AnalyzeConfig` that it depends on.
@@ -48,13 +47,8 @@ class Family:
         stamp = fingerprint(
             "analyze", self.name, self.version, DECODE_VERSION, settings, self.models
         )
-        is_of_user = self.name.startswith(_MEASURE)
-        return StoredFamily(
-            name=self.name,
-            folder="measures" if is_of_user else self.name,
-            stamp=stamp,
-            columns=self.columns,
-        )
+        folder = "measures" if self.name.startswith(_MEASURE) else self.name
+        return StoredFamily(name=self.name, folder=folder, stamp=stamp, columns=self.columns)
 
 
 SIGNALS_OF = {
@@ -94,12 +88,7 @@ BUILT_IN = (
         keys=(*_GRID, "thumbnail_every"),
         models=(PERCEPTUAL_MODEL, DIM),
     ),
-    Family(
-        name="motion",
-        version=1,
-        columns=SIGNALS_OF["motion"],
-        keys=(*_GRID, "flow"),
-    ),
+    Family(name="motion", version=1, columns=SIGNALS_OF["motion"], keys=(*_GRID, "flow")),
     Family(
         name="overlays",
         version=1,
@@ -116,23 +105,14 @@ BUILT_IN = (
         keys=(*_GRID, "text_every_s", "flow"),
         models=(TEXT_MODEL,),
     ),
-    Family(
-        name="audio",
-        version=1,
-        columns=("audio_notes", "audio_rms_first", "audio_rms_db"),
-    ),
+    Family(name="audio", version=1, columns=("audio_notes", "audio_rms_first", "audio_rms_db")),
 )  # fmt: skip
 """Those that are measured unless the recipe leaves them out, but for CLIP and users' measures."""
 _CLIP = ("clip_frame", "clip_embedding")
 
 
 def families_of(config: AnalyzeConfig, clip_stamp: str | None = None) -> tuple[StoredFamily, ...]:
-    """The families that a recipe needs; `frames` is the first.
-
-    Args:
-        config: Settings.
-        clip_stamp: Fingerprint of the CLIP model's weights; None without one.
-    """
+    """The families that a recipe needs, `frames` first; `clip_stamp` is that of CLIP's weights."""
     left_out = {name for name in ("text", "audio") if not getattr(config, name)}
     families = [family for family in BUILT_IN if family.name not in left_out]
     if config.clip is not None:
@@ -140,7 +120,17 @@ def families_of(config: AnalyzeConfig, clip_stamp: str | None = None) -> tuple[S
         families.append(
             Family(name="clip", version=1, columns=_CLIP, keys=keys, models=(clip_stamp,))
         )
-    families += [_of_user(measure) for measure in registered_measures() if measure.signals]
+    families += [
+        Family(
+            name=measure_family(measure),
+            version=measure.version,
+            columns=tuple(measure.signals),
+            keys=_GRID,
+            models=(measure.fingerprint(),),
+        )
+        for measure in registered_measures()
+        if measure.signals
+    ]
     return tuple(family.stored(config) for family in families)
 
 
@@ -152,13 +142,3 @@ def tracks_fingerprint(families: Sequence[StoredFamily]) -> str:
 def measure_family(measure: Measure) -> str:
     """Name of the family of a user's measure."""
     return f"{_MEASURE}{measure.fingerprint()}"
-
-
-def _of_user(measure: Measure) -> Family:
-    return Family(
-        name=measure_family(measure),
-        version=measure.version,
-        columns=tuple(measure.signals),
-        keys=_GRID,
-        models=(measure.fingerprint(),),
-    )

@@ -29,13 +29,7 @@ def instruments_of(
     clip: ModelEntry | None,
     models: ModelStore | None,
 ) -> Instruments:
-    """Loads the networks, on the GPU if that is where sources are analyzed.
-
-    Args:
-        config: Settings; `device` is cpu or gpu, as the driver found out.
-        families: What may have to be measured: no others' networks are loaded.
-        clip: CLIP model; None for none.
-        models: Where its weights are.
+    """Loads the networks of some families, on the GPU if that is where sources are analyzed.
 
     Raises:
         CuratorError: A package, a driver or weights are missing.
@@ -54,26 +48,26 @@ def instruments_of(
     if "shots" in families:
         network = ShotNetwork(precision=config.shot_precision, device=device)
     detector = TextDetector(torch_device=device if on_gpu else None) if "text" in families else None
-    measures = {measure_family(measure): measure for measure in registered_measures()}
-    measures = {name: measure for name, measure in measures.items() if name in families}
+    measures = {
+        name: measure
+        for measure in registered_measures()
+        if (name := measure_family(measure)) in families
+    }
     for measure in measures.values():
         measure.setup()
+    flow: Flow | None = None
+    if config.flow == "hardware":
+        from curator.media.hardware_flow import HardwareFlow
+
+        flow = HardwareFlow()
     return Instruments(
         network=network,
         detector=detector,
         clip=encoder,
         nvdec=Nvdec() if on_gpu else None,
-        flow=_flow(config),
+        flow=flow,
         measures=measures,
     )
-
-
-def _flow(config: AnalyzeConfig) -> Flow | None:
-    if config.flow == "dis":
-        return None
-    from curator.media.hardware_flow import HardwareFlow
-
-    return HardwareFlow()
 
 
 def keep_freed_memory() -> None:

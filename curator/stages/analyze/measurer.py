@@ -26,6 +26,7 @@ from curator.measures.noise import FULL_FRAME_NOISE, NATIVE_NOISE, full_frame_no
 from curator.measures.sample_signals import picture_signals
 from curator.measures.stillness import change_signals
 from curator.media.decode import DecodedFrame, DecodeReport, DeviceFrame, upright_size
+from curator.media.device_frames import DevicePicture
 from curator.media.nvdec import Nvdec
 from curator.media.opencv import cv2
 from curator.media.scale import fit_inside
@@ -34,8 +35,9 @@ from curator.models.perceptual import DIM, describe
 from curator.models.shot_pictures import PICTURE_PX, tiny_luma
 from curator.models.text_detector import TextDetector
 from curator.models.transnet import ShotNetwork
+from curator.stages.analyze.config import AnalyzeConfig, look_every
 from curator.stages.analyze.families import SIGNALS_OF
-from curator.stages.analyze.frame_views import Sizes, Views, views_of
+from curator.stages.analyze.frame_views import DeviceViews, Sizes, Views
 from curator.stages.analyze.overlay_samples import Looks
 from curator.tables.track_items import FRAMES
 
@@ -65,10 +67,9 @@ class _Sample:
 class Instruments:
     """What a worker keeps to decode and measure with.
 
+    Networks are None where no family needs them.
+
     Attributes:
-        network: Shot network; None where no family needs it, like all others.
-        detector: Text detector.
-        clip: CLIP model.
         nvdec: Video engines of a GPU; None decodes on the CPU.
         flow: Dense flow; None makes one for each source.
         measures: Users' measures, by the names of their families.
@@ -87,11 +88,7 @@ class Instruments:
         return sum(one.n_halved for one in kept if one is not None)
 
     def families(self, *, audio: bool) -> frozenset[str]:
-        """All families that they can measure.
-
-        Args:
-            audio: Whether audio is one of them.
-        """
+        """All families that they can measure, with `audio` or without."""
         named = {"shots": self.network, "text": self.detector, "clip": self.clip}
         found = {name for name, instrument in named.items() if instrument is not None}
         always = {FRAMES, "pictures", "motion", "overlays", *self.measures}
@@ -99,12 +96,7 @@ class Instruments:
 
 
 class _Shown:
-    """A frame's pictures, each made when it is first asked for.
-
-    Args:
-        frame: The frame.
-        views: Of its source.
-    """
+    """A frame's pictures, each made when it is first asked for."""
 
     def __init__(self, frame: AnyFrame, views: Views) -> None:
         self._frame, self._views = frame.picture, views
@@ -131,36 +123,28 @@ class Measurer:
     """Collects the measurements of one source.
 
     Args:
-        instruments: Of this worker.
+        instruments: Those of this worker.
         families: Those that are measured; nothing is computed that none of them needs.
+        config: The grids of samples, thumbnails and looks.
         time_base: Seconds per tick of the source's timestamps.
         pixel_aspect: Width of a pixel by its height, after rotation.
-        samples_per_s: Samples per second of video.
-        pair_s: Distance from a sample to the frame its motion is measured to, in seconds.
-        thumbnail_every: One thumbnail for so many steps of the sampling grid.
-        look_every: One look for overlays for so many steps of the sampling grid.
         smooths_all: Whether the decoder smooths the blocks of all frames, or only of those that
             others refer to.
         anchor_pts: Where the sampling grid begins; None for the first frame that comes.
         in_background: Run the networks in threads of their own.
-        clip_every_s: Time between the samples that the CLIP model looks at.
     """
 
     def __init__(
         self,
         instruments: Instruments,
         families: Set[str],
+        config: AnalyzeConfig,
         *,
         time_base: Fraction,
         pixel_aspect: Fraction,
-        samples_per_s: float,
-        pair_s: float,
-        thumbnail_every: int,
-        look_every: int,
         smooths_all: bool,
-        anchor_pts: int | None = None,
-        in_background: bool = False,
-        clip_every_s: float = 1.0,
+        anchor_pts: int | None,
+        in_background: bool,
     ) -> None:
         self._families = families
         self._clip = self._shots = self.looks = None
@@ -172,18 +156,18 @@ class Measurer:
             self._shots = instruments.network.stream(in_background=in_background)
         if families & {"overlays", "text"}:
             self.looks = Looks(
-                every=look_every,
+                every=look_every(config),
                 with_overlays="overlays" in families,
                 detector=instruments.detector if "text" in families else None,
             )
         self._users = {n: one for n, one in instruments.measures.items() if n in families}
-        self._clip_ticks = max(1, round(clip_every_s / time_base))
+        self._clip_ticks = max(1, round(config.clip_every_s / time_base))
         self._clip_block: int | None = None
         self._pixel_aspect = pixel_aspect
-        self._sample_ticks = max(1, round(1 / samples_per_s / time_base))
-        self._pair_ticks = max(1, round(pair_s / time_base))
+        self._sample_ticks = max(1, round(1 / config.samples_per_s / time_base))
+        self._pair_ticks = max(1, round(config.motion_pair_s / time_base))
         self._tick_s = float(time_base)
-        self._thumbnail_every = thumbnail_every
+        self._thumbnail_every = config.thumbnail_every
         self._smooths_all = smooths_all
         self._flow = instruments.flow or DenseFlow()
         self._views: Views | None = None
@@ -200,12 +184,7 @@ class Measurer:
         self._thumbnails: list[tuple[int, bytes]] = []
 
     def add(self, frame: AnyFrame, report: DecodeReport) -> None:
-        """Measures the next frame.
-
-        Args:
-            frame: The frame.
-            report: The decoder's report, which knows the rotation.
-        """
+        """Measures the next frame; the decoder's report knows the rotation."""
         if self._views is None:
             self._views = self._prepare(frame, report)
         assert self._next_sample_pts is not None
@@ -238,11 +217,8 @@ class Measurer:
     def cpu_seconds(self) -> dict[str, float]:
         """CPU-seconds of scaling for the network, of the network, of overlays, and of all else."""
         overlay_s = self.looks.cpu_s if self.looks is not None else 0.0
-        spent = {
-            "scale": self._scale_s,
-            "measure": self._measure_s - overlay_s,
-            "overlay": overlay_s,
-        }
+        measure_s = self._measure_s - overlay_s
+        spent = {"scale": self._scale_s, "measure": measure_s, "overlay": overlay_s}
         if self._shots is not None:
             spent["shot_network"] = self._shots.cpu_s
         if self._clip is not None:
@@ -294,10 +270,8 @@ class Measurer:
         }
 
     def _prepare(self, frame: AnyFrame, report: DecodeReport) -> Views:
-        turn = report.rotation_deg
-        width, height = upright_size(
-            frame.picture.width, frame.picture.height, turn, self._pixel_aspect
-        )
+        turn, shown = report.rotation_deg, frame.picture
+        width, height = upright_size(shown.width, shown.height, turn, self._pixel_aspect)
         if self._anchor_pts is None:
             self._anchor_pts = frame.pts
         # A segment that begins within a block leaves it to the one before.
@@ -305,7 +279,9 @@ class Measurer:
         self._next_sample_pts = self._grid_after(frame.pts - 1)
         picture, small = (fit_inside(width, height, side) for side in (PICTURE_PX, SMALL_PX))
         sizes = Sizes(picture=picture, small=small, rotation_deg=turn)
-        return views_of(frame.picture, sizes, smooths_all=self._smooths_all)
+        if isinstance(shown, DevicePicture):
+            return DeviceViews(sizes)
+        return Views(sizes, smooths_all=self._smooths_all)
 
     def _grid_after(self, pts: int) -> int:
         """The first point of the sampling grid after a timestamp."""
@@ -386,7 +362,7 @@ class Measurer:
             sample.values[FULL_FRAME_NOISE] = full_frame_noise(before, after) if is_unclear else 0.0
             sample.values |= camera_signals(fit, seconds)
         if self.looks is not None and self.looks.wants_pair(sample.index):
-            self.looks.pair(sample.index, before, after, flow, seconds)
+            self.looks.pair(before, after, flow, seconds)
 
     def _take_native(self, sample: _Sample, frame: AnyFrame) -> None:
         """Measures what needs full-size pixels, on the sample or the first frame after it.
@@ -408,14 +384,11 @@ class Measurer:
 
 def _thumbnail(small: NDArray[np.uint8]) -> bytes:
     size = fit_inside(small.shape[1], small.shape[0], THUMBNAIL_PX)
-    bgr = cv2.cvtColor(_shrunk(small, size), cv2.COLOR_RGB2BGR)
+    shrunk = cv2.resize(small, size, interpolation=cv2.INTER_AREA)
+    bgr = cv2.cvtColor(shrunk, cv2.COLOR_RGB2BGR)
     _, jpeg = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, 70])
     return bytes(jpeg.tobytes())
 
 
 def _gray_of(rgb_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.asarray(cv2.cvtColor(rgb_HWC, cv2.COLOR_RGB2GRAY), np.uint8)
-
-
-def _shrunk(rgb_HWC: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    return np.asarray(cv2.resize(rgb_HWC, size, interpolation=cv2.INTER_AREA), np.uint8)

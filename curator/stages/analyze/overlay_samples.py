@@ -54,7 +54,7 @@ class Looks:
 
         Args:
             step: Step of the sampling grid.
-            index: The frame's.
+            index: Number of the frame.
             rgb_HWC: uint8 RGB, upright.
             gray_HW: Its luma.
         """
@@ -79,20 +79,14 @@ class Looks:
 
     def pair(
         self,
-        index: int,
         before_HW: NDArray[np.uint8],
         after_HW: NDArray[np.uint8],
         flow_HW2: NDArray[np.float32] | None,
         seconds: float,
     ) -> None:
-        """Takes the pair of pictures between which a sample's motion is measured.
+        """Takes the uint8 luma of a sample that `wants_pair`, and of the frame after it.
 
-        Args:
-            index: The sample's frame, for which `wants_pair`.
-            before_HW: uint8 luma of the sample.
-            after_HW: uint8 luma of the later frame.
-            flow_HW2: Dense flow between them; None if they are too small.
-            seconds: Time between them.
+        `flow_HW2` is the dense flow between them, None if they are too small.
         """
         begun_s = time.thread_time()
         look = self._looks[-1]

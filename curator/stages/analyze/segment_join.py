@@ -9,7 +9,7 @@ decoded must be the same ones: that proves that the seek went where the index sa
 
 from collections.abc import Sequence, Set
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -33,7 +33,14 @@ _LUMA_TOLERANCE = 1e-4
 """Mean luma of a frame moves by less when a GPU scales it beside others; on a CPU not at all."""
 
 _SIGNAL = "signals."
-_LOOKS = ("look_edges", "look_lines", "look_standing", "look_moved")
+_PLACED = {
+    "sample_frame": ("sample_pair_frame",),
+    "thumbnail_frame": (),
+    "look_frame": ("look_next_frame", "look_edges", "look_lines", "look_standing", "look_moved"),
+    "text_frame": ("text_line",),
+    "clip_frame": ("clip_embedding",),
+}
+"""Columns with a row per sample, thumbnail, look and the like, by that of its frame."""
 _FRAMES = ("frame_pts", "frame_bytes", "frame_flags", "shot_probability", "transition_probability",
            "boundary_probability", "inside_probability", "luma_mean", "luma_spread")  # fmt: skip
 
@@ -53,17 +60,8 @@ def analyze_segment(
 ) -> Track:
     """Decodes and measures one segment, with the frames that it shares with the next.
 
-    Args:
-        reader: The source, seekable; only what the segment needs is read.
-        uri: Name for messages.
-        segment: Which one.
-        source_id: The source's id.
-        n_bytes: The source's size.
-        instruments: Of this worker.
-        config: Settings.
-        decoder_threads: See `analyze_source`.
-        families: See `analyze_source`.
-        spent: See `analyze_source`.
+    Of `reader` only what the segment needs is read. The other arguments are those of
+    `analyze_source`.
 
     Returns:
         A track of the frames from `segment.start_pts` on, without hashes.
@@ -72,90 +70,54 @@ def analyze_segment(
         NotInSegmentsError: INDEX_LIES, NO_TIMESTAMPS or DAMAGED.
         SourceError: The source cannot be read.
     """
+    # In these seconds after a frame all that a sample on it needs has come: twice at most.
+    settled_s = 1 / config.samples_per_s + 2 * config.motion_pair_s
 
     def measured(instruments: Instruments) -> Track:
-        return _measured(
-            reader,
-            uri,
-            segment,
-            source_id=source_id,
-            n_bytes=n_bytes,
-            instruments=instruments,
-            config=config,
-            families=families,
-            threads=decoder_threads,
-            spent=spent,
-        )
+        if segment.end_byte is not None:
+            expect_end(reader, segment.end_byte)
+        with open_container(reader, uri, n_bytes=n_bytes) as container:
+            measuring = Measuring(
+                container,
+                uri,
+                instruments,
+                config,
+                families=families,
+                threads=decoder_threads,
+                segment=segment,
+            )
+            if segment.number > 0:
+                seek_to(container, measuring.stream, segment.start_pts)
+            n_shared = last_pts = 0
+            settled_ticks = settled_s / measuring.frames.time_base
+            report = measuring.frames.report
+            with measuring.decoding() as frames:
+                for frame in frames:
+                    if frame.index == 0 and frame.pts != segment.start_pts:
+                        raise NotInSegmentsError(WholeReason.INDEX_LIES)
+                    if report.is_damaged:
+                        break
+                    measuring.take(frame)
+                    n_shared += segment.end_pts is not None and frame.pts >= segment.end_pts
+                    if n_shared == CONTEXT:
+                        last_pts = frame.pts
+                    if n_shared >= OVERLAP and frame.pts > last_pts + settled_ticks:
+                        break
+            if report.is_damaged:
+                raise NotInSegmentsError(WholeReason.DAMAGED)
+            if report.n_repaired_pts:
+                raise NotInSegmentsError(WholeReason.NO_TIMESTAMPS)
+            if measuring.measurer is None:
+                raise NotInSegmentsError(WholeReason.INDEX_LIES)
+            track = measuring.track(source_id, NO_HASHES)
+            measuring.account(spent)
+            return track
 
     return with_cpu_to_fall_back_on(instruments, measured)
 
 
-def _measured(
-    reader: BinaryIO,
-    uri: str,
-    segment: Segment,
-    *,
-    source_id: str,
-    n_bytes: int,
-    instruments: Instruments,
-    config: AnalyzeConfig,
-    families: Set[str] | None,
-    threads: int,
-    spent: dict[str, float] | None,
-) -> Track:
-    if segment.end_byte is not None:
-        expect_end(reader, segment.end_byte)
-    with open_container(reader, uri, n_bytes=n_bytes) as container:
-        measuring = Measuring(
-            container,
-            uri,
-            instruments,
-            config,
-            families=families,
-            threads=threads,
-            segment=segment,
-        )
-        if segment.number > 0:
-            seek_to(container, measuring.stream, segment.start_pts)
-        n_shared = 0
-        last_pts: int | None = None
-        settled_ticks = settled_s(config) / measuring.frames.time_base
-        report = measuring.frames.report
-        with measuring.decoding() as frames:
-            for frame in frames:
-                if frame.index == 0 and frame.pts != segment.start_pts:
-                    raise NotInSegmentsError(WholeReason.INDEX_LIES)
-                if report.is_damaged:
-                    break
-                measuring.take(frame)
-                n_shared += segment.end_pts is not None and frame.pts >= segment.end_pts
-                if n_shared == CONTEXT:
-                    last_pts = frame.pts
-                if n_shared >= OVERLAP and frame.pts > (last_pts or 0) + settled_ticks:
-                    break
-        if report.is_damaged:
-            raise NotInSegmentsError(WholeReason.DAMAGED)
-        if report.n_repaired_pts:
-            raise NotInSegmentsError(WholeReason.NO_TIMESTAMPS)
-        if measuring.measurer is None:
-            raise NotInSegmentsError(WholeReason.INDEX_LIES)
-        track = measuring.track(source_id, NO_HASHES)
-        measuring.account(spent)
-        return track
-
-
-def settled_s(config: AnalyzeConfig) -> float:
-    """Seconds after a frame in which all that a sample on it needs has come: twice at most."""
-    return 1 / config.samples_per_s + 2 * config.motion_pair_s
-
-
 def join_segments(tracks: Sequence[Track], hashes: ContentHashes, header: HeaderClaims) -> Track:
-    """Joins the tracks of all segments of a source.
-
-    Args:
-        tracks: From `analyze_segment`, in order.
-        hashes: Of the whole source.
-        header: What its container promises.
+    """Joins the tracks of all segments of a source, in order.
 
     Returns:
         The track that `analyze_source` would give; probabilities within 0.0005.
@@ -163,9 +125,7 @@ def join_segments(tracks: Sequence[Track], hashes: ContentHashes, header: Header
     Raises:
         NotInSegmentsError: INDEX_LIES, if neighbours did not decode the same frames.
     """
-    begins = [0]
-    for left, right in pairwise(tracks):
-        begins.append(begins[-1] + _shared_from(left, right))
+    begins = list(accumulate((_shared_from(*pair) for pair in pairwise(tracks)), initial=0))
     n_frames = begins[-1] + tracks[-1].n_frames
     ends = [*(min(begin + CONTEXT, n_frames) for begin in begins[1:]), n_frames]
     owned = [(begins[0], ends[0]), *pairwise(ends)]
@@ -217,35 +177,21 @@ def _shared_from(left: Track, right: Track) -> int:
 def _piece(track: Track, begin: int, start: int, end: int) -> dict[str, NDArray[Any]]:
     """Columns of the frames [start, end) of the source, from a track whose first is `begin`."""
     frames = slice(start - begin, end - begin)
-    sample_frame = track.sample_frame + begin
-    samples = (sample_frame >= start) & (sample_frame < end)
-    thumbnail_frame = track.thumbnail_frame + begin
-    shown = (thumbnail_frame >= start) & (thumbnail_frame < end)
-    look_frame = track.look_frame + begin
-    looks = (look_frame >= start) & (look_frame < end)
-    next_frame = track.look_next_frame
-    text_frame = track.text_frame + begin
-    lines = (text_frame >= start) & (text_frame < end)
-    clip_frame = track.clip_frame + begin
-    seen = (clip_frame >= start) & (clip_frame < end)
     # What was not measured is empty, and stays so.
-    of_frames = {name: getattr(track, name)[frames] for name in _FRAMES}
-    descriptor = track.descriptor[samples] if len(track.descriptor) else track.descriptor
-    return {
-        **of_frames,
-        "clip_frame": clip_frame[seen],
-        "clip_embedding": track.clip_embedding[seen],
-        "look_frame": look_frame[looks],
-        "look_next_frame": np.where(next_frame < 0, -1, next_frame + begin)[looks],
-        **{name: getattr(track, name)[looks] for name in _LOOKS},
-        "text_frame": text_frame[lines],
-        "text_line": track.text_line[lines],
-        "descriptor": descriptor,
-        **{f"{_SIGNAL}{name}": values[samples] for name, values in track.signals.items()},
-        "sample_frame": sample_frame[samples],
-        "sample_pair_frame": (track.sample_pair_frame + begin)[samples],
-        "thumbnail_frame": thumbnail_frame[shown],
-    }
+    piece = {name: getattr(track, name)[frames] for name in _FRAMES}
+    for placed_by, others in _PLACED.items():
+        frame = getattr(track, placed_by) + begin
+        own = (frame >= start) & (frame < end)
+        piece |= {name: getattr(track, name)[own] for name in others}
+        piece[placed_by] = frame[own]
+        if placed_by == "sample_frame":
+            measured = {"descriptor": track.descriptor} if len(track.descriptor) else {}
+            measured |= {f"{_SIGNAL}{name}": values for name, values in track.signals.items()}
+            piece |= {name: values[own] for name, values in measured.items()}
+            piece["sample_pair_frame"] += begin
+    next_frame = piece["look_next_frame"]
+    piece["look_next_frame"] = np.where(next_frame < 0, -1, next_frame + begin)
+    return piece
 
 
 def _thumbnails(track: Track, begin: int, start: int, end: int) -> list[bytes]:

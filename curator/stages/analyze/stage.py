@@ -4,17 +4,12 @@ import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from curator.errors import ErrorCode, SourceError
 from curator.measures.measure_contract import registered_measures
 from curator.measures.score_list import use_measures
-from curator.media.source_segments import (
-    NotInSegmentsError,
-    Segment,
-    WholeReason,
-    plan_segments,
-)
+from curator.media.source_segments import NotInSegmentsError, Segment, WholeReason, plan_segments
 from curator.models.catalogue import ModelEntry
 from curator.models.weight_store import ModelStore
 from curator.records.sources import Failure, Note, SourceRef, decode_limit_s
@@ -31,8 +26,6 @@ from curator.tables.track_items import AnalyzeItem, HashItem, JoinItem, SegmentI
 
 Analyzed = Track | Failure | WholeReason | ContentHashes
 """What was measured, or why not; why a source must be analyzed whole; or its hashes."""
-
-
 Plan = list[Segment] | WholeReason
 """The segments of a long source, or why it has none."""
 SLOW_MEASURES = 10.0
@@ -45,7 +38,7 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
     """Decodes sources or segments of them, and measures families.
 
     Args:
-        config: Settings; where items are processed, `device` is cpu or gpu.
+        config: Where items are processed, `device` is cpu or gpu.
         families: What items may have to be measured.
         threads: Threads of the decoder.
         clip: CLIP model; None for none.
@@ -86,7 +79,7 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         memory = super().resources.memory_bytes
         if self._clip is not None and self._models is not None:
             memory += self._models.find(self._clip).stat().st_size
-        gpus = 1 / self.config.workers_per_gpu if self.config.device == "gpu" else 0.0
+        gpus = 1 / self.config.workers_per_gpu if self._is_on_gpu else 0.0
         return Resources(cpus=1, memory_bytes=memory, gpus=gpus)
 
     @property
@@ -160,33 +153,23 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
             stamp = self._models.fingerprint(self._clip)
         return tracks_fingerprint(families_of(self.config, stamp))
 
+    def _how(self, item: SourceItem | SegmentItem) -> dict[str, Any]:
+        return {
+            "source_id": str(item.source.source_id),
+            "n_bytes": item.source.n_bytes,
+            "instruments": self._instruments,
+            "config": self.config,
+            "decoder_threads": self.threads,
+            "families": item.families,
+            "spent": self.cpu_s,
+        }
+
     def _whole(self, item: SourceItem, reader: BinaryIO) -> Track:
-        return analyze_source(
-            reader,
-            item.uri,
-            source_id=str(item.source.source_id),
-            n_bytes=item.source.n_bytes,
-            instruments=self._instruments,
-            config=self.config,
-            decoder_threads=self.threads,
-            families=item.families,
-            spent=self.cpu_s,
-        )
+        return analyze_source(reader, item.uri, **self._how(item))
 
     def _segment(self, item: SegmentItem, reader: BinaryIO) -> Track | WholeReason:
         try:
-            return analyze_segment(
-                reader,
-                item.uri,
-                item.segment,
-                source_id=str(item.source.source_id),
-                n_bytes=item.source.n_bytes,
-                instruments=self._instruments,
-                config=self.config,
-                decoder_threads=self.threads,
-                families=item.families,
-                spent=self.cpu_s,
-            )
+            return analyze_segment(reader, item.uri, item.segment, **self._how(item))
         except NotInSegmentsError as error:
             return error.reason
         except SourceError:
@@ -214,15 +197,9 @@ class PlanStage(Stage[AnalyzeConfig, SourceItem, Plan]):
     boxed = True
     answers = (Segment, WholeReason)
 
-    @property
-    def resources(self) -> Resources:
-        """Half a core: reading an index is mostly waiting."""
-        return Resources(cpus=0.5)
-
-    @property
-    def limit_bytes(self) -> int:
-        """Memory for an index."""
-        return MAX_DECODE_BYTES
+    # Reading an index is mostly waiting.
+    resources = Resources(cpus=0.5)
+    limit_bytes = MAX_DECODE_BYTES
 
     def limit_s(self, unit: SourceItem) -> float:
         """CPU-seconds for an index."""
@@ -280,10 +257,8 @@ class JoinStage(Stage[AnalyzeConfig, JoinItem, Analyzed]):
     writes = ("tracks",)
     config_type = AnalyzeConfig
 
-    @property
-    def resources(self) -> Resources:
-        """Half a core: parts are waited for."""
-        return Resources(cpus=0.5)
+    # Parts are waited for.
+    resources = Resources(cpus=0.5)
 
     def process(self, unit: JoinItem) -> Track | WholeReason:
         """Joins a source."""

@@ -254,7 +254,7 @@ def test_nothing_is_computed_that_no_missing_family_needs(
     for name in ("tiny_luma", "fitted_flow", "picture_signals", "describe"):
         monkeypatch.setattr(f"curator.stages.analyze.measurer.{name}", None)
     for view in ("tiny", "small", "native_signals", "coding_signals"):
-        monkeypatch.setattr(f"curator.stages.analyze.frame_views.HostViews.{view}", None)
+        monkeypatch.setattr(f"curator.stages.analyze.frame_views.Views.{view}", None)
     monkeypatch.setattr("curator.stages.analyze.decode_source.level_meter", None)
     unit = place.measure(source, frozenset({"clip"}))
     assert set(unit.tracks[0].parts) == place.names
