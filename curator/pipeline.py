@@ -22,7 +22,7 @@ from curator.stages.analyze.stage import AnalyzeStage
 from curator.stages.caption.stage import CaptionStage
 from curator.stages.commit.config import CommitConfig
 from curator.stages.commit.stage import CommitStage
-from curator.stages.cut.pixel_stages import pixel_stamps
+from curator.stages.cut.span_frames import pixel_stamps
 from curator.stages.cut.stage import CutStage, CutStageConfig
 from curator.stages.dedup.stage import DedupStage
 from curator.stages.filter.judging import FilterNeeds

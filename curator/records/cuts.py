@@ -135,7 +135,9 @@ class CutClip(Coding, Length, Size):
     first: int
     end: int
     fps: Fraction
-    not_copied: NotCopied | None
+    copy_frames: int | None = None
+    crf: int | None = None
+    not_copied: NotCopied | None = None
     """Why it was encoded; None for a copy, and where the recipe asks for no copies."""
     looked: Looked | None = field(default=None, repr=False)
     """Frames that were taken on the way; None where none were asked for."""

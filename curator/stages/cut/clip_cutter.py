@@ -12,7 +12,6 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, BinaryIO, Self, TypeVar
 
@@ -48,8 +47,12 @@ from curator.records.cuts import CutClip, CutRequest, Looked, NotCopied
 from curator.stage import PixelStage
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.copy_check import check_copy, check_encoded, give_up_ticks, refuse_request
-from curator.stages.cut.pixel_stages import changed_pixels
-from curator.stages.cut.span_frames import WrongFramesError, at_constant_rate, exact_frames
+from curator.stages.cut.span_frames import (
+    WrongFramesError,
+    at_constant_rate,
+    changed_pixels,
+    exact_frames,
+)
 
 EARLIER_S = (0.0, 2.0, 10.0)
 """How long before a span seeks aim, one after the other, before the file is read from its start."""
@@ -59,14 +62,8 @@ MAX_COARSER = 10
 """Most that the guard against large clips adds to the CRF: a third of the size."""
 
 _Made = TypeVar("_Made")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pictures:
-    """Frames of a clip in their written form; `upright` knows their size."""
-
-    upright: Upright
-    frames: Iterator[av.video.frame.VideoFrame]
+_Pictures = tuple[Upright, Iterator[av.video.frame.VideoFrame]]
+"""What knows the size of a clip's frames, and the frames in their written form."""
 
 
 class ClipCutter:
@@ -132,17 +129,17 @@ class ClipCutter:
                 decode to them.
             SourceError: The source is no longer readable.
         """
-        not_copied: NotCopied | None = None
-        copy_frames: int | None = None
+        cannot: CannotCopyError | None = None
         if self._pixels:
-            not_copied = NotCopied.PIXELS_CHANGED
+            cannot = CannotCopyError(NotCopied.PIXELS_CHANGED)
         elif self._config.mode == "auto":
             try:
                 return self._copied(request, make_tap)
             except CannotCopyError as error:
-                not_copied, copy_frames = error.reason, error.n_frames
+                cannot = error
         clip = self._encoded(request, make_tap)
-        clip.not_copied, clip.copy_frames = not_copied, copy_frames
+        if cannot is not None:
+            clip.not_copied, clip.copy_frames = cannot.reason, cannot.n_frames
         start = request.frame_pts[0] * request.time_base
         try:
             clip.mp4, clip.audio = self._with_audio(clip.mp4, start, clip.n_frames, request.fps)
@@ -161,7 +158,7 @@ class ClipCutter:
 
         def see(pictures: _Pictures) -> Looked:
             tap = make_tap(target_n_frames(request), 0)
-            for picture in pictures.frames:
+            for picture in pictures[1]:
                 tap.see(picture)
             return tap.looked()
 
@@ -204,9 +201,6 @@ class ClipCutter:
             fps=request.fps,
             width=stream.width,
             height=stream.height,
-            not_copied=None,
-            copy_frames=None,
-            crf=None,
             audio=audio,
             looked=tap.looked() if tap is not None else None,
         )
@@ -270,14 +264,15 @@ class ClipCutter:
         """Encodes the clip, without its audio."""
 
         def encode(pictures: _Pictures) -> CutClip:
-            config, upright = self._config, pictures.upright
+            upright, frames = pictures
             tap = make_tap(target_n_frames(request), 0) if make_tap is not None else None
+            preset = self._config.preset
             mp4, n_frames = encode_mp4(
-                pictures.frames if tap is None else tap.passing(pictures.frames),
+                frames if tap is None else tap.passing(frames),
                 width=upright.width,
                 height=upright.height,
                 fps=request.fps,
-                settings=EncodeSettings(crf=crf, preset=config.preset, encoder=self._encoder),
+                settings=EncodeSettings(crf=crf, preset=preset, encoder=self._encoder),
             )
             return CutClip(
                 clip_id=request.clip_id,
@@ -289,8 +284,6 @@ class ClipCutter:
                 fps=request.fps,
                 width=upright.width,
                 height=upright.height,
-                not_copied=None,
-                copy_frames=None,
                 crf=crf,
                 audio="dropped",
                 looked=tap.looked() if tap is not None else None,
@@ -358,7 +351,7 @@ class ClipCutter:
         pictures = at_constant_rate(upright, first, exact, frame_plan(request))
         for stage in self._pixels:
             pictures = changed_pixels(stage, pictures, request.clip_id, request.fps)
-        return _Pictures(upright=upright, frames=pictures)
+        return upright, pictures
 
     def _verify(self, clip: CutClip, request: CutRequest) -> None:
         drawn = int(hashlib.sha256(request.clip_id.encode()).hexdigest()[:8], 16) / (1 << 32)

@@ -107,12 +107,14 @@ class CutKeeper:
         """Stores the results of a unit."""
         rows: list[dict[str, Any]] = []
         taken: list[TakenFrames] = []
+        outcomes: list[CutOutcome] = []
         for item, result in zip(unit, results, strict=True):
-            clip, written, wish = result.clip, result.written, item.clip.wish
+            # What names a clip is that of the unit, whatever a decoder answers.
+            clip_id, wish = item.clip.clip_id, item.clip.wish
+            outcomes.append(replace(result, clip_id=clip_id, clip=None))
+            clip, written = result.clip, result.written
             if clip is None or written is None:
                 continue
-            # What names a clip is that of the unit, whatever a decoder answers.
-            clip_id = item.clip.clip_id
             rows.append(asdict(written) | {"clip_id": clip_id, "mp4": clip.mp4})
             if clip.looked is not None and wish is not None:
                 taken.append(
@@ -123,10 +125,6 @@ class CutKeeper:
         if rows:
             table = rows_to_table(rows, CUT_SCHEMA)
             self._parts.write(table, table["clip_id"].to_pylist(), one_row_groups=True)
-        outcomes = [
-            replace(result, clip_id=item.clip.clip_id, clip=None)
-            for item, result in zip(unit, results, strict=True)
-        ]
         return CutUnit(outcomes=outcomes, frames=frames)
 
 

@@ -27,7 +27,7 @@ from curator.stage import PixelStage, Scope, Stage, StageConfig
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.output_form import formed
-from curator.stages.cut.pixel_stages import pixel_stamps
+from curator.stages.cut.span_frames import pixel_stamps
 from curator.storage import open_blocks, open_source
 
 
@@ -103,6 +103,7 @@ class SourceStage(Stage[CutStageConfig, CutItem, ResultT]):
 
     version = 4
     boxed = True
+    limit_bytes = MAX_CUT_BYTES
     scope = Scope.CLIP
     reads = ("clips", "tracks")
     by_content = frozenset({"clips", "tracks"})
@@ -140,11 +141,6 @@ class SourceStage(Stage[CutStageConfig, CutItem, ResultT]):
         if self._opened is not None:
             self._opened[1].close()
             self._opened = None
-
-    @property
-    def limit_bytes(self) -> int:
-        """Memory for a clip."""
-        return MAX_CUT_BYTES
 
     def files(self) -> tuple[str, ...]:
         """Those of the stages that change pixels."""

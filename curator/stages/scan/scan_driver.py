@@ -15,7 +15,6 @@ from time import monotonic
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curator.errors import ErrorCode
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitWorker
@@ -134,8 +133,12 @@ class Scanning:
         unlisted = [item for item in window if isinstance(item, UnlistedSource)]
         if unlisted:
             self._sources.add_failed(
-                _failed(item.uri, "list", item.code, item.message) for item in unlisted
-            )
+                {
+                    "uri": item.uri, "error_stage": "list", "error_code": str(item.code),
+                    "error_message": item.message,
+                }
+                for item in unlisted
+            )  # fmt: skip
         sources = [item for item in window if isinstance(item, ListedSource)]
         keys = [scan_key(source.uri, source.version) for source in sources]
         found = known.find(keys)
@@ -166,12 +169,8 @@ class Scanning:
         self, units: Iterable[list[SourceRef]], then: Callable[[], None], *, few: bool
     ) -> None:
         # A process for a few sources should not load Parquet; this one has it already.
-        keep = None if few else self._keep
-        step = Step(
-            make=UnitWorker,
-            settings={"stage": self._stage, "keep": keep},
-            resources=self._stage.resources,
-        )
+        settings = {"stage": self._stage, "keep": None if few else self._keep}
+        step = Step(make=UnitWorker, settings=settings, resources=self._stage.resources)
         if not few:
             for probes in self._engine.run([step], units):
                 self.cpu_s.update(probes.cpu_s)
@@ -183,9 +182,3 @@ class Scanning:
         for unit, probes in zip(listed, probed, strict=True):
             self.cpu_s.update(probes.cpu_s)
             self._sources.add_probes(self._keep(unit, probes.results))
-
-
-def _failed(uri: str, stage: str, code: ErrorCode, message: str) -> dict[str, str | int]:
-    return {
-        "uri": uri, "error_stage": stage, "error_code": str(code), "error_message": message,
-    }  # fmt: skip

@@ -20,21 +20,10 @@ from curator.errors import ErrorCode, SourceError, StorageError, UsageError
 from curator.storage.base import has_scheme
 from curator.storage.file_walk import Found, expand, find_objects, is_pattern, walk
 from curator.storage.metadata_columns import column_name
-from curator.storage.object_service import (
-    ADDRESSES,
-    Cause,
-    ObjectService,
-    service_of,
-    split_uri,
-)
+from curator.storage.object_service import ADDRESSES, Cause, ObjectService, service_of, split_uri
 from curator.storage.sidecar_files import Sidecar, SidecarProblem, read_sidecars
 from curator.storage.source_manifests import Row, absolute_path, is_manifest, manifest_rows
-from curator.storage.source_reader import (
-    file_version,
-    local_failure,
-    object_version,
-    stat_source,
-)
+from curator.storage.source_reader import file_version, local_failure, object_version, stat_source
 
 _SKIPPED = {
     "images, and what cameras put beside videos": "jpg jpeg png webp bmp tif tiff svg heic heif "
@@ -67,6 +56,7 @@ _Item = TypeVar("_Item")
 _Named = TypeVar("_Named", "Row", "Listed")
 Metadata = Mapping[str, Any]
 """What a manifest or a sidecar says of a source, by column; see `storage.metadata_columns`."""
+_NOTHING: Metadata = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +163,8 @@ def _looked_up(argument: str) -> _Part:
         info = os.stat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         if is_pattern(argument):
-            return _pattern_part(argument, path)
+            listed = _at_least_one(_pattern_files(path), argument, "matches no files")
+            return _Part(listed, may_repeat=True)
         what = "is a link to nothing" if os.path.islink(path) else "does not exist"
         raise UsageError(f"input {argument!r} {what} (looked for {path!r})") from error
     except (OSError, ValueError) as error:
@@ -203,12 +194,6 @@ def _readable_rows(manifest: str) -> Iterator[Row]:
         raise UsageError(f"manifest {error.message}") from error
 
 
-def _pattern_part(argument: str, pattern: str) -> _Part:
-    return _Part(
-        _at_least_one(_pattern_files(pattern), argument, "matches no files"), may_repeat=True
-    )
-
-
 def _pattern_files(pattern: str) -> Iterator[Listed]:
     for path in expand(pattern):
         try:
@@ -236,19 +221,17 @@ def _local(found: Found) -> Listed:
     return _checked_text(ListedSource(uri=found.path, bytes=found.info.st_size, version=version))
 
 
-def _describe(uri: str, metadata: Metadata | None = None) -> Listed:
+def _describe(uri: str, metadata: Metadata = _NOTHING) -> Listed:
     try:
         size, version = stat_source(uri)
     except SourceError as error:
         return _failed(uri, error, metadata)
-    return _checked_text(
-        ListedSource(uri=uri, bytes=size, version=version, metadata=metadata or {})
-    )
+    return _checked_text(ListedSource(uri=uri, bytes=size, version=version, metadata=metadata))
 
 
-def _failed(uri: str, error: SourceError, metadata: Metadata | None = None) -> Listed:
+def _failed(uri: str, error: SourceError, metadata: Metadata = _NOTHING) -> Listed:
     return _checked_text(
-        UnlistedSource(uri=uri, code=error.code, message=error.message, metadata=metadata or {})
+        UnlistedSource(uri=uri, code=error.code, message=error.message, metadata=metadata)
     )
 
 
@@ -364,15 +347,14 @@ def _without_repeats(
 
 
 def _limited(listed: Iterable[Listed], limit: int | None) -> Iterator[Listed]:
-    remaining = limit
-    if remaining == 0:
+    if limit == 0:
         return
+    n_listed = 0
     for item in listed:
         yield item
-        if remaining is not None and not isinstance(item, SkippedName):
-            remaining -= 1
-            if remaining == 0:
-                return
+        n_listed += not isinstance(item, SkippedName)
+        if n_listed == limit:
+            return
 
 
 def _with_sidecars(listed: Iterator[Listed]) -> Iterator[Listed]:

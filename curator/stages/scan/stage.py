@@ -25,20 +25,13 @@ class ScanStage(Stage[ScanConfig, SourceRef, dict[str, Any]]):
     results_ignore = frozenset({"sidecar_meta"})
     boxed = True
     memory_code = ErrorCode.TOO_LARGE_TO_PROBE
-
-    @property
-    def limit_bytes(self) -> int:
-        """Memory for a header."""
-        return MAX_PROBE_BYTES
+    limit_bytes = MAX_PROBE_BYTES
+    # Reading headers is mostly waiting.
+    resources = Resources(cpus=0.5)
 
     def limit_s(self, unit: SourceRef) -> float:
-        """Seconds for a header."""
+        """CPU-seconds for a header."""
         return MAX_PROBE_S
-
-    @property
-    def resources(self) -> Resources:
-        """Half a core: reading headers is mostly waiting."""
-        return Resources(cpus=0.5)
 
     def process(self, unit: SourceRef) -> dict[str, Any]:
         """Probes a source; returns a row of `SCAN_SCHEMA`."""
