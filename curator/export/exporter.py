@@ -26,29 +26,24 @@ if TYPE_CHECKING:
 
 
 class ExporterOptions(BaseModel):
-    """Options of a format. Each field is a flag of `curate export`, its description the help."""
+    """Options of a format. Each field is a flag of `curate export`, its docstring the help."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class LeastFrames(ExporterOptions):
     """Option of formats whose loaders take clips of any length."""
 
-    min_frames: int | None = Field(
-        None,
-        ge=1,
-        description="only clips of N frames or more (default: all); for cosmos one more than the "
-        "trainer's num_frames",
-    )
+    min_frames: int | None = Field(None, ge=1)
+    """only clips of N frames or more (default: all); for cosmos one more than the trainer's
+    num_frames"""
 
 
 class RelativePaths(ExporterOptions):
     """Option of formats that name files in a table."""
 
-    relative: bool = Field(
-        False,
-        description="name files relative to DEST (default: in full, as loaders open them)",
-    )
+    relative: bool = False
+    """name files relative to DEST (default: in full, as loaders open them)"""
 
 
 OptionsT = TypeVar("OptionsT", bound=ExporterOptions)
@@ -98,12 +93,9 @@ class Exporter(ABC, Generic[OptionsT, ResultT]):
         """Writes the clips of a shard, or returns data for `split`."""
 
     def split(self, job: "Job", split: str, results: Iterator[ResultT]) -> None:
-        """Writes the objects of one split.
+        """Writes the objects of one split, `train` or `val`.
 
-        Args:
-            job: The export.
-            split: `train` or `val`.
-            results: Of the split's shards, in order; produced during the writing.
+        `results` are those of the split's shards, in order; they are produced during the writing.
         """
 
     def finish(self, job: "Job") -> None:

@@ -44,18 +44,15 @@ Side = Annotated[int, Field(ge=1, le=8192)]
 class FramesOptions(ExporterOptions):
     """Options of the format."""
 
-    size: Annotated[tuple[Side, Side], BeforeValidator(_size)] = Field(
-        (256, 256),
-        description="WxH: size of the pictures in px, cut around the middle, sides of 1 to 8192 "
-        "(default: 256x256)",
-    )
-    pictures: Literal["npz", "webp"] = Field(
-        "npz", description="one array per clip, or a lossy file per frame (default: npz)"
-    )
-    max_frames: int | None = Field(
-        None, ge=1, description="only the first N of each clip (default: all)"
-    )
-    quality: int = Field(90, ge=1, le=100, description="of webp, 1 to 100 (default: 90)")
+    size: Annotated[tuple[Side, Side], BeforeValidator(_size)] = (256, 256)
+    """WxH: size of the pictures in px, cut around the middle, sides of 1 to 8192 (default:
+    256x256)"""
+    pictures: Literal["npz", "webp"] = "npz"
+    """one array per clip, or a lossy file per frame (default: npz)"""
+    max_frames: int | None = Field(None, ge=1)
+    """only the first N of each clip (default: all)"""
+    quality: int = Field(90, ge=1, le=100)
+    """of webp, 1 to 100 (default: 90)"""
 
 
 class FrameTars(Exporter[FramesOptions, None]):

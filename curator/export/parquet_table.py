@@ -7,7 +7,6 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import Field
 
 from curator.errors import StorageError
 from curator.export.clip_reader import Clip
@@ -34,7 +33,8 @@ VIDEO = pa.field("video", pa.binary())
 class ParquetOptions(ExporterOptions):
     """Options of the format."""
 
-    videos: bool = Field(False, description="put the MP4s into the tables")
+    videos: bool = False
+    """put the MP4s into the tables"""
 
 
 class ParquetTables(Exporter[ParquetOptions, None]):

@@ -30,9 +30,8 @@ Pairs = list[tuple[dict[str, Any], Candidate, Candidate]]
 class PreferencesOptions(RelativePaths):
     """Options of the format."""
 
-    min_margin: int = Field(
-        1, ge=1, le=4, description="least difference of a pair's scores, 1 to 4 (default: 1)"
-    )
+    min_margin: int = Field(1, ge=1, le=4)
+    """least difference of a pair's scores, 1 to 4 (default: 1)"""
 
 
 class Preferences(Exporter[PreferencesOptions, bytes]):
