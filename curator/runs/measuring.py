@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
-from curator.executor.unit_worker import UnitWorker
-from curator.executor.worker import Step
+from curator.executor.worker import Step, stage_step
 from curator.measures.clip_semantics import Semantics
 from curator.measures.score_list import measures_used
 from curator.pipeline import Graph
@@ -116,15 +115,8 @@ class Measuring:
     def _propose_step(self, analyzing: Analyzing) -> Step:
         stage = self._graph["propose"]
         stage.heads = self._semantics.heads()
-        return Step(
-            make=UnitWorker,
-            settings={
-                "stage": stage,
-                "load": analyzing.tracks.load,
-                "keep": KeepProposed(self._recipe.analyze.clip),
-            },
-            resources=stage.resources,
-        )
+        keep = KeepProposed(self._recipe.analyze.clip)
+        return stage_step(stage, load=analyzing.tracks.load, keep=keep)
 
 
 class Ahead:

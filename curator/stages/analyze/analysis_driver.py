@@ -15,14 +15,13 @@ from curator.executor.engine import Engine
 from curator.executor.host_resources import device_of
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
-from curator.executor.unit_worker import UnitResult, UnitWorker
-from curator.executor.worker import Step
+from curator.executor.unit_worker import UnitResult
+from curator.executor.worker import Step, stage_step
 from curator.media.nvdec_check import nvdec_refusal
 from curator.media.source_segments import WholeReason
 from curator.models.catalogue import ModelEntry
 from curator.models.weight_store import ModelStore
 from curator.records.sources import SourceRef
-from curator.stage import Resources
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.families import families_of, tracks_fingerprint
 from curator.stages.analyze.stage import AnalyzeStage, JoinStage, Plan, PlanStage
@@ -177,10 +176,7 @@ class Analyzing:
         long = [item for item in pending if (item.source.header_duration_s or 0.0) > limit_s]
         if not long:
             return {}
-        stage = PlanStage(self._config)
-        step = Step(
-            make=UnitWorker, settings={"stage": stage, "keep": _planned}, resources=stage.resources
-        )
+        step = stage_step(PlanStage(self._config), keep=_planned)
         done = {
             families: self.tracks.segments(families).done()
             for families in {item.families for item in long}
@@ -279,12 +275,7 @@ class Analyzing:
             measures=self._measures,
         )
         stage.threads = self._engine.threads(self._engine.n_workers(n_units, stage.resources))
-        return Step(
-            make=UnitWorker,
-            settings={"stage": stage, "keep": self.tracks.keep, "rest": "decode"},
-            resources=stage.resources,
-            keeps_state=True,
-        )
+        return stage_step(stage, keeps_state=True, keep=self.tracks.keep, rest="decode")
 
     def _run_stored(self, stored: Mapping[int, Sequence[StoredTrack]]) -> None:
         units = [UnitResult(results=AnalyzedUnit(tracks=tuple(t))) for t in stored.values()]
@@ -299,15 +290,8 @@ class Analyzing:
     def _join(self, in_segments: Mapping[str, _InSegments]) -> None:
         items = [known.joined() for known in in_segments.values()]
         units = [[item] for item in items if item is not None]
-        step = Step(
-            make=UnitWorker,
-            settings={
-                "stage": JoinStage(self._config),
-                "load": self.tracks.load_segments,
-                "keep": self.tracks.keep,
-            },
-            resources=Resources(cpus=0.5),
-        )
+        load, keep = self.tracks.load_segments, self.tracks.keep
+        step = stage_step(JoinStage(self._config), load=load, keep=keep)
         for result in self._runner(len(units))([step, self._then], units):
             self.counts.n_joined += not isinstance(result.results, AnalyzedUnit)
             self._note(result.results, in_segments)

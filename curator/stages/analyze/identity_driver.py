@@ -18,11 +18,9 @@ import pyarrow.compute as pc
 from curator.errors import StorageError
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
-from curator.executor.unit_worker import UnitWorker
-from curator.executor.worker import Step
+from curator.executor.worker import stage_step
 from curator.fingerprints import fingerprint
 from curator.records.sources import Failure, SourceRef
-from curator.stage import Resources
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.stage import HashStage
 from curator.storage import Store
@@ -217,11 +215,7 @@ class Identifying:
             HashItem(source=SourceRef(uri=row["uri"], n_bytes=row["bytes"], version=row["version"]))
             for row in rows
         ]
-        step = Step(
-            make=UnitWorker,
-            settings={"stage": HashStage(self._config)},
-            resources=Resources(cpus=0.5),
-        )
+        step = stage_step(HashStage(self._config))
         self._progress.stage("hash")
         here = sum(item.source.n_bytes for item in items) <= INLINE_BYTES
         run = self._engine.run_here if here else self._engine.run

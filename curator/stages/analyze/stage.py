@@ -235,6 +235,7 @@ class HashStage(Stage[AnalyzeConfig, HashItem, tuple[SourceRef, str | Failure]])
     reads = ("scan",)
     writes = ("hashes",)
     config_type = AnalyzeConfig
+    resources = Resources(cpus=0.5)
 
     def process(self, unit: HashItem) -> tuple[SourceRef, str]:
         """Reads a source whole."""

@@ -16,14 +16,12 @@ from curator.errors import CuratorError
 from curator.executor.engine import Engine
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
-from curator.executor.unit_worker import UnitWorker
-from curator.executor.worker import Step
+from curator.executor.worker import stage_step
 from curator.fingerprints import fingerprint
 from curator.media.frame_tap import FrameOrder, FrameWish, Moment, StoredFrames
 from curator.models.text_reader import READ_MODEL, Line, merged
 from curator.records.clips import Clip, Written
 from curator.records.sources import FULL_HD
-from curator.stage import Resources
 from curator.stages.caption.annotation_rows import (
     CaptionedSpan,
     annotations_tables,
@@ -382,21 +380,10 @@ class Captioning:
         most = max(1, min(WRITTEN_UNIT, len(clips) // (4 * engine.n_workers(len(clips))) or 1))
         units = list(pack(clips, max_items=most))
         workers = 1 if small else engine.n_workers(len(units))
-        stage = WrittenFramesStage(
-            self._config,
-            taker=self._taker,
-            threads=engine.threads(workers),
-        )
-        step = Step(
-            make=UnitWorker,
-            settings={
-                "stage": stage,
-                "load": ReadClips(self._store),
-                "keep": stage.store,
-            },
-            resources=Resources(cpus=1),
-            keeps_state=True,
-        )
+        threads = engine.threads(workers)
+        stage = WrittenFramesStage(self._config, taker=self._taker, threads=threads)
+        load = ReadClips(self._store)
+        step = stage_step(stage, keeps_state=True, load=load, keep=stage.store)
         for unit in engine.run([step], units, small=small):
             self.cpu_s.update(unit.cpu_s)
             self._take(unit.results, {})

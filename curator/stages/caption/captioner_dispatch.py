@@ -12,8 +12,8 @@ from functools import partial
 from curator.errors import CuratorError, UnreachableError, UsageError
 from curator.executor.engine import Engine
 from curator.executor.fleet import Fleet, Passing
-from curator.executor.unit_worker import UnitResult, UnitWorker
-from curator.executor.worker import Step
+from curator.executor.unit_worker import UnitResult
+from curator.executor.worker import Step, stage_step
 from curator.media.frame_tap import StoredFrames
 from curator.stage import Resources
 from curator.stages.caption.caption_parts import torch_refusal
@@ -94,8 +94,7 @@ class Dispatch(ABC):
             prompts={one.prompt: load_prompt(one.prompt) for one in self._config.models},
             workers=workers,
         )
-        settings = {"stage": stage}
-        return Step(make=UnitWorker, settings=settings, resources=resources, keeps_state=True)
+        return stage_step(stage, resources=resources, keeps_state=True)
 
     def _unit(self, windows: Sequence[Waiting], *, is_asked: bool = False) -> list[WindowUnit]:
         # A worker that read all replies would grow with the corpus.

@@ -17,8 +17,8 @@ from curator.errors import ErrorCode
 from curator.executor.engine import Engine
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
-from curator.executor.unit_worker import UnitResult, UnitWorker
-from curator.executor.worker import Step
+from curator.executor.unit_worker import UnitResult
+from curator.executor.worker import Step, stage_step
 from curator.media.frame_tap import FrameOrder, FrameTaker, StoredFrames, TakenFrames
 from curator.records.clips import Borders, Clip, Reason, Span, Written
 from curator.records.cuts import ClipForm, Crop
@@ -312,9 +312,7 @@ class Cutting:
         keep: Callable[..., Any] = CutKeeper(self._store, self.stamp, taker)
         if before and taker is not None:
             keep = partial(keep_frames, taker)
-        settings = {"stage": stage, "load": TrackLoader(self._store), "keep": keep}
-        resources = stage.resources
-        return Step(make=UnitWorker, settings=settings, resources=resources, keeps_state=True)
+        return stage_step(stage, keeps_state=True, load=TrackLoader(self._store), keep=keep)
 
     def has_written(self) -> bool:
         """Returns whether there are written clips of an earlier run."""

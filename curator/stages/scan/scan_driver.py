@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
-from curator.executor.unit_worker import UnitWorker
-from curator.executor.worker import Step
+from curator.executor.worker import stage_step
 from curator.records.sources import SourceRef
 from curator.stages.scan.probe_parts import SCAN_SCHEMA, ProbeParts, scan_key
 from curator.stages.scan.source_listing import Listed, ListedSource, SkippedName, UnlistedSource
@@ -169,8 +168,7 @@ class Scanning:
         self, units: Iterable[list[SourceRef]], then: Callable[[], None], *, few: bool
     ) -> None:
         # A process for a few sources should not load Parquet; this one has it already.
-        settings = {"stage": self._stage, "keep": None if few else self._keep}
-        step = Step(make=UnitWorker, settings=settings, resources=self._stage.resources)
+        step = stage_step(self._stage, keep=None if few else self._keep)
         if not few:
             for probes in self._engine.run([step], units):
                 self.cpu_s.update(probes.cpu_s)
