@@ -43,7 +43,8 @@ class CogVideo(Exporter[LeastFrames, Pairs]):
         folder, least = f"{shard.split}/videos", self.options.min_frames
         pairs = []
         for clip in job.videos(shard, folder, min_frames=least):
-            if line := _one_line(clip.text):
+            # Without line breaks of any kind: loaders split at all of them.
+            if line := " ".join(part for line in clip.text.splitlines() if (part := line.strip())):
                 job.place.put(f"{shard.split}/labels/{clip.key}.txt", f"{line}\n".encode())
                 pairs.append((f"videos/{clip.key}.mp4", line))
         job.exported.add(records=len(pairs))
@@ -58,8 +59,3 @@ class CogVideo(Exporter[LeastFrames, Pairs]):
             for pairs in results:
                 videos.write("".join(f"{path}\n" for path, _ in pairs).encode())
                 prompts.write("".join(f"{line}\n" for _, line in pairs).encode())
-
-
-def _one_line(text: str) -> str:
-    """Removes line breaks of any kind from a caption: loaders split at all of them."""
-    return " ".join(part for line in text.splitlines() if (part := line.strip()))

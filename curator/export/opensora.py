@@ -80,15 +80,11 @@ class OpenSora(Exporter[OpenSoraOptions, Rows]):
         ):
             lines.write(_csv([SCHEMA.names]))
             for rows in results:
-                lines.write(
-                    _csv((row | {"text": _kept_text(row["text"])}).values() for row in rows)
-                )
                 writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
-
-
-def _kept_text(text: str) -> str:
-    """Appends a space to a caption that pandas would read as missing."""
-    return f"{text} " if text in PANDAS_NULLS else text
+                for row in rows:
+                    if row["text"] in PANDAS_NULLS:
+                        row["text"] += " "
+                lines.write(_csv(row.values() for row in rows))
 
 
 def _csv(rows: Any) -> bytes:  # noqa: ANN401 - an iterable of iterables

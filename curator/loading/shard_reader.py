@@ -89,7 +89,12 @@ def read_buckets(
     for root in (inner, out):
         store = open_store(root)
         if snapshot is not None:
-            buckets = _from_manifest(_indexes_of(open_store(out), snapshot), split)
+            from curator.tables.snapshot_store import INDEXES, read_snapshot
+
+            of_out = open_store(out)
+            names = read_snapshot(of_out, snapshot)[INDEXES]
+            indexes = _Indexes(store=of_out, manifest=names["manifest"], table=names["dataset"])
+            buckets = _from_manifest(indexes, split)
             break
         if store.exists(MANIFEST):
             buckets = _from_manifest(_newest_indexes(store), split)
@@ -123,14 +128,6 @@ class _Indexes:
     store: Store
     manifest: str
     table: str = TABLE
-
-
-def _indexes_of(root: Store, snapshot: int) -> _Indexes:
-    """Returns the indexes of a snapshot; `root` is OUT."""
-    from curator.tables.snapshot_store import INDEXES, read_snapshot
-
-    names = read_snapshot(root, snapshot)[INDEXES]
-    return _Indexes(store=root, manifest=names["manifest"], table=names["dataset"])
 
 
 def _newest_indexes(store: Store) -> _Indexes:
@@ -209,8 +206,11 @@ def _bucket(shards: Sequence[Shard], least: tuple[int, int, int]) -> LoadedBucke
 
 def _from_tars(store: Store, names: Sequence[str], split: str) -> dict[str, LoadedBucket]:
     """Reads all headers and JSON; tars whose name has no split count as `train`."""
-    other = next(name for name in SPLITS if name != split)
-    wanted = [name for name in names if _split_of(name) == split]
+    (other,) = (name for name in SPLITS if name != split)
+    is_val = [name.rpartition("/")[2].startswith("val-") for name in names]
+    wanted = [
+        name for name, of_val in zip(names, is_val, strict=True) if of_val == (split == "val")
+    ]
     logger.warning(
         "%s has no %s: the headers of %d tars are read (%d are of %r)",
         store.uri, MANIFEST, len(wanted), len(names) - len(wanted), other,
@@ -224,11 +224,6 @@ def _from_tars(store: Store, names: Sequence[str], split: str) -> dict[str, Load
         shards.setdefault(bucket, []).append(shard)
         least[bucket] = tuple(map(min, least.get(bucket, smallest), smallest))  # type: ignore[assignment]
     return {bucket: _bucket(rows, least[bucket]) for bucket, rows in shards.items()}
-
-
-def _split_of(name: str) -> str:
-    base = name.rpartition("/")[2]
-    return next((split for split in SPLITS if base.startswith(f"{split}-")), "train")
 
 
 def _scanned(store: Store, name: str) -> tuple[tuple[int, ...], tuple[int, int, int]]:

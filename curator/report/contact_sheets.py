@@ -118,7 +118,7 @@ class Browsing:
         orders: list[tuple[str, str, str, Callable[[ClipRow], Any]]] = [
             ("m", "nearest to a bound first", "", nearness.margin),
             ("s", "shortest first", "longest first", clip_s),
-            ("u", "by source and time", "", _place),
+            ("u", "by source and time", "", lambda c: (c.source_uri or "", c.start_s or 0.0)),
         ]
         for number, name in enumerate(nearness.scores):
             up, down = f"{name}, lowest first", f"{name}, highest first"
@@ -144,7 +144,3 @@ class Browsing:
         """CSS properties of a clip's card."""
         ranks = self._ranks.get(clip.clip_id, {})
         return ";".join(f"--{key}:{rank}" for key, rank in ranks.items())
-
-
-def _place(clip: ClipRow) -> tuple[str, float]:
-    return str(clip.source_uri or ""), float(clip.start_s or 0.0)

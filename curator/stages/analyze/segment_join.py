@@ -140,6 +140,9 @@ def join_segments(tracks: Sequence[Track], hashes: ContentHashes, header: Header
     signals = {name.removeprefix(_SIGNAL): columns.pop(name) for name in names}
     first, last = tracks[0], tracks[-1]
     audio_rms_first, audio_rms_db, is_proved = _audio_levels(tracks)
+    found = {note for track in tracks for note in track.notes}
+    if not is_proved:
+        found.add(Note.AUDIO_UNPROVEN)
     joined = replace(
         first,
         sha256=hashes.sha256,
@@ -147,7 +150,7 @@ def join_segments(tracks: Sequence[Track], hashes: ContentHashes, header: Header
         end_pts=last.end_pts,
         is_interlaced=any(track.is_interlaced for track in tracks),
         is_hdr=any(track.is_hdr for track in tracks),
-        notes=_notes(tracks, *(() if is_proved else (Note.AUDIO_UNPROVEN,))),
+        notes=tuple(note for note in Note if note in found),
         audio_rms_first=audio_rms_first,
         audio_rms_db=audio_rms_db,
         thumbnails=tuple(t for track, begin, span in zip(tracks, begins, owned, strict=True)
@@ -207,8 +210,3 @@ def _audio_levels(tracks: Sequence[Track]) -> tuple[int, Levels, bool]:
     start = first_cell(int(tracks[0].frame_pts[0]) * time_base)
     end = end_cell(tracks[-1].end_pts * time_base)
     return (*within(first, levels, start, end), is_proved)
-
-
-def _notes(tracks: Sequence[Track], *more: Note) -> tuple[Note, ...]:
-    found = {note for track in tracks for note in track.notes} | set(more)
-    return tuple(note for note in Note if note in found)

@@ -121,7 +121,8 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
             source = unit.source
             match unit:
                 case SourceItem():
-                    return read_proven(source.uri, source.version, partial(self._whole, unit))
+                    whole = partial(analyze_source, uri=source.uri, **self._how(unit))
+                    return read_proven(source.uri, source.version, whole)
                 case SegmentItem():
                     with open_source(source.uri, expected_version=source.version) as reader:
                         return self._segment(unit, reader)
@@ -163,9 +164,6 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
             "families": item.families,
             "spent": self.cpu_s,
         }
-
-    def _whole(self, item: SourceItem, reader: BinaryIO) -> Track:
-        return analyze_source(reader, item.uri, **self._how(item))
 
     def _segment(self, item: SegmentItem, reader: BinaryIO) -> Track | WholeReason:
         try:

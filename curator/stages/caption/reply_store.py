@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -166,7 +167,8 @@ class Replies(Mapping[str, Reply]):
         if not loose and len(small) < 2:
             return
         with ThreadPoolExecutor(_READERS) as pool:
-            tables = list(pool.map(self._table, small))
+            rows = partial(read_parquet, self.store, columns=REPLY_SCHEMA.names)
+            tables = list(pool.map(rows, small))
         tables.append(_table_of((key, self[key]) for key in sorted(loose)))
         table = pa.concat_tables(tables)
         keys = table["key"].to_pylist()
@@ -177,9 +179,6 @@ class Replies(Mapping[str, Reply]):
             self._known.expect([key for key in keys if key not in loose], len(self._parts))
             self._parts.append(name)
         self.store.delete([*loose.values(), *(one for one in small if one != name)])
-
-    def _table(self, name: str) -> pa.Table:
-        return read_parquet(self.store, name, REPLY_SCHEMA.names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

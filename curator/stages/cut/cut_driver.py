@@ -85,15 +85,12 @@ class TrackLoader:
         """Returns the clips of the unit with their tracks."""
         items = []
         for group in unit:
-            source = group.source
-            track = self._timeline(group.track_part, str(source.source_id))
+            source, part, source_id = group.source, group.track_part, str(group.source.source_id)
+            if self._last is None or (self._last[0], self._last[1].source_id) != (part, source_id):
+                self._last = part, table_to_source_frames(self._tracks.read(part), source_id)
+            track = self._last[1]
             items += [CutItem(source=source, track=track, clip=clip) for clip in group.clips]
         return items
-
-    def _timeline(self, part: str, source_id: str) -> SourceFrames:
-        if self._last is None or (self._last[0], self._last[1].source_id) != (part, source_id):
-            self._last = part, table_to_source_frames(self._tracks.read(part), source_id)
-        return self._last[1]
 
 
 class CutKeeper:
@@ -269,7 +266,9 @@ class Cutting:
         unit_s = min(CUT_UNIT_S, total_s / (UNITS_PER_WORKER * engine.n_workers(len(clips))))
         units = self.units(clips, sources, track_part, order, unit_s)
         self._progress.work(len(clips), 0.0)
-        small = engine.is_small(len(clips), _frames(clips))
+        pixels = sum(clip.n_frames * clip.width * clip.height for clip in clips)
+        # Frames of 1080p to decode, and to encode, which takes twice as long.
+        small = engine.is_small(len(clips), 3.0 * float(pixels) / FULL_HD)
         n_workers = 1 if small else engine.n_workers(len(units))
         step = self.step(n_workers, order, before=before)
         return engine.run([step], units, small=small)
@@ -499,12 +498,6 @@ class _WrittenClips:
         self._clips.scatter(numbers[last], facts)
         columns = ("clip_id", "in_name", "in_row", "in_offset", "mp4_bytes")
         return Locations(table.select(columns).rename_columns(LOCATION_SCHEMA.names))
-
-
-def _frames(clips: Sequence[Clip]) -> float:
-    """Estimates frames of 1080p to decode and to encode: an encoder takes twice as long."""
-    pixels = sum(clip.n_frames * clip.width * clip.height for clip in clips)
-    return 3.0 * float(pixels) / FULL_HD
 
 
 def _crop_of(clip: Borders) -> Crop | None:

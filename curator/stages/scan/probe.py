@@ -12,6 +12,9 @@ from curator.media.rotation import header_rotation_deg
 from curator.records.sources import Failure, SourceRef
 from curator.storage import content_id, open_source
 
+_CODECS = {"libdav1d": "av1", "libvpx": "vp8", "libvpx-vp9": "vp9"}
+"""Codecs of decoders with other names."""
+
 
 def scan_source(uri: str, n_bytes: int, version: str) -> dict[str, object]:
     """Probes one source, of the size and version that the listing gave.
@@ -65,18 +68,14 @@ def header_facts(reader: BinaryIO, uri: str, n_bytes: int) -> dict[str, Any]:
         time_base = Fraction(stream.time_base or Fraction(1, 90_000))
         index_pts = [e.timestamp for e in stream.index_entries if not e.is_discard]
         has_index = bool(stream.frames) and len(index_pts) == stream.frames
-        duration_s = (
-            float(stream.duration * time_base)
-            if stream.duration
-            else container.duration / 1_000_000
-            if container.duration
-            else None
-        )
+        duration_s = container.duration / 1_000_000 if container.duration else None
+        if stream.duration:
+            duration_s = float(stream.duration * time_base)
         facts: dict[str, Any] = {
             "time_base": time_base,
             "header_duration_s": duration_s,
             "container": container.format.name,
-            "codec": _codec_name(context.name),
+            "codec": _CODECS.get(context.name, context.name),
             "pixel_format": context.pix_fmt,
             "width": stream.width,
             "height": stream.height,
@@ -98,10 +97,6 @@ def header_facts(reader: BinaryIO, uri: str, n_bytes: int) -> dict[str, Any]:
         facts["width"], facts["height"] = facts["height"], facts["width"]
         aspect = 1 / aspect
     return facts | {"rotation_deg": rotation_deg, "pixel_aspect": aspect}
-
-
-def _codec_name(decoder: str) -> str:
-    return {"libdav1d": "av1", "libvpx": "vp8", "libvpx-vp9": "vp9"}.get(decoder, decoder)
 
 
 def _varies(decode_times: list[int], time_base: Fraction) -> bool:

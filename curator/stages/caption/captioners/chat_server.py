@@ -178,7 +178,10 @@ class ServerClient:
             now = time.monotonic()
             if isinstance(came, Reply):
                 if not guided and self.guided and request.schema is not None:
-                    self._without_schema()
+                    self.guided = False
+                    self.counts["schema_refused"] += 1
+                    then = "it is asked without the JSON Schema from now on"
+                    logger.warning("%s refuses response_format; %s", self._access.shown_url, then)
                 return replace(came, n_tries=n_tries + 1, seconds=now - began)
             n_tries += came.was_sent
             self._count(came)
@@ -352,14 +355,6 @@ class ServerClient:
             # Without the server's words, which may quote the request.
             then = "" if came.failure in _FINAL else "; it is tried again"
             logger.warning("%s: a request %s%s", self._access.shown_url, met, then)
-
-    def _without_schema(self) -> None:
-        self.guided = False
-        self.counts["schema_refused"] += 1
-        logger.warning(
-            "%s refuses response_format; it is asked without the JSON Schema from now on",
-            self._access.shown_url,
-        )
 
 
 class ServerCaptioner(Captioner):
