@@ -16,8 +16,8 @@ from curator.commands.arguments import (
     EXIT_NOT_READ,
     EXIT_TERMINATED,
     EXIT_USAGE,
+    LateParser,
 )
-from curator.commands.late_parser import LateParser
 from curator.errors import CuratorError, DamagedError, RecipeError, UsageError
 from curator.executor.termination import end_process, was_terminated
 

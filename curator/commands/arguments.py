@@ -1,9 +1,10 @@
-"""Arguments and exit codes that several commands share."""
+"""Arguments, parsers and exit codes that several commands share."""
 
 import argparse
 import os
 import re
 import sys
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -148,3 +149,17 @@ def _placed(text: str) -> tuple[str, str]:
             f"{text!r}: expected STAGE=RESOURCE, where STAGE is one of {', '.join(PLACED)}"
         )
     return stage, resource
+
+
+class LateParser(argparse.ArgumentParser):
+    """Adds arguments that take long to find, or depend on others, when it parses."""
+
+    add_late: Callable[[argparse.ArgumentParser, Sequence[str]], None] | None = None
+    """Adds them; called once, with the parser and the command's arguments."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401
+        """Parses, with all arguments."""
+        add_late, self.add_late = self.add_late, None
+        if add_late is not None:
+            add_late(self, args or ())
+        return super().parse_known_args(args, namespace)

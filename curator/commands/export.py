@@ -4,8 +4,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from curator.commands.arguments import add_snapshot, positive
-from curator.commands.late_parser import LateParser
+from curator.commands.arguments import LateParser, add_snapshot, positive
 from curator.commands.terminal_line import TerminalLine
 from curator.errors import CuratorError
 
@@ -72,12 +71,7 @@ def _add_late(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None
 
 
 def _add_formats(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    """Adds the options of this package's formats, or of the named external one.
-
-    Raises:
-        UsageError: The format does not exist.
-        RecipeError: It cannot be loaded.
-    """
+    """Adds the options of this package's formats, or of the named external one."""
     from curator.export.formats import FORMATS, load_format
 
     asked = argparse.ArgumentParser(add_help=False)

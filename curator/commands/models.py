@@ -42,11 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Runs `list`, `pull` or `verify`; returns 1 if a verified model differs from the catalogue.
-
-    Raises:
-        UsageError: A name is unknown, or a model cannot be fetched.
-    """
+    """Runs `list`, `pull` or `verify`; returns 1 if a verified model differs from the catalogue."""
     from curator.models.weight_store import ModelStore
 
     try:

@@ -55,11 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Runs the command.
-
-    Raises:
-        UsageError: What is named is not there.
-    """
+    """Runs the command."""
     from curator.removal.removing import STATE, finish_removal
     from curator.runs.healing import healed
     from curator.runs.lease import held

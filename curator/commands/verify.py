@@ -72,11 +72,7 @@ def _frames(text: str) -> int | str:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Runs the command; returns 0, or `EXIT_FAILED` if something is wrong.
-
-    Raises:
-        UsageError: There are no shards, or they cannot be listed.
-    """
+    """Runs the command; returns 0, or `EXIT_FAILED` if something is wrong."""
     from curator.errors import StorageError, UsageError
     from curator.verify import verify
 

@@ -54,11 +54,7 @@ class Clip:
 def chosen_shards(
     shards: ShardSet, splits: Sequence[str], buckets: Sequence[str] | None
 ) -> list[Shard]:
-    """Returns the shards of some splits and buckets; None for all buckets.
-
-    Raises:
-        UsageError: No shards match, or a bucket does not exist.
-    """
+    """Returns the shards of some splits and buckets, None for all buckets; refuses no shards."""
     known = sorted({shard.bucket for shard in shards.shards})
     for name in buckets or ():
         if name not in known:

@@ -86,10 +86,7 @@ class FrameTars(Exporter[FramesOptions, None]):
 
 
 def decode_frames(clip: Clip, options: FramesOptions) -> NDArray[np.uint8]:
-    """Decodes frames of a clip.
-
-    Returns:
-        uint8 [T, H, W, 3], RGB.
+    """Decodes frames of a clip: uint8 [T, H, W, 3], RGB.
 
     Raises:
         ShardError: The MP4 does not decode, or gives fewer frames than its JSON states.

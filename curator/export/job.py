@@ -67,9 +67,6 @@ class Job:
             wants_mp4: Whether MP4s are read; a function decides for each clip, given the clip
                 without its MP4 and the MP4's SHA-256.
             min_frames: Shorter clips are counted and left out.
-
-        Raises:
-            CuratorError: As `read_clips`.
         """
 
         def is_long(clip: Clip) -> bool:

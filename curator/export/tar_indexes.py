@@ -84,12 +84,8 @@ class Wids(TarIndexes):
 def _read_tar(job: Job, shard: Shard, *, with_md5: bool = False) -> tuple[IndexedTar, list[int]]:
     """Finds the samples of a tar by its headers; reads all bytes only for the MD5.
 
-    Returns:
-        The facts of the tar, its MD5 empty if not requested, and offsets: of each sample's first
-        header, and of the end of the last sample.
-
-    Raises:
-        ShardError: The tar is damaged or empty.
+    Returns the facts of the tar, its MD5 empty if not requested, and offsets: of each sample's
+    first header, and of the end of the last sample.
     """
     digest = hashlib.md5(usedforsecurity=False)
     n_bytes = job.shards.sizes[shard.name]
@@ -171,11 +167,7 @@ def _card(job: Job, shards: Sequence[Shard], folder: str) -> bytes:
 
 
 def _first_sample(job: Job, shard: Shard) -> dict[str, bytes]:
-    """Returns members of a tar's first sample by suffix; does not read the MP4.
-
-    Raises:
-        ShardError: The tar is damaged.
-    """
+    """Returns members of a tar's first sample by suffix; does not read the MP4."""
     with job.shards.store.open(job.shards.key(shard.name)) as stream:
         reader = TarReader(stream.read, job.shards.sizes[shard.name], seek=stream.seek)
         try:

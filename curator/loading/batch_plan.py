@@ -84,10 +84,9 @@ class Lane:
 
 
 def dealt(counts: Sequence[int], ways: int) -> list[list[int]]:
-    """Deals counts out: totals, and parts of each count, differ between ways by one at most.
+    """Returns, for each count, the part of each way; the first ways have the larger totals.
 
-    Returns:
-        For each count, the part of each way. The first ways have the larger totals.
+    Totals, and parts of each count, differ between ways by one at most.
     """
     parts, begin = [], 0
     for count in counts:
@@ -190,15 +189,9 @@ class Plan:
         return random_of(self.setting.seed, _SEQUENCE, epoch, worker).permutation(ordered)
 
     def batch(self, i: int, lane: Lane, number: int) -> tuple[int, list[tuple[int, int]]]:
-        """Returns the samples of a batch of bucket `i`.
+        """Returns the round and the samples of batch `number` of a lane, counted over all epochs.
 
-        Args:
-            i: Number of the bucket.
-            lane: The worker's part of it.
-            number: Number of the batch in the lane, counted over all epochs.
-
-        Returns:
-            The round, and (number of the tar, number of the sample in it) of each sample.
+        A sample is the number of its tar in bucket `i`, and its number in the tar.
         """
         own = self.setting
         round_, within = divmod(number, lane.n_batches)

@@ -137,16 +137,7 @@ class DeviceDecoder:
             result.record_stream(using)
 
     def decode_or_copy(self, clip: ClipWindow, into_CTHW: torch.Tensor) -> Refusal | None:
-        """Decodes a window on the GPU, else on the CPU and copies it; for use within `queued`.
-
-        `into_CTHW` is in the GPU's memory, else as for `decode_window`.
-
-        Returns:
-            Why the CPU decoded it; None if the GPU did.
-
-        Raises:
-            ShardError: As for `decode_window`.
-        """
+        """As `decode`, or on the CPU and copied; returns why the CPU decoded it, or None."""
         try:
             self.decode(clip, into_CTHW)
         except NotOnDeviceError as refused:

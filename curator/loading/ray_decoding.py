@@ -69,9 +69,6 @@ def ray_clip_files(store: Store, clips: pa.Table) -> "ray.data.Dataset":
 
     Returns:
         Those rows with `mp4`. Reading begins with the iteration.
-
-    Raises:
-        UsageError: Ray Data is not installed, or Ray was not started.
     """
     started = _started_ray()
 

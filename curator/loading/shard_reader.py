@@ -55,13 +55,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedBucket:
-    """The shards of one bucket and split.
-
-    Attributes:
-        height: Smallest height in pixels.
-        width: Smallest width in pixels.
-        n_frames: Frames of the shortest clip.
-    """
+    """The shards of one bucket and split, and the least height, width and frames of a clip."""
 
     shards: tuple[Shard, ...]
     height: int
@@ -207,10 +201,8 @@ def _bucket(shards: Sequence[Shard], least: tuple[int, int, int]) -> LoadedBucke
 def _from_tars(store: Store, names: Sequence[str], split: str) -> dict[str, LoadedBucket]:
     """Reads all headers and JSON; tars whose name has no split count as `train`."""
     (other,) = (name for name in SPLITS if name != split)
-    is_val = [name.rpartition("/")[2].startswith("val-") for name in names]
-    wanted = [
-        name for name, of_val in zip(names, is_val, strict=True) if of_val == (split == "val")
-    ]
+    is_val = split == "val"
+    wanted = [n for n in names if n.rpartition("/")[2].startswith("val-") == is_val]
     logger.warning(
         "%s has no %s: the headers of %d tars are read (%d are of %r)",
         store.uri, MANIFEST, len(wanted), len(names) - len(wanted), other,
@@ -285,14 +277,8 @@ class SampleReader:
     ) -> Iterator[Group]:
         """Yields groups of samples in order, while the next ones are being fetched.
 
-        Folders need no fetching, because the system reads ahead.
-
-        Args:
-            groups: Groups to read, in order.
-            places: Returns a group's samples: each a tar and the sample's number in it.
-
-        Raises:
-            ShardError, StorageError: As for `read`, from the tars' indexes.
+        `places` returns a group's samples: each a tar and the sample's number in it. Folders need
+        no fetching, because the system reads ahead.
         """
         if self._store.is_local:
             yield from groups

@@ -71,11 +71,7 @@ class Window:
 
 
 def checked_size(size: tuple[int, int]) -> tuple[int, int]:
-    """Returns (height, width).
-
-    Raises:
-        UsageError: One is not a positive multiple of `MULTIPLE`.
-    """
+    """Returns (height, width), both positive multiples of `MULTIPLE`; refuses others."""
     height, width = size
     if min(size) < MULTIPLE or height % MULTIPLE or width % MULTIPLE:
         near = tuple(max(MULTIPLE, round(side / MULTIPLE) * MULTIPLE) for side in size)
@@ -111,16 +107,12 @@ class ClipWindow:
 
 
 def decode_window(clip: ClipWindow, into_CTHW: torch.Tensor) -> None:  # noqa: N803
-    """Decodes frames `start`, `start + stride`, … of a clip into a tensor.
+    """Decodes frames `start`, `start + stride`, … of a clip into a tensor, uint8 [3, T, H, W].
 
-    Frames are identified by their timestamps in a clip of constant rate from time 0, from the key
-    frame before `start` on, and must follow each other. FFmpeg's fast conversion gives RGB by the
-    clip's matrix; it is one level darker on average than the exact one and takes a sixth of its
-    time.
-
-    Args:
-        clip: The window.
-        into_CTHW: uint8 [3, T, H, W], filled in place. The picture's centre is taken.
+    The picture's centre is taken. Frames are identified by their timestamps in a clip of constant
+    rate from time 0, from the key frame before `start` on, and must follow each other. FFmpeg's
+    fast conversion gives RGB by the clip's matrix; it is one level darker on average than the exact
+    one and takes a sixth of its time.
 
     Raises:
         ShardError: A frame is missing or does not decode, or the picture is too small.

@@ -28,14 +28,9 @@ class FunnelStep:
 
 
 def funnel_steps(summary: Mapping[str, Any]) -> list[FunnelStep]:
-    """Returns the steps of the funnel in the order of precedence of reasons.
+    """Returns a step for each reason that the recipe can give, in their order of precedence.
 
-    Args:
-        summary: Contents of `summary.json`; reads `recipe` and `counts`.
-
-    Returns:
-        A step for each reason that the recipe can give, zeros included. The last one's `n_left` is
-        the number of clips kept.
+    Zeros are included. The last step's `n_left` is the number of clips kept.
     """
     counts = summary.get("counts") or {}
     first, at_all = counts.get("by_reason") or {}, counts.get("by_any_reason") or {}
@@ -83,11 +78,7 @@ def reason_order(summary: Mapping[str, Any]) -> list[str]:
 
 
 def format_funnel(summary: Mapping[str, Any]) -> str:
-    """Formats the outcomes of sources and clips as a table of fixed width.
-
-    Returns:
-        Lines without a trailing newline.
-    """
+    """Formats the outcomes of sources and clips as a table of fixed width."""
     counts = summary.get("counts") or {}
     n_clips, n_kept = counts.get("clips") or 0, counts.get("kept") or 0
     shards = summary.get("shards") or []

@@ -143,11 +143,6 @@ def overlap_s(one: Busy, other: Busy, bucket_s: float) -> float:
 
     A stage with `n` busy workers on average is busy for a share `min(1, n)` of a bucket. Two that
     take turns within a bucket do not overlap in it.
-
-    Args:
-        one: Mean number of busy workers in each bucket.
-        other: The same of the other stage.
-        bucket_s: Width of a bucket.
     """
     both = np.minimum(1.0, one) + np.minimum(1.0, other) - 1.0
     return float(np.maximum(0.0, both).sum()) * bucket_s

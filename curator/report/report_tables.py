@@ -35,8 +35,8 @@ NOTES: dict[str, str] = {
 def tags(summary: Mapping[str, Any]) -> list[tuple[str, str, int, int]]:
     """Lists the tags of rules in their order, then the others that clips have.
 
-    Returns:
-        Name, the bound that gives the tag (empty without one), number of clips, of kept clips.
+    A row has the name, the bound that gives the tag (or nothing), and numbers of clips and of kept
+    clips.
     """
     counts = summary.get("counts") or {}
     found, kept = counts.get("by_tag") or {}, counts.get("by_tag_kept") or {}
@@ -61,14 +61,10 @@ def failed_sources(
     for row in sources:
         if row.outcome == "failed":
             by_code.setdefault(str(row.error_code), []).append(row)
-    found = [
-        (
-            code,
-            max(len(rows), n_by_code.get(code) or 0),
-            sorted(rows, key=lambda row: row.uri)[:max_per_code],
-        )
-        for code, rows in by_code.items()
-    ]
+    found = []
+    for code, rows in by_code.items():
+        first = sorted(rows, key=lambda row: row.uri)[:max_per_code]
+        found.append((code, max(len(rows), n_by_code.get(code) or 0), first))
     return sorted(found, key=lambda item: (-item[1], item[0]))
 
 

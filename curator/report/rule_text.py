@@ -14,8 +14,7 @@ Facts = Mapping[str, Any]
 def applied_rules(summary: Mapping[str, Any]) -> list[Facts]:
     """Returns the rules of a run in order, each with `rule`, `score`, `severity`, `why` and bounds.
 
-    Args:
-        summary: Contents of `summary.json`; older versions have absolute bounds only.
+    Summaries of older versions have absolute bounds only.
     """
     recipe = (summary.get("recipe") or {}).get("filters") or {}
     applied = {fact["rule"]: fact for fact in summary.get("rules") or () if fact.get("score")}

@@ -67,11 +67,7 @@ class BoundCheck:
 
 
 class Nearness:
-    """Bounds of a run with the spread of each score over its clips.
-
-    Args:
-        summary: Contents of `summary.json`; reads rules.
-    """
+    """Bounds of a run with the spread of each score over its clips."""
 
     def __init__(self, summary: Mapping[str, Any], clips: ClipColumns) -> None:
         self._bounds: list[BoundCheck] = []

@@ -209,12 +209,7 @@ def _reasons(counts: Counter[str | None], word: str) -> str:
 
 
 def _check_measured(finished: Finished, recipe: Recipe) -> None:
-    """Refuses bounds of scores and content types that the run never measured.
-
-    Raises:
-        UsageError: Naming the score or the key, and the remedy.
-        ModelError: The prompts of the run cannot be read.
-    """
+    """Refuses bounds of scores and content types that the run never measured."""
     used, clips = finished.recipe, finished.clips
     if (recipe.semantic, recipe.select) != (used.semantic, used.select):
         check_content(recipe.semantic, recipe.analyze.clip, recipe.select.by)

@@ -46,11 +46,7 @@ class Judged:
 
 
 def find_clip(finished: Finished, prefix: str) -> int:
-    """Returns the number of the one clip whose id begins with a prefix.
-
-    Raises:
-        UsageError: No clip or several begin with it.
-    """
+    """Returns the number of the one clip whose id begins with a prefix, if it is one alone."""
     ids = finished.clips["clip_id"]
     found = pc.indices_nonzero(pc.starts_with(ids, prefix)).to_pylist() if prefix else []
     if len(found) == 1:

@@ -29,11 +29,7 @@ def instruments_of(
     clip: ModelEntry | None,
     models: ModelStore | None,
 ) -> Instruments:
-    """Loads the networks of some families, on the GPU if that is where sources are analyzed.
-
-    Raises:
-        CuratorError: A package, a driver or weights are missing.
-    """
+    """Loads the networks of some families, on the GPU if that is where sources are analyzed."""
     import cv2
 
     cv2.setNumThreads(1)

@@ -93,11 +93,7 @@ class Replies(Mapping[str, Reply]):
         return len(self._known)
 
     def load(self) -> None:
-        """Finds the stored replies.
-
-        Raises:
-            StorageError: An object is corrupt.
-        """
+        """Finds the stored replies."""
         read: set[str] = set()
         with ThreadPoolExecutor(_READERS) as pool:
             while True:

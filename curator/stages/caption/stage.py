@@ -119,7 +119,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         return Resources(cpus=1, gpus=made.gpus, memory_bytes=made.memory_bytes)
 
     def setup(self) -> None:
-        """Loads the models; raises errors as `load_models`."""
+        """Loads the models."""
         assert self._root is not None, "a stage that is only described has no output root"
         give_prompts(self._prompts)
         self._replies = WorkerReplies(self._root, replies_stamp(self.config))
@@ -228,11 +228,7 @@ def make_pump(
 
 
 def load_models(config: CaptionConfig) -> dict[Role, BatchModel]:
-    """Loads captioner and judge, which share a model if possible.
-
-    Raises:
-        ModelError: A model cannot be loaded.
-    """
+    """Loads captioner and judge, which share a model if possible."""
     found = captioners_of(config)
     models: dict[Role, BatchModel] = {"captioner": found["captioner"].batches()}
     if config.judge is not None:

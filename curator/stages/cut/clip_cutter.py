@@ -149,12 +149,7 @@ class ClipCutter:
         return clip
 
     def look(self, request: CutRequest, make_tap: MakeTap) -> Looked:
-        """Takes frames of a clip, by the tap of `make_tap`, without writing it.
-
-        Raises:
-            CutError: The frames of the span cannot be decoded again.
-            SourceError: The source is no longer readable.
-        """
+        """Takes frames of a clip, by the tap of `make_tap`, without writing it."""
 
         def see(pictures: _Pictures) -> Looked:
             tap = make_tap(target_n_frames(request), 0)

@@ -138,12 +138,9 @@ def _checked_luma(
 
 
 def is_same_luma(luma: NDArray[np.float32], meant: NDArray[np.float32], at: range) -> bool:
-    """Returns whether the frames are the requested ones and not their neighbours.
+    """Returns whether mean luma [n] of a copy, compared `at` some frames, is that of the analysis.
 
-    Args:
-        luma: [n] mean luma of the copy's frames; only those `at` count.
-        meant: [n] luma as analyzed.
-        at: Positions to compare.
+    It must fit no neighbouring frames better.
     """
     here = np.array(at)
     if not np.all(np.abs(luma[here] - meant[here]) <= LUMA_TOLERANCE):

@@ -210,12 +210,7 @@ class CutStage(SourceStage[CutOutcome]):
     answers = (CutOutcome, Written, NotCopied, CutClip, Looked)
 
     def process(self, unit: CutItem) -> CutOutcome:
-        """Writes a clip.
-
-        Raises:
-            CutError: Its frames cannot be decoded again, or the MP4 does not hold them.
-            SourceError: The source cannot be read any more.
-        """
+        """Writes a clip."""
         begun = time.monotonic()
         request = self._request(unit)
         with self._cutter(unit) as cutter:

@@ -89,9 +89,6 @@ class ServerClient:
         backoff_s: Longest wait after the first try; it doubles with each, up to a minute.
         give_up_s: A server that stays unreachable for this time ends the run. Until then, failed
             connections do not count as tries, so that it may restart.
-
-    Raises:
-        ServerError: The key's environment variable holds characters that no HTTP header can.
     """
 
     def __init__(

@@ -30,9 +30,6 @@ class LocalModel(BatchModel):
         config: The model, and the tokens of a batch.
         device: `auto` is a GPU if one is available.
         prepares_ahead: Prepare the next batch in a thread during an answer; None for only on a GPU.
-
-    Raises:
-        ModelError: The model cannot be loaded; the message names the missing part.
     """
 
     def __init__(
