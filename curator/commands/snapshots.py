@@ -24,12 +24,7 @@ def main(options: argparse.Namespace) -> int:
     """Runs the command."""
     from curator.errors import DamagedError
     from curator.storage import open_store
-    from curator.tables.snapshot_store import (
-        MADE,
-        NUMBER,
-        listed_snapshots,
-        require_snapshots,
-    )
+    from curator.tables.snapshot_store import MADE, NUMBER, listed_snapshots, require_snapshots
 
     store = open_store(options.out)
     require_snapshots(store)

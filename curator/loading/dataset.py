@@ -36,13 +36,7 @@ from curator.loading.batch_values import (
     repeated,
 )
 from curator.loading.shard_reader import LoadedBucket, SampleReader, Shard, read_buckets
-from curator.loading.window_decoder import (
-    MULTIPLE,
-    ClipWindow,
-    Window,
-    checked_size,
-    decode_window,
-)
+from curator.loading.window_decoder import MULTIPLE, ClipWindow, Window, checked_size, decode_window
 
 Batch = dict[str, Any]
 
@@ -358,7 +352,7 @@ class ClipDataset(IterableDataset[Batch]):
             batch["caption_embedding"] = caption_embeddings([self._text_vector(s) for s in read])
         if on_device is not None:
             batch["not_on_gpu"] = dict(refused)
-        return batch if self.batch_size is not None else _single_of(batch)
+        return batch if self.batch_size is not None else next(singles_of(batch))
 
     def _text_vector(self, sample: Mapping[str, Any]) -> bytes | None:
         """Returns the stored embedding of a sample's caption; None for an empty caption."""
@@ -464,14 +458,12 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     return rank, world_size
 
 
-def _single_of(batch: Batch) -> Batch:
-    """Returns the only sample of a batch, without the sample dimension."""
-    single = {name: batch[name][0] for name in ("video", "key", "json")}
-    single |= {name: batch[name][0].item() for name in ("fps", "start_frame")}
-    single |= {"caption": batch["caption"].unique[0], "bucket": batch["bucket"]}
-    if "not_on_gpu" in batch:
-        single["not_on_gpu"] = batch["not_on_gpu"]
-    for name in ("embedding", "caption_embedding"):
-        if name in batch:
-            single[name] = batch[name].unique[0]
-    return single
+def singles_of(batch: Batch) -> Iterator[Batch]:
+    """Yields the samples of a batch, without the sample dimension."""
+    for b in range(len(batch["key"])):
+        single = {name: batch[name][b] for name in ("video", "key", "json")}
+        single |= {name: batch[name][b].item() for name in ("fps", "start_frame")}
+        for name in ("caption", "embedding", "caption_embedding"):
+            if name in batch:
+                single[name] = batch[name].unique[batch[name].inverse[b]]
+        yield single | {name: batch[name] for name in ("bucket", "not_on_gpu") if name in batch}

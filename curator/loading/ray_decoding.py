@@ -7,7 +7,7 @@ import orjson
 import pyarrow as pa
 
 from curator.errors import UsageError, install_extra
-from curator.loading.dataset import ClipDataset
+from curator.loading.dataset import ClipDataset, singles_of
 from curator.storage import Store
 
 if TYPE_CHECKING:
@@ -110,19 +110,11 @@ def _started_ray() -> Any:  # noqa: ANN401
 
 def _rows(dataset: ClipDataset, epoch: int, step: int) -> Iterator[dict[str, Any]]:
     batch = dataset.batch_at(epoch, step)
-    if dataset.batch_size is None:
-        batch = {name: [value] for name, value in batch.items()}
-        captions = batch["caption"]
-    else:
-        captions = [batch["caption"].unique[i] for i in batch["caption"].inverse.tolist()]
-    for b, key in enumerate(batch["key"]):
+    for single in [batch] if dataset.batch_size is None else singles_of(batch):
+        names = ("caption", "fps", "start_frame", "key", "bucket")
         yield {
-            "video": batch["video"][b].numpy(),
-            "caption": captions[b],
-            "fps": float(batch["fps"][b]),
-            "start_frame": int(batch["start_frame"][b]),
-            "key": key,
-            "bucket": batch["bucket"] if dataset.batch_size is not None else batch["bucket"][b],
-            "json": orjson.dumps(batch["json"][b]).decode(),
+            "video": single["video"].numpy(),
+            **{name: single[name] for name in names},
+            "json": orjson.dumps(single["json"]).decode(),
             "step": step,
         }

@@ -6,13 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from curator import number_text
-from curator.report.clip_cards import (
-    clip_s,
-    format_words,
-    measured_scores,
-    reason_words_of,
-    short,
-)
+from curator.report.clip_cards import clip_s, format_words, measured_scores, reason_words_of, short
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -113,28 +113,20 @@ def open_finished(
     # First, because it names the scores of the tables.
     recipe = recipe_used(summary, store.uri)
     room_bytes = room_of(memory_bytes or default_memory_bytes())
-    # Of a growing run only the clips of one generation are in order.
-    is_growing = recipe.run.mode == "growing"
     tables = (_as_now(read_parquet(store, name)) for name in summary["tables"]["clips"])
     first = next(tables)
-    rows = itertools.chain([first], tables)
+    rows: Iterator[pa.Table] = itertools.chain([first], tables)
+    if recipe.run.mode == "growing":
+        # Only the clips of one generation are in order.
+        stored = SortedRows(first.schema, CLIP_ORDER, room_bytes)
+        for table in rows:
+            stored.add(table)
+        rows = stored.blocks()
     clips = DiskTable(first.schema, room_bytes)
-    for block in _in_order(rows, first.schema, room_bytes) if is_growing else rows:
+    for block in rows:
         clips.add(block)
-    return Finished(
-        store=store,
-        summary=summary,
-        recipe=recipe,
-        clips=clips.whole(),
-        room_bytes=room_bytes,
-    )
-
-
-def _in_order(tables: Iterable[pa.Table], schema: pa.Schema, room_bytes: int) -> Iterator[pa.Table]:
-    stored = SortedRows(schema, CLIP_ORDER, room_bytes)
-    for table in tables:
-        stored.add(table)
-    yield from stored.blocks()
+    whole = clips.whole()
+    return Finished(store=store, summary=summary, recipe=recipe, clips=whole, room_bytes=room_bytes)
 
 
 def _as_now(table: pa.Table) -> pa.Table:

@@ -10,12 +10,7 @@ import pyarrow as pa
 
 from curator.records.clips import Clip, Reason
 from curator.stages.caption.caption_decisions import caption_of, rejection_of
-from curator.stages.caption.caption_records import (
-    JSON_FIELDS,
-    SCORES,
-    Annotation,
-    Window,
-)
+from curator.stages.caption.caption_records import JSON_FIELDS, SCORES, Annotation, Window
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.stages.caption.dialogs.question_answers import Span, questions_of

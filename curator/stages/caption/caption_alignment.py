@@ -1,10 +1,8 @@
 """Measures how well captions fit their clips, by the CLIP embeddings that analyze stored.
 
-The value is the cosine of the caption's and the clip's embedding; no picture is decoded and no
-captioner runs. It compares captions of one clip, or clips under captions of one kind. Values of
-different CLIP models are not comparable, and small changes of length also move the value. CLIP
-reads 77 tokens, including two marks, so compare the short caption: the unread end of a longer one
-has no effect.
+The value is the cosine of the caption's and the clip's embedding. It compares captions of one clip,
+or clips under captions of one kind, by one CLIP model. CLIP reads 77 tokens, so compare the short
+caption: the unread end of a longer one has no effect.
 """
 
 from collections import Counter

@@ -319,8 +319,7 @@ def check_captioner(config: CaptionConfig, *, asks_server: bool = True) -> None:
     With `asks_server`, a service gets a first question, with grey frames.
 
     Raises:
-        UsageError: A server does not answer or lacks the model, files or a package are missing, or
-            a prompt cannot be read; the message gives the remedy.
+        UsageError: It cannot; the message gives the remedy.
     """
     try:
         make_dialogs(config)

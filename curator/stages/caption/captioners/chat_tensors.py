@@ -3,10 +3,9 @@
 The processor gets frames as images or, if supported, as a video (`frames_as`), with their times:
 Qwen's models and SmolVLM make timestamps of them. It does not sample frames.
 
-The words of a request are plain text. Anything like a control token of the model, such as
-`<|im_end|>` or `<image>` read from a picture, gets a space after its first character, so that no
-text can end a turn or act as a picture. (`sanitize_control_tokens` of transformers does the same,
-but fails for Idefics3, which counts such words as pictures.)
+The words of a request are plain text: anything like a control token of the model, such as
+`<|im_end|>` or `<image>` read from a picture, gets a space after its first character.
+(`sanitize_control_tokens` of transformers fails for Idefics3, which counts such words as pictures.)
 """
 
 import io
@@ -56,12 +55,9 @@ class Chat:
         return SizedRequest(request=request, frames=frames, n_tokens=n_tokens, sizes=sizes)
 
     def inputs(self, batch: Sequence[SizedRequest]) -> dict[str, Any]:
-        """Returns the tensors of a batch, padded on the left, on the CPU.
+        """Returns the tensors of a batch, padded on the left, on the CPU; raises as `sized`.
 
         All requests of a batch have pictures, or none has; as video, their sizes are equal.
-
-        Raises:
-            ValueError: The processor does not take a request, or a frame is no JPEG.
         """
         pictures = [[_decoded(jpeg) for jpeg in asked.frames.jpegs] for asked in batch]
         with self._lock:

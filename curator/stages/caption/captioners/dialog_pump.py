@@ -112,11 +112,7 @@ class Pump:
         return self._n_open
 
     def submit(self, task: Task, where: "StoredFrames") -> None:
-        """Takes a window and the location of its clip's frames; does not wait.
-
-        Raises:
-            Exception: As `poll`, if that has ended the pump.
-        """
+        """Takes a window and the location of its clip's frames; does not wait; raises as `poll`."""
         if self._error is not None:
             raise self._error
         if self._has_ended:
@@ -127,12 +123,11 @@ class Pump:
     def poll(self, timeout: float | None = 0) -> list[Annotation]:
         """Returns annotations that ended since the last call, in that order; maybe none.
 
-        Args:
-            timeout: Seconds to wait for the first; None for no limit.
+        Waits `timeout` seconds for the first; None for no limit.
 
         Raises:
-            CuratorError: The server cannot be used as configured; the pump has ended.
-            Exception: `keep`, `load` or a dialog raised it; the pump has ended.
+            Exception: The server cannot be used, or `keep`, `load` or a dialog raised it; the pump
+                has ended.
         """
         found: list[Annotation] = []
         try:

@@ -60,8 +60,7 @@ def load(config: ModelConfig, *, device: Device = "auto") -> Loaded:
     """Loads model and processor: bfloat16 on GPUs and on CPUs that multiply it, else float32.
 
     Raises:
-        ModelError: A package, a file, a tensor, the chat template or a video input is missing, or
-            transformers lacks the architecture.
+        ModelError: Something of the model is missing, or transformers lacks the architecture.
     """
     check_model(config)
     import torch

@@ -35,12 +35,7 @@ _WORDS = {
 
 
 class ServerAccess:
-    """Address and key of the server of one section of the recipe.
-
-    Raises:
-        ServerError: Address or model is missing, or the key's environment variable holds characters
-            that no HTTP header can.
-    """
+    """Address and key of the server of one section of the recipe."""
 
     def __init__(self, config: ModelConfig, section: str) -> None:
         if config.url is None or config.model is None:
@@ -124,11 +119,9 @@ def unended(said: str) -> str:
 
 
 def error_in(body: bytes, secret: str) -> str:
-    """Returns the server's error message in one line that can be stored.
+    """Returns the server's error message in one line that can be stored, without a secret.
 
-    Args:
-        body: Has the message in `error.message`, `error`, `message` or `detail`, or is plain text.
-        secret: Key to remove, in case the server echoes it; may be empty.
+    It is in `error.message`, `error`, `message` or `detail`, or is plain text.
     """
     text = body.decode("utf-8", "replace")
     try:

@@ -33,12 +33,8 @@ _MIX_1, _MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 class RowSampler:
     """Picks the next token of each row, by that row's own request.
 
-    A logits processor for `generate(do_sample=False)`, which takes the largest: only the picked
-    token remains. Make one for each call of `generate`.
-
-    Args:
-        requests: One per row.
-        end_token: Ends a row that reached its own `max_tokens` while others continue.
+    A logits processor for one call of `generate(do_sample=False)`, which takes the largest: only
+    the picked token remains. `end_token` ends a row that reached its own `max_tokens`.
     """
 
     def __init__(self, requests: Sequence[Request], *, end_token: int, device: str) -> None:
@@ -60,11 +56,7 @@ class RowSampler:
         self._keys_B1 = torch.tensor(keys, dtype=torch.int64, device=device)[:, None]
 
     def __call__(self, input_ids: "Tensor", scores: "Tensor") -> "Tensor":
-        """Makes each row's token the largest.
-
-        Args:
-            input_ids: int64 [B, length so far]; unused.
-            scores: Logits, float32 [B, V].
+        """Makes each row's token the largest of the logits `scores`, float32 [B, V].
 
         Returns:
             float32 [B, V], 0 for the picked token and -inf for all others; the logits themselves if

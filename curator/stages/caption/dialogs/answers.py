@@ -53,8 +53,8 @@ class BadAnswerError(ValueError):
 def answer_schema(config: CaptionConfig, prompt: Prompt) -> dict[str, Any] | None:
     """Returns the JSON Schema of the answer about a window, or None for plain text.
 
-    Each field has a description; the prompt's own fields come last. Only keywords that guide
-    servers are used: type, properties, required, enum, items.
+    The prompt's own fields come last. Only keywords that guide servers are used: type, properties,
+    required, enum, items.
 
     Raises:
         RecipeError: The recipe requests more than a plain text can say.
@@ -269,11 +269,7 @@ def shown(text: str, limit: int = 60) -> str:
 def read_answer(
     text: str, config: CaptionConfig, prompt: Prompt, schema: Mapping[str, Any] | None
 ) -> Answer:
-    """Parses a model's text, with the schema of `answer_schema`, into a typed answer.
-
-    Raises:
-        BadAnswerError: The text does not match the request.
-    """
+    """Parses a model's text by the schema of `answer_schema`; raises as `read_json`."""
     if schema is None:
         said: dict[str, Any] = {config.text: _clean(text.rpartition("</think>")[2])}
         return Answer(**said)
@@ -284,11 +280,7 @@ def read_answer(
 
 
 def read_scores(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, int], str]:
-    """Returns a judge's scores by name, 1 to 5, and its one-line reason.
-
-    Raises:
-        BadAnswerError: The text does not match the schema.
-    """
+    """Returns a judge's scores by name, 1 to 5, and its one-line reason; raises as `read_json`."""
     value = read_json(text, schema)
     return {name: int(value[name]) for name in SCORES}, " ".join(_clean(value["why"]).split())
 

@@ -89,10 +89,7 @@ NOTHING = SourceEvents(values={})
 
 
 def events_of(data: Mapping[str, Any], config: CaptionConfig) -> SourceEvents:
-    """Reads the events of a sidecar; returns problems instead of raising them.
-
-    In the configuration, `events` names the labels, `questions` and `open_questions` other values.
-    """
+    """Reads the events of a sidecar; returns problems instead of raising them."""
     problems: list[EventProblem] = []
     listed = data.get("events")
     events: list[Event] = []
