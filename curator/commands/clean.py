@@ -10,7 +10,6 @@ UNITS = {"d": "days", "h": "hours", "w": "weeks"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
     parser.description = (
         "Removes snapshots of OUT, and the objects that no other snapshot names: tars, tables, "
         "stored candidates. The newest snapshot always stays. A trainer or a reader that still "
@@ -43,7 +42,6 @@ def _age(text: str) -> timedelta:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Runs the command."""
     from curator.runs.lease import held
     from curator.storage import open_store
     from curator.tables.cleaning import clean

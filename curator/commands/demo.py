@@ -9,14 +9,12 @@ HELP = "make footage, curate it, and say where to look at the result"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
     parser.add_argument(
         "dir", nargs="?", default="demo", metavar="DIR", help="folder (default: %(default)s)"
     )
 
 
 def main(options: argparse.Namespace) -> int:
-    """Runs the command."""
     from curator.footage.demo_films import make_demo
 
     folder = Path(options.dir).absolute()

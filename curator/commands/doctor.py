@@ -8,7 +8,6 @@ HELP = "check what works on this machine, and say what to do about the rest"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
     parser.description = (
         "Checks the machine, packages, GPU, models, storage and the recipe, and says what to do "
         "about what does not work. Changes nothing: what is written to try OUT is removed again."

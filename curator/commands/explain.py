@@ -8,7 +8,6 @@ HELP = "say why a clip was kept or rejected, and what would have kept it"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
     parser.add_argument("out", metavar="OUT", help="folder or s3://bucket/prefix of a run")
     parser.add_argument(
         "clip", metavar="CLIP_ID", help="its id, or a beginning that no other clip has"
@@ -17,7 +16,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Runs the command."""
     from curator.review.clip_explanation import explain
     from curator.review.finished_run import open_finished
 

@@ -98,7 +98,6 @@ def _add_formats(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> N
 
 
 def main(options: argparse.Namespace) -> int:
-    """Runs the command; returns 0."""
     from curator.export import export
 
     given = vars(options)

@@ -11,7 +11,6 @@ HELP = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
     parser.description = (
         "Prints the graph that `curate run` follows with a recipe. Nothing is read or written but "
         "the recipe."
@@ -28,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Prints the graph."""
     from curator.pipeline import graph_of
     from curator.recipe import load_recipe
 

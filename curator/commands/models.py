@@ -15,7 +15,6 @@ HELP = "list, fetch and verify model weights"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
     parser.description = (
         "Lists, fetches and verifies the weights of the models that recipes can name. `verify` "
         "exits with 1 if a file is not the one that the catalogue names."

@@ -17,7 +17,6 @@ HELP = "annotate the clips of a finished run anew, without touching a pixel"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
     parser.description = (
         "Asks about the clips that a finished run kept, as --set says, and puts new texts into its "
         "shards and tables. Clips stay as they are: nothing is analyzed, cut or encoded, sources "
@@ -44,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Annotates anew, and prints the outcome."""
     from curator.executor.progress import Progress
     from curator.runs.healing import CACHES, healed
     from curator.runs.lease import held

@@ -8,13 +8,11 @@ HELP = "list the recipes, or print one with the meaning of each key"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="recipe to print, resolved")
     add_overrides(parser)
 
 
 def main(options: argparse.Namespace) -> int:
-    """Runs the command."""
     from curator.recipe import describe, load_recipe, recipe_names
 
     if options.name is None:

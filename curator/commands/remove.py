@@ -17,7 +17,6 @@ HELP = "take clips or whole sources out of OUT for good, in all snapshots"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
     parser.description = (
         "Takes footage out of all snapshots of OUT: tars that hold it are written again without "
         "it, and its rows, embeddings, captions, thumbnails and stored answers go. A record of "
@@ -55,7 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Runs the command."""
     from curator.removal.removing import STATE, finish_removal
     from curator.runs.healing import healed
     from curator.runs.lease import held

@@ -25,7 +25,6 @@ HELP = "curate sources into OUT"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
     parser.description = (
         "Curates sources into OUT. What an earlier run into OUT stored and is still valid is not "
         "done again."

@@ -8,7 +8,6 @@ HELP = "say what each score of a clip is"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
     parser.add_argument("name", nargs="?", metavar="SCORE", help="one of them (default: all)")
     parser.add_argument(
         "--recipe", metavar="NAME|FILE", help="with the scores of the measures that it names"
@@ -17,7 +16,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Runs the command."""
     from curator.measures.documentation import markdown, text
 
     if options.recipe is not None:

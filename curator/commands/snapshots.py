@@ -11,7 +11,6 @@ HELP = "list the snapshots of OUT: what each commit changed"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
     parser.description = (
         "Lists the snapshots of OUT, the newest first. Each commit adds one; `--snapshot N` of "
         "other commands reads one, and `curate clean` removes old ones."
@@ -21,7 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Runs the command."""
     from curator.errors import DamagedError
     from curator.storage import open_store
     from curator.tables.snapshot_store import MADE, NUMBER, listed_snapshots, require_snapshots

@@ -11,7 +11,6 @@ HELP = "say what other bounds would keep and drop"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
     parser.description = (
         "Decides anew about the clips of a finished run, from what is stored. Nothing is decoded "
         "and the run is not changed; writes a page with clips on either side."
@@ -40,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Runs the command."""
     from curator.review.bound_tuning import summary_lines, tune
     from curator.review.finished_run import open_finished
     from curator.review.tune_page import render_tune

@@ -17,7 +17,6 @@ HELP = "check shards, indexes and tables under OUT, and say what is wrong"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
     parser.description = (
         "Reads every shard once and checks manifest, hashes, indexes, samples and tables against "
         "each other; changes nothing."
