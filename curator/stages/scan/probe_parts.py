@@ -13,33 +13,16 @@ from curator.storage import Store
 from curator.storage.source_reader import is_racy
 from curator.tables.parts import Parts, rows_to_table
 from curator.tables.removal_records import Removals
+from curator.tables.schemas import SOURCES_SCHEMA
 
-SCAN_SCHEMA = pa.schema(
-    [
-        ("uri", pa.string()),
-        ("bytes", pa.int64()),
-        ("version", pa.string()),
-        ("source_id", pa.string()),
-        ("container", pa.string()),
-        ("codec", pa.string()),
-        ("pixel_format", pa.string()),
-        ("width", pa.int32()),
-        ("height", pa.int32()),
-        ("rotation_deg", pa.int16()),
-        ("pixel_aspect", pa.string()),
-        ("time_base", pa.string()),
-        ("fps", pa.string()),
-        ("is_vfr", pa.bool_()),
-        ("header_duration_s", pa.float64()),
-        ("header_n_frames", pa.int64()),
-        ("has_audio", pa.bool_()),
-        ("is_hdr", pa.bool_()),
-        ("error_stage", pa.string()),
-        ("error_code", pa.string()),
-        ("error_message", pa.string()),
-    ]
-)
-"""Row of `scan`: the result of a probe, or its error."""
+_NAMES = (
+    "uri", "bytes", "version", "source_id", "container", "codec", "pixel_format", "width", "height",
+    "rotation_deg", "pixel_aspect", "time_base", "fps", "is_vfr", "header_duration_s",
+    "header_n_frames", "has_audio", "is_hdr", "error_stage", "error_code", "error_message",
+)  # fmt: skip
+_EXACT = dict.fromkeys(("time_base", "fps"), pa.string())
+SCAN_SCHEMA = pa.schema([(n, _EXACT.get(n) or SOURCES_SCHEMA.field(n).type) for n in _NAMES])
+"""Row of `scan`: the result of a probe, or its error, in columns of `sources`; rates are exact."""
 
 
 def scan_key(uri: str, version: str) -> str:
