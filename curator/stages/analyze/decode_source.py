@@ -116,20 +116,22 @@ class Measuring:
 
     def take(self, frame: AnyFrame) -> None:
         """Measures the next frame."""
-        report = self.frames.report
         if self.measurer is None:
-            self._pixel_aspect = pixel_aspect_of(self.stream, report.rotation_deg)
+            rotation_deg = self.frames.report.rotation_deg
+            self._pixel_aspect = pixel_aspect_of(self.stream, rotation_deg)
             self.measurer = Measurer(
                 self._instruments,
                 self._families,
                 self._config,
+                first=frame,
+                rotation_deg=rotation_deg,
                 time_base=self.frames.time_base,
                 pixel_aspect=self._pixel_aspect,
                 smooths_all=self._smooths_all,
                 anchor_pts=self._segment.anchor_pts if self._segment is not None else None,
                 in_background=self._in_background,
             )
-        self.measurer.add(frame, report)
+        self.measurer.add(frame)
 
     def account(self, spent: dict[str, float] | None) -> None:
         """Adds the CPU-seconds of the measurements to `spent`."""

@@ -4,7 +4,7 @@ A frame of the CPU's decoder is scaled by FFmpeg, one on a GPU there; only the s
 the rows and columns of luma that are read, cross to the host.
 """
 
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,38 +18,26 @@ from curator.media.scale import Scaler, luma_plane
 from curator.models.shot_pictures import tiny_scaler
 
 Picture = NDArray[np.uint8]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """Width and height of the upright pictures, in pixels.
-
-    Attributes:
-        picture: For sharpness, text and CLIP.
-        small: For flow and the descriptor.
-        rotation_deg: Clockwise rotation that shows the source upright.
-    """
-
-    picture: tuple[int, int]
-    small: tuple[int, int]
-    rotation_deg: int
+Size = tuple[int, int]
 
 
 class Views:
     """Views of frames of one source, in the host's memory; pictures are uint8 RGB [H, W, 3].
 
-    `smooths_all` says whether the decoder smooths the blocks of all frames, or only of those that
-    others refer to.
+    Args:
+        picture: Width and height of the upright picture for sharpness, text and CLIP, in pixels.
+        small: Those of the picture for flow and the descriptor.
+        rotation_deg: Clockwise rotation that shows the source upright.
+        smooths_all: Whether the decoder smooths the blocks of all frames, or only of those that
+            others refer to.
     """
 
-    def __init__(self, sizes: Sizes, *, smooths_all: bool) -> None:
-        turn = sizes.rotation_deg
+    def __init__(self, picture: Size, small: Size, rotation_deg: int, *, smooths_all: bool) -> None:
         self._smooths_all = smooths_all
-        self._tiny = tiny_scaler(turn)
-        self._picture: Scaler | DeviceScaler = Scaler(
-            *sizes.picture, method="area", rotation_deg=turn
-        )
-        self._small: Scaler | DeviceScaler = Scaler(*sizes.small, method="area", rotation_deg=turn)
+        self._tiny = tiny_scaler(rotation_deg)
+        make = partial(Scaler, method="area", rotation_deg=rotation_deg)
+        self._picture: Scaler | DeviceScaler = make(*picture)
+        self._small: Scaler | DeviceScaler = make(*small)
 
     def tiny(self, frame: Any) -> Picture:  # noqa: ANN401
         """The shot network's picture, 48x27."""
@@ -83,10 +71,9 @@ class Views:
 class DeviceViews(Views):
     """Views of frames in a device's memory, whose decoder smooths all of them."""
 
-    def __init__(self, sizes: Sizes) -> None:
-        turn = sizes.rotation_deg
-        self._picture = DeviceScaler(*sizes.picture, method="area", rotation_deg=turn)
-        self._small = DeviceScaler(*sizes.small, method="area", rotation_deg=turn)
+    def __init__(self, picture: Size, small: Size, rotation_deg: int) -> None:
+        make = partial(DeviceScaler, method="area", rotation_deg=rotation_deg)
+        self._picture, self._small = make(*picture), make(*small)
 
     def tiny(self, frame: DevicePicture) -> Picture:
         """As `Views.tiny`; made together with other frames'."""

@@ -25,7 +25,7 @@ from curator.measures.motion import DenseFlow, Flow, motion_signals
 from curator.measures.noise import FULL_FRAME_NOISE, NATIVE_NOISE, full_frame_noise, with_noise
 from curator.measures.sample_signals import picture_signals
 from curator.measures.stillness import change_signals
-from curator.media.decode import DecodedFrame, DecodeReport, DeviceFrame, upright_size
+from curator.media.decode import DecodedFrame, DeviceFrame, upright_size
 from curator.media.device_frames import DevicePicture
 from curator.media.nvdec import Nvdec
 from curator.media.opencv import cv2
@@ -37,7 +37,7 @@ from curator.models.text_detector import TextDetector
 from curator.models.transnet import ShotNetwork
 from curator.stages.analyze.config import AnalyzeConfig, look_every
 from curator.stages.analyze.families import SIGNALS_OF
-from curator.stages.analyze.frame_views import DeviceViews, Sizes, Views
+from curator.stages.analyze.frame_views import DeviceViews, Views
 from curator.stages.analyze.overlay_samples import Looks
 from curator.tables.track_items import FRAMES
 
@@ -126,6 +126,8 @@ class Measurer:
         instruments: Those of this worker.
         families: Those that are measured; nothing is computed that none of them needs.
         config: The grids of samples, thumbnails and looks.
+        first: The first frame, before it is added.
+        rotation_deg: Clockwise rotation that shows the source upright.
         time_base: Seconds per tick of the source's timestamps.
         pixel_aspect: Width of a pixel by its height, after rotation.
         smooths_all: Whether the decoder smooths the blocks of all frames, or only of those that
@@ -140,6 +142,8 @@ class Measurer:
         families: Set[str],
         config: AnalyzeConfig,
         *,
+        first: AnyFrame,
+        rotation_deg: int,
         time_base: Fraction,
         pixel_aspect: Fraction,
         smooths_all: bool,
@@ -162,17 +166,16 @@ class Measurer:
             )
         self._users = {n: one for n, one in instruments.measures.items() if n in families}
         self._clip_ticks = max(1, round(config.clip_every_s / time_base))
-        self._clip_block: int | None = None
-        self._pixel_aspect = pixel_aspect
         self._sample_ticks = max(1, round(1 / config.samples_per_s / time_base))
         self._pair_ticks = max(1, round(config.motion_pair_s / time_base))
         self._tick_s = float(time_base)
         self._thumbnail_every = config.thumbnail_every
-        self._smooths_all = smooths_all
         self._flow = instruments.flow or DenseFlow()
-        self._views: Views | None = None
-        self._anchor_pts = anchor_pts
-        self._next_sample_pts: int | None = None
+        self._views = _views_of(first, rotation_deg, pixel_aspect, smooths_all=smooths_all)
+        self._anchor_pts = first.pts if anchor_pts is None else anchor_pts
+        # A segment that begins within a block leaves it to the one before.
+        self._clip_block = (first.pts - 1 - self._anchor_pts) // self._clip_ticks
+        self._next_sample_pts = self._grid_after(first.pts - 1)
         self._thumbnail_block: int | None = None
         self._sample: _Sample | None = None
         self._samples: list[_Sample] = []
@@ -183,13 +186,10 @@ class Measurer:
         self._luma: list[tuple[float, float]] = []
         self._thumbnails: list[tuple[int, bytes]] = []
 
-    def add(self, frame: AnyFrame, report: DecodeReport) -> None:
-        """Measures the next frame; the decoder's report knows the rotation."""
-        if self._views is None:
-            self._views = self._prepare(frame, report)
-        assert self._next_sample_pts is not None
+    def add(self, frame: AnyFrame) -> None:
+        """Measures the next frame."""
         if self._families & {FRAMES, "shots"}:
-            self._add_tiny(frame, self._views)
+            self._add_tiny(frame)
         begun_s = time.thread_time()
         self.frame_pts.append(frame.pts)
         self._bytes.append(frame.n_bytes)
@@ -202,9 +202,9 @@ class Measurer:
             self._next_sample_pts = self._grid_after(frame.pts)
         self._measure_s += time.thread_time() - begun_s
 
-    def _add_tiny(self, frame: AnyFrame, views: Views) -> None:
+    def _add_tiny(self, frame: AnyFrame) -> None:
         begun_s = time.thread_time()
-        tiny = views.tiny(frame.picture)
+        tiny = self._views.tiny(frame.picture)
         scaled_s = time.thread_time()
         self._scale_s += scaled_s - begun_s
         if self._shots is not None:
@@ -269,29 +269,12 @@ class Measurer:
             for name in names
         }
 
-    def _prepare(self, frame: AnyFrame, report: DecodeReport) -> Views:
-        turn, shown = report.rotation_deg, frame.picture
-        width, height = upright_size(shown.width, shown.height, turn, self._pixel_aspect)
-        if self._anchor_pts is None:
-            self._anchor_pts = frame.pts
-        # A segment that begins within a block leaves it to the one before.
-        self._clip_block = (frame.pts - 1 - self._anchor_pts) // self._clip_ticks
-        self._next_sample_pts = self._grid_after(frame.pts - 1)
-        picture, small = (fit_inside(width, height, side) for side in (PICTURE_PX, SMALL_PX))
-        sizes = Sizes(picture=picture, small=small, rotation_deg=turn)
-        if isinstance(shown, DevicePicture):
-            return DeviceViews(sizes)
-        return Views(sizes, smooths_all=self._smooths_all)
-
     def _grid_after(self, pts: int) -> int:
         """The first point of the sampling grid after a timestamp."""
-        assert self._anchor_pts is not None
         steps = (pts - self._anchor_pts) // self._sample_ticks + 1
         return self._anchor_pts + steps * self._sample_ticks
 
     def _begin(self, frame: AnyFrame) -> _Sample:
-        assert self._anchor_pts is not None
-        assert self._views is not None
         shown = _Shown(frame, self._views)
         with_pictures = "pictures" in self._families
         if with_pictures:
@@ -329,7 +312,6 @@ class Measurer:
 
     def _show_clip(self, frame: AnyFrame, shown: _Shown) -> None:
         """Shows the CLIP model the first sample of each of its blocks of time."""
-        assert self._anchor_pts is not None
         block = (frame.pts - self._anchor_pts) // self._clip_ticks
         if self._clip is not None and block != self._clip_block:
             picture = shown.picture
@@ -342,7 +324,6 @@ class Measurer:
     def _complete(self, sample: _Sample, frame: AnyFrame) -> None:
         """Gives a sample what a frame after it has for it."""
         self._take_native(sample, frame)
-        assert self._views is not None
         if sample.pair_index is None and frame.pts >= sample.pts + self._pair_ticks:
             sample.pair_index = frame.index
             if sample.gray is not None:
@@ -370,7 +351,6 @@ class Measurer:
         A frame that no other refers to may come without the loop filter, and shows blocks that are
         not in the video.
         """
-        assert self._views is not None
         if sample.wants_native and self._views.is_whole(frame.picture):
             sample.wants_native = False
             native = self._views.native_signals(frame.picture)
@@ -380,6 +360,17 @@ class Measurer:
         if self._sample is not None and self._sample.pair_index is not None:
             self._samples.append(self._sample)
         self._sample = None
+
+
+def _views_of(
+    frame: AnyFrame, rotation_deg: int, pixel_aspect: Fraction, *, smooths_all: bool
+) -> Views:
+    shown = frame.picture
+    width, height = upright_size(shown.width, shown.height, rotation_deg, pixel_aspect)
+    picture, small = (fit_inside(width, height, side) for side in (PICTURE_PX, SMALL_PX))
+    if isinstance(shown, DevicePicture):
+        return DeviceViews(picture, small, rotation_deg)
+    return Views(picture, small, rotation_deg, smooths_all=smooths_all)
 
 
 def _thumbnail(small: NDArray[np.uint8]) -> bytes:
