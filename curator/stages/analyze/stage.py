@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO
 
-from curator.errors import ErrorCode, SourceError
+from curator.errors import ErrorCode
 from curator.measures.measure_contract import registered_measures
 from curator.measures.score_list import use_measures
 from curator.media.source_segments import NotInSegmentsError, Segment, WholeReason, plan_segments
@@ -125,9 +125,12 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
                     return read_proven(source.uri, source.version, whole)
                 case SegmentItem():
                     with open_source(source.uri, expected_version=source.version) as reader:
-                        return self._segment(unit, reader)
+                        how = self._how(unit)
+                        return analyze_segment(reader, source.uri, unit.segment, **how)
                 case HashItem():
                     return read_proven(source.uri, source.version, self._hash)
+        except NotInSegmentsError as error:
+            return error.reason
         finally:
             self.counts["gpu_batches_halved"] += self._instruments.n_halved() - before
 
@@ -164,14 +167,6 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
             "families": item.families,
             "spent": self.cpu_s,
         }
-
-    def _segment(self, item: SegmentItem, reader: BinaryIO) -> Track | WholeReason:
-        try:
-            return analyze_segment(reader, item.uri, item.segment, **self._how(item))
-        except NotInSegmentsError as error:
-            return error.reason
-        except SourceError:
-            return WholeReason.FAILED
 
     def _hash(self, reader: BinaryIO) -> ContentHashes:
         begun_s = time.thread_time()

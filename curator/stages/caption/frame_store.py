@@ -249,19 +249,24 @@ class WrittenFramesStage(Stage[CaptionConfig, WrittenClip, TakenFrames | StoredF
     reads = ("clips",)
     writes = (FRAMES,)
     boxed = True
-    answers = (TakenFrames, StoredFrames, FrameWish, Looked)
+    answers = (TakenFrames, FrameWish, Looked)
 
     def __init__(self, config: CaptionConfig, *, taker: FrameTaker, threads: int) -> None:
         super().__init__(config)
         self._taker = taker
         self._threads = threads
 
-    def process(self, unit: WrittenClip) -> TakenFrames | StoredFrames:
+    def process(self, unit: WrittenClip) -> TakenFrames:
         """Takes the frames of a clip."""
-        try:
-            looked = self._look(unit)
-        except CuratorError as error:
-            return StoredFrames(clip_id=unit.clip_id, error=str(error))
+        make_tap = self._taker.tap(unit.wish, unit.fps, lambda first: unit.start_s)
+        if isinstance(unit.mp4, str):
+            raise CutError(unit.mp4)
+        looked = look_at_clip(unit.mp4, make_tap(unit.n_frames, 0), threads=self._threads)
+        if looked.n_frames != unit.n_frames:
+            raise CutError(
+                f"{unit.location.name}: clip {unit.clip_id} decodes to "
+                f"{looked.n_frames} frames, {unit.n_frames} were written; see `curate verify`"
+            )
         return TakenFrames(clip_id=unit.clip_id, wish=unit.wish, looked=looked)
 
     def failed(self, unit: WrittenClip, failure: Failure) -> StoredFrames:
@@ -274,15 +279,3 @@ class WrittenFramesStage(Stage[CaptionConfig, WrittenClip, TakenFrames | StoredF
         """Stores the frames of a unit, and passes on clips without frames."""
         stored = self._taker.store([one for one in results if isinstance(one, TakenFrames)])
         return [*stored, *(one for one in results if isinstance(one, StoredFrames))]
-
-    def _look(self, clip: WrittenClip) -> Looked:
-        make_tap = self._taker.tap(clip.wish, clip.fps, lambda first: clip.start_s)
-        if isinstance(clip.mp4, str):
-            raise CutError(clip.mp4)
-        looked = look_at_clip(clip.mp4, make_tap(clip.n_frames, 0), threads=self._threads)
-        if looked.n_frames != clip.n_frames:
-            raise CutError(
-                f"{clip.location.name}: clip {clip.clip_id} decodes to "
-                f"{looked.n_frames} frames, {clip.n_frames} were written; see `curate verify`"
-            )
-        return looked
