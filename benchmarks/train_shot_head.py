@@ -347,7 +347,7 @@ def save(stored: dict[str, NDArray[Any]], path: Path) -> HeadWeights:
 
 
 def answers(weights: HeadWeights, film: Film) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Log odds of the middle and of inside, float64 [F] each, as the package computes them."""
+    """Log odds of the middle and of inside, float64 [F] each, before `step_odds`."""
     projected = film.features.astype(np.float32) @ weights.projection
     odds = film.common[:, :2].astype(np.float64)
     raw = np.concatenate([1 / (1 + np.exp(-odds)), projected], axis=1).astype(np.float32)
