@@ -7,6 +7,7 @@ listener on this machine and watched canary files show what was opened besides t
     python benchmarks/hostile.py --together          # not every file by itself
     python benchmarks/hostile.py --only gif nested   # those whose names have one of these words
     python benchmarks/hostile.py --strace            # and every file and address that is opened
+    python benchmarks/hostile.py --only "black 8K" --networks --before FILM  # as in a run
 """
 
 import argparse
@@ -214,6 +215,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[""], help="words of names (default: all)")
     parser.add_argument("--strace", action="store_true", help="follow what the last run opens")
     parser.add_argument("--together", action="store_true", help="not every file by itself")
+    parser.add_argument("--networks", action="store_true", help="with shots and two threads")
+    parser.add_argument("--before", nargs="+", default=[], type=Path, help="films to begin with")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hostile-") as name:
         problems = attacked(Path(name), options)
@@ -227,9 +230,11 @@ def attacked(work: Path, options: argparse.Namespace) -> list[str]:
     canary, folder = Canary(canary_path), work / "corpus"
     (work / "made").mkdir()
     problems: list[str] = []
-    tried = Alone()
+    tried = Alone(networks=options.networks)
     print("| file | what it tries | MB | outcome | MiB of the box | MiB of the driver | "
           "CPU-s | s | wrong |\n|---|---|---|---|---|---|---|---|---|")  # fmt: skip
+    for film in options.before:
+        show(film.name, "a film", film.stat().st_size, tried(film))
     fits: dict[str, frozenset[str]] = {}
     for one in corpus(work / "made", address=listener.address, canary=canary_path):
         shown = os.fsdecode(one.name)
@@ -267,10 +272,11 @@ def attacked(work: Path, options: argparse.Namespace) -> list[str]:
 class Alone:
     """Scans and analyzes one file at a time, in a box of this process.
 
-    The network that finds shots is left out: it takes 0.7 GB and 2 CPU-seconds of each file alike.
+    Without `networks` the network that finds shots is left out: it takes 0.7 GB and 2 CPU-seconds
+    of each file alike.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, networks: bool) -> None:
         from curator.executor.unit_worker import UnitWorker
         from curator.recipe import load_recipe
         from curator.stages.analyze.families import families_of
@@ -279,10 +285,11 @@ class Alone:
         from curator.stages.scan.stage import ScanStage
 
         config = load_recipe("quickstart", []).analyze
-        names = frozenset(one.name for one in families_of(config)) - {"shots"}
+        names = frozenset(one.name for one in families_of(config))
+        names -= frozenset() if networks else {"shots"}
         self._families = names
         self._scan = UnitWorker(stage=ScanStage(ScanConfig()))
-        self._analyze = UnitWorker(stage=AnalyzeStage(config, families=names))
+        self._analyze = UnitWorker(stage=AnalyzeStage(config, families=names, threads=1 + networks))
 
     def __call__(self, path: Path) -> Measured:
         """Tries a file."""
