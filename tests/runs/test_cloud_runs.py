@@ -1,0 +1,51 @@
+"""A whole run over `gs://` and `az://` makes the clips of one in a folder."""
+
+import hashlib
+import io
+import tarfile
+from fractions import Fraction
+from pathlib import Path
+
+from film_makers import write_video
+from film_shots import moving_texture
+
+from curator.cli import main
+from curator.commands.arguments import EXIT_OK
+from curator.storage import open_store
+
+SETTINGS = (
+    "shard.resolutions=[64, 120]", "filters.short_side_px.min=60", "propose.min_s=0.5",
+    "propose.max_s=1", "dedup.enabled=false", "filters.sharpness.min=0",
+)  # fmt: skip
+
+
+def videos(out: str) -> set[tuple[str, str]]:
+    """Names and hashes of the videos in the shards."""
+    store = open_store(out)
+    found = set()
+    for info in store.list("shards/"):
+        if info.key.endswith(".tar"):
+            with tarfile.open(fileobj=io.BytesIO(store.read(info.key))) as tar:
+                for name in [name for name in tar.getnames() if name.endswith(".mp4")]:
+                    stream = tar.extractfile(name)
+                    assert stream is not None
+                    found.add((name, hashlib.sha256(stream.read()).hexdigest()))
+    return found
+
+
+def test_clips_are_those_of_a_folder(gs_bucket: str, az_container: str, tmp_path: Path) -> None:
+    """Sources and OUT are in the same bucket, and a second run changes nothing."""
+    film = tmp_path / "in/1.mp4"
+    film.parent.mkdir()
+    frames = moving_texture(50, seed=1, width_px=160, height_px=120)
+    write_video(film, frames, fps=Fraction(25))
+    sets = [part for setting in SETTINGS for part in ("--set", setting)]
+    assert main(["run", str(film.parent), f"{tmp_path}/out", *sets]) == EXIT_OK
+    expected = videos(f"{tmp_path}/out")
+    assert expected
+    for root in (f"gs://{gs_bucket}", f"az://{az_container}"):
+        open_store(f"{root}/in").write("1.mp4", film.read_bytes())
+        for _ in range(2):
+            assert main(["run", f"{root}/in", f"{root}/out", *sets]) == EXIT_OK
+            assert videos(f"{root}/out") == expected
+        assert main(["verify", f"{root}/out"]) == EXIT_OK
