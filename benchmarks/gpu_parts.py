@@ -186,10 +186,9 @@ def _analyze_all(
 
     from curator.stages.analyze.config import AnalyzeConfig
     from curator.stages.analyze.decode_source import analyze_source
-    from curator.stages.analyze.instruments import instruments_of
 
     config = AnalyzeConfig(device=device, flow=flow, text=False)
-    instruments = instruments_of(config, None, None)
+    instruments = _instruments(config)
     notes: set[str] = set()
 
     def analyzed(path: str, spent: dict[str, float]) -> Any:  # noqa: ANN401
@@ -215,6 +214,13 @@ def _analyze_all(
         "spent": spent, "cpu_s": time.process_time() - cpu_s, "n_halved": instruments.n_halved(),
         "torch_mib": torch.cuda.max_memory_reserved() >> 20 if device == "gpu" else 0,
     }  # fmt: skip
+
+
+def _instruments(config: Any) -> Any:  # noqa: ANN401 - a child process imports these
+    from curator.stages.analyze.families import families_of
+    from curator.stages.analyze.instruments import instruments_of
+
+    return instruments_of(config, {family.name for family in families_of(config)}, None, None)
 
 
 def cpu(part: Part) -> None:
@@ -256,10 +262,9 @@ def _tracks(_begin: Begin, paths: list[str], device: str, flow: str) -> Iterator
     from curator.errors import SourceError
     from curator.stages.analyze.config import AnalyzeConfig
     from curator.stages.analyze.decode_source import analyze_source
-    from curator.stages.analyze.instruments import instruments_of
 
     config = AnalyzeConfig(device=device, flow=flow, text=False)
-    instruments = instruments_of(config, None, None)
+    instruments = _instruments(config)
     for path in paths:
         with open(path, "rb") as reader:
             try:

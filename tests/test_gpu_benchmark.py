@@ -134,3 +134,20 @@ def test_films_are_repeated_without_a_seam(
         assert video.time_base is not None
         times = [float(frame.pts * video.time_base) for frame in container.decode(video)]
     assert times == pytest.approx([i / 30 for i in range(180)], abs=1e-4)
+
+
+def test_a_process_of_the_analysis_measures_films(
+    tmp_path: Path,
+    module: Any,  # noqa: ANN401
+) -> None:
+    """Pins how the benchmark calls the analysis, which has changed without it."""
+    from film_makers import write_video
+    from film_shots import moving_texture
+
+    films = [tmp_path / "a.mp4", tmp_path / "b.mp4"]
+    for film in films:
+        write_video(film, moving_texture(12, width_px=96, height_px=64))
+    (found,) = module("gpu_parts")._analyze_all(time.time, [*map(str, films)], "cpu", "dis", None)
+    assert (found["rate"][0], found["n_sources"], found["notes"]) == (12, 1, [])
+    tracks = module("gpu_parts")._tracks(time.time, [str(films[0])], "cpu", "dis")
+    assert next(tracks)[1].n_frames == 12

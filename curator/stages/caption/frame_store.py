@@ -277,5 +277,12 @@ class WrittenFramesStage(Stage[CaptionConfig, WrittenClip, TakenFrames | StoredF
         self, clips: Sequence[WrittenClip], results: Sequence[TakenFrames | StoredFrames]
     ) -> list[StoredFrames]:
         """Stores the frames of a unit, and passes on clips without frames."""
-        stored = self._taker.store([one for one in results if isinstance(one, TakenFrames)])
-        return [*stored, *(one for one in results if isinstance(one, StoredFrames))]
+        pairs = list(zip(clips, results, strict=True))
+        # By the unit's ids and wishes: a decoder box may have been taken over.
+        taken = [
+            replace(result, clip_id=clip.clip_id, wish=clip.wish)
+            for clip, result in pairs
+            if isinstance(result, TakenFrames)
+        ]
+        failed = [result for _, result in pairs if isinstance(result, StoredFrames)]
+        return [*self._taker.store(taken), *failed]

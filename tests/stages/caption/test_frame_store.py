@@ -12,8 +12,14 @@ from curator.media.frame_tap import FrameWish, StoredFrames, TakenFrames
 from curator.records.cuts import Looked
 from curator.stages.caption.caption_records import Task, Window
 from curator.stages.caption.config import CaptionConfig
-from curator.stages.caption.frame_store import CaptionFrames, FrameParts
+from curator.stages.caption.frame_store import (
+    CaptionFrames,
+    FrameParts,
+    WrittenClip,
+    WrittenFramesStage,
+)
 from curator.storage import Store, open_store
+from curator.tables.clip_locations import Location
 
 CONFIG = CaptionConfig(captioner="openai", url="http://x", model="m")
 
@@ -86,3 +92,20 @@ def test_what_a_run_left_is_found_by_its_content(tmp_path: Path) -> None:
     assert {key: where.part for key, where in found.items()} == {
         where.clip_id: where.part for where in written
     }
+
+
+def test_frames_are_stored_under_the_clip_that_was_asked_for(tmp_path: Path) -> None:
+    """Pins that a decoder box that was taken over names no other clip, and no other content."""
+    store = open_store(str(tmp_path))
+    stage = WrittenFramesStage(CONFIG, taker=CaptionFrames(store, CONFIG), threads=1)
+    asked = WrittenClip(
+        clip_id="asked",
+        wish=FrameWish(content="of asked"),
+        location=Location(name="a.tar", offset=0, n_bytes=1),
+        n_frames=2,
+        fps=30.0,
+    )
+    looked = Looked(n_frames=2, jpegs={0: b"a", 1: b"b"}, text={})
+    answer = TakenFrames(clip_id="other", wish=FrameWish(content="of other"), looked=looked)
+    (stored,) = stage.store([asked], [answer])
+    assert (stored.clip_id, stored.content) == ("asked", "of asked")
