@@ -215,7 +215,7 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
         at = timed("read the clip", at)
         look_at_clip(mp4, Tap((), longest_px=config.frame_px), threads=1)
         at = decoded = timed("decode", at)
-        wish = FrameWish(content=content_of(row.clip_id, row))
+        wish = FrameWish(content=content_of(row.clip_id, row, ""))
         tap = taker.tap(wish, row.fps, lambda first: 0.0)(row.n_frames, 0)
         looked = look_at_clip(mp4, tap, threads=1)
         spent["scale, JPEG"] = spent.get("scale, JPEG", 0.0) + time.process_time() - decoded
@@ -259,7 +259,7 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
     return {name: seconds / len(rows) for name, seconds in spent.items()} | {
         "clips": len(rows), "windows_per_clip": n_windows / len(rows),
         "pictures_per_clip": n_frames / len(rows),
-        "seconds_per_clip": sum(r["n_frames"] / r["fps"] for r in rows) / len(rows),
+        "seconds_per_clip": sum(row.n_frames / row.fps for row in rows) / len(rows),
         "megabytes_per_window": n_bytes / n_windows / 1e6,
     }  # fmt: skip
 

@@ -312,7 +312,7 @@ def _compared(path: str, host: Any, device: Any) -> Found:  # noqa: ANN401
         ]
         n_clips += 1
         n_same += verdicts[0] == verdicts[1]
-        n_tags += sorted(rows[0]["tags"] or ()) == sorted(rows[1]["tags"] or ())
+        n_tags += sorted(rows[0].tags or ()) == sorted(rows[1].tags or ())
     found: Found = {
         "clips": n_clips, "same_decisions": n_same, "same_tags": n_tags,
         "shots_differ": int(starts[0] != starts[1]),

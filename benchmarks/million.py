@@ -410,7 +410,7 @@ def _no_pictures(self: Any, missing: Sequence[Any], locations: object) -> None: 
 
     for row in missing:
         where = StoredFrames(
-            clip_id=row.clip_id, content=content_of(row.clip_id, row), n_frames=row.n_frames
+            clip_id=row.clip_id, content=content_of(row.clip_id, row, ""), n_frames=row.n_frames
         )
         self._take([where], {})
 

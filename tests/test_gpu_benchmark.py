@@ -136,7 +136,7 @@ def test_films_are_repeated_without_a_seam(
     assert times == pytest.approx([i / 30 for i in range(180)], abs=1e-4)
 
 
-def test_a_process_of_the_analysis_measures_films(
+def test_parts_measure_films_and_compare_tracks(
     tmp_path: Path,
     module: Any,  # noqa: ANN401
 ) -> None:
@@ -146,8 +146,10 @@ def test_a_process_of_the_analysis_measures_films(
 
     films = [tmp_path / "a.mp4", tmp_path / "b.mp4"]
     for film in films:
-        write_video(film, moving_texture(12, width_px=96, height_px=64))
-    (found,) = module("gpu_parts")._analyze_all(time.time, [*map(str, films)], "cpu", "dis", None)
-    assert (found["rate"][0], found["n_sources"], found["notes"]) == (12, 1, [])
-    tracks = module("gpu_parts")._tracks(time.time, [str(films[0])], "cpu", "dis")
-    assert next(tracks)[1].n_frames == 12
+        write_video(film, moving_texture(90, width_px=96, height_px=64))
+    parts = module("gpu_parts")
+    (found,) = parts._analyze_all(time.time, [*map(str, films)], "cpu", "dis", None)
+    assert (found["rate"][0], found["n_sources"], found["notes"]) == (90, 1, [])
+    (path, track) = next(parts._tracks(time.time, [str(films[0])], "cpu", "dis"))
+    compared = parts._compared(path, track, track)
+    assert compared["clips"] == compared["same_decisions"] == compared["same_tags"] == 1
