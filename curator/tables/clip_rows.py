@@ -81,10 +81,7 @@ class _Scores(Mapping[str, float | None]):
     def items(self) -> ItemsView[str, float | None]:
         """Returns all scores: several times as fast as one by one."""
         rows, number = self._row.rows, self._row.number
-        return {name: rows.value_at(number, column) for name, column in _COLUMNS}.items()
-
-
-_COLUMNS = [(name, score_column(name)) for name in SCORES]
+        return {name: rows.value_at(number, score_column(name)) for name in SCORES}.items()
 
 
 def _property(name: str) -> property:
