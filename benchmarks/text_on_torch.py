@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The text detector's network on torch's CPU beside onnxruntime: agreement, CPU time, time to load.
+"""Compares the text detector on torch (CPU) with onnxruntime: agreement, CPU time, time to load.
 
     text_on_torch.py FILE... [--every-s 1] [--most 20]
 

@@ -19,7 +19,6 @@ from curator.errors import CuratorError, FullDiskError
 from curator.executor.fleet import Answer, Greeting, Lane, Lost, Passing, Worker
 from curator.executor.package_stamp import package_stamp
 from curator.executor.worker import call_chain, load_chain
-from curator.storage.scratch import has_room
 
 SETTLE_S = 30.0
 """Time in which Ray misses a node that vanished: five health checks, 3 s apart, and some."""
@@ -216,6 +215,9 @@ class RayBackend:
             return _final(f"a worker cannot be started: {line}; are all nodes set up alike?")
         if isinstance(error, kinds.RuntimeEnvSetupError):
             return _final(f"a worker cannot be started: {line}")
+        # Imported here: it brings PyAV, which not every worker needs.
+        from curator.storage.scratch import has_room
+
         if not self.is_elastic and not has_room():
             # Ray's processes die where they cannot write their logs.
             return Lost(line, error=FullDiskError(tempfile.gettempdir()))

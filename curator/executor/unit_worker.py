@@ -16,8 +16,9 @@ from curator.errors import CuratorError, DamagedError, ErrorCode, FullDiskError,
 from curator.executor.attempts import CpuClock, internal_failure
 from curator.executor.decoder_box import BoxDiedError, SetUpError, process_box
 from curator.executor.work import MAX_ATTEMPTS, Divisible
+from curator.executor.worker import Step
 from curator.records.sources import Failure
-from curator.stage import Stage
+from curator.stage import Resources, Stage
 
 logger = logging.getLogger(__name__)
 
@@ -201,3 +202,16 @@ class PlainWorker:
             return self._stage.process(unit)
         finally:
             self._stage.release()
+
+
+def stage_step(
+    stage: Stage[Any, Any, Any],
+    *,
+    resources: Resources | None = None,
+    keeps_state: bool = False,
+    **settings: Any,  # noqa: ANN401
+) -> Step:
+    """The step that runs a stage; `settings` are those of `UnitWorker`."""
+    settings["stage"] = stage
+    resources = resources or stage.resources
+    return Step(make=UnitWorker, settings=settings, resources=resources, keeps_state=keeps_state)

@@ -12,7 +12,6 @@ from typing import Any, Protocol, runtime_checkable
 
 from curator.errors import CuratorError
 from curator.executor.garbage import no_collection
-from curator.executor.unit_worker import UnitWorker
 from curator.executor.work import Repeated
 from curator.stage import Resources, Stage
 from curator.tables.parts import leave_pandas_out
@@ -45,19 +44,6 @@ class Step:
         """Whether it runs a stage in a decoder box."""
         stage = self.settings.get("stage")
         return isinstance(stage, Stage) and stage.boxed
-
-
-def stage_step(
-    stage: Stage[Any, Any, Any],
-    *,
-    resources: Resources | None = None,
-    keeps_state: bool = False,
-    **settings: Any,  # noqa: ANN401
-) -> Step:
-    """The step that runs a stage; `settings` are those of `UnitWorker`."""
-    settings["stage"] = stage
-    resources = resources or stage.resources
-    return Step(make=UnitWorker, settings=settings, resources=resources, keeps_state=keeps_state)
 
 
 Chain = Sequence[Step]

@@ -103,7 +103,7 @@ def _picture_in_picture(clip: ClipView) -> float | None:
 def rectangles(
     lines_T2AP: NDArray[np.bool_], moved_TCC: NDArray[np.float32], size: tuple[int, int]
 ) -> Rectangles | None:
-    """Rectangles of standing lines, and what speaks for each; None if there is none.
+    """Rectangles of standing lines with the evidence for each; None without such lines.
 
     Args:
         lines_T2AP: Standing lines of the looks, bool [T, 2, `LINE_ALONG`, `LINE_ACROSS`].

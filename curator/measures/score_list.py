@@ -114,7 +114,7 @@ def spec_of(score: str) -> ScoreSpec:
 def use_measures(names: Sequence[str], *, taken: Collection[str] = ()) -> None:
     """Sets the users' measures of this process; a repeated call with the same names does nothing.
 
-    No score may have a name in `taken`, beside those of other scores.
+    Names of scores must be unique, and not in `taken`.
 
     Raises:
         RecipeError: A name leads to no measure, or a measure declares something that cannot be.

@@ -70,7 +70,7 @@ def audio_of_span(
     may_copy: bool,
     max_offset_s: Fraction,
 ) -> SpanAudio | None:
-    """Reads the audio of a span; None if there is none within it.
+    """Reads the audio of a span; None if the span has no audio.
 
     Args:
         container: The source; its position changes.

@@ -113,7 +113,7 @@ def _by_torch(weights: bytes, device: str) -> _Probability:
 
     from curator.models.onnx_network import OnnxNetwork
 
-    # TF32, which torch's convolutions use unless they are told not to, moves lines at the bound.
+    # TF32 is on by default for torch's convolutions, and changes lines close to the threshold.
     torch.backends.cudnn.allow_tf32 = False
     network = OnnxNetwork(weights, device=device)
 

@@ -27,7 +27,7 @@ _STOPS_AT = 0.75
 _RELEASED_S = 5.0
 """How long the object of a run that has ended may take to vanish."""
 _CONFIRMED_S = 5.0
-"""A check that is younger need not be repeated: nobody takes over from a holder that renews."""
+"""A check that is younger need not be repeated: a lease that was just held has not expired."""
 _LOOKS = 4
 """Readings of the object, which a network may have damaged, before a holder gives up."""
 _PATIENCE_S = 10.0

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
-from curator.executor.worker import Step, stage_step
+from curator.executor.unit_worker import stage_step
+from curator.executor.worker import Step
 from curator.measures.clip_semantics import Semantics
 from curator.measures.score_list import measures_used
 from curator.pipeline import Graph

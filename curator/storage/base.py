@@ -119,7 +119,7 @@ class Store(ABC):
 
     @abstractmethod
     def find(self, key: str) -> ObjectInfo | None:
-        """Returns size and version of a finished object; None if there is none."""
+        """Returns size and version of a finished object; None if it does not exist."""
 
     def exists(self, key: str) -> bool:
         """Returns whether there is a finished object under the key."""

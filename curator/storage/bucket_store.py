@@ -84,7 +84,7 @@ class BucketStore(Store):
         return ObjectInfo(key=key, bytes=answer.size, version=answer.version), answer.data
 
     def find(self, key: str) -> ObjectInfo | None:
-        """Returns size and version of an object, by one request; None if there is none."""
+        """Returns size and version of an object, by one request; None if it does not exist."""
         try:
             found = self.service.head(self.bucket, self._full(checked_key(key)))
         except self.service.errors as error:

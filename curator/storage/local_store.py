@@ -136,7 +136,7 @@ class LocalStore(Store):
                 os.unlink(path)
 
     def find(self, key: str) -> ObjectInfo | None:
-        """Returns size and version of a finished file; None if there is none."""
+        """Returns size and version of a finished file; None if it does not exist."""
         try:
             info = os.stat(self._path(key))
         except (OSError, ValueError):

@@ -15,8 +15,8 @@ from curator.executor.engine import Engine
 from curator.executor.host_resources import device_of
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
-from curator.executor.unit_worker import UnitResult
-from curator.executor.worker import Step, stage_step
+from curator.executor.unit_worker import UnitResult, stage_step
+from curator.executor.worker import Step
 from curator.media.nvdec_check import nvdec_refusal
 from curator.media.source_segments import WholeReason
 from curator.models.catalogue import ModelEntry

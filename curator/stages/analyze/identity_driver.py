@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from curator.errors import StorageError
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
-from curator.executor.worker import stage_step
+from curator.executor.unit_worker import stage_step
 from curator.fingerprints import fingerprint
 from curator.records.sources import Failure, SourceRef
 from curator.stages.analyze.config import AnalyzeConfig

@@ -44,7 +44,7 @@ def caption_of(
 ) -> tuple[str | None, str | None]:
     """Joins the captions of a clip's windows, in the length `config.text`.
 
-    Event windows count only if a clip has no others. Returns the caption, or why there is none.
+    Event windows count only if a clip has no others. Returns the caption, or why it is missing.
     """
     if not annotations:
         return None, "it has no annotation"

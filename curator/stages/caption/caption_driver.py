@@ -16,7 +16,7 @@ from curator.errors import CuratorError
 from curator.executor.engine import Engine
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
-from curator.executor.worker import stage_step
+from curator.executor.unit_worker import stage_step
 from curator.fingerprints import fingerprint
 from curator.media.frame_tap import FrameOrder, FrameWish, Moment, StoredFrames
 from curator.models.text_reader import READ_MODEL, Line, merged

@@ -12,8 +12,8 @@ from functools import partial
 from curator.errors import CuratorError, UnreachableError, UsageError
 from curator.executor.engine import Engine
 from curator.executor.fleet import Fleet, Passing
-from curator.executor.unit_worker import UnitResult
-from curator.executor.worker import Step, stage_step
+from curator.executor.unit_worker import UnitResult, stage_step
+from curator.executor.worker import Step
 from curator.media.frame_tap import StoredFrames
 from curator.stage import Resources
 from curator.stages.caption.caption_parts import torch_refusal

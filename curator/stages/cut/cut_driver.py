@@ -17,8 +17,8 @@ from curator.errors import ErrorCode
 from curator.executor.engine import Engine
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
-from curator.executor.unit_worker import UnitResult
-from curator.executor.worker import Step, stage_step
+from curator.executor.unit_worker import UnitResult, stage_step
+from curator.executor.worker import Step
 from curator.media.frame_tap import FrameOrder, FrameTaker, StoredFrames, TakenFrames
 from curator.records.clips import Borders, Clip, Reason, Span, Written
 from curator.records.cuts import ClipForm, Crop

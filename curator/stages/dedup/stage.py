@@ -1,6 +1,6 @@
 """The stage that rejects clips that show the footage of a better clip."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ class DedupUnit:
     clips: ClipRows
     vectors: StoredVectors
     known: AlikePairs
-    search: PairSearch = field(default_factory=PairSearch)
+    search: PairSearch
 
 
 class DedupStage(Stage[DedupConfig, DedupUnit, AlikePairs | None]):

@@ -7,5 +7,5 @@ class ScanConfig(StageConfig):
     """Settings for reading about sources."""
 
     sidecar_meta: bool = False
-    """keys of the `.json` beside a source (video.mp4.json, or video.json) become columns meta.* of
+    """keys of the `.json` next to a source (video.mp4.json, or video.json) become columns meta.* of
     `sources` and `clips`, as columns of a manifest do: bool, number, text, or list of texts"""

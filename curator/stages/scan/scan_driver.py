@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
-from curator.executor.worker import stage_step
+from curator.executor.unit_worker import stage_step
 from curator.records.sources import SourceRef
 from curator.stages.scan.probe_parts import SCAN_SCHEMA, ProbeParts, scan_key
 from curator.stages.scan.source_listing import Listed, ListedSource, SkippedName, UnlistedSource
