@@ -194,42 +194,71 @@ def _covered(rng: Rng, clip: Clip, other: Source) -> Clip:
     return clip
 
 
-def _sheet(rng: Rng, clip: Clip, other: Source) -> Clip:
-    """A bright sheet held before the lens, all of it or most; the camera's exposure adapts.
+def _held(rng: Rng, clip: Clip, other: Source) -> Clip:
+    """Something held before the lens: a page, a card, a picture, a hand; the camera adapts.
 
-    The sheet is blown out at first, and the room too dark after it went.
+    It comes from any side, stays, and goes. Exposure and white balance follow what is seen with a
+    lag: what is bright is blown out at first, and the room too dark after it went, or the reverse.
     """
     n = len(clip)
-    start, stay = int(rng.integers(3, max(4, n - 12))), int(np.exp(rng.uniform(1.8, 4.5)))
-    enter, leave = int(rng.integers(3, 25)), int(rng.integers(2, 10))
-    room, adapts = float(rng.uniform(0.15, 1.0)), float(rng.uniform(3, 15))
-    colour = rng.uniform(140, 230, 3)
-    sheet = np.empty((HEIGHT, WIDTH, 3), np.float32)
-    sheet[:] = colour
-    inked = _letters(rng, HEIGHT)[:, :, None] * np.float32(rng.uniform(0.2, 0.8))
-    sheet = np.asarray(sheet * (1 - inked) + rng.uniform(0, 120, 3) * inked, np.float32)
-    tint = np.exp(rng.normal(0, 0.15, 3))
-    covers, turn = float(rng.uniform(0.75, 1.1)), float(rng.normal(0, 4))
-    blown = float(np.exp(rng.uniform(0.2, 1.0)))
-    sway = rng.normal(0, 1.5, 2)
+    start, stay = int(rng.integers(3, max(4, n - 12))), int(np.exp(rng.uniform(1.5, 4.7)))
+    enter, leave = (int(np.exp(rng.uniform(low, 3.3))) for low in (1.2, 0.7))
+    thing = np.empty((HEIGHT, WIDTH, 3), np.float32)
+    thing[:] = rng.uniform(20, 250) + rng.normal(0, 15, 3)
+    kind = rng.choice(["page", "picture", "plain"], p=[0.45, 0.35, 0.2])
+    if kind == "page":
+        thing[:] = rng.uniform(150, 245) + rng.normal(0, 10, 3)
+        inked = _letters(rng, HEIGHT)[:, :, None] * np.float32(rng.uniform(0.2, 0.9))
+        thing = np.asarray(thing * (1 - inked) + rng.uniform(0, 110, 3) * inked, np.float32)
+    elif kind == "picture":
+        thing = other(rng, 1)[0].astype(np.float32)
+    # A picture that fills all would slide in as the next shot does.
+    most = 0.9 if kind == "picture" else 1.25
+    high, wide = rng.uniform(0.45, most) * HEIGHT, rng.uniform(0.4, most) * WIDTH
+    corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * (wide / 2, high / 2)
+    outline = corners + rng.normal(0, 4, (4, 2))
+    if kind == "plain" and rng.random() < 0.7:
+        outline = outline_of(rng) * (wide / 2, high / 2)
+    angle = rng.choice([0.5, 0.5, 0, 1, 1.5]) * np.pi + rng.normal(0, 0.3)
+    outside = np.array([np.cos(angle), np.sin(angle)]) * (0.55 * WIDTH + wide / 2)
+    rest = rng.normal(0, 0.1, 2) * (WIDTH, HEIGHT)
+    turn, sway = rng.normal(0, 6, 2), rng.normal(0, 1.5, 2)
+    gain, adapts = float(np.exp(rng.normal(0, 0.6))), float(np.exp(rng.uniform(0.5, 3)))
+    # Bright things make the exposure fall, and dark ones make it rise.
+    light = float(np.clip(np.exp(rng.uniform(-0.2, 1.1)) if kind == "page" else gain, 0.3, 3))
+    room = float(rng.choice([1.0, rng.uniform(0.15, 1.0)]))
+    tint = np.exp(rng.normal(0, 0.12, 3))
+    is_after = rng.random() < 0.7
     exposure = 1.0
     for i in range(n):
-        shown = float(np.clip(min((i - start) / enter, (start + enter + stay - i) / leave), 0, 1))
-        target = 1 / blown if shown > 0.4 else 1.0
-        exposure += (target - exposure) / adapts
-        frame = clip[i].astype(np.float32) * np.float32(room)
-        if shown > 0:
-            drop = (1 - shown) * 1.15 * HEIGHT + (1 - covers) * HEIGHT * 0.5
-            move = cv2.getRotationMatrix2D((WIDTH / 2, HEIGHT / 2), turn, 1.0)
-            move[:, 2] += np.array([0, drop]) + sway * np.sin(0.2 * i)
-            paper = cv2.warpAffine(sheet, move, (WIDTH, HEIGHT))
-            mask = cv2.warpAffine(np.ones_like(sheet), move, (WIDTH, HEIGHT))
-            if covers > 1:
-                mask[int(max(0, drop)) + 6 :] = 1
-                paper = np.where(paper.sum(axis=2, keepdims=True) > 0, paper, np.float32(150))
-            frame = frame * (1 - mask) + paper * mask * np.float32(blown)
-        white = 1 + (tint - 1) * (1 - exposure)
-        clip[i] = _clipped((frame * exposure * white).astype(np.float32))
+        total, covered = np.zeros((HEIGHT, WIDTH, 3), np.float32), 0.0
+        for moment in (0.0, 0.25, 0.5):
+            at = i + moment
+            away = float(np.clip(max((start + enter - at) / enter,
+                                     (at - start - enter - stay) / leave), 0, 1))  # fmt: skip
+            frame = clip[i].astype(np.float32) * np.float32(room)
+            if away < 1:
+                centre = np.array([WIDTH, HEIGHT]) / 2 + rest + outside * away
+                centre += sway * np.sin(0.2 * at)
+                turned = cv2.getRotationMatrix2D((0, 0), turn[0] + turn[1] * away, 1.0)
+                points = outline @ turned[:, :2].T + centre
+                mask = np.zeros((HEIGHT, WIDTH), np.float32)
+                cv2.fillPoly(mask, [np.round(points).astype(np.int32)], 1.0)
+                turned[:, 2] = centre - turned[:, :2] @ (WIDTH / 2, HEIGHT / 2)
+                shown = cv2.warpAffine(
+                    thing, turned, (WIDTH, HEIGHT), borderMode=cv2.BORDER_REFLECT
+                )
+                frame += (shown * np.float32(light) - frame) * mask[:, :, None]
+                covered += float(mask.mean()) / 3
+            total += frame / 3
+        target = float(np.exp(-covered * np.log(light)))
+        if is_after or i < start + enter + stay:
+            exposure += (target - exposure) / adapts
+        elif covered < 0.1:
+            exposure = 1.0
+        clip[i] = _clipped(
+            (total * exposure * (1 + (tint - 1) * (1 - exposure))).astype(np.float32)
+        )
     return clip
 
 
@@ -442,8 +471,9 @@ MOVES: tuple[Callable[[Rng, Clip, Source], Clip], ...] = (
 
 
 LIVE: tuple[Callable[[Rng, Clip, Source], Clip], ...] = (
-    _sheet, _sheet, _sheet, _title, _title, _lost, _lost, _freeze, _stop_motion, _shaken, _shaken,
-    _flash, _flash, _exposure, _camera, _covered, _passer_by, _lower_third, _inset, _flicker,
+    _held, _held, _held, _held, _title, _title, _lost, _lost, _freeze, _stop_motion, _shaken,
+    _shaken, _flash, _flash, _exposure, _camera, _covered, _passer_by, _lower_third, _inset,
+    _flicker,
 )  # fmt: skip
 """What a long take has that is no cut within it."""
 

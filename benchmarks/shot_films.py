@@ -598,10 +598,12 @@ def _faded(rng: Rng, frames: Clip, *, at_end: bool) -> tuple[int, int]:
     return (len(frames) - n - stands, len(frames)) if at_end else (0, n + stands)
 
 
-Style = Literal["edited", "calm", "by_hand", "studio", "short", "jumps"]
+Style = Literal["edited", "calm", "by_hand", "studio", "short", "live", "jumps"]
 
 
-_DISTRACTORS: dict[Style, Literal["moves", "live"]] = {"by_hand": "moves", "jumps": "live"}
+_DISTRACTORS: dict[Style, Literal["moves", "live"]] = {
+    "by_hand": "moves", "live": "live", "jumps": "live",
+}  # fmt: skip
 
 
 def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
@@ -626,6 +628,9 @@ def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
     shortest, longest, n_shots = 12, 220, 16
     if style == "studio":
         of, distractors, joins = "studio", [0.8, 0.2, 0.0], [0.35, 0.5, 0.15]
+    if style == "live":
+        of, distractors, joins = "all", [0.3, 0.5, 0.2], [0.5, 0.1, 0.4]
+        shortest = 16
     if style == "short":
         of, distractors, joins = "moving", [0.7, 0.3, 0.0], [0.6, 0.1, 0.3]
         shortest, longest, n_shots = 6, 150, int(rng.choice([1, 1, 2]))
@@ -694,6 +699,7 @@ def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
         for at_end in (False, True):
             if rng.random() < 0.3:
                 _fade_end(rng, film, at_end=at_end)
+    by_hand |= style in ("live", "jumps") and seed % 2 == 1
     return _finished(rng, film, _BY_HAND_RATES if by_hand else _RATES)
 
 
