@@ -194,130 +194,6 @@ def _covered(rng: Rng, clip: Clip, other: Source) -> Clip:
     return clip
 
 
-def _held(rng: Rng, clip: Clip, other: Source) -> Clip:
-    """Something held before the lens: a page, a card, a picture, a hand; the camera adapts.
-
-    It comes from any side, stays, and goes. Exposure and white balance follow what is seen with a
-    lag: what is bright is blown out at first, and the room too dark after it went, or the reverse.
-    """
-    n = len(clip)
-    start, stay = int(rng.integers(3, max(4, n - 12))), int(np.exp(rng.uniform(1.5, 4.7)))
-    enter, leave = (int(np.exp(rng.uniform(low, 3.3))) for low in (1.2, 0.7))
-    thing = np.empty((HEIGHT, WIDTH, 3), np.float32)
-    thing[:] = rng.uniform(20, 250) + rng.normal(0, 15, 3)
-    kind = rng.choice(["page", "picture", "plain"], p=[0.45, 0.35, 0.2])
-    if kind == "page":
-        thing[:] = rng.uniform(150, 245) + rng.normal(0, 10, 3)
-        inked = _letters(rng, HEIGHT)[:, :, None] * np.float32(rng.uniform(0.2, 0.9))
-        thing = np.asarray(thing * (1 - inked) + rng.uniform(0, 110, 3) * inked, np.float32)
-    elif kind == "picture":
-        thing = other(rng, 1)[0].astype(np.float32)
-    # A picture that fills all would slide in as the next shot does.
-    most = 0.9 if kind == "picture" else 1.25
-    high, wide = rng.uniform(0.45, most) * HEIGHT, rng.uniform(0.4, most) * WIDTH
-    corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * (wide / 2, high / 2)
-    outline = corners + rng.normal(0, 4, (4, 2))
-    if kind == "plain" and rng.random() < 0.7:
-        outline = outline_of(rng) * (wide / 2, high / 2)
-    angle = rng.choice([0.5, 0.5, 0, 1, 1.5]) * np.pi + rng.normal(0, 0.3)
-    outside = np.array([np.cos(angle), np.sin(angle)]) * (0.55 * WIDTH + wide / 2)
-    rest = rng.normal(0, 0.1, 2) * (WIDTH, HEIGHT)
-    turn, sway = rng.normal(0, 6, 2), rng.normal(0, 1.5, 2)
-    gain, adapts = float(np.exp(rng.normal(0, 0.6))), float(np.exp(rng.uniform(0.5, 3)))
-    # Bright things make the exposure fall, and dark ones make it rise.
-    light = float(np.clip(np.exp(rng.uniform(-0.2, 1.1)) if kind == "page" else gain, 0.3, 3))
-    room = float(rng.choice([1.0, rng.uniform(0.15, 1.0)]))
-    tint = np.exp(rng.normal(0, 0.12, 3))
-    is_after = rng.random() < 0.7
-    exposure = 1.0
-    for i in range(n):
-        total, covered = np.zeros((HEIGHT, WIDTH, 3), np.float32), 0.0
-        for moment in (0.0, 0.25, 0.5):
-            at = i + moment
-            away = float(np.clip(max((start + enter - at) / enter,
-                                     (at - start - enter - stay) / leave), 0, 1))  # fmt: skip
-            frame = clip[i].astype(np.float32) * np.float32(room)
-            if away < 1:
-                centre = np.array([WIDTH, HEIGHT]) / 2 + rest + outside * away
-                centre += sway * np.sin(0.2 * at)
-                turned = cv2.getRotationMatrix2D((0, 0), turn[0] + turn[1] * away, 1.0)
-                points = outline @ turned[:, :2].T + centre
-                mask = np.zeros((HEIGHT, WIDTH), np.float32)
-                cv2.fillPoly(mask, [np.round(points).astype(np.int32)], 1.0)
-                turned[:, 2] = centre - turned[:, :2] @ (WIDTH / 2, HEIGHT / 2)
-                shown = cv2.warpAffine(
-                    thing, turned, (WIDTH, HEIGHT), borderMode=cv2.BORDER_REFLECT
-                )
-                frame += (shown * np.float32(light) - frame) * mask[:, :, None]
-                covered += float(mask.mean()) / 3
-            total += frame / 3
-        target = float(np.exp(-covered * np.log(light)))
-        if is_after or i < start + enter + stay:
-            exposure += (target - exposure) / adapts
-        elif covered < 0.1:
-            exposure = 1.0
-        clip[i] = _clipped(
-            (total * exposure * (1 + (tint - 1) * (1 - exposure))).astype(np.float32)
-        )
-    return clip
-
-
-def _title(rng: Rng, clip: Clip, other: Source) -> Clip:
-    """Large letters over the picture, which may be darkened: they appear, stay and may go."""
-    n = len(clip)
-    start, fade = int(rng.integers(2, max(3, n - 8))), int(np.exp(rng.uniform(0, 3.6)))
-    stay = int(np.exp(rng.uniform(2, 5)))
-    high, wide = int(rng.uniform(0.2, 0.75) * HEIGHT), int(rng.uniform(0.4, 1) * WIDTH)
-    top, left = int(rng.uniform(0, HEIGHT - high)), int(rng.uniform(0, WIDTH - wide + 1))
-    inked = np.zeros((HEIGHT, WIDTH, 1), np.float32)
-    step = max(5, high // int(rng.integers(1, 4)))
-    for y in range(top, top + high - step // 2, step):
-        x = left
-        while x < left + wide - 6:
-            letter = int(step * rng.uniform(0.3, 0.7)) + 2
-            thick = max(2, letter // 3)
-            rows, columns = slice(y, y + int(step * 0.75)), slice(x, x + letter)
-            inked[rows, x : x + thick] = 1
-            if rng.random() < 0.7:
-                inked[y : y + thick, columns] = 1
-            if rng.random() < 0.5:
-                inked[rows, max(x, x + letter - thick) : x + letter] = 1
-            x += letter + max(2, letter // 4)
-    colour = rng.choice([255.0, 0.0, float(rng.uniform(0, 255))]) + rng.normal(0, 15, 3)
-    dims = float(rng.choice([0.0, 0.0, rng.uniform(0.1, 0.6)]))
-    for i in range(start, n):
-        share = float(np.clip(min((i - start + 1) / fade, (start + fade + stay - i) / fade), 0, 1))
-        frame = clip[i] * np.float32(1 - dims * share)
-        clip[i] = _clipped((frame + (colour - frame) * inked * share).astype(np.float32))
-    return clip
-
-
-def _lost(rng: Rng, clip: Clip, other: Source) -> Clip:
-    """A live stream stands still for a moment, and goes on where it was, or where it would be."""
-    for _ in range(int(rng.integers(1, 4))):
-        n, stands = len(clip), int(rng.integers(1, 12))
-        at = int(rng.integers(4, max(5, n - stands - 2)))
-        if rng.random() < 0.6:
-            clip[at:] = clip[np.maximum(np.arange(at, n) - stands, at)]
-        else:
-            clip[at : at + min(stands, 5)] = clip[at]
-    return clip
-
-
-def _shaken(rng: Rng, clip: Clip, other: Source) -> Clip:
-    """The camera is knocked: some frames jolt, and it comes to rest where it was."""
-    at, length = int(rng.integers(3, len(clip) - 3)), float(rng.uniform(1, 6))
-    reach = rng.normal(0, 10, 2)
-    for i in range(at, len(clip)):
-        fall = np.exp(-(i - at) / length)
-        move = reach * fall * np.cos((i - at) * rng.uniform(0.8, 2.2))
-        matrix = np.float64([[1.0, 0, move[0]], [0, 1.0, move[1]]])
-        clip[i] = cv2.warpAffine(clip[i], matrix, (WIDTH, HEIGHT), borderMode=cv2.BORDER_REFLECT)
-        if fall < 0.02:
-            break
-    return clip
-
-
 def outline_of(rng: Rng) -> NDArray[np.float64]:
     """A closed curve of about unit radius with a few bumps, [48, 2]."""
     angle = np.linspace(0, 2 * np.pi, 48, endpoint=False)
@@ -470,21 +346,10 @@ MOVES: tuple[Callable[[Rng, Clip, Source], Clip], ...] = (
 """What one take by hand has: drawn in films of moves."""
 
 
-LIVE: tuple[Callable[[Rng, Clip, Source], Clip], ...] = (
-    _held, _held, _held, _held, _title, _title, _lost, _lost, _freeze, _stop_motion, _shaken,
-    _shaken, _flash, _flash, _exposure, _camera, _covered, _passer_by, _lower_third, _inset,
-    _flicker,
-)  # fmt: skip
-"""What a long take has that is no cut within it."""
-
-
-def disturb(
-    rng: Rng, clip: Clip, other: Source, *, of: Literal["all", "moves", "live"] = "all"
-) -> Clip:
-    """Applies one distractor to a shot of at least 24 frames: any kind, or one of a list."""
-    if of != "all":
-        listed = MOVES if of == "moves" else LIVE
-        return listed[int(rng.integers(len(listed)))](rng, clip, other)
+def disturb(rng: Rng, clip: Clip, other: Source, *, of: Literal["all", "moves"] = "all") -> Clip:
+    """Applies one distractor to a shot of at least 24 frames: any kind, or one of `MOVES`."""
+    if of == "moves":
+        return MOVES[int(rng.integers(len(MOVES)))](rng, clip, other)
     weights = np.array([weight for weight, _ in KINDS.values()])
     kind = str(rng.choice(list(KINDS), p=weights / weights.sum()))
     return KINDS[kind][1](rng, clip, other)

@@ -63,18 +63,12 @@ def _decoded(path: Path) -> Clip:
     return np.stack(frames)
 
 
-def _ground(number: int, high: int, wide: int) -> NDArray[np.uint8]:
-    """A plain ground, of a colour or grey; from `_FIRST_PHOTOGRAPH` on, a photograph."""
-    if number >= _FIRST_PHOTOGRAPH:
-        picture = photograph(sorted(PHOTOGRAPHS)[number - _FIRST_PHOTOGRAPH])
-        return np.asarray(cv2.resize(picture, (wide, high), interpolation=cv2.INTER_AREA), np.uint8)
+def _ground(number: int) -> NDArray[np.uint8]:
+    """The colour of a plain ground, or its grey."""
     colour = np.random.default_rng(number).uniform(0, 255, 3)
     if number % 2:
         colour[:] = colour.mean()
     return colour.astype(np.uint8)
-
-
-_FIRST_PHOTOGRAPH = 10**6
 
 
 @lru_cache(maxsize=4)
@@ -84,7 +78,7 @@ def _keyed(path: Path, ground: int) -> Clip:
     high, wide = source.shape[1:3]
     still = _still(path)
     out = np.empty((len(source), high * 3 // 2, wide * 3 // 2, 3), np.uint8)
-    out[:] = _ground(ground, high * 3 // 2, wide * 3 // 2)
+    out[:] = _ground(ground)
     for i, frame in enumerate(source):
         mask = _moved(frame, still)
         figure = out[i, high // 4 : high // 4 + high, wide // 4 : wide // 4 + wide]
@@ -195,30 +189,6 @@ class _Recorded:
         return np.asarray(coloured[:, ::-1] if self.mirrored else coloured, np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretch:
-    """A long take that is shown in parts, or drawn nearer."""
-
-    source: Clip
-    size: float = 1.0
-    corner: tuple[float, float] = (0.5, 0.5)
-    speed: float = 1.0
-
-    def frames(self, start: int, n: int) -> Clip:
-        """`n` frames from one of its own on; at an end it turns back."""
-        at = np.mod(start + np.arange(n), 2 * len(self.source) - 2)
-        shown = self.source[np.minimum(at, 2 * len(self.source) - 2 - at)]
-        if self.size == 1:
-            return shown
-        room = np.array([WIDTH, HEIGHT]) * (1 - self.size) * self.corner
-        matrix = np.array([[self.size, 0, room[0]], [0, self.size, room[1]]])
-        flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-        return np.stack([cv2.warpAffine(f, matrix, (WIDTH, HEIGHT), flags=flags) for f in shown])
-
-
-_Long = tuple[_Recorded | _Stretch, int]
-"""A way to show a long take, and the frame of it that is shown first."""
-_LONG_FRAMES = 700
 _SPEED_SHARES = [0.1, 0.1, 0.15, 0.15, 0.15, 0.12, 0.12, 0.08, 0.03]
 
 
@@ -444,25 +414,6 @@ class Takes:
             if _is_figure(way.path):
                 return way
 
-    def long(self, rng: Rng, film: int) -> _Long:
-        """Draws a long take of which parts can be shown, and where it starts.
-
-        A figure before a photograph, as a speaker in a room, a recording, or any other take.
-        """
-        if rng.random() < 0.35:
-            name = str(rng.choice(self._photographs))
-            way = self.figure(rng, film)
-            ground = _FIRST_PHOTOGRAPH + sorted(PHOTOGRAPHS).index(name)
-            way = replace(way, ground=ground if rng.random() < 0.75 else way.ground)
-            way = replace(way, speed=float(np.clip(way.speed, -1.5, 1.5)))
-            return way, int(rng.integers(len(way.source)))
-        if rng.random() < 0.55:
-            way = self.recorded(rng)
-            way = replace(way, speed=float(np.clip(way.speed, -2, 2)))
-            return way, int(rng.integers(len(way.source)))
-        clip, _ = self.take(rng, _LONG_FRAMES, film=film, of="restless")
-        return _Stretch(clip), int(rng.integers(_LONG_FRAMES))
-
     def other(self, rng: Rng, n: int) -> Clip:
         """Frames of any take, for what is shown within a picture."""
         return self.take(rng, n)[0]
@@ -531,22 +482,17 @@ def _tiny(clip: Clip) -> NDArray[np.float32]:
     )
 
 
-def _jump_shows(a: Clip, b: Clip, *, is_nearer: bool = False, is_long: bool = False) -> bool | None:
+def _jump_shows(a: Clip, b: Clip, *, is_nearer: bool = False) -> bool | None:
     """Whether a cut within a take shows; None where that is a matter of opinion.
 
-    It does where the step stands out from all steps of some frames around; in a long take also
-    where it stands out more from those next to it. A figure before a plain ground that is drawn
-    nearer moves in a way that it cannot by itself.
+    It does where the step stands out from all steps of some frames around. A figure before a plain
+    ground that is drawn nearer moves in a way that it cannot by itself.
     """
     before, after = _tiny(a[-9:]), _tiny(b[:9])
     step = float(np.abs(after[0] - before[-1]).mean())
     steps = [np.abs(np.diff(side, axis=0)).mean(axis=(1, 2, 3)) for side in (before, after)]
     around = max(float(side.max(initial=0.0)) for side in steps)
-    next_to = max(float(steps[0][-1:].sum()), float(steps[1][:1].sum()))
     stands_out = step > 5 and step > 3 * around
-    if is_long:
-        stands_out |= step > 3.5 and step > 6 * around
-        stands_out |= step > 10 and step > max(4 * next_to, 1.5 * around)
     if stands_out or (is_nearer and step > max(2, 1.5 * around)):
         return True
     return False if step < 1.0 or step < 1.2 * around else None
@@ -569,41 +515,7 @@ def _jumped(
     return way.frames(again, n), (way, again)
 
 
-def _cut_out(rng: Rng, shown: _Long, n_before: int, n: int) -> tuple[Clip, _Long]:
-    """A long take after some of it was cut out: 0.3 to 30 s, mostly; often drawn nearer or back."""
-    way, start = shown
-    length = len(way.source)
-    lost = np.exp(rng.uniform(np.log(8), np.log(750)))
-    again = int(start + n_before * way.speed + rng.choice([-1, 1], p=[0.15, 0.85]) * lost)
-    if rng.random() < 0.3:
-        nearer = way.size * np.exp(rng.choice([-1, 1]) * rng.uniform(0.06, 0.4))
-        way = replace(way, size=float(np.clip(nearer, 0.4, 1)))
-        if rng.random() < 0.3:
-            again = int(start + n_before * way.speed)
-    again %= 2 * length
-    return way.frames(again, n), (way, again)
-
-
-def _faded(rng: Rng, frames: Clip, *, at_end: bool) -> tuple[int, int]:
-    """Fades the beginning or the end of a film, in place, and gives the frames that are not clean.
-
-    Some frames of the plain colour may stand before or after.
-    """
-    n, stands = int(np.exp(rng.uniform(np.log(5), np.log(50)))), int(rng.choice([0, 0, 3, 10, 25]))
-    colour = np.float32(rng.choice([0, 0, 0, 255]))
-    shares = np.concatenate([np.zeros(stands), np.arange(1, n + 1) / (n + 1)]).astype(np.float32)
-    part = frames[len(frames) - n - stands :][::-1] if at_end else frames[: n + stands]
-    mixed = part * shares[:, None, None, None] + colour * (1 - shares[:, None, None, None])
-    part[:] = mixed.astype(np.uint8)
-    return (len(frames) - n - stands, len(frames)) if at_end else (0, n + stands)
-
-
-Style = Literal["edited", "calm", "by_hand", "studio", "short", "live", "jumps"]
-
-
-_DISTRACTORS: dict[Style, Literal["moves", "live"]] = {
-    "by_hand": "moves", "live": "live", "jumps": "live",
-}  # fmt: skip
+Style = Literal["edited", "calm", "by_hand", "studio", "short"]
 
 
 def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
@@ -615,8 +527,7 @@ def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
         style: "edited" has more distractors than edited films have, and "calm" no more, for
             calibration; "by_hand" many fast moves of the camera and things before the lens, and
             mostly cuts; "studio" figures before a plain ground and pages of print, with many cuts
-            within a take; "short" is one shot of 6 to 150 frames, or two; "jumps" long takes of
-            which parts are cut out, as speakers do, and fades at the ends of the film.
+            within a take; "short" is one shot of 6 to 150 frames, or two.
     """
     is_calm, by_hand = style == "calm", style == "by_hand"
     rng = np.random.default_rng(seed)
@@ -628,22 +539,15 @@ def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
     shortest, longest, n_shots = 12, 220, 16
     if style == "studio":
         of, distractors, joins = "studio", [0.8, 0.2, 0.0], [0.35, 0.5, 0.15]
-    if style == "live":
-        of, distractors, joins = "all", [0.3, 0.5, 0.2], [0.5, 0.1, 0.4]
-        shortest = 16
     if style == "short":
         of, distractors, joins = "moving", [0.7, 0.3, 0.0], [0.6, 0.1, 0.3]
         shortest, longest, n_shots = 6, 150, int(rng.choice([1, 1, 2]))
-    if style == "jumps":
-        distractors, joins = [0.55, 0.35, 0.1], [0.22, 0.66, 0.12]
-        shortest, longest = 10, 160
     pieces: list[Clip] = []
     gaps: list[tuple[int, int, str]] = []
     ignored: list[tuple[int, int]] = []
     position = 0
     before: Clip | None = None
     shown: tuple[_Recorded, int] | None = None
-    long: _Long | None = None
     n_shown = 0
     for number in range(n_shots):
         length = int(np.exp(rng.uniform(np.log(shortest), np.log(longest))))
@@ -651,13 +555,7 @@ def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
         n_gap = 0
         if kind == "gradual":
             n_gap = int(np.exp(rng.uniform(0, np.log(60.99))))
-        if style == "jumps":
-            if kind == "jump" and long is not None:
-                shot, long = _cut_out(rng, long, n_shown, length + 2 * HANDLE)
-            else:
-                kind, long = "cut" if kind == "jump" else kind, takes.long(rng, seed)
-                shot = long[0].frames(long[1], length + 2 * HANDLE)
-        elif kind == "jump" and shown is not None:
+        if kind == "jump" and shown is not None:
             size = shown[0].size
             shot, shown = _jumped(rng, shown, n_shown, length + 2 * HANDLE)
         else:
@@ -677,8 +575,7 @@ def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
             if style == "studio":
                 assert shown is not None
                 is_nearer = max(shown[0].size / size, size / shown[0].size) > 1.25
-            is_long = style == "jumps"
-            does = _jump_shows(pieces[-1], body, is_nearer=is_nearer, is_long=is_long)
+            does = _jump_shows(pieces[-1], body, is_nearer=is_nearer)
             if does:
                 gaps.append((position, position, "jump"))
             elif does is None:
@@ -687,7 +584,7 @@ def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
             gaps.append((position, position, "cut"))
         if length >= 24:
             for _ in range(int(rng.choice([0, 1, 2], p=distractors))):
-                body = disturb(rng, body, takes.other, of=_DISTRACTORS.get(style, "all"))
+                body = disturb(rng, body, takes.other, of="moves" if by_hand else "all")
             if rng.random() < (0.02 if is_calm else 0.12):
                 at, n_lost = int(rng.integers(6, length - 6)), int(rng.integers(1, 7))
                 body = np.concatenate([body[:at], body[min(at + n_lost, length - 4) :]])
@@ -695,21 +592,7 @@ def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
         position += len(body)
         before = shot[HANDLE + length :]
     film = MadeFilm(np.concatenate(pieces), gaps, ignored)
-    if style == "jumps":
-        for at_end in (False, True):
-            if rng.random() < 0.3:
-                _fade_end(rng, film, at_end=at_end)
-    by_hand |= style in ("live", "jumps") and seed % 2 == 1
     return _finished(rng, film, _BY_HAND_RATES if by_hand else _RATES)
-
-
-def _fade_end(rng: Rng, film: MadeFilm, *, at_end: bool) -> None:
-    """Fades an end of a film, and labels it, unless a boundary lies there."""
-    span = (len(film.frames) - 90, len(film.frames)) if at_end else (0, 90)
-    spans = [(a, b) for a, b, _ in film.gaps] + film.ignored
-    if not any(a < span[1] and span[0] <= b for a, b in spans):
-        film.gaps.append((*_faded(rng, film.frames, at_end=at_end), "fade"))
-        film.gaps.sort()
 
 
 def _finished(rng: Rng, film: MadeFilm, rates: dict[str, float]) -> MadeFilm:

@@ -9,7 +9,6 @@ network and `shot_head.py` measure on them stays in DIR, so that a second call o
 are fitted on the train part; the tune part, whose films have no more distractors than edited ones,
 gives the calibration (Platt). `--without` leaves inputs out, `--share` takes a part of the films:
 for ablations.
-`--long-takes` adds films of the style "jumps".
 """
 
 import argparse
@@ -34,6 +33,7 @@ from curator.measures.boundaries import boundary_peaks
 from curator.models import shot_head
 from curator.models.shot_head import (
     DILATIONS,
+    N_CELL_INPUTS,
     HeadWeights,
     head_weights,
     log_odds,
@@ -54,10 +54,6 @@ STYLES: dict[Style, range] = {
 """Seeds of the films that networks are fitted on."""
 TUNE_STYLES: dict[Style, range] = {"calm": range(5000, 5048), "short": range(6000, 6120)}
 """Seeds of those that give the calibration."""
-LONG_TAKES: dict[Part, dict[Style, range]] = {
-    "train": {"jumps": range(4000, 4140)}, "tune": {"jumps": range(7000, 7036)},
-}  # fmt: skip
-"""Seeds of films that are added by `--long-takes`; the shipped weights know none of them."""
 
 
 class RawStream(ShotStream):
@@ -251,6 +247,8 @@ def fit(films: list[Film], seed: int, *, epochs: int, without: set[str], log: bo
         keep[:2] = 0
     if "pairs" in without:
         keep[2:] = 0
+    if "cells" in without:
+        keep[-2 - N_CELL_INPUTS : -2] = 0
     net = Net(torch.from_numpy(mean), torch.from_numpy(deviation / np.maximum(keep, 1e-9)))
     if "features" in without:
         with torch.no_grad():
@@ -309,8 +307,8 @@ def exported(nets: list[Net], basis: NDArray[np.float32]) -> dict[str, NDArray[A
     def array(tensor: torch.Tensor) -> NDArray[np.float64]:
         return tensor.detach().double().numpy()
 
-    def grid(values: NDArray[np.float64]) -> NDArray[np.float32]:
-        return (np.round(np.clip(values, -8, 8) * 4096) / 4096).astype(np.float32)
+    def grid(values: NDArray[np.float64]) -> NDArray[np.int16]:
+        return np.round(np.clip(values, -7.99, 7.99) * 4096).astype(np.int16)
 
     stored: dict[str, NDArray[Any]] = {
         "projection": np.concatenate(
@@ -347,7 +345,7 @@ def save(stored: dict[str, NDArray[Any]], path: Path) -> HeadWeights:
 
 
 def answers(weights: HeadWeights, film: Film) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Log odds of the middle and of inside, float64 [F] each, before `step_odds`."""
+    """Log odds of the middle and of inside, float64 [F] each."""
     projected = film.features.astype(np.float32) @ weights.projection
     odds = film.common[:, :2].astype(np.float64)
     raw = np.concatenate([1 / (1 + np.exp(-odds)), projected], axis=1).astype(np.float32)
@@ -445,9 +443,8 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--share", type=float, default=1.0, help="of the films that are fitted on")
     parser.add_argument(
-        "--without", action="append", default=[], choices=["features", "heads", "pairs"]
+        "--without", action="append", default=[], choices=["features", "heads", "pairs", "cells"]
     )
-    parser.add_argument("--long-takes", action="store_true", help="add films of cuts within a take")
     parser.add_argument("--out", type=Path, help="weights; by default in DIR")
     args = parser.parse_args()
     begun = time.process_time()
@@ -455,8 +452,6 @@ def main() -> None:
     wanted: list[tuple[Part, float, dict[Style, range]]] = [
         ("train", args.share, STYLES), ("tune", 1.0, TUNE_STYLES),
     ]  # fmt: skip
-    if args.long_takes:
-        wanted += [(part, 1.0, styles) for part, styles in LONG_TAKES.items()]
     jobs = [
         (part, seed, style, args.work / f"{part}_{seed:04d}.npz")
         for part, share, styles in wanted

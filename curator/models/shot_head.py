@@ -2,10 +2,11 @@
 
 For each frame it takes features of TransNetV2 (a projection of the 1,024 before its own heads, and
 both of those), and compares the pictures of 48x27 pixels at distances of up to 32 frames on either
-side: how unlike they are, whether the frame between is a mixture of both, and whether each of its
-pixels is of one of the two. A short temporal convolution makes two probabilities of these: that
-the middle of a boundary is at the frame, and that the frame lies inside of a transition. Several
-networks that differ in their seeds are averaged. `benchmarks/train_shot_head.py` fits the weights.
+side: how unlike they are, over the picture and cell by cell, whether the frame between is a mixture
+of both, and whether each of its pixels is of one of the two. A short temporal convolution makes two
+probabilities of these: that the middle of a boundary is at the frame, and that the frame lies
+inside of a transition. Several networks that differ in their seeds are averaged.
+`benchmarks/train_shot_head.py` fits the weights.
 
 Whole numbers are summed: pictures have 7 bits, activations are rounded to 1/65536 and weights to
 1/4096, so that every sum is exact in the type that it is computed in, whatever its order. The
@@ -15,7 +16,7 @@ moves.
 Shape letters: F frames, P pixels, D projections of a network, C channels, M networks.
 """
 
-# ruff: noqa: N803 - shape letters
+# ruff: noqa: N803, N806 - shape letters
 
 import hashlib
 from dataclasses import dataclass
@@ -31,29 +32,29 @@ HALF_WIDTHS = (1, 2, 4, 8, 16, 32)
 """A frame's pictures are compared across so many frames before and after it."""
 SIDES = (1, 2, 4, 8, 16)
 """Across which each side is compared with itself."""
-DILATIONS = (1, 2, 4, 8)
+DILATIONS = (1, 2, 4, 8, 16)
 REACH = sum(DILATIONS)
 """Frames on each side that the convolutions see."""
 LOOK = HALF_WIDTHS[-1]
 """Frames on each side whose pictures are compared."""
-N_PAIR_INPUTS = 2 * len(HALF_WIDTHS) + 3 * (len(HALF_WIDTHS) - 1) + 2 * len(SIDES) + 2
+STEP_LOOK = 8
+"""Frames on each side whose steps a step is compared with."""
+CELLS = (4, 3, 6, 12)
+"""Rows, pixels of each, columns, and values of each of a picture's cells; its last row is left."""
+STEP_RANKS, PAIR_RANKS = (2, 7, 12, 17, 22), (4, 12, 20)
+"""Of the 24 cells, ordered by a value, those whose values are inputs."""
+N_CELL_INPUTS = 4 * len(STEP_RANKS) + (2 * (len(HALF_WIDTHS) - 1) + 1) * len(PAIR_RANKS)
+N_PAIR_INPUTS = (
+    2 * len(HALF_WIDTHS) + 3 * (len(HALF_WIDTHS) - 1) + 2 * len(SIDES) + N_CELL_INPUTS + 2
+)
 BLOCK = 128
 """Frames that are computed together; changes no result."""
 
 _GRID, _MOST = 65536, 64
+_WEIGHT_GRID = 4096
 _LEAST_VARIANCE = 1.0
 """Variance of a picture, in levels of 127, below which it shows nothing: noise is no content."""
 _MAX_LOGIT = 8.0
-
-STEP_LOOK, STEP_EDGE = 8, 6
-"""Frames on each side whose steps a step is compared with, and that there are at least."""
-WIDE_CELLS, WIDE_ODDS = 0.5, 3.5
-NARROW_CELLS, NARROW_ODDS = 0.3, -2.0
-"""Where a step that stands out changes so large, or so small, a share of the picture's cells, the
-log odds of a boundary rise or fall. Chosen on films of the train and the tune part
-(`benchmarks/results/shots.md`)."""
-_CELLS = (4, 3, 6, 12)
-"""Rows, pixels of each, columns, and values of each that a picture's cells have; a row is left."""
 
 Floats = NDArray[np.float64]
 Pictures = NDArray[np.uint8]
@@ -98,7 +99,11 @@ def head_weights(path: Path = WEIGHTS) -> HeadWeights:
     from safetensors.numpy import load_file
 
     stored = load_file(path)
-    double = {name: values.astype(np.float64) for name, values in stored.items()}
+    # Whole numbers are steps of the grid.
+    double = {
+        name: values.astype(np.float64) / (_WEIGHT_GRID if values.dtype == np.int16 else 1)
+        for name, values in stored.items()
+    }
     numbers = range(len(DILATIONS))
     slope, offset = double["calibration"].tolist()
     return HeadWeights(
@@ -176,8 +181,68 @@ def pair_inputs(pictures_FP: NDArray[np.float32], first: int, last: int) -> Floa
         left_pair = at(t + 1 - 2 * left_half), at(t + 1 - left_half)
         right_pair = at(t + right_half), at(t + 2 * right_half)
         values += [np.sqrt(np.sqrt(apart(*pair))) for pair in (left_pair, right_pair)]
+    values += _cell_inputs(as_bytes, first, last)
     values += [means[t] / 32, spreads[t] / 16]
     return np.stack(values, axis=1)
+
+
+def _cell_inputs(pictures_FP: Pictures, first: int, last: int) -> list[Floats]:
+    """How the cells of the picture change, float64 [last - first] each.
+
+    At some ranks of the cells: how far apart two pictures are there, with the cell's brightness and
+    without, and by how many octaves a step exceeds all steps around in the same cell. What a mean
+    over the picture does not tell: a cut changes all cells at once, an inset some, and what moves
+    through the picture one after the other.
+    """
+    n_frames, cells_PC = len(pictures_FP), _cell_sums()
+    cut = pictures_FP[:, : len(cells_PC)].astype(np.float32)
+    n_values = CELLS[1] * CELLS[3]
+    t = np.arange(first - STEP_LOOK, last + STEP_LOOK)
+    is_step = ((t >= 0) & (t < n_frames - 1))[:, None]
+    inner = slice(STEP_LOOK, len(t) - STEP_LOOK)
+
+    def apart(before: NDArray[np.int64], after: NDArray[np.int64]) -> tuple[Floats, Floats]:
+        """Root of the mean squared difference of each cell, and of its variance, in levels."""
+        i, j = (np.clip(frames, 0, n_frames - 1) for frames in (before, after))
+        difference = cut[i] - cut[j]
+        # Exact: sums of 36 squares of 7 bits.
+        mean = (difference @ cells_PC).astype(np.float64) / n_values
+        square = ((difference * difference) @ cells_PC).astype(np.float64) / n_values
+        return np.sqrt(square), np.sqrt(np.maximum(square - mean * mean, 0))
+
+    def outstanding(values_FC: Floats, gap: int) -> Floats:
+        """Octaves above the highest of values at least `gap` frames away, of the inner frames."""
+        seen = np.lib.stride_tricks.sliding_window_view(values_FC, 2 * STEP_LOOK + 1, axis=0)
+        sides = seen[:, :, : STEP_LOOK + 1 - gap], seen[:, :, STEP_LOOK + gap :]
+        around = np.maximum(*(side.max(axis=2) for side in sides))
+        return np.asarray(np.log2((seen[:, :, STEP_LOOK] + 1) / (around + 1)))
+
+    def ranked(values_FC: Floats, ranks: tuple[int, ...]) -> list[Floats]:
+        return list(np.sort(values_FC, axis=1)[:, ranks].T)
+
+    values: list[Floats] = []
+    for levels in apart(t, t + 1):
+        steps = levels * is_step
+        values += ranked(np.sqrt(steps[inner]), STEP_RANKS)
+        values += ranked(outstanding(steps, 1), STEP_RANKS)
+    for distance in HALF_WIDTHS[1:]:
+        half = np.clip(np.minimum(t + 1, n_frames - 1 - t), 1, distance)
+        if distance == 2:
+            # Four frames wide, so that a cut whose frames were mixed stands out too.
+            wide, _ = apart(t + 1 - half, t + half)
+            values += ranked(outstanding(wide * is_step, 4), PAIR_RANKS)
+        for levels in apart((t + 1 - half)[inner], (t + half)[inner]):
+            values += ranked(np.sqrt(levels), PAIR_RANKS)
+    return values
+
+
+@cache
+def _cell_sums() -> NDArray[np.float32]:
+    """Which cell each value of a picture is in, float32 [P, 24]."""
+    rows, _, columns, _ = CELLS
+    number = np.arange(rows)[:, None, None, None] * columns + np.arange(columns)[:, None]
+    number = np.broadcast_to(number, CELLS).ravel()
+    return np.asarray(number[:, None] == np.arange(rows * columns), np.float32)
 
 
 def _distance(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -186,43 +251,6 @@ def _distance(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> NDArray[np.ui
 
 def _levels(values_FP: NDArray[np.uint8]) -> Floats:
     return np.asarray(values_FP.sum(axis=1, dtype=np.float64))
-
-
-def step_odds(
-    pictures_FP: NDArray[np.float32], pair_FD: Floats
-) -> tuple[Floats, NDArray[np.bool_]]:
-    """What steps from a picture to the next say about cuts, where they stand out from those around.
-
-    A cut within a take changes most of the picture, and not light alone; insets, titles and what
-    moves by itself change some of its 24 cells.
-
-    Args:
-        pictures_FP: From `small_pictures`.
-        pair_FD: From `pair_inputs`, of the same frames.
-
-    Returns:
-        How the log odds of a boundary change, float64 [F], and whether the step is between pictures
-        so unlike that neither of them is inside of a transition, bool [F].
-    """
-    step, unlike = pair_FD[:, 0] ** 2, pair_FD[:, 1]
-    mean, spread = pair_FD[:, -2] * 32, pair_FD[:, -1] * 16
-    seen = np.lib.stride_tricks.sliding_window_view(np.pad(step, STEP_LOOK), 2 * STEP_LOOK + 1)
-    around = np.maximum(seen[:, :STEP_LOOK].max(axis=1), seen[:, STEP_LOOK + 1 :].max(axis=1))
-    stands_out = step > 1.65 * around + 0.3
-    stands_out[:STEP_EDGE] = stands_out[-STEP_EDGE - 1 :] = False
-    at = np.flatnonzero(stands_out)
-    now, after = pictures_FP[at].astype(np.float64), pictures_FP[at + 1].astype(np.float64)
-    gain = np.clip(spread[at] / spread[at + 1], 0.5, 2)[:, None]
-    matched = (after - mean[at + 1, None]) * gain + mean[at, None]
-    apart = np.minimum(np.abs(after - now), np.abs(matched - now))
-    cells = apart[:, : np.prod(_CELLS)].reshape(-1, *_CELLS).max(axis=(2, 4)) > 6
-    share = cells.mean(axis=(1, 2))
-    is_light = (np.abs(mean[at + 1] - mean[at]) > 0.4 * (step[at] + 0.5)) & (unlike[at] < 0.37)
-    is_wide = (share >= WIDE_CELLS) & ~is_light
-    odds, is_cut = np.zeros(len(step)), np.zeros(len(step), np.bool_)
-    odds[at] = np.where(is_wide, WIDE_ODDS, np.where(share < NARROW_CELLS, NARROW_ODDS, 0))
-    is_cut[at] = is_wide & (unlike[at] > 0.6)
-    return odds, is_cut
 
 
 def log_odds(probability: NDArray[np.floating]) -> Floats:
@@ -317,10 +345,8 @@ class HeadStream:
         pair = pair_inputs(pictures, of - low, to - low)
         answers = np.stack(self._answers[first - self._first_answer : seen - self._first_answer])
         middle, inside = run_head(self._weights, answers, pair)
-        odds, is_cut = step_odds(pictures[of - low : to - low], pair)
-        inside[is_cut | np.roll(is_cut, 1)] = -_MAX_LOGIT
-        found = np.stack([middle + odds, inside])
-        self._done.append(found[:, self._n_done - first : end - first])
+        found = np.stack([middle, inside])[:, self._n_done - first : end - first]
+        self._done.append(found)
         self._n_done = end
         drop = max(0, end - REACH - LOOK - self._first_picture)
         del self._pictures[:drop]

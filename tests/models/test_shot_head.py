@@ -12,17 +12,16 @@ from curator.measures.boundaries import boundary_peaks
 from curator.models.shot_head import (
     BLOCK,
     LOOK,
+    N_CELL_INPUTS,
     N_PAIR_INPUTS,
-    NARROW_ODDS,
     REACH,
+    STEP_RANKS,
     WEIGHTS,
-    WIDE_ODDS,
     HeadStream,
     head_weights,
     pair_inputs,
     run_head,
     small_pictures,
-    step_odds,
 )
 from curator.models.transnet import ShotAnswers, ShotNetwork
 
@@ -87,45 +86,28 @@ def test_pair_inputs_see_mixtures_and_wipes() -> None:
         assert (places < 0.1) == places_low
 
 
-def steps(frames: list[Clip]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def pictures_of(frames: list[Clip]) -> NDArray[np.float32]:
     small = [cv2.resize(frame, (48, 27), interpolation=cv2.INTER_AREA) for frame in frames]
-    pictures = small_pictures(np.stack(small).astype(np.uint8))
-    return step_odds(pictures, pair_inputs(pictures, 0, len(pictures)))
+    return small_pictures(np.stack(small).astype(np.uint8))
 
 
-def test_steps_tell_a_cut_within_a_take_from_an_inset_and_light() -> None:
-    pan = moving("coffee", 80)
-    inset, light, zoomed = ([frame.copy() for frame in pan] for _ in range(3))
-    for i in range(40, 80):
-        inset[i][20:70, 300:370] = 255 - inset[i][20:70, 300:370]
-        light[i] = np.clip(light[i] * 0.7 + 10, 0, 255).astype(np.uint8)
-        zoomed[i] = cv2.resize(zoomed[i][20:196, 30:340], (384, 216))
-    for frames, expected in (
-        (pan, 0),
-        (inset, NARROW_ODDS),
-        (light, NARROW_ODDS),
-        (zoomed, WIDE_ODDS),
-    ):
-        odds, is_cut = steps(frames)
-        assert odds[39] == expected
-        assert not is_cut.any()
-        np.testing.assert_array_equal(np.delete(odds, 39), 0)
-
-
-def test_pictures_on_both_sides_of_a_cut_are_inside_of_no_transition() -> None:
-    """A fast move after a cut would count as its second half."""
-    frames = np.stack(
-        [cv2.resize(texture(1), (48, 27))] * 40 + [cv2.resize(texture(2), (48, 27))] * 40
+def test_cells_tell_what_changes_everywhere_at_once_from_what_moves_through() -> None:
+    """The rank that half of the cells exceed: a cut stands out in it, an edge that passes not."""
+    a, b = (cv2.resize(texture(seed), (48, 27)) for seed in (1, 2))
+    cut = [a] * 30 + [b] * 30
+    passing = []
+    for i in range(60):
+        frame = a.copy()
+        frame[:, : int(np.clip((i - 18) * 2, 0, 48))] = b[:, : int(np.clip((i - 18) * 2, 0, 48))]
+        passing.append(frame)
+    first = N_PAIR_INPUTS - 2 - N_CELL_INPUTS
+    middle = first + len(STEP_RANKS) + 2  # After the levels, at the third of five ranks.
+    of_cut, of_passing = (
+        pair_inputs(pictures_of(frames), 0, 60)[:, middle] for frames in (cut, passing)
     )
-    frames = frames.astype(np.uint8)
-    odds, is_cut = steps(list(frames))
-    assert (np.flatnonzero(odds).tolist(), np.flatnonzero(is_cut).tolist()) == ([39], [39])
-    _, answers = noise(80)
-    _, inside = streamed(frames, answers, 80, 0)
-    _, expected = run_head(HEAD, answers, pair_inputs(small_pictures(frames), 0, 80))
-    changed = np.flatnonzero(np.abs(inside - 1 / (1 + np.exp(-expected))) > 0.001)
-    assert set(changed.tolist()) <= {39, 40}
-    assert inside[[39, 40]].max() < 0.001
+    assert np.argmax(of_cut) == 29
+    assert of_cut[29] > 2
+    assert of_passing.max() < 1
 
 
 def test_the_weights_are_small_and_on_the_grid() -> None:
