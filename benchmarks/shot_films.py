@@ -26,6 +26,7 @@ from shot_distractors import disturb, outline_of
 from shot_transitions import HEIGHT, WIDTH, Clip, Rng, draw_kind, noise_map, transition
 
 from curator.footage.scenes import View, render_shot
+from curator.media.encode import with_steady_bytes
 from curator.models.shot_pictures import tiny_scaler
 from curator.models.transnet import HEIGHT as TINY_HEIGHT
 from curator.models.transnet import WIDTH as TINY_WIDTH
@@ -699,7 +700,7 @@ def _coded(rng: Rng, frames: Clip) -> Clip:
                 "preset": str(rng.choice(["ultrafast", "superfast", "veryfast"])),
                 "crf": str(int(rng.integers(20, 42))),
                 "g": str(int(rng.choice([12, 30, 60, 250]))),
-                "threads": "1",
+                "x264-params": with_steady_bytes("threads=1"),
             }
         else:
             q = str(int(rng.integers(3, 28)))
