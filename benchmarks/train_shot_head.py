@@ -16,7 +16,8 @@ import json
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +302,17 @@ def fit(films: list[Film], seed: int, *, epochs: int, without: set[str], log: bo
     return net.eval()
 
 
+_shared_films: list[Film] = []
+
+
+def _share_films(films: list[Film]) -> None:
+    _shared_films.extend(films)
+
+
+def _fit_shared(seed: int, *, epochs: int, without: set[str]) -> Net:
+    return fit(_shared_films, seed, epochs=epochs, without=without)
+
+
 def exported(nets: list[Net], basis: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
     """Weights as the package stores them, on the grid on which sums are exact."""
 
@@ -468,12 +480,14 @@ def main() -> None:
     }
     n_frames = {part: sum(film.n_frames for film in films[part]) for part in films}
     print(f"measured: {n_frames}, {time.process_time() - begun:.0f} CPU-s here", flush=True)
-    # One thread: the layers are too small for two, and with two the order of sums varies.
+    # One thread each: the layers are too small for two, and with two the order of sums varies.
     torch.set_num_threads(1)
-    nets = [
-        fit(films["train"], seed, epochs=args.epochs, without=set(args.without))
-        for seed in range(args.networks)
-    ]
+    # Forked, so that all read the same films.
+    with ProcessPoolExecutor(
+        args.processes, get_context("fork"), _share_films, (films["train"],)
+    ) as pool:
+        how = partial(_fit_shared, epochs=args.epochs, without=set(args.without))
+        nets = list(pool.map(how, range(args.networks)))
     stored = exported(nets, basis)
     out = args.out or args.work / "shot_head.safetensors"
     fitted = calibration(save(stored, out), films["tune"])
