@@ -211,7 +211,10 @@ def _cell_inputs(pictures_FP: Pictures, first: int, last: int) -> list[Floats]:
         return np.sqrt(square), np.sqrt(np.maximum(square - mean * mean, 0))
 
     def outstanding(values_FC: Floats, gap: int) -> Floats:
-        """Octaves above the highest of values at least `gap` frames away, of the inner frames."""
+        """Octaves above the highest of values at least `gap` frames away, of the inner frames.
+
+        The last bit of a logarithm is the library's, and gone on the grid of the inputs.
+        """
         seen = np.lib.stride_tricks.sliding_window_view(values_FC, 2 * STEP_LOOK + 1, axis=0)
         sides = seen[:, :, : STEP_LOOK + 1 - gap], seen[:, :, STEP_LOOK + gap :]
         around = np.maximum(*(side.max(axis=2) for side in sides))
