@@ -181,12 +181,12 @@ def pair_inputs(pictures_FP: NDArray[np.float32], first: int, last: int) -> Floa
         left_pair = at(t + 1 - 2 * left_half), at(t + 1 - left_half)
         right_pair = at(t + right_half), at(t + 2 * right_half)
         values += [np.sqrt(np.sqrt(apart(*pair))) for pair in (left_pair, right_pair)]
-    values += _cell_inputs(as_bytes, first, last)
+    values += _cell_inputs(pictures_FP, first, last)
     values += [means[t] / 32, spreads[t] / 16]
     return np.stack(values, axis=1)
 
 
-def _cell_inputs(pictures_FP: Pictures, first: int, last: int) -> list[Floats]:
+def _cell_inputs(pictures_FP: NDArray[np.float32], first: int, last: int) -> list[Floats]:
     """How the cells of the picture change, float64 [last - first] each.
 
     At some ranks of the cells: how far apart two pictures are there, with the cell's brightness and
@@ -195,7 +195,7 @@ def _cell_inputs(pictures_FP: Pictures, first: int, last: int) -> list[Floats]:
     through the picture one after the other.
     """
     n_frames, cells_PC = len(pictures_FP), _cell_sums()
-    cut = pictures_FP[:, : len(cells_PC)].astype(np.float32)
+    cut = pictures_FP[:, : len(cells_PC)]
     n_values = CELLS[1] * CELLS[3]
     t = np.arange(first - STEP_LOOK, last + STEP_LOOK)
     is_step = ((t >= 0) & (t < n_frames - 1))[:, None]
