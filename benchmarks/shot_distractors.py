@@ -168,30 +168,80 @@ def _whip_pan(rng: Rng, clip: Clip, other: Source) -> Clip:
     return clip
 
 
-def _covered(rng: Rng, clip: Clip, other: Source) -> Clip:
-    """Paper or a hand before the lens for a while; the exposure follows it, and comes back."""
+def _held(rng: Rng, clip: Clip, other: Source) -> Clip:
+    """A page, a picture or a hand held before the lens; exposure, colours and focus follow it.
+
+    It comes from any side, stays and goes. With a lag, the camera adapts to what it sees: what is
+    bright is blown out at first, and the room is too dark after it went, or the reverse.
+    """
     n = len(clip)
-    start, stay = int(rng.integers(3, max(4, n - 20))), int(rng.integers(3, 60))
-    enter = int(rng.integers(2, 10))
-    # What covers all of the picture for long looks like another shot.
-    covers = rng.uniform(0.4, 1.0 if stay < 12 else 0.8)
-    sheet = np.full((HEIGHT, WIDTH, 3), rng.uniform(20, 240, 3), np.float32)
-    if rng.random() < 0.6:
-        sheet = cv2.blur(other(rng, 1)[0], (3, 3)).astype(np.float32) * rng.uniform(0.4, 1.2)
-    along = rng.choice([0, 1])
-    gain, adapts = float(np.exp(rng.normal(0, 0.5))), int(rng.integers(2, 20))
+    enter, leave = (int(np.exp(rng.uniform(low, 3.3))) for low in (1.2, 0.7))
+    stay = int(np.exp(rng.uniform(1.5, 4.8)))
+    start = int(rng.integers(3, max(4, n - enter - leave - stay)))
+    high, wide = rng.uniform(0.45, 1.25) * HEIGHT, rng.uniform(0.45, 1.25) * WIDTH
+    thing = np.empty((HEIGHT, WIDTH, 3), np.float32)
+    kind = str(rng.choice(["page", "picture", "plain"], p=[0.6, 0.2, 0.2]))
+    light, outline = float(np.exp(rng.normal(0, 0.5))), _BOX * (wide / 2, high / 2)
+    if kind == "page":
+        light = float(np.exp(rng.uniform(0, 1.4)))
+        ink = _letters(rng, HEIGHT)[:, :, None] * np.float32(rng.uniform(0.2, 0.9))
+        thing[:] = rng.uniform(120, 240) + rng.normal(0, 10, 3)
+        thing = thing * (1 - ink) + rng.uniform(0, 110, 3).astype(np.float32) * ink
+    elif kind == "picture":
+        thing = other(rng, 1)[0].astype(np.float32)
+    else:
+        thing[:] = rng.uniform(20, 200) + rng.normal(0, 20, 3)
+        outline = outline_of(rng) * (wide / 2, high / 2)
+    outline = outline + rng.normal(0, 3, outline.shape) * (kind != "plain")
+    hand, skin = outline_of(rng) * 14, rng.uniform(0.3, 1) * np.array([215.0, 160.0, 130.0])
+    at_edge = outline[int(rng.integers(len(outline)))] * rng.uniform(0.6, 1, 2)
+    angle = rng.choice([0.5, 0.5, 0, 1, 1.5]) * np.pi + rng.normal(0, 0.3)
+    away_px = np.array([np.cos(angle), np.sin(angle)]) * (0.55 * WIDTH + wide / 2)
+    middle = (0.5 + rng.normal(0, 0.08, 2)) * (WIDTH, HEIGHT)
+    turn, sway, beat = rng.normal(0, 6, 2), rng.normal(0, 1.5, 2), rng.uniform(0.05, 0.4)
+    room = float(rng.choice([1.0, np.exp(rng.uniform(-2, 0))]))
+    tint, settles = np.exp(rng.normal(0, 0.12, 3)), float(np.exp(rng.normal(0, 0.2)))
+    lag, out_of_focus = float(np.exp(rng.uniform(0.5, 3))), int(rng.choice([0, 0, 2, 4]))
     exposure = 1.0
-    for i in range(start, n):
-        shown = np.clip(min((i - start) / enter, (start + stay - i) / enter), 0, covers)
-        exposure += ((gain if shown > 0.3 else 1.0) - exposure) / adapts
-        frame = clip[i].astype(np.float32)
-        edge = int(shown * (WIDTH if along else HEIGHT))
-        if along:
-            frame[:, :edge] = sheet[:, WIDTH - edge :]
-        else:
-            frame[HEIGHT - edge :] = sheet[:edge]
-        clip[i] = _clipped(cv2.blur(frame, (3, 3)) * np.float32(exposure))
+    for i in range(n):
+        total, covered = np.zeros((HEIGHT, WIDTH, 3), np.float32), 0.0
+        for at in (i, i + 0.25, i + 0.5):
+            away = max((start + enter - at) / enter, (at - start - enter - stay) / leave)
+            frame = clip[i] * np.float32(room)
+            if away < 1:
+                away = max(0.0, away) ** 1.5
+                turned = cv2.getRotationMatrix2D((0, 0), turn[0] + turn[1] * away, 1.0)
+                centre = middle + away_px * away + sway * np.sin(beat * at)
+                mask = _filled(outline @ turned[:, :2].T + centre)
+                turned[:, 2] = centre - turned[:, :2] @ (WIDTH / 2, HEIGHT / 2)
+                shown = cv2.warpAffine(
+                    thing, turned, (WIDTH, HEIGHT), borderMode=cv2.BORDER_REFLECT
+                )
+                frame += (shown * np.float32(light) - frame) * mask
+                frame += (skin * room - frame) * _filled(
+                    (hand + at_edge) @ turned[:, :2].T + centre
+                )
+                covered += float(mask.mean()) / 3
+            total += frame / 3
+        target = light**-covered * (settles if i > start + enter else 1)
+        exposure += (target - exposure) / lag
+        wrong = out_of_focus * abs(np.log(target / exposure)) * 4
+        if wrong > 1:
+            total = cv2.blur(total, (int(wrong) * 2 + 1,) * 2)
+        clip[i] = _clipped(
+            (total * exposure * (1 + (tint - 1) * (1 - exposure))).astype(np.float32)
+        )
     return clip
+
+
+_BOX = np.array([[-1.0, -1], [1, -1], [1, 1], [-1, 1]])
+
+
+def _filled(points: NDArray[np.float64]) -> NDArray[np.float32]:
+    """1 within a closed curve [P, 2], and 0 outside, float32 [H, W, 1]."""
+    mask = np.zeros((HEIGHT, WIDTH, 1), np.float32)
+    cv2.fillPoly(mask, [np.round(points).astype(np.int32)], 1.0)
+    return mask
 
 
 def outline_of(rng: Rng) -> NDArray[np.float64]:
@@ -341,13 +391,17 @@ KINDS: dict[str, tuple[float, Callable[[Rng, Clip, Source], Clip]]] = {
 
 
 MOVES: tuple[Callable[[Rng, Clip, Source], Clip], ...] = (
-    _whip_pan, _whip_pan, _covered, _covered, _camera, _passer_by, _exposure,
+    _whip_pan, _whip_pan, _held, _held, _camera, _passer_by, _exposure,
 )  # fmt: skip
 """What one take by hand has: drawn in films of moves."""
 
 
-def disturb(rng: Rng, clip: Clip, other: Source, *, of: Literal["all", "moves"] = "all") -> Clip:
-    """Applies one distractor to a shot of at least 24 frames: any kind, or one of `MOVES`."""
+def disturb(
+    rng: Rng, clip: Clip, other: Source, *, of: Literal["all", "moves", "held"] = "all"
+) -> Clip:
+    """Applies one distractor to a shot of at least 24 frames: any kind, one of `MOVES`, or one."""
+    if of == "held":
+        return _held(rng, clip, other)
     if of == "moves":
         return MOVES[int(rng.integers(len(MOVES)))](rng, clip, other)
     weights = np.array([weight for weight, _ in KINDS.values()])

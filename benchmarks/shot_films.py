@@ -516,7 +516,23 @@ def _jumped(
     return way.frames(again, n), (way, again)
 
 
-Style = Literal["edited", "calm", "by_hand", "studio", "short"]
+Style = Literal["edited", "calm", "by_hand", "studio", "short", "held", "returns"]
+
+
+def _returning(
+    rng: Rng, earlier: list[tuple[_Recorded, int] | None]
+) -> tuple[_Recorded, int] | None:
+    """The take before the last one, or one before it, where it was or as if it had gone on."""
+    if len(earlier) < 2 or rng.random() < 0.3:
+        return None
+    before = earlier[-2 if rng.random() < 0.75 else -int(rng.integers(2, len(earlier) + 1))]
+    if before is None:
+        return None
+    way, at = before
+    return way, max(0, at + int(rng.choice([0, rng.uniform(0, 150)]) * way.speed))
+
+
+_DISTRACTORS: dict[Style, Literal["moves", "held"]] = {"by_hand": "moves", "held": "held"}
 
 
 def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
@@ -528,7 +544,9 @@ def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
         style: "edited" has more distractors than edited films have, and "calm" no more, for
             calibration; "by_hand" many fast moves of the camera and things before the lens, and
             mostly cuts; "studio" figures before a plain ground and pages of print, with many cuts
-            within a take; "short" is one shot of 6 to 150 frames, or two.
+            within a take; "short" is one shot of 6 to 150 frames, or two; "held" one or two in
+            which something is held before the lens; "returns" goes back to earlier takes, by
+            gradual transitions too, so that what comes back is not always one shot.
     """
     is_calm, by_hand = style == "calm", style == "by_hand"
     rng = np.random.default_rng(seed)
@@ -543,6 +561,12 @@ def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
     if style == "short":
         of, distractors, joins = "moving", [0.7, 0.3, 0.0], [0.6, 0.1, 0.3]
         shortest, longest, n_shots = 6, 150, int(rng.choice([1, 1, 2]))
+    if style == "held":
+        of, distractors, joins = "plain", [0.0, 0.8, 0.2], [0.7, 0.0, 0.3]
+        shortest, longest, n_shots = 60, 220, int(rng.choice([1, 1, 2]))
+    if style == "returns":
+        distractors, joins = [0.7, 0.25, 0.05], [0.35, 0.05, 0.6]
+        shortest, longest = 10, 130
     pieces: list[Clip] = []
     gaps: list[tuple[int, int, str]] = []
     ignored: list[tuple[int, int]] = []
@@ -550,6 +574,7 @@ def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
     before: Clip | None = None
     shown: tuple[_Recorded, int] | None = None
     n_shown = 0
+    earlier: list[tuple[_Recorded, int] | None] = []
     for number in range(n_shots):
         length = int(np.exp(rng.uniform(np.log(shortest), np.log(longest))))
         kind = str(rng.choice(["cut", "jump", "gradual"], p=joins)) if number else ""
@@ -559,10 +584,14 @@ def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
         if kind == "jump" and shown is not None:
             size = shown[0].size
             shot, shown = _jumped(rng, shown, n_shown, length + 2 * HANDLE)
+        elif style == "returns" and (again := _returning(rng, earlier)):
+            kind = "cut" if kind == "jump" else kind
+            shot, shown = again[0].frames(again[1], length + 2 * HANDLE), again
         else:
             kind = "cut" if kind == "jump" else kind
             shot, shown = takes.take(rng, length + 2 * HANDLE, film=seed, of=of)
         n_shown = length + HANDLE
+        earlier.append(shown and (shown[0], shown[1] + int(length * shown[0].speed)))
         body = shot[HANDLE : HANDLE + length].copy()
         if kind == "gradual":
             assert before is not None
@@ -585,7 +614,7 @@ def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
             gaps.append((position, position, "cut"))
         if length >= 24:
             for _ in range(int(rng.choice([0, 1, 2], p=distractors))):
-                body = disturb(rng, body, takes.other, of="moves" if by_hand else "all")
+                body = disturb(rng, body, takes.other, of=_DISTRACTORS.get(style, "all"))
             if rng.random() < (0.02 if is_calm else 0.12):
                 at, n_lost = int(rng.integers(6, length - 6)), int(rng.integers(1, 7))
                 body = np.concatenate([body[:at], body[min(at + n_lost, length - 4) :]])

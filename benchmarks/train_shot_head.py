@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the weights of the shot head again, from footage and seeds.
 
-    train_shot_head.py --footage FOOTAGE --work DIR [--networks 6] [--out FILE]
+    train_shot_head.py --footage FOOTAGE --work DIR [--networks 4] [--out FILE]
 
 FOOTAGE is a folder of recordings of one shot with `index.csv` (`footage_split.py`). Films are made
 by `shot_films.py`, in `STYLES` of the train part and calm ones of the tune part; what the shot
@@ -35,6 +35,7 @@ from curator.models import shot_head
 from curator.models.shot_head import (
     DILATIONS,
     N_CELL_INPUTS,
+    N_RETURN_INPUTS,
     HeadWeights,
     head_weights,
     log_odds,
@@ -45,14 +46,16 @@ from curator.models.shot_head import (
 from curator.models.transnet import ShotNetwork, ShotStream
 
 N_FEATURES, N_COMPONENTS = 1024, 128
-PROJECTED, CHANNELS = 16, 48
+PROJECTED, CHANNELS = 16, 64
 DROP, DROP_FEATURES, WEIGHT_DECAY = 0.2, 0.3, 0.02
 TOLERANCE_FRAMES = 2
 STYLES: dict[Style, range] = {
-    "edited": range(300), "by_hand": range(1000, 1080), "studio": range(2000, 2050),
-    "short": range(3000, 3600),
+    "edited": range(250), "by_hand": range(1000, 1080), "studio": range(2000, 2050),
+    "short": range(3000, 3600), "held": range(9000, 9600), "returns": range(11000, 11090),
 }  # fmt: skip
 """Seeds of the films that networks are fitted on."""
+TIMES: dict[Style, int] = {"held": 2, "returns": 3}
+"""How often films are seen in an epoch, if more than once: making them takes most of the time."""
 TUNE_STYLES: dict[Style, range] = {"calm": range(5000, 5048), "short": range(6000, 6120)}
 """Seeds of those that give the calibration."""
 
@@ -248,8 +251,11 @@ def fit(films: list[Film], seed: int, *, epochs: int, without: set[str], log: bo
         keep[:2] = 0
     if "pairs" in without:
         keep[2:] = 0
+    cells_end = -2 - N_RETURN_INPUTS
     if "cells" in without:
-        keep[-2 - N_CELL_INPUTS : -2] = 0
+        keep[cells_end - N_CELL_INPUTS : cells_end] = 0
+    if "returns" in without:
+        keep[cells_end:-2] = 0
     net = Net(torch.from_numpy(mean), torch.from_numpy(deviation / np.maximum(keep, 1e-9)))
     if "features" in without:
         with torch.no_grad():
@@ -450,16 +456,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--footage", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--networks", type=int, default=6)
+    parser.add_argument("--networks", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=18)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--share", type=float, default=1.0, help="of the films that are fitted on")
     parser.add_argument(
-        "--without", action="append", default=[], choices=["features", "heads", "pairs", "cells"]
+        "--without",
+        action="append",
+        default=[],
+        choices=["features", "heads", "pairs", "cells", "returns"],
     )
     parser.add_argument("--out", type=Path, help="weights; by default in DIR")
     args = parser.parse_args()
-    begun = time.process_time()
+    begun_s, cpu_s = time.monotonic(), time.process_time()
     args.work.mkdir(parents=True, exist_ok=True)
     wanted: list[tuple[Part, float, dict[Style, range]]] = [
         ("train", args.share, STYLES), ("tune", 1.0, TUNE_STYLES),
@@ -479,13 +488,14 @@ def main() -> None:
         "tune": [load(path) for path in paths["tune"]],
     }
     n_frames = {part: sum(film.n_frames for film in films[part]) for part in films}
-    print(f"measured: {n_frames}, {time.process_time() - begun:.0f} CPU-s here", flush=True)
+    # Forked processes read the same films, however often one is listed.
+    times = [TIMES.get(job[2], 1) for job in jobs if job[0] == "train"]
+    listed = [film for film, n in zip(films["train"], times, strict=True) for _ in range(n)]
+    print(f"measured: {n_frames}, {time.monotonic() - begun_s:.0f} s, "
+          f"{time.process_time() - cpu_s:.0f} CPU-s in this process", flush=True)  # fmt: skip
     # One thread each: the layers are too small for two, and with two the order of sums varies.
     torch.set_num_threads(1)
-    # Forked, so that all read the same films.
-    with ProcessPoolExecutor(
-        args.processes, get_context("fork"), _share_films, (films["train"],)
-    ) as pool:
+    with ProcessPoolExecutor(args.processes, get_context("fork"), _share_films, (listed,)) as pool:
         how = partial(_fit_shared, epochs=args.epochs, without=set(args.without))
         nets = list(pool.map(how, range(args.networks)))
     stored = exported(nets, basis)
@@ -500,7 +510,8 @@ def main() -> None:
     for threshold, row in found.items():
         print(threshold, row, flush=True)
     print(json.dumps({"machine": machine(), "calibration": fitted, "bytes": out.stat().st_size,
-                      "frames": n_frames, "tune": found}))  # fmt: skip
+                      "frames": n_frames, "wall_s": round(time.monotonic() - begun_s),
+                      "tune": found}))  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ Shape letters: F frames, P pixels, D projections of a network, C channels, M net
 # ruff: noqa: N803, N806 - shape letters
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -35,7 +36,11 @@ SIDES = (1, 2, 4, 8, 16)
 DILATIONS = (1, 2, 4, 8, 16)
 REACH = sum(DILATIONS)
 """Frames on each side that the convolutions see."""
-LOOK = HALF_WIDTHS[-1]
+ANCHORS, RETURNS = range(8, 65, 8), range(24, 161, 8)
+"""Frames on one side of a frame that are compared with frames on the other: does a scene return?"""
+ANCHORS_SHOWN = (0, 1, 3, 7)
+"""Anchors whose own values are inputs, beside the least of all."""
+LOOK = RETURNS[-1]
 """Frames on each side whose pictures are compared."""
 STEP_LOOK = 8
 """Frames on each side whose steps a step is compared with."""
@@ -44,9 +49,11 @@ CELLS = (4, 3, 6, 12)
 STEP_RANKS, PAIR_RANKS = (2, 7, 12, 17, 22), (4, 12, 20)
 """Of the 24 cells, ordered by a value, those whose values are inputs."""
 N_CELL_INPUTS = 4 * len(STEP_RANKS) + (2 * (len(HALF_WIDTHS) - 1) + 1) * len(PAIR_RANKS)
+N_RETURN_INPUTS = 4 * (len(ANCHORS_SHOWN) + 1)
 N_PAIR_INPUTS = (
-    2 * len(HALF_WIDTHS) + 3 * (len(HALF_WIDTHS) - 1) + 2 * len(SIDES) + N_CELL_INPUTS + 2
-)
+    2 * len(HALF_WIDTHS) + 3 * (len(HALF_WIDTHS) - 1) + 2 * len(SIDES)
+    + N_CELL_INPUTS + N_RETURN_INPUTS + 2
+)  # fmt: skip
 BLOCK = 128
 """Frames that are computed together; changes no result."""
 
@@ -138,10 +145,12 @@ def pair_inputs(pictures_FP: NDArray[np.float32], first: int, last: int) -> Floa
         last: End.
     """
     n_frames, n_pixels = pictures_FP.shape
-    # Products of 7 bits over fewer than 1,040 values are exact in float32.
-    gram = (pictures_FP @ pictures_FP.T).astype(np.float64)
+    # Products of 7 bits over fewer than 1,040 values are exact in float32. Rows are the frames
+    # near `first` to `last`, with which all others are compared.
+    near = max(0, first - ANCHORS[-1])
+    gram = (pictures_FP[near : last + ANCHORS[-1]] @ pictures_FP.T).astype(np.float64)
     means = pictures_FP.sum(axis=1, dtype=np.float64) / n_pixels
-    squares = np.diagonal(gram)
+    squares = np.square(pictures_FP).sum(axis=1, dtype=np.float64)
     variances = np.maximum(squares / n_pixels - means * means, _LEAST_VARIANCE)
     spreads = np.sqrt(variances)
     t = np.arange(first, last)
@@ -154,8 +163,13 @@ def pair_inputs(pictures_FP: NDArray[np.float32], first: int, last: int) -> Floa
         return np.clip(room, 1, distance)
 
     def apart(i: NDArray[np.int64], j: NDArray[np.int64]) -> Floats:
-        """Mean squared difference of two pictures."""
-        return np.asarray((squares[i] + squares[j] - 2 * gram[i, j]) / n_pixels)
+        """Mean squared difference of two pictures, the first one near."""
+        return np.asarray((squares[i] + squares[j] - 2 * gram[i - near, j]) / n_pixels)
+
+    def unlike(i: NDArray[np.int64], j: NDArray[np.int64]) -> Floats:
+        """One less their correlation."""
+        covariance = gram[i - near, j] / n_pixels - means[i] * means[j]
+        return np.asarray(1 - covariance / (spreads[i] * spreads[j]))
 
     values: list[Floats] = []
     as_bytes = pictures_FP.astype(np.uint8)
@@ -164,12 +178,12 @@ def pair_inputs(pictures_FP: NDArray[np.float32], first: int, last: int) -> Floa
         half = within(distance, np.minimum(before, after))
         a, b = at(t + 1 - half), at(t + half)
         ab = apart(a, b)
-        covariance = gram[a, b] / n_pixels - means[a] * means[b]
-        values += [np.sqrt(np.sqrt(ab)), 1 - covariance / (spreads[a] * spreads[b])]
+        values += [np.sqrt(np.sqrt(ab)), unlike(a, b)]
         if distance == 1:
             continue
         # The share of `a` with which a mixture of both comes closest to the frame.
-        along = (gram[t, a] - gram[t, b] - gram[a, b] + squares[b]) / n_pixels
+        along = gram[t - near, a] - gram[t - near, b] - gram[a - near, b] + squares[b]
+        along /= n_pixels
         share = np.clip(along / (ab + 1), -0.5, 1.5)
         left = np.maximum(apart(t, b) - 2 * share * along + share * share * ab, 0)
         one, other = as_bytes[a], as_bytes[b]
@@ -182,8 +196,39 @@ def pair_inputs(pictures_FP: NDArray[np.float32], first: int, last: int) -> Floa
         right_pair = at(t + right_half), at(t + 2 * right_half)
         values += [np.sqrt(np.sqrt(apart(*pair))) for pair in (left_pair, right_pair)]
     values += _cell_inputs(pictures_FP, first, last)
+    values += _return_inputs(t, n_frames, unlike)
+    values += [np.sqrt(np.sqrt(value)) for value in _return_inputs(t, n_frames, apart)]
     values += [means[t] / 32, spreads[t] / 16]
     return np.stack(values, axis=1)
+
+
+def _return_inputs(
+    t: NDArray[np.int64], n_frames: int, distance: Callable[..., Floats]
+) -> list[Floats]:
+    """Whether what was before a frame comes back after it, and what is after it was there before.
+
+    What returns was no other shot: something passed, or was held before the lens. Some editors
+    return to a shot too, but there the step itself tells more.
+
+    Args:
+        t: Frames, int64 [F].
+        n_frames: Of all pictures; where none is far enough, the last one is compared.
+        distance: Of pictures, by their frames, the first one near.
+
+    Returns:
+        The least distance to pictures of the other side, by anchor and of all, float64 [F] each.
+    """
+    values: list[Floats] = []
+    anchors, away = np.array(ANCHORS), np.array(RETURNS)
+    for near, far in ((t[:, None] + 1 - anchors, t[:, None] + away),
+                      (t[:, None] + anchors, t[:, None] + 1 - away)):  # fmt: skip
+        is_there = (far >= 0) & (far < n_frames)
+        is_there[:, 0] = True
+        near, far = (np.clip(frames, 0, n_frames - 1) for frames in (near, far))
+        apart = np.where(is_there[:, None], distance(near[:, :, None], far[:, None]), np.inf)
+        least = apart.min(axis=2)
+        values += [*least[:, ANCHORS_SHOWN].T, least.min(axis=1)]
+    return values
 
 
 def _cell_inputs(pictures_FP: NDArray[np.float32], first: int, last: int) -> list[Floats]:
