@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 48, 27
 PADDING = 25
 """Copies of the first and of the last frame around a video (the authors')."""
-CONTEXT = REACH + max(56, LOOK)
-"""Frames on each side after which nothing further away moves a probability of the network by
-0.0001, or of the head by 0.0005: the reach of the head, and what its inputs depend on. These are 56
-frames of the network (measured from 48 on; in theory 98: 48 through the six layers' dilations of up
-to 8, and 50 through the comparison of a frame with its neighbours), and `LOOK` of the pictures."""
+CONTEXT = REACH + max(98, LOOK)
+"""Frames on each side on which answers depend: the reach of the head's layers, and what its inputs
+see. The network sees 98 frames: 48 through the six layers' dilations of up to 8, and 50 through the
+comparison of a frame with its neighbours (measured, 56 move it by 0.0001); the head compares
+pictures over `LOOK` frames."""
 CHUNK = 64
 """Frames that pass through a layer at a time: long enough for full speed, and 0.1 GB of memory."""
 GPU_CHUNK = 512

@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 
 from curator.measures.boundaries import boundary_peaks
 from curator.models.shot_head import (
+    ANCHORS,
+    ANCHORS_SHOWN,
     BLOCK,
     LOOK,
     N_CELL_INPUTS,
     N_PAIR_INPUTS,
+    N_RETURN_INPUTS,
     REACH,
     STEP_RANKS,
     WEIGHTS,
@@ -100,7 +103,7 @@ def test_cells_tell_what_changes_everywhere_at_once_from_what_moves_through() ->
         frame = a.copy()
         frame[:, : int(np.clip((i - 18) * 2, 0, 48))] = b[:, : int(np.clip((i - 18) * 2, 0, 48))]
         passing.append(frame)
-    first = N_PAIR_INPUTS - 2 - N_CELL_INPUTS
+    first = N_PAIR_INPUTS - 2 - N_RETURN_INPUTS - N_CELL_INPUTS
     middle = first + len(STEP_RANKS) + 2  # After the levels, at the third of five ranks.
     of_cut, of_passing = (
         pair_inputs(pictures_of(frames), 0, 60)[:, middle] for frames in (cut, passing)
@@ -108,6 +111,23 @@ def test_cells_tell_what_changes_everywhere_at_once_from_what_moves_through() ->
     assert np.argmax(of_cut) == 29
     assert of_cut[29] > 2
     assert of_passing.max() < 1
+
+
+@pytest.mark.parametrize("away", [30, 100, 220])
+def test_a_scene_that_comes_back_is_seen_from_both_sides(away: int) -> None:
+    """Pins the reach: what lies `away` frames between two stretches of one scene, up to 160."""
+    a, b = (cv2.resize(texture(seed), (48, 27)) for seed in (1, 2))
+    pair = pair_inputs(pictures_of([a] * 80 + [b] * away + [a] * 80), 0, 160 + away)
+    least = len(ANCHORS_SHOWN)  # After those of each anchor, the least of all.
+    first = N_PAIR_INPUTS - 2 - N_RETURN_INPUTS
+    goes_on, was_there = pair[:, first + least], pair[:, first + 2 * least + 1]
+    comes_back = away <= 120
+    for frame, values in ((79, goes_on), (79 + away, was_there)):
+        assert (values[frame] < 0.01) == comes_back
+    if away > ANCHORS[-1]:
+        # What comes was not there before the first change, nor is it after the last.
+        assert pair[79, first + 2 * least + 1] > 0.5
+        assert pair[79 + away, first + least] > 0.5
 
 
 def test_the_weights_are_small_and_on_the_grid() -> None:

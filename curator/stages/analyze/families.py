@@ -70,7 +70,7 @@ BUILT_IN = (
     ),
     Family(
         name="shots",
-        version=4,
+        version=5,
         columns=(
             "shot_probability", "transition_probability", "boundary_probability",
             "inside_probability",
