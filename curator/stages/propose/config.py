@@ -13,7 +13,7 @@ class ProposeConfig(StageConfig):
     shots: Literal["head", "network"] = setting("head", unit="name")
     """what finds boundaries: the learned head over the shot network and its small pictures, or the
     network alone"""
-    # 0.4: a missed boundary stays in a clip, a false one only divides it; benchmarks/results/shots.md.
+    # 0.4: a missed boundary stays in a clip, a false one only divides it (results/shots.md).
     boundary_threshold: float = setting(0.4, gt=0, lt=1, unit="probability")
     """with shots=head: probability above which there is a boundary"""
     # 0.4: Cosmos WFM platform, arXiv 2501.03575 section 3.1 (the authors of TransNetV2 use 0.5).
