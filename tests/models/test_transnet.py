@@ -95,9 +95,11 @@ def test_chunks_and_threads_change_no_bit(precision: str) -> None:
 
 
 def test_context_is_enough_to_join_pieces(exact: ShotNetwork) -> None:
-    frames = footage(400, cuts=(90, 170, 230, 310), seed=3)
+    start = CONTEXT + 60
+    end = start + 150
+    cuts = (90, start - 30, start + 70, end + 20, end + 150)
+    frames = footage(end + CONTEXT + 60, cuts=cuts, seed=3)
     whole = streamed(exact, frames)
-    start, end = 150, 300
     piece = streamed(exact, frames[start - CONTEXT : end + CONTEXT])
     for joined, expected in zip(piece, whole, strict=True):
         inside = joined[CONTEXT : CONTEXT + end - start]
