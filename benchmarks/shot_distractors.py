@@ -399,7 +399,7 @@ MOVES: tuple[Callable[[Rng, Clip, Source], Clip], ...] = (
 def disturb(
     rng: Rng, clip: Clip, other: Source, *, of: Literal["all", "moves", "held"] = "all"
 ) -> Clip:
-    """Applies one distractor to a shot of at least 24 frames: any kind, one of `MOVES`, or one."""
+    """Applies one distractor to a shot of at least 24 frames: any kind, of `MOVES`, or held."""
     if of == "held":
         return _held(rng, clip, other)
     if of == "moves":

@@ -584,12 +584,12 @@ def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
         if kind == "jump" and shown is not None:
             size = shown[0].size
             shot, shown = _jumped(rng, shown, n_shown, length + 2 * HANDLE)
-        elif style == "returns" and (again := _returning(rng, earlier)):
-            kind = "cut" if kind == "jump" else kind
-            shot, shown = again[0].frames(again[1], length + 2 * HANDLE), again
         else:
             kind = "cut" if kind == "jump" else kind
-            shot, shown = takes.take(rng, length + 2 * HANDLE, film=seed, of=of)
+            if style == "returns" and (again := _returning(rng, earlier)):
+                shot, shown = again[0].frames(again[1], length + 2 * HANDLE), again
+            else:
+                shot, shown = takes.take(rng, length + 2 * HANDLE, film=seed, of=of)
         n_shown = length + HANDLE
         earlier.append(shown and (shown[0], shown[1] + int(length * shown[0].speed)))
         body = shot[HANDLE : HANDLE + length].copy()

@@ -3,10 +3,10 @@
 For each frame it takes features of TransNetV2 (a projection of the 1,024 before its own heads, and
 both of those), and compares the pictures of 48x27 pixels at distances of up to 32 frames on either
 side: how unlike they are, over the picture and cell by cell, whether the frame between is a mixture
-of both, and whether each of its pixels is of one of the two. A short temporal convolution makes two
-probabilities of these: that the middle of a boundary is at the frame, and that the frame lies
-inside of a transition. Several networks that differ in their seeds are averaged.
-`benchmarks/train_shot_head.py` fits the weights.
+of both, whether each of its pixels is of one of the two, and over 160 frames whether a scene comes
+back. A short temporal convolution makes two probabilities of these: that the middle of a boundary
+is at the frame, and that the frame is inside of a transition. Several networks that differ in their
+seeds are averaged. `benchmarks/train_shot_head.py` fits the weights.
 
 Whole numbers are summed: pictures have 7 bits, activations are rounded to 1/65536 and weights to
 1/4096, so that every sum is exact in the type that it is computed in, whatever its order. The
@@ -39,7 +39,7 @@ REACH = sum(DILATIONS)
 ANCHORS, RETURNS = range(8, 65, 8), range(24, 161, 8)
 """Frames on one side of a frame that are compared with frames on the other: does a scene return?"""
 ANCHORS_SHOWN = (0, 1, 3, 7)
-"""Anchors whose own values are inputs, beside the least of all."""
+"""Anchors with an input of their own; the least distance over all anchors is one more."""
 LOOK = RETURNS[-1]
 """Frames on each side whose pictures are compared."""
 STEP_LOOK = 8
@@ -207,8 +207,8 @@ def _return_inputs(
 ) -> list[Floats]:
     """Whether what was before a frame comes back after it, and what is after it was there before.
 
-    What returns was no other shot: something passed, or was held before the lens. Some editors
-    return to a shot too, but there the step itself tells more.
+    A scene that returns was most likely never left: something passed, or was held before the
+    lens. Edited films return to shots too; there the other inputs have to tell.
 
     Args:
         t: Frames, int64 [F].

@@ -44,8 +44,8 @@ PADDING = 25
 CONTEXT = REACH + max(98, LOOK)
 """Frames on each side on which answers depend: the reach of the head's layers, and what its inputs
 see. The network sees 98 frames: 48 through the six layers' dilations of up to 8, and 50 through the
-comparison of a frame with its neighbours (measured, 56 move it by 0.0001); the head compares
-pictures over `LOOK` frames."""
+comparison of a frame with its neighbours (beyond 56 none was seen to move it by 0.0001); the head
+compares pictures over `LOOK` frames."""
 CHUNK = 64
 """Frames that pass through a layer at a time: long enough for full speed, and 0.1 GB of memory."""
 GPU_CHUNK = 512

@@ -113,15 +113,15 @@ def test_cells_tell_what_changes_everywhere_at_once_from_what_moves_through() ->
     assert of_passing.max() < 1
 
 
-@pytest.mark.parametrize("away", [30, 100, 220])
+@pytest.mark.parametrize("away", [30, 100, 150, 220])
 def test_a_scene_that_comes_back_is_seen_from_both_sides(away: int) -> None:
-    """Pins the reach: what lies `away` frames between two stretches of one scene, up to 160."""
+    """One scene is shown twice, with `away` frames of another between: found up to `LOOK`."""
     a, b = (cv2.resize(texture(seed), (48, 27)) for seed in (1, 2))
     pair = pair_inputs(pictures_of([a] * 80 + [b] * away + [a] * 80), 0, 160 + away)
     least = len(ANCHORS_SHOWN)  # After those of each anchor, the least of all.
     first = N_PAIR_INPUTS - 2 - N_RETURN_INPUTS
     goes_on, was_there = pair[:, first + least], pair[:, first + 2 * least + 1]
-    comes_back = away <= 120
+    comes_back = away < LOOK
     for frame, values in ((79, goes_on), (79 + away, was_there)):
         assert (values[frame] < 0.01) == comes_back
     if away > ANCHORS[-1]:
