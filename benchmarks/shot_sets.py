@@ -40,6 +40,8 @@ JUMP_LEVELS, JUMP_FACTOR = 10.0, 4.0
 what it changes from frame to frame there."""
 
 N_EDITS = 16
+N_TAKES = 8
+"""Files of each recording in the set of takes."""
 RATES = ("12", "15", "24", "25", "30000/1001", "50", "60")
 SIZES = ((320, 180), (426, 240), (640, 360), (854, 480), (1280, 720))
 BOXES = ("none", "letterbox", "none", "pillarbox")
@@ -80,6 +82,15 @@ def make_edits(footage: Sequence[Recording], folder: Path) -> None:
 def make_jumps(footage: Sequence[Recording], folder: Path) -> None:
     """Makes films in which nearly half of the joins are cuts within a take, where one shows."""
     _make(folder, [_edited(footage, folder, form, "jump", MANY_JUMPS) for form in _forms()])
+
+
+def make_takes(footage: Sequence[Recording], folder: Path) -> None:
+    """Makes files of one shot, several of each recording: every boundary in them is false.
+
+    They differ in rate, codec, size, bars, subtitles and repeated frames; half have distractors.
+    """
+    forms = _forms(N_TAKES * len(footage))
+    _make(folder, [_one_take(footage, folder, form) for form in forms])
 
 
 def read_truth(folder: Path) -> list[Made]:
@@ -139,19 +150,19 @@ class _Form:
     has_distractors: bool
 
 
-def _forms() -> list[_Form]:
+def _forms(n: int = N_EDITS) -> list[_Form]:
     """Forms of all films: each rate and codec about equally often, combined at random."""
     rng = Random("forms")
 
     def dealt(values: Sequence[object]) -> Iterator[object]:
-        hands = [values[i % len(values)] for i in range(N_EDITS)]
+        hands = [values[i % len(values)] for i in range(n)]
         rng.shuffle(hands)
         return iter(hands)
 
     rates, codecs, sizes, boxes = dealt(RATES), dealt(CODECS), dealt(SIZES), dealt(BOXES)
     titled, repeats = dealt((True, False)), dealt((0, 5, 0))
     forms = []
-    for number in range(N_EDITS):
+    for number in range(n):
         rate, size = str(next(rates)), next(sizes)
         if rate in ("50", "60") and size == SIZES[-1]:
             size = SIZES[-2]
@@ -187,27 +198,10 @@ def _edited(
     rate = _number(form.rate)
     n_frames = round(rng.uniform(30, 60) * rate)
     shots = _plan(rng, footage, rate, n_frames, joins)
-    width, height = form.size
-    inner = form.size
-    if form.box == "letterbox":
-        inner = width, round(width / 2.39 / 2) * 2
-    elif form.box == "pillarbox":
-        inner = round(height * 4 / 3 / 2) * 2, height
-    notes = [form.box] if form.box != "none" else []
-    notes += ["subtitles"] * form.has_subtitles + ["repeated frames"] * bool(form.repeat_every)
-    film = Film(
-        folder / f"{name}_{form.number:02d}.{'webm' if form.codec == 'vp9' else 'mp4'}",
-        form.rate,
-        form.codec,
-        form.size,
-        inner=inner,
-        repeat_every=form.repeat_every,
-        subtitles=list(_subtitles(rng, rate, n_frames)) if form.has_subtitles else (),
-        extras=notes + ["distractors"] * form.has_distractors,
-    )
+    film = _film(rng, folder / f"{name}_{form.number:02d}", form, n_frames)
     before: Pictures | None = None
     for shot, last in zip(shots, [None, *shots], strict=False):
-        pictures = decode(shot.take, *inner)
+        pictures = decode(shot.take, *film.inner)
         if form.has_distractors and rng.random() < 0.6:
             pictures = _distracted(rng, pictures, shot, rate, footage)
         if last is not None and before is not None:
@@ -219,6 +213,41 @@ def _edited(
         film.write(pictures[shot.lead : len(pictures) - shot.tail])
         before = pictures
     return film.close()
+
+
+def _one_take(footage: Sequence[Recording], folder: Path, form: _Form) -> Made:
+    recording = footage[form.number // N_TAKES]
+    rng = Random(f"take {form.number}")
+    rate = _number(form.rate)
+    take = any_take(rng, recording, rate, length_of(recording, pace_of(recording, rate)))
+    film = _film(rng, folder / f"{recording.path.stem}_{form.number}", form, take.n_frames)
+    pictures = decode(take, *film.inner)
+    if form.has_distractors:
+        pictures = _distracted(rng, pictures, _Shot(take, 0, 0), rate, footage)
+    film.write(pictures)
+    return film.close()
+
+
+def _film(rng: Random, path: Path, form: _Form, n_frames: int) -> Film:
+    """A film of a form that nothing is written to yet, at a path without the codec's suffix."""
+    inner = width, height = form.size
+    if form.box == "letterbox":
+        inner = width, round(width / 2.39 / 2) * 2
+    elif form.box == "pillarbox":
+        inner = round(height * 4 / 3 / 2) * 2, height
+    notes = [form.box] if form.box != "none" else []
+    notes += ["subtitles"] * form.has_subtitles + ["repeated frames"] * bool(form.repeat_every)
+    rate = _number(form.rate)
+    return Film(
+        path.with_name(f"{path.name}.{'webm' if form.codec == 'vp9' else 'mp4'}"),
+        form.rate,
+        form.codec,
+        form.size,
+        inner=inner,
+        repeat_every=form.repeat_every,
+        subtitles=list(_subtitles(rng, rate, n_frames)) if form.has_subtitles else (),
+        extras=notes + ["distractors"] * form.has_distractors,
+    )
 
 
 def _number(rate: str) -> float:

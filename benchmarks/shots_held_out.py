@@ -10,6 +10,7 @@ Test files are made of the clips of one part of FOOTAGE (`footage_split.py`), an
 - edits: films of 30 to 60 s with cuts and gradual transitions, half of them with distractors;
 - jumps: such films with many cuts within a take;
 - singles: the clips as they are, where every boundary is false;
+- takes: eight files of each clip in other forms, half of them with distractors: so here too;
 - labelled: MEDIA as `shots.py` has it, which is development data;
 - films: edited films as `shots.py` has them, each folder of FILMS a set, and all together.
 
@@ -31,6 +32,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -43,10 +45,10 @@ from house import commit
 from measure import machine
 from numpy.typing import NDArray
 from shot_scores import Found, Labelled, Span, Tally, forecasts, reliability, summary, tally
-from shot_sets import make_edits, make_jumps, make_kinds, read_truth
+from shot_sets import make_edits, make_jumps, make_kinds, make_takes, read_truth
 from shots import Label, film_labels, media_labels
 
-SETS = ("kinds", "edits", "jumps", "singles", "labelled", "films")
+SETS = ("kinds", "edits", "jumps", "singles", "takes", "labelled", "films")
 FIXED = (
     "analyze.text=false", "analyze.audio=false", "dedup.enabled=false", "caption.enabled=false",
     "filters={}", "shard.resolutions=[16]", "shard.lengths=[1]", "select.keep_fraction=0",
@@ -76,7 +78,7 @@ def main() -> None:
     """Makes, detects, scores and prints."""
     args = _arguments()
     sets = args.sets.split(",")
-    if args.verbose and args.part == "blind" and {*sets} & {*SETS[:4]}:
+    if args.verbose and args.part == "blind" and {*sets} & {*SETS[:5]}:
         raise SystemExit("--verbose lists failures, and none of the blind part is looked at")
     part = args.work / args.part
     results = json.loads(_read(args.work / f"{args.part}.json") or "{}")
@@ -138,13 +140,16 @@ def _all_sets(
     footage = recordings(args.footage.absolute(), args.part)
     made: list[tuple[str, list[Labelled]]] = []
     makers: dict[str, Callable[..., None]] = {
-        "kinds": make_kinds, "edits": make_edits, "jumps": make_jumps,
+        "kinds": make_kinds, "edits": make_edits, "jumps": make_jumps, "takes": make_takes,
     }  # fmt: skip
     for name in sets:
         if name in makers:
             if not read_truth(part / name):
                 makers[name](footage, part / name)
-            made.append((name, _made_files(part / name)))
+            files = _made_files(part / name)
+            if name == "takes":
+                files = [replace(f, unit=f.path.stem.rpartition("_")[0]) for f in files]
+            made.append((name, files))
         elif name == "singles":
             made.append((name, [_labelled(c.path, [], [], c.recording) for c in footage]))
         elif name == "labelled":
