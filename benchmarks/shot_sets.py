@@ -8,7 +8,7 @@ Shape letters: F frames, H, W height and width.
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -41,7 +41,7 @@ what it changes from frame to frame there."""
 
 N_EDITS = 16
 N_TAKES = 8
-"""Files of each recording in the set of takes."""
+"""Files of each recording in a set of takes."""
 RATES = ("12", "15", "24", "25", "30000/1001", "50", "60")
 SIZES = ((320, 180), (426, 240), (640, 360), (854, 480), (1280, 720))
 BOXES = ("none", "letterbox", "none", "pillarbox")
@@ -87,9 +87,20 @@ def make_jumps(footage: Sequence[Recording], folder: Path) -> None:
 def make_takes(footage: Sequence[Recording], folder: Path) -> None:
     """Makes files of one shot, several of each recording: every boundary in them is false.
 
-    They differ in rate, codec, size, bars, subtitles and repeated frames; half have distractors.
+    They differ in rate, codec, size, bars, subtitles and repeated frames.
     """
-    forms = _forms(N_TAKES * len(footage))
+    _make_takes(footage, folder, has_distractors=False)
+
+
+def make_disturbed(footage: Sequence[Recording], folder: Path) -> None:
+    """Makes such files with something in each that is no boundary."""
+    _make_takes(footage, folder, has_distractors=True)
+
+
+def _make_takes(footage: Sequence[Recording], folder: Path, *, has_distractors: bool) -> None:
+    forms = [
+        replace(form, has_distractors=has_distractors) for form in _forms(N_TAKES * len(footage))
+    ]
     _make(folder, [_one_take(footage, folder, form) for form in forms])
 
 

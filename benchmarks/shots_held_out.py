@@ -10,7 +10,8 @@ Test files are made of the clips of one part of FOOTAGE (`footage_split.py`), an
 - edits: films of 30 to 60 s with cuts and gradual transitions, half of them with distractors;
 - jumps: such films with many cuts within a take;
 - singles: the clips as they are, where every boundary is false;
-- takes: eight files of each clip in other forms, half of them with distractors: so here too;
+- takes: eight files of each clip in other forms: so here too;
+- disturbed: such files with distractors;
 - labelled: MEDIA as `shots.py` has it, which is development data;
 - films: edited films as `shots.py` has them, each folder of FILMS a set, and all together.
 
@@ -45,10 +46,17 @@ from house import commit
 from measure import machine
 from numpy.typing import NDArray
 from shot_scores import Found, Labelled, Span, Tally, forecasts, reliability, summary, tally
-from shot_sets import make_edits, make_jumps, make_kinds, make_takes, read_truth
+from shot_sets import (
+    make_disturbed,
+    make_edits,
+    make_jumps,
+    make_kinds,
+    make_takes,
+    read_truth,
+)  # fmt: skip
 from shots import Label, film_labels, media_labels
 
-SETS = ("kinds", "edits", "jumps", "singles", "takes", "labelled", "films")
+SETS = ("kinds", "edits", "jumps", "singles", "takes", "disturbed", "labelled", "films")
 FIXED = (
     "analyze.text=false", "analyze.audio=false", "dedup.enabled=false", "caption.enabled=false",
     "filters={}", "shard.resolutions=[16]", "shard.lengths=[1]", "select.keep_fraction=0",
@@ -78,7 +86,7 @@ def main() -> None:
     """Makes, detects, scores and prints."""
     args = _arguments()
     sets = args.sets.split(",")
-    if args.verbose and args.part == "blind" and {*sets} & {*SETS[:5]}:
+    if args.verbose and args.part == "blind" and {*sets} & {*SETS[:6]}:
         raise SystemExit("--verbose lists failures, and none of the blind part is looked at")
     part = args.work / args.part
     results = json.loads(_read(args.work / f"{args.part}.json") or "{}")
@@ -141,13 +149,14 @@ def _all_sets(
     made: list[tuple[str, list[Labelled]]] = []
     makers: dict[str, Callable[..., None]] = {
         "kinds": make_kinds, "edits": make_edits, "jumps": make_jumps, "takes": make_takes,
+        "disturbed": make_disturbed,
     }  # fmt: skip
     for name in sets:
         if name in makers:
             if not read_truth(part / name):
                 makers[name](footage, part / name)
             files = _made_files(part / name)
-            if name == "takes":
+            if name in ("takes", "disturbed"):
                 files = [replace(f, unit=f.path.stem.rpartition("_")[0]) for f in files]
             made.append((name, files))
         elif name == "singles":

@@ -2,9 +2,10 @@
 
 A boundary separates two pictures that have little in common: the cosine of their perceptual
 descriptors is below 0.4 at 19 of 20, and below 0.7 at 11 of 16 cuts within a take. What flashes,
-banners, insets and jumps of the exposure interrupt is alike on both sides, and one take. Where the
-odds begin to fall, and how fast, was chosen by hand, on the tune part of
-the footage and on development media (`benchmarks/results/shots.md`).
+banners, insets and jumps of the exposure interrupt is alike on both sides, and one take; where it
+is brighter or darker on one side, the exposure jumped. Where the odds begin to fall, and how fast,
+was chosen by hand, on the tune part of the footage and on development media
+(`benchmarks/results/shots.md`).
 
 Shape letters: F frames, K boundaries.
 """
@@ -25,6 +26,8 @@ INSIDE, LEAST = 0.5, 0.01
 """Probability above which a frame is inside of a transition, and a peak is looked at."""
 COMMON_COSINE, ODDS_SLOPE = 0.5, 8.0
 """Above this cosine of both sides the log odds of a boundary fall, by so much for each unit."""
+EXPOSURE_COSINE, EXPOSURE_STEP, EXPOSURE_ODDS = 0.7, 0.06, 3.0
+"""Above this cosine and this difference in mean luma the log odds fall by so much more."""
 REACH_S = 1.0
 """Samples further away say nothing about a boundary."""
 
@@ -109,7 +112,11 @@ def _weighed(track: Track, frame: int, first: int, last: int) -> Boundary:
     probability = float(track.boundary_probability[frame])
     likeness = _likeness(track, start, end)
     if likeness is not None and likeness > COMMON_COSINE:
-        probability = raised(probability, -ODDS_SLOPE * (likeness - COMMON_COSINE))
+        odds = ODDS_SLOPE * (likeness - COMMON_COSINE)
+        luma = track.luma_mean[[start - 1, end]]
+        if likeness > EXPOSURE_COSINE and abs(float(luma[1] - luma[0])) > EXPOSURE_STEP:
+            odds += EXPOSURE_ODDS
+        probability = raised(probability, -odds)
     return Boundary(frame, start, end, probability, likeness)
 
 

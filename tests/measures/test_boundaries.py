@@ -71,6 +71,24 @@ def test_sides_that_are_alike_join_what_a_flash_parts() -> None:
     assert found(0.7, 0.8)[0][3] < 0.2 < 0.9 < found(0.9999, 0.8)[0][3]
 
 
+@pytest.mark.parametrize(
+    ("cosine", "step", "is_exposure"), [(0.8, 0.1, True), (0.8, -0.1, True), (0.8, 0.05, False),
+                                        (0.65, 0.1, False)],
+)  # fmt: skip
+def test_a_jump_of_the_exposure_is_less_likely(
+    cosine: float, step: float, is_exposure: bool
+) -> None:
+    """Of sides that are alike, not of those that have something in common."""
+    peak, luma = np.zeros(100, np.float32), np.full(100, 0.4, np.float32)
+    peak[49], luma[50:] = 0.99, 0.4 + step
+    track = made_track(
+        100, boundary_probability=peak, inside_probability=np.zeros(100, np.float32),
+        descriptor=turned(cosine, 50), luma_mean=luma,
+    )  # fmt: skip
+    odds = 8 * (cosine - 0.5) + (3 if is_exposure else 0)
+    assert boundaries(track)[0].probability == pytest.approx(1 / (1 + np.exp(odds) / 99), abs=1e-4)
+
+
 def test_the_samples_lie_outside_of_the_transition() -> None:
     """Pins that a sample in the midst of a dissolve, which is like either side, does not count."""
     peak, marked = np.zeros(100, np.float32), np.zeros(100, np.float32)

@@ -81,7 +81,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
     """
 
     name = "propose"
-    version = 3
+    version = 4
     scope = Scope.SOURCE
     reads = ("tracks",)
     writes = ("candidates", "shots", "embeddings")
