@@ -10,8 +10,8 @@ Test files are made of the clips of one part of FOOTAGE (`footage_split.py`), an
 - edits: films of 30 to 60 s with cuts and gradual transitions, half of them with distractors;
 - jumps: such films with many cuts within a take;
 - singles: the clips as they are, where every boundary is false;
-- takes: eight files of each clip in other forms: so here too;
-- disturbed: such files with distractors;
+- takes: eight files of each clip, which differ in rate, codec and size: so here too;
+- disturbed: such files with a flash, an inset or the like in each: so here too;
 - labelled: MEDIA as `shots.py` has it, which is development data;
 - films: edited films as `shots.py` has them, each folder of FILMS a set, and all together.
 
@@ -46,14 +46,7 @@ from house import commit
 from measure import machine
 from numpy.typing import NDArray
 from shot_scores import Found, Labelled, Span, Tally, forecasts, reliability, summary, tally
-from shot_sets import (
-    make_disturbed,
-    make_edits,
-    make_jumps,
-    make_kinds,
-    make_takes,
-    read_truth,
-)  # fmt: skip
+from shot_sets import make_disturbed, make_edits, make_jumps, make_kinds, make_takes, read_truth
 from shots import Label, film_labels, media_labels
 
 SETS = ("kinds", "edits", "jumps", "singles", "takes", "disturbed", "labelled", "films")
@@ -86,7 +79,7 @@ def main() -> None:
     """Makes, detects, scores and prints."""
     args = _arguments()
     sets = args.sets.split(",")
-    if args.verbose and args.part == "blind" and {*sets} & {*SETS[:6]}:
+    if args.verbose and args.part == "blind" and {*sets} - {"labelled", "films"}:
         raise SystemExit("--verbose lists failures, and none of the blind part is looked at")
     part = args.work / args.part
     results = json.loads(_read(args.work / f"{args.part}.json") or "{}")

@@ -27,7 +27,7 @@ INSIDE, LEAST = 0.5, 0.01
 COMMON_COSINE, ODDS_SLOPE = 0.5, 8.0
 """Above this cosine of both sides the log odds of a boundary fall, by so much for each unit."""
 EXPOSURE_COSINE, EXPOSURE_STEP, EXPOSURE_ODDS = 0.7, 0.06, 3.0
-"""Above this cosine and this difference in mean luma the log odds fall by so much more."""
+"""Above this cosine and this difference in mean luma, of 1, log odds fall by so much more."""
 REACH_S = 1.0
 """Samples further away say nothing about a boundary."""
 
