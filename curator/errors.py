@@ -34,6 +34,10 @@ class ErrorCode(StrEnum):
     """Its bytes changed between listing and reading."""
     UNREADABLE = "unreadable"
     """Permission, I/O or network error."""
+    GPU_FAILED = "gpu_failed"
+    """A GPU failed under it twice, and its stage cannot work on a CPU."""
+    GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
+    """A GPU has too little memory for it, and its stage cannot work on a CPU."""
     WORKER_DIED = "worker_died"
     """Its worker process died twice: a crash in a decoder, memory, or the time limit."""
     REMOVED = "removed"
@@ -47,6 +51,8 @@ RETRIED = frozenset(
         ErrorCode.VANISHED,
         ErrorCode.CHANGED,
         ErrorCode.UNREADABLE,
+        ErrorCode.GPU_FAILED,
+        ErrorCode.GPU_OUT_OF_MEMORY,
         ErrorCode.WORKER_DIED,
         ErrorCode.INTERNAL,
     }
@@ -134,6 +140,26 @@ class SourceError(CuratorError):
 
 class DecodeError(SourceError):
     """Frames of a source cannot be decoded."""
+
+
+class DeviceError(CuratorError):
+    """A GPU fails under a unit of work, by no fault of its source.
+
+    The process that met it must end: its CUDA context may be unusable. The unit is tried again in
+    a new process, then on a CPU where its stage can work on one.
+    """
+
+    code = ErrorCode.GPU_FAILED
+
+
+class DeviceLostError(DeviceError):
+    """The GPU, its driver or its context does not answer any more, or gives errors that stay."""
+
+
+class DeviceMemoryError(DeviceError):
+    """The GPU's memory does not hold even the smallest batch."""
+
+    code = ErrorCode.GPU_OUT_OF_MEMORY
 
 
 class ModelError(CuratorError):
