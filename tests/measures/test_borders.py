@@ -9,7 +9,14 @@ from film_shots import texture
 from numpy.typing import NDArray
 from samples import made_signals, made_track
 
-from curator.measures.borders import Crop, content_area, content_of, crop_of, find_borders
+from curator.measures.borders import (
+    Crop,
+    borders_of,
+    content_area,
+    content_of,
+    crop_of,
+    find_borders,
+)
 from curator.measures.clip_view import ClipView
 from curator.measures.sample_signals import picture_signals
 from curator.measures.score_list import score_clip
@@ -49,6 +56,25 @@ def found(luma: Luma) -> tuple[float, ...]:
 def test_borders_are_exact_to_a_pixel(sides: tuple[int, int, int, int]) -> None:
     """Pins letterbox, pillarbox, both, unequal and one-sided borders."""
     assert found(framed(*sides)) == pytest.approx(sides, abs=1)
+
+
+@pytest.mark.parametrize("sides", [(0, 69, 0, 69), (81, 40, 95, 62), (299, 0, 301, 0)])
+def test_rows_and_columns_of_one_grid_are_all_that_is_read(sides: tuple[int, ...]) -> None:
+    """Pins that a device copies them before anything of the borders is known."""
+    frame = framed(*sides)
+    elsewhere = np.random.default_rng(1).integers(0, 255, frame.shape).astype(np.uint8)
+    elsewhere[4::8], elsewhere[:, 4::8] = frame[4::8], frame[:, 4::8]
+    whole = find_borders(frame, black=16, white=235)
+    assert find_borders(elsewhere, black=16, white=235) == whole
+    assert borders_of(frame[4::8], frame[:, 4::8].T, black=16, white=235) == whole
+
+
+def test_a_line_of_the_grid_is_read_where_borders_leave_none() -> None:
+    """Pins no error where less than eight columns are left."""
+    frame = np.full((64, 64), 16, np.uint8)
+    frame[:, 29:35] = np.arange(64, dtype=np.uint8)[:, None] % 32 * 6 + 40
+    sides = find_borders(frame, black=16, white=235)
+    assert (sides.left, sides.right) == (29 / 64, 29 / 64)
 
 
 def test_words_and_noise_in_a_border_are_no_picture() -> None:
