@@ -1,0 +1,534 @@
+"""Signals of pictures in a device's memory: those of `sample_signals`, for many pictures at once.
+
+A call only queues work. No step depends on a value, so the host never waits: sizes decide what is
+computed, and masks decide what counts. A call's cost is its number of kernels. So rows and columns
+share one axis, and each linear step is a product with a constant matrix. The code runs on any torch
+device. Its thresholds are those of the modules that measure pictures in the host's memory.
+
+It imports torch, so a worker imports this module where it sets up.
+
+Shape letters: S samples, H and W height and width, N lines, L places along lines, D directions
+(rows, columns), G segments of lines, K places in a segment or its frequencies, B blocks of 8 px.
+"""
+
+# ruff: noqa: N803, N806 - shape letters
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import avg_pool2d, max_pool2d, threshold
+
+from curator.measures import compression, interlacing, resolution, sharpness, stripes
+from curator.measures.strips import STRIP_PX, strips
+
+NATIVE = ("noise", "blocking", "flattening", "banding", "combing", "resolution")
+"""Order of the values of `native_signals_of`."""
+PICTURE = ("sharpness", "stripes")
+"""Order of the values of `picture_signals_of`."""
+EXPOSURE = ("dark_fraction", "bright_fraction")
+"""Order of the values of `exposure_signals_of`."""
+
+_MIN_PX = 32
+_PAD_PX = 10  # places that lines gain at both ends, for windows of up to 21 px
+_AROUND_PX = 8  # on each side of a step are its surroundings in `blocking`
+_N_GRIDS = len(compression._ENLARGED)
+_BLUR = 43 / 256, 170 / 256
+"""OpenCV's weights of 8 bits for a Gaussian of 3 px with a deviation of 0.6: outer and middle."""
+_SIZES = 8  # of which constants are kept; those of 1080p take 7 MB
+_keep = lru_cache(maxsize=_SIZES)
+
+
+def native_signals_of(luma_SHW: Tensor, *, black: int, white: int) -> Tensor:
+    """Signals of full-size luma inside borders, as `native_signals` measures them.
+
+    Args:
+        luma_SHW: uint8, or uint16 of which the upper 8 bits count; a view, if its rows are dense.
+        black: Level of black, of 255.
+        white: Level of white, of 255.
+
+    Returns:
+        float32 [S, 6] in the order of `NATIVE`; NaN where a signal could not be measured.
+    """
+    if luma_SHW.dtype == torch.uint16:
+        # A view of the upper bytes: some kernels do not take 16 bits without a sign.
+        luma_SHW = luma_SHW.view(torch.uint8)[..., 1::2]
+    n_samples, H, W = luma_SHW.shape
+    if min(H, W) < _MIN_PX:
+        return torch.full((n_samples, len(NATIVE)), torch.nan, device=luma_SHW.device)
+    groups = _lines(luma_SHW)
+    sums = [_line_sums(group, black, white) for group in groups]
+    profile, bands, grid, flat = (torch.cat(parts, 1) for parts in zip(*sums, strict=True))
+    scale = 255 / (white - black)
+    noise = _noise(groups[0], black, white)
+    n_flat, n_places = flat.sum(1).unbind(-1)
+    values = (
+        noise * scale,
+        _blocking(profile),
+        (n_flat / n_places).masked_fill(n_places < 200, torch.nan),
+        (bands.sum(-1) - bands.amax(-1)).sum(1) * scale**2,
+        _combing(groups[-1]),
+        _resolution(luma_SHW, grid.argmax(-1), noise),
+    )
+    return torch.stack(values, 1)
+
+
+def picture_signals_of(gray_SHW: Tensor) -> Tensor:
+    """Signals of luma of 640 px inside borders, as `sharpness` and `stripes` measure them.
+
+    Args:
+        gray_SHW: uint8, any view.
+
+    Returns:
+        float32 [S, 2] in the order of `PICTURE`.
+    """
+    return torch.stack((_sharpness(gray_SHW), _stripes(gray_SHW)), 1)
+
+
+def exposure_signals_of(gray_SHW: Tensor) -> Tensor:
+    """Shares of dark and of bright pixels, float32 [S, 2] in the order of `EXPOSURE`."""
+    clipped = torch.stack((gray_SHW <= 16, gray_SHW >= 250), 1)
+    return clipped.mean((2, 3), dtype=torch.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Lines:
+    """Lines of one direction, or those of both one after the other along the lines.
+
+    Each line is mirrored at its ends, `_PAD_PX` places long. Strips that only few measures read
+    come last.
+
+    Attributes:
+        values_SNL: Levels, float32.
+        steps_SNL: Absolute difference of each place and the next.
+        sizes: Length of the lines of each direction, without the mirrored places.
+    """
+
+    values_SNL: Tensor
+    steps_SNL: Tensor
+    sizes: tuple[int, ...]
+
+    @property
+    def n_few(self) -> int:
+        """Lines in every other strip."""
+        return -(-self.values_SNL.shape[1] // (2 * STRIP_PX)) * STRIP_PX
+
+
+def _lines(luma_SHW: Tensor) -> list[_Lines]:
+    """Rows first, columns last: together where there are as many of them, else one by one."""
+    H, W = luma_SHW.shape[1:]
+    device = luma_SHW.device
+    of_rows, of_columns = _places_of_lines(H, device), _places_of_lines(W, device)
+    rows = luma_SHW[:, of_rows[:, None], _mirrored(W, _PAD_PX, device)[None]]
+    columns = luma_SHW[:, _mirrored(H, _PAD_PX, device)[None], of_columns[:, None]]
+    if len(of_rows) == len(of_columns):
+        parts = [(torch.cat((rows, columns), 2), (W, H))]
+    else:
+        parts = [(rows, (W,)), (columns, (H,))]
+    groups = []
+    for levels, sizes in parts:
+        values = levels.float()
+        groups.append(_Lines(values, _difference(values[..., 1:], values[..., :-1]), sizes))
+    return groups
+
+
+def _difference(one: Tensor, other: Tensor) -> Tensor:
+    return (one - other).abs()
+
+
+@_keep
+def _places_of_lines(size: int, device: torch.device) -> Tensor:
+    """Rows that `strips` takes of a picture of this height, every other strip first."""
+    places: Any = np.arange(size)[:, None]
+    chosen = strips(places)[:, 0].reshape(-1, STRIP_PX)
+    return _on(device, np.concatenate([chosen[::2], chosen[1::2]]).ravel())
+
+
+@_keep
+def _mirrored(size: int, pad: int, device: torch.device) -> Tensor:
+    """Places of a line that gains some at both ends, as OpenCV's BORDER_REFLECT_101."""
+    return _on(device, np.pad(np.arange(size), pad, mode="reflect"))
+
+
+def _on(device: torch.device, array: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+
+def _line_sums(lines: _Lines, black: int, white: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Sums over lines.
+
+    Returns:
+        For `blocking` [S, D, 59], for `banding` [S, D, 8], for the phase of the grid that
+        `resolution` smooths [S, D, 8], for `flattening` [S, 1, 2].
+    """
+    steps_SNL, n_directions = lines.steps_SNL, len(lines.sizes)
+    maps = _line_maps(lines.sizes, steps_SNL.shape[1], steps_SNL.device)
+    capped = steps_SNL[:, ::2].clamp(max=20)
+    mirrored = capped.index_select(2, maps.with_surroundings)
+    around = avg_pool2d(mirrored, (1, 2 * _AROUND_PX + 1), 1) + 1
+    profile = (mirrored[..., _AROUND_PX:-_AROUND_PX] / around).mean(1) @ maps.profile
+    grid = capped[:, ::2].sum(1) @ maps.grid
+    # A small step counts 1 and a larger one more, so a sum of 1 is one small step alone.
+    rank = (steps_SNL * (1 / (compression._BAND_STEP + 0.5))).ceil()
+    near = avg_pool2d(rank, (1, 2 * _PAD_PX + 1), 1, divisor_override=1)
+    height = steps_SNL[..., _PAD_PX:-_PAD_PX].masked_fill(near != 1, 0)
+    bands = height.square().sum(1) @ maps.bands
+    flat = (_flat_places(lines, black, white) @ maps.inside).transpose(1, 2)
+    profile, bands, grid = (x.unflatten(1, (n_directions, -1)) for x in (profile, bands, grid))
+    return profile, bands, grid, flat
+
+
+def _flat_places(lines: _Lines, black: int, white: int) -> Tensor:
+    """How many lines are flat amid contrast at each place, and how many have contrast [S, 2, L]."""
+    few = lines.values_SNL[:, : lines.n_few : 2]
+    # Mirrored places repeat those of a window, and so do not change its extremes.
+    window = (1, compression._CONTRAST_PX)
+    contrast = max_pool2d(few, window, 1) + max_pool2d(-few, window, 1)
+    margin = compression._CONTRAST_PX // 2
+    levels = few[..., margin:-margin]
+    counted = (contrast >= compression._CONTRAST) & (levels >= black + 5) & (levels <= white - 6)
+    run = compression._FLAT_PX - 1
+    largest = max_pool2d(lines.steps_SNL[:, : lines.n_few], (2, run), (2, 1))
+    # A place is flat by the steps around the one that leads to it.
+    first = margin - 1 - run // 2
+    flat = largest[..., first : first + levels.shape[2]] == 0
+    return torch.stack((counted & flat, counted), 1).sum(2, dtype=torch.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _LineMaps:
+    """Matrices from places along lines to sums; places that are no step of a line weigh 0.
+
+    Attributes:
+        with_surroundings: Steps of each direction in turn, mirrored at the ends.
+        profile: For each direction means of the 8 phases of a grid of 8 px, those less the mean of
+            every other phase, the mean, and real and imaginary parts of waves of enlarged grids.
+        bands: Sums of the 8 phases in the unit of `banding`.
+        grid: Sums of the 8 phases.
+        inside: 1 at the places that `flattening` counts.
+    """
+
+    with_surroundings: Tensor
+    profile: Tensor
+    bands: Tensor
+    grid: Tensor
+    inside: Tensor
+
+
+@_keep
+def _line_maps(sizes: tuple[int, ...], n_lines: int, device: torch.device) -> _LineMaps:
+    margin = compression._CONTRAST_PX // 2
+    surroundings, profile, bands, grid, inside = [], [], [], [], []
+    start = 0
+    for size in sizes:
+        steps = np.arange(size - 1)
+        surroundings.append(start + _PAD_PX + np.pad(steps, _AROUND_PX, mode="reflect"))
+        profile.append(_padded(_profile_map(size - 1), _AROUND_PX, _AROUND_PX))
+        phases = np.eye(8)[steps % 8]
+        # In the mean of both directions.
+        unit = 8 / 7 / (n_lines * size) * 1000 / 2
+        bands.append(_padded(phases * unit, _PAD_PX, _PAD_PX + 1))
+        phases[len(steps) // 8 * 8 :] = 0
+        grid.append(_padded(phases, _PAD_PX, _PAD_PX + 1))
+        inside.append(_padded(np.ones((size - 1, 1)), _PAD_PX + 1, _PAD_PX))
+        start += size + 2 * _PAD_PX
+    return _LineMaps(
+        with_surroundings=_on(device, np.concatenate(surroundings)),
+        profile=torch.block_diag(*profile)[_AROUND_PX:-_AROUND_PX].to(device),
+        bands=torch.block_diag(*bands)[_PAD_PX : -_PAD_PX - 1].to(device),
+        grid=torch.block_diag(*grid)[:-1].to(device),
+        inside=torch.cat(inside)[margin:-margin].to(device),
+    )
+
+
+def _padded(matrix: NDArray[np.float64], before: int, behind: int) -> Tensor:
+    """The matrix with rows of 0 before and behind it."""
+    rows = np.pad(matrix, ((before, behind), (0, 0)))
+    return torch.from_numpy(rows.astype(np.float32))
+
+
+def _profile_map(n_steps: int) -> NDArray[np.float64]:
+    """`profile` of `_LineMaps` for one direction, [steps, 59]."""
+    n_periods = n_steps // 8
+    phases = np.eye(8)[np.arange(n_steps) % 8] / n_periods
+    phases[n_periods * 8 :] = 0
+    others = sum(np.roll(phases, -shift, axis=1) for shift in (2, 4, 6)) / 3
+    mean = np.full((n_steps, 1), 1 / n_steps)
+    waves = compression._waves(n_steps)
+    waves = 4 * (waves - waves.mean(axis=0))
+    parts = np.stack((waves.real, waves.imag), axis=2).reshape(n_steps, -1)
+    return np.concatenate([phases, phases - others, mean, parts], axis=1)
+
+
+def _blocking(profile_SDK: Tensor) -> Tensor:
+    phases, above, mean, waves = profile_SDK.split([8, 8, 1, 2 * 3 * _N_GRIDS], 2)
+    level = mean + 0.05
+    native = (above.gather(2, phases.argmax(2, keepdim=True)) / level).mean((1, 2))
+    strength = torch.linalg.vector_norm(waves.unflatten(2, (_N_GRIDS, -1)), dim=3) / level
+    return native.maximum(threshold(strength, 0.2, 0).amin(1).amax(1))
+
+
+def _combing(columns: _Lines) -> Tensor:
+    size = columns.sizes[-1]
+    first = columns.values_SNL.shape[2] - size - _PAD_PX
+    stretch = interlacing._COMB_PX
+    n = (size - 2) // stretch
+    lines = columns.values_SNL[:, ::2, first : first + n * stretch + 2]
+    near = columns.steps_SNL[:, ::2, first + 1 : first + 1 + n * stretch]
+    far = _difference(lines[..., 2:], lines[..., :-2])
+    near, far = (x.unflatten(2, (n, stretch)).sum(3) for x in (near, far))
+    combs = near > (2 * far).clamp(min=stretch * interlacing._COMB_STEP)
+    return combs.mean((1, 2), dtype=torch.float32)
+
+
+def _noise(rows: _Lines, black: int, white: int) -> Tensor:
+    """As `noise`, [S]. It differs where more blocks than a tenth are equally flat.
+
+    `noise` takes any of them, this takes the first.
+    """
+    size = rows.sizes[0] // STRIP_PX * STRIP_PX
+    lines = rows.values_SNL[:, : rows.n_few, _PAD_PX : _PAD_PX + size]
+    device = lines.device
+    strips_SNPL = lines.unflatten(1, (-1, STRIP_PX))
+    # Immerkaer's kernel is one second difference down and one across.
+    down = strips_SNPL[:, :, 2:] + strips_SNPL[:, :, :-2] - 2 * strips_SNPL[:, :, 1:-1]
+    down = down.index_select(3, _mirrored(size, 1, device))
+    both = down[..., 2:] + down[..., :-2] - 2 * down[..., 1:-1]
+    fine = avg_pool2d(both.abs().clamp(max=255), (STRIP_PX - 2, STRIP_PX)).flatten(1)
+    middle = lines - 128
+    blocks = middle.unflatten(1, (-1, STRIP_PX)).unflatten(3, (-1, STRIP_PX))
+    blocks_SBK = blocks.permute(0, 1, 3, 2, 4).reshape(len(lines), -1, STRIP_PX**2)
+    planes = blocks_SBK @ _planes(device)
+    mean, slopes = planes[..., 0], planes[..., 1:]
+    # Sums are exact, and each step is rounded as `noise` rounds it: the same blocks are flattest.
+    variance = blocks_SBK.square().mean(2) - mean.square() - slopes.square().sum(2) / _RAMP_POWER
+    coarse = (variance.clamp(min=0) * (64 / 61)).sqrt()
+    margin = 0.02 * (white - black)
+    is_clipped = (mean - ((black + white) / 2 - 128)).abs() >= (white - black) / 2 - margin
+    ordered, order = coarse.masked_fill(is_clipped, 1e4).sort(dim=1, stable=True)
+    n_blocks = ordered.shape[1]
+    n_usable = n_blocks - is_clipped.sum(1)
+    n_flat = (n_usable // 10).clamp(min=8)[:, None]
+    chosen = torch.arange(n_blocks, device=device) < n_flat
+    pair = torch.stack((fine.gather(1, order), ordered), 1) * chosen[:, None]
+    level, total = (pair.sum(2) / n_flat).unbind(1)
+    level = level * ((np.pi / 2) ** 0.5 / 6)
+    is_noise = ((level / total.clamp(min=0.3) - 0.4) / 0.4).clamp(0, 1)
+    return (level / 0.9 * is_noise).masked_fill(n_usable < 32, torch.nan)
+
+
+_RAMP = np.arange(STRIP_PX) - (STRIP_PX - 1) / 2
+_RAMP_POWER = float((_RAMP**2).mean())
+
+
+@_keep
+def _planes(device: torch.device) -> Tensor:
+    """Mean of a block of 8 px, and its mean times a ramp along and down, [64, 3]."""
+    even = np.ones(STRIP_PX)
+    maps = (np.outer(even, even), np.outer(even, _RAMP), np.outer(_RAMP, even))
+    return _on(device, np.stack([m.ravel() for m in maps], 1).astype(np.float32) / STRIP_PX**2)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Segments:
+    """Where segments of lines are, and what is made of them; directions are padded to one size.
+
+    Attributes:
+        rows, columns: Places in the picture, [D, G, 64].
+        mean: 1 over the length of a segment, [D, 64, 1].
+        is_none: True for segments that only pad, [D, G].
+        weights: For busy and flat segments, by their order of spread: 1 if chosen, [D, 2, G].
+        least: Variance that busy and flat segments have at least, [2, 1].
+        spectra: For each phase of the grid of 8 px, from levels to the real and imaginary parts of
+            the smoothed steps' whitened spectrum without its mean, [D, 8, 64, 64].
+        whitening: Weights of frequencies, [D, 32].
+        share: Share of the nominal resolution that a frequency adds, [D].
+    """
+
+    rows: Tensor
+    columns: Tensor
+    mean: Tensor
+    is_none: Tensor
+    weights: Tensor
+    least: Tensor
+    spectra: Tensor
+    whitening: Tensor
+    share: Tensor
+
+
+@_keep
+def _segments(height: int, width: int, device: torch.device) -> _Segments:
+    most = resolution._SEGMENT_PX
+    sides = []
+    for across, along in ((height, width), (width, height)):
+        lines = _places_of_lines(across, torch.device("cpu")).numpy()[::4]
+        size = min(most, along // STRIP_PX * STRIP_PX)
+        sides.append((lines, size, along // size))
+    n_segments = [len(lines) * n for lines, _, n in sides]
+    G = max(n_segments)
+    places = np.zeros((2, 2, G, most), np.int64)
+    mean, spectra = np.zeros((2, most, 1)), np.zeros((2, 8, most, 2, most // 2))
+    weights, whitening, share = np.zeros((2, 2, G)), np.zeros((2, most // 2)), np.zeros(2)
+    for side, (lines, size, n) in enumerate(sides):
+        count = n_segments[side]
+        within = np.minimum(np.arange(most), size - 1) + np.arange(n)[:, None] * size
+        places[side, side, :count] = np.repeat(lines, n)[:, None]
+        places[1 - side, side, :count] = np.tile(within, (len(lines), 1))
+        mean[side, :size] = 1 / size
+        quarter = int(count * resolution._BUSIEST)
+        weights[side, 0, G - max(1, quarter) :] = 1
+        weights[side, 1, G - count : G - count + max(8, quarter)] = 1
+        bins = size // 2
+        window, of_steps = resolution._window(size)
+        for phase in range(8):
+            steps = resolution._smooth_steps(np.eye(size, dtype=np.float32), phase)
+            spectrum = np.fft.rfft(steps * window, axis=1)[:, 1:] / np.sqrt(of_steps[1:])
+            spectra[side, phase, :size, 0, :bins] = spectrum.real
+            spectra[side, phase, :size, 1, :bins] = spectrum.imag
+        frequency = np.arange(1, bins + 1) / bins
+        whitening[side, :bins] = frequency**resolution._WHITENING
+        share[side] = 1 / bins / resolution._MOST_ENERGY
+    floats = (mean, weights, spectra.reshape(2, 8, most, most), whitening, share)
+    mean_, weights_, spectra_, whitening_, share_ = (
+        _on(device, x.astype(np.float32)) for x in floats
+    )
+    return _Segments(
+        rows=_on(device, places[0]),
+        columns=_on(device, places[1]),
+        mean=mean_,
+        is_none=_on(device, np.arange(G) >= np.array(n_segments)[:, None]),
+        weights=weights_,
+        least=_on(device, np.array([[resolution._DETAIL**2], [-np.inf]], np.float32)),
+        spectra=spectra_,
+        whitening=whitening_,
+        share=share_,
+    )
+
+
+def _resolution(luma_SHW: Tensor, phase_SD: Tensor, noise_S: Tensor) -> Tensor:
+    maps = _segments(*luma_SHW.shape[1:], luma_SHW.device)
+    segments_SDGK = luma_SHW[:, maps.rows, maps.columns].float()
+    mean = segments_SDGK @ maps.mean
+    variance = (segments_SDGK.square() @ maps.mean - mean.square()).squeeze(3)
+    variance = variance.masked_fill(maps.is_none, -torch.inf)
+    rank_SDG = variance.argsort(2).argsort(2)
+    n_samples, _, G = rank_SDG.shape
+    weights = maps.weights.expand(n_samples, -1, -1, -1).gather(
+        3, rank_SDG[:, :, None].expand(-1, -1, 2, -1)
+    )
+    weights = weights * (variance[:, :, None] >= maps.least)
+    directions = _mirrored(2, 0, luma_SHW.device)
+    spectra = segments_SDGK @ maps.spectra[directions, phase_SD]
+    count = weights.sum(3)
+    power = (weights @ spectra.square()).unflatten(3, (2, -1)).sum(3) / count[..., None]
+    busy, flat = power.unbind(2)
+    loudest = (noise_S.nan_to_num(0) * resolution._LOUDEST).square()[:, None, None]
+    hidden = (flat * resolution._FLATTEST).minimum(loudest)
+    detail = (busy - hidden - resolution._ROUNDING**2).clamp(min=0)
+    detail = detail.masked_fill(busy <= hidden * resolution._ABOVE_NOISE, 0) * maps.whitening
+    white = detail.cumsum(2)
+    # How much of each frequency lies below the place that most energy lies below; NaN without any.
+    below = (white[..., -1:] * resolution._MOST_ENERGY - (white - detail)) / detail
+    place = (below.clamp(0, 1).sum(2) * maps.share).clamp(max=1)
+    finest = place.masked_fill(count[..., 0] < 8, 1)
+    return torch.fmax(finest[:, 0], finest[:, 1])
+
+
+def _sharpness(gray_SHW: Tensor) -> Tensor:
+    n_samples, H, W = gray_SHW.shape
+    size = min(sharpness.WINDOW_PX, H, W)
+    if size < 4:
+        return torch.ones(n_samples, device=gray_SHW.device)
+    down, across = (_mirrored(side // size * size, 1, gray_SHW.device) for side in (H, W))
+    outer, middle = _BLUR
+    # Half a level more, so that rounding down is rounding to the nearest; all sums are exact.
+    x = gray_SHW[:, down[:, None], across[None]] + 0.5
+    x = x[:, 1:-1] * middle + (x[:, :-2] + x[:, 2:]) * outer
+    smooth = (x[..., 1:-1] * middle + (x[..., :-2] + x[..., 2:]) * outer).floor()
+    inner = smooth[:, 1:, 1:]
+    slope = _difference(inner, smooth[:, 1:, :-1]).maximum(_difference(inner, smooth[:, :-1, 1:]))
+    # The first row and column have no slope: padding stands for them.
+    steepest = max_pool2d(slope, size, size, padding=1).flatten(1)
+    contrast = (max_pool2d(smooth, size) + max_pool2d(-smooth, size)).flatten(1)
+    has_none = contrast < sharpness._EDGE_CONTRAST
+    ratios = (steepest / contrast).masked_fill(has_none, -1).sort(dim=1).values
+    # Windows without an edge come first; the 90th percentile of the others is between two.
+    n_none = has_none.sum(1, keepdim=True)
+    n_windows = ratios.shape[1]
+    place = n_none * 0.1 + 0.9 * (n_windows - 1)
+    near = (1 - (torch.arange(n_windows, device=gray_SHW.device) - place).abs()).clamp(min=0)
+    value = (ratios * near).sum(1).clamp(max=1)
+    return value.masked_fill(n_none[:, 0] == n_windows, 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _FourierMaps:
+    """What is made of the spectrum of a square; cells are padded to one number of places, M.
+
+    Attributes:
+        window: [size, size].
+        floor: Power of noise of one level.
+        used: Places in `rfft2`'s result, by cell, [cells M].
+        of_rings: Mean over rings, [cells M, rings].
+        ring: The ring of each place, [cells M].
+        of_cell: Weights of a cell's mean, [cells, M].
+        beside: Mean of wedges beside each, [wedges, wedges].
+    """
+
+    window: Tensor
+    floor: float
+    used: Tensor
+    of_rings: Tensor
+    ring: Tensor
+    of_cell: Tensor
+    beside: Tensor
+
+
+@_keep
+def _fourier_maps(size: int, device: torch.device) -> _FourierMaps:
+    window, used, ring, cell, n_of_ring, n_of_cell = stripes._fourier_maps(size)
+    order = np.argsort(cell, kind="stable")
+    first = np.searchsorted(cell[order], np.arange(len(n_of_cell)))
+    n_in_cell = np.bincount(cell, minlength=len(n_of_cell))
+    member = np.arange(n_in_cell.max())
+    is_there = member < n_in_cell[:, None]
+    chosen = order[np.minimum(first[:, None] + member, len(order) - 1)]
+    of_rings = np.eye(len(n_of_ring))[ring[chosen]] / n_of_ring * is_there[..., None]
+    # OpenCV's half spectrum has one column less than torch's.
+    half = size // 2
+    used = used // half * (half + 1) + used % half
+    beside = np.zeros((stripes._WEDGES, stripes._WEDGES), np.float32)
+    np.add.at(beside, (np.arange(stripes._WEDGES)[:, None], stripes._BESIDE), 1 / 6)
+    return _FourierMaps(
+        window=_on(device, window),
+        floor=float((window**2).sum()),
+        used=_on(device, used[chosen].ravel()),
+        of_rings=_on(device, of_rings.reshape(-1, len(n_of_ring)).astype(np.float32)),
+        ring=_on(device, ring[chosen].ravel()),
+        of_cell=_on(device, (is_there / n_of_cell[:, None]).astype(np.float32)),
+        beside=_on(device, beside),
+    )
+
+
+def _stripes(gray_SHW: Tensor) -> Tensor:
+    n_samples, H, W = gray_SHW.shape
+    size = min(stripes._FOURIER_PX, H, W) // 2 * 2
+    if size < 64:
+        return torch.full((n_samples,), torch.nan, device=gray_SHW.device)
+    top, left = (H - size) // 2, (W - size) // 2
+    maps = _fourier_maps(size, gray_SHW.device)
+    square = gray_SHW[:, top : top + size, left : left + size].float()
+    square = (square - square.mean((1, 2), keepdim=True)) * maps.window
+    spectrum = torch.view_as_real(torch.fft.rfft2(square)).flatten(1, 2)
+    power = spectrum.index_select(1, maps.used).square().sum(2)
+    level = (power @ maps.of_rings + maps.floor).index_select(1, maps.ring)
+    even = (power / level).clamp(max=12).unflatten(1, maps.of_cell.shape)
+    energy = (even * maps.of_cell).sum(2).unflatten(1, (stripes._WEDGES, stripes._BANDS))
+    middle = stripes._WEDGES // 2
+    median = energy.sort(dim=1).values[:, middle - 1 : middle + 1].mean(1, keepdim=True)
+    reference = (maps.beside @ energy).maximum(median)
+    return (energy / (reference + 0.25)).amin(2).amax(1)
