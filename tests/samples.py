@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from curator.measures.drawn_marks import EDGE_BYTES, LINE_COLUMNS
 from curator.measures.look_maps import LINE_BYTES, MOVED_BYTES
@@ -32,6 +33,11 @@ class StillStream:
         """Counts a frame."""
         assert frame_HWC.shape == (27, 48, 3)
         self._n_frames += 1
+
+    def push_batch(self, frames_BHWC: Tensor) -> None:  # noqa: N803 - shape letters
+        """Counts frames on a device."""
+        assert frames_BHWC.shape[1:] == (27, 48, 3)
+        self._n_frames += len(frames_BHWC)
 
     def finish(self) -> ShotAnswers:
         """Zeros, one for each frame."""

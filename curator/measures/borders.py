@@ -8,23 +8,23 @@ as long as most of it stays constant.
 
 # ruff: noqa: N803, N806 - shape letters: L lines from a side inwards, A across
 
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import ScoreSpec
-from curator.media.device_frames import DeviceLuma
 from curator.records.cuts import Crop
 
 FAMILY = "quality"
-AnyLuma = TypeVar("AnyLuma", NDArray[np.uint8], DeviceLuma)
 _DEEPEST = 0.48  # share of the picture that one border takes at most
 _BLACKEST = 0.13
 """Level up to which a border is black, of the range from black to white: analog captures and faulty
 ranges lift it."""
 _STEP = 8  # every so many columns (rows) are looked at
+EVERY = slice(_STEP // 2, None, _STEP)
+"""The rows and columns that are looked at."""
 _TOLERANCE = 2.0  # levels by which a border without noise varies, from compression
 _NOISIEST = 14.0  # largest tolerance; a strip that varies more is picture
 _MOST = 0.55  # share of the outermost line that must be constant
@@ -43,6 +43,10 @@ _WITNESSES = 0.15
 _WITHIN_PX = 2.5
 
 
+Box = tuple[int, int, int, int]
+"""Top, bottom, left and right of a part of a picture, half-open."""
+
+
 class Sides(NamedTuple):
     """Shares of width or height at the sides of a picture; NaN for a side that says nothing."""
 
@@ -52,11 +56,9 @@ class Sides(NamedTuple):
     bottom: float
 
 
-def find_borders(luma_HW: AnyLuma, *, black: int = 0, white: int = 255) -> Sides:
+def find_borders(luma_HW: NDArray[np.uint8], *, black: int = 0, white: int = 255) -> Sides:
     """Where borders end; of the picture, every eighth row and column is read."""
-    first = _STEP // 2
-    rows, columns = luma_HW[first::_STEP], luma_HW[:, first::_STEP].T
-    return borders_of(np.asarray(rows), np.asarray(columns), black=black, white=white)
+    return borders_of(luma_HW[EVERY], luma_HW[:, EVERY].T, black=black, white=white)
 
 
 def borders_of(
@@ -88,13 +90,17 @@ def _inside(
     return lines_NA[first : max(end, first + 1)]
 
 
-def content_of(luma_HW: AnyLuma, sides: Sides) -> AnyLuma:
+def content_of(luma_HW: NDArray[np.uint8], sides: Sides) -> NDArray[np.uint8]:
     """The picture without its borders, a view; at least a twentieth of each side stays."""
-    height, width = luma_HW.shape
+    top, bottom, left, right = inside(luma_HW.shape[0], luma_HW.shape[1], sides)
+    return luma_HW[top:bottom, left:right]
+
+
+def inside(height: int, width: int, sides: Sides) -> Box:
+    """The part of a picture of some size that `content_of` keeps."""
     left, right = _pixels(sides.left, width), _pixels(sides.right, width)
     top, bottom = _pixels(sides.top, height), _pixels(sides.bottom, height)
-    rows, columns = max(top + 1, height - bottom), max(left + 1, width - right)
-    return luma_HW[top:rows, left:columns]
+    return top, max(top + 1, height - bottom), left, max(left + 1, width - right)
 
 
 def _pixels(share: float, size: int) -> int:

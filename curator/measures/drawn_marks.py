@@ -25,7 +25,10 @@ LINE_COLUMNS = ("x", "x_cover", "y", "y_cover")
 how much of the way it goes, 0 to 1."""
 _EDGE_MARGIN = 0.15
 """Share of the picture at each end where no line divides it: bars and tickers have edges there."""
-_EDGE = 2.0  # mean gradient of a cell, in levels per px, below which there is no edge but grain
+EDGE = 2.0  # mean gradient of a cell, in levels per px, below which there is no edge but grain
+EDGE_OVER_MEAN = 1.25  # the same, of the mean of all cells
+SHARP_STEP = 12  # change of luma over two pixels, in levels, from which a pixel is on a line
+EDGELESS_STD = 6.0  # spread of luma, in levels, below which a side of a line shows nothing
 _MIN_LOOKS = 3
 _ENOUGH_LOOKS = 8
 _MORE_LOOKS = 24
@@ -68,7 +71,7 @@ def edge_map(gray_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
             interpolation=cv2.INTER_AREA,
         )
         cells = cv2.resize(rows, (EDGE_SIDE, EDGE_SIDE), interpolation=cv2.INTER_AREA)
-        planes.append(cells > max(_EDGE, 1.25 * float(cells.mean())))
+        planes.append(cells > max(EDGE, EDGE_OVER_MEAN * float(cells.mean())))
     return np.packbits(np.stack(planes))
 
 
@@ -84,12 +87,19 @@ def straight_lines(gray_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
     )
 
 
+def line_margin(width: int) -> int:
+    """Columns at each end where no line is looked for."""
+    return max(8, round(_EDGE_MARGIN * width))
+
+
 def _straightest(gray_HW: NDArray[np.uint8]) -> tuple[float, float]:
     height, width = gray_HW.shape
-    margin = max(8, round(_EDGE_MARGIN * width))
+    margin = line_margin(width)
     if width < 3 * margin or height < 16:
         return 0.0, 0.0
-    sharp = cv2.threshold(cv2.absdiff(gray_HW[:, 2:], gray_HW[:, :-2]), 12, 1, cv2.THRESH_BINARY)[1]
+    sharp = cv2.threshold(
+        cv2.absdiff(gray_HW[:, 2:], gray_HW[:, :-2]), SHARP_STEP, 1, cv2.THRESH_BINARY
+    )[1]
     cover = cv2.reduce(sharp, 0, cv2.REDUCE_AVG, dtype=cv2.CV_64F)[0]
     inner = cover[margin:-margin]
     x = int(inner.argmax()) + margin
@@ -97,7 +107,7 @@ def _straightest(gray_HW: NDArray[np.uint8]) -> tuple[float, float]:
     beside = np.concatenate([cover[max(0, x - 8) : max(0, x - 3)], cover[x + 4 : x + 9]])
     excess = float(cover[x] - beside.mean())
     sides = (gray_HW[:, : x - 2], gray_HW[:, x + 5 :])
-    if min(float(cv2.meanStdDev(side)[1][0, 0]) for side in sides) < 6:
+    if min(float(cv2.meanStdDev(side)[1][0, 0]) for side in sides) < EDGELESS_STD:
         return x / width, 0.0
     return (x + 1.5) / width, max(0.0, min(float(cover[x]), 2 * excess))
 

@@ -21,13 +21,13 @@ MOVED_SIDE = 32
 """Cells of the map of what moved, each way."""
 MOVED_BYTES = MOVED_SIDE * MOVED_SIDE // 2
 
-_STEP = 7  # change of luma over two pixels, in levels, from which a pixel is on a sharp edge
-_FILLED = 0.5  # share of a piece's pixels that must be
-_SHOWN = 4.0
+STEP = 7  # change of luma over two pixels, in levels, from which a pixel is on a sharp edge
+FILLED = 0.5  # share of a piece's pixels that must be
+SHOWN = 4.0
 """Mean square of the gradient, in levels per px, from which a cell shows whether it moves."""
-_UNLIKE = 0.25
+UNLIKE = 0.25
 """Where one picture's gradients are weaker than the other's, they count as this share of them."""
-_CODES_PER_OCTAVE = 3
+CODES_PER_OCTAVE = 3
 
 
 def standing_lines(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -44,15 +44,15 @@ def standing_lines(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) ->
             continue
         grays = map(np.ascontiguousarray, pair)
         steps = [cv2.absdiff(gray[:, 2:], gray[:, :-2]) for gray in grays]
-        both = cv2.threshold(cv2.min(*steps), _STEP, 255, cv2.THRESH_BINARY)[1]
+        both = cv2.threshold(cv2.min(*steps), STEP, 255, cv2.THRESH_BINARY)[1]
         n_places = both.shape[1] + 2
         pieces = cv2.resize(both, (both.shape[1], LINE_ALONG), interpolation=cv2.INTER_AREA)
-        filled = np.pad(np.asarray(pieces) >= 255 * _FILLED, ((0, 0), (1, 1)))
-        planes.append(_gathered(filled, n_places))
+        filled = np.pad(np.asarray(pieces) >= 255 * FILLED, ((0, 0), (1, 1)))
+        planes.append(places_of(filled, n_places))
     return np.packbits(np.stack(planes))
 
 
-def _gathered(filled: NDArray[np.bool_], n_places: int) -> NDArray[np.bool_]:
+def places_of(filled: NDArray[np.bool_], n_places: int) -> NDArray[np.bool_]:
     """Columns of pixels as `LINE_ACROSS` places: one is set where any of its pixels is."""
     if n_places < LINE_ACROSS:
         return filled[:, np.arange(LINE_ACROSS) * n_places // LINE_ACROSS]
@@ -83,10 +83,15 @@ def moved_map(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) -> NDAr
         _cells(product) for product in (ax * bx + ay * by, ax * ax + ay * ay, bx * bx + by * by)
     )
     most = np.maximum(before, after)
-    alike = cross / np.maximum(np.maximum(np.sqrt(before * after), _UNLIKE * most), 1e-6)
-    stays = np.where(most >= _SHOWN, np.clip(alike, 0, 1), 0)
+    alike = cross / np.maximum(np.maximum(np.sqrt(before * after), UNLIKE * most), 1e-6)
+    stays = np.where(most >= SHOWN, np.clip(alike, 0, 1), 0)
     moved = _cells(cv2.absdiff(*halves).astype(np.float32)) * (1 - stays)
-    codes = np.clip(np.rint(_CODES_PER_OCTAVE * np.log2(1 + moved)), 0, 15).astype(np.uint8)
+    codes = np.clip(np.rint(CODES_PER_OCTAVE * np.log2(1 + moved)), 0, 15).astype(np.uint8)
+    return packed_codes(codes)
+
+
+def packed_codes(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Codes of cells, two a byte."""
     first, second = codes.reshape(-1, 2).T
     return np.asarray((first << 4) | second, np.uint8)
 
@@ -94,7 +99,7 @@ def moved_map(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) -> NDAr
 def moved_of(packed_TB: NDArray[np.uint8]) -> NDArray[np.float32]:
     """What moved in some looks, in levels, float32 [T, `MOVED_SIDE`, `MOVED_SIDE`]."""
     codes = np.stack([packed_TB >> 4, packed_TB & 15], axis=2)
-    levels = np.exp2(codes.astype(np.float32) / _CODES_PER_OCTAVE) - 1
+    levels = np.exp2(codes.astype(np.float32) / CODES_PER_OCTAVE) - 1
     return np.asarray(levels.reshape(-1, MOVED_SIDE, MOVED_SIDE), np.float32)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures import camera, compression
-from curator.measures.borders import AnyLuma, Sides, content_of, find_borders
+from curator.measures.borders import Sides, content_of, find_borders
 from curator.measures.exposure import exposure_signals
 from curator.measures.interlacing import combing
 from curator.measures.noise import noise
@@ -27,7 +27,7 @@ SIGNALS = (
 )  # fmt: skip
 """Values of a sample, float32 each, NaN where one could not be measured."""
 
-_MIN_PX = 32
+MIN_PX = 32
 
 
 def picture_signals(gray_HW: NDArray[np.uint8]) -> dict[str, float]:
@@ -36,16 +36,18 @@ def picture_signals(gray_HW: NDArray[np.uint8]) -> dict[str, float]:
     return {"sharpness": sharpness(inner), **exposure_signals(gray_HW), "stripes": stripes(inner)}
 
 
-def native_signals(luma_HW: AnyLuma, *, black: int = 0, white: int = 255) -> dict[str, float]:
+def native_signals(
+    luma_HW: NDArray[np.uint8], *, black: int = 0, white: int = 255
+) -> dict[str, float]:
     """Borders, and what shows at full size only: noise, blocks, bands, combs and resolution.
 
-    `luma_HW` is uint8 luma at the source's own size, as coded: not turned, pixels not squared. It
-    may be on a device: a part of its rows and columns is read.
+    `luma_HW` is uint8 luma at the source's own size, as coded: not turned, pixels not squared. A
+    part of its rows and columns is read.
     """
     sides = find_borders(luma_HW, black=black, white=white)
     inner = content_of(luma_HW, sides)
     values = {f"border_{side}": share for side, share in sides._asdict().items()}
-    if min(inner.shape) < _MIN_PX:
+    if min(inner.shape) < MIN_PX:
         return values | dict.fromkeys(_FULL_SIZE, float("nan"))
     rows, columns = strips(inner), strips(inner.T)
     few_rows, few_columns = every_other_strip(rows), every_other_strip(columns)

@@ -9,14 +9,13 @@ picture says as much as the whole. Shape letters: N lines, L their length.
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.borders import AnyLuma
 from curator.media.opencv import cv2
 
 STRIP_PX = 8
 _N_STRIPS = 16
 
 
-def strips(luma_HW: AnyLuma) -> NDArray[np.uint8]:
+def strips(luma_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Rows of the picture in strips of 8 that lie evenly, uint8 [N, L] with N a multiple of 8."""
     height = luma_HW.shape[0]
     n = min(_N_STRIPS, height // STRIP_PX)

@@ -18,7 +18,6 @@ from av.sidedata.sidedata import SideDataContainer, Type
 from curator.errors import DecodeError, ErrorCode
 from curator.media.audio_level import LevelMeter
 from curator.media.container import demuxed, flush_of, quarter_turns_deg
-from curator.media.device_frames import DevicePicture
 
 DECODER_OPTIONS = {"export_side_data": "venc_params"}
 """Makes FFmpeg's decoders attach quantisers to frames."""
@@ -38,13 +37,38 @@ class DecodedFrame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DevicePicture:
+    """A frame that a device decoded.
+
+    Attributes:
+        key_frame: Whether decoding can begin with it.
+        view: What the program of `device_batches` computed of it.
+    """
+
+    key_frame: bool
+    view: Any
+    is_corrupt: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFrame:
-    """A frame in a device's memory, and its place in the stream."""
+    """A frame that a device decoded, and its place in the stream."""
 
     index: int
     pts: int
     picture: DevicePicture
     n_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """When a frame is shown, in ticks of its stream, and facts of its packet."""
+
+    pts: int
+    end_pts: int
+    n_bytes: int
+    key_frame: bool = False
+    is_repaired: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,6 +114,9 @@ _OTHER_MATRICES = frozenset({8, *range(10, 18)})
 _PRIMARIES = frozenset({1, 2, *range(4, 13), 22})
 _TRANSFERS = frozenset({1, 2, *range(4, 9), *range(11, 19)})
 """ITU-T H.273 code points that FFmpeg's scaler takes, and matrices that it does not convert."""
+
+DEFAULT_TIME_BASE = Fraction(1, 90_000)
+"""Of a stream that names none: MPEG's clock."""
 
 _LAST_TICK = (1 << 63) - 1
 
@@ -139,7 +166,7 @@ class FrameReader:
         self.max_pixels = max_pixels
         self.max_frames = max_frames
         self.report = DecodeReport()
-        self.time_base = stream.time_base or Fraction(1, 90_000)
+        self.time_base = stream.time_base or DEFAULT_TIME_BASE
         self._packet_bytes: dict[int, int] = {}
         self._last_packet_pts: deque[int] = deque(maxlen=_LAST_PACKETS)
         self._last_pts: int | None = None
@@ -222,8 +249,9 @@ class FrameReader:
         report.n_concealed += bool(picture.is_corrupt)
         report.is_interlaced |= bool(picture.interlaced_frame)
         report.is_hdr |= int(picture.color_trc) in HDR_TRANSFERS
-        index, pts, n_bytes = self._timed(picture.pts, picture.duration or 0)
-        return DecodedFrame(index=index, pts=pts, picture=picture, n_bytes=n_bytes)
+        place = self._timed(picture.pts, picture.duration or 0)
+        index = self._counted(place)
+        return DecodedFrame(index=index, pts=place.pts, picture=picture, n_bytes=place.n_bytes)
 
     def _name_colours(self, picture: av.video.frame.VideoFrame) -> None:
         """Makes reserved values unspecified, as players take them: the scaler refuses them."""
@@ -241,23 +269,35 @@ class FrameReader:
         if int(picture.color_trc) not in _TRANSFERS:
             picture.color_trc = _UNSPECIFIED
 
-    def _timed(self, pts: int | None, duration: int) -> tuple[int, int, int]:
-        """Number, repaired timestamp and coded bytes of the next frame."""
-        report = self.report
+    def _timed(self, pts: int | None, duration: int, *, key_frame: bool = False) -> Place:
+        """Place of the next frame, with its timestamp repaired where that does not increase."""
         n_bytes = self._packet_bytes.pop(pts, 0) if pts is not None else 0
-        if pts is None or (self._last_pts is not None and pts <= self._last_pts):
-            report.n_repaired_pts += 1
+        is_repaired = pts is None or (self._last_pts is not None and pts <= self._last_pts)
+        if pts is None or is_repaired:
             pts = 0 if self._last_pts is None else self._last_pts + max(1, self._last_duration)
         if duration <= 0 and self._last_pts is not None:
             duration = pts - self._last_pts
         self._last_pts, self._last_duration = pts, max(1, duration)
-        report.end_pts = pts + self._last_duration
-        if report.end_pts > _LAST_TICK:
+        end_pts = pts + self._last_duration
+        if end_pts > _LAST_TICK:
             raise DecodeError(
                 ErrorCode.TOO_LONG,
-                f"{self.uri} ends after {report.end_pts} ticks of {self.time_base} s; expected "
+                f"{self.uri} ends after {end_pts} ticks of {self.time_base} s; expected "
                 f"at most {_LAST_TICK}: write its timestamps anew",
             )
+        return Place(
+            pts=pts,
+            end_pts=end_pts,
+            n_bytes=n_bytes,
+            key_frame=key_frame,
+            is_repaired=is_repaired,
+        )
+
+    def _counted(self, place: Place) -> int:
+        """Enters the next frame in the report; returns its number."""
+        report = self.report
+        report.n_repaired_pts += place.is_repaired
+        report.end_pts = place.end_pts
         index = report.n_frames
         report.n_frames += 1
         if self.max_frames is not None and report.n_frames > self.max_frames:
@@ -266,7 +306,7 @@ class FrameReader:
                 f"{self.uri} has more than {self.max_frames} frames; raise analyze.max_frames or "
                 "split the file",
             )
-        return index, pts, n_bytes
+        return index
 
     def _check_size(self, width: int, height: int) -> None:
         if width * height > self.max_pixels:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from curator.media.scale import PRESHRINK
 
@@ -65,75 +65,20 @@ class Form:
         return 255 if self.is_full_range else 235
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DevicePicture:
-    """A frame in a device's memory.
+def luma_of(planes_SRW: "Tensor", form: Form) -> "Tensor":
+    """Luma of frames at full size, uint8 [S, H, W]: a view, of 16 bits the upper eight."""
+    import torch
 
-    Attributes:
-        planes: uint8 or uint16 [3 H / 2, W]: luma, and below it chroma as pairs (NV12, P016). Of
-            16 bits the uppermost count.
-        key_frame: Whether decoding can begin with it.
-        tiny: uint8 RGB [27, 48, 3] for the shot network, in the host's memory, if made already.
-    """
-
-    planes: "Tensor"
-    form: Form
-    key_frame: bool
-    tiny: NDArray[np.uint8] | None = None
-    is_corrupt: bool = False
-
-    @property
-    def width(self) -> int:
-        """Pixels."""
-        return self.form.width
-
-    @property
-    def height(self) -> int:
-        """Pixels."""
-        return self.form.height
-
-    def luma(self) -> "DeviceLuma":
-        """Luma at full size; only requested parts cross to the host."""
-        return DeviceLuma(self.planes[: self.form.height])
+    luma = planes_SRW[:, : form.height]
+    return luma if luma.dtype == torch.uint8 else luma.view(torch.uint8)[..., 1::2]
 
 
-class DeviceLuma:
-    """Rows and columns of luma on a device (uint8 or uint16), copied when NumPy reads them."""
+def gray_of(rgb_BHWC: "Tensor") -> "Tensor":
+    """Luma of uint8 RGB as OpenCV converts it, to the bit: uint8 [B, H, W]."""
+    import torch
 
-    def __init__(self, luma_HW: "Tensor") -> None:
-        self._luma_HW = luma_HW
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Height and width."""
-        return tuple(self._luma_HW.shape)
-
-    @property
-    def T(self) -> "DeviceLuma":
-        """Transposed."""
-        return DeviceLuma(self._luma_HW.t())
-
-    def __getitem__(self, key: Any) -> "DeviceLuma":  # noqa: ANN401
-        """A part of it, by slices or by an array of rows."""
-        if not isinstance(key, np.ndarray):
-            return DeviceLuma(self._luma_HW[key])
-        import torch
-
-        rows = torch.from_numpy(key).to(self._luma_HW.device)
-        if self._luma_HW.dtype != torch.uint16:
-            return DeviceLuma(self._luma_HW[rows])
-        # Some of torch's kernels take no rows of unsigned 16 bits; signed ones are the same.
-        return DeviceLuma(self._luma_HW.view(torch.int16)[rows].view(torch.uint16))
-
-    def __array__(
-        self, dtype: DTypeLike | None = None, copy: bool | None = None
-    ) -> NDArray[np.generic]:
-        """The values in the host's memory, 8 bits."""
-        host = self._luma_HW.contiguous().cpu().numpy()
-        if host.dtype == np.uint16:
-            host = (host >> 8).astype(np.uint8)
-        values: NDArray[np.generic] = host if dtype is None else host.astype(dtype)
-        return values
+    red, green, blue = rgb_BHWC.to(torch.int32).unbind(-1)
+    return ((red * 9798 + green * 19235 + blue * 3735 + 16384) >> 15).to(torch.uint8)
 
 
 class DeviceScaler:
@@ -147,13 +92,8 @@ class DeviceScaler:
         self._method = method
         self._turns = rotation_deg // 90
 
-    def rgb_HWC(self, picture: DevicePicture) -> NDArray[np.uint8]:
-        """Scales one frame; the result is in the host's memory, uint8 RGB [h, w, 3]."""
-        rgb: NDArray[np.uint8] = self.rgb_BHWC(picture.planes[None], picture.form).cpu().numpy()[0]
-        return rgb
-
     def rgb_BHWC(self, planes: "Tensor", form: Form) -> "Tensor":
-        """Scales frames of one form, `planes` of `DevicePicture` as [B, 3 H / 2, W], together.
+        """Scales frames of one form, `planes` as in `DeviceBatch`, together.
 
         Returns:
             uint8 RGB [B, h, w, 3] on the same device.
@@ -239,6 +179,13 @@ def _matrix(source: int, result: int, method: str, kind: Any, device: Any) -> "T
     import torch
 
     return torch.from_numpy(scaling_matrix(source, result, method)).to(device=device, dtype=kind)
+
+
+def scaling_matrix_on(source: int, result: int, device: Any) -> "Tensor":  # noqa: ANN401
+    """Weights of areas as of `scaling_matrix`, float32 on a device."""
+    import torch
+
+    return _matrix(source, result, "area", torch.float32, device)
 
 
 def scaling_matrix(source: int, result: int, method: str) -> NDArray[np.float32]:

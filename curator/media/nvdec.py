@@ -21,7 +21,7 @@ Importing PyNvVideoCodec without a driver raises, so it is imported when a worke
 
 import logging
 from collections import OrderedDict
-from collections.abc import Generator, Hashable, Iterator
+from collections.abc import Generator, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from enum import StrEnum
 from functools import partial
@@ -29,15 +29,14 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import av
-import numpy as np
 from av.bitstream import BitStreamFilterContext
 from av.packet import Packet
-from numpy.typing import NDArray
 
-from curator.errors import CuratorError, install_extra
+from curator.errors import CuratorError, DeviceMemoryError, install_extra
 from curator.media.container import quarter_turns_deg
-from curator.media.decode import HDR_TRANSFERS, DeviceFrame, FrameReader
-from curator.media.device_frames import DevicePicture, DeviceScaler, Form
+from curator.media.decode import HDR_TRANSFERS, DeviceFrame, DevicePicture, FrameReader, Place
+from curator.media.device_batches import DeviceBatch, Program, planes_of_frames
+from curator.media.device_frames import Form
 from curator.media.prefetch import ahead
 
 if TYPE_CHECKING:
@@ -229,8 +228,7 @@ class Nvdec:
 class NvdecReader(FrameReader):
     """Iterates over frames that a GPU decoded, as `FrameReader` does over the CPU's.
 
-    `tiny_px` is the width and height of the small picture of each frame, upright; `batch` frames
-    are scaled together.
+    `program` is computed of each `batch` of frames.
 
     Raises:
         NotOnDeviceError: By its header, the CPU must decode the stream.
@@ -243,7 +241,7 @@ class NvdecReader(FrameReader):
         uri: str,
         *,
         nvdec: Nvdec,
-        tiny_px: tuple[int, int],
+        program: Program = planes_of_frames,
         batch: int = BATCH,
         **options: Any,  # noqa: ANN401
     ) -> None:
@@ -254,7 +252,7 @@ class NvdecReader(FrameReader):
             raise NotOnDeviceError(refused[0], f"{uri}: {refused[1]}")
         self._nvdec = nvdec
         self._batch = batch
-        self._tiny_px = tiny_px
+        self._program = program
         self._codec = stream.codec_context.codec.canonical_name
         self._facts: dict[int, tuple[bool, int]] = {}
         """Of packets by timestamp: whether decoding can begin there, and the duration."""
@@ -267,13 +265,11 @@ class NvdecReader(FrameReader):
         """Yields frames in order; raises as `FrameReader` does, and `NotOnDeviceError`."""
         packets = self._packets()
         waiting, form = self._learned(packets)
-        self._tiny = DeviceScaler(*self._tiny_px, rotation_deg=self.report.rotation_deg)
         frames = self._decoded(chain(waiting, packets), form)
-        with closing(
-            ahead(partial(self._batch_of, frames, form), n=AHEAD, name="nvdec")
-        ) as batches:
-            for batch in batches:
-                yield from self._shown(*batch, form)
+        computed = self._program(self._batches(frames, form))
+        with closing(ahead(partial(self._next, computed), n=AHEAD, name="nvdec")) as batches:
+            for places, views in batches:
+                yield from map(self._shown, places, views)
         if self.report.ended_early or self.report.n_errors:
             raise self._refused(Refusal.DAMAGED, "the container is damaged")
         if self.report.n_frames != self._n_shown:
@@ -363,26 +359,33 @@ class NvdecReader(FrameReader):
             yield from bitstream.filter(None)
         yield None
 
-    def _batch_of(
-        self, frames: "Iterator[tuple[int, Tensor]]", form: Form
-    ) -> "tuple[list[int], Tensor, NDArray[np.uint8]] | None":
-        """The next frames, and their small pictures in the host's memory."""
+    def _next(
+        self, computed: "Iterator[tuple[Sequence[Place], Sequence[Any]]]"
+    ) -> "tuple[Sequence[Place], Sequence[Any]] | None":
         with self._nvdec.queued():
-            taken = self._taken(frames)
-            return taken and (*taken, self._tiny_pictures(taken[1], form))
+            return next(computed, None)
 
-    def _taken(self, frames: "Iterator[tuple[int, Tensor]]") -> "tuple[list[int], Tensor] | None":
-        """The next frames, copied, because the decoder takes its memory back."""
-        times: list[int] = []
-        batch: Tensor | None = None
-        for pts, planes in islice(frames, self._batch):
+    def _batches(self, frames: "Iterator[tuple[int, Tensor]]", form: Form) -> Iterator[DeviceBatch]:
+        """Frames together, copied, because the decoder takes its memory back."""
+        while True:
+            places: list[Place] = []
+            batch: Tensor | None = None
+            for pts, planes in islice(frames, self._batch):
+                if batch is None:
+                    batch = self._allocated(planes)
+                batch[len(places)].copy_(planes)
+                key_frame, duration = self._facts.pop(pts, (False, 0))
+                places.append(self._timed(pts, duration, key_frame=key_frame))
+                if len(places) == len(batch):
+                    break
             if batch is None:
-                batch = self._allocated(planes)
-            batch[len(times)].copy_(planes)
-            times.append(pts)
-            if len(times) == len(batch):
-                break
-        return (times, batch[: len(times)]) if batch is not None else None
+                return
+            yield DeviceBatch(
+                planes=batch[: len(places)],
+                places=places,
+                form=form,
+                rotation_deg=self.report.rotation_deg,
+            )
 
     def _allocated(self, planes: "Tensor") -> "Tensor":
         import torch
@@ -391,46 +394,20 @@ class NvdecReader(FrameReader):
             return torch.empty(
                 (self._batch, *planes.shape), dtype=planes.dtype, device=planes.device
             )
-        except torch.OutOfMemoryError:
+        except torch.OutOfMemoryError as error:
             if self._batch == 1:
-                raise
+                raise DeviceMemoryError(
+                    f"{self.uri}: the GPU's memory does not hold one frame"
+                ) from error
         self._batch //= 2
         self._nvdec.n_halved += 1
         torch.cuda.empty_cache()
         return self._allocated(planes)
 
-    def _shown(
-        self, times: list[int], planes: "Tensor", tiny: NDArray[np.uint8], form: Form
-    ) -> Iterator[DeviceFrame]:
-        if planes.is_cuda:
-            import torch
-
-            # The memory is not reused while work queued here reads it.
-            planes.record_stream(torch.cuda.current_stream(planes.device))
-        for row, pts in enumerate(times):
-            key_frame, duration = self._facts.pop(pts, (False, 0))
-            index, pts, n_bytes = self._timed(pts, duration)
-            picture = DevicePicture(
-                planes=planes[row], form=form, key_frame=key_frame, tiny=tiny[row]
-            )
-            yield DeviceFrame(index=index, pts=pts, picture=picture, n_bytes=n_bytes)
-
-    def _tiny_pictures(self, planes: "Tensor", form: Form) -> NDArray[np.uint8]:
-        """uint8 RGB [B, 27, 48, 3] in the host's memory."""
-        import torch
-
-        try:
-            pictures: NDArray[np.uint8] = self._tiny.rgb_BHWC(planes, form).cpu().numpy()
-            return pictures
-        except torch.OutOfMemoryError:
-            if len(planes) == 1:
-                raise
-        self._batch = max(1, self._batch // 2)
-        self._nvdec.n_halved += 1
-        torch.cuda.empty_cache()
-        half = (len(planes) + 1) // 2
-        parts = planes[:half], planes[half:]
-        return np.concatenate([self._tiny_pictures(part, form) for part in parts])
+    def _shown(self, place: Place, view: Any) -> DeviceFrame:  # noqa: ANN401
+        picture = DevicePicture(key_frame=place.key_frame, view=view)
+        index = self._counted(place)
+        return DeviceFrame(index=index, pts=place.pts, picture=picture, n_bytes=place.n_bytes)
 
 
 _FULL_RANGE = 2

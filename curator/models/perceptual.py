@@ -37,14 +37,14 @@ PERCEPTUAL_MODEL = "curate/perceptual-1"
 
 _Array = NDArray[np.float32]
 
-_SIDE = 64
-_BLURS_PX = (0.8, 1.7)
-_CONTRAST_SIGMA_PX = _SIDE / 5
-_CONTRAST_FLOOR = 0.02
-_SCHARR_GAIN = 16
-_STRENGTH_POWER = 0.25
-_FLAT_BLUR_PX = 1.5
-_FLAT_STD = 0.008
+SIDE = 64
+BLURS_PX = (0.8, 1.7)
+CONTRAST_SIGMA_PX = SIDE / 5
+CONTRAST_FLOOR = 0.02
+SCHARR_GAIN = 16
+STRENGTH_POWER = 0.25
+FLAT_BLUR_PX = 1.5
+FLAT_STD = 0.008
 """Spread of smoothed luma (of 1) below which a frame has no structure: two of 255 levels."""
 
 _MAPS, _LUMA, _SUM, _DIFFERENCE = 11, 0, slice(1, 6), slice(6, 11)
@@ -91,17 +91,17 @@ def _weights() -> tuple[_Array, NDArray[np.bool_], NDArray[np.bool_]]:
 def _windowed_cosines() -> _Array:
     """Cosines [K, S] that count the margins of the square less."""
     u = np.arange(_FREQUENCIES)[:, None]
-    x = (np.arange(_SIDE) + 0.5) / _SIDE
+    x = (np.arange(SIDE) + 0.5) / SIDE
     window = _WINDOW_FLOOR + (1 - _WINDOW_FLOOR) * np.sin(np.pi * x) ** 2
-    cosines = np.cos(np.pi * u * x) * np.where(u == 0, 1, np.sqrt(2)) / _SIDE
+    cosines = np.cos(np.pi * u * x) * np.where(u == 0, 1, np.sqrt(2)) / SIDE
     smoothing = np.exp(-0.5 * (np.pi * _SMOOTHING * u) ** 2)
     return np.asarray(cosines * smoothing * window / window.mean(), dtype=np.float32)
 
 
-_COSINES_KS = _windowed_cosines()
-_WEIGHTS_MKK, _KEPT_MKK, _LOW_D = _weights()
+COSINES_KS = _windowed_cosines()
+WEIGHTS_MKK, KEPT_MKK, _LOW_D = _weights()
 
-DIM = int(_KEPT_MKK.sum())
+DIM = int(KEPT_MKK.sum())
 """Dimensions of a frame's descriptor."""
 CLIP_DIM = DIM + int(_LOW_D.sum())
 """Dimensions of a clip's embedding."""
@@ -114,18 +114,19 @@ def describe(frame_HWC: NDArray[np.uint8]) -> _Array:
         float32 [DIM], L2-normalised, or all zeros for a frame without structure.
     """
     gray = cv2.cvtColor(np.ascontiguousarray(frame_HWC), cv2.COLOR_RGB2GRAY)
-    picture_HW = cut_borders(np.asarray(gray, dtype=np.uint8))
-    shrinks = min(picture_HW.shape) >= _SIDE
+    top, bottom, left, right = bar_box(np.asarray(gray, dtype=np.uint8))
+    picture_HW = gray[top:bottom, left:right]
+    shrinks = min(picture_HW.shape) >= SIDE
     square = cv2.resize(
         picture_HW,
-        (_SIDE, _SIDE),
+        (SIDE, SIDE),
         interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR,
     )
     square_SS = np.asarray(square, dtype=np.float32) / np.float32(255)
-    if float(_blurred(square_SS, _FLAT_BLUR_PX).std()) < _FLAT_STD:
+    if float(blurred(square_SS, FLAT_BLUR_PX).std()) < FLAT_STD:
         return np.zeros(DIM, dtype=np.float32)
-    coefficients = _COSINES_KS @ _maps(square_SS) @ _COSINES_KS.T
-    weighted_D = (coefficients * _WEIGHTS_MKK)[_KEPT_MKK]
+    coefficients = COSINES_KS @ _maps(square_SS) @ COSINES_KS.T
+    weighted_D = (coefficients * WEIGHTS_MKK)[KEPT_MKK]
     return _unit(np.sign(weighted_D) * np.sqrt(np.abs(weighted_D)))
 
 
@@ -155,20 +156,19 @@ def aggregate(descriptors_ND: _Array) -> _Array | None:
     return _unit(np.concatenate(parts).astype(np.float32))
 
 
-def cut_borders(luma_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Cuts off the bars of a letterboxed, pillarboxed or framed picture.
+def bar_box(luma_HW: NDArray[np.uint8]) -> tuple[int, int, int, int]:
+    """Top, bottom, left and right of the picture inside bars: letterbox, pillarbox or frame.
 
     A bar is a run of lines of one luma that ends in an edge along most of its length. The edge
     keeps the plain background of a picture, where an object begins in the middle of a line, from
-    being cut differently in each copy. Returns a view of the picture, uint8 [H, W], inside the
-    bars.
+    being cut differently in each copy.
     """
+    height, width = luma_HW.shape
     if min(luma_HW.shape) < _BAR_MIN_SIDE_PX:
-        return luma_HW
-    top, bottom = _bar_lines(luma_HW), _bar_lines(luma_HW[::-1])
-    inner = luma_HW[top : luma_HW.shape[0] - bottom]
-    left, right = _bar_lines(inner.T), _bar_lines(inner.T[::-1])
-    return inner[:, left : inner.shape[1] - right]
+        return 0, height, 0, width
+    top, bottom = _bar_lines(luma_HW), height - _bar_lines(luma_HW[::-1])
+    inner = luma_HW[top:bottom]
+    return top, bottom, _bar_lines(inner.T), width - _bar_lines(inner.T[::-1])
 
 
 def _bar_lines(luma_HW: NDArray[np.uint8]) -> int:
@@ -184,21 +184,21 @@ def _bar_lines(luma_HW: NDArray[np.uint8]) -> int:
 
 def _maps(square_SS: _Array) -> _Array:
     """Luma, and sums and differences over two scales of five maps of gradients: [M, S, S]."""
-    detail = square_SS - _blurred(square_SS, _CONTRAST_SIGMA_PX)
-    contrast = np.sqrt(_blurred(detail * detail, _CONTRAST_SIGMA_PX) + _CONTRAST_FLOOR**2)
+    detail = square_SS - blurred(square_SS, CONTRAST_SIGMA_PX)
+    contrast = np.sqrt(blurred(detail * detail, CONTRAST_SIGMA_PX) + CONTRAST_FLOOR**2)
     luma = detail / contrast
-    fine, coarse = (_gradients(square_SS, blur_px) for blur_px in _BLURS_PX)
+    fine, coarse = (_gradients(square_SS, blur_px) for blur_px in BLURS_PX)
     return np.concatenate([(luma - luma.mean())[None], fine + coarse, fine - coarse])
 
 
 def _gradients(square_SS: _Array, blur_px: float) -> _Array:
     """Strength of the gradient, and its angle's harmonics 2 and 4 weighted by it: [5, S, S]."""
-    smooth = _blurred(square_SS, blur_px)
+    smooth = blurred(square_SS, blur_px)
     dx = np.asarray(cv2.Scharr(smooth, cv2.CV_32F, 1, 0))
     dy = np.asarray(cv2.Scharr(smooth, cv2.CV_32F, 0, 1))
     energy = dx * dx + dy * dy
-    floor = (_SCHARR_GAIN * _CONTRAST_FLOOR / blur_px) ** 2
-    strength = (energy / (_blurred(energy, _CONTRAST_SIGMA_PX) + floor)) ** _STRENGTH_POWER
+    floor = (SCHARR_GAIN * CONTRAST_FLOOR / blur_px) ** 2
+    strength = (energy / (blurred(energy, CONTRAST_SIGMA_PX) + floor)) ** STRENGTH_POWER
     length = np.sqrt(energy) + np.float32(1e-6)
     cos1, sin1 = dx / length, dy / length
     cos2, sin2 = cos1 * cos1 - sin1 * sin1, 2 * cos1 * sin1
@@ -207,9 +207,10 @@ def _gradients(square_SS: _Array, blur_px: float) -> _Array:
     return np.stack([strength - strength.mean(), *oriented])
 
 
-def _blurred(square_SS: _Array, sigma_px: float) -> _Array:
-    blurred = cv2.GaussianBlur(square_SS, (0, 0), sigma_px, borderType=cv2.BORDER_REFLECT)
-    return np.asarray(blurred, dtype=np.float32)
+def blurred(square_SS: _Array, sigma_px: float) -> _Array:
+    """A square, float32, after a Gaussian."""
+    smooth = cv2.GaussianBlur(square_SS, (0, 0), sigma_px, borderType=cv2.BORDER_REFLECT)
+    return np.asarray(smooth, dtype=np.float32)
 
 
 def _unit(vector_D: _Array) -> _Array:

@@ -32,3 +32,11 @@ def tiny_luma(rgb_HWC: NDArray[np.uint8]) -> tuple[float, float]:
     """Mean and standard deviation of luma, 0 (black) to 1 (white), of uint8 RGB."""
     luma = rgb_HWC.astype(np.float32) @ LUMA
     return float(luma.mean()) / 255, float(luma.std()) / 255
+
+
+def tiny_luma_of(frames):
+    import torch
+
+    l = frames.float() @ torch.from_numpy(LUMA).to(frames.device)
+    l = l.flatten(1)
+    return torch.stack([l.mean(1), l.std(1, correction=0)], 1) / 255

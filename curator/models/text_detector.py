@@ -239,3 +239,7 @@ def quads_of(
         confidences.append(confidence)
         areas.append(sides[0] * sides[1] / (width * height))
     return np.array(found).reshape(-1, 4, 2), np.array(confidences), np.array(areas)
+
+
+class DeviceTextDetector:
+    """STUB."""

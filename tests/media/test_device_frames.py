@@ -9,7 +9,8 @@ from av.video.frame import VideoFrame
 from film_shots import texture
 from numpy.typing import NDArray
 
-from curator.media.device_frames import DevicePicture, DeviceScaler, Form, scaling_matrix
+from curator.media.device_frames import DeviceScaler, Form, gray_of, luma_of, scaling_matrix
+from curator.media.opencv import cv2
 from curator.media.scale import Scaler
 
 
@@ -25,8 +26,8 @@ def decoded(
     return frame
 
 
-def on_device(frame: VideoFrame) -> DevicePicture:
-    """The frame as NVDEC would hold it, on torch's CPU."""
+def on_device(frame: VideoFrame) -> tuple[torch.Tensor, Form]:
+    """The frame as NVDEC would hold it, [1, 3 H / 2, W] on torch's CPU."""
     bits = frame.format.components[0].bits
     kind = np.uint8 if bits == 8 else np.uint16
     size = np.dtype(kind).itemsize
@@ -45,7 +46,7 @@ def on_device(frame: VideoFrame) -> DevicePicture:
         is_full_range=frame.format.name.startswith("yuvj"),
         matrix=int(frame.colorspace),
     )
-    return DevicePicture(planes=torch.from_numpy(values), form=form, key_frame=True)
+    return torch.from_numpy(values)[None], form
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,8 @@ def test_pixels_are_those_of_ffmpegs_scaler(
     """Pins filters, chroma, matrix, range, depth and rotation: a wrong one is many levels off."""
     frame = decoded(*size, form=form, matrix=matrix)
     expected = Scaler(*target, method=method, rotation_deg=turn).rgb_HWC(frame).astype(int)
-    found = DeviceScaler(*target, method=method, rotation_deg=turn).rgb_HWC(on_device(frame))
+    scaler = DeviceScaler(*target, method=method, rotation_deg=turn)
+    found = scaler.rgb_BHWC(*on_device(frame))[0].numpy()
     assert found.shape == expected.shape
     off = found.astype(int) - expected
     assert abs(off.mean()) < 0.6
@@ -84,9 +86,9 @@ def test_pixels_are_those_of_ffmpegs_scaler(
 def test_frames_scaled_together_are_those_scaled_alone() -> None:
     pictures = [on_device(decoded(640, 360, seed=seed)) for seed in (1, 2, 3)]
     scaler = DeviceScaler(48, 27)
-    together = scaler.rgb_BHWC(torch.stack([p.planes for p in pictures]), pictures[0].form)
+    together = scaler.rgb_BHWC(torch.cat([planes for planes, _ in pictures]), pictures[0][1])
     for number, picture in enumerate(pictures):
-        assert np.array_equal(together[number].numpy(), scaler.rgb_HWC(picture))
+        assert torch.equal(together[number], scaler.rgb_BHWC(*picture)[0])
 
 
 @pytest.mark.parametrize("method", ["area", "bicubic"])
@@ -97,17 +99,16 @@ def test_weights_keep_a_flat_picture_flat(method: str, source: int, result: int)
     assert matrix.sum(axis=1) == pytest.approx(1, abs=1e-5)
 
 
-def test_luma_is_copied_where_it_is_looked_at() -> None:
-    """Pins slices, turning and the eight upper bits of sixteen."""
-    for form in ("yuv420p", "yuv420p10le"):
-        frame = decoded(320, 240, form=form)
-        luma = on_device(frame).luma()
-        whole = np.asarray(luma)
-        assert (luma.shape, whole.dtype, whole.shape) == ((240, 320), np.uint8, (240, 320))
-        assert np.array_equal(np.asarray(luma[4::8].T), whole[4::8].T)
-        assert np.array_equal(np.asarray(luma.T[8:16]), whole.T[8:16])
-        rows = np.array([3, 200, 4])
-        assert np.array_equal(np.asarray(luma[rows]), whole[rows])
-        assert np.array_equal(np.asarray(luma.T[rows]), whole.T[rows])
-        as_gray = frame.reformat(format="gray").to_ndarray().astype(int)
-        assert np.abs((whole.astype(int) - 16) * 255 / 219 - as_gray).mean() < 1
+@pytest.mark.parametrize("form", ["yuv420p", "yuv420p10le"])
+def test_luma_is_the_upper_eight_bits(form: str) -> None:
+    frame = decoded(320, 240, form=form)
+    luma = luma_of(*on_device(frame))
+    assert (luma.dtype, luma.shape) == (torch.uint8, (1, 240, 320))
+    as_gray = frame.reformat(format="gray").to_ndarray().astype(int)
+    assert np.abs((luma[0].numpy().astype(int) - 16) * 255 / 219 - as_gray).mean() < 1
+
+
+def test_gray_is_opencvs_to_the_bit() -> None:
+    rgb = np.random.default_rng(0).integers(0, 256, (300, 200, 3), np.uint8)
+    expected = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
+    assert np.array_equal(gray_of(torch.from_numpy(rgb)[None])[0].numpy(), expected)

@@ -11,18 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import film_makers as write
-import numpy as np
 import pytest
 import torch
 from fake_nvdec import USES_PACKAGE, Decoded, Decoder, PacketData, fake_module, planes_of
 from film_makers import MAKERS
 
-from curator.errors import CuratorError, DecodeError
+from curator.errors import CuratorError, DecodeError, DeviceMemoryError
 from curator.media.container import open_container, video_stream
 from curator.media.decode import DecodedFrame, DecodeReport, DeviceFrame, FrameReader
-from curator.media.device_frames import DeviceScaler, Form
 from curator.media.nvdec import AHEAD, NotOnDeviceError, Nvdec, NvdecReader, Refusal
-from curator.media.scale import Scaler
 
 Maker = Callable[[str], Path]
 
@@ -62,7 +59,7 @@ def on_device(
         open_container(file, path.name, n_bytes=path.stat().st_size) as container,
     ):
         stream = video_stream(container, path.name)
-        options = {"max_pixels": 10**7, "tiny_px": (48, 27)} | options
+        options = {"max_pixels": 10**7} | options
         reader = NvdecReader(container, stream, path.name, nvdec=nvdec, **options)
         return reader.report, list(reader)
 
@@ -93,12 +90,8 @@ def test_frames_are_the_cpus_in_number_order_and_time(name: str, batch: int, mad
     assert [(f.index, f.pts, f.n_bytes, f.picture.key_frame) for f in found] == [
         (f.index, f.pts, f.n_bytes, bool(f.picture.key_frame)) for f in frames
     ]
-    tiny = Scaler(48, 27, rotation_deg=expected.rotation_deg)
     for frame, shown in zip(frames, found, strict=True):
-        assert torch.equal(shown.picture.planes, planes_of(frame.picture))
-        assert shown.picture.tiny is not None
-        off = shown.picture.tiny.astype(int) - tiny.rgb_HWC(frame.picture)
-        assert np.abs(off).mean() < 2.5
+        assert torch.equal(shown.picture.view, planes_of(frame.picture))
 
 
 def test_an_edit_list_hides_the_same_frames(made: Maker, tmp_path: Path) -> None:
@@ -174,7 +167,7 @@ def test_frames_are_decoded_while_those_before_them_are_measured(made: Maker) ->
     with path.open("rb") as file, open_container(file, "x", n_bytes=path.stat().st_size) as opened:
         reader = NvdecReader(
             opened, video_stream(opened, "x"), "x", nvdec=Nvdec(module=module, device="cpu"),
-            max_pixels=10**7, tiny_px=(48, 27), batch=4,
+            max_pixels=10**7, batch=4,
         )  # fmt: skip
         frames = iter(reader)
         next(frames)
@@ -224,14 +217,9 @@ def test_a_decoder_that_fails_is_no_end_of_the_source(made: Maker) -> None:
 def test_batches_are_halved_when_memory_runs_out(
     made: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pins both places where memory is taken, and that no frame is lost or moved."""
-    scale, empty = DeviceScaler.rgb_BHWC, torch.empty
+    """Pins that no frame is lost or moved."""
+    empty = torch.empty
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-
-    def small_scale(self: DeviceScaler, planes: torch.Tensor, form: Form) -> torch.Tensor:
-        if len(planes) > 5:
-            raise torch.OutOfMemoryError("made by the test")
-        return scale(self, planes, form)
 
     def small_empty(shape: tuple[int, ...], **options: object) -> torch.Tensor:
         if shape[0] > 16:
@@ -239,17 +227,25 @@ def test_batches_are_halved_when_memory_runs_out(
         return empty(shape, **options)  # type: ignore[call-overload,no-any-return]
 
     expected = on_device(made("b_frames.mp4"))[1]
-    monkeypatch.setattr(DeviceScaler, "rgb_BHWC", small_scale)
     monkeypatch.setattr(torch, "empty", small_empty)
     nvdec = Nvdec(module=fake_module(), device="cpu")
     found = on_device(made("b_frames.mp4"), nvdec)[1]
-    assert nvdec.n_halved >= 2
+    assert nvdec.n_halved == 1
     assert [f.pts for f in found] == [f.pts for f in expected]
     for a, b in zip(found, expected, strict=True):
-        assert torch.equal(a.picture.planes, b.picture.planes)
-        assert a.picture.tiny is not None
-        assert b.picture.tiny is not None
-        assert np.array_equal(a.picture.tiny, b.picture.tiny)
+        assert torch.equal(a.picture.view, b.picture.view)
+
+
+def test_a_device_without_room_for_one_frame_is_no_fault_of_the_source(
+    made: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: object, **__: object) -> torch.Tensor:
+        raise torch.OutOfMemoryError("made by the test")
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch, "empty", no_memory)
+    with pytest.raises(DeviceMemoryError, match=r"b_frames.mp4: .* does not hold one frame"):
+        on_device(made("b_frames.mp4"))
 
 
 def test_limits_hold_on_the_device_too(made: Maker) -> None:
@@ -273,9 +269,10 @@ def test_the_real_engine_gives_the_cpus_frames(name: str, made: Maker) -> None:
     """Pins NVDEC itself: H.264 decoding is exact to the bit."""
     expected, frames = on_cpu(made(name))
     report, found = on_device(made(name), Nvdec())
+    torch.cuda.synchronize()
     assert report == expected
     assert [(f.index, f.pts, f.n_bytes) for f in found] == [
         (f.index, f.pts, f.n_bytes) for f in frames
     ]
     for frame, shown in zip(frames, found, strict=True):
-        assert torch.equal(shown.picture.planes.cpu(), planes_of(frame.picture))
+        assert torch.equal(shown.picture.view.cpu(), planes_of(frame.picture))

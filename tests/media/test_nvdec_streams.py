@@ -84,7 +84,7 @@ def read(film: Path, n_frames: int | None = None) -> int:
     nvdec = Nvdec(module=fake_module(), device="cpu")
     with film.open("rb") as file, open_container(file, "x", n_bytes=film.stat().st_size) as opened:
         reader = NvdecReader(
-            opened, video_stream(opened, "x"), "x", nvdec=nvdec, tiny_px=(48, 27),
+            opened, video_stream(opened, "x"), "x", nvdec=nvdec,
             max_pixels=10**7, batch=4,
         )  # fmt: skip
         frames = iter(reader)

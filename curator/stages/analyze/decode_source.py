@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from curator.errors import DecodeError, ErrorCode
 from curator.media.audio_level import CELLS_PER_S, end_cell, first_cell, level_meter
 from curator.media.container import open_container, pixel_aspect_of, video_stream
-from curator.media.decode import DecodedFrame, DecodeReport, FrameReader
+from curator.media.decode import DEFAULT_TIME_BASE, DecodedFrame, DecodeReport, FrameReader
 from curator.media.nvdec import NotOnDeviceError, Nvdec, NvdecReader
 from curator.media.prefetch import ahead
 from curator.media.source_segments import Segment
 from curator.models.shot_pictures import needs_smoothing
-from curator.models.transnet import HEIGHT, WIDTH
 from curator.records.sources import Note
 from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.analyze.device_samples import DeviceSampler
 from curator.stages.analyze.measurer import AnyFrame, Instruments, Measurer
 from curator.storage import ContentHashes, HashingReader
 
@@ -62,34 +62,30 @@ class Measuring:
         if "audio" in self._families:
             begins_within = segment is not None and segment.number > 0
             self._audio = level_meter(container, self.stream, begins_within=begins_within)
-        self.frames = self._reader(container, uri, instruments.nvdec, config, threads)
+        self._instruments = instruments
+        self._config = config
+        self._segment = segment
+        self.frames = self._reader(container, uri, threads)
         self.header = HeaderClaims(
             n_frames=self.stream.frames or None,
             duration_s=_header_duration_s(container, self.stream, self.frames.time_base),
         )
-        self._instruments = instruments
-        self._config = config
         self._in_background = threads > 1
-        self._segment = segment
         self._pixel_aspect = Fraction(1)
         self.measurer: Measurer | None = None
 
     def _reader(
-        self,
-        container: InputContainer,
-        uri: str,
-        nvdec: Nvdec | None,
-        config: AnalyzeConfig,
-        threads: int,
+        self, container: InputContainer, uri: str, threads: int
     ) -> FrameReader | NvdecReader:
+        config, nvdec = self._config, self._instruments.nvdec
         own: dict[str, Any] = {
             "max_pixels": config.max_pixels,
             "max_frames": config.max_frames,
             "audio": self._audio,
         }
         if nvdec is not None:
-            tiny_px = (WIDTH, HEIGHT)
-            return NvdecReader(container, self.stream, uri, nvdec=nvdec, tiny_px=tiny_px, **own)
+            program = self._sampler(nvdec)
+            return NvdecReader(container, self.stream, uri, nvdec=nvdec, program=program, **own)
         return FrameReader(
             container,
             self.stream,
@@ -98,6 +94,19 @@ class Measuring:
             smooths_all=self._smooths_all,
             with_quantizer="pictures" in self._families,
             **own,
+        )
+
+    def _sampler(self, nvdec: Nvdec) -> DeviceSampler:
+        found = self._instruments
+        return DeviceSampler(
+            self._config,
+            self._families,
+            nvdec=nvdec,
+            time_base=self.stream.time_base or DEFAULT_TIME_BASE,
+            anchor_pts=self._segment.anchor_pts if self._segment is not None else None,
+            aspect_of=partial(pixel_aspect_of, self.stream),
+            detector=found.detector,
+            with_pictures=bool(found.measures) or "clip" in self._families,
         )
 
     @contextmanager

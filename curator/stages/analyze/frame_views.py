@@ -1,93 +1,114 @@
-"""What measurements see of a frame: small pictures, and full-size luma.
+"""What measurements see of a frame that the CPU decoded: small pictures, and full-size luma.
 
-A frame of the CPU's decoder is scaled by FFmpeg, one on a GPU there; only the small pictures, and
-the rows and columns of luma that are read, cross to the host.
+A frame of a device has the same, computed there, as a `device_samples.DeviceView`.
 """
 
-from functools import partial
-from typing import Any
+# ruff: noqa: N803 - shape letters
+
+from functools import cached_property
 
 import numpy as np
-from av.video.frame import PictureType
+from av.video.frame import PictureType, VideoFrame
 from numpy.typing import NDArray
 
+from curator.measures.drawn_marks import edge_map, straight_lines
+from curator.measures.look_maps import moved_map, standing_lines
 from curator.measures.quantizer import quantizer_signals
-from curator.measures.sample_signals import native_signals
-from curator.media.device_frames import DevicePicture, DeviceScaler
-from curator.media.scale import Scaler, luma_plane
-from curator.models.shot_pictures import tiny_scaler
+from curator.measures.sample_signals import native_signals, picture_signals
+from curator.media.opencv import cv2
+from curator.media.scale import Scaler, fit_inside, luma_plane
+from curator.models.perceptual import describe
+from curator.models.shot_pictures import PICTURE_PX, tiny_scaler
 
 Picture = NDArray[np.uint8]
-Size = tuple[int, int]
+
+SMALL_PX = 320
+"""Longer side of the picture for flow and the descriptor: fixed, so that motion in pixels does not
+depend on the source's resolution."""
 
 
-class Views:
-    """Views of frames of one source, in the host's memory; pictures are uint8 RGB [H, W, 3].
+class HostScalers:
+    """Scalers of the frames of one source.
 
     Args:
-        picture: Width and height of the upright picture for sharpness, text and CLIP, in pixels.
-        small: Those of the picture for flow and the descriptor.
+        size: Width and height of the upright source in square pixels.
         rotation_deg: Clockwise rotation that shows the source upright.
         smooths_all: Whether the decoder smooths the blocks of all frames, or only of those that
             others refer to.
     """
 
-    def __init__(self, picture: Size, small: Size, rotation_deg: int, *, smooths_all: bool) -> None:
-        self._smooths_all = smooths_all
-        self._tiny = tiny_scaler(rotation_deg)
-        make = partial(Scaler, method="area", rotation_deg=rotation_deg)
-        self._picture: Scaler | DeviceScaler = make(*picture)
-        self._small: Scaler | DeviceScaler = make(*small)
+    def __init__(self, size: tuple[int, int], rotation_deg: int, *, smooths_all: bool) -> None:
+        self.smooths_all = smooths_all
+        self.tiny = tiny_scaler(rotation_deg)
+        self.picture, self.small = (
+            Scaler(*fit_inside(*size, px), method="area", rotation_deg=rotation_deg)
+            for px in (PICTURE_PX, SMALL_PX)
+        )
 
-    def tiny(self, frame: Any) -> Picture:  # noqa: ANN401
+
+class HostView:
+    """Views of one frame, each made when it is first asked for; uint8, RGB [H, W, 3] or luma."""
+
+    text_map = None
+
+    def __init__(self, frame: VideoFrame, scalers: HostScalers) -> None:
+        self._frame, self._scalers = frame, scalers
+
+    def tiny(self) -> Picture:
         """The shot network's picture, 48x27."""
-        return self._tiny.rgb_HWC(frame)
+        return self._scalers.tiny.rgb_HWC(self._frame)
 
-    def picture(self, frame: Any) -> Picture:  # noqa: ANN401
-        """The larger picture."""
-        return self._picture.rgb_HWC(frame)
+    @cached_property
+    def picture(self) -> Picture:
+        """The larger picture, for sharpness, text and CLIP."""
+        return self._scalers.picture.rgb_HWC(self._frame)
 
-    def small(self, frame: Any) -> Picture:  # noqa: ANN401
-        """The smaller picture."""
-        return self._small.rgb_HWC(frame)
+    @cached_property
+    def gray(self) -> Picture:
+        """Its luma."""
+        return _gray_of(self.picture)
 
-    def is_whole(self, frame: Any) -> bool:  # noqa: ANN401
+    @cached_property
+    def small(self) -> Picture:
+        """The smaller picture, for flow and the descriptor."""
+        # Not from the larger picture: flow would see the difference of two scalers as motion.
+        return self._scalers.small.rgb_HWC(self._frame)
+
+    @cached_property
+    def small_gray(self) -> Picture:
+        """Its luma."""
+        return _gray_of(self.small)
+
+    @property
+    def is_whole(self) -> bool:
         """Whether full-size luma is as the encoder meant it.
 
         Frames that no other refers to may come without the loop filter.
         """
-        return self._smooths_all or frame.pict_type != PictureType.B
+        return self._scalers.smooths_all or self._frame.pict_type != PictureType.B
 
-    def native_signals(self, frame: Any) -> dict[str, float]:  # noqa: ANN401
+    def descriptor(self) -> NDArray[np.float32]:
+        """The perceptual descriptor."""
+        return describe(self.small)
+
+    def look_maps(self) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+        """Edges and straight lines of the larger picture."""
+        return edge_map(self.gray), straight_lines(self.gray)
+
+    def maps_since(self, before_HW: Picture) -> tuple[Picture, Picture]:
+        """Lines that stood and what moved since a look with this luma."""
+        return standing_lines(before_HW, self.gray), moved_map(before_HW, self.gray)
+
+    def native_signals(self) -> dict[str, float]:
         """Signals of full-size luma."""
-        luma, black, white = luma_plane(frame)
+        luma, black, white = luma_plane(self._frame)
         return native_signals(luma, black=black, white=white)
 
-    def coding_signals(self, frame: Any) -> dict[str, float]:  # noqa: ANN401
-        """Signals that the decoder knows."""
-        return quantizer_signals(frame)
+    def picture_signals(self) -> dict[str, float]:
+        """Signals of the larger picture, and those that the decoder knows."""
+        return picture_signals(self.gray) | quantizer_signals(self._frame)
 
 
-class DeviceViews(Views):
-    """Views of frames in a device's memory, whose decoder smooths all of them."""
-
-    def __init__(self, picture: Size, small: Size, rotation_deg: int) -> None:
-        make = partial(DeviceScaler, method="area", rotation_deg=rotation_deg)
-        self._picture, self._small = make(*picture), make(*small)
-
-    def tiny(self, frame: DevicePicture) -> Picture:
-        """As `Views.tiny`; made together with other frames'."""
-        assert frame.tiny is not None
-        return frame.tiny
-
-    def is_whole(self, _frame: DevicePicture) -> bool:
-        """As `Views.is_whole`."""
-        return True
-
-    def native_signals(self, frame: DevicePicture) -> dict[str, float]:
-        """As `Views.native_signals`."""
-        return native_signals(frame.luma(), black=frame.form.black, white=frame.form.white)
-
-    def coding_signals(self, _frame: DevicePicture) -> dict[str, float]:
-        """As `Views.coding_signals`; the engine is not asked for quantisers."""
-        return {"quantizer": float("nan")}
+def _gray_of(rgb_HWC: Picture) -> Picture:
+    """Luma of a picture."""
+    return np.asarray(cv2.cvtColor(rgb_HWC, cv2.COLOR_RGB2GRAY), np.uint8)

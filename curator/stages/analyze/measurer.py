@@ -6,14 +6,13 @@ pixels times duration: full-size frames are dropped as they come, and what stays
 frame.
 """
 
-# ruff: noqa: N803, N806 - shape letters
+# ruff: noqa: N806 - shape letters
 
 import time
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,29 +22,30 @@ from curator.measures.camera_fit import SURE_SHARE, fitted_flow
 from curator.measures.measure_contract import Measure, SamplePictures
 from curator.measures.motion import DenseFlow, Flow, motion_signals
 from curator.measures.noise import FULL_FRAME_NOISE, NATIVE_NOISE, full_frame_noise, with_noise
-from curator.measures.sample_signals import picture_signals
 from curator.measures.stillness import change_signals
 from curator.media.decode import DecodedFrame, DeviceFrame, upright_size
-from curator.media.device_frames import DevicePicture
 from curator.media.nvdec import Nvdec
 from curator.media.opencv import cv2
 from curator.media.scale import fit_inside
 from curator.models.clip_model import ClipEncoder
-from curator.models.perceptual import DIM, describe
-from curator.models.shot_pictures import PICTURE_PX, tiny_luma
+from curator.models.perceptual import DIM
+from curator.models.shot_pictures import tiny_luma
 from curator.models.text_detector import TextDetector
 from curator.models.transnet import ShotNetwork
 from curator.stages.analyze.config import AnalyzeConfig, look_every
+from curator.stages.analyze.device_samples import DeviceView
 from curator.stages.analyze.families import SIGNALS_OF
-from curator.stages.analyze.frame_views import DeviceViews, Views
+from curator.stages.analyze.frame_views import HostScalers, HostView
 from curator.stages.analyze.overlay_samples import Looks
+from curator.stages.analyze.sample_plan import Role, SamplePlan
 from curator.tables.track_items import FRAMES
 
-AnyFrame = DecodedFrame | DeviceFrame
+if TYPE_CHECKING:
+    from torch import Tensor
 
-SMALL_PX = 320
-"""Longer side of the picture for flow and the descriptor: fixed, so that motion in pixels does not
-depend on the source's resolution."""
+AnyFrame = DecodedFrame | DeviceFrame
+View = HostView | DeviceView
+
 THUMBNAIL_PX = 160
 
 
@@ -95,30 +95,6 @@ class Instruments:
         return frozenset(found | always | ({"audio"} if audio else set()))
 
 
-class _Shown:
-    """A frame's pictures, each made when it is first asked for."""
-
-    def __init__(self, frame: AnyFrame, views: Views) -> None:
-        self._frame, self._views = frame.picture, views
-
-    @cached_property
-    def picture(self) -> NDArray[np.uint8]:
-        return self._views.picture(self._frame)
-
-    @cached_property
-    def small(self) -> NDArray[np.uint8]:
-        # Not from the larger picture: flow would see the difference of two scalers as motion.
-        return self._views.small(self._frame)
-
-    @cached_property
-    def gray(self) -> NDArray[np.uint8]:
-        return _gray_of(self.picture)
-
-    @cached_property
-    def small_gray(self) -> NDArray[np.uint8]:
-        return _gray_of(self.small)
-
-
 class Measurer:
     """Collects the measurements of one source.
 
@@ -166,16 +142,20 @@ class Measurer:
             )
         self._users = {n: one for n, one in instruments.measures.items() if n in families}
         self._clip_ticks = max(1, round(config.clip_every_s / time_base))
-        self._sample_ticks = max(1, round(1 / config.samples_per_s / time_base))
-        self._pair_ticks = max(1, round(config.motion_pair_s / time_base))
         self._tick_s = float(time_base)
         self._thumbnail_every = config.thumbnail_every
         self._flow = instruments.flow or DenseFlow()
-        self._views = _views_of(first, rotation_deg, pixel_aspect, smooths_all=smooths_all)
+        self._scalers: HostScalers | None = None
+        if isinstance(first, DecodedFrame):
+            shown = first.picture
+            size = upright_size(shown.width, shown.height, rotation_deg, pixel_aspect)
+            self._scalers = HostScalers(size, rotation_deg, smooths_all=smooths_all)
+        self._tiny: tuple[Tensor | None, int] = (None, 0)
+        """The shot network's pictures of a device's batch, and how many of them were taken."""
         self._anchor_pts = first.pts if anchor_pts is None else anchor_pts
+        self._plan = SamplePlan(config, time_base, self._anchor_pts, first.pts)
         # A segment that begins within a block leaves it to the one before.
         self._clip_block = (first.pts - 1 - self._anchor_pts) // self._clip_ticks
-        self._next_sample_pts = self._grid_after(first.pts - 1)
         self._thumbnail_block: int | None = None
         self._sample: _Sample | None = None
         self._samples: list[_Sample] = []
@@ -183,28 +163,40 @@ class Measurer:
         self.frame_pts: list[int] = []
         self._bytes: list[int] = []
         self._flags: list[int] = []
-        self._luma: list[tuple[float, float]] = []
+        self._luma: list[tuple[float, float] | NDArray[np.float32]] = []
         self._thumbnails: list[tuple[int, bytes]] = []
 
     def add(self, frame: AnyFrame) -> None:
         """Measures the next frame."""
+        view = self._view_of(frame)
         if self._families & {FRAMES, "shots"}:
-            self._add_tiny(frame)
+            self._add_tiny(view)
         begun_s = time.thread_time()
         self.frame_pts.append(frame.pts)
         self._bytes.append(frame.n_bytes)
         self._flags.append(int(frame.picture.key_frame) | int(frame.picture.is_corrupt) << 1)
+        role = self._plan.role(frame.pts)
         if self._sample is not None:
-            self._complete(self._sample, frame)
-        if frame.pts >= self._next_sample_pts:
+            self._complete(self._sample, frame, view, role)
+        if role.step is not None:
             self._settle()
-            self._sample = self._begin(frame)
-            self._next_sample_pts = self._grid_after(frame.pts)
+            self._sample = self._begin(frame, view, role.step)
         self._measure_s += time.thread_time() - begun_s
 
-    def _add_tiny(self, frame: AnyFrame) -> None:
+    def _view_of(self, frame: AnyFrame) -> View:
+        if isinstance(frame, DecodedFrame):
+            assert self._scalers is not None
+            return HostView(frame.picture, self._scalers)
+        view: DeviceView = frame.picture.view
+        return view
+
+    def _add_tiny(self, view: View) -> None:
         begun_s = time.thread_time()
-        tiny = self._views.tiny(frame.picture)
+        if isinstance(view, DeviceView):
+            self._add_device_tiny(view)
+            self._measure_s += time.thread_time() - begun_s
+            return
+        tiny = view.tiny()
         scaled_s = time.thread_time()
         self._scale_s += scaled_s - begun_s
         if self._shots is not None:
@@ -213,6 +205,21 @@ class Measurer:
         if FRAMES in self._families:
             self._luma.append(tiny_luma(tiny))
         self._measure_s += time.thread_time() - scaled_s
+
+    def _add_device_tiny(self, view: DeviceView) -> None:
+        """Gives the shot network the pictures of a batch as far as its frames were taken."""
+        if FRAMES in self._families:
+            self._luma.append(view.tiny_luma)
+        tiny_BHWC, row = view.tiny
+        if tiny_BHWC is not self._tiny[0]:
+            self._push_tiny()
+        self._tiny = tiny_BHWC, row + 1
+
+    def _push_tiny(self) -> None:
+        tiny_BHWC, n_taken = self._tiny
+        self._tiny = None, 0
+        if self._shots is not None and tiny_BHWC is not None:
+            self._shots.push_batch(tiny_BHWC[:n_taken])
 
     def cpu_seconds(self) -> dict[str, float]:
         """CPU-seconds of scaling for the network, of the network, of overlays, and of all else."""
@@ -231,6 +238,7 @@ class Measurer:
         A last sample that found no frame to measure motion to is dropped.
         """
         self._settle()
+        self._push_tiny()
         pairs = [(sample.index, sample.pair_index) for sample in self._samples]
         frames_S2 = np.array(pairs, np.int32).reshape(-1, 2)
         luma_F2 = np.array(self._luma, np.float32).reshape(-1, 2)
@@ -269,65 +277,57 @@ class Measurer:
             for name in names
         }
 
-    def _grid_after(self, pts: int) -> int:
-        """The first point of the sampling grid after a timestamp."""
-        steps = (pts - self._anchor_pts) // self._sample_ticks + 1
-        return self._anchor_pts + steps * self._sample_ticks
-
-    def _begin(self, frame: AnyFrame) -> _Sample:
-        shown = _Shown(frame, self._views)
+    def _begin(self, frame: AnyFrame, view: View, step: int) -> _Sample:
         with_pictures = "pictures" in self._families
         if with_pictures:
-            block = (frame.pts - self._anchor_pts) // (self._sample_ticks * self._thumbnail_every)
+            block = step // self._thumbnail_every
             if block != self._thumbnail_block:
                 self._thumbnail_block = block
-                self._thumbnails.append((frame.index, _thumbnail(shown.small)))
+                self._thumbnails.append((frame.index, _thumbnail(view.small)))
         if self.looks is not None:
-            step = (frame.pts - self._anchor_pts) // self._sample_ticks
-            self.looks.sample(step, frame.index, shown.picture, shown.gray)
-        self._show_clip(frame, shown)
+            self.looks.sample(step, frame.index, view)
+        self._show_clip(frame, view)
         has_flow = "motion" in self._families or (
             self.looks is not None and self.looks.wants_pair(frame.index)
         )
         sample = _Sample(
             index=frame.index,
             pts=frame.pts,
-            gray=shown.small_gray if has_flow else None,
+            gray=view.small_gray if has_flow else None,
             wants_native=with_pictures,
         )
         if with_pictures:
-            sample.values |= picture_signals(shown.gray)
-            sample.values |= self._views.coding_signals(frame.picture)
-            sample.descriptor = describe(shown.small)
+            sample.values |= view.picture_signals()
+            sample.descriptor = view.descriptor()
         for measure in self._users.values():
             pictures = SamplePictures(
-                picture_HWC=shown.picture,
-                small_HWC=shown.small,
+                picture_HWC=view.picture,
+                small_HWC=view.small,
                 seconds=(frame.pts - self._anchor_pts) * self._tick_s,
             )
             values = measure.measure(pictures)
             sample.values |= {name: values[name] for name in measure.signals}
-        self._take_native(sample, frame)
+        self._take_native(sample, view)
         return sample
 
-    def _show_clip(self, frame: AnyFrame, shown: _Shown) -> None:
+    def _show_clip(self, frame: AnyFrame, view: View) -> None:
         """Shows the CLIP model the first sample of each of its blocks of time."""
         block = (frame.pts - self._anchor_pts) // self._clip_ticks
         if self._clip is not None and block != self._clip_block:
-            picture = shown.picture
+            picture = view.picture
             # The measuring around this call counts none of the network's time.
             before_s = self._clip.own_s
             self._clip.push(frame.index, picture)
             self._measure_s -= self._clip.own_s - before_s
             self._clip_block = block
 
-    def _complete(self, sample: _Sample, frame: AnyFrame) -> None:
+    def _complete(self, sample: _Sample, frame: AnyFrame, view: View, role: Role) -> None:
         """Gives a sample what a frame after it has for it."""
-        self._take_native(sample, frame)
-        if sample.pair_index is None and frame.pts >= sample.pts + self._pair_ticks:
+        self._take_native(sample, view)
+        if role.ends_pair:
             sample.pair_index = frame.index
             if sample.gray is not None:
-                after = _gray_of(self._views.small(frame.picture))
+                after = view.small_gray
                 self._measure_pair(sample, sample.gray, after, (frame.pts - sample.pts))
 
     def _measure_pair(
@@ -345,15 +345,15 @@ class Measurer:
         if self.looks is not None and self.looks.wants_pair(sample.index):
             self.looks.pair(before, after, flow, seconds)
 
-    def _take_native(self, sample: _Sample, frame: AnyFrame) -> None:
+    def _take_native(self, sample: _Sample, view: View) -> None:
         """Measures what needs full-size pixels, on the sample or the first frame after it.
 
         A frame that no other refers to may come without the loop filter, and shows blocks that are
         not in the video.
         """
-        if sample.wants_native and self._views.is_whole(frame.picture):
+        if sample.wants_native and view.is_whole:
             sample.wants_native = False
-            native = self._views.native_signals(frame.picture)
+            native = view.native_signals()
             sample.values |= {NATIVE_NOISE if n == "noise" else n: v for n, v in native.items()}
 
     def _settle(self) -> None:
@@ -362,24 +362,9 @@ class Measurer:
         self._sample = None
 
 
-def _views_of(
-    frame: AnyFrame, rotation_deg: int, pixel_aspect: Fraction, *, smooths_all: bool
-) -> Views:
-    shown = frame.picture
-    width, height = upright_size(shown.width, shown.height, rotation_deg, pixel_aspect)
-    picture, small = (fit_inside(width, height, side) for side in (PICTURE_PX, SMALL_PX))
-    if isinstance(shown, DevicePicture):
-        return DeviceViews(picture, small, rotation_deg)
-    return Views(picture, small, rotation_deg, smooths_all=smooths_all)
-
-
 def _thumbnail(small: NDArray[np.uint8]) -> bytes:
     size = fit_inside(small.shape[1], small.shape[0], THUMBNAIL_PX)
     shrunk = cv2.resize(small, size, interpolation=cv2.INTER_AREA)
     bgr = cv2.cvtColor(shrunk, cv2.COLOR_RGB2BGR)
     _, jpeg = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, 70])
     return bytes(jpeg.tobytes())
-
-
-def _gray_of(rgb_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return np.asarray(cv2.cvtColor(rgb_HWC, cv2.COLOR_RGB2GRAY), np.uint8)

@@ -4,15 +4,23 @@
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.drawn_marks import EDGE_BYTES, LINE_COLUMNS, edge_map, straight_lines
-from curator.measures.look_maps import LINE_BYTES, MOVED_BYTES, moved_map, standing_lines
+from curator.measures.drawn_marks import EDGE_BYTES, LINE_COLUMNS
+from curator.measures.look_maps import LINE_BYTES, MOVED_BYTES
 from curator.measures.overlay_text import TEXT_COLUMNS, may_have_text, place_values, slides
-from curator.models.text_detector import BOX_COLUMNS, TextDetector
+from curator.models.text_detector import BOX_COLUMNS, DeviceTextDetector, TextDetector, lines_of
+
+if TYPE_CHECKING:
+    from curator.stages.analyze.device_samples import DeviceView
+    from curator.stages.analyze.frame_views import HostView
+
+    View = HostView | DeviceView
+
+Detector = TextDetector | DeviceTextDetector
 
 
 @dataclass(slots=True)
@@ -29,6 +37,26 @@ class _Look:
     moved: NDArray[np.uint8] | None = None
 
 
+class LookGrid:
+    """Says which steps of the sampling grid, given in order, are looked at.
+
+    Args:
+        every: One look for so many steps.
+    """
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+        self._block: int | None = None
+
+    def is_due(self, step: int) -> bool:
+        """Whether there is a look at the next sample."""
+        block, is_first = step // self._every, self._block is None
+        # A segment may begin within a step, which its neighbour has looked at.
+        is_due = step % self._every == 0 if is_first else block != self._block
+        self._block = block
+        return is_due
+
+
 class Looks:
     """What the looks at one source, or at a segment of it, have found.
 
@@ -38,37 +66,29 @@ class Looks:
         detector: Text detector of this worker; None leaves text out.
     """
 
-    def __init__(self, *, every: int, with_overlays: bool, detector: TextDetector | None) -> None:
-        self._every = every
+    def __init__(self, *, every: int, with_overlays: bool, detector: Detector | None) -> None:
+        self._grid = LookGrid(every)
         self._with_overlays = with_overlays
         self._detector = detector
-        self._block: int | None = None
         self._looks: list[_Look] = []
         self._is_open = False
         self.cpu_s = 0.0
 
-    def sample(
-        self, step: int, index: int, rgb_HWC: NDArray[np.uint8], gray_HW: NDArray[np.uint8]
-    ) -> None:
+    def sample(self, step: int, index: int, view: "View") -> None:
         """Takes the next sample: completes the look before it, and looks if it is time.
 
         Args:
             step: Step of the sampling grid.
             index: Number of the frame.
-            rgb_HWC: uint8 RGB, upright.
-            gray_HW: Its luma.
+            view: What is seen of it.
         """
         begun_s = time.thread_time()
         if self._is_open:
-            self._close(index, gray_HW)
-        block, is_first = step // self._every, self._block is None
-        # A segment may begin within a step, which its neighbour has looked at.
-        is_due = step % self._every == 0 if is_first else block != self._block
-        self._block = block
-        if is_due:
-            look = _Look(index=index, gray=gray_HW, boxes=self._boxes(rgb_HWC, gray_HW))
+            self._close(index, view)
+        if self._grid.is_due(step):
+            look = _Look(index=index, gray=view.gray, boxes=self._boxes(view))
             if self._with_overlays:
-                look.edges, look.lines = edge_map(gray_HW), straight_lines(gray_HW)
+                look.edges, look.lines = view.look_maps()
             self._looks.append(look)
             self._is_open = True
         self.cpu_s += time.thread_time() - begun_s
@@ -125,19 +145,21 @@ class Looks:
             "has_text": True,
         }
 
-    def _boxes(self, rgb_HWC: NDArray[np.uint8], gray_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
-        if self._detector is None or not may_have_text(gray_HW):
+    def _boxes(self, view: "View") -> NDArray[np.float32]:
+        if self._detector is None or not may_have_text(view.gray):
             return np.zeros((0, len(BOX_COLUMNS)), np.float32)
-        return self._detector.boxes(rgb_HWC)
+        if view.text_map is not None:
+            return lines_of(view.text_map)
+        assert isinstance(self._detector, TextDetector)
+        return self._detector.boxes(view.picture)
 
-    def _close(self, index: int, gray_HW: NDArray[np.uint8]) -> None:
+    def _close(self, index: int, view: "View") -> None:
         look = self._looks[-1]
         assert look.gray is not None
         look.next_index = index
-        look.places = place_values(look.gray, gray_HW, look.boxes)
+        look.places = place_values(look.gray, view.gray, look.boxes)
         if self._with_overlays:
-            look.standing = standing_lines(look.gray, gray_HW)
-            look.moved = moved_map(look.gray, gray_HW)
+            look.standing, look.moved = view.maps_since(look.gray)
         look.gray = None
         self._is_open = False
 

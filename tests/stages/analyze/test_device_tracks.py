@@ -63,10 +63,11 @@ def test_a_track_is_the_same_on_both_paths(name: str, made: Callable[[str], Path
     assert {f.name for f in fields(Track)} >= set(EXACT)
     assert host.luma_mean == pytest.approx(device.luma_mean, abs=0.008)
     assert host.luma_spread == pytest.approx(device.luma_spread, abs=0.008)
-    # Full-size luma is the decoder's own, so that what is measured on it is equal.
+    # Full-size luma is the decoder's own, so that only sums in another order differ.
     for signal in ("noise", "blocking", "banding", "combing", "resolution", "flattening",
                    "border_left", "border_top"):  # fmt: skip
-        assert np.array_equal(host.signals[signal], device.signals[signal], equal_nan=True), signal
+        expected, found = host.signals[signal], device.signals[signal]
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3, err_msg=signal)
     for signal, most in (("motion", 0.02), ("sharpness", 0.05), ("dark_fraction", 0.01)):
         assert host.signals[signal] == pytest.approx(device.signals[signal], abs=most), signal
     assert np.isnan(device.signals["quantizer"]).all()

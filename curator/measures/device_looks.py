@@ -1,0 +1,163 @@
+"""`drawn_marks` and `look_maps` of pictures on a device, some at a time, without waiting for it.
+
+Each function gives what the one of the same purpose there gives, before it is packed: to the bit,
+but that where a side of the picture is odd, a code of what moved may be one step off.
+
+Shape letters: S pictures or pairs of them, H, W height and width.
+"""
+
+# ruff: noqa: N803, N806 - shape letters
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from curator.measures.drawn_marks import (
+    EDGE,
+    EDGE_OVER_MEAN,
+    EDGE_SIDE,
+    EDGELESS_STD,
+    SHARP_STEP,
+    line_margin,
+)
+from curator.measures.look_maps import (
+    CODES_PER_OCTAVE,
+    FILLED,
+    LINE_ALONG,
+    MOVED_SIDE,
+    SHOWN,
+    STEP,
+    UNLIKE,
+    places_of,
+)
+from curator.media.device_frames import scaling_matrix_on
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LEAST_PX = 2 * max(EDGE_SIDE, LINE_ALONG, MOVED_SIDE)
+"""Sides from which the maps are made by shrinking; smaller pictures are the host's."""
+
+
+def edges_of(gray_SHW: "Tensor") -> "Tensor":
+    """Cells with strong edges across and down, uint8 0 or 1 [S, 2, 72, 72]; see `edge_map`."""
+    import torch
+
+    gradients = _sobel(gray_SHW.float()).abs()
+    cells = _area(gradients, EDGE_SIDE, EDGE_SIDE)
+    mean = cells.mean(dim=(2, 3), keepdim=True)
+    return (cells > torch.clamp(EDGE_OVER_MEAN * mean, min=EDGE)).to(torch.uint8)
+
+
+def lines_of(gray_SHW: "Tensor") -> "Tensor":
+    """The straightest lines down and across pictures, float32 [S, 4]; see `straight_lines`."""
+    import torch
+
+    both = [_straightest(one) for one in (gray_SHW, gray_SHW.transpose(1, 2))]
+    return torch.stack([value for pair in both for value in pair], dim=1)
+
+
+def standing_of(before_SHW: "Tensor", after_SHW: "Tensor") -> "Tensor":
+    """Where straight edges stand, uint8 0 or 1 [S, 2, 40, 256]; see `standing_lines`."""
+    import torch
+
+    planes = []
+    pair = torch.stack([before_SHW, after_SHW]).to(torch.int16)
+    for grays in (pair, pair.transpose(2, 3)):
+        steps = (grays[..., 2:] - grays[..., :-2]).abs().amin(dim=0)
+        sharp = (steps > STEP).float()
+        along = scaling_matrix_on(sharp.shape[1], LINE_ALONG, sharp.device)
+        filled = (along @ sharp >= FILLED - 1e-6).float()
+        gathered = filled @ _gathering(sharp.shape[2] + 2, sharp.device)[1:-1]
+        planes.append(gathered > 0)
+    return torch.stack(planes, dim=1).to(torch.uint8)
+
+
+def moved_of(before_SHW: "Tensor", after_SHW: "Tensor") -> "Tensor":
+    """How much moved in cells, as codes of 0 to 15, uint8 [S, 32, 32]; see `moved_map`."""
+    import torch
+
+    n, height, width = before_SHW.shape
+    pair = torch.cat([before_SHW, after_SHW]).float()
+    half = _area(pair, height // 2, width // 2)
+    # OpenCV rounds halves up where four pixels make one, else to even.
+    half = (half + 0.5).floor() if height % 2 == width % 2 == 0 else half.round()
+    gradients = _sobel(half)
+    a, b = gradients[:n], gradients[n:]
+    products = torch.stack([(a * b).sum(1), (a * a).sum(1), (b * b).sum(1)], dim=1)
+    cells = _area(products, MOVED_SIDE, MOVED_SIDE)
+    cross, before, after = cells.unbind(1)
+    most = torch.maximum(before, after)
+    scale = torch.maximum((before * after).sqrt(), UNLIKE * most).clamp_min(1e-6)
+    stays = torch.where(most >= SHOWN, (cross / scale).clamp(0, 1), 0.0)
+    moved = _area((half[:n] - half[n:]).abs(), MOVED_SIDE, MOVED_SIDE) * (1 - stays)
+    codes = (CODES_PER_OCTAVE * torch.log2(1 + moved)).round()
+    return codes.clamp(0, 15).to(torch.uint8)
+
+
+def _straightest(gray_SHW: "Tensor") -> "tuple[Tensor, Tensor]":
+    import torch
+
+    height, width = gray_SHW.shape[1:]
+    margin = line_margin(width)
+    values = gray_SHW.float()
+    sharp = (values[..., 2:] - values[..., :-2]).abs() > SHARP_STEP
+    cover = sharp.float().mean(dim=1)
+    x = cover[:, margin:-margin].argmax(dim=1, keepdim=True) + margin
+    at_x = cover.gather(1, x)
+    offsets = torch.tensor([*range(-8, -3), *range(4, 9)], device=x.device)
+    beside = x + offsets
+    # Beyond the right end there is none.
+    is_there = beside < cover.shape[1]
+    taken = cover.gather(1, beside.clamp(max=cover.shape[1] - 1)) * is_there
+    excess = at_x - taken.sum(1, keepdim=True) / is_there.sum(1, keepdim=True)
+    # Sums over the columns left of x - 2, and right of x + 5, in 64 bits: squares are large.
+    columns = torch.stack([values.sum(1), (values * values).sum(1)]).double().cumsum(2)
+    left, right = (
+        columns.gather(2, (x - 3).expand(2, -1, -1)),
+        columns.gather(2, (x + 4).expand(2, -1, -1)),
+    )
+    counts = torch.stack([x - 2, width - x - 5]) * height
+    sums = torch.stack([left, columns[..., -1:] - right])
+    means = sums / counts[:, None]
+    spread = (means[:, 1] - means[:, 0] ** 2).clamp_min(0).sqrt().amin(0)
+    is_line = spread >= EDGELESS_STD
+    strength = torch.minimum(at_x, 2 * excess).clamp_min(0) * is_line
+    place = (x + 1.5 * is_line) / width
+    return place[:, 0].float(), strength[:, 0].float()
+
+
+def _sobel(gray_SHW: "Tensor") -> "Tensor":
+    """Gradients to the right and down in levels per px, float32 [S, 2, H, W]."""
+    import torch
+
+    kernels = _sobel_kernels(gray_SHW.device)
+    padded = torch.nn.functional.pad(gray_SHW[:, None], (1, 1, 1, 1), mode="reflect")
+    return torch.nn.functional.conv2d(padded, kernels)
+
+
+def _area(values_XHW: "Tensor", height: int, width: int) -> "Tensor":
+    """Means of areas of the last two axes."""
+    H, W = values_XHW.shape[-2:]
+    down = scaling_matrix_on(H, height, values_XHW.device)
+    across = scaling_matrix_on(W, width, values_XHW.device)
+    return down @ values_XHW @ across.t()
+
+
+@lru_cache(maxsize=16)
+def _sobel_kernels(device: object) -> "Tensor":
+    import torch
+
+    across = np.outer([1, 2, 1], [-1, 0, 1]) / 8
+    both = np.stack([across, across.T])[:, None].astype(np.float32)
+    return torch.from_numpy(both).to(device)  # type: ignore[call-overload,no-any-return]
+
+
+@lru_cache(maxsize=64)
+def _gathering(n_places: int, device: object) -> "Tensor":
+    """Which of the places of a line a pixel belongs to, float32 0 or 1 [n_places, 256]."""
+    import torch
+
+    found = places_of(np.eye(n_places, dtype=bool), n_places)
+    return torch.from_numpy(found.astype(np.float32)).to(device)  # type: ignore[call-overload,no-any-return]

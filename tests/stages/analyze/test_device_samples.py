@@ -1,0 +1,116 @@
+"""Measurements on a device do not depend on how its frames are put together in batches."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fake_nvdec import fake_module
+from film_makers import write_video
+from film_shots import moving_texture
+from samples import analyzed
+
+from curator.errors import DeviceMemoryError
+from curator.media.device_frames import DeviceScaler, Form
+from curator.media.nvdec import Nvdec, NvdecReader
+from curator.records.tracks import Track
+from curator.stages.analyze import decode_source
+from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.analyze.sample_plan import Role, SamplePlan
+
+CONFIG = AnalyzeConfig(text=False)
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three seconds, of which the last have borders, so that samples of a batch differ in them."""
+    path = tmp_path_factory.mktemp("device_samples") / "film.mp4"
+
+    def frames() -> Iterator[np.ndarray]:
+        for number, frame in enumerate(moving_texture(90, width_px=320, height_px=240)):
+            if number >= 40:
+                frame[:, :40] = frame[:, -40:] = 0
+            yield frame
+
+    write_video(path, frames(), bframes=2)
+    return path
+
+
+def track(film: Path, nvdec: Nvdec | None = None) -> Track:
+    return analyzed(film, config=CONFIG, nvdec=nvdec or Nvdec(module=fake_module(), device="cpu"))
+
+
+def assert_alike(found: Track, expected: Track) -> None:
+    for field in fields(Track):
+        a, b = getattr(found, field.name), getattr(expected, field.name)
+        if field.name == "signals":
+            assert a.keys() == b.keys()
+            for name in a:
+                np.testing.assert_allclose(a[name], b[name], rtol=1e-4, atol=1e-5, err_msg=name)
+        elif isinstance(a, np.ndarray) and a.dtype.kind == "f":
+            np.testing.assert_allclose(a, b, atol=1e-4, err_msg=field.name)
+        elif isinstance(a, np.ndarray):
+            assert np.array_equal(a, b), field.name
+        else:
+            assert a == b, field.name
+
+
+@pytest.mark.parametrize("batch", [1, 7, 90])
+def test_batches_change_no_track(batch: int, film: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = track(film)
+    assert len(set(expected.signals["border_left"])) > 1
+    monkeypatch.setattr(decode_source, "NvdecReader", partial(NvdecReader, batch=batch))
+    assert_alike(track(film), expected)
+
+
+Scale = Callable[[DeviceScaler, torch.Tensor, Form], torch.Tensor]
+
+
+def scaling_up_to(most: int, scale: Scale) -> Scale:
+    def limited(self: DeviceScaler, planes: torch.Tensor, form: Form) -> torch.Tensor:
+        if len(planes) > most:
+            raise torch.OutOfMemoryError("made by the test")
+        return scale(self, planes, form)
+
+    return limited
+
+
+def test_a_batch_that_does_not_fit_is_halved(film: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = track(film)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(DeviceScaler, "rgb_BHWC", scaling_up_to(5, DeviceScaler.rgb_BHWC))
+    nvdec = Nvdec(module=fake_module(), device="cpu")
+    assert_alike(track(film, nvdec), expected)
+    assert nvdec.n_halved > 3
+
+
+def test_where_not_one_frame_fits_the_device_is_at_fault(
+    film: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(DeviceScaler, "rgb_BHWC", scaling_up_to(0, DeviceScaler.rgb_BHWC))
+    with pytest.raises(DeviceMemoryError, match="pictures of one frame"):
+        track(film)
+
+
+def test_samples_and_pairs_follow_from_timestamps() -> None:
+    """Pins a grid of 0.5 s from the anchor, pairs 0.1 s behind, and frames that come late."""
+    plan = SamplePlan(AnalyzeConfig(), Fraction(1, 100), anchor_pts=0, first_pts=7)
+    roles = {pts: plan.role(pts) for pts in (7, 49, 50, 55, 63, 64, 170, 171, 180, 200)}
+    nothing = Role()
+    assert roles == {
+        7: nothing, 49: nothing, 50: Role(step=1), 55: nothing, 63: Role(ends_pair=True),
+        64: nothing, 170: Role(step=3), 171: nothing, 180: Role(ends_pair=True),
+        200: Role(step=4),
+    }  # fmt: skip
+
+
+def test_a_frame_may_end_a_pair_and_begin_a_sample() -> None:
+    plan = SamplePlan(AnalyzeConfig(), Fraction(1, 100), anchor_pts=0, first_pts=0)
+    assert [plan.role(pts) for pts in (0, 60, 61)] == [
+        Role(step=0), Role(step=1, ends_pair=True), Role(),
+    ]  # fmt: skip
