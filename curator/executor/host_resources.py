@@ -4,11 +4,12 @@ import contextlib
 import importlib.util
 import os
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 from curator.errors import UsageError
 
-_DRIVER, _DEVICES = Path("/proc/driver/nvidia/gpus"), Path("/dev")
+_DEVICES = Path("/dev")
 
 
 def available_cpus() -> int:
@@ -19,17 +20,36 @@ def available_cpus() -> int:
 
 
 def available_gpus() -> int:
-    """Counts the NVIDIA GPUs that the driver lists for this process; starts nothing on them."""
+    """Counts the NVIDIA GPUs that a process of CUDA would find here; computes nothing on them.
+
+    The driver's list in /proc and NVIDIA_VISIBLE_DEVICES do not say: a container sees the list of
+    its machine, and one whose devices come by CDI has the value `void`. Its device files do. A GPU
+    in MIG mode counts as one, unless CUDA_VISIBLE_DEVICES names its instances.
+    """
+    files = [path for path in _DEVICES.glob("nvidia*") if path.name[6:].isdigit()]
+    n_gpus = sum(map(_opens, files))
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-    try:
-        n_gpus = len(list(_DRIVER.iterdir()))
-    except OSError:
-        # Some containers have the devices without the driver's part of /proc.
-        names = [path.name.removeprefix("nvidia") for path in _DEVICES.glob("nvidia*")]
-        n_gpus = sum(name.isdigit() for name in names)
-    if shown is None:
+    if shown is None or not n_gpus:
         return n_gpus
-    return min(n_gpus, sum(name.strip() not in ("", "-1") for name in shown.split(",")))
+    names = [name.strip() for name in shown.split(",")]
+    # CUDA stops at the first name that it does not know.
+    known = list(takewhile(lambda name: _is_known(name, n_gpus), names))
+    n_instances = sum(name.startswith("MIG-") for name in known)
+    return n_instances + min(n_gpus, len(known) - n_instances)
+
+
+def _is_known(name: str, n_gpus: int) -> bool:
+    """Whether one of `n_gpus` may have a name of CUDA_VISIBLE_DEVICES."""
+    return name.startswith(("GPU-", "MIG-")) or (name.isdigit() and int(name) < n_gpus)
+
+
+def _opens(path: Path) -> bool:
+    """Whether a device may be opened, which a container's rules decide; it is not waited for."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
 
 
 def device_of(asked: str, n_gpus: float) -> str:

@@ -51,25 +51,52 @@ def test_workers_are_as_many_as_have_a_share_of_a_gpu(monkeypatch: pytest.Monkey
     assert Engine(address=None, workers=64).n_workers(100, Resources(cpus=1)) == 64
 
 
-@pytest.mark.parametrize("has_proc", [True, False])
-def test_gpus_are_counted_by_the_driver_or_by_their_devices(
-    has_proc: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+GPU, MIG = "GPU-8f3a", "MIG-41c2"
+
+
+@pytest.mark.parametrize(
+    ("visible", "n_gpus"),
+    [
+        (None, 2),
+        ("", 0),
+        ("0", 1),
+        ("1,0", 2),
+        ("0,2", 1),
+        ("-1", 0),
+        ("0,-1,1", 1),
+        ("NoDevFiles", 0),
+        (GPU, 1),
+        (f"{GPU},{GPU}1,{GPU}2", 2),
+        (MIG, 1),
+        (f"{MIG},{MIG}1,{MIG}2", 3),
+    ],
+)
+def test_gpus_are_counted_by_their_devices(
+    visible: str | None, n_gpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pins containers that show the devices and not /proc/driver."""
+    """Pins names of GPUs and of MIG's instances, and CDI, which makes the other variable `void`."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(machine, "_DRIVER", tmp_path / "gpus")
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "void")
+    monkeypatch.setattr(machine, "_DEVICES", tmp_path)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert machine.available_gpus() == 0
+    for name in ("nvidia1", "nvidia6", "nvidiactl", "nvidia-uvm", "nvidia-caps", "null"):
+        (tmp_path / name).touch()
+    # Listed in the folder, and refused by the rules of the container.
+    (tmp_path / "nvidia7").symlink_to("missing")
+    assert machine.available_gpus() == n_gpus
+
+
+def test_the_drivers_list_of_another_containers_gpus_counts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins a container without a GPU on a machine that has some: /proc shows them to all."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    (tmp_path / "gpus" / "0000:01:00.0").mkdir(parents=True)
+    monkeypatch.setattr(machine, "_DRIVER", tmp_path / "gpus", raising=False)
     monkeypatch.setattr(machine, "_DEVICES", tmp_path / "dev")
-    (tmp_path / "dev").mkdir()
     assert machine.available_gpus() == 0
-    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-caps", "null"):
-        (tmp_path / "dev" / name).touch()
-    if has_proc:
-        (tmp_path / "gpus" / "0000:01:00.0").mkdir(parents=True)
-    assert machine.available_gpus() == (1 if has_proc else 2)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert machine.available_gpus() == 0
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert machine.available_gpus() == 1
 
 
 def test_ray_is_told_how_many_gpus_there_are(
