@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from curator.buckets import BucketClasses
 from curator.cut_requests import least_frames
-from curator.errors import ErrorCode
+from curator.errors import ErrorCode, UsageError
 from curator.executor.engine import Engine
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
@@ -271,6 +271,11 @@ class Cutting:
         small = engine.is_small(len(clips), 3.0 * float(pixels) / FULL_HD)
         n_workers = 1 if small else engine.n_workers(len(units))
         step = self.step(n_workers, order, before=before)
+        if step.resources.gpus and not engine.may_have_gpus():
+            raise UsageError(
+                "cut.encoder is nvenc, and neither driver nor Ray shows a GPU here; `curate "
+                "doctor` says why, --set cut.encoder=x264 does without"
+            )
         return engine.run([step], units, small=small)
 
     def units(

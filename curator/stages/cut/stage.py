@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import av
 
 from curator.cut_requests import cut_request
+from curator.errors import DeviceLostError
+from curator.media.encode import nvenc_problem, refuse_without
 from curator.media.frame_tap import FrameTaker, FrameWish, MakeTap, StoredFrames, TakenFrames
 from curator.records.clips import Span, Written
 from curator.records.cuts import (
@@ -23,7 +25,7 @@ from curator.records.cuts import (
 )
 from curator.records.sources import Failure, SourceRef, decode_limit_s
 from curator.records.tracks import SourceFrames
-from curator.stage import PixelStage, Scope, Stage, StageConfig
+from curator.stage import PixelStage, Resources, Scope, Stage, StageConfig
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.output_form import formed
@@ -88,6 +90,9 @@ class CutOutcome:
 ResultT = TypeVar("ResultT")
 MAX_CUT_BYTES = 6 << 30
 """Memory for a clip, which is held as an MP4: 8K takes 1.5 GB, more with each decoder thread."""
+NVENC_GPUS = 1 / 8
+"""Share of a GPU for one encoder. A GeForce opens eight sessions at a time (since driver 551; other
+GPUs more), and each worker decodes on a core: eight cores keep no NVENC engine waiting for long."""
 PIXELS_PER_CUT_S = 1e6
 """A twentieth of what x264 encodes on one core at its slowest preset in use."""
 
@@ -103,7 +108,6 @@ class SourceStage(Stage[CutStageConfig, CutItem, ResultT]):
 
     version = 4
     boxed = True
-    limit_bytes = MAX_CUT_BYTES
     scope = Scope.CLIP
     reads = ("clips", "tracks")
     by_content = frozenset({"clips", "tracks"})
@@ -122,6 +126,11 @@ class SourceStage(Stage[CutStageConfig, CutItem, ResultT]):
         self._threads = threads
         self._taker = taker
         self._opened: tuple[str, ExitStack, ClipCutter] | None = None
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """Memory for a clip."""
+        return MAX_CUT_BYTES
 
     def models(self) -> tuple[object, ...]:
         """The encoder's version, and the stages that change pixels."""
@@ -209,8 +218,39 @@ class CutStage(SourceStage[CutOutcome]):
     writes = ("cuts", "clips")
     answers = (CutOutcome, Written, NotCopied, CutClip, Looked)
 
+    @property
+    def resources(self) -> Resources:
+        """A core, and a share of a GPU where that encodes."""
+        return Resources(gpus=NVENC_GPUS if self._is_on_gpu else 0.0)
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """Memory for a clip; none on a GPU, whose driver maps more than it uses."""
+        return None if self._is_on_gpu else super().limit_bytes
+
+    @property
+    def _is_on_gpu(self) -> bool:
+        return self.config.cut.encoder == "nvenc"
+
+    def setup(self) -> None:
+        """Opens NVENC once, so that a run ends where it does not open, and loses no clip."""
+        super().setup()
+        if self._is_on_gpu:
+            refuse_without("nvenc")
+
     def process(self, unit: CutItem) -> CutOutcome:
         """Writes a clip."""
+        try:
+            return self._written(unit)
+        except Exception as error:
+            # It opened when this worker began, and FFmpeg's errors do not say what failed.
+            if self._is_on_gpu and (problem := nvenc_problem()) is not None:
+                raise DeviceLostError(
+                    f"NVENC does not open any more ({problem}): {error}"
+                ) from error
+            raise
+
+    def _written(self, unit: CutItem) -> CutOutcome:
         begun = time.monotonic()
         request = self._request(unit)
         with self._cutter(unit) as cutter:

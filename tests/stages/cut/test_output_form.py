@@ -17,7 +17,9 @@ from samples import analyzed
 
 from curator.buckets import Bucket, bucket_of, bucket_size
 from curator.cut_requests import crop_within, cut_request, frame_plan
-from curator.errors import CutError, RecipeError
+from curator.errors import CutError, DeviceLostError, RecipeError, UsageError
+from curator.executor.engine import Engine
+from curator.executor.progress import Progress
 from curator.media.encode import _NVENC_OPTIONS, nvenc_problem
 from curator.media.tone_mapping import to_bt709
 from curator.recipe import load_recipe
@@ -26,10 +28,12 @@ from curator.records.cuts import ClipForm, CutClip, CutRequest, NotCopied
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.copy_check import check_encoded
+from curator.stages.cut.cut_driver import Cutting
 from curator.stages.cut.output_form import as_written, formed
-from curator.stages.cut.stage import CutStage, CutStageConfig
+from curator.stages.cut.stage import MAX_CUT_BYTES, CutStage, CutStageConfig, LookStage
 from curator.stages.propose.candidate_row import candidate_of
 from curator.stages.shard.config import ShardConfig
+from curator.storage import open_store
 from curator.tables.clip_rows import candidates_table
 
 Film = NDArray[np.uint8]
@@ -246,6 +250,61 @@ def test_without_nvenc_the_recipe_is_told(film: Path) -> None:
         pytest.skip("NVENC opens here")
     with pytest.raises(CutError, match=r"set cut\.encoder to x264"):
         cut(film, request_of(film), encoder="nvenc")
+
+
+def nvenc_stage() -> CutStage:
+    return CutStage(CutStageConfig(cut=CutConfig(encoder="nvenc"), max_pixels=1))
+
+
+def test_nvenc_is_given_a_share_of_a_gpu() -> None:
+    """Pins that its workers see a GPU, in a locked box, and that others hold none."""
+    stage = nvenc_stage()
+    assert stage.resources.gpus == 1 / 8
+    assert stage.limit_bytes is None
+    assert stage.locks
+    for other in (LookStage(stage.config), CutStage(CutStageConfig(cut=CutConfig(), max_pixels=1))):
+        assert other.resources.gpus == 0
+        assert other.limit_bytes == MAX_CUT_BYTES
+
+
+def test_a_run_without_nvenc_ends_before_its_first_clip() -> None:
+    """Pins one error of the stage, where each clip was rejected before."""
+    if nvenc_problem() is None:
+        pytest.skip("NVENC opens here")
+    with pytest.raises(CutError, match=r"set cut\.encoder to x264"):
+        nvenc_stage().setup()
+
+
+@pytest.mark.parametrize("problem", ["Generic error in an external library", None])
+def test_nvenc_that_opens_no_more_is_a_gpu_that_failed(
+    problem: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins whose fault an error of FFmpeg is: the clip's, as long as the encoder opens."""
+    stage = nvenc_stage()
+    error = CutError("it cannot be encoded")
+
+    def fails(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(stage, "_written", fails)
+    monkeypatch.setattr("curator.stages.cut.stage.nvenc_problem", lambda: problem)
+    with pytest.raises(CutError if problem is None else DeviceLostError, match="cannot be encoded"):
+        stage.process(None)  # type: ignore[arg-type]
+
+
+def test_a_run_on_a_machine_without_a_gpu_does_not_wait_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins the error in place of workers for which Ray has no room."""
+    monkeypatch.setattr("curator.executor.engine.available_gpus", lambda: 0)
+    with Engine(address=None, workers=1) as engine:
+        cutting = Cutting(
+            nvenc_stage().config, (), open_store(str(tmp_path)), engine, Progress(live=False),
+            min_s=2.0, buckets=None, previous={}, standing=dict,  # type: ignore[arg-type]
+        )  # fmt: skip
+        monkeypatch.setattr(cutting, "units", lambda *_: [])
+        with pytest.raises(UsageError, match=r"cut\.encoder is nvenc"):
+            cutting._run([], {}, {}, None)
 
 
 def test_nvencs_options_are_known_to_ffmpeg() -> None:
