@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from curator.errors import CuratorError, ErrorCode
 from curator.fingerprints import fingerprint
-from curator.records.sources import Failure
+from curator.records.sources import Failure, Note
 
 if TYPE_CHECKING:
     import pyarrow as pa  # noqa: F401 - named in a string: decoder boxes need no Arrow
@@ -115,7 +115,7 @@ class Stage(ABC, Generic[ConfigT, UnitT, ResultT]):
 
     @property
     def locks(self) -> bool:
-        """Whether its box gives up files and network."""
+        """Whether its box gives up files and network; one that holds a GPU keeps its devices."""
         return True
 
     @property
@@ -145,6 +145,13 @@ class Stage(ABC, Generic[ConfigT, UnitT, ResultT]):
             CuratorError: The stage has no such result, and the run ends.
         """
         raise CuratorError(f"{self.name}: {failure.message}")
+
+    def on_cpu(self, note: Note, /) -> Self | None:
+        """The same stage for units under which a GPU failed, or None where it needs a GPU.
+
+        It shares `cpu_s` and `counts` with this one, and writes `note` into its results.
+        """
+        return None
 
     def video_s(self, result: ResultT, /) -> float:
         """Seconds of video that a result stands for."""

@@ -7,6 +7,7 @@ It has no credentials, opens no file of users and no connection: its parent read
 import importlib
 import io
 import logging
+import os
 import pickle
 import resource
 import sys
@@ -16,13 +17,23 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
-from curator.errors import CuratorError, ErrorCode, FullDiskError, SourceError
+from curator.errors import (
+    CuratorError,
+    DeviceError,
+    DeviceLostError,
+    DeviceMemoryError,
+    ErrorCode,
+    FullDiskError,
+    ModelError,
+    SourceError,
+    one_line,
+)
 from curator.executor.attempts import internal_failure
 from curator.executor.garbage import no_collection
 from curator.executor.plain_values import to_bytes
-from curator.executor.sandbox import end_with_parent, lock
+from curator.executor.sandbox import GpuAccess, end_with_parent, lock
 from curator.records.sources import Failure
 from curator.stage import Stage
 from curator.storage.range_reader import BUFFER_BYTES, SeekableReader
@@ -93,6 +104,7 @@ class BoxProcess:
         self._folder = folder
         self._stage: Stage[Any, Any, Any] | None = None
         self._is_locked = False
+        self._gpu: GpuAccess | None = None
         # A decoder's thread may read while another one does.
         self._turn = threading.Lock()
 
@@ -137,26 +149,52 @@ class BoxProcess:
         return io.BufferedReader(ParentReader(self, uri, expected_version, checks), BUFFER_BYTES)
 
     def _set_up(
-        self, stage: bytes, imports: tuple[str, ...], readable: tuple[str, ...], locks: bool
+        self,
+        stage: bytes,
+        imports: tuple[str, ...],
+        readable: tuple[str, ...],
+        locks: bool,
+        gpu: GpuAccess | None,
     ) -> None:
         """Loads a stage; before the first one sees a source, this process is locked."""
+        self._gpu = gpu
         try:
             if locks and not self._is_locked:
                 # What is missing is named by the stage.
                 with suppress(ImportError):
                     _load(imports)
-                lock(readable, self._folder)
+                lock(readable, self._folder, gpu=gpu)
                 self._is_locked = True
             with no_collection():
                 self._stage = pickle.loads(stage)
                 self._stage.setup()
-        except CuratorError as error:
-            self.tell("refused", type(error).__name__, str(error))
         except Exception as error:
-            logging.getLogger(__name__).exception("a stage cannot be set up")
-            self.tell("refused", "CuratorError", f"{type(error).__name__}: {error}")
+            if not isinstance(error, CuratorError):
+                logging.getLogger(__name__).exception("a stage cannot be set up")
+            more = "" if isinstance(error, ModelError) else self._locked_words()
+            if (lost := device_error(error, has_gpu=gpu is not None)) is not None:
+                self._end(lost, more)
+            if isinstance(error, CuratorError):
+                self.tell("refused", type(error).__name__, f"{error}{more}")
+            else:
+                self.tell("refused", "CuratorError", f"{type(error).__name__}: {error}{more}")
         else:
             self.tell("set_up")
+
+    def _locked_words(self) -> str:
+        """Returns what a user may try where a locked process cannot use its GPU."""
+        if self._gpu is None or not self._is_locked:
+            return ""
+        found = "; ".join(self._gpu.problems()) or "its device files open"
+        return (
+            f"; this process is locked ({found}): CURATE_UNLOCKED_GPU=1 in the environment leaves "
+            "processes with a GPU unlocked; please report it where that helps"
+        )
+
+    def _end(self, error: DeviceError, more: str = "") -> NoReturn:
+        """Says that the GPU failed, and ends: what it still holds there may be unusable."""
+        self.tell("lost", type(error).__name__, one_line(error) + more)
+        os._exit(1)
 
     def _run(self, item: Any, cpu_s: float | None, n_bytes: int | None) -> None:  # noqa: ANN401
         stage = self._stage
@@ -174,10 +212,14 @@ class BoxProcess:
         except FullDiskError:
             self.tell("full")
             return
+        except DeviceError as error:
+            self._end(error)
         except CuratorError as error:
             code = error.code if isinstance(error, SourceError) else ErrorCode.INTERNAL
             failure = _failure(item, stage, code, str(error))
         except Exception as error:  # noqa: BLE001 - becomes the item's failed outcome
+            if (lost := device_error(error, has_gpu=self._gpu is not None)) is not None:
+                self._end(lost)
             failure = internal_failure(item.uri, stage.name, error)
         _limit(resource.RLIMIT_CPU, None)
         if IS_LINUX:
@@ -186,6 +228,31 @@ class BoxProcess:
         stage.cpu_s.clear()
         stage.counts.clear()
         self.tell("done", result if failure is None else to_bytes(failure), *spent)
+
+
+_NO_MEMORY = 2
+"""CUDA's number of the error, which `torch.AcceleratorError` has."""
+
+
+def device_error(error: Exception, *, has_gpu: bool) -> DeviceError | None:
+    """Returns what an error says of the GPU, or None where the GPU still answers after it.
+
+    Whatever its kind: the call that meets a context that is lost need not be the one that lost it.
+    """
+    if isinstance(error, DeviceError):
+        return error
+    torch: Any = sys.modules.get("torch")
+    if not has_gpu or torch is None or isinstance(error, CuratorError):
+        return None
+    number = getattr(error, "error_code", 0) if isinstance(error, RuntimeError) else 0
+    if isinstance(error, torch.OutOfMemoryError) or number == _NO_MEMORY:
+        return DeviceMemoryError(one_line(error))
+    if torch.cuda.is_initialized():
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            return DeviceLostError(one_line(error))
+    return None
 
 
 def _load(modules: Sequence[str]) -> None:

@@ -6,15 +6,17 @@ Messages to the box are pickled, because it trusts its parent; messages from it 
     to the box                             from the box
     load     modules                       ready
     stage    stage, imports, readable,     set_up, or refused class, message
-                 locks
+                 locks, GPU
     item     item, cpu_s, n_bytes          open uri, version, checks -> handle, size, MD5
     release                                read handle, at, n      -> bytes
                                            end handle, at; close handle
                                            done result or failure, CPU-seconds, counts
                                            full (no space for temporary files)
+                                           lost class, message (of a GPU; the box ends)
 """
 
 import contextlib
+import logging
 import os
 import pickle
 import signal
@@ -24,19 +26,29 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from curator import errors
-from curator.errors import CuratorError, ErrorCode, FullDiskError
+from curator.errors import (
+    CuratorError,
+    DeviceError,
+    DeviceLostError,
+    ErrorCode,
+    FullDiskError,
+)
 from curator.executor.plain_values import from_bytes
+from curator.executor.sandbox import gpu_access
 from curator.records.sources import Failure
 from curator.stage import Stage
 from curator.storage import expect_end, open_source
 from curator.storage.scratch import ScratchFolder
 from curator.storage.source_reader import local_failure, stored_md5
+
+logger = logging.getLogger(__name__)
 
 KEPT_VARIABLES = frozenset(
     {
@@ -48,9 +60,12 @@ KEPT_VARIABLES = frozenset(
 """Environment variables that a box gets: none holds a credential."""
 KEPT_FAMILIES = (
     "LC_", "OMP_", "OPENBLAS_", "MKL_", "ATEN_", "KMP_", "MALLOC_", "CUDA_", "DNNL_", "TORCH_",
-    "ORT_", "COVERAGE_",
+    "PYTORCH_", "CUBLAS_", "CUDNN_", "ORT_", "COVERAGE_",
 )  # fmt: skip
-"""Beginnings of names of further ones. `NVIDIA_` and `LANG` would let API keys of services pass."""
+"""Beginnings of names of further ones, such as those of MPS and of the visible GPUs in `CUDA_`.
+`NVIDIA_`, `LANG` and `TORCHINDUCTOR_` would let keys and passwords of services pass."""
+UNLOCKED = "CURATE_UNLOCKED_GPU"
+"""Environment variable that leaves boxes with a GPU unlocked if it is 1."""
 WALL_PER_CPU = 6.0
 """Seconds that a box may take for each CPU-second that it is given: machines are shared.
 
@@ -58,7 +73,14 @@ Where the machine is so busy that it gets less, it has as long again while it wo
 """
 LEAST_SHARE = 0.01
 """Share of a core below which a box does not work, but waits."""
+HUNG_S = 60.0
+"""Seconds without a message, and without work, after which an item's box does not answer any more.
+
+They are counted in `LOOKS` looks, so that a machine that was paused counts as one.
+"""
+LOOKS = 6
 _SLOW = "it took longer than its size allows"
+_HUNG = "it stopped answering"
 _NONSENSE = (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError, OSError)
 """Errors that an answer raises which no honest box gives; `OSError` for one that is too long."""
 MAX_READ_BYTES = 16 << 20
@@ -68,10 +90,16 @@ MAX_OPEN = 16
 PIPE_WAIT_S = 600
 """Seconds for which a box may neither take nor send on in the middle of a message."""
 MESSAGE_S = 1e-5
+KILL_WAIT_S = 10.0
+"""Seconds for a killed process to end: one that waits in a driver may never do so."""
 END_WAIT_S = 10.0
 """Seconds for a process that has closed its pipe to end: a core dump is not written."""
 MAX_SET_UP_S = 900.0
 """Seconds for loading models."""
+
+
+BOX_COUNTS = ("lost_gpu", "left_behind")
+"""What a box counts: times that its GPU failed, and processes that did not end when killed."""
 
 
 class BoxDiedError(Exception):
@@ -79,12 +107,20 @@ class BoxDiedError(Exception):
 
     Args:
         why: For messages.
-        is_slow: It took more time than it may.
+        code: The outcome of an item that is not tried again: WORKER_DIED or TOO_SLOW.
+        lost: What the process said of its GPU, whose code it is then; None if that is not to blame.
     """
 
-    def __init__(self, why: str, *, is_slow: bool = False) -> None:
+    def __init__(
+        self,
+        why: str,
+        *,
+        code: ErrorCode = ErrorCode.WORKER_DIED,
+        lost: DeviceError | None = None,
+    ) -> None:
         super().__init__(why)
-        self.is_slow = is_slow
+        self.lost = lost
+        self.code = code if lost is None else lost.code
 
 
 class SetUpError(Exception):
@@ -109,6 +145,10 @@ class Box:
         self._stage: Stage[Any, Any, Any] | None = None
         self._readable: tuple[str, ...] | None = None
         """What the process can read since it was locked; None before."""
+        self._has_gpu: bool | None = None
+        """Whether the process may open a GPU; None before its first stage."""
+        self.counts: Counter[str] = Counter()
+        """Those of `BOX_COUNTS`; the worker takes them."""
         self._readers: dict[int, BinaryIO] = {}
         self._cpu_s = 0.0
         self._start_up_s, self._work_s = 0.0, 0.0
@@ -142,7 +182,7 @@ class Box:
         except (BrokenPipeError, EOFError, ConnectionResetError) as error:
             raise self._died() from error
         except BlockingIOError as error:
-            raise self._died(_SLOW) from error
+            raise self._died(_SLOW, code=ErrorCode.TOO_SLOW) from error
         except _NONSENSE as error:
             raise self._died(f"it answered nonsense ({error!r:.80})") from error
         except BaseException:
@@ -165,8 +205,7 @@ class Box:
     def stop(self) -> None:
         """Ends the process at once."""
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            self._reap(0)
         if self._pipe is not None:
             self._pipe.close()
         for reader in self._readers.values():
@@ -175,6 +214,7 @@ class Box:
         if self._folder is not None:
             self._folder.close()
         self._process = self._pipe = self._folder = self._stage = self._readable = None
+        self._has_gpu = None
         self._cpu_s = 0.0
 
     def _start(self, modules: Sequence[str] = ()) -> None:
@@ -205,6 +245,8 @@ class Box:
         folder = str(self._folder.path)
         # OpenBLAS starts its threads when it is imported, and they would not be locked.
         environment |= {"TMPDIR": folder, "HOME": folder, "OPENBLAS_NUM_THREADS": "1"}
+        # Another box could have written to a cache that they share.
+        environment["CUDA_CACHE_PATH"] = folder
         environment.setdefault("OMP_NUM_THREADS", "1")
         environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
         self._process = subprocess.Popen(
@@ -232,12 +274,16 @@ class Box:
             return
         readable, packed = _sendable(stage)
         is_locked_out = self._readable is not None and not set(readable) <= set(self._readable)
-        if self._process is None or is_locked_out:
+        gpu = gpu_access(os.environ) if stage.resources.gpus else None
+        # A process with a GPU does nothing else: it has more rights, and holds memory there.
+        is_other = self._has_gpu is not None and self._has_gpu != (gpu is not None)
+        if self._process is None or is_locked_out or is_other:
             self._start()
         is_new = self._stage is None
-        self._stage = None
-        self._send("stage", packed, stage.imports, readable, stage.locks)
-        answer = self._answer("", MAX_SET_UP_S)
+        self._stage, self._has_gpu = None, gpu is not None
+        locks = stage.locks and not (gpu is not None and os.environ.get(UNLOCKED) == "1")
+        self._send("stage", packed, stage.imports, readable, locks, gpu)
+        answer = self._set_up_answer()
         if isinstance(answer, CuratorError):
             self.stop()
             if is_new:
@@ -245,7 +291,17 @@ class Box:
             # This one has worked on items, and is not believed.
             self._use(stage)
             return
-        self._stage, self._readable = stage, readable if stage.locks else None
+        self._stage, self._readable = stage, readable if locks else None
+
+    def _set_up_answer(self) -> CuratorError | None:
+        """Waits until a stage is set up; returns why it is not."""
+        try:
+            answer: CuratorError | None = self._answer("", MAX_SET_UP_S)
+        except BoxDiedError as died:
+            if died.lost is None:
+                raise
+            return died.lost
+        return answer
 
     def _used_s(self) -> float:
         """CPU-seconds of the process so far, as the system counts them; 0 where it does not say."""
@@ -257,6 +313,15 @@ class Box:
         user, system = stat.rpartition(")")[2].split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
+    def _wants_core(self) -> bool:
+        """Whether a thread of the process could work, and waits for a core or has one."""
+        assert self._process is not None
+        for stat in Path(f"/proc/{self._process.pid}/task").glob("*/stat"):
+            with contextlib.suppress(OSError, IndexError):
+                if stat.read_text("ascii", "replace").rpartition(")")[2].split()[0] == "R":
+                    return True
+        return False
+
     def _send(self, *message: object) -> None:
         assert self._pipe is not None
         self._pipe.send_bytes(pickle.dumps(message))
@@ -264,21 +329,11 @@ class Box:
     def _answer(self, uri: str, wall_s: float | None) -> Any:  # noqa: ANN401
         """Serves the box until it is done; time in which it waits for bytes does not count."""
         assert self._pipe is not None
-        stage, given_s, used_s = self._stage, wall_s or 0.0, self._used_s()
-        most_s = used_s + given_s / WALL_PER_CPU
+        stage, patience = self._stage, _Patience(wall_s, self._used_s())
         records = (*stage.answers, Failure, ErrorCode) if stage is not None else ()
         most_bytes = (stage.limit_bytes if stage is not None else None) or MAX_ANSWER_BYTES
         while True:
-            asked_s = time.monotonic()
-            while wall_s == 0 or not self._pipe.poll(wall_s):
-                before_s, used_s = used_s, self._used_s()
-                if used_s - before_s < LEAST_SHARE * given_s or used_s >= most_s:
-                    raise self._died(_SLOW)
-                wall_s = given_s
-                asked_s = time.monotonic()
-            if wall_s is not None:
-                # Something for each message, so that no number of them holds its parent for ever.
-                wall_s = max(0.0, wall_s - max(MESSAGE_S, time.monotonic() - asked_s))
+            self._wait(patience)
             kind, *parts = from_bytes(self._pipe.recv_bytes(min(most_bytes, MAX_ANSWER_BYTES)))
             match kind:
                 case "set_up":
@@ -291,12 +346,42 @@ class Box:
                     return from_bytes(result, records)
                 case "full":
                     raise FullDiskError(tempfile.gettempdir())
+                case "lost":
+                    error = _error(*parts)
+                    lost = error if isinstance(error, DeviceError) else DeviceLostError(str(error))
+                    raise self._died(str(lost), lost=lost)
                 case "open" | "read":
                     self._pipe.send_bytes(self._served(kind, parts, uri))
                 case "end":
                     expect_end(self._readers[parts[0]], parts[1])
                 case "close":
                     self._readers.pop(parts[0]).close()
+
+    def _wait(self, patience: "_Patience") -> None:
+        """Waits for a message; ends a process that takes too long for one, or does not answer."""
+        assert self._pipe is not None
+        n_idle, used_s = 0, None
+        look_s = HUNG_S / LOOKS
+        while True:
+            asked_s, wait_s = time.monotonic(), patience.left_s
+            is_look = self._stage is not None and (wait_s is None or wait_s > look_s)
+            if wait_s != 0 and self._pipe.poll(look_s if is_look else wait_s):
+                patience.spend(max(MESSAGE_S, time.monotonic() - asked_s))
+                return
+            before_s, used_s = used_s, self._used_s()
+            if not is_look:
+                if not patience.renew(used_s):
+                    raise self._gave_up(_SLOW, ErrorCode.TOO_SLOW)
+                continue
+            patience.spend(look_s)
+            is_idle = before_s is not None and 0 < used_s < before_s + LEAST_SHARE * look_s
+            n_idle = n_idle + 1 if is_idle and not self._wants_core() else 0
+            if n_idle == LOOKS:
+                raise self._gave_up(_HUNG, ErrorCode.WORKER_DIED)
+
+    def _gave_up(self, why: str, code: ErrorCode) -> BoxDiedError:
+        """Ends a process that waits; where it holds a GPU, for that, or nobody would know."""
+        return self._died(why, code=code, lost=DeviceLostError(why) if self._has_gpu else None)
 
     def _served(self, kind: str, parts: Sequence[Any], uri: str) -> bytes:
         """Returns the answer to a message: 0 and bytes, or 1 and a pickled error."""
@@ -338,18 +423,70 @@ class Box:
             stage.cpu_s[name] += seconds
         stage.counts.update(counts)
 
-    def _died(self, why: str | None = None) -> BoxDiedError:
+    def _died(
+        self,
+        why: str | None = None,
+        *,
+        code: ErrorCode = ErrorCode.WORKER_DIED,
+        lost: DeviceError | None = None,
+    ) -> BoxDiedError:
         """Ends what is left of the process; `why` it has to end, or None where it ended itself."""
-        assert self._process is not None
-        try:
-            code = self._process.wait(0 if why is not None else END_WAIT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            code = self._process.wait()
+        status = self._reap(0 if why is not None else END_WAIT_S)
         self.stop()
-        if code == -signal.SIGXCPU:
-            why = _SLOW
-        return BoxDiedError(why or f"its decoder ended with {_words(code)}", is_slow=why == _SLOW)
+        if status == -signal.SIGXCPU:
+            why, code = _SLOW, ErrorCode.TOO_SLOW
+        if lost is not None:
+            self.counts["lost_gpu"] += 1
+        return BoxDiedError(why or f"its decoder ended with {_words(status)}", code=code, lost=lost)
+
+    def _reap(self, wait_s: float) -> int | None:
+        """Waits for the process, and ends it then; returns its status, None if it is left behind.
+
+        A process that waits in a driver without being interruptible does not end when it is killed.
+        """
+        process, self._process = self._process, None
+        assert process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(wait_s)
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(KILL_WAIT_S)
+        logger.error(
+            "process %d does not end %.0f s after it was killed, and is left behind: its driver "
+            "may hold it, with memory of the GPU",
+            process.pid,
+            KILL_WAIT_S,
+        )
+        self.counts["left_behind"] += 1
+        return None
+
+
+class _Patience:
+    """How long an answer may still take.
+
+    Args:
+        given_s: Wall time; None for no limit.
+        used_s: CPU-seconds of the process so far.
+    """
+
+    def __init__(self, given_s: float | None, used_s: float) -> None:
+        self.left_s = self._given_s = given_s
+        self._used_s = used_s
+        self._most_s = used_s + (given_s or 0.0) / WALL_PER_CPU
+
+    def spend(self, wall_s: float) -> None:
+        """Takes time away: something for each message, whose number then ends too."""
+        if self.left_s is not None:
+            self.left_s = max(0.0, self.left_s - wall_s)
+
+    def renew(self, used_s: float) -> bool:
+        """Gives the time once more; returns False where the process did not work meanwhile."""
+        before_s, self._used_s = self._used_s, used_s
+        given_s = self._given_s or 0.0
+        if used_s - before_s < LEAST_SHARE * given_s or used_s >= self._most_s:
+            return False
+        self.left_s = self._given_s
+        return True
 
 
 def _sendable(stage: Stage[Any, Any, Any]) -> tuple[tuple[str, ...], bytes]:
@@ -367,7 +504,9 @@ def _sendable(stage: Stage[Any, Any, Any]) -> tuple[tuple[str, ...], bytes]:
         ) from error
 
 
-def _words(code: int) -> str:
+def _words(code: int | None) -> str:
+    if code is None:
+        return "no end"
     with contextlib.suppress(ValueError):
         return signal.Signals(-code).name
     return f"exit status {code}"

@@ -14,7 +14,7 @@ from typing import Any
 
 from curator.errors import CuratorError
 from curator.executor.child_process import Child
-from curator.executor.decoder_box import process_box
+from curator.executor.decoder_box import BOX_COUNTS, process_box
 from curator.executor.fleet import Fleet, FleetCounts, Lane
 from curator.executor.host_resources import available_cpus, available_gpus, memory_bytes
 from curator.executor.ray_cluster import RayCluster
@@ -39,7 +39,7 @@ AHEAD = 2
 """Units that a worker of light or waiting work has: it begins the next before the driver takes the
 result of the last."""
 
-FACTS = ("timeline", "cluster", "cpu_instead_of_gpu")
+FACTS = ("timeline", "cluster", "cpu_instead_of_gpu", "boxes")
 """Keys of a summary that say how a run was executed, not what came of it."""
 
 Check = Callable[[], str | None]
@@ -177,6 +177,8 @@ class Engine:
         if is_shown:
             self._done = (0, 0.0)
         for result in results:
+            if isinstance(result, UnitResult):
+                self.counts.boxes.update({name: result.counts[name] for name in BOX_COUNTS})
             if is_shown and isinstance(result, UnitResult):
                 n_items, video_s = self._done
                 self._done = n_items + result.n_items, video_s + result.video_s
@@ -215,6 +217,8 @@ class Engine:
         counts = self.counts
         if counts.cpu_instead:
             facts["cpu_instead_of_gpu"] = dict(sorted(counts.cpu_instead.items()))
+        if boxes := {name: n for name, n in counts.boxes.items() if n}:
+            facts["boxes"] = boxes
         if timeline := self.timeline.as_dict():
             facts["timeline"] = timeline
         if counts.workers:

@@ -187,6 +187,8 @@ class FleetCounts:
     """Why nodes could not do the work of a lane, by name."""
     cpu_instead: Counter[str] = field(default_factory=Counter)
     """Items of work that CPUs did although GPUs should, by work and reason."""
+    boxes: Counter[str] = field(default_factory=Counter)
+    """What happened to processes with a GPU: see `decoder_box.BOX_COUNTS`."""
     lanes: dict[str, dict[str, float]] = field(default_factory=dict)
     """What a worker of each lane takes."""
 

@@ -12,12 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
-from curator.errors import CuratorError, DamagedError, ErrorCode, FullDiskError, SourceError
+from curator.errors import (
+    CuratorError,
+    DamagedError,
+    DeviceError,
+    DeviceMemoryError,
+    ErrorCode,
+    FullDiskError,
+    SourceError,
+)
 from curator.executor.attempts import CpuClock, internal_failure
 from curator.executor.decoder_box import BoxDiedError, SetUpError, process_box
 from curator.executor.work import MAX_ATTEMPTS, Divisible
 from curator.executor.worker import Step
-from curator.records.sources import Failure
+from curator.records.sources import Failure, Note
 from curator.stage import Resources, Stage
 
 logger = logging.getLogger(__name__)
@@ -85,6 +93,8 @@ class UnitWorker:
         self._rest = rest
         self._clock = CpuClock()
         self._is_ready = False
+        self._has_worked = False
+        """Whether the stage was set up once in a box: where it cannot be later, its GPU failed."""
         self._box = process_box() if stage.boxed else None
 
     def __call__(self, unit: Any) -> UnitResult[Any]:  # noqa: ANN401
@@ -124,6 +134,9 @@ class UnitWorker:
             spent["store"] = spent.get("store", 0.0) + time.thread_time() - begun_s
         counts = Counter(before.counts)
         counts.update(self._stage.counts)
+        if self._box is not None:
+            counts.update(self._box.counts)
+            self._box.counts.clear()
         self._stage.cpu_s.clear()
         self._stage.counts.clear()
         cpu_s = Counter(before.cpu_s)
@@ -139,23 +152,37 @@ class UnitWorker:
 
     def _result(self, item: _Item, n_deaths: int) -> Any:  # noqa: ANN401
         stage = self._stage
+        if n_deaths >= MAX_ATTEMPTS:
+            return stage.failed(item, _death(item, stage, BoxDiedError(_DIED)))
+        n_tries = 0
         while True:
-            if n_deaths >= MAX_ATTEMPTS:
-                failure = _failure(item, stage, ErrorCode.WORKER_DIED, f"{item.uri}: {_DIED}")
-                return stage.failed(item, failure)
             try:
-                result = self._processed(item)
+                result = self._processed(stage, item)
+                self._has_worked = True
                 self._video_s += stage.video_s(result)
             except BoxDiedError as died:
                 logger.warning("%s: %s", item.uri, died)
-                if not died.is_slow:
-                    n_deaths += 1
+                self._has_worked |= died.lost is not None
+                n_tries += 1
+                # The source is not to blame for a GPU.
+                n_deaths += died.code == ErrorCode.WORKER_DIED
+                is_tried = died.code == ErrorCode.TOO_SLOW or n_tries >= MAX_ATTEMPTS
+                if not is_tried and n_deaths < MAX_ATTEMPTS:
                     continue
-                result = stage.failed(item, _failure(item, stage, ErrorCode.TOO_SLOW, _slow(item)))
+                if (on_cpu := stage.on_cpu(_note(died.lost))) is not None:
+                    stage, n_tries = on_cpu, 0
+                    continue
+                result = stage.failed(item, _death(item, stage, died))
             except SetUpError as error:
-                raise error.cause from error
-            except (DamagedError, FullDiskError):
-                # No fault of the item: the run makes the object again, or ends.
+                on_cpu = stage.on_cpu(_note(error.cause)) if self._has_worked else None
+                if on_cpu is None:
+                    raise error.cause from error
+                logger.warning("%s: %s", item.uri, error)
+                stage, n_tries = on_cpu, 0
+                continue
+            except (DamagedError, FullDiskError, DeviceError):
+                # No fault of the item: the run makes the object again, or ends. A GPU that fails in
+                # this process, and not in a box, fails all that comes after.
                 raise
             except CuratorError as error:
                 code = error.code if isinstance(error, SourceError) else ErrorCode.INTERNAL
@@ -164,29 +191,41 @@ class UnitWorker:
                 result = stage.failed(item, internal_failure(item.uri, stage.name, error))
             return result
 
-    def _processed(self, item: _Item) -> Any:  # noqa: ANN401
+    def _processed(self, stage: Stage[Any, Any, Any], item: _Item) -> Any:  # noqa: ANN401
         if self._box is None:
-            return self._stage.process(item)
-        result = self._box.process(self._stage, item)
+            return stage.process(item)
+        result = self._box.process(stage, item)
         if not isinstance(result, Failure):
             return result
         # What names the item comes from here.
-        named = replace(result, uri=item.uri, stage=self._stage.name)
-        return self._stage.failed(item, named)
+        named = replace(result, uri=item.uri, stage=stage.name)
+        return stage.failed(item, named)
 
 
 _DIED = f"the worker died {MAX_ATTEMPTS} times while working on it"
+_SLOW = (
+    "reading or decoding it took longer than its bytes, frames and pixels allow; it may be damaged "
+    "or made to be slow: remux it with ffmpeg, or leave it out"
+)
 
 
 def _failure(item: _Item, stage: Stage[Any, Any, Any], code: ErrorCode, message: str) -> Failure:
     return Failure(uri=item.uri, stage=stage.name, code=code, message=message)
 
 
-def _slow(item: _Item) -> str:
-    return (
-        f"{item.uri}: reading or decoding it took longer than its bytes, frames and pixels allow; "
-        "it may be damaged or made to be slow: remux it with ffmpeg, or leave it out"
-    )
+def _death(item: _Item, stage: Stage[Any, Any, Any], died: BoxDiedError) -> Failure:
+    """The failure of an item over which boxes died."""
+    if died.lost is not None:
+        why = f"the GPU failed under it {MAX_ATTEMPTS} times: {died.lost}"
+    else:
+        why = _SLOW if died.code == ErrorCode.TOO_SLOW else _DIED
+    return _failure(item, stage, died.code, f"{item.uri}: {why}")
+
+
+def _note(error: CuratorError | None) -> Note:
+    """The note of a track that a CPU measured after an error."""
+    is_memory = isinstance(error, DeviceMemoryError)
+    return Note.NOT_ON_GPU_OUT_OF_MEMORY if is_memory else Note.NOT_ON_GPU_DEVICE_LOST
 
 
 class PlainWorker:

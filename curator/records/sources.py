@@ -48,6 +48,9 @@ class Note(StrEnum):
     NOT_ON_GPU_FRAMES_DIFFER = "not_on_gpu_frames_differ"
     NOT_ON_GPU_DAMAGED = "not_on_gpu_damaged"
     NOT_ON_GPU_DECODER_ERROR = "not_on_gpu_decoder_error"
+    # Measured on the CPU after a GPU failed under it twice: see `executor.unit_worker`.
+    NOT_ON_GPU_DEVICE_LOST = "not_on_gpu_device_lost"
+    NOT_ON_GPU_OUT_OF_MEMORY = "not_on_gpu_out_of_memory"
     SAME_BYTES = "same_bytes"
     """Another source has the same bytes; analyzed once, clips stand under that source."""
 

@@ -28,6 +28,8 @@ NOTES: dict[str, str] = {
     Note.NOT_ON_GPU_FRAMES_DIFFER: "decoded on the CPU beside a GPU: another number of frames came",
     Note.NOT_ON_GPU_DAMAGED: "decoded on the CPU beside a GPU: damaged",
     Note.NOT_ON_GPU_DECODER_ERROR: "decoded on the CPU beside a GPU: its decoder failed",
+    Note.NOT_ON_GPU_DEVICE_LOST: "measured on the CPU beside a GPU: the GPU failed twice",
+    Note.NOT_ON_GPU_OUT_OF_MEMORY: "measured on the CPU beside a GPU: its memory is too small",
     Note.SAME_BYTES: "another source has the same bytes; its clips stand under that one",
 }
 

@@ -220,13 +220,78 @@ def test_a_box_has_no_rights(film: str) -> None:
 def test_a_box_has_no_credentials(film: str, box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pins that secrets of the environment stay outside, whatever their names."""
     secrets = ("AWS_SECRET_ACCESS_KEY", "RAY_AUTH_TOKEN", "HF_TOKEN", "NVIDIA_API_KEY",
-               "LANGCHAIN_API_KEY", "PYTHONANYWHERE_TOKEN", "PATHWAY_LICENSE_KEY")  # fmt: skip
+               "LANGCHAIN_API_KEY", "PYTHONANYWHERE_TOKEN", "PATHWAY_LICENSE_KEY",
+               "TORCHINDUCTOR_REDIS_PASSWORD")  # fmt: skip
     for name in secrets:
         monkeypatch.setenv(name, "secret")
     box.stop()
     (environment,) = _run(film, "environment")
     assert "secret" not in environment.values()
     assert {"PATH", "PYTHONPATH", "TMPDIR"} <= environment.keys()
+
+
+def test_a_box_has_the_settings_of_a_gpus_packages(
+    film: str, box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins those by which GPUs are assigned, memory is split, and MPS is found."""
+    names = ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY", "PYTORCH_CUDA_ALLOC_CONF",
+             "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG", "CUDNN_LOGLEVEL_DBG")  # fmt: skip
+    for name in (*names, "CUDA_CACHE_PATH"):
+        monkeypatch.setenv(name, "0")
+    box.stop()
+    (environment,) = _run(film, "environment")
+    assert {name: environment.get(name) for name in names} == dict.fromkeys(names, "0")
+    assert environment["CUDA_CACHE_PATH"] == environment["TMPDIR"]
+
+
+@pytest.mark.usefixtures("box")
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_a_box_that_stops_answering_ends_before_its_time_is_over(
+    film: str, monkeypatch: pytest.MonkeyPatch, is_busy: bool
+) -> None:
+    """Pins that one which waits is ended, and one which gets no core is waited for."""
+    assert _run(film, "read") == [b"cde"]
+    monkeypatch.setattr(decoder_box, "WALL_PER_CPU", 600.0)
+    monkeypatch.setattr(decoder_box, "HUNG_S", 0.3)
+    monkeypatch.setattr(Box, "_used_s", lambda _: 1.0)
+    begun = time.monotonic()
+    (result,) = _run(film, "work" if is_busy else "sleep")
+    assert time.monotonic() - begun < 30
+    assert result == b"worked" if is_busy else result.code == ErrorCode.WORKER_DIED
+
+
+class Unending:
+    """A process that its driver holds: killed, and never over."""
+
+    pid = 1
+
+    def poll(self) -> None:
+        return None
+
+    def kill(self) -> None:
+        pass
+
+    def wait(self, timeout: float | None = None) -> int:
+        assert timeout is not None, "would wait for ever"
+        raise subprocess.TimeoutExpired("box", timeout)
+
+
+def test_a_process_that_does_not_end_is_left_behind(
+    film: str, box: Box, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pins that stopping ends, that it is counted, and that the next item has a new process."""
+    monkeypatch.setattr(decoder_box, "KILL_WAIT_S", 0.01)
+    assert _run(film, "read") == [b"cde"]
+    real, box._process = box._process, Unending()  # type: ignore[assignment]
+    box.stop()
+    assert "left behind" in caplog.text
+    worker = UnitWorker(stage=Acting(ActingConfig()))
+    result = worker([Item(film)])
+    assert (result.results, result.counts["left_behind"]) == ([b"cde"], 1)
+    assert worker([Item(film)]).counts["left_behind"] == 0
+    assert real is not None
+    real.kill()
+    real.wait()
 
 
 @pytest.mark.usefixtures("box")

@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Mapping, Sequence, Set
+from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
-from curator.errors import ErrorCode
+from curator.errors import DeviceLostError, ErrorCode
 from curator.measures.measure_contract import registered_measures
 from curator.measures.score_list import use_measures
 from curator.media.source_segments import NotInSegmentsError, Segment, WholeReason, plan_segments
@@ -72,6 +73,7 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         self.threads = threads
         self._clip, self._models, self._measures = clip, models, tuple(measures)
         self._instruments = Instruments()
+        self._note: Note | None = None
 
     @property
     def resources(self) -> Resources:
@@ -86,11 +88,6 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
     def limit_bytes(self) -> int | None:
         """Memory for one source; none on a GPU, whose driver maps more than it uses."""
         return None if self._is_on_gpu else MAX_DECODE_BYTES
-
-    @property
-    def locks(self) -> bool:
-        """Not on a GPU, whose driver opens devices and caches as it likes."""
-        return not self._is_on_gpu
 
     @property
     def _is_on_gpu(self) -> bool:
@@ -113,9 +110,19 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         """Loads the networks and users' measures of the families."""
         use_measures(self._measures)
         self._instruments = instruments_of(self.config, self._families, self._clip, self._models)
+        nvdec = self._instruments.nvdec
+        if nvdec is not None and (problem := nvdec.decodes_nothing()) is not None:
+            # Else each source would go to the CPU for a process that cannot open the engine.
+            raise DeviceLostError(problem)
 
     def process(self, unit: AnalyzeItem) -> Analyzed:
         """Measures a source or a segment, or takes hashes."""
+        result = self._processed(unit)
+        if self._note is None or not isinstance(result, Track):
+            return result
+        return replace(result, notes=(*result.notes, self._note))
+
+    def _processed(self, unit: AnalyzeItem) -> Analyzed:
         before = self._instruments.n_halved()
         try:
             source = unit.source
@@ -145,6 +152,15 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
             message=f"{failure.message}, decoding: a crash, or too little memory on the machine; "
             "try it alone with --workers 1",
         )
+
+    def on_cpu(self, note: Note) -> Self | None:
+        """The same stage on a CPU; none where the recipe wants the GPU's own flow."""
+        if not self._is_on_gpu or self.config.flow == "hardware":
+            return None
+        stage = copy(self)
+        stage.config = self.config.model_copy(update={"device": "cpu"})
+        stage._note = note
+        return stage
 
     def video_s(self, result: Analyzed) -> float:
         """Seconds that were decoded."""
