@@ -8,6 +8,7 @@ from functools import partial
 from curator.doctor.diagnosis import Group, Needs, Row, State
 from curator.doctor.host import Host, Ran
 from curator.doctor.probe_process import LIBRARIES
+from curator.media.gpu_versions import cuda_words
 
 SMI = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
 SMI_S = 10.0
@@ -177,11 +178,6 @@ def _cuda(host: Host, driver: Driver, needs: Needs) -> Row:
     if visible is not None:
         why += f" (CUDA_VISIBLE_DEVICES is {visible!r})"
     return gpu_row(name, State.BROKEN, f"{words}: {why}", remedy, needed=needs.gpu)
-
-
-def cuda_words(number: int) -> str:
-    """Formats CUDA's version number 13020 as `13.2`."""
-    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def _library(host: Host, driver: Driver, name: str, needs: Needs) -> Row:

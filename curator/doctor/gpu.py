@@ -5,20 +5,16 @@ from functools import partial
 from typing import Any
 
 from curator.doctor.diagnosis import Needs, Row, State
-from curator.doctor.driver import Driver, cuda_words, driver_rows, find_driver, gpu_row
+from curator.doctor.driver import Driver, driver_rows, find_driver, gpu_row
 from curator.doctor.host import Answer, Host
-from curator.doctor.packages import ask_all, torch_build_words, torch_cuda_build
+from curator.doctor.packages import ask_all, torch_build, torch_build_words
 from curator.doctor.probe_process import DECODERS
 from curator.errors import install_extra
+from curator.media.gpu_versions import CODEC, codec_fault, driver_fault
 
 _DALI = ("nvidia-dali-cuda130", "nvidia-dali-cuda120", "nvidia-dali-cuda110")
-_CODEC = "PyNvVideoCodec"
 _EXTRA = install_extra("gpu")
 _FLOW_EXTRA = f"{install_extra('gpu-flow')}, for analyze.flow: hardware alone"
-
-_FIRST_DRIVER = {13: "580", 12: "525", 11: "450"}
-"""First driver for each major version of CUDA; within one, all are compatible. Source: NVIDIA's
-CUDA compatibility guide."""
 
 _NO_ENCODER = ("Error code : 1 ", "Error code : 2 ")
 """Errors of opening NVENC on a GPU without it: no encode device, unsupported device."""
@@ -46,9 +42,10 @@ def gpu_rows(host: Host, faiss: Answer, needs: Needs) -> list[Row]:
 
 def _questions(host: Host, driver: Driver, faiss: Answer) -> list[str]:
     asked = []
-    if _torch_fits(torch_cuda_build(host), driver):
+    build = torch_build(host)
+    if build is not None and driver_fault(build, driver.cuda or 0) is None:
         asked.append("torch")
-    if host.version(_CODEC) is not None and _video_loads(driver):
+    if host.version(CODEC) is not None and _video_loads(driver):
         asked += ["nvdec", "nvenc"]
     if _dali_version(host) is not None:
         asked.append("dali")
@@ -57,31 +54,23 @@ def _questions(host: Host, driver: Driver, faiss: Answer) -> list[str]:
     return asked
 
 
-def _torch_fits(build: str | None, driver: Driver) -> bool:
-    return build is not None and (driver.cuda or 0) // 1000 >= int(build.partition(".")[0])
-
-
 def _torch(host: Host, driver: Driver, answers: Mapping[str, Answer], needs: Needs) -> Row:
     name = "torch on the GPU"
     found = host.version("torch")
     if found is None:
         return _absent(name, "torch is not installed", "uv pip install torch torchvision", needs)
     wrong = partial(gpu_row, name, needed=needs.gpu)
-    build = torch_cuda_build(host)
+    build = torch_build(host)
     words = f"torch {found}, {torch_build_words(build)}"
     if not driver.works:
         return _no_gpu(name, words, driver, needs)
     if build is None:
         remedy = "uv pip install --reinstall torch torchvision: the registry's own builds have CUDA"
         return wrong(State.MISSING, f"{words}; there is a GPU", remedy)
-    if not _torch_fits(build, driver):
-        newest = _FIRST_DRIVER.get(int(build.partition(".")[0]), "a newer version")
-        return wrong(
-            State.BROKEN,
-            f"{words}; the driver knows CUDA up to {cuda_words(driver.cuda or 0)}: it is too old",
-            f"update the driver to {newest} or newer, or install a torch for CUDA "
-            f"{(driver.cuda or 0) // 1000}",
-        )
+    fault = driver_fault(build, driver.cuda or 0)
+    if fault is not None:
+        why, _, remedy = fault.partition("; ")
+        return wrong(State.BROKEN, f"{words}; {why}", remedy)
     answer = answers["torch"]
     why_not = answer.facts["why_not"] if answer.facts is not None else answer.error
     if why_not is None and answer.facts is not None and answer.facts["devices"]:
@@ -118,23 +107,27 @@ def _video_loads(driver: Driver) -> bool:
 
 
 def _video(host: Host, driver: Driver, answers: Mapping[str, Answer], needs: Needs) -> list[Row]:
-    found = host.version(_CODEC)
+    found = host.version(CODEC)
     if found is None:
         if driver.works and not needs.gpu:
             words = "not installed; CPUs decode although there is a GPU"
-            return [gpu_row(_CODEC, State.MISSING, words, _EXTRA)]
-        return [_absent(_CODEC, "not installed", _EXTRA, needs)]
+            return [gpu_row(CODEC, State.MISSING, words, _EXTRA)]
+        return [_absent(CODEC, "not installed", _EXTRA, needs)]
+    fault = codec_fault(found)
+    if fault is not None:
+        why, _, remedy = fault.partition("; ")
+        return [gpu_row(CODEC, State.BROKEN, why, remedy, needed=needs.gpu)]
     if not driver.works:
-        return [_no_gpu(_CODEC, found, driver, needs)]
-    broken = partial(gpu_row, _CODEC, State.BROKEN, needed=needs.gpu)
+        return [_no_gpu(CODEC, found, driver, needs)]
+    broken = partial(gpu_row, CODEC, State.BROKEN, needed=needs.gpu)
     if not _video_loads(driver):
         why = "does not load without libnvcuvid.so.1 and libnvidia-encode.so.1"
         return [broken(f"{found}; {why}", "see the rows of these libraries")]
     answer = answers["nvdec"]
     if answer.facts is None:
-        again = f"uv pip install --reinstall {_CODEC}; it needs a driver of 530 or newer"
+        again = f"uv pip install --reinstall {CODEC}; it needs a driver of 530 or newer"
         return [broken(f"{found}; {answer.error}", again)]
-    rows = [gpu_row(_CODEC, State.OK, f"{found}, loads; GPU 0 was tried")]
+    rows = [gpu_row(CODEC, State.OK, f"{found}, loads; GPU 0 was tried")]
     rows += [_nvdec(codec, answer.facts["formats"], needs) for codec in DECODERS]
     return [*rows, _nvenc(answers["nvenc"])]
 

@@ -8,6 +8,7 @@ from curator.doctor.diagnosis import Group, Needs, Row, State
 from curator.doctor.host import Answer, Host
 from curator.doctor.probe_process import DECODERS
 from curator.errors import install_extra
+from curator.media.gpu_versions import torch_cuda_build
 
 ASKED = ("faiss", "ray", "boto3", "others", "cv2", "pyarrow", "onnxruntime", "av")
 """Questions about packages that every installation has, the slowest first."""
@@ -112,24 +113,16 @@ def _codecs(name: str, found: list[str], lacking: list[str], *, needed: bool) ->
     return _row(name, State.MISSING, f"no {', '.join(lacking)}", other, needed=needed)
 
 
-def torch_cuda_build(host: Host) -> str | None:
-    """Returns the CUDA version that torch was built for, such as `13.2`; None for CPU-only.
-
-    Read from its version file: importing torch takes seconds.
-    """
-    for line in (host.package_file("torch", "version.py") or "").splitlines():
-        name, equals, value = line.partition("=")
-        if equals and name.split(":")[0].strip() == "cuda":
-            found = value.strip().strip("'\"")
-            return None if found == "None" else found
-    return None
+def torch_build(host: Host) -> str | None:
+    """Returns the CUDA version that torch was built for, such as `13.2`; None for CPU-only."""
+    return torch_cuda_build(host.package_file("torch", "version.py"))
 
 
 def _torch(host: Host) -> Row:
     found = host.version("torch")
     if found is None:
         return _row("torch", State.MISSING, "not installed", "uv pip install torch torchvision")
-    return _row("torch", State.OK, f"{found}, {torch_build_words(torch_cuda_build(host))}")
+    return _row("torch", State.OK, f"{found}, {torch_build_words(torch_build(host))}")
 
 
 def torch_build_words(build: str | None) -> str:

@@ -198,7 +198,9 @@ def test_torch_for_a_newer_cuda_than_the_drivers_is_not_asked() -> None:
     row = rows_of(host, GPU)["torch on the GPU"]
     assert row.stops
     assert "knows CUDA up to 12.4: it is too old" in row.found
-    assert "580 or newer, or install a torch for CUDA 12" in (row.remedy or "")
+    assert "580 or newer, or install a torch for CUDA 12: uv pip install 'torch<2.11'" in (
+        row.remedy or ""
+    )
     assert "torch" not in host.asked
 
 
@@ -231,6 +233,16 @@ def test_a_codec_package_that_crashes_is_an_answer() -> None:
     assert rows["PyNvVideoCodec"].stops
     assert "SIGSEGV" in rows["PyNvVideoCodec"].found
     assert "NVDEC h264" not in rows
+
+
+@pytest.mark.parametrize("needs", [NOTHING, GPU])
+def test_a_codec_package_with_wrong_strides_is_broken(needs: Needs) -> None:
+    host = server()
+    host.versions["PyNvVideoCodec"] = "2.1.0"
+    row = rows_of(host, needs)["PyNvVideoCodec"]
+    assert (row.state, row.stops) == (State.BROKEN, needs.gpu)
+    assert "before 2.2.4 frames of 10 bits are wrong" in row.found
+    assert "uv pip install '.[gpu]'" in (row.remedy or "")
 
 
 def test_a_gpu_that_is_left_idle_for_want_of_a_package_is_missed() -> None:

@@ -5,7 +5,7 @@ from fake_host import SOUND, FakeHost
 
 from curator.doctor.diagnosis import Needs, Row, State, can_run
 from curator.doctor.host import Answer
-from curator.doctor.packages import ASKED, are_sound, package_rows, torch_cuda_build
+from curator.doctor.packages import ASKED, are_sound, package_rows, torch_build
 
 NOTHING = Needs()
 
@@ -84,10 +84,10 @@ def test_open_clip_is_for_recipes_with_clip() -> None:
 
 
 def test_the_build_of_torch() -> None:
-    assert torch_cuda_build(FakeHost()) == "13.2"
-    assert torch_cuda_build(FakeHost(torch_version="cuda: Optional[str] = None\n")) is None
-    assert torch_cuda_build(FakeHost(torch_version="cuda = '12.8'\n")) == "12.8"
-    assert torch_cuda_build(FakeHost(torch_version="")) is None
+    assert torch_build(FakeHost()) == "13.2"
+    assert torch_build(FakeHost(torch_version="cuda: Optional[str] = None\n")) is None
+    assert torch_build(FakeHost(torch_version="cuda = '12.8'\n")) == "12.8"
+    assert torch_build(FakeHost(torch_version="")) is None
 
 
 def test_a_recipe_is_read_only_with_sound_packages() -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from curator.executor.engine import Engine
-from curator.executor.host_resources import device_of
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult, stage_step
@@ -23,6 +22,7 @@ from curator.models.catalogue import ModelEntry
 from curator.models.weight_store import ModelStore
 from curator.records.sources import SourceRef
 from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.analyze.device_choice import device_here
 from curator.stages.analyze.families import families_of, tracks_fingerprint
 from curator.stages.analyze.stage import AnalyzeStage, JoinStage, Plan, PlanStage
 from curator.storage import NO_HASHES, ContentHashes, Store
@@ -236,10 +236,9 @@ class Analyzing:
         families = frozenset().union(
             *(item.families for unit in units for item in unit if not isinstance(item, HashItem))
         )
-        devices = self._devices()
-        if self._config.device == "auto" and devices == ["cpu"] and engine.n_gpus() >= 1:
-            n_items = sum(map(len, units))
-            engine.count_cpu_instead("analyze", "PyNvVideoCodec is not installed", n_items)
+        devices, why_cpu = self._devices()
+        if why_cpu is not None:
+            engine.count_cpu_instead("analyze", why_cpu, sum(map(len, units)))
         n_units = 1 if small else len(units)
         chains = [[self._measure_step(one, families, n_units), self._then] for one in devices]
         results = engine.run(
@@ -256,14 +255,15 @@ class Analyzing:
                 self.counts.n_halved += result.counts["gpu_batches_halved"]
                 self._note(result.results, in_segments)
 
-    def _devices(self) -> list[str]:
-        """Returns what sources are decoded on: on a cluster, GPUs and CPUs."""
+    def _devices(self) -> tuple[list[str], str | None]:
+        """Returns what sources are decoded on, on a cluster GPUs and CPUs; and why GPUs are not."""
         asked, engine = self._config.device, self._engine
         if not engine.joins:
-            return [device_of(asked, engine.n_gpus())]
+            device, why_cpu = device_here(asked, engine.n_gpus())
+            return [device], why_cpu
         if asked != "auto":
-            return [asked]
-        return ["gpu", "cpu"] if engine.may_have_gpus() else ["cpu"]
+            return [asked], None
+        return ["gpu", "cpu"] if engine.may_have_gpus() else ["cpu"], None
 
     def _measure_step(self, device: str, families: frozenset[str], n_units: int) -> Step:
         has_clip = "clip" in families
