@@ -11,7 +11,7 @@ from curator.models.text_detector import TEXT_MODEL, text_model_file
 from curator.models.text_reader import READ_MODEL
 from curator.models.weight_store import ModelStore, mirrored_names
 from curator.recipe import Recipe, load_recipe, semantics_of
-from curator.runs.preflight import check_captions, check_measured
+from curator.runs.preflight import check_captions, check_cpu_scores, check_measured
 from curator.storage.object_service import scheme_of
 
 _SHOT_MODEL = "transnetv2"
@@ -99,9 +99,10 @@ def _file(model: str, find: Callable[[], Path]) -> Row:
 
 
 def recipe_rows(recipe: Recipe, name: str) -> list[Row]:
-    """Checks that the recipe measures all that its rules and selection use."""
+    """Checks that this machine measures all that the recipe's rules and selection use."""
     try:
         check_measured(recipe)
+        check_cpu_scores(recipe, ray_address=None)
         semantics_of(recipe).check_keys(recipe.filters.rejecting(), recipe.select.by)
     except CuratorError as error:
         return [_recipe_row(name, error)]

@@ -50,6 +50,7 @@ class ScoreSpec:
         high: Reason of a clip above an upper bound.
         outside: One reason for both.
         needs: Key of the recipe that must be on for it to be measured; None if it always is.
+        cpu_only: Whether sources that a GPU decodes have no such score.
     """
 
     unit: str
@@ -62,6 +63,7 @@ class ScoreSpec:
     high: str = "{name}_too_high"
     outside: str | None = None
     needs: str | None = None
+    cpu_only: bool = False
 
     @property
     def how(self) -> How | None:

@@ -69,9 +69,11 @@ SCORES = {
     "quantizer": ScoreSpec(
         unit="QP of H.264",
         range="about 0 finest to 51 coarsest; of H.264 below 26 clean, above 38 visibly damaged; "
-        "absent for codecs other than H.264, VP9, MPEG-1, MPEG-2 and MPEG-4",
+        "absent for codecs other than H.264, VP9, MPEG-1, MPEG-2 and MPEG-4, and for sources "
+        "that a GPU decoded, whose engine does not say it",
         meaning="how coarsely the last encode quantised, as the decoder says it; damage of an "
         "earlier encode shows in `blocking` and `flattening` only",
         aggregate="mean",
+        cpu_only=True,
     )
 }

@@ -4,6 +4,8 @@ What the rules reject, and columns that no later stage changes, are on the local
 they exceed a share of the memory.
 """
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -11,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.errors import CuratorError
+from curator.measures.score_list import spec_of
 from curator.stage import AnyStage, ClipFilter
 from curator.stages.dedup.earlier_clips import reject_copies
 from curator.stages.dedup.pair_search import PairSearch
@@ -29,7 +32,10 @@ from curator.tables.schemas import (
     candidates_schema,
     clips_schema,
     embeddings_schema,
+    score_column,
 )
+
+logger = logging.getLogger(__name__)
 
 CLIP_ORDER = ("source_id", "start_pts", "end_pts")
 SHOT_ORDER = ("source_id", "shot")
@@ -115,11 +121,21 @@ class Corpus:
         # Without clips there are counts of rules all the same.
         none = stage.judge(self._empty(), bounds)
         counts = [none.rules]
+        cpu_only = {one.rule: one.score for one in bounds if spec_of(one.score).cpu_only}
+        absent: Counter[str] = Counter()
         self.clips = ClipStore(none.clips.drop_columns(["seconds"]).schema, self._room_bytes)
         for block in candidates.blocks():
             decided = stage.judge(block, bounds)
             self.clips.add(decided.clips)
             counts.append(decided.rules)
+            for rule, score in cpu_only.items():
+                absent[rule] += decided.clips[score_column(score)].null_count
+        for rule, n in (+absent).items():
+            logger.warning(
+                "filters.%s: %d clips have no %s, because a GPU decoded them or their codec does "
+                "not say it; tracks of a GPU stay so: analyze them into another OUT on CPUs",
+                rule, n, cpu_only[rule],
+            )  # fmt: skip
         self.rules = total_counts(counts, bounds)
 
     def _empty(self) -> pa.Table:

@@ -5,11 +5,13 @@ import os
 from collections.abc import Sequence
 
 from curator.errors import ModelError, StorageError, UsageError
+from curator.executor.host_resources import available_gpus
 from curator.measures.clip_semantics import check_content
-from curator.measures.score_list import spec_of
+from curator.measures.score_list import SCORES, spec_of
 from curator.models.text_detector import text_model_file
 from curator.models.weight_store import ModelStore
 from curator.recipe import Recipe, semantics_of
+from curator.stages.analyze.device_choice import device_here
 from curator.stages.scan.source_listing import ListedSource, list_sources
 from curator.storage import Store, open_store
 from curator.storage.base import has_scheme
@@ -220,6 +222,42 @@ def check_measured(recipe: Recipe) -> None:
             text_model_file()
         except ModelError as error:
             raise UsageError(str(error)) from error
+
+
+def check_device(recipe: Recipe) -> None:
+    """Checks that this machine's GPU can be used, where the recipe requires one.
+
+    Raises:
+        UsageError: There is no GPU, or driver and packages do not fit.
+    """
+    if recipe.analyze.device == "gpu":
+        device_here("gpu", available_gpus())
+
+
+def check_cpu_scores(recipe: Recipe, *, ray_address: str | None) -> None:
+    """Checks that no rule uses a score that is absent where sources are decoded.
+
+    Args:
+        recipe: What will be run.
+        ray_address: Cluster to run on, which may have GPUs; None for this machine alone.
+
+    Raises:
+        UsageError: A GPU may decode, and the recipe uses a score that only CPUs give.
+    """
+    rules = recipe.filters.root.items()
+    used = {f"filters.{name}": rule.score or name for name, rule in rules if rule.bounds}
+    used |= {f"select.by {name}": name for name in recipe.select.by}
+    absent = [key for key, score in used.items() if score in SCORES and SCORES[score].cpu_only]
+    asked = recipe.analyze.device
+    if not absent or asked == "cpu":
+        return
+    may_decode = asked == "gpu" or ray_address is not None
+    if may_decode or device_here(asked, available_gpus())[0] == "gpu":
+        raise UsageError(
+            f"{absent[0]} asks for a score that a GPU's video engine does not give, and "
+            f"analyze.device is {asked}, so that a GPU may decode; add --set analyze.device=cpu, "
+            "or leave it out"
+        )
 
 
 def check_models(recipe: Recipe) -> None:

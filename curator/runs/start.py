@@ -9,7 +9,14 @@ from curator.pipeline import graph_of
 from curator.recipe import Recipe, load_recipe
 from curator.runs.healing import ALL, healed
 from curator.runs.lease import Lease
-from curator.runs.preflight import check_captions, check_measured, check_models, preflight
+from curator.runs.preflight import (
+    check_captions,
+    check_cpu_scores,
+    check_device,
+    check_measured,
+    check_models,
+    preflight,
+)
 from curator.storage import Store
 from curator.tables.parts import SUMMARY
 
@@ -37,15 +44,19 @@ def check_run(
 
     Raises:
         RecipeError: A key or value of the recipe is wrong.
-        UsageError: A place, a model, a package or a server is missing.
+        UsageError: A place, a model, a package, a GPU or a server is missing.
     """
     loaded = load_recipe(recipe, overrides)
     check_measured(loaded)
+    check_cpu_scores(loaded, ray_address=ray_address)
     check_models(loaded)
     graph_of(loaded)
     store = preflight(sources, out, ray_address=ray_address, shared_out=shared_out, writes=writes)
-    # A rerun may have nothing to ask: its server may be gone.
-    check_captions(loaded, asks_server=loaded.caption.asks and not store.exists(SUMMARY))
+    # A rerun may have nothing to decode or ask: its GPU or server may be gone.
+    is_first = not store.exists(SUMMARY)
+    if is_first and ray_address is None:
+        check_device(loaded)
+    check_captions(loaded, asks_server=loaded.caption.asks and is_first)
     return store, loaded
 
 

@@ -1,5 +1,6 @@
 """What a recipe needs, and whether its models are here."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,10 @@ from curator.doctor.recipe_check import (
     read_recipe,
     recipe_rows,
 )
+from curator.errors import UsageError
 from curator.recipe import Recipe, load_recipe
+from curator.runs import preflight
+from curator.stages.analyze import device_choice
 from curator.storage import open_store
 
 TINY = ["analyze.clip=test-tiny", "semantic.aesthetic=test-head"]
@@ -121,6 +125,45 @@ def test_rules_on_what_is_not_measured_are_said(
     assert row.stops
     assert words in row.found
     assert remedy in (row.remedy or "")
+
+
+@pytest.mark.parametrize(
+    "rule", ["filters.quantizer.max=38", "filters.coarse.score=quantizer", "select.by=quantizer"]
+)
+@pytest.mark.parametrize(
+    ("device", "n_gpus", "ray_address", "is_refused"),
+    [("auto", 0, None, False), ("auto", 1, None, True), ("auto", 0, "auto", True),
+     ("gpu", 1, None, True), ("cpu", 1, None, False), ("cpu", 1, "auto", False)],
+)  # fmt: skip
+def test_a_score_that_gpus_do_not_give_is_refused_where_one_may_decode(
+    rule: str,
+    device: str,
+    n_gpus: int,
+    ray_address: str | None,
+    is_refused: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pins that no clip is judged by an absent quantiser: it is said before work begins."""
+    monkeypatch.setattr(preflight, "available_gpus", lambda: n_gpus)
+    monkeypatch.setattr(device_choice, "nvdec_refusal", lambda: None)
+    bound = ["filters.coarse.max=38"] if "coarse" in rule else []
+    recipe = load_recipe("quickstart", [rule, *bound, f"analyze.device={device}"])
+    if ray_address is None:
+        rows = recipe_rows(recipe, "quickstart")
+        assert [row.stops for row in rows] == [True] * is_refused
+        for row in rows:
+            assert "a GPU's video engine does not give" in row.found
+            assert "--set analyze.device=cpu" in (row.remedy or "")
+    with pytest.raises(UsageError, match=r"quantizer|coarse") if is_refused else nullcontext():
+        preflight.check_cpu_scores(recipe, ray_address=ray_address)
+
+
+def test_a_gpu_that_cannot_be_used_leaves_the_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "available_gpus", lambda: 1)
+    monkeypatch.setattr(device_choice, "nvdec_refusal", lambda: "the driver is too old")
+    preflight.check_cpu_scores(
+        load_recipe("quickstart", ["filters.quantizer.max=38"]), ray_address=None
+    )
 
 
 def test_an_unknown_model_is_said_once() -> None:

@@ -74,3 +74,20 @@ def test_other_places_are_taken(
 def test_prefixes_are_compared_before_they_are_listed(source: str) -> None:
     with pytest.raises(UsageError, match="choose another OUT"):
         checked(source, "s3://b/v/")
+
+
+def test_a_gpu_that_a_recipe_requires_is_looked_at_before_work(
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Pins that a driver too old for torch ends a run at once, and not in its workers."""
+    monkeypatch.setattr("curator.runs.preflight.available_gpus", lambda: 1)
+    fault = "torch is built for CUDA 13.2, and the driver is too old; update it"
+    monkeypatch.setattr("curator.stages.analyze.device_choice.nvdec_refusal", lambda: fault)
+    out = tmp_path / "out"
+    asked = ["run", str(data / "raw"), str(out), "--set", "analyze.device=gpu"]
+    assert main(asked) == EXIT_USAGE
+    assert f"analyze.device is gpu, and {fault}" in capsys.readouterr().err
+    assert list(out.rglob("*")) == []
