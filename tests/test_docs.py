@@ -184,3 +184,15 @@ def test_pages_explain_every_public_word(page: str, words: Iterable[str]) -> Non
     for word in words:
         short = word.removeprefix("not_on_gpu_")
         assert f"`{word}`" in text or (short != word and f"`{short}`" in text), word
+
+
+def test_the_log_of_gpus_names_modules_that_exist() -> None:
+    """Pins paths of `curator/`, without that folder, and of others, whole."""
+    text = (ROOT / "benchmarks" / "results" / "gpu-log.md").read_text()
+    named = {found[1] for found in re.finditer(r"`([\w/]+/\w+(?:\.py)?)[ `]", text)}
+    paths = {name for name in named if name.endswith(".py") or name.startswith("tests/")}
+    assert len(paths) > 10
+    gone = [
+        name for name in paths if not any((at / name).exists() for at in (ROOT / "curator", ROOT))
+    ]
+    assert gone == []
