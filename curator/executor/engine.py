@@ -9,6 +9,7 @@ import logging
 import math
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +32,10 @@ SMALL_SOURCES = 32
 
 EXPECTED_WORKERS = 64
 """Workers that a cluster without `--workers` may grow to: units are small enough for them."""
+
+FEEDER_CPUS = 1.5
+"""Cores that a worker with a GPU keeps busy: one thread reads and queues the GPU's work, another
+one measures, not always at the same time."""
 
 UNBOUNDED = 1 << 20
 """The most workers on a cluster without `--workers`."""
@@ -67,6 +72,8 @@ class Engine:
         self._done = (0, 0.0)
         self._nodes: list[dict[str, Any]] = []
         """Kinds of nodes that were there when Ray was started or joined."""
+        self._gpu_bytes = 0
+        """Memory of this machine for workers that hold a GPU."""
         self.timeline = Timeline()
         """When the workers of each node were busy, by stage."""
         self.counts = FleetCounts()
@@ -117,6 +124,17 @@ class Engine:
             return self._start().most("GPU")
         return float(available_gpus())
 
+    def cpus_per_gpu(self) -> float | None:
+        """Returns the cores for each GPU, on the node with the fewest; None where it is not known.
+
+        Of nodes that an autoscaler may add it is not.
+        """
+        if not self.joins:
+            return available_cpus() / max(1.0, self.n_gpus())
+        self._start()
+        return min((kind.get("CPU", 0.0) / kind["GPU"] for kind in self._nodes if kind.get("GPU")),
+                   default=None)  # fmt: skip
+
     def may_have_gpus(self) -> bool:
         """Returns whether GPUs are here, or may come when they are asked for."""
         return (self._start().likely_gpus() if self.joins else self.n_gpus()) >= 1
@@ -133,7 +151,8 @@ class Engine:
             if self.joins:
                 wanted = max(wanted, EXPECTED_WORKERS)
             else:
-                wanted = min(wanted, memory_bytes() // each.memory_bytes)
+                room = memory_bytes() - (0 if each.gpus else self._gpu_bytes)
+                wanted = min(wanted, room // each.memory_bytes)
         if each.gpus:
             wanted = min(wanted, int(self.n_gpus() / each.gpus + 1e-6))
         return max(1, min(wanted, n_units))
@@ -154,8 +173,9 @@ class Engine:
             steps: The chain.
             units: Lists of items; a sequence, or a stream that is taken as there is room.
             small: Whether to use one child process instead of Ray.
-            without_gpu: On a cluster, the same for workers that hold no GPU, which take units
-                too; None for none.
+            without_gpu: The same for workers that hold no GPU, which take units too, the last
+                ones first; None for none. On this machine they have the cores that workers with
+                a GPU leave.
             check: Whether a node can run `steps`; asked on each node.
             is_shown: Whether `progress` counts what is done.
 
@@ -230,6 +250,7 @@ class Engine:
                 "workers_died": counts.deaths,
                 "nodes_lost": len(counts.lost_nodes | self._gone(counts.died_on)),
                 "nodes_refused": dict(sorted(counts.refusals.items())),
+                **({"gpu": dict(counts.gpu)} if counts.gpu else {}),
                 "units_repeated": counts.repeated_units,
             }
         return facts
@@ -263,8 +284,16 @@ class Engine:
         most: int | None = None,
     ) -> Fleet:
         cluster = self._start()
-        chains = [steps] if without_gpu is None else [steps, without_gpu]
-        lanes = [self._lane(chain, check if chain is steps else None, most) for chain in chains]
+        lanes = [self._lane(steps, check, most)]
+        first = lanes[0]
+        if first.resources.gpus and not self.joins:
+            n_bytes = first.most() * first.resources.memory_bytes
+            self._gpu_bytes = max(self._gpu_bytes, n_bytes)
+        if without_gpu is not None:
+            left = None
+            if not self.joins:
+                left = max(1, int(available_cpus() - FEEDER_CPUS * first.most()))
+            lanes.append(self._lane(without_gpu, None, left))
         return Fleet(
             cluster.backend,
             lanes,
@@ -276,6 +305,9 @@ class Engine:
 
     def _lane(self, steps: Chain, check: Check | None, most: int | None) -> Lane:
         each, name = largest(steps), stage_name(steps)
+        if each.gpus:
+            # A GPU waits for no core that Ray has given to others: see `WorkerProcess.begin`.
+            each = replace(each, cpus=0.0)
         self.counts.lanes[f"{name} on a GPU" if each.gpus else name] = {
             "cpus": each.cpus, "gpus": each.gpus, "memory_bytes": each.memory_bytes,
         }  # fmt: skip

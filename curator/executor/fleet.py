@@ -191,6 +191,8 @@ class FleetCounts:
     """What happened to processes with a GPU: see `decoder_box.BOX_COUNTS`."""
     lanes: dict[str, dict[str, float]] = field(default_factory=dict)
     """What a worker of each lane takes."""
+    gpu: dict[str, Any] = field(default_factory=dict)
+    """What a GPU said of itself, and how many workers share each."""
 
 
 class Fleet:

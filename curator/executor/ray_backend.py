@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import os
 import pickle
+import sys
 import tempfile
 import threading
 import time
@@ -35,8 +36,14 @@ attribute for that."""
 class WorkerProcess:
     """A Ray process that keeps a chain."""
 
-    def begin(self, stamp: str, check: bytes | None, chain: bytes) -> tuple[str, Greeting, bytes]:
+    def begin(
+        self, stamp: str, check: bytes | None, chain: bytes, *, holds_gpu: bool
+    ) -> tuple[str, Greeting, bytes]:
         """Takes the chain of the units that come.
+
+        On a node with GPUs, a worker that holds none has the cores that nothing else wants.
+        Workers that hold one ask Ray for no core, so that they begin while others have all of
+        them.
 
         Returns:
             The version of the package here; who this is; None or an error of loading, pickled.
@@ -48,6 +55,9 @@ class WorkerProcess:
         # The autoscaler's name of the node's type, where there is one.
         kind = os.environ.get("RAY_NODE_TYPE_NAME", "")
         name = f"{kind} {ray.util.get_node_ip_address()}".strip()  # type: ignore[no-untyped-call]
+        if not holds_gpu and sys.platform == "linux" and _has_gpus(node):
+            # Of this thread, and of threads and processes that it starts from here on.
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         here = package_stamp()
         is_same = here == stamp
         refusal = _refusal(check) if check is not None and is_same else None
@@ -58,6 +68,13 @@ class WorkerProcess:
         """Runs one unit through the chain; returns the result and the times."""
         begun_s = time.time()
         return call_chain(self._chain, unit), begun_s, time.time()
+
+
+def _has_gpus(node: str) -> bool:
+    import ray
+
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]
+    return any(one["NodeID"] == node and one["Resources"].get("GPU") for one in nodes)
 
 
 def _refusal(check: bytes) -> str | None:
@@ -123,7 +140,10 @@ class RayBackend:
         self._begin(lane, worker)
 
     def _begin(self, lane: Lane, worker: Worker) -> None:
-        begun = worker.handle.begin.remote(package_stamp(), lane.check, lane.chain)
+        holds_gpu = lane.resources.gpus > 0
+        begun = worker.handle.begin.remote(
+            package_stamp(), lane.check, lane.chain, holds_gpu=holds_gpu
+        )
         begun.future().add_done_callback(lambda done: self._put(worker, done, _greeting))
 
     def call(self, worker: Worker, unit: bytes) -> None:
