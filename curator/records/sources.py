@@ -57,7 +57,7 @@ class Note(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRef:
-    """A source as it was listed."""
+    """A source as it was listed, and what a scan found in its header, if there was one."""
 
     uri: str
     n_bytes: int
@@ -66,6 +66,10 @@ class SourceRef:
     header_duration_s: float | None = None
     header_n_frames: int | None = None
     n_pixels: int | None = None
+    codec: str | None = None
+    pixel_format: str | None = None
+    width: int | None = None
+    height: int | None = None
 
     @property
     def weight(self) -> float:

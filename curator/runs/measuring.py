@@ -22,6 +22,7 @@ from curator.records.sources import SourceRef
 from curator.runs.run_log import RunLog
 from curator.runs.withheld import WITHHELD, without_removed
 from curator.stages.analyze.analysis_driver import Analyzing
+from curator.stages.analyze.gpu_engines import GpuProbe
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.propose.stage import KeepProposed, ProposedUnit
 from curator.storage import Store
@@ -53,6 +54,7 @@ class Measuring:
     ) -> None:
         self._store, self._recipe, self._graph = store, recipe, graph
         self._engine, self._semantics, self._removals = engine, semantics, removals
+        self._gpu = GpuProbe(engine)
 
     @property
     def has_workers(self) -> bool:
@@ -89,6 +91,7 @@ class Measuring:
             measures=[extension.name for extension in measures_used()],
             removals=self._removals,
             is_ahead=is_ahead,
+            gpu=self._gpu,
         )
 
         def take_new(proposed: ProposedUnit) -> None:

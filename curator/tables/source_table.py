@@ -40,7 +40,7 @@ _OWN = ("uri", "bytes", "version")
 """What sources with the same bytes do not share."""
 _REF = (
     "uri", "bytes", "version", "source_id", "header_duration_s", "header_n_frames", "width",
-    "height",
+    "height", "codec", "pixel_format",
 )  # fmt: skip
 _REF_ROWS = 4096
 _NO_LEADER = -1
@@ -273,8 +273,8 @@ class SourceTable:
 
     def _refs(self, rows: NDArray[np.int64]) -> Iterator[SourceRef]:
         for row in self._header.whole().select(_REF).take(pa.array(rows)).to_pylist():
-            width, height = row.pop("width"), row.pop("height")
-            yield SourceRef(n_bytes=row.pop("bytes"), n_pixels=width * height, **row)
+            n_pixels = row["width"] * row["height"]
+            yield SourceRef(n_bytes=row.pop("bytes"), n_pixels=n_pixels, **row)
 
     def _sorted(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns row numbers by URI, and for each row the one that is analyzed for its content."""

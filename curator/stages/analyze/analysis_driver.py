@@ -3,12 +3,18 @@
 Sources that lack the same families are decoded together, once each. Long sources are cut into
 segments, which are units of their own; when all of a source's segments are there they are joined. A
 source that cannot be joined is analyzed whole, and counted by reason.
+
+Beside a GPU, sources that its engines do not decode, and short ones, are left to workers without
+one: they are the last units, which these workers take first. A GPU gets them when it has no others.
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import compress
+from operator import not_
 from typing import Any
 
 from curator.executor.engine import Engine
@@ -21,9 +27,11 @@ from curator.media.source_segments import WholeReason
 from curator.models.catalogue import ModelEntry
 from curator.models.weight_store import ModelStore
 from curator.records.sources import SourceRef
+from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.device_choice import device_here
 from curator.stages.analyze.families import families_of, tracks_fingerprint
+from curator.stages.analyze.gpu_engines import GpuFacts, GpuProbe
 from curator.stages.analyze.stage import AnalyzeStage, JoinStage, Plan, PlanStage
 from curator.storage import NO_HASHES, ContentHashes, Store
 from curator.tables.removal_records import Removals
@@ -92,7 +100,8 @@ class Analyzing:
     """Measures what is missing of each source, and hands on what is made of its track.
 
     `clip`, `models` and `measures` are those of `AnalyzeStage`. No thumbnails are stored of the
-    footage of `removals`; `is_ahead` says that another chain runs at the same time.
+    footage of `removals`; `is_ahead` says that another chain runs at the same time. `gpu` is asked
+    where GPUs decode.
     """
 
     def __init__(
@@ -107,8 +116,14 @@ class Analyzing:
         measures: Sequence[str] = (),
         removals: Removals | None = None,
         is_ahead: bool = False,
+        gpu: GpuProbe | None = None,
     ) -> None:
         self._is_ahead = is_ahead
+        self._gpu = gpu or GpuProbe(engine)
+        self._facts = GpuFacts()
+        self._why_cpu: str | None = None
+        """Why a GPU of this machine is left idle."""
+        """What is known of GPUs; nothing where none is used."""
         self._config = config
         self._engine = engine
         self._progress = progress
@@ -134,6 +149,7 @@ class Analyzing:
         stored, pending = self._sorted(list(sources))
         self.counts.n_analyzed = len(pending)
         self._run_stored(stored)
+        self._decide_devices(pending)
         in_segments = self._planned(pending)
         whole = [item for item in pending if item.uri not in in_segments]
         segments = self._segment_units(in_segments)
@@ -210,9 +226,9 @@ class Analyzing:
 
     def _units(self, items: Sequence[SourceItem]) -> list[list[AnalyzeItem]]:
         """Units of whole sources, the longest first, so that none is left alone at the end."""
-        alike: dict[frozenset[str], list[SourceItem]] = {}
+        alike: dict[tuple[frozenset[str], bool], list[SourceItem]] = {}
         for item in sorted(items, key=lambda item: (-item.source.weight, item.uri)):
-            alike.setdefault(item.families, []).append(item)
+            alike.setdefault((item.families, self._leaves(item)), []).append(item)
         # Enough units to keep all workers busy, few enough to make few objects.
         per_worker = len(items) // (4 * self._engine.n_workers(max(1, len(items))))
         return [
@@ -236,9 +252,14 @@ class Analyzing:
         families = frozenset().union(
             *(item.families for unit in units for item in unit if not isinstance(item, HashItem))
         )
-        devices, why_cpu = self._devices()
+        devices, why_cpu = self._devices, self._why_cpu
         if why_cpu is not None:
             engine.count_cpu_instead("analyze", why_cpu, sum(map(len, units)))
+        left = [self._leaves(unit[0]) for unit in units]
+        if any(left) and self._config.device == "auto":
+            devices = ["gpu", "cpu"]
+            # A CPU takes the last one first, which is the longest of them.
+            units = [*compress(units, map(not_, left)), *reversed([*compress(units, left)])]
         n_units = 1 if small else len(units)
         chains = [[self._measure_step(one, families, n_units), self._then] for one in devices]
         results = engine.run(
@@ -255,15 +276,30 @@ class Analyzing:
                 self.counts.n_halved += result.counts["gpu_batches_halved"]
                 self._note(result.results, in_segments)
 
-    def _devices(self) -> tuple[list[str], str | None]:
-        """Returns what sources are decoded on, on a cluster GPUs and CPUs; and why GPUs are not."""
+    def _decide_devices(self, pending: Sequence[SourceItem]) -> None:
+        """Decides what sources are decoded on, and asks a GPU what it can do.
+
+        Work that is small is done before a GPU has answered.
+        """
         asked, engine = self._config.device, self._engine
+        self._why_cpu = None
         if not engine.joins:
-            device, why_cpu = device_here(asked, engine.n_gpus())
-            return [device], why_cpu
-        if asked != "auto":
-            return [asked], None
-        return ["gpu", "cpu"] if engine.may_have_gpus() else ["cpu"], None
+            device, self._why_cpu = device_here(asked, engine.n_gpus())
+            self._devices = [device]
+        elif asked != "auto":
+            self._devices = [asked]
+        else:
+            self._devices = ["gpu", "cpu"] if engine.may_have_gpus() else ["cpu"]
+        frames = sum(item.source.work for item in pending)
+        if pending and self._devices[0] == "gpu" and not engine.is_small(len(pending), frames):
+            self._facts = self._gpu.facts
+            if self._config.workers_per_gpu is None:
+                shared = {"workers_per_gpu": self._gpu.workers()}
+                self._config = self._config.model_copy(update=shared)
+
+    def _leaves(self, item: AnalyzeItem) -> bool:
+        """Returns whether an item is better left to a worker without a GPU."""
+        return self._devices[0] == "gpu" and self._facts.leaves(item.source)
 
     def _measure_step(self, device: str, families: frozenset[str], n_units: int) -> Step:
         has_clip = "clip" in families
@@ -275,7 +311,8 @@ class Analyzing:
             measures=self._measures,
         )
         stage.threads = self._engine.threads(self._engine.n_workers(n_units, stage.resources))
-        return stage_step(stage, keeps_state=True, keep=self.tracks.keep, rest="decode")
+        keep = partial(_kept, self.tracks.keep, self._facts if device == "cpu" else GpuFacts())
+        return stage_step(stage, keeps_state=True, keep=keep, rest="decode")
 
     def _run_stored(self, stored: Mapping[int, Sequence[StoredTrack]]) -> None:
         units = [UnitResult(results=AnalyzedUnit(tracks=tuple(t))) for t in stored.values()]
@@ -307,6 +344,19 @@ class Analyzing:
             known.hashes = known.hashes or done.hashes
             if done.part is not None and done.key is not None:
                 known.parts[done.key] = done.part
+
+
+def _kept(
+    keep: Callable[..., Any], facts: GpuFacts, items: Sequence[AnalyzeItem], results: Sequence[Any]
+) -> Any:  # noqa: ANN401
+    """Stores results; tracks say if a GPU would have refused their source."""
+    noted = []
+    for item, result in zip(items, results, strict=True):
+        note = facts.refusal(item.source)
+        if isinstance(result, Track) and note is not None:
+            result = replace(result, notes=(*result.notes, note))
+        noted.append(result)
+    return keep(items, noted)
 
 
 def _planned(items: Sequence[SourceItem], plans: Sequence[Plan]) -> list[tuple[SourceItem, Plan]]:

@@ -45,10 +45,10 @@ class AnalyzeConfig(StageConfig):
     device: Literal["auto", "cpu", "gpu"] = setting("auto", unit="name")
     """where sources are decoded and the networks run: gpu needs one and PyNvVideoCodec, auto takes
     it where both are there; scores differ in the last digits"""
-    # A decoder keeps one of a GPU's engines busy at most (H100: 7), and waits for the others' work.
-    workers_per_gpu: int = setting(8, ge=1, unit="processes")
-    """processes that share a GPU, each with a decoder and the networks; each takes a core and about
-    2 GB of the GPU's memory"""
+    # `gpu_engines.workers_per_gpu` has the rule.
+    workers_per_gpu: int | None = setting(None, ge=1, unit="processes")
+    """processes that share a GPU, each with a decoder and the networks; each takes 1.5 cores and
+    about 2 GB of the GPU's memory; null decides by the GPU's video engines, cores and memory"""
     flow: Literal["dis", "hardware"] = setting("dis", unit="name")
     """dense optical flow behind motion and camera scores: dis on CPUs, or hardware for the GPU's
     own engine through DALI"""

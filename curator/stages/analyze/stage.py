@@ -81,7 +81,7 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         memory = super().resources.memory_bytes
         if self._clip is not None and self._models is not None:
             memory += self._models.find(self._clip).stat().st_size
-        gpus = 1 / self.config.workers_per_gpu if self._is_on_gpu else 0.0
+        gpus = 1 / (self.config.workers_per_gpu or 1) if self._is_on_gpu else 0.0
         return Resources(cpus=1, memory_bytes=memory, gpus=gpus)
 
     @property

@@ -3,20 +3,24 @@
 import importlib.util
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
+from samples import made_track
 
-from curator.errors import UsageError
+from curator.errors import ErrorCode, UsageError
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.executor.worker import Step
-from curator.records.sources import SourceRef
+from curator.records.sources import Failure, Note, SourceRef
 from curator.report.funnel import format_funnel
 from curator.stage import Resources
-from curator.stages.analyze import device_choice
+from curator.stages.analyze import device_choice, gpu_engines
 from curator.stages.analyze.analysis_driver import Analyzing
 from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.analyze.gpu_engines import CODECS, DEPTHS, GpuFacts
 from curator.storage import open_store
+from curator.tables.track_items import SourceItem
 
 NEXT = Step(make=dict, resources=Resources())
 
@@ -83,3 +87,117 @@ def test_the_end_of_a_run_names_nodes_whose_gpus_were_not_used() -> None:
     engine.counts.refusals = {"gpu 10.0.0.7": "NVDEC does not answer", "gpu 10.0.0.8": "no torch"}
     shown = "  nodes refused                   2  such as gpu 10.0.0.7: NVDEC does not answer"
     assert shown in format_funnel(engine.facts())
+
+
+A100 = GpuFacts(
+    n_engines=5,
+    free_bytes=80 << 30,
+    caps={
+        f"{codec} {bits}": {"supported": int(codec != "AV1")} for codec in CODECS for bits in DEPTHS
+    },
+)
+
+
+class OneGpu(Engine):
+    """A machine of 16 cores with a GPU; notes what is to run, and runs nothing."""
+
+    ran: dict[str, Any]
+
+    def run(self, steps: Any, units: Any, **options: Any) -> Any:  # noqa: ANN401
+        self.ran = {"steps": steps, "units": units, **options}
+        return iter(())
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> OneGpu:
+    monkeypatch.setattr("curator.executor.engine.available_gpus", lambda: 1)
+    monkeypatch.setattr("curator.executor.engine.available_cpus", lambda: 16)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: "found")
+    monkeypatch.setattr(gpu_engines, "ask", lambda: A100)
+    return OneGpu(address=None, workers=16)
+
+
+def source(name: str, seconds: float, codec: str = "h264") -> SourceRef:
+    return SourceRef(
+        uri=f"{name}.mp4",
+        n_bytes=1,
+        version="1",
+        source_id=name,
+        header_duration_s=seconds,
+        codec=codec,
+        pixel_format="yuv420p",
+        width=1920,
+        height=1080,
+    )
+
+
+def ran(engine: OneGpu, folder: Path, sources: list[SourceRef], **settings: object) -> Any:  # noqa: ANN401
+    config = AnalyzeConfig.model_validate(settings)
+    progress = Progress(io.StringIO(), live=False)
+    Analyzing(open_store(str(folder)), config, engine, progress).run(sources, NEXT, print)
+    return engine.ran
+
+
+FILMS = [source("a", 60), source("b", 90)]
+OTHERS = [source("av1", 50, "av1"), source("short", 1.5), source("long av1", 70, "av1")]
+
+
+def test_what_holds_an_engine_for_nothing_comes_last_and_cpus_begin_with_the_longest(
+    engine: OneGpu, tmp_path: Path
+) -> None:
+    found = ran(engine, tmp_path, [*OTHERS, *FILMS])
+    names = [item.source.source_id for unit in found["units"] for item in unit]
+    assert names == ["b", "a", "short", "av1", "long av1"]
+    on_gpu, on_cpu = (
+        chain[0].settings["stage"] for chain in (found["steps"], found["without_gpu"])
+    )
+    assert (on_gpu.config.device, on_cpu.config.device) == ("gpu", "cpu")
+    assert on_gpu.resources.gpus == 1 / 7
+    assert on_cpu.resources.gpus == 0
+
+
+@pytest.mark.parametrize(
+    ("sources", "settings"),
+    [(FILMS, {}), ([*FILMS, *OTHERS], {"device": "gpu"}), ([*FILMS, *OTHERS], {"device": "cpu"})],
+    ids=["films", "gpu", "cpu"],
+)
+def test_one_kind_of_worker_analyzes_where_the_other_is_not_needed_or_not_wanted(
+    sources: list[SourceRef], settings: dict[str, str], engine: OneGpu, tmp_path: Path
+) -> None:
+    found = ran(engine, tmp_path, sources, **settings)
+    assert found["without_gpu"] is None
+    assert found["steps"][0].settings["stage"].config.device == settings.get("device", "gpu")
+
+
+def test_a_recipe_may_say_how_many_workers_share_a_gpu(engine: OneGpu, tmp_path: Path) -> None:
+    found = ran(engine, tmp_path, FILMS, workers_per_gpu=3)
+    assert found["steps"][0].resources.gpus == 1 / 3
+
+
+def test_small_work_does_not_wait_for_what_a_gpu_says(
+    engine: OneGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask() -> GpuFacts:
+        raise AssertionError
+
+    monkeypatch.setattr(gpu_engines, "ask", ask)
+    monkeypatch.setattr(engine, "_workers", None)
+    found = ran(engine, tmp_path, [source("a", 20)])
+    assert found["small"]
+    assert found["steps"][0].settings["stage"].config.device == "gpu"
+
+
+def test_a_cpu_notes_what_the_engine_would_have_refused(engine: OneGpu, tmp_path: Path) -> None:
+    found = ran(engine, tmp_path, [*OTHERS, *FILMS])
+    on_gpu, on_cpu = (chain[0].settings["keep"] for chain in (found["steps"], found["without_gpu"]))
+    track = made_track(notes=(Note.TRUNCATED,))
+    failure = Failure(uri="av1.mp4", stage="analyze", code=ErrorCode.NO_FRAMES, message="none")
+
+    def notes(keep: Any, of: SourceRef) -> list[Any]:  # noqa: ANN401
+        items = [SourceItem(source=of, families=frozenset())] * 2
+        kept = keep.func(lambda _, results: results, *keep.args[1:], items, [track, failure])
+        assert kept[1] is failure
+        return list(kept[0].notes)
+
+    assert notes(on_cpu, OTHERS[0]) == [Note.TRUNCATED, Note.NOT_ON_GPU_CODEC]
+    assert notes(on_gpu, OTHERS[0]) == notes(on_cpu, FILMS[0]) == [Note.TRUNCATED]

@@ -1,0 +1,246 @@
+"""What the video engines of a GPU decode, and how many workers share the GPU.
+
+A process of its own asks the GPU, once per run: a CUDA context takes hundreds of MB of the GPU's
+memory, and a driver that does not work may end the process. `python -m
+curator.stages.analyze.gpu_engines` prints the answer.
+"""
+
+import functools
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from curator.errors import CuratorError, one_line
+from curator.executor.engine import FEEDER_CPUS, Engine
+from curator.executor.worker import Step
+from curator.media.nvdec import Nvdec
+from curator.records.sources import Note, SourceRef
+from curator.stage import Resources
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_ENGINES = 4
+"""Engines of a GPU that did not say how many it has: those of an L4, between a T4's and an
+H100's."""
+
+WORKER_GPU_BYTES = 2 << 30
+"""Memory of the GPU that a worker takes: the CUDA context, the networks, surfaces and batches."""
+
+SHORT_S = 2.0
+"""Length below which making a decoder is believed to cost more than decoding. Not measured."""
+
+CODECS = ("H264", "HEVC", "VP9", "AV1", "MPEG2")
+DEPTHS = (8, 10)
+
+TIMEOUT_S = 120
+WAIT_S = 60.0
+"""Wait for a worker that asks a GPU of a cluster: others may hold all of them."""
+
+
+def workers_per_gpu(*, n_engines: int | None, n_cores: float | None, free_bytes: int | None) -> int:
+    """Decides how many workers share a GPU.
+
+    - A decoder keeps one engine busy at most, so that there is a worker for each engine. While a
+      worker opens a source, or waits for its measurements, its engine would be idle: one worker
+      more for every four engines fills these gaps.
+    - A worker needs `FEEDER_CPUS` cores: one thread reads packets and queues the GPU's work,
+      another one measures. More workers than the cores feed would only wait for each other.
+    - Each worker needs `WORKER_GPU_BYTES` of the GPU's memory.
+
+    Args:
+        n_engines: Video engines of the GPU; None if it did not say.
+        n_cores: Cores of its machine, divided by its GPUs; None if they are not known.
+        free_bytes: Free memory of the GPU; None if it did not say.
+
+    Returns:
+        At least 1.
+    """
+    n_engines = n_engines or DEFAULT_ENGINES
+    n_workers = n_engines + -(-n_engines // 4)
+    if n_cores is not None:
+        n_workers = min(n_workers, int(n_cores / FEEDER_CPUS))
+    if free_bytes is not None:
+        n_workers = min(n_workers, free_bytes // WORKER_GPU_BYTES)
+    return max(1, n_workers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuFacts:
+    """What a GPU said of itself.
+
+    Attributes:
+        name: Its model; None if it did not answer.
+        n_engines: Video engines.
+        free_bytes: Memory that no process has.
+        has_mps: Whether the daemon of NVIDIA's MPS runs on its machine.
+        caps: Answers of `GetDecoderCaps`, by codec and bits per sample, such as "AV1 10".
+    """
+
+    name: str | None = None
+    n_engines: int | None = None
+    free_bytes: int | None = None
+    has_mps: bool = False
+    caps: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def refusal(self, source: SourceRef) -> Note | None:
+        """Returns why the engines do not decode a source, by its header; None if they may.
+
+        A scan keeps no field order: that a source is interlaced is known once it is opened.
+        """
+        if not self.caps or source.codec is None or source.pixel_format is None:
+            return None
+        codec = SimpleNamespace(canonical_name=source.codec)
+        context = SimpleNamespace(
+            codec=codec, pix_fmt=source.pixel_format, field_order=0, width=source.width,
+            height=source.height,
+        )  # fmt: skip
+        stream: Any = SimpleNamespace(codec_context=context)
+        refused = Nvdec(module=_Answers(self.caps), device="cpu").refusal(stream)
+        return Note(f"not_on_gpu_{refused[0]}") if refused is not None else None
+
+    def leaves(self, source: SourceRef) -> bool:
+        """Returns whether a source is better decoded on a CPU."""
+        is_short = source.header_duration_s is not None and source.header_duration_s < SHORT_S
+        return is_short or self.refusal(source) is not None
+
+
+class _Answers:
+    """Stands for PyNvVideoCodec where its answers are there and no GPU is."""
+
+    cudaVideoCodec = SimpleNamespace(**{name: name for name in CODECS})  # noqa: N815
+
+    def __init__(self, caps: Mapping[str, Mapping[str, int]]) -> None:
+        self._caps = caps
+
+    def GetDecoderCaps(self, *, codec: str, bitdepth: int, **_: object) -> Mapping[str, int]:  # noqa: N802
+        return self._caps[f"{codec} {bitdepth}"]
+
+
+class GpuProbe:
+    """Asks a GPU of this machine or of the cluster, once."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @functools.cached_property
+    def facts(self) -> GpuFacts:
+        """What it said; nothing if it did not answer."""
+        try:
+            facts = _asked_on_cluster(self._engine) if self._engine.joins else ask()
+        except CuratorError as error:
+            logger.warning("a GPU does not say what its engines are: %s", error)
+            facts = GpuFacts()
+        self._engine.counts.gpu |= {
+            "name": facts.name, "engines": facts.n_engines, "free_bytes": facts.free_bytes,
+            "has_mps": facts.has_mps,
+        }  # fmt: skip
+        return facts
+
+    def workers(self) -> int:
+        """Returns how many workers share each GPU."""
+        facts, n_cores = self.facts, self._engine.cpus_per_gpu()
+        n = workers_per_gpu(n_engines=facts.n_engines, n_cores=n_cores, free_bytes=facts.free_bytes)
+        self._engine.counts.gpu["workers_per_gpu"] = n
+        return n
+
+
+def ask() -> GpuFacts:
+    """Asks the first GPU that this process sees.
+
+    Raises:
+        CuratorError: It does not answer.
+    """
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", __name__],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CuratorError(f"no answer within {TIMEOUT_S} s") from error
+    if done.returncode:
+        words = done.stdout.strip() or done.stderr.strip().rpartition("\n")[2]
+        raise CuratorError(words or f"the process that asks it ended with {done.returncode}")
+    return GpuFacts(**json.loads(done.stdout.strip().rpartition("\n")[2]))
+
+
+class _Asking:
+    """The step of a worker that asks its GPU."""
+
+    def __call__(self, unit: None) -> GpuFacts:
+        del unit
+        return ask()
+
+
+def _asked_on_cluster(engine: Engine) -> GpuFacts:
+    if engine.n_gpus() < 1:
+        raise CuratorError("no node with a GPU is there yet")
+    resources = Resources(cpus=0, gpus=0.01)
+    step = Step(make=_Asking, resources=resources, keeps_state=True, name="ask a GPU")
+    pool = engine.pool([step], most=1, keeps=False)
+    try:
+        pool.submit(None)
+        until_s = time.monotonic() + WAIT_S
+        while pool.n_workers or time.monotonic() < until_s:
+            for facts in pool.poll(timeout=1.0):
+                return facts  # type: ignore[no-any-return]
+    finally:
+        pool.close()
+    raise CuratorError(f"no worker with a GPU within {WAIT_S:.0f} s")
+
+
+def _caps(module: Any, codec: str, bits: int) -> dict[str, int]:  # noqa: ANN401
+    number = getattr(module.cudaVideoCodec, codec)
+    try:
+        return dict(module.GetDecoderCaps(gpuid=0, codec=number, bitdepth=bits))
+    except Exception:  # noqa: BLE001 - the package's own kind, whatever its base
+        return {"supported": 0}
+
+
+def _asked() -> GpuFacts:
+    """Asks in this process.
+
+    Raises:
+        CuratorError: PyNvVideoCodec or CUDA does not work.
+    """
+    # It says why the package does not start.
+    Nvdec()
+    import PyNvVideoCodec as module  # noqa: N813
+    import torch
+
+    try:
+        free_bytes, name = torch.cuda.mem_get_info()[0], torch.cuda.get_device_name(0)
+    except (RuntimeError, AssertionError) as error:
+        raise CuratorError(f"torch does not see the GPU: {one_line(error)}") from error
+    caps = {f"{codec} {bits}": _caps(module, codec, bits) for codec in CODECS for bits in DEPTHS}
+    pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps")
+    return GpuFacts(
+        name=name,
+        n_engines=caps["H264 8"].get("num_decoder_engines"),
+        free_bytes=free_bytes,
+        has_mps=(pipes / "control").exists(),
+        caps=caps,
+    )
+
+
+def _main() -> int:
+    try:
+        print(json.dumps(asdict(_asked())))
+    except CuratorError as error:
+        print(error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())
