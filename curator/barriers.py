@@ -2,7 +2,7 @@
 
 `runs/one_pass.py` takes a generation through the stages one after the other; this says it in words,
 and which of the waits the recipe asks for. `curate graph` prints it. Where the recipe asks for none
-before the cut, a cluster cuts clips while other sources are analyzed.
+before the cut, a cluster, or a machine with a GPU, cuts clips while other sources are analyzed.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -155,7 +155,8 @@ def _cut_wait(before: Sequence[Wait]) -> _Barrier:
     found = _decided(before)
     if found.is_needed or asks:
         return found
-    return found._replace(why=f"{found.why}; on a cluster clips are cut as they are decided about")
+    where = "on a cluster, and beside a GPU, clips are cut as they are decided about"
+    return found._replace(why=f"{found.why}; {where}")
 
 
 def _decided(before: Sequence[Wait]) -> _Barrier:

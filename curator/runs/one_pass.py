@@ -6,7 +6,7 @@ changes before `commit`, which adds a snapshot and then removes what no longer c
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,12 +17,14 @@ import pyarrow.parquet as pq
 from curator.barriers import waits
 from curator.executor.cpu_accounting import cpu_profile
 from curator.executor.engine import Engine
+from curator.executor.host_resources import device_of
 from curator.executor.progress import Progress
 from curator.fingerprints import fingerprint
 from curator.measures.clip_semantics import Semantics
 from curator.models.weight_store import ModelStore
 from curator.pipeline import Graph
 from curator.recipe import Recipe
+from curator.records.sources import SourceRef
 from curator.runs.corpus import Corpus, decide
 from curator.runs.generations import BOUNDS, GENERATION, STAMP, TAKEN, frozen_bounds
 from curator.runs.losses import Losses
@@ -204,7 +206,7 @@ class Pass:
     def _analyze(self, _: Any) -> None:  # noqa: ANN401 - the stage of that name
         """Analyzes what has no candidates yet, and proposes clips in the same processes."""
         sources = list(self._sources.to_analyze(self._scope.generation))
-        if self._may_cut_ahead():
+        if self._may_cut_ahead(sources):
             named = {str(source.source_id): source for source in sources}
             self._cut_ahead = CutAhead(
                 self._cutting(), self._engine, named, self._candidates.track_part
@@ -226,19 +228,25 @@ class Pass:
         if self._cut_ahead is not None:
             self._cut_ahead.add(self._corpus.passing(self._graph["filter"], clips))
 
-    def _may_cut_ahead(self) -> bool:
+    def _may_cut_ahead(self, sources: Sequence[SourceRef]) -> bool:
         """Returns whether clips are cut as their sources are analyzed.
 
-        On a machine of our own the analysis takes all cores. Frames for questions about clips are
-        taken while they are cut, which is after all of them are known.
+        On a single machine without a GPU the analysis takes all cores. Frames for questions about
+        clips are taken while they are cut, which is after all of them are known.
         """
         waiting = {one.stage for one in waits(self._graph, self._graph.run) if one.is_needed}
         return (
-            self._engine.joins
+            (self._engine.joins or self._decodes_on_gpu(sources))
             and waiting <= {"analyze", "shard", "commit"}
             and not self._recipe.caption.asks
             and not self._cutting().has_written()
         )
+
+    def _decodes_on_gpu(self, sources: Sequence[SourceRef]) -> bool:
+        """Returns whether a GPU of this machine analyzes while Ray runs other work."""
+        device = device_of(self._recipe.analyze.device, self._engine.n_gpus())
+        frames = sum(source.work for source in sources)
+        return device == "gpu" and not self._engine.is_small(len(sources), frames)
 
     def _filter(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
         with self._log.timed("filter"):

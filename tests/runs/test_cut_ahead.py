@@ -1,4 +1,7 @@
-"""On a cluster clips are cut while other sources are analyzed, where no stage needs all of them."""
+"""Clips are cut while others are analyzed, where no stage needs all of them.
+
+So it is on a cluster, and on a machine whose GPU analyzes.
+"""
 
 import io
 import json
@@ -18,6 +21,7 @@ from curator.executor.fleet import Worker
 from curator.executor.progress import Progress
 from curator.executor.worker import call_chain
 from curator.recipe import load_recipe
+from curator.runs import one_pass
 from curator.runs.curation import Run
 from curator.stages.cut import cut_driver
 from curator.storage import open_store
@@ -60,6 +64,16 @@ class Cluster(Engine):
         """Nothing runs."""
 
 
+class Machine(Cluster):
+    """The same as one machine."""
+
+    joins = False  # type: ignore[assignment]
+
+    def __init__(self, workers: int | None) -> None:
+        super().__init__()
+        self._workers = workers
+
+
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the clips of each film be a unit."""
@@ -95,6 +109,24 @@ def test_clips_are_cut_while_others_are_analyzed_and_come_out_the_same(
     for name in ("copied", "encoded", "not_copied", "audio"):
         assert summary["cut"][name] == alone["cut"][name]
     assert json.dumps(summary["counts"]) == json.dumps(alone["counts"])
+
+
+@pytest.mark.parametrize(
+    ("device", "workers", "is_ahead"), [("gpu", 2, True), ("cpu", 2, False), ("gpu", None, False)]
+)
+def test_one_machine_cuts_meanwhile_where_its_gpu_analyzes_and_there_is_much_to_do(
+    device: str,
+    workers: int | None,
+    is_ahead: bool,
+    films: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(one_pass, "device_of", lambda asked, n_gpus: device)
+    machine = Machine(workers)
+    run(films, tmp_path, machine)
+    begun = machine.begun
+    assert ("cut" in begun and "analyze" in begun[begun.index("cut") :]) == is_ahead
 
 
 @pytest.mark.parametrize("setting", ["dedup.enabled=true", "filters.motion.drop_lowest=0.3"])
