@@ -39,8 +39,10 @@ _AROUND_PX = 8  # on each side of a step are its surroundings in `blocking`
 _N_GRIDS = len(compression._ENLARGED)
 _BLUR = 43 / 256, 170 / 256
 """OpenCV's weights of 8 bits for a Gaussian of 3 px with a deviation of 0.6: outer and middle."""
-_SIZES = 8  # of which constants are kept; those of 1080p take 7 MB
-_keep = lru_cache(maxsize=_SIZES)
+_keep = lru_cache(maxsize=16)
+"""Keeps constants of a size on a device: 4 MB for 1080p."""
+_keep_short = lru_cache(maxsize=256)
+"""Keeps a line of places."""
 
 
 def native_signals_of(luma_SHW: Tensor, *, black: int, white: int) -> Tensor:
@@ -62,17 +64,20 @@ def native_signals_of(luma_SHW: Tensor, *, black: int, white: int) -> Tensor:
         return torch.full((n_samples, len(NATIVE)), torch.nan, device=luma_SHW.device)
     groups = _lines(luma_SHW)
     sums = [_line_sums(group, black, white) for group in groups]
-    profile, bands, grid, flat = (torch.cat(parts, 1) for parts in zip(*sums, strict=True))
+    if len(sums) == 1:
+        ((profile, bands, grid, flat),) = sums
+    else:
+        profile, bands, grid, flat = (torch.cat(parts, 1) for parts in zip(*sums, strict=True))
     scale = 255 / (white - black)
     noise = _noise(groups[0], black, white)
     n_flat, n_places = flat.sum(1).unbind(-1)
     values = (
-        noise * scale,
+        noise,
         _blocking(profile),
         (n_flat / n_places).masked_fill(n_places < 200, torch.nan),
-        (bands.sum(-1) - bands.amax(-1)).sum(1) * scale**2,
+        (bands.sum(2) - bands.amax(2)).sum(1) * scale**2,
         _combing(groups[-1]),
-        _resolution(luma_SHW, grid.argmax(-1), noise),
+        _resolution(luma_SHW, grid.argmax(2), noise, scale),
     )
     return torch.stack(values, 1)
 
@@ -103,19 +108,19 @@ class _Lines:
     come last.
 
     Attributes:
-        values_SNL: Levels, float32.
-        steps_SNL: Absolute difference of each place and the next.
+        levels: float32 [S, N, L].
+        steps: Absolute difference of each place and the next.
         sizes: Length of the lines of each direction, without the mirrored places.
     """
 
-    values_SNL: Tensor
-    steps_SNL: Tensor
+    levels: Tensor
+    steps: Tensor
     sizes: tuple[int, ...]
 
     @property
     def n_few(self) -> int:
         """Lines in every other strip."""
-        return -(-self.values_SNL.shape[1] // (2 * STRIP_PX)) * STRIP_PX
+        return -(-self.levels.shape[1] // (2 * STRIP_PX)) * STRIP_PX
 
 
 def _lines(luma_SHW: Tensor) -> list[_Lines]:
@@ -140,7 +145,7 @@ def _difference(one: Tensor, other: Tensor) -> Tensor:
     return (one - other).abs()
 
 
-@_keep
+@_keep_short
 def _places_of_lines(size: int, device: torch.device) -> Tensor:
     """Rows that `strips` takes of a picture of this height, every other strip first."""
     places: Any = np.arange(size)[:, None]
@@ -148,7 +153,7 @@ def _places_of_lines(size: int, device: torch.device) -> Tensor:
     return _on(device, np.concatenate([chosen[::2], chosen[1::2]]).ravel())
 
 
-@_keep
+@_keep_short
 def _mirrored(size: int, pad: int, device: torch.device) -> Tensor:
     """Places of a line that gains some at both ends, as OpenCV's BORDER_REFLECT_101."""
     return _on(device, np.pad(np.arange(size), pad, mode="reflect"))
@@ -165,7 +170,7 @@ def _line_sums(lines: _Lines, black: int, white: int) -> tuple[Tensor, Tensor, T
         For `blocking` [S, D, 59], for `banding` [S, D, 8], for the phase of the grid that
         `resolution` smooths [S, D, 8], for `flattening` [S, 1, 2].
     """
-    steps_SNL, n_directions = lines.steps_SNL, len(lines.sizes)
+    steps_SNL, n_directions = lines.steps, len(lines.sizes)
     maps = _line_maps(lines.sizes, steps_SNL.shape[1], steps_SNL.device)
     capped = steps_SNL[:, ::2].clamp(max=20)
     mirrored = capped.index_select(2, maps.with_surroundings)
@@ -184,15 +189,15 @@ def _line_sums(lines: _Lines, black: int, white: int) -> tuple[Tensor, Tensor, T
 
 def _flat_places(lines: _Lines, black: int, white: int) -> Tensor:
     """How many lines are flat amid contrast at each place, and how many have contrast [S, 2, L]."""
-    few = lines.values_SNL[:, : lines.n_few : 2]
+    few = lines.levels[:, : lines.n_few : 2]
     # Mirrored places repeat those of a window, and so do not change its extremes.
     window = (1, compression._CONTRAST_PX)
     contrast = max_pool2d(few, window, 1) + max_pool2d(-few, window, 1)
     margin = compression._CONTRAST_PX // 2
     levels = few[..., margin:-margin]
-    counted = (contrast >= compression._CONTRAST) & (levels >= black + 5) & (levels <= white - 6)
+    counted = (contrast >= compression._CONTRAST) & (levels == levels.clamp(black + 5, white - 6))
     run = compression._FLAT_PX - 1
-    largest = max_pool2d(lines.steps_SNL[:, : lines.n_few], (2, run), (2, 1))
+    largest = max_pool2d(lines.steps[:, : lines.n_few], (2, run), (2, 1))
     # A place is flat by the steps around the one that leads to it.
     first = margin - 1 - run // 2
     flat = largest[..., first : first + levels.shape[2]] == 0
@@ -274,11 +279,11 @@ def _blocking(profile_SDK: Tensor) -> Tensor:
 
 def _combing(columns: _Lines) -> Tensor:
     size = columns.sizes[-1]
-    first = columns.values_SNL.shape[2] - size - _PAD_PX
+    first = columns.levels.shape[2] - size - _PAD_PX
     stretch = interlacing._COMB_PX
     n = (size - 2) // stretch
-    lines = columns.values_SNL[:, ::2, first : first + n * stretch + 2]
-    near = columns.steps_SNL[:, ::2, first + 1 : first + 1 + n * stretch]
+    lines = columns.levels[:, ::2, first : first + n * stretch + 2]
+    near = columns.steps[:, ::2, first + 1 : first + 1 + n * stretch]
     far = _difference(lines[..., 2:], lines[..., :-2])
     near, far = (x.unflatten(2, (n, stretch)).sum(3) for x in (near, far))
     combs = near > (2 * far).clamp(min=stretch * interlacing._COMB_STEP)
@@ -286,46 +291,50 @@ def _combing(columns: _Lines) -> Tensor:
 
 
 def _noise(rows: _Lines, black: int, white: int) -> Tensor:
-    """As `noise`, [S]. It differs where more blocks than a tenth are equally flat.
+    """The signal `noise`, [S].
 
-    `noise` takes any of them, this takes the first.
+    Of equally flat blocks it takes the first, where `noise` takes any; and the 8 flattest of fewer
+    than 80 blocks, where `noise` takes some of the 8 at random.
     """
     size = rows.sizes[0] // STRIP_PX * STRIP_PX
-    lines = rows.values_SNL[:, : rows.n_few, _PAD_PX : _PAD_PX + size]
+    lines = rows.levels[:, : rows.n_few, _PAD_PX : _PAD_PX + size]
     device = lines.device
     strips_SNPL = lines.unflatten(1, (-1, STRIP_PX))
     # Immerkaer's kernel is one second difference down and one across.
-    down = strips_SNPL[:, :, 2:] + strips_SNPL[:, :, :-2] - 2 * strips_SNPL[:, :, 1:-1]
-    down = down.index_select(3, _mirrored(size, 1, device))
-    both = down[..., 2:] + down[..., :-2] - 2 * down[..., 1:-1]
+    above, middle, below = (strips_SNPL[:, :, i : i + STRIP_PX - 2] for i in range(3))
+    down = (above + below).sub(middle, alpha=2).index_select(3, _mirrored(size, 1, device))
+    left, middle, right = (down[..., i : i + size] for i in range(3))
+    both = (left + right).sub(middle, alpha=2)
     fine = avg_pool2d(both.abs().clamp(max=255), (STRIP_PX - 2, STRIP_PX)).flatten(1)
-    middle = lines - 128
-    blocks = middle.unflatten(1, (-1, STRIP_PX)).unflatten(3, (-1, STRIP_PX))
+    blocks = (lines - 128).unflatten(1, (-1, STRIP_PX)).unflatten(3, (-1, STRIP_PX))
     blocks_SBK = blocks.permute(0, 1, 3, 2, 4).reshape(len(lines), -1, STRIP_PX**2)
     planes = blocks_SBK @ _planes(device)
     mean, slopes = planes[..., 0], planes[..., 1:]
     # Sums are exact, and each step is rounded as `noise` rounds it: the same blocks are flattest.
     variance = blocks_SBK.square().mean(2) - mean.square() - slopes.square().sum(2) / _RAMP_POWER
-    coarse = (variance.clamp(min=0) * (64 / 61)).sqrt()
-    margin = 0.02 * (white - black)
-    is_clipped = (mean - ((black + white) / 2 - 128)).abs() >= (white - black) / 2 - margin
+    coarse = variance.clamp(min=0).sqrt()
+    span = white - black
+    is_clipped = mean != mean.clamp(black + 0.02 * span - 128, white - 0.02 * span - 128)
     ordered, order = coarse.masked_fill(is_clipped, 1e4).sort(dim=1, stable=True)
     n_blocks = ordered.shape[1]
     n_usable = n_blocks - is_clipped.sum(1)
     n_flat = (n_usable // 10).clamp(min=8)[:, None]
-    chosen = torch.arange(n_blocks, device=device) < n_flat
+    chosen = _mirrored(n_blocks, 0, device) < n_flat
     pair = torch.stack((fine.gather(1, order), ordered), 1) * chosen[:, None]
     level, total = (pair.sum(2) / n_flat).unbind(1)
-    level = level * ((np.pi / 2) ** 0.5 / 6)
-    is_noise = ((level / total.clamp(min=0.3) - 0.4) / 0.4).clamp(0, 1)
-    return (level / 0.9 * is_noise).masked_fill(n_usable < 32, torch.nan)
+    ratio = level / total.clamp(min=0.3 / _OF_COARSE)
+    is_noise = (ratio * (_OF_FINE / _OF_COARSE / 0.4) - 1).clamp(0, 1)
+    noise = level * is_noise * (_OF_FINE / 0.9 * 255 / span)
+    return noise.masked_fill(n_usable < 32, torch.nan)
 
 
+_OF_FINE, _OF_COARSE = (np.pi / 2) ** 0.5 / 6, (64 / 61) ** 0.5
+"""Standard deviation of noise by the mean response, and by that around planes (see `noise`)."""
 _RAMP = np.arange(STRIP_PX) - (STRIP_PX - 1) / 2
 _RAMP_POWER = float((_RAMP**2).mean())
 
 
-@_keep
+@_keep_short
 def _planes(device: torch.device) -> Tensor:
     """Mean of a block of 8 px, and its mean times a ramp along and down, [64, 3]."""
     even = np.ones(STRIP_PX)
@@ -339,12 +348,13 @@ class _Segments:
 
     Attributes:
         rows, columns: Places in the picture, [D, G, 64].
-        mean: 1 over the length of a segment, [D, 64, 1].
+        mean: 1 over the length of a segment, [D, 1, 64].
         is_none: True for segments that only pad, [D, G].
         weights: For busy and flat segments, by their order of spread: 1 if chosen, [D, 2, G].
         least: Variance that busy and flat segments have at least, [2, 1].
-        spectra: For each phase of the grid of 8 px, from levels to the real and imaginary parts of
-            the smoothed steps' whitened spectrum without its mean, [D, 8, 64, 64].
+        spectra: For each phase of the grid of 8 px, from levels to their mean, and to the real and
+            imaginary parts of the smoothed steps' spectrum, whose power is 1 for white noise of 1
+            level, [D, 8, 64, 65].
         whitening: Weights of frequencies, [D, 32].
         share: Share of the nominal resolution that a frequency adds, [D].
     """
@@ -371,62 +381,62 @@ def _segments(height: int, width: int, device: torch.device) -> _Segments:
     n_segments = [len(lines) * n for lines, _, n in sides]
     G = max(n_segments)
     places = np.zeros((2, 2, G, most), np.int64)
-    mean, spectra = np.zeros((2, most, 1)), np.zeros((2, 8, most, 2, most // 2))
+    mean, spectra = np.zeros((2, 1, most)), np.zeros((2, 8, most, 1 + most))
     weights, whitening, share = np.zeros((2, 2, G)), np.zeros((2, most // 2)), np.zeros(2)
     for side, (lines, size, n) in enumerate(sides):
         count = n_segments[side]
         within = np.minimum(np.arange(most), size - 1) + np.arange(n)[:, None] * size
         places[side, side, :count] = np.repeat(lines, n)[:, None]
         places[1 - side, side, :count] = np.tile(within, (len(lines), 1))
-        mean[side, :size] = 1 / size
+        mean[side, 0, :size] = 1 / size
         quarter = int(count * resolution._BUSIEST)
         weights[side, 0, G - max(1, quarter) :] = 1
         weights[side, 1, G - count : G - count + max(8, quarter)] = 1
+        spectra[side] = _spectra(size)
         bins = size // 2
-        window, of_steps = resolution._window(size)
-        for phase in range(8):
-            steps = resolution._smooth_steps(np.eye(size, dtype=np.float32), phase)
-            spectrum = np.fft.rfft(steps * window, axis=1)[:, 1:] / np.sqrt(of_steps[1:])
-            spectra[side, phase, :size, 0, :bins] = spectrum.real
-            spectra[side, phase, :size, 1, :bins] = spectrum.imag
-        frequency = np.arange(1, bins + 1) / bins
-        whitening[side, :bins] = frequency**resolution._WHITENING
+        whitening[side, :bins] = (np.arange(1, bins + 1) / bins) ** resolution._WHITENING
         share[side] = 1 / bins / resolution._MOST_ENERGY
-    floats = (mean, weights, spectra.reshape(2, 8, most, most), whitening, share)
-    mean_, weights_, spectra_, whitening_, share_ = (
-        _on(device, x.astype(np.float32)) for x in floats
-    )
+    is_none = np.arange(G) >= np.array(n_segments)[:, None]
+    least = np.array([[resolution._DETAIL**2], [-np.inf]])
+    floats = (weights, least, spectra, mean, whitening, share)
+    names = ("weights", "least", "spectra", "mean", "whitening", "share")
     return _Segments(
         rows=_on(device, places[0]),
         columns=_on(device, places[1]),
-        mean=mean_,
-        is_none=_on(device, np.arange(G) >= np.array(n_segments)[:, None]),
-        weights=weights_,
-        least=_on(device, np.array([[resolution._DETAIL**2], [-np.inf]], np.float32)),
-        spectra=spectra_,
-        whitening=whitening_,
-        share=share_,
+        is_none=_on(device, is_none),
+        **{name: _on(device, x.astype(np.float32)) for name, x in zip(names, floats, strict=True)},
     )
 
 
-def _resolution(luma_SHW: Tensor, phase_SD: Tensor, noise_S: Tensor) -> Tensor:
+@lru_cache
+def _spectra(size: int) -> NDArray[np.float64]:
+    """`spectra` of `_Segments` for one direction, [8, 64, 65]."""
+    most = resolution._SEGMENT_PX
+    maps = np.zeros((8, most, 1 + most))
+    maps[:, :size, 0] = 1 / size
+    window, of_steps = resolution._window(size)
+    for phase in range(8):
+        steps = resolution._smooth_steps(np.eye(size, dtype=np.float32), phase)
+        spectrum = np.fft.rfft(steps * window, axis=1)[:, 1:] / np.sqrt(of_steps[1:])
+        maps[phase, :size, 1 : 1 + size // 2] = spectrum.real
+        maps[phase, :size, 1 + most // 2 : 1 + most // 2 + size // 2] = spectrum.imag
+    return maps
+
+
+def _resolution(luma_SHW: Tensor, phase_SD: Tensor, noise_S: Tensor, scale: float) -> Tensor:
     maps = _segments(*luma_SHW.shape[1:], luma_SHW.device)
     segments_SDGK = luma_SHW[:, maps.rows, maps.columns].float()
-    mean = segments_SDGK @ maps.mean
-    variance = (segments_SDGK.square() @ maps.mean - mean.square()).squeeze(3)
-    variance = variance.masked_fill(maps.is_none, -torch.inf)
-    rank_SDG = variance.argsort(2).argsort(2)
-    n_samples, _, G = rank_SDG.shape
-    weights = maps.weights.expand(n_samples, -1, -1, -1).gather(
-        3, rank_SDG[:, :, None].expand(-1, -1, 2, -1)
-    )
-    weights = weights * (variance[:, :, None] >= maps.least)
-    directions = _mirrored(2, 0, luma_SHW.device)
-    spectra = segments_SDGK @ maps.spectra[directions, phase_SD]
+    found = segments_SDGK @ maps.spectra[_mirrored(2, 0, luma_SHW.device), phase_SD]
+    mean, spectra = found[..., 0], found[..., 1:]
+    square = (segments_SDGK.square() * maps.mean).sum(3)
+    variance = (square - mean.square()).masked_fill(maps.is_none, -torch.inf)
+    rank = variance.argsort(dim=2, stable=True).argsort(2)[:, :, None].expand(-1, -1, 2, -1)
+    chosen = maps.weights.expand(len(rank), -1, -1, -1).gather(3, rank)
+    weights = chosen * (variance[:, :, None] >= maps.least)
     count = weights.sum(3)
     power = (weights @ spectra.square()).unflatten(3, (2, -1)).sum(3) / count[..., None]
     busy, flat = power.unbind(2)
-    loudest = (noise_S.nan_to_num(0) * resolution._LOUDEST).square()[:, None, None]
+    loudest = (noise_S.nan_to_num(0) * (resolution._LOUDEST / scale)).square()[:, None, None]
     hidden = (flat * resolution._FLATTEST).minimum(loudest)
     detail = (busy - hidden - resolution._ROUNDING**2).clamp(min=0)
     detail = detail.masked_fill(busy <= hidden * resolution._ABOVE_NOISE, 0) * maps.whitening
@@ -447,8 +457,8 @@ def _sharpness(gray_SHW: Tensor) -> Tensor:
     outer, middle = _BLUR
     # Half a level more, so that rounding down is rounding to the nearest; all sums are exact.
     x = gray_SHW[:, down[:, None], across[None]] + 0.5
-    x = x[:, 1:-1] * middle + (x[:, :-2] + x[:, 2:]) * outer
-    smooth = (x[..., 1:-1] * middle + (x[..., :-2] + x[..., 2:]) * outer).floor()
+    x = (x[:, 1:-1] * middle).add(x[:, :-2] + x[:, 2:], alpha=outer)
+    smooth = (x[..., 1:-1] * middle).add(x[..., :-2] + x[..., 2:], alpha=outer).floor()
     inner = smooth[:, 1:, 1:]
     slope = _difference(inner, smooth[:, 1:, :-1]).maximum(_difference(inner, smooth[:, :-1, 1:]))
     # The first row and column have no slope: padding stands for them.
@@ -460,7 +470,7 @@ def _sharpness(gray_SHW: Tensor) -> Tensor:
     n_none = has_none.sum(1, keepdim=True)
     n_windows = ratios.shape[1]
     place = n_none * 0.1 + 0.9 * (n_windows - 1)
-    near = (1 - (torch.arange(n_windows, device=gray_SHW.device) - place).abs()).clamp(min=0)
+    near = (1 - (_mirrored(n_windows, 0, gray_SHW.device) - place).abs()).clamp(min=0)
     value = (ratios * near).sum(1).clamp(max=1)
     return value.masked_fill(n_none[:, 0] == n_windows, 1)
 
