@@ -14,6 +14,7 @@ import importlib
 import logging
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,7 +42,6 @@ class _Parser:
         self.address = address
         self._codec = codec
         self._held: tuple[bytes, int] | None = None
-        self._size: tuple[int, int, int] | None = None
         self._times: dict[int, int] = {}
         self._n_packets = 0
         self._begin()
@@ -50,48 +50,35 @@ class _Parser:
         self._context = av.CodecContext.create(_CODECS[self._codec], "r")
         self._context.thread_count = 1
 
-    def take(self, flags: int, data: bytes, timestamp: int) -> bool:
-        """False where the application refused what it was called with."""
+    def take(self, flags: int, data: bytes, timestamp: int) -> None:
+        """Decodes a packet, and queues its pictures."""
         # Without the flag a picture is known to be complete when the next one begins.
         due = [self._held] if self._held is not None else []
         self._held = (data, timestamp) if data else None
-        if self._held is not None and flags & _END_OF_PICTURE:
+        if self._held is not None and flags & (_END_OF_PICTURE | _END_OF_STREAM):
             due, self._held = [*due, self._held], None
-        shown = all(self._decode(*held) for held in due)
+        for held in due:
+            self._decode(*held)
         if flags & _END_OF_STREAM:
-            if self._held is not None:
-                shown = self._decode(*self._held) and shown
-                self._held = None
-            shown = self._show(self._context.decode(None)) and shown
+            self._show(self._context.decode(None))
             self._begin()
-            self._size = None
-        return shown
 
-    def _decode(self, data: bytes, timestamp: int) -> bool:
+    def _decode(self, data: bytes, timestamp: int) -> None:
         packet = av.Packet(data)
         packet.pts = packet.dts = self._n_packets
         self._times[self._n_packets] = timestamp
         self._n_packets += 1
-        try:
-            return self._show(self._context.decode(packet))
-        except av.error.FFmpegError:
-            return True  # The engine conceals damage.
+        # The engine conceals damage.
+        with suppress(av.error.FFmpegError):
+            self._show(self._context.decode(packet))
 
-    def _show(self, pictures: list[Any]) -> bool:
-        library = _libraries["nvcuvid"]
+    def _show(self, pictures: list[Any]) -> None:
         for picture in pictures:
-            bits = picture.format.components[0].bits
-            size = picture.width, picture.height, bits
-            if size != self._size:
-                self._size = size
-                if not library.software_sequence(self.address, *size, 25, 1):
-                    return False
             planes = np.ascontiguousarray(planes_of(picture).numpy())
-            timestamp = self._times.pop(picture.pts, 0)
-            shown = self.address, planes.ctypes.data, planes[0].nbytes, picture.height, timestamp
-            if not library.software_show(*shown):
-                return False
-        return True
+            _libraries["nvcuvid"].software_queue(
+                self.address, planes.ctypes.data, planes[0].nbytes, picture.width, picture.height,
+                picture.format.components[0].bits, self._times.pop(picture.pts, 0),
+            )  # fmt: skip
 
 
 _parsers: dict[int, _Parser] = {}
@@ -109,7 +96,7 @@ def load(folder: Path) -> None:
     }.items():
         path = folder / soname
         command = [
-            str(compiler()), "-shared", "-fPIC", "-O2", "-w", f"-DLIB{name.upper()}",
+            str(compiler()), "-shared", "-fPIC", "-O2", "-w", "-fexceptions", f"-DLIB{name.upper()}",
             f"-Wl,-soname,{soname}", "-o", str(path), str(_SOURCE),
         ]  # fmt: skip
         subprocess.run(command, check=True)
@@ -122,10 +109,11 @@ def load(folder: Path) -> None:
         ctypes.c_longlong,
     )  # fmt: skip
     on_close = ctypes.CFUNCTYPE(None, ctypes.c_long)
-    nvcuvid.software_sequence.argtypes = [ctypes.c_void_p] + [ctypes.c_int] * 5
-    nvcuvid.software_show.argtypes = [
-        ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_longlong,
+    nvcuvid.software_queue.argtypes = [
+        ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int,
+        ctypes.c_longlong,
     ]  # fmt: skip
+    nvcuvid.software_queue.restype = None
     callbacks = on_open(_open), on_data(_data), on_close(_close)
     nvcuvid.software_callbacks(*callbacks)
     _libraries["callbacks"] = callbacks
@@ -140,10 +128,11 @@ def _open(address: int, codec: int) -> int:
 def _data(number: int, flags: int, payload: int, n_bytes: int, timestamp: int) -> int:
     data = ctypes.string_at(payload, n_bytes) if payload and n_bytes else b""
     try:
-        return 0 if _parsers[number].take(flags, data, timestamp) else 999
+        _parsers[number].take(flags, data, timestamp)
     except Exception:
         logging.getLogger(__name__).exception("the software driver failed")
         return 999
+    return 0
 
 
 def _close(number: int) -> None:
@@ -167,6 +156,21 @@ def n_bytes() -> int:
 def set_wait_us(wait_us: int) -> None:
     """Time that an engine takes for each picture from now on, in microseconds."""
     ctypes.c_int.in_dll(_libraries["nvcuvid"], "software_wait_us").value = wait_us
+
+
+def fail(
+    call: str, *, at: int = 1, result: int = 0, stays: bool = False, hangs: bool = False
+) -> None:
+    """Makes a call of the driver answer a CUresult at its `at`-th time from now on.
+
+    With `stays` each call after it answers so too; with `hangs` it returns only after `mend`.
+    """
+    _libraries["cuda"].software_fail(call.encode(), at, result, stays, hangs)
+
+
+def mend() -> None:
+    """Ends failures."""
+    fail("")
 
 
 class _Tensor(ctypes.Structure):

@@ -4,9 +4,15 @@ Packets and their times come from the demuxer of the CPU path. As on the CPU, fr
 by their packets and must follow each other. Clips that the engine refuses, or decodes to another
 number or order of frames, are left to the CPU path, with the reason.
 
-Making a decoder may take longer than decoding a window, so a decoder is reused for the next clip of
-its codec and size. Packets carry unique numbers through it, so that frames of two clips are never
-confused. If a used decoder fails where a new one does not, each clip gets a new one from then on.
+Making a decoder may take longer than decoding a window, so a decoder is reused for the next clip
+with its sequence header. Packets carry unique numbers through it, so that frames of two clips are
+never confused. If a used decoder fails where a new one does not, each clip gets a new one from then
+on.
+
+A clip for which the GPU's memory is too short is decoded by the CPU. A device that is lost is the
+trainer's error. Decoding has no time limit of its own: it runs in the thread that asks for the
+batch, because CUDA's streams, and the tensor that it fills, are that thread's; `timeout` of torch's
+loader is the limit for workers.
 
 Shape letters: C channels (red, green, blue), T and B frames, H, W height and width.
 """
@@ -24,10 +30,9 @@ from typing import Any
 import av.error
 import av.video.stream
 import torch
-import torch.utils.dlpack
 from av.container import InputContainer
 
-from curator.errors import SourceError, UsageError, one_line
+from curator.errors import DeviceLostError, DeviceMemoryError, SourceError, UsageError
 from curator.loading.batch_values import Packed
 from curator.loading.window_decoder import (
     ClipWindow,
@@ -38,7 +43,7 @@ from curator.loading.window_decoder import (
 )
 from curator.media.container import open_container, video_stream
 from curator.media.device_frames import DeviceScaler, Form, unscaled_rgb_BHWC
-from curator.media.nvdec import NotOnDeviceError, Nvdec, Refusal, bitstream_filter, form_of
+from curator.media.nvdec import EngineStream, NotOnDeviceError, Nvdec, Refusal, ended, form_of
 
 CHUNK = 16
 """Frames converted together: at 1080p 50 MB of the GPU's memory, and 200 to work in."""
@@ -101,10 +106,6 @@ def owned(batches: Iterator[Packed], gpu: int) -> Iterator[Packed]:
         yield Packed(video, held.rest)
 
 
-class _UsedDecoderError(Exception):
-    """A used decoder failed; a new one may work."""
-
-
 class DeviceDecoder:
     """Decodes windows on one GPU with the engines of this process; cannot be pickled."""
 
@@ -140,61 +141,60 @@ class DeviceDecoder:
         """As `decode`, or on the CPU and copied; returns why the CPU decoded it, or None."""
         try:
             self.decode(clip, into_CTHW)
-        except NotOnDeviceError as refused:
-            if refused.refusal not in self._warned:
-                self._warned.add(refused.refusal)
-                logger.warning(
-                    "%s is decoded on the CPU (%s: %s); others with this reason are counted in "
-                    "`not_on_gpu`", clip.name, refused.refusal, refused,
-                )  # fmt: skip
-            host_CTHW = torch.empty(into_CTHW.shape, dtype=torch.uint8)
-            decode_window(clip, host_CTHW)
-            into_CTHW.copy_(host_CTHW)
-            return refused.refusal
-        return None
+            return None
+        except NotOnDeviceError as error:
+            refusal, words = error.refusal, str(error)
+        if refusal not in self._warned:
+            self._warned.add(refusal)
+            logger.warning(
+                "%s is decoded on the CPU (%s: %s); others with this reason are counted in "
+                "`not_on_gpu`", clip.name, refusal, words,
+            )  # fmt: skip
+        if refusal == Refusal.MEMORY:
+            # Here nothing of the failed decode is referred to any more.
+            self._nvdec.free()
+        host_CTHW = torch.empty(into_CTHW.shape, dtype=torch.uint8)
+        decode_window(clip, host_CTHW)
+        into_CTHW.copy_(host_CTHW)
+        return refusal
 
     def decode(self, clip: ClipWindow, into_CTHW: torch.Tensor) -> None:
         """Decodes as `decode_window`, into a tensor in the GPU's memory; for use within `queued`.
 
         Raises:
             NotOnDeviceError: The clip must be decoded on the CPU.
+            DeviceLostError: The GPU, its driver or this process's context does not go on.
             ShardError: The picture is too small.
         """
         try:
-            try:
-                self._attempt(clip, into_CTHW)
-            except _UsedDecoderError:
-                self._attempt(clip, into_CTHW)
-                self._nvdec.kept.give_up()
+            with self._nvdec.named_errors():
+                try:
+                    self._attempt(clip, into_CTHW)
+                except NotOnDeviceError as refused:
+                    if not refused.by_used:
+                        raise
+                    self._attempt(clip, into_CTHW)
+                    self._nvdec.kept.give_up()
         except (av.error.FFmpegError, SourceError) as error:
             raise NotOnDeviceError(Refusal.DAMAGED, str(error)) from error
+        except DeviceMemoryError as error:
+            raise NotOnDeviceError(Refusal.MEMORY, str(error)) from error
+        except DeviceLostError as error:
+            raise DeviceLostError(
+                f"{error}, while {clip.name} was decoded; CUDA does not recover within a process: "
+                "start it again, and look for the cause in `dmesg` (Xid) and `nvidia-smi -q`"
+            ) from error
 
     def _attempt(self, clip: ClipWindow, into_CTHW: torch.Tensor) -> None:
         with open_container(io.BytesIO(clip.mp4), clip.name, n_bytes=len(clip.mp4)) as container:
             stream = video_stream(container, clip.name)
             form = self._form(container, stream)
             shown_size(form.height, form.width, into_CTHW.shape[-2:], clip)
-            # The form of clips for which a decoder can be reused.
-            codec = stream.codec_context.codec.canonical_name
-            key = codec, form.width, form.height, form.bits
-            # Kept for reuse only after it has decoded a clip to its end.
-            decoder = self._nvdec.kept.take(key)
-            was_used = decoder is not None
-            try:
-                decoder = decoder or self._nvdec.decoder(codec)
-                numbered = self._numbered(container, stream, decoder, form, clip)
-                _fill(numbered, clip, form, into_CTHW)
+            with self._nvdec.decoding(stream, form, clip.name) as engine:
+                _fill(self._numbered(container, stream, engine, clip), clip, form, into_CTHW)
                 # Drops its remaining frames before the next clip.
-                decoder.Decode(self._nvdec.packet(None))
-            except torch.OutOfMemoryError:
-                raise
-            except (NotOnDeviceError, RuntimeError) as error:
-                if was_used:
-                    raise _UsedDecoderError from error
-                if isinstance(error, NotOnDeviceError):
-                    raise
-                raise NotOnDeviceError(Refusal.DECODER, one_line(error)) from error
-            self._nvdec.kept.keep(key, decoder)
+                for _ in engine.frames(None):
+                    pass
 
     def _form(self, container: InputContainer, stream: av.video.stream.VideoStream) -> Form:
         """Returns a clip's coding; for each header the CPU decodes the first picture once."""
@@ -231,62 +231,34 @@ class DeviceDecoder:
         self,
         container: InputContainer,
         stream: av.video.stream.VideoStream,
-        decoder: Any,  # noqa: ANN401
-        form: Form,
+        engine: EngineStream,
         clip: ClipWindow,
     ) -> Iterator[tuple[int, torch.Tensor]]:
         """Yields numbered frames from the key frame before the window on.
 
-        Planes are valid until the next frame.
+        Planes are valid until the next frame. Each packet carries a number that none had before.
         """
-        shape = form.height * 3 // 2, form.width
+        assert stream.time_base is not None
+        ticks = 1 / (clip.rate * stream.time_base)
         numbers: dict[int, int] = {}
         first: int | None = None
         expected = 0
-        for packet, number in self._packets(container, stream, clip):
-            if number is not None:
-                numbers[packet.pts] = number
+        for packet in ended(packets_from(container, stream, round(clip.start * ticks))):
+            self._tag += 1
+            if packet is not None and packet.pts is not None and not packet.is_discard:
+                numbers[self._tag] = round(packet.pts / ticks)
                 if first is None:
-                    first = expected = number
-            for frame in decoder.Decode(packet):
-                at = numbers.pop(frame.getPTS(), None)
+                    first = expected = numbers[self._tag]
+            for tag, planes in engine.frames(packet, self._tag):
+                at = numbers.pop(tag, None)
                 # Shown before the key frame that decoding began with, or by an earlier clip.
                 if at is None or first is None or at < first:
                     continue
                 if at != expected or first > clip.start:
                     found = f"frame {at} came where {min(expected, clip.start)} was expected"
-                    raise NotOnDeviceError(Refusal.FRAMES_DIFFER, found)
+                    raise engine.refused(Refusal.FRAMES_DIFFER, found)
                 expected += 1
-                planes = torch.utils.dlpack.from_dlpack(frame)
-                if tuple(planes.shape) != shape:
-                    found = f"a frame of {tuple(planes.shape)} rows and columns, not {shape}"
-                    raise NotOnDeviceError(Refusal.SIZE_CHANGES, found)
                 yield at, planes
-
-    def _packets(
-        self, container: InputContainer, stream: av.video.stream.VideoStream, clip: ClipWindow
-    ) -> Iterator[tuple[Any, int | None]]:
-        """Yields packets for the decoder, with their frames' numbers; None for hidden frames.
-
-        Each timestamp is a number that no packet had before. The last packet ends the stream.
-        """
-        assert stream.time_base is not None
-        ticks = 1 / (clip.rate * stream.time_base)
-        bitstream = bitstream_filter(stream)
-        for packet in packets_from(container, stream, round(clip.start * ticks)):
-            if not packet.size:
-                continue
-            if packet.pts is None:
-                raise NotOnDeviceError(Refusal.TIMESTAMPS, "packets without a time")
-            if packet.is_corrupt:
-                raise NotOnDeviceError(Refusal.DAMAGED, "a packet is damaged")
-            number = None if packet.is_discard else round(packet.pts / ticks)
-            for filtered in bitstream.filter(packet) if bitstream is not None else [packet]:
-                data = self._nvdec.packet(filtered)
-                self._tag += 1
-                data.pts = data.dts = self._tag
-                yield data, number
-        yield self._nvdec.packet(None), None
 
 
 def _fill(

@@ -1,29 +1,81 @@
 """Makes values ahead of their use, in a thread."""
 
-from collections import deque
 from collections.abc import Callable, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
 from typing import TypeVar
 
 T = TypeVar("T")
 
+CHECK_S = 1.0
+
 
 def ahead(
-    make: Callable[[], T | None], *, n: int, name: str, limit: Callable[[T], int] | None = None
+    make: Callable[[], T | None],
+    *,
+    n: int,
+    name: str,
+    limit: Callable[[T], int] | None = None,
+    check: Callable[[], None] | None = None,
 ) -> Generator[T]:
     """Values of `make`, of which a named thread makes `n` ahead, until it returns None.
 
     With `limit` at most as many as it says of the last value, but always one. An exception is
     raised in place of its value. Closing the iterator waits for the current call: close it before
     using anything that the function uses.
+
+    While the iterator waits, it calls `check` each second. If that raises, the current call is not
+    waited for: its thread is left behind, and does not keep the process.
     """
-    pool = ThreadPoolExecutor(1, name)
-    waiting: deque[Future[T | None]] = deque()
+    wanted: SimpleQueue[None] = SimpleQueue()
+    made: SimpleQueue[Future[T | None]] = SimpleQueue()
+    closed = Event()
+
+    def work() -> None:
+        while True:
+            wanted.get()
+            if closed.is_set():
+                return
+            future: Future[T | None] = Future()
+            try:
+                future.set_result(make())
+            except BaseException as error:  # noqa: BLE001 - raised in the other thread
+                future.set_exception(error)
+            made.put(future)
+            del future
+
+    n_ahead = 0
+
+    def ask(n_wanted: int) -> None:
+        nonlocal n_ahead
+        for _ in range(n_wanted - n_ahead):
+            wanted.put(None)
+        n_ahead = max(n_ahead, n_wanted)
+
+    def taken() -> T | None:
+        nonlocal n_ahead
+        while True:
+            try:
+                future = made.get(timeout=CHECK_S)
+            except Empty:
+                if check is not None:
+                    check()
+            else:
+                n_ahead -= 1
+                return future.result()
+
+    thread = Thread(target=work, name=name, daemon=True)
+    thread.start()
     try:
-        waiting.extend(pool.submit(make) for _ in range(n if limit is None else 1))
-        while (value := waiting.popleft().result()) is not None:
-            wanted = n if limit is None else max(1, min(n, limit(value)))
-            waiting.extend(pool.submit(make) for _ in range(wanted - len(waiting)))
+        ask(n if limit is None else 1)
+        while (value := taken()) is not None:
+            ask(n if limit is None else max(1, min(n, limit(value))))
             yield value
     finally:
-        pool.shutdown(cancel_futures=True)
+        closed.set()
+        wanted.put(None)
+        while thread.is_alive():
+            thread.join(CHECK_S)
+            if thread.is_alive() and check is not None:
+                check()

@@ -26,6 +26,10 @@ static Result refused_in(const char *call, Result error) {
 }
 #define refused(error) refused_in(__func__, error)
 
+// A failure on demand: a call answers what `software_fail` says. It is asked in libcuda, for all.
+Result software_answer(const char *call);
+#define ANSWER do { Result error = software_answer(__func__); if (error) return refused(error); } while (0)
+
 // The calls that move data or order work, for tests that ask on which stream they are.
 #define TRACE(...) do { if (getenv("SOFTWARE_TRACE")) fprintf(stderr, __VA_ARGS__); } while (0)
 
@@ -33,6 +37,29 @@ static Result refused_in(const char *call, Result error) {
 
 static int context_of_all, stream_of_all;
 EXPORT long software_bytes = 0, software_peak = 0;
+
+static struct { char call[64]; int at; Result with, stays; } failure;
+static volatile int hangs, lost;
+
+// The call fails at its `at`-th time from now on. `stays`: so does every call after it. `hang`: it
+// returns only after the next `software_fail`.
+EXPORT void software_fail(const char *call, int at, Result with, int stays, int hang) {
+  hangs = hang;
+  lost = SUCCESS;
+  strncpy(failure.call, call, sizeof failure.call - 1);
+  failure.at = at;
+  failure.with = with;
+  failure.stays = stays;
+}
+
+EXPORT Result software_answer(const char *call) {
+  if (lost) return lost;
+  if (strcmp(call, failure.call) || --failure.at) return SUCCESS;
+  Result with = failure.with;
+  if (failure.stays) lost = with;
+  while (hangs) usleep(1000);
+  return with;
+}
 
 static Result allocate(uint64_t *pointer, size_t bytes) {
   // What is freed twice or written past its end is found by the C library's own checks.
@@ -87,28 +114,28 @@ EXPORT Result cuDevicePrimaryCtxRetain(void **c, int d) { TRACE("cuDevicePrimary
 EXPORT Result cuDevicePrimaryCtxRelease_v2(int d) { TRACE("cuDevicePrimaryCtxRelease_v2\n"); return SUCCESS; }
 EXPORT Result cuCtxCreate_v2(void **c, unsigned f, int d) { TRACE("cuCtxCreate_v2\n"); *c = &context_of_all; return SUCCESS; }
 EXPORT Result cuCtxDestroy_v2(void *c) { TRACE("cuCtxDestroy_v2\n"); return SUCCESS; }
-EXPORT Result cuCtxPushCurrent_v2(void *c) { TRACE("cuCtxPushCurrent_v2\n"); return c ? SUCCESS : refused(201); }
+EXPORT Result cuCtxPushCurrent_v2(void *c) { TRACE("cuCtxPushCurrent_v2\n"); ANSWER; return c ? SUCCESS : refused(201); }
 EXPORT Result cuCtxPopCurrent_v2(void **c) { if (c) *c = &context_of_all; return SUCCESS; }
 EXPORT Result cuCtxGetDevice(int *d) { TRACE("cuCtxGetDevice\n"); *d = 0; return SUCCESS; }
 EXPORT Result cuStreamCreate(void **s, unsigned f) { TRACE("cuStreamCreate\n"); *s = &stream_of_all; return SUCCESS; }
 EXPORT Result cuStreamDestroy_v2(void *s) { return SUCCESS; }
 EXPORT Result cuStreamGetCtx(void *s, void **c) { TRACE("cuStreamGetCtx\n"); *c = &context_of_all; return SUCCESS; }
-EXPORT Result cuStreamSynchronize(void *s) { TRACE("cuStreamSynchronize %p\n", s); return SUCCESS; }
+EXPORT Result cuStreamSynchronize(void *s) { TRACE("cuStreamSynchronize %p\n", s); ANSWER; return SUCCESS; }
 EXPORT Result cuStreamWaitEvent(void *s, void *e, unsigned f) { TRACE("cuStreamWaitEvent %p\n", s); return SUCCESS; }
 EXPORT Result cuEventCreate(void **e, unsigned f) { TRACE("cuEventCreate\n"); *e = malloc(8); return SUCCESS; }
 EXPORT Result cuEventDestroy_v2(void *e) { TRACE("cuEventDestroy_v2\n"); free(e); return SUCCESS; }
-EXPORT Result cuEventRecord(void *e, void *s) { TRACE("cuEventRecord %p\n", s); return SUCCESS; }
+EXPORT Result cuEventRecord(void *e, void *s) { TRACE("cuEventRecord %p\n", s); ANSWER; return SUCCESS; }
 EXPORT Result cuEventSynchronize(void *e) { TRACE("cuEventSynchronize\n"); return SUCCESS; }
-EXPORT Result cuMemAlloc_v2(uint64_t *p, size_t n) { TRACE("cuMemAlloc_v2\n"); return allocate(p, n); }
-EXPORT Result cuMemAllocAsync(uint64_t *p, size_t n, void *s) { TRACE("cuMemAllocAsync\n"); return allocate(p, n); }
+EXPORT Result cuMemAlloc_v2(uint64_t *p, size_t n) { TRACE("cuMemAlloc_v2\n"); ANSWER; return allocate(p, n); }
+EXPORT Result cuMemAllocAsync(uint64_t *p, size_t n, void *s) { TRACE("cuMemAllocAsync\n"); ANSWER; return allocate(p, n); }
 EXPORT Result cuMemAllocPitch_v2(uint64_t *p, size_t *pitch, size_t width, size_t rows, unsigned e) {
   *pitch = (width + 511) / 512 * 512;
   return allocate(p, *pitch * rows);
 }
 EXPORT Result cuMemFree_v2(uint64_t p) { TRACE("cuMemFree_v2\n"); return release(p); }
 EXPORT Result cuMemFreeAsync(uint64_t p, void *s) { TRACE("cuMemFreeAsync\n"); return release(p); }
-EXPORT Result cuMemcpy2D_v2(const Copy2D *c) { TRACE("cuMemcpy2D\n"); return copy(c); }
-EXPORT Result cuMemcpy2DAsync_v2(const Copy2D *c, void *s) { TRACE("cuMemcpy2DAsync %p\n", s); return copy(c); }
+EXPORT Result cuMemcpy2D_v2(const Copy2D *c) { TRACE("cuMemcpy2D\n"); ANSWER; return copy(c); }
+EXPORT Result cuMemcpy2DAsync_v2(const Copy2D *c, void *s) { TRACE("cuMemcpy2DAsync %p\n", s); ANSWER; return copy(c); }
 EXPORT Result cuMemcpyDtoH_v2(void *to, uint64_t from, size_t n) { memcpy(to, (void *)from, n); return SUCCESS; }
 EXPORT Result cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t n, void *s) { memcpy(to, (void *)from, n); return SUCCESS; }
 EXPORT Result cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t n) { memcpy((void *)to, from, n); return SUCCESS; }
@@ -183,9 +210,22 @@ typedef struct {
 } Caps;
 
 typedef struct {
+  unsigned long width, height, target_width, target_height, n_surfaces;
+} ReconfigureInfo;
+
+typedef struct Queued {
+  struct Queued *next;
+  int width, height, bits;
+  size_t row_bytes;
+  long long timestamp;
+  unsigned char rows[];
+} Queued;
+
+typedef struct {
   ParserParams params;
   long number;
-  int next_surface, n_surfaces;
+  int next_surface, n_surfaces, width, height, bits;
+  Queued *first, **end;
 } Parser;
 
 typedef struct {
@@ -198,17 +238,14 @@ typedef struct {
   char *is_mapped;
 } Decoder;
 
-// What Python decodes with: it calls `software_sequence` and `software_show` for what it finds.
+// What Python decodes with: it calls `software_queue` for what it finds.
 typedef long (*OnOpen)(void *parser, int codec);
 typedef int (*OnData)(long number, unsigned long flags, const unsigned char *payload, unsigned long bytes, long long timestamp);
 typedef void (*OnClose)(long number);
 static OnOpen on_open;
 static OnData on_data;
 static OnClose on_close;
-static __thread struct {
-  const unsigned char *rows;
-  size_t row_bytes, height;
-} pending;
+static __thread Queued *pending;
 EXPORT int software_decoders = 0;
 EXPORT int software_made = 0;
 EXPORT int software_wait_us = 0;  // Time that an engine takes for a picture.
@@ -225,6 +262,7 @@ EXPORT Result cuvidCtxLock(void *lock, unsigned flags) { return SUCCESS; }
 EXPORT Result cuvidCtxUnlock(void *lock, unsigned flags) { return SUCCESS; }
 
 EXPORT Result cuvidGetDecoderCaps(Caps *caps) {
+  ANSWER;
   // Engines as an H100's, and H.264 of 10 bits, which newer ones decode.
   memset(&caps->is_supported, 0, sizeof *caps - 24);
   int known = caps->codec == 1 || caps->codec == 4 || caps->codec == 8 || caps->codec == 10 || caps->codec == 11;
@@ -241,58 +279,89 @@ EXPORT Result cuvidGetDecoderCaps(Caps *caps) {
 }
 
 EXPORT Result cuvidCreateVideoParser(void **made, ParserParams *params) {
+  ANSWER;
   if (!params->on_sequence || !params->on_picture) return refused(INVALID_VALUE);
   Parser *parser = calloc(1, sizeof *parser);
   parser->params = *params;
   parser->n_surfaces = params->n_surfaces ? params->n_surfaces : 1;
+  parser->end = &parser->first;
   parser->number = on_open(parser, params->codec);
   *made = parser;
   return SUCCESS;
 }
 
-EXPORT Result cuvidParseVideoData(void *given, Packet *packet) {
-  Parser *parser = given;
-  return on_data(parser->number, packet->flags, packet->payload, packet->bytes, packet->timestamp);
-}
-
-EXPORT Result cuvidDestroyVideoParser(void *given) {
-  Parser *parser = given;
-  on_close(parser->number);
-  free(parser);
-  return SUCCESS;
-}
-
 // A new sequence, as the parser tells of one. 0: the application refused it.
-EXPORT int software_sequence(void *given, int width, int height, int bits, int rate_num, int rate_den) {
-  Parser *parser = given;
-  Format format = {.codec = parser->params.codec, .rate_num = rate_num, .rate_den = rate_den,
-                   .progressive = 1, .luma_bits_minus8 = bits - 8, .chroma_bits_minus8 = bits - 8,
-                   .min_surfaces = 6, .coded_width = (width + 15) / 16 * 16,
-                   .coded_height = (height + 15) / 16 * 16, .right = width, .bottom = height,
-                   .chroma = 1, .aspect_x = width, .aspect_y = height};
+static int begun(Parser *parser, const Queued *q) {
+  Format format = {.codec = parser->params.codec, .rate_num = 25, .rate_den = 1,
+                   .progressive = 1, .luma_bits_minus8 = q->bits - 8,
+                   .chroma_bits_minus8 = q->bits - 8, .min_surfaces = 6,
+                   .coded_width = (q->width + 15) / 16 * 16,
+                   .coded_height = (q->height + 15) / 16 * 16, .right = q->width,
+                   .bottom = q->height, .chroma = 1, .aspect_x = q->width, .aspect_y = q->height};
+  parser->width = q->width;
+  parser->height = q->height;
+  parser->bits = q->bits;
   int answer = parser->params.on_sequence(parser->params.user, &format);
   if (answer > 1) parser->n_surfaces = answer;
   parser->next_surface = 0;
   return answer;
 }
 
-// A picture that was decoded: NV12 or P016, rows without gaps. 0: the application failed.
-EXPORT int software_show(void *given, const unsigned char *rows, size_t row_bytes, size_t height,
-                         long long timestamp) {
-  Parser *parser = given;
+// A picture that was decoded. 0: the application failed.
+static int shown(Parser *parser, Queued *q) {
+  if (q->width != parser->width || q->height != parser->height || q->bits != parser->bits)
+    if (!begun(parser, q)) return 0;
   Picture told = {.index = parser->next_surface};
   parser->next_surface = (parser->next_surface + 1) % parser->n_surfaces;
-  pending.rows = rows;
-  pending.row_bytes = row_bytes;
-  pending.height = height;
+  pending = q;
   int done = parser->params.on_picture(parser->params.user, &told);
-  pending.rows = NULL;
+  pending = NULL;
   if (!done) return 0;
-  Shown shown = {.index = told.index, .progressive = 1, .timestamp = timestamp};
+  Shown shown = {.index = told.index, .progressive = 1, .timestamp = q->timestamp};
   return parser->params.on_display ? parser->params.on_display(parser->params.user, &shown) : 1;
 }
 
+// Takes a picture from Python: NV12 or P016, rows without gaps.
+EXPORT void software_queue(void *given, const unsigned char *rows, size_t row_bytes, int width,
+                           int height, int bits, long long timestamp) {
+  Parser *parser = given;
+  size_t bytes = row_bytes * (height * 3 / 2);
+  Queued *q = calloc(1, sizeof *q + bytes);
+  q->width = width;
+  q->height = height;
+  q->bits = bits;
+  q->row_bytes = row_bytes;
+  q->timestamp = timestamp;
+  memcpy(q->rows, rows, bytes);
+  *parser->end = q;
+  parser->end = &q->next;
+}
+
+EXPORT Result cuvidParseVideoData(void *given, Packet *packet) {
+  Parser *parser = given;
+  Result result = on_data(parser->number, packet->flags, packet->payload, packet->bytes, packet->timestamp);
+  // Called here and not from Python, because the application's callbacks throw C++ exceptions.
+  while (parser->first) {
+    Queued *q = parser->first;
+    parser->first = q->next;
+    if (!q->next) parser->end = &parser->first;
+    if (!result && !shown(parser, q)) result = 999;
+    free(q);
+  }
+  if (packet->flags & 1) parser->width = 0;  // behind the end of a stream begins a sequence
+  return result;
+}
+
+EXPORT Result cuvidDestroyVideoParser(void *given) {
+  Parser *parser = given;
+  on_close(parser->number);
+  for (Queued *q; (q = parser->first); free(q)) parser->first = q->next;
+  free(parser);
+  return SUCCESS;
+}
+
 EXPORT Result cuvidCreateDecoder(void **made, CreateInfo *info) {
+  ANSWER;
   if (!info->n_surfaces || !info->n_outputs || info->target_width % 2 || info->output_format > 1)
     return refused(INVALID_VALUE);
   Decoder *decoder = calloc(1, sizeof *decoder);
@@ -326,19 +395,30 @@ EXPORT Result cuvidDestroyDecoder(void *given) {
   return SUCCESS;
 }
 
-EXPORT Result cuvidReconfigureDecoder(void *given, void *info) { return refused(INVALID_VALUE); }
+// As NVDEC: pictures of the new coded size are scaled to the target.
+EXPORT Result cuvidReconfigureDecoder(void *given, ReconfigureInfo *info) {
+  ANSWER;
+  Decoder *decoder = given;
+  if (info->width > decoder->info.max_width || info->height > decoder->info.max_height ||
+      info->target_width != decoder->info.target_width || info->target_height != decoder->info.target_height)
+    return refused(INVALID_VALUE);
+  decoder->info.width = info->width;
+  decoder->info.height = info->height;
+  return SUCCESS;
+}
 
 EXPORT Result cuvidDecodePicture(void *given, Picture *picture) {
+  ANSWER;
   Decoder *decoder = given;
-  if (!pending.rows || picture->index < 0 || picture->index >= (int)decoder->info.n_surfaces ||
-      pending.row_bytes > decoder->row_bytes || pending.height > decoder->info.target_height)
+  if (!pending || picture->index < 0 || picture->index >= (int)decoder->info.n_surfaces ||
+      pending->row_bytes > decoder->row_bytes || pending->height > decoder->info.target_height)
     return refused(INVALID_VALUE);
   // A surface has whole blocks: below the picture, and right of it, lies what is not shown.
   unsigned char *surface = decoder->surfaces + decoder->bytes * picture->index;
   memset(surface, 0xB7, decoder->bytes);
-  for (size_t row = 0; row < pending.height * 3 / 2; row++) {
-    size_t at = row < pending.height ? row : decoder->info.target_height + row - pending.height;
-    memcpy(surface + at * decoder->row_bytes, pending.rows + row * pending.row_bytes, pending.row_bytes);
+  for (int row = 0; row < pending->height * 3 / 2; row++) {
+    size_t at = row < pending->height ? row : decoder->info.target_height + row - pending->height;
+    memcpy(surface + at * decoder->row_bytes, pending->rows + row * pending->row_bytes, pending->row_bytes);
   }
   decoder->is_decoded[picture->index] = 1;
   return SUCCESS;
@@ -361,6 +441,7 @@ typedef struct {
 
 EXPORT Result cuvidMapVideoFrame64(void *given, int index, uint64_t *pointer, unsigned *pitch, Processing *params) {
   TRACE("cuvidMapVideoFrame64 %p\n", params->stream);
+  ANSWER;
   if (software_wait_us) usleep(software_wait_us);
   Decoder *decoder = given;
   if (index < 0 || index >= (int)decoder->info.n_surfaces || !decoder->is_decoded[index])
@@ -368,9 +449,16 @@ EXPORT Result cuvidMapVideoFrame64(void *given, int index, uint64_t *pointer, un
   for (unsigned long i = 0; i < decoder->info.n_outputs; i++) {
     if (decoder->is_mapped[i]) continue;
     decoder->is_mapped[i] = 1;
-    for (size_t row = 0; row < decoder->info.target_height * 3 / 2; row++)
-      memcpy((char *)decoder->outputs[i] + row * decoder->pitches[i],
-             decoder->surfaces + decoder->bytes * index + row * decoder->row_bytes, decoder->row_bytes);
+    const CreateInfo *info = &decoder->info;
+    for (size_t row = 0; row < info->target_height * 3 / 2; row++) {
+      size_t top = row < info->target_height ? 0 : info->target_height;
+      size_t from = top + (row - top) * info->height / info->target_height;
+      unsigned char *to = (unsigned char *)decoder->outputs[i] + row * decoder->pitches[i];
+      const unsigned char *rows = decoder->surfaces + decoder->bytes * index + from * decoder->row_bytes;
+      size_t unit = (info->output_format ? 2 : 1) * (top ? 2 : 1);
+      for (size_t x = 0; x < decoder->row_bytes; x += unit)
+        memcpy(to + x, rows + x / unit * info->width / info->target_width * unit, unit);
+    }
     *pointer = decoder->outputs[i];
     *pitch = decoder->pitches[i];
     return SUCCESS;

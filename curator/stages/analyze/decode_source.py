@@ -1,5 +1,6 @@
 """Decodes each source once and stores its track."""
 
+import logging
 from collections.abc import Callable, Iterator, Set
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from curator.errors import DecodeError, ErrorCode
+from curator.errors import DecodeError, DeviceMemoryError, ErrorCode
 from curator.media.audio_level import CELLS_PER_S, end_cell, first_cell, level_meter
 from curator.media.container import open_container, pixel_aspect_of, video_stream
 from curator.media.decode import DEFAULT_TIME_BASE, DecodedFrame, DecodeReport, FrameReader
@@ -33,6 +34,8 @@ miss by a frame or two."""
 
 AHEAD, AHEAD_BYTES = 4, 64 << 20
 """Most frames that are decoded before they are asked for, and their bytes: of 8K only one."""
+
+logger = logging.getLogger(__name__)
 
 AROUND_CELLS = 60 * CELLS_PER_S
 """How far from the pictures in the same part of a file its audio may be, in cells of the grid."""
@@ -286,21 +289,37 @@ def with_cpu_to_fall_back_on(
     """Measures on the GPU, or on the CPU what the GPU must not decode, with a note that says why.
 
     Pixels that the engine gave before it turned out so are decoded twice: they are not the CPU's.
-    What a decoder refused that had decoded another source before is given to a new one first.
+    What a decoder refused that had decoded another source before is given to a new one first, and
+    what the GPU's memory was too short for is tried again without what is kept there.
+
+    Raises:
+        DeviceError: The device fails.
     """
-    try:
+    nvdec = instruments.nvdec
+    if nvdec is None:
         return measured(instruments)
-    except NotOnDeviceError as error:
-        refused = error
-    if refused.by_used and instruments.nvdec is not None:
+    refused: NotOnDeviceError | None = None
+    for is_second in (False, True):
+        if is_second and refused is None:
+            nvdec.free()
         try:
-            track = measured(instruments)
+            with nvdec.named_errors():
+                track = measured(instruments)
+        except DeviceMemoryError:
+            if is_second:
+                raise
         except NotOnDeviceError as error:
             refused = error
+            if not refused.by_used:
+                break
         else:
-            instruments.nvdec.kept.give_up()
+            if refused is not None:
+                nvdec.kept.give_up()
             return track
-    track = measured(replace(instruments, nvdec=None))
+    assert refused is not None
+    logger.info("decoded on the CPU: %s", refused)
+    with nvdec.named_errors():
+        track = measured(replace(instruments, nvdec=None))
     return replace(track, notes=(*track.notes, Note(f"not_on_gpu_{refused.refusal}")))
 
 
