@@ -23,6 +23,16 @@ from av.video.frame import VideoFrame
 NAMES = {"H264": "h264", "HEVC": "hevc", "VP9": "vp9", "AV1": "libdav1d", "MPEG2": "mpeg2video"}
 
 
+class PyNvVCException(Exception):  # noqa: N818 - the package's name and base
+    """What PyNvVideoCodec raises: not a `RuntimeError`."""
+
+    def __init__(self, call: str, result: int) -> None:
+        super().__init__(
+            f"Handle : \nError code : {result}\nError Type : {call} returned error {result}\n"
+            "at /project/src/NvDecoder.cpp:885"
+        )
+
+
 class PacketData:
     """The fields that are set."""
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fake_nvdec import Decoded, Decoder, PacketData, Single, decoder, fake_module
+from fake_nvdec import Decoded, Decoder, PacketData, PyNvVCException, Single, decoder, fake_module
 from film_makers import write_video
 
 from curator.errors import ShardError
@@ -242,7 +242,7 @@ class Failing(Decoder):
     """Cannot decode."""
 
     def Decode(self, packet: PacketData) -> list[Decoded]:
-        raise RuntimeError("cuvidDecodePicture returned 700")
+        raise PyNvVCException("cuvidDecodePicture", 1)
 
 
 class Smaller(Decoder):

@@ -13,7 +13,15 @@ from typing import Any
 import film_makers as write
 import pytest
 import torch
-from fake_nvdec import USES_PACKAGE, Decoded, Decoder, PacketData, fake_module, planes_of
+from fake_nvdec import (
+    USES_PACKAGE,
+    Decoded,
+    Decoder,
+    PacketData,
+    PyNvVCException,
+    fake_module,
+    planes_of,
+)
 from film_makers import MAKERS
 
 from curator.errors import CuratorError, DecodeError, DeviceMemoryError
@@ -186,7 +194,7 @@ def test_frames_are_decoded_while_those_before_them_are_measured(made: Maker) ->
         ({"supported": 0}, Refusal.CODEC),
         ({"supported": 1, "width_max": 300, "height_max": 4096}, Refusal.SIZE),
         ({"supported": 1, "width_min": 48, "height_min": 200}, Refusal.SIZE),
-        (RuntimeError("no such codec"), Refusal.CODEC),
+        (PyNvVCException("cuvidGetDecoderCaps", 801), Refusal.CODEC),
     ],
     ids=["unsupported", "too large", "too small", "error"],
 )
@@ -206,10 +214,10 @@ def test_the_device_is_asked_what_it_decodes(
 
 def test_a_decoder_that_fails_is_no_end_of_the_source(made: Maker) -> None:
     def broken(**_: object) -> None:
-        raise RuntimeError("cuvidCreateDecoder returned 2")
+        raise PyNvVCException("cuvidCreateDecoder", 1)
 
     nvdec = Nvdec(module=fake_module(CreateDecoder=broken), device="cpu")
-    with pytest.raises(NotOnDeviceError, match="cuvidCreateDecoder returned 2") as refused:
+    with pytest.raises(NotOnDeviceError, match="cuvidCreateDecoder returned error 1") as refused:
         on_device(made("constant_rate.mp4"), nvdec)
     assert refused.value.refusal == Refusal.DECODER
 

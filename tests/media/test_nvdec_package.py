@@ -16,7 +16,8 @@ import software_driver
 TESTS = Path(__file__).parents[1]
 FILES = (
     "media/test_nvdec_wheel.py", "media/test_nvdec.py", "media/test_nvdec_streams.py",
-    "stages/analyze/test_device_tracks.py", "loading/test_device_windows.py",
+    "media/test_device_failures.py", "stages/analyze/test_device_tracks.py",
+    "stages/analyze/test_device_samples.py", "loading/test_device_windows.py",
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from itertools import count
 
 import pytest
 
+from curator.media import prefetch
 from curator.media.prefetch import ahead
 
 
@@ -91,6 +92,39 @@ def test_closing_waits_for_the_call_that_is_under_way() -> None:
     values.close()
     assert ended.is_set()
     assert next(numbers) == 2
+
+
+def test_a_call_that_does_not_return_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pins that neither a value nor closing waits for it, once the check says so."""
+    monkeypatch.setattr(prefetch, "CHECK_S", 0.01)
+    go_on = threading.Event()
+    numbers = count()
+    stuck: list[int] = []
+
+    def make() -> int:
+        number = next(numbers)
+        if number == 2:
+            stuck.append(number)
+            go_on.wait(60)
+        return number
+
+    def check() -> None:
+        if stuck:
+            raise TimeoutError("stuck")
+
+    for n_taken in (2, 1):
+        numbers = count()
+        stuck.clear()
+        values = ahead(make, n=2, name="x", check=check)
+        assert [next(values) for _ in range(n_taken)] == list(range(n_taken))
+        begun = time.monotonic()
+        wait_for(lambda: bool(stuck))
+        with pytest.raises(TimeoutError, match="stuck"):
+            if n_taken == 2:
+                next(values)
+            values.close()
+        assert time.monotonic() - begun < 20
+    go_on.set()
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

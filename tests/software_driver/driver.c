@@ -456,6 +456,7 @@ EXPORT Result cuvidMapVideoFrame64(void *given, int index, uint64_t *pointer, un
       unsigned char *to = (unsigned char *)decoder->outputs[i] + row * decoder->pitches[i];
       const unsigned char *rows = decoder->surfaces + decoder->bytes * index + from * decoder->row_bytes;
       size_t unit = (info->output_format ? 2 : 1) * (top ? 2 : 1);
+      if (info->width == info->target_width) unit = decoder->row_bytes;
       for (size_t x = 0; x < decoder->row_bytes; x += unit)
         memcpy(to + x, rows + x / unit * info->width / info->target_width * unit, unit);
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 import film_makers as write
 import numpy as np
 import pytest
-from fake_nvdec import Decoded, Decoder, PacketData, Single, decoder, fake_module
+from fake_nvdec import Decoded, Decoder, PacketData, PyNvVCException, Single, decoder, fake_module
 from film_makers import MAKERS, write_video
 from film_shots import moving_texture
 from samples import StillNetwork, analyzed
@@ -159,6 +159,17 @@ def test_sources_of_one_form_share_a_decoder(made: Callable[[str], Path]) -> Non
     assert len(decoders) == 3
 
 
+def test_sources_of_one_size_and_other_headers_have_decoders_of_their_own(tmp_path: Path) -> None:
+    """Pins that a decoder made for one reference picture does not get a stream that needs six."""
+    decoders: list[object] = []
+    nvdec = counted(Decoder, decoders)
+    for ref in (1, 6, 1):
+        path = tmp_path / f"{ref}.mp4"
+        write_video(path, moving_texture(24), options={"x264-params": f"ref={ref}:bframes=0"})
+        assert analyzed(path, config=CONFIG, nvdec=nvdec).notes == ()
+    assert len(decoders) == 2
+
+
 def test_where_a_used_decoder_fails_a_new_one_decodes_and_none_is_used_again(
     made: Callable[[str], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -183,7 +194,7 @@ def test_what_no_decoder_decodes_does_not_end_the_use_of_others(
     class Choosy(Decoder):
         def Decode(self, packet: PacketData) -> list[Decoded]:
             if bad:
-                raise RuntimeError("cuvidDecodePicture returned 700")
+                raise PyNvVCException("cuvidDecodePicture", 1)
             return super().Decode(packet)
 
     decoders: list[object] = []
