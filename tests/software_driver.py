@@ -96,8 +96,8 @@ def load(folder: Path) -> None:
     }.items():
         path = folder / soname
         command = [
-            str(compiler()), "-shared", "-fPIC", "-O2", "-w", "-fexceptions", f"-DLIB{name.upper()}",
-            f"-Wl,-soname,{soname}", "-o", str(path), str(_SOURCE),
+            str(compiler()), "-shared", "-fPIC", "-O2", "-w", "-fexceptions",
+            f"-DLIB{name.upper()}", f"-Wl,-soname,{soname}", "-o", str(path), str(_SOURCE),
         ]  # fmt: skip
         subprocess.run(command, check=True)
         made[name] = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 import pytest
@@ -117,12 +118,11 @@ def test_a_call_that_does_not_return_is_left_behind(monkeypatch: pytest.MonkeyPa
         stuck.clear()
         values = ahead(make, n=2, name="x", check=check)
         assert [next(values) for _ in range(n_taken)] == list(range(n_taken))
-        begun = time.monotonic()
         wait_for(lambda: bool(stuck))
+        end = partial(next, values) if n_taken == 2 else values.close
+        begun = time.monotonic()
         with pytest.raises(TimeoutError, match="stuck"):
-            if n_taken == 2:
-                next(values)
-            values.close()
+            end()
         assert time.monotonic() - begun < 20
     go_on.set()
 
