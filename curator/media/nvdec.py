@@ -35,8 +35,10 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import av
+import numpy as np
 from av.bitstream import BitStreamFilterContext
 from av.packet import Packet
+from numpy.typing import NDArray
 
 from curator.errors import (
     CuratorError,
@@ -68,6 +70,9 @@ MOST = 4
 
 ENGINE_WAIT_S = 60.0
 """After so long in one call an engine is taken for hung: a packet takes it milliseconds."""
+
+MOST_OFF = 2.0
+"""Levels by which the luma of first pictures may differ on average: only MPEG-2's may at all."""
 
 T = TypeVar("T")
 
@@ -473,6 +478,7 @@ class NvdecReader(FrameReader):
         """Of packets by timestamp: whether decoding can begin there, and the duration."""
         self._discarded: set[int | None] = set()
         self._n_shown = 0
+        self._first: tuple[int | None, NDArray[np.float32]] | None = None
 
     def __iter__(self) -> Generator[DeviceFrame]:  # type: ignore[override]
         """Yields frames in order; raises as `FrameReader` does, and `NotOnDeviceError`."""
@@ -517,6 +523,7 @@ class NvdecReader(FrameReader):
         except NotOnDeviceError as refused:
             raise self._refused(refused.refusal, str(refused)) from refused
         self._check_size(first.width, first.height)
+        self._first = first.pts, _luma_of(first, form)
         report = self.report
         report.rotation_deg = quarter_turns_deg(first.rotation)
         report.is_hdr = int(first.color_trc) in HDR_TRANSFERS
@@ -534,8 +541,22 @@ class NvdecReader(FrameReader):
                 self._n_shown += 1
                 self._facts[packet.pts] = packet.is_keyframe, packet.duration or 0
             for pts, planes in engine.frames(packet):
+                if self._first is not None and pts == self._first[0]:
+                    self._compare_first(planes, self._first[1], engine)
+                    self._first = None
                 if pts not in self._discarded:
                     yield pts, planes
+
+    def _compare_first(
+        self, planes: "Tensor", luma: NDArray[np.float32], engine: EngineStream
+    ) -> None:
+        """Refuses what differs from the CPU's first picture: a crop or a stride gives no error."""
+        shown = planes[: len(luma)].cpu().numpy() / np.float32(256 ** (planes.element_size() - 1))
+        off = float(np.abs(shown - luma).mean())
+        if off > MOST_OFF:
+            raise engine.refused(
+                Refusal.FRAMES_DIFFER, f"the first picture is {off:.1f} levels off"
+            )
 
     def _next(
         self, computed: "Iterator[tuple[Sequence[Place], Sequence[Any]]]"
@@ -616,6 +637,15 @@ def ended(packets: "Iterator[Packet[Any]]") -> "Iterator[Packet[Any] | None]":
     """Packets that have bytes, and None for the end of the stream."""
     yield from (packet for packet in packets if packet.size)
     yield None
+
+
+def _luma_of(picture: av.VideoFrame, form: Form) -> NDArray[np.float32]:
+    """Levels of 0 to 255 [H, W]."""
+    plane, kind = picture.planes[0], np.uint8 if form.bits == 8 else np.uint16
+    rows = np.frombuffer(memoryview(plane), kind).reshape(plane.height, -1)[:, : plane.width]
+    # P010 has its bits at the top, planar formats at the bottom.
+    unit = 1 if form.bits == 8 else 256 if picture.format.name == "p010le" else 4
+    return np.asarray(rows / np.float32(unit), np.float32)
 
 
 def bitstream_filter(stream: av.VideoStream) -> BitStreamFilterContext | None:

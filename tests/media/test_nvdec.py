@@ -161,6 +161,20 @@ def test_a_change_of_size_is_refused(made: Maker) -> None:
     assert refused.value.refusal == Refusal.SIZE_CHANGES
 
 
+def test_a_picture_that_is_cropped_elsewhere_is_refused(made: Maker) -> None:
+    """Pins that shapes and times are not believed alone: PyNvVideoCodec leaves out a left crop."""
+
+    class Shifted(Decoder):
+        def Decode(self, packet: PacketData) -> list[Decoded]:
+            frames = super().Decode(packet)
+            return [Decoded(f.getPTS(), f.planes.roll(4, dims=1)) for f in frames]
+
+    module = fake_module(CreateDecoder=lambda *, codec, **_: Shifted(codec))
+    with pytest.raises(NotOnDeviceError, match=r"the first picture is .* levels off") as refused:
+        on_device(made("constant_rate.mp4"), Nvdec(module=module, device="cpu"))
+    assert refused.value.refusal == Refusal.FRAMES_DIFFER
+
+
 def test_frames_are_decoded_while_those_before_them_are_measured(made: Maker) -> None:
     decoded: list[int] = []
 
