@@ -71,7 +71,6 @@ def put_timers() -> None:
         "descriptor for duplicates": (measure, "describe"),
         "the learned head, for shots": (HeadStream, "answer"),
         "  and its small pictures": (HeadStream, "push"),
-        "  and its last frames": (HeadStream, "finish"),
         "logos, divided screens, text": (looks.Looks, "sample"),
         "  of these, text detection": (TextDetector, "boxes"),
     }

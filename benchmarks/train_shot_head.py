@@ -36,6 +36,7 @@ from curator.models.shot_head import (
     DILATIONS,
     N_CELL_INPUTS,
     N_RETURN_INPUTS,
+    HeadStream,
     HeadWeights,
     head_weights,
     log_odds,
@@ -60,24 +61,31 @@ TUNE_STYLES: dict[Style, range] = {"calm": range(5000, 5048), "short": range(600
 """Seeds of those that give the calibration."""
 
 
+class RawHead(HeadStream):
+    """Passes on the network's features, which the weights of `no_head` leave as they are."""
+
+    def push(self, frames_FHWC: torch.Tensor) -> None:  # noqa: N803
+        """Has no use for pictures."""
+
+    def answer(self, answers_FD: torch.Tensor, *, is_last: bool = False) -> torch.Tensor:  # noqa: ARG002, N803
+        """Returns what it gets."""
+        return answers_FD
+
+
 class RawStream(ShotStream):
-    """Keeps the network's features, which the head of `no_head` passes through."""
+    """Gives the network's features."""
 
     def __init__(self, network: ShotNetwork) -> None:
         super().__init__(network)
-        self.raw: list[NDArray[np.float32]] = []
-
-    def _answered(self, answers_FD: NDArray[np.float32]) -> None:  # noqa: N803
-        self.raw.append(answers_FD)
+        self._held = self._held._replace(head=RawHead(network.head))
 
 
 def no_head() -> HeadWeights:
     """Weights whose projection gives the features themselves."""
-    zeros = np.zeros((1, 1, 1))
+    zeros = torch.zeros(1, 1, 1)
     return HeadWeights(
-        projection=np.eye(N_FEATURES, dtype=np.float32), projected=N_FEATURES, enter=zeros,
-        enter_bias=zeros, layers=(), layer_biases=(), leave=zeros, leave_bias=zeros,
-        calibration=(1.0, 0.0),
+        projection=torch.eye(N_FEATURES), projected=N_FEATURES, enter=zeros, enter_bias=zeros,
+        layers=zeros, layer_biases=zeros, leave=zeros, leave_bias=zeros, calibration=(1.0, 0.0),
     )  # fmt: skip
 
 
@@ -108,25 +116,24 @@ class Film:
 def network_answers(network: ShotNetwork, frames: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Both probabilities and the features of small frames [F, 27, 48, 3], float32 [F, 2 + 1024]."""
     stream = RawStream(network)
-    for frame in frames:
-        stream.push(frame)
-    stream._end()
-    return np.concatenate(stream.raw)
+    stream.push_batch(torch.from_numpy(frames))
+    return stream._end().numpy()
 
 
 def common_inputs(
     probabilities: NDArray[np.float32], frames: NDArray[np.uint8]
 ) -> NDArray[np.float32]:
     """What all networks of the head read but for the features, float32 [F, 2 + pair inputs]."""
-    pictures = small_pictures(frames)
+    pictures = small_pictures(torch.from_numpy(frames))
     pair = [
         _pair_block(pictures, start, min(start + 256, len(pictures)))
         for start in range(0, len(pictures), 256)
     ]
-    return np.concatenate([log_odds(probabilities), np.concatenate(pair)], axis=1, dtype=np.float32)
+    odds = log_odds(torch.from_numpy(probabilities))
+    return torch.cat([odds, torch.cat(pair)], dim=1).float().numpy()
 
 
-def _pair_block(pictures: NDArray[np.float32], first: int, last: int) -> NDArray[np.float64]:
+def _pair_block(pictures: torch.Tensor, first: int, last: int) -> torch.Tensor:
     low = max(0, first - shot_head.LOOK)
     return pair_inputs(pictures[low : last + shot_head.LOOK], first - low, last - low)
 
@@ -364,10 +371,12 @@ def save(stored: dict[str, NDArray[Any]], path: Path) -> HeadWeights:
 
 def answers(weights: HeadWeights, film: Film) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Log odds of the middle and of inside, float64 [F] each."""
-    projected = film.features.astype(np.float32) @ weights.projection
+    projected = film.features.astype(np.float32) @ weights.projection.numpy()
     odds = film.common[:, :2].astype(np.float64)
     raw = np.concatenate([1 / (1 + np.exp(-odds)), projected], axis=1).astype(np.float32)
-    return run_head(weights, raw, film.common[:, 2:].astype(np.float64))
+    pair = torch.from_numpy(film.common[:, 2:].astype(np.float64))
+    middle, inside = run_head(weights, torch.from_numpy(raw), pair).T.numpy()
+    return middle, inside
 
 
 def gaps_at(film: Film, frame: int) -> list[int] | None:

@@ -11,7 +11,10 @@ seeds are averaged. `benchmarks/train_shot_head.py` fits the weights.
 Whole numbers are summed: pictures have 7 bits, activations are rounded to 1/65536 and weights to
 1/4096, so that every sum is exact in the type that it is computed in, whatever its order. The
 answer depends neither on chunks nor on the machine, but for what the shot network's own arithmetic
-moves.
+moves. float32 holds sums of pictures, float64 all else: a GPU has time for it, and its TF32, which
+would round squares, is off for products in torch unless a process asks for it.
+
+All of it is torch's, on a CPU and on a GPU, where nothing waits for the device or is copied to it.
 
 Shape letters: F frames, P pixels, D projections of a network, C channels, M networks.
 """
@@ -19,13 +22,15 @@ Shape letters: F frames, P pixels, D projections of a network, C channels, M net
 # ruff: noqa: N803, N806 - shape letters
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 WEIGHTS = Path(__file__).with_name("shot_head.safetensors")
 
@@ -46,7 +51,7 @@ STEP_LOOK = 8
 """Frames on each side whose steps a step is compared with."""
 CELLS = (4, 3, 6, 12)
 """Rows, pixels of each, columns, and values of each of a picture's cells; its last row is left."""
-STEP_RANKS, PAIR_RANKS = (2, 7, 12, 17, 22), (4, 12, 20)
+STEP_RANKS, PAIR_RANKS = range(2, 24, 5), range(4, 24, 8)
 """Of the 24 cells, ordered by a value, those whose values are inputs."""
 N_CELL_INPUTS = 4 * len(STEP_RANKS) + (2 * (len(HALF_WIDTHS) - 1) + 1) * len(PAIR_RANKS)
 N_RETURN_INPUTS = 4 * (len(ANCHORS_SHOWN) + 1)
@@ -55,16 +60,13 @@ N_PAIR_INPUTS = (
     + N_CELL_INPUTS + N_RETURN_INPUTS + 2
 )  # fmt: skip
 BLOCK = 128
-"""Frames that are computed together; changes no result."""
+"""The fewest frames that are computed together, but at the end; changes no result."""
 
 _GRID, _MOST = 65536, 64
 _WEIGHT_GRID = 4096
 _LEAST_VARIANCE = 1.0
 """Variance of a picture, in levels of 127, below which it shows nothing: noise is no content."""
 _MAX_LOGIT = 8.0
-
-Floats = NDArray[np.float64]
-Pictures = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +78,35 @@ class HeadWeights:
         projected: Their number a network, D.
         enter: float64 [M, D + 2 + pair inputs, C], of the inputs.
         enter_bias: float64 [M, 1, C].
-        layers: float64 [M, 3 * C, C] each, of the frames a dilation before, at and after.
-        layer_biases: float64 [M, 1, C] each.
+        layers: float64 [L, M, 3 * C, C], of the frames a dilation before, at and after.
+        layer_biases: float64 [L, M, 1, C].
         leave: float64 [M, C, 2], to both answers.
         leave_bias: float64 [M, 1, 2].
         calibration: Slope and offset that make a probability of the first answer.
     """
 
-    projection: NDArray[np.float32]
+    projection: "Tensor"
     projected: int
-    enter: Floats
-    enter_bias: Floats
-    layers: tuple[Floats, ...]
-    layer_biases: tuple[Floats, ...]
-    leave: Floats
-    leave_bias: Floats
+    enter: "Tensor"
+    enter_bias: "Tensor"
+    layers: "Tensor"
+    layer_biases: "Tensor"
+    leave: "Tensor"
+    leave_bias: "Tensor"
     calibration: tuple[float, float]
+
+    def to(self, device: str) -> "HeadWeights":
+        """The same on another device."""
+        names = (
+            "projection",
+            "enter",
+            "enter_bias",
+            "layers",
+            "layer_biases",
+            "leave",
+            "leave_bias",
+        )
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
 @cache
@@ -103,39 +118,52 @@ def shot_head_name() -> str:
 @cache
 def head_weights(path: Path = WEIGHTS) -> HeadWeights:
     """Reads the weights that the package carries."""
-    from safetensors.numpy import load_file
+    import torch
+    from safetensors.torch import load_file
 
     stored = load_file(path)
     # Whole numbers are steps of the grid.
     double = {
-        name: values.astype(np.float64) / (_WEIGHT_GRID if values.dtype == np.int16 else 1)
+        name: values.double() / (_WEIGHT_GRID if values.dtype == torch.int16 else 1)
         for name, values in stored.items()
     }
     numbers = range(len(DILATIONS))
     slope, offset = double["calibration"].tolist()
     return HeadWeights(
-        projection=stored["projection"].astype(np.float32),
+        projection=stored["projection"].float(),
         projected=stored["projection"].shape[1] // len(double["enter"]),
         enter=double["enter"],
         enter_bias=double["enter_bias"],
-        layers=tuple(double[f"layer_{number}"] for number in numbers),
-        layer_biases=tuple(double[f"layer_{number}_bias"] for number in numbers),
+        layers=torch.stack([double[f"layer_{number}"] for number in numbers]),
+        layer_biases=torch.stack([double[f"layer_{number}_bias"] for number in numbers]),
         leave=double["leave"],
         leave_bias=double["leave_bias"],
         calibration=(slope, offset),
     )
 
 
-def small_pictures(frames_FHWC: Pictures) -> NDArray[np.float32]:
+@cache
+def _tables(device: "torch.device") -> "tuple[Tensor, Tensor, Tensor]":
+    """Both kinds of distances, int64, and which cell each value of a picture is in, [P, 24]."""
+    import torch
+
+    rows, high, columns, wide = CELLS
+    cells = torch.eye(rows * columns).view(rows, 1, columns, 1, -1)
+    cells = cells.expand(rows, high, columns, wide, -1).reshape(rows * high * columns * wide, -1)
+    last_row = torch.zeros(columns * wide, rows * columns)
+    widths, sides = torch.tensor(HALF_WIDTHS), torch.tensor(SIDES)
+    return widths.to(device), sides.to(device), torch.cat([cells, last_row]).to(device)
+
+
+def small_pictures(frames_FHWC: "Tensor") -> "Tensor":
     """Pictures of half the size in 7 bits, float32 [F, P], of uint8 RGB [F, 27, 48, 3]."""
     high, wide = frames_FHWC.shape[1] // 2 * 2, frames_FHWC.shape[2] // 2 * 2
-    cut = frames_FHWC[:, :high, :wide].astype(np.uint16)
-    total = cut[:, ::2, ::2] + cut[:, 1::2, ::2] + cut[:, ::2, 1::2] + cut[:, 1::2, 1::2]
-    n_pixels = high * wide * cut.shape[3] // 4
-    return np.ascontiguousarray((total >> 3).reshape(len(total), n_pixels), np.float32)
+    rows = frames_FHWC[:, :high:2].float() + frames_FHWC[:, 1:high:2]
+    total = rows[:, :, :wide:2] + rows[:, :, 1:wide:2]
+    return total.div_(8).floor_().flatten(1)
 
 
-def pair_inputs(pictures_FP: NDArray[np.float32], first: int, last: int) -> Floats:
+def pair_inputs(pictures_FP: "Tensor", first: int, last: int) -> "Tensor":
     """Compares the pictures around frames [first, last), float64 [last - first, `N_PAIR_INPUTS`].
 
     Args:
@@ -144,173 +172,162 @@ def pair_inputs(pictures_FP: NDArray[np.float32], first: int, last: int) -> Floa
         first: First frame.
         last: End.
     """
+    import torch
+
     n_frames, n_pixels = pictures_FP.shape
-    # Products of 7 bits over fewer than 1,040 values are exact in float32. Rows are the frames
-    # near `first` to `last`, with which all others are compared.
-    near = max(0, first - ANCHORS[-1])
-    gram = (pictures_FP[near : last + ANCHORS[-1]] @ pictures_FP.T).astype(np.float64)
-    means = pictures_FP.sum(axis=1, dtype=np.float64) / n_pixels
-    squares = np.square(pictures_FP).sum(axis=1, dtype=np.float64)
-    variances = np.maximum(squares / n_pixels - means * means, _LEAST_VARIANCE)
-    spreads = np.sqrt(variances)
-    t = np.arange(first, last)
-    before, after = t + 1, n_frames - 1 - t  # how many frames there are on each side
+    n = last - first
+    device = pictures_FP.device
+    widths, sides, cells = _tables(device)
+    # Rows of `seen` are the frames from `first - LOOK`, beyond the ends copies of the outermost.
+    around = torch.arange(first - LOOK, last + LOOK, device=device)
+    seen = pictures_FP[around.clamp(0, n_frames - 1)]
+    # More frames on both sides, with which steps are compared.
+    wide = around[LOOK - STEP_LOOK : LOOK + n + STEP_LOOK]
+    inner = slice(STEP_LOOK, STEP_LOOK + n)
+    room = torch.stack([wide + 1, n_frames - 1 - wide])
+    half = torch.minimum(room.amin(0), widths[:, None]).clamp_(min=1)
+    here = wide - (first - LOOK)
+    a, b = here + 1 - half, here + half
+    now, of_cells, places = seen[LOOK : LOOK + n], [], []
+    # One distance after the other, so that a CPU's cache holds what is computed.
+    for left, right in zip(a, b, strict=True):
+        one, other = seen.index_select(0, left), seen.index_select(0, right)
+        difference = one - other
+        of_cells.append(torch.stack([difference @ cells, (difference * difference) @ cells]))
+        whole = difference.abs_()[inner].sum(1)
+        either = torch.minimum((one[inner] - now).abs_(), (other[inner] - now).abs_()).sum(1)
+        places.append(either.double() / (whole.double() + n_pixels / 4))
+    cell_values = _cell_inputs(torch.stack(of_cells, dim=1), n)
+    left, right = torch.minimum(room[:, None, inner] >> 1, sides[:, None]).clamp_(min=1)
+    t, a, b = here[inner], a[:, inner], b[:, inner]
+    # Products of 7 bits over fewer than 1,040 values are exact in float32, and so are sums of two.
+    near = slice(LOOK - ANCHORS[-1], LOOK + n + ANCHORS[-1])
+    squares = seen.square().sum(1)
+    gram = seen[near] @ seen.T
+    apart = (squares[near, None] - gram) + (squares - gram)
+    means = seen.sum(1).double() / n_pixels
+    spreads = (squares.double() / n_pixels - means * means).clamp_(min=_LEAST_VARIANCE).sqrt_()
+    covariance = gram.double() / n_pixels - means[near, None] * means
+    unlike = 1 - covariance / (spreads[near, None] * spreads)
+    same = t.expand(len(a) - 1, n)
+    i = torch.cat([a, t + 1 - 2 * left, t + right, same, same]) - near.start
+    j = torch.cat([b, t + 1 - left, t + 2 * right, a[1:], b[1:]])
+    found = apart[i, j].double()
+    n_sides = len(SIDES)
+    across, beside, to_a, to_b = found.split([len(a), 2 * n_sides, len(a) - 1, len(a) - 1])
+    ab = across[1:] / n_pixels
+    # The share of `a` with which a mixture of both comes closest to the frame.
+    along = (to_b + across[1:] - to_a) / 2 / n_pixels
+    share = (along / (ab + 1)).clamp_(-0.5, 1.5)
+    rest = (to_b / n_pixels - 2 * share * along + share * share * ab).clamp_(min=0)
+    roots = (found[: len(a) + 2 * n_sides] / n_pixels).sqrt_().sqrt_()
+    pairs = unlike[i[: len(a)], b]
+    of_pairs = [
+        roots[1 : len(a)], pairs[1:], share, (rest / (ab + 1)).sqrt_(),
+        torch.stack(places[1:]),
+    ]  # fmt: skip
+    values = [
+        roots[:1], pairs[:1],
+        torch.stack(of_pairs, dim=1).flatten(0, 1),
+        roots[len(a) :].view(2, n_sides, n).transpose(0, 1).flatten(0, 1),
+        cell_values,
+        _return_inputs(torch.stack([unlike, apart.double() / n_pixels]), first, n_frames, n),
+        means[None, LOOK : LOOK + n] / 32, spreads[None, LOOK : LOOK + n] / 16,
+    ]  # fmt: skip
+    return torch.cat(values).T
 
-    def at(frame: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.clip(frame, 0, n_frames - 1)
 
-    def within(distance: int, room: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.clip(room, 1, distance)
-
-    def apart(i: NDArray[np.int64], j: NDArray[np.int64]) -> Floats:
-        """Mean squared difference of two pictures, the first one near."""
-        return np.asarray((squares[i] + squares[j] - 2 * gram[i - near, j]) / n_pixels)
-
-    def unlike(i: NDArray[np.int64], j: NDArray[np.int64]) -> Floats:
-        """One less their correlation."""
-        covariance = gram[i - near, j] / n_pixels - means[i] * means[j]
-        return np.asarray(1 - covariance / (spreads[i] * spreads[j]))
-
-    values: list[Floats] = []
-    as_bytes = pictures_FP.astype(np.uint8)
-    now = as_bytes[t]
-    for distance in HALF_WIDTHS:
-        half = within(distance, np.minimum(before, after))
-        a, b = at(t + 1 - half), at(t + half)
-        ab = apart(a, b)
-        values += [np.sqrt(np.sqrt(ab)), unlike(a, b)]
-        if distance == 1:
-            continue
-        # The share of `a` with which a mixture of both comes closest to the frame.
-        along = gram[t - near, a] - gram[t - near, b] - gram[a - near, b] + squares[b]
-        along /= n_pixels
-        share = np.clip(along / (ab + 1), -0.5, 1.5)
-        left = np.maximum(apart(t, b) - 2 * share * along + share * share * ab, 0)
-        one, other = as_bytes[a], as_bytes[b]
-        either = _levels(np.minimum(_distance(now, one), _distance(now, other)))
-        whole = _levels(_distance(one, other))
-        values += [share, np.sqrt(left / (ab + 1)), either / (whole + n_pixels / 4)]
-    for distance in SIDES:
-        left_half, right_half = within(distance, before // 2), within(distance, after // 2)
-        left_pair = at(t + 1 - 2 * left_half), at(t + 1 - left_half)
-        right_pair = at(t + right_half), at(t + 2 * right_half)
-        values += [np.sqrt(np.sqrt(apart(*pair))) for pair in (left_pair, right_pair)]
-    values += _cell_inputs(pictures_FP, first, last)
-    values += _return_inputs(t, n_frames, unlike)
-    values += [np.sqrt(np.sqrt(value)) for value in _return_inputs(t, n_frames, apart)]
-    values += [means[t] / 32, spreads[t] / 16]
-    return np.stack(values, axis=1)
-
-
-def _return_inputs(
-    t: NDArray[np.int64], n_frames: int, distance: Callable[..., Floats]
-) -> list[Floats]:
+def _return_inputs(distances_2NF: "Tensor", first: int, n_frames: int, n: int) -> "Tensor":
     """Whether what was before a frame comes back after it, and what is after it was there before.
 
     A scene that returns was most likely never left: something passed, or was held before the
     lens. Edited films return to shots too; there the other inputs have to tell.
 
     Args:
-        t: Frames, int64 [F].
+        distances_2NF: Of pictures in two measures, of those up to the last of `ANCHORS` frames
+            before and after the frames, from those up to `LOOK`.
+        first: First of the frames.
         n_frames: Of all pictures; where none is far enough, the last one is compared.
-        distance: Of pictures, by their frames, the first one near.
+        n: The frames.
 
     Returns:
-        The least distance to pictures of the other side, by anchor and of all, float64 [F] each.
+        The least distance to pictures of the other side, by anchor and of all, float64 [20, n].
     """
-    values: list[Floats] = []
-    anchors, away = np.array(ANCHORS), np.array(RETURNS)
-    for near, far in ((t[:, None] + 1 - anchors, t[:, None] + away),
-                      (t[:, None] + anchors, t[:, None] + 1 - away)):  # fmt: skip
-        is_there = (far >= 0) & (far < n_frames)
-        is_there[:, 0] = True
-        near, far = (np.clip(frames, 0, n_frames - 1) for frames in (near, far))
-        apart = np.where(is_there[:, None], distance(near[:, :, None], far[:, None]), np.inf)
-        least = apart.min(axis=2)
-        values += [*least[:, ANCHORS_SHOWN].T, least.min(axis=1)]
-    return values
+    import torch
+
+    n_rows, width = distances_2NF.shape[1:]
+    step = RETURNS.step
+    # A frame later is a row and a column later.
+    sizes = 2, n, len(ANCHORS), len(RETURNS)
+    strides = n_rows * width, width + 1, ANCHORS.step * width, step
+    t = torch.arange(first, first + n, device=distances_2NF.device)[:, None]
+    away = torch.arange(RETURNS.start, RETURNS.stop, step, device=t.device)
+    # On both sides anchors and frames away in the order of the frames that they name.
+    after = distances_2NF.as_strided(sizes, strides, width + LOOK + RETURNS.start)
+    is_beyond = t + away >= n_frames
+    is_beyond[:, 0] = False
+    before = distances_2NF.as_strided(sizes, strides, (ANCHORS[-1] + ANCHORS[0]) * width + 1)
+    is_before = t + 1 - away.flip(0) < 0
+    is_before[:, -1] = False
+    least = torch.stack(
+        [
+            after.masked_fill(is_beyond[:, None], math.inf).amin(3).flip(2),
+            before.masked_fill(is_before[:, None], math.inf).amin(3),
+        ],
+        dim=1,
+    )
+    shown = [least[..., anchor, None] for anchor in ANCHORS_SHOWN]
+    values = torch.cat([*shown, least.amin(3, keepdim=True)], dim=3)
+    values[1].sqrt_().sqrt_()
+    return values.transpose(2, 3).reshape(-1, n)
 
 
-def _cell_inputs(pictures_FP: NDArray[np.float32], first: int, last: int) -> list[Floats]:
-    """How the cells of the picture change, float64 [last - first] each.
+def _cell_inputs(sums_2KFC: "Tensor", n: int) -> "Tensor":
+    """How the cells of the picture change, float64 [`N_CELL_INPUTS`, n].
 
     At some ranks of the cells: how far apart two pictures are there, with the cell's brightness and
     without, and by how many octaves a step exceeds all steps around in the same cell. What a mean
     over the picture does not tell: a cut changes all cells at once, an inset some, and what moves
     through the picture one after the other.
+
+    Args:
+        sums_2KFC: Of the differences of two pictures in each cell and of their squares, by
+            `HALF_WIDTHS`, float32 [2, 6, n + 2 * `STEP_LOOK`, 24]: exact, 36 squares of 7 bits.
+        n: Frames.
     """
-    n_frames, cells_PC = len(pictures_FP), _cell_sums()
-    cut = pictures_FP[:, : len(cells_PC)]
+    import torch
+    from torch.nn.functional import max_pool1d
+
     n_values = CELLS[1] * CELLS[3]
-    t = np.arange(first - STEP_LOOK, last + STEP_LOOK)
-    is_step = ((t >= 0) & (t < n_frames - 1))[:, None]
-    inner = slice(STEP_LOOK, len(t) - STEP_LOOK)
+    mean, square = sums_2KFC.double() / n_values
+    # Root of the mean squared difference of each cell, and of its variance, in levels.
+    levels = torch.stack([square, (square - mean * mean).clamp_(min=0)], dim=1).sqrt_()
 
-    def apart(before: NDArray[np.int64], after: NDArray[np.int64]) -> tuple[Floats, Floats]:
-        """Root of the mean squared difference of each cell, and of its variance, in levels."""
-        i, j = (np.clip(frames, 0, n_frames - 1) for frames in (before, after))
-        difference = cut[i] - cut[j]
-        # Exact: sums of 36 squares of 7 bits.
-        mean = (difference @ cells_PC).astype(np.float64) / n_values
-        square = ((difference * difference) @ cells_PC).astype(np.float64) / n_values
-        return np.sqrt(square), np.sqrt(np.maximum(square - mean * mean, 0))
+    def highest(values_KFC: "Tensor", gap: int) -> "Tensor":
+        """The highest of values at least `gap` frames away, of the inner frames."""
+        sides = max_pool1d(values_KFC.transpose(1, 2), STEP_LOOK + 1 - gap, 1)
+        after = STEP_LOOK + gap
+        return torch.maximum(sides[..., :n], sides[..., after : after + n]).transpose(1, 2)
 
-    def outstanding(values_FC: Floats, gap: int) -> Floats:
-        """Octaves above the highest of values at least `gap` frames away, of the inner frames.
-
-        The last bit of a logarithm is the library's, and gone on the grid of the inputs.
-        """
-        seen = np.lib.stride_tricks.sliding_window_view(values_FC, 2 * STEP_LOOK + 1, axis=0)
-        sides = seen[:, :, : STEP_LOOK + 1 - gap], seen[:, :, STEP_LOOK + gap :]
-        around = np.maximum(*(side.max(axis=2) for side in sides))
-        return np.asarray(np.log2((seen[:, :, STEP_LOOK] + 1) / (around + 1)))
-
-    def ranked(values_FC: Floats, ranks: tuple[int, ...]) -> list[Floats]:
-        return list(np.sort(values_FC, axis=1)[:, ranks].T)
-
-    values: list[Floats] = []
-    for levels in apart(t, t + 1):
-        steps = levels * is_step
-        values += ranked(np.sqrt(steps[inner]), STEP_RANKS)
-        values += ranked(outstanding(steps, 1), STEP_RANKS)
-    for distance in HALF_WIDTHS[1:]:
-        half = np.clip(np.minimum(t + 1, n_frames - 1 - t), 1, distance)
-        if distance == 2:
-            # Four frames wide, so that a cut whose frames were mixed stands out too.
-            wide, _ = apart(t + 1 - half, t + half)
-            values += ranked(outstanding(wide * is_step, 4), PAIR_RANKS)
-        for levels in apart((t + 1 - half)[inner], (t + half)[inner]):
-            values += ranked(np.sqrt(levels), PAIR_RANKS)
-    return values
+    inner = levels[:, :, STEP_LOOK : STEP_LOOK + n]
+    # Four frames wide, so that a cut whose frames were mixed stands out too.
+    around = torch.cat([highest(levels[0], 1), highest(levels[1, :1], 4)])
+    # The last bit of a logarithm is the library's, and gone on the grid of the inputs.
+    outstanding = ((torch.cat([inner[0], inner[1, :1]]) + 1) / (around + 1)).log2_()
+    roots = inner.sqrt()
+    steps = torch.stack([roots[0], outstanding[:2]], dim=1).flatten(0, 1)
+    ranked = torch.cat([steps, outstanding[2:], roots[1:].flatten(0, 1)]).sort(dim=2).values
+    of_steps = ranked[: len(steps), :, STEP_RANKS.start :: STEP_RANKS.step]
+    of_pairs = ranked[len(steps) :, :, PAIR_RANKS.start :: PAIR_RANKS.step]
+    return torch.cat([part.transpose(1, 2).flatten(0, 1) for part in (of_steps, of_pairs)])
 
 
-@cache
-def _cell_sums() -> NDArray[np.float32]:
-    """Which cell each value of a picture is in, float32 [P, 24]."""
-    rows, _, columns, _ = CELLS
-    number = np.arange(rows)[:, None, None, None] * columns + np.arange(columns)[:, None]
-    number = np.broadcast_to(number, CELLS).ravel()
-    return np.asarray(number[:, None] == np.arange(rows * columns), np.float32)
+def log_odds(probability: "Tensor") -> "Tensor":
+    """Log odds of the network's probabilities, bounded, float64."""
+    return probability.double().logit().clamp_(-_MAX_LOGIT, _MAX_LOGIT)
 
 
-def _distance(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return np.asarray(np.maximum(one, other) - np.minimum(one, other))
-
-
-def _levels(values_FP: NDArray[np.uint8]) -> Floats:
-    return np.asarray(values_FP.sum(axis=1, dtype=np.float64))
-
-
-def log_odds(probability: NDArray[np.floating]) -> Floats:
-    """Log odds of the network's probabilities, bounded."""
-    least = 1 / (1 + np.exp(_MAX_LOGIT))
-    clipped = np.clip(probability.astype(np.float64), least, 1 - least)
-    return np.asarray(np.log(clipped / (1 - clipped)))
-
-
-def run_head(
-    weights: HeadWeights, answers_FD: NDArray[np.float32], pair_FD: Floats
-) -> tuple[Floats, Floats]:
+def run_head(weights: HeadWeights, answers_FD: "Tensor", pair_FD: "Tensor") -> "Tensor":
     """Answers for a span of frames, of which the outer `REACH` hold only at the ends of a film.
 
     Args:
@@ -319,86 +336,84 @@ def run_head(
         pair_FD: float64 [F, `N_PAIR_INPUTS`].
 
     Returns:
-        float64 [F] each, in log odds: the middle of a boundary, and inside of a transition.
+        float64 [F, 2], in log odds: the middle of a boundary, and inside of a transition.
     """
+    import torch
+    from torch.nn.functional import pad
+
     n_frames, n_networks = len(answers_FD), len(weights.enter)
-    projected = answers_FD[:, 2:].reshape(n_frames, n_networks, weights.projected)
-    common = np.concatenate([log_odds(answers_FD[:, :2]), pair_FD], axis=1)
-    x = np.concatenate(
-        [projected.transpose(1, 0, 2), np.broadcast_to(common, (n_networks, *common.shape))], axis=2
-    )
-    h = _rounded(_on_grid(x) @ weights.enter + weights.enter_bias)
+    projected = answers_FD[:, 2:].view(n_frames, n_networks, weights.projected)
+    common = torch.cat([log_odds(answers_FD[:, :2]), pair_FD], dim=1)
+    x = torch.cat([projected.transpose(0, 1), common.expand(n_networks, *common.shape)], dim=2)
+    h = _rounded(torch.baddbmm(weights.enter_bias, _on_grid(x), weights.enter))
     for layer, bias, dilation in zip(weights.layers, weights.layer_biases, DILATIONS, strict=True):
-        padded = np.pad(h, ((0, 0), (dilation, dilation), (0, 0)))
-        seen = [padded[:, :n_frames], h, padded[:, 2 * dilation :]]
-        h = _on_grid(h + _rounded(np.concatenate(seen, axis=2) @ layer + bias))
-    middle, inside = np.moveaxis((h @ weights.leave + weights.leave_bias).sum(axis=0), 1, 0)
+        padded = pad(h, (0, 0, dilation, dilation))
+        seen = torch.cat([padded[:, :n_frames], h, padded[:, 2 * dilation :]], dim=2)
+        # A sum of two on the grid is on it.
+        h = (_rounded(torch.baddbmm(bias, seen, layer)) + h).clamp_(max=_MOST)
+    both = torch.baddbmm(weights.leave_bias, h, weights.leave).sum(0) / n_networks
     slope, offset = weights.calibration
-    return np.asarray(middle / n_networks * slope + offset), np.asarray(inside / n_networks)
+    both[:, 0].mul_(slope).add_(offset)
+    return both
 
 
-def _on_grid(values: Floats) -> Floats:
-    return np.asarray(np.round(np.clip(values, -_MOST, _MOST) * _GRID) / _GRID)
+def _on_grid(values: "Tensor") -> "Tensor":
+    return values.clamp(-_MOST, _MOST).mul_(_GRID).round_().div_(_GRID)
 
 
-def _rounded(values: Floats) -> Floats:
-    return _on_grid(np.maximum(values, 0))
+def _rounded(values: "Tensor") -> "Tensor":
+    return values.clamp_(0, _MOST).mul_(_GRID).round_().div_(_GRID)
 
 
 class HeadStream:
-    """Runs the head while frames and the network's answers come, in bounded memory."""
+    """Runs the head while frames and the network's answers come, in bounded memory.
+
+    Tensors are replaced, never written to: a copy of a stream keeps the state of that moment.
+    """
 
     def __init__(self, weights: HeadWeights) -> None:
         self._weights = weights
-        self._pictures: list[NDArray[np.float32]] = []
-        self._answers: list[NDArray[np.float32]] = []
-        self._first_picture = self._first_answer = 0
-        """Frames of the film that the lists begin with."""
-        self._n_done = 0
-        self._done: list[Floats] = []
+        self._pictures: tuple[Tensor, ...] = ()
+        self._answers: tuple[Tensor, ...] = ()
+        self._pair: tuple[Tensor, ...] = ()
+        self._n_pictures = self._n_answers = self._n_compared = self._n_done = 0
+        """Frames of the film that came, that `_pair` ends with, and that the head is done with."""
 
-    def push(self, frames_FHWC: Pictures) -> None:
-        """Takes the next frames, uint8 RGB [F, 27, 48, 3]."""
-        self._pictures += list(small_pictures(frames_FHWC))
+    def push(self, frames_FHWC: "Tensor") -> None:
+        """Takes the next frames, uint8 RGB [F, 27, 48, 3], on the device of the weights."""
+        self._pictures += (small_pictures(frames_FHWC),)
+        self._n_pictures += len(frames_FHWC)
 
-    def answer(self, answers_FD: NDArray[np.float32]) -> None:
-        """Takes the network's answers on the next frames, float32 [F, 2 + M * D]."""
-        self._answers += list(answers_FD)
-        n_pictures = self._first_picture + len(self._pictures)
-        n_answers = self._first_answer + len(self._answers)
-        while self._n_done + BLOCK + REACH <= min(n_answers, n_pictures - LOOK):
-            self._run(self._n_done + BLOCK, self._n_done + BLOCK + REACH)
-
-    def finish(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Ends the film.
+    def answer(self, answers_FD: "Tensor", *, is_last: bool = False) -> "Tensor":
+        """Takes the network's answers on the next frames, float32 [F, 2 + M * D].
 
         Returns:
-            float32 [F] each, rounded to 0.0001: the probability that the middle of a boundary is at
-            a frame (a cut's is the last before it), and that a frame is inside of a transition.
+            float64 [N, 4], of the next frames whose surroundings are known, of all that are left
+            where these are the last: the network's two probabilities; that the middle of a
+            boundary is at the frame (a cut's is the last before it); and that the frame is inside
+            of a transition.
         """
-        n_frames = self._first_answer + len(self._answers)
-        while self._n_done < n_frames:
-            end = min(self._n_done + BLOCK, n_frames)
-            self._run(end, min(end + REACH, n_frames))
-        both = np.concatenate(self._done, axis=1) if self._done else np.zeros((2, 0))
-        middle, inside = np.round(1 / (1 + np.exp(-both)), 4).astype(np.float32)
-        return np.ascontiguousarray(middle), np.ascontiguousarray(inside)
+        self._answers += (answers_FD,)
+        self._n_answers += len(answers_FD)
+        seen = self._n_answers if is_last else min(self._n_answers, self._n_pictures - LOOK)
+        end = seen if is_last else seen - REACH
+        if end - self._n_done < BLOCK and not is_last:
+            return answers_FD.new_zeros((0, 4)).double()
+        return self._run(end, seen)
 
-    def _run(self, end: int, seen: int) -> None:
+    def _run(self, end: int, seen: int) -> "Tensor":
         """Answers for the frames up to `end`, of which those up to `seen` are needed."""
-        first = max(0, self._n_done - REACH)
-        of, to = first - self._first_picture, seen - self._first_picture
-        low = max(0, of - LOOK)
-        pictures = np.stack(self._pictures[low : to + LOOK])
-        pair = pair_inputs(pictures, of - low, to - low)
-        answers = np.stack(self._answers[first - self._first_answer : seen - self._first_answer])
-        middle, inside = run_head(self._weights, answers, pair)
-        found = np.stack([middle, inside])[:, self._n_done - first : end - first]
-        self._done.append(found)
-        self._n_done = end
-        drop = max(0, end - REACH - LOOK - self._first_picture)
-        del self._pictures[:drop]
-        self._first_picture += drop
-        drop = max(0, end - REACH - self._first_answer)
-        del self._answers[:drop]
-        self._first_answer += drop
+        import torch
+
+        pictures, answers = torch.cat(self._pictures), torch.cat(self._answers)
+        # Of the film's frames, those that pictures and answers begin with.
+        shown, first = self._n_pictures - len(pictures), self._n_answers - len(answers)
+        new = pair_inputs(pictures, self._n_compared - shown, seen - shown)
+        pair = torch.cat([*self._pair, new])
+        inner = slice(self._n_done - first, end - first)
+        odds = run_head(self._weights, answers[: len(pair)], pair)[inner]
+        self._pictures = (pictures[max(0, seen - LOOK - shown) :],)
+        drop = max(0, end - REACH - first)
+        self._answers, self._pair = (answers[drop:],), (pair[drop:],)
+        self._n_compared, self._n_done = seen, end
+        return torch.cat([answers[inner, :2], odds.sigmoid()], dim=1)

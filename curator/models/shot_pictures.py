@@ -2,12 +2,17 @@
 
 # ruff: noqa: N803 - shape letters
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from curator.media.scale import Scaler
 from curator.models.transnet import HEIGHT, WIDTH
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PICTURE_PX = 640
 """Longer side of the picture for sharpness and exposure: out-of-focus edges still show at it."""
@@ -34,9 +39,12 @@ def tiny_luma(rgb_HWC: NDArray[np.uint8]) -> tuple[float, float]:
     return float(luma.mean()) / 255, float(luma.std()) / 255
 
 
-def tiny_luma_of(frames):
+def tiny_luma_of(frames_BHWC: "Tensor") -> "Tensor":
+    """The same of many pictures on any device, float32 [B, 2]."""
     import torch
 
-    l = frames.float() @ torch.from_numpy(LUMA).to(frames.device)
-    l = l.flatten(1)
-    return torch.stack([l.mean(1), l.std(1, correction=0)], 1) / 255
+    # Not a product with weights made here, whose copy to a GPU would wait for it.
+    red, green, blue = frames_BHWC.flatten(1, 2).float().unbind(2)
+    r, g, b = LUMA.tolist()
+    luma = red * r + green * g + blue * b
+    return torch.stack(torch.std_mean(luma, dim=1, correction=0)[::-1], dim=1).div_(255)

@@ -8,6 +8,8 @@ answers eight frames late. A frame is computed once and sees all of its neighbou
 without end. Chunks change no result.
 
 On a GPU the stream runs in float16 with larger chunks; when memory runs out, a chunk is halved.
+Pictures that are there stay there: colours, the network and the head over it wait for nothing, and
+only the answers of a whole video are copied to the host, when it ends.
 
 The four dilated branches of a layer share one spatial convolution, batch normalisation is folded
 into the temporal ones, tensors are channels-last, and on CPUs that have instructions for it the
@@ -25,6 +27,7 @@ Shape letters: T frames, H, W height and width, C channels, D dimensions.
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -33,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from curator.errors import DeviceMemoryError
 from curator.models.shot_head import LOOK, REACH, HeadStream, HeadWeights, head_weights
 
 if TYPE_CHECKING:
@@ -120,8 +124,7 @@ class ShotNetwork:
         else:
             self.precision = precision
         self.torch = torch
-        self.head = head or head_weights()
-        self.projection_to_head = torch.from_numpy(self.head.projection).to(device)
+        self.head = (head or head_weights()).to(device)
         self.dtype: Any = getattr(torch, self.precision)
         self.n_halved = 0
         """Chunks that did not fit the device's memory, and were halved."""
@@ -148,9 +151,13 @@ class ShotNetwork:
             )
 
     def stream(self, *, in_background: bool = False) -> "ShotStream":
-        """Begins a video; in the background it computes while more frames are pushed."""
-        chunk = GPU_CHUNK if self.is_on_gpu else CHUNK
-        return ShotStream(self, chunk=chunk, in_background=in_background)
+        """Begins a video; in the background it computes while more frames are pushed.
+
+        A GPU always does, in the order of the stream of the thread that pushes.
+        """
+        if self.is_on_gpu:
+            return ShotStream(self, chunk=GPU_CHUNK)
+        return ShotStream(self, in_background=in_background)
 
     def _layer(self, ddcnn: Any, *, is_first: bool) -> _Layer:  # noqa: ANN401
         torch = self.torch
@@ -260,10 +267,14 @@ class _Held(NamedTuple):
 
     blocks: Sequence[tuple[Any, ...] | None]
     means: "Sequence[Tensor | None]"
+    head: HeadStream
     pictures: "Tensor | None" = None
     colours: "Tensor | None" = None
     n_given: int = 0
     """Frames held that are classified."""
+    n_seen: int = 0
+    n_answered: int = 0
+    """Frames that came, and that were classified, with those of the padding."""
 
 
 class ShotStream:
@@ -277,43 +288,55 @@ class ShotStream:
         self._pool = ThreadPoolExecutor(1, "transnet") if in_background else None
         self._underway: Future[None] | None = None
         none = [None] * len(network.blocks)
-        self._held = _Held(none, none)
-        self._pending: list[NDArray[np.uint8]] = []
-        self._n_frames = 0
-        self._n_seen = self._n_answered = 0
-        """With the padding."""
-        self._answers: list[NDArray[np.float32]] = []
-        self._head = HeadStream(network.head)
+        self._held = _Held(none, none, HeadStream(network.head))
+        self._pending: list[Tensor] = []
+        self._n_pending = self._n_frames = 0
+        self._answers: list[Tensor] = []
         self.cpu_s = 0.0
         """CPU-seconds that the network and the head have taken."""
 
     def push(self, frame_HWC: NDArray[np.uint8]) -> None:
         """Takes the next frame, uint8 RGB of shape [27, 48, 3]."""
+        self.push_batch(self._network.torch.from_numpy(frame_HWC[None]))
+
+    def push_batch(self, frames_BHWC: "Tensor") -> None:
+        """Takes the next frames, uint8 RGB of shape [B, 27, 48, 3].
+
+        They are on the network's device, where the current stream may read them, or on the host.
+        """
+        if len(frames_BHWC) == 0:
+            return
+        if frames_BHWC.is_cuda:
+            # Their memory may be another stream's, which must not use it again before this one did.
+            frames_BHWC.record_stream(self._network.torch.cuda.current_stream(frames_BHWC.device))
         if self._n_frames == 0:
-            self._pending = [frame_HWC] * PADDING
-        self._pending.append(frame_HWC)
-        self._n_frames += 1
-        if len(self._pending) > self._chunk:
+            self._append(frames_BHWC[:1].expand(PADDING, -1, -1, -1))
+        self._n_frames += len(frames_BHWC)
+        self._append(frames_BHWC)
+
+    def _append(self, frames_BHWC: "Tensor") -> None:
+        self._pending.append(frames_BHWC)
+        self._n_pending += len(frames_BHWC)
+        while self._n_pending > self._chunk:
             self._take(self._chunk, is_last=False)
 
     def finish(self) -> ShotAnswers:
         """Ends the video."""
         if self._n_frames == 0:
             return ShotAnswers(*(np.zeros(0, np.float32) for _ in ShotAnswers._fields))
-        self._end()
-        single, many = np.round(np.concatenate(self._answers), 4).T
-        begun_s = time.thread_time()
-        learned = self._head.finish()
-        self.cpu_s += time.thread_time() - begun_s
-        return ShotAnswers(np.ascontiguousarray(single), np.ascontiguousarray(many), *learned)
+        answers_F4 = self._end().cpu().numpy()
+        # The network's are rounded in the type that it computes in.
+        both = answers_F4[:, :2].astype(np.float32), answers_F4[:, 2:]
+        rounded = [np.round(part, 4).astype(np.float32).T for part in both]
+        return ShotAnswers(*(np.ascontiguousarray(values) for values in np.concatenate(rounded)))
 
-    def _end(self) -> None:
-        for _ in range(PADDING):
-            self._pending.append(self._pending[-1])
-            if len(self._pending) > self._chunk:
-                self._take(self._chunk, is_last=False)
-        self._take(len(self._pending), is_last=True)
+    def _end(self) -> "Tensor":
+        """Everything that the head gave, on the network's device."""
+        # A chunk is taken when more than it is there, so that the last frame is still pending.
+        self._append(self._pending[-1][-1:].expand(PADDING, -1, -1, -1))
+        self._take(self._n_pending, is_last=True)
         self.close()
+        return self._network.torch.cat(self._answers)  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Waits for what is under way and ends the thread; raises what went wrong in it."""
@@ -322,8 +345,9 @@ class ShotStream:
         self._wait()
 
     def _take(self, n_frames: int, *, is_last: bool) -> None:
-        frames_THWC = np.stack(self._pending[:n_frames])
-        del self._pending[:n_frames]
+        pending = self._network.torch.cat(self._pending)
+        frames_THWC, rest = pending[:n_frames], pending[n_frames:]
+        self._pending, self._n_pending = [rest], len(rest)
         self._wait()
         if self._pool is None:
             self._run(frames_THWC, is_last=is_last)
@@ -335,31 +359,30 @@ class ShotStream:
             self._underway.result()
             self._underway = None
 
-    def _run(self, frames_THWC: NDArray[np.uint8], *, is_last: bool) -> None:
+    def _run(self, frames_THWC: "Tensor", *, is_last: bool) -> None:
         begun_s = time.thread_time()
         torch = self._network.torch
         # More threads would change sums in their last bits, and fight other workers for cores.
         torch.set_num_threads(1)
-        self._head.push(self._shown(frames_THWC, self._n_seen))
-        self._n_seen += len(frames_THWC)
         with torch.inference_mode():
-            self._see(frames_THWC, is_last=is_last)
+            self._see(frames_THWC.to(self._network.device), is_last=is_last)
         self.cpu_s += time.thread_time() - begun_s
 
-    def _shown(self, values_F: NDArray[Any], first: int) -> NDArray[Any]:
+    def _shown(self, values_F: "Tensor", first: int) -> "Tensor":
         """Without those of padding; `first` counts it."""
         return values_F[max(0, PADDING - first) : max(0, PADDING + self._n_frames - first)]
 
-    def _see(self, frames_THWC: NDArray[np.uint8], *, is_last: bool) -> None:
+    def _see(self, frames_THWC: "Tensor", *, is_last: bool) -> None:
         """Runs a chunk through all layers, in halves where the device's memory is too small."""
         torch = self._network.torch
+        half = len(frames_THWC) // 2
         try:
             self._compute(frames_THWC, is_last=is_last)
             return
-        except torch.OutOfMemoryError:
-            half = len(frames_THWC) // 2
+        except torch.OutOfMemoryError as error:
             if half < _LEAST_CHUNK:
-                raise
+                message = f"the shot network cannot compute {len(frames_THWC)} frames: {error}"
+                raise DeviceMemoryError(message) from error
         # Outside of the handler, whose error holds on to what was allocated.
         self._network.n_halved += 1
         if self._network.is_on_gpu:
@@ -367,16 +390,17 @@ class ShotStream:
         self._see(frames_THWC[:half], is_last=False)
         self._see(frames_THWC[half:], is_last=is_last)
 
-    def _compute(self, frames_THWC: NDArray[np.uint8], *, is_last: bool) -> None:
+    def _compute(self, frames_THWC: "Tensor", *, is_last: bool) -> None:
         """Runs a chunk through all layers; where that fails, nothing has changed."""
         net, torch, held = self._network, self._network.torch, self._held
 
         def joined(before: "Tensor | None", new: "Tensor") -> "Tensor":
             return new if before is None else torch.cat([before, new])
 
-        new_colours = torch.from_numpy(_colour_histograms(frames_THWC)).to(net.device)
-        colours = joined(held.colours, new_colours)
-        x = torch.from_numpy(frames_THWC).to(net.device).to(net.dtype).permute(0, 3, 1, 2)
+        head = copy(held.head)
+        head.push(self._shown(frames_THWC, held.n_seen))
+        colours = joined(held.colours, _colour_histograms(torch, frames_THWC))
+        x = frames_THWC.to(net.dtype).permute(0, 3, 1, 2)
         blocks, means = [], []
         for block, before, mean in zip(net.blocks, held.blocks, held.means, strict=True):
             x, after = _run_block(torch, block, x, before, is_last=is_last)
@@ -387,31 +411,28 @@ class ShotStream:
         # Those that have all the frames around them that they are compared with.
         n_known = min(len(part) for part in means)
         n_new = max(0, n_known - held.n_given - (0 if is_last else _LOOK))
-        answers = []
+        found = []
         if n_new:
             known = torch.cat([part[:n_known] for part in means], dim=1)
             span = held.n_given, n_new
-            answers.append(self._answers_of(known, colours[:n_known], pictures[:n_new], *span))
+            answers = self._answers_of(known, colours[:n_known], pictures[:n_new], *span)
+            found.append(head.answer(self._shown(answers, held.n_answered), is_last=is_last))
         drop = max(0, held.n_given + n_new - _LOOK)
         self._held = _Held(
             blocks=blocks,
             means=[part[drop:].clone() for part in means],
+            head=head,
             pictures=pictures[n_new:].clone(),
             colours=colours[drop:].clone(),
             n_given=held.n_given + n_new - drop,
+            n_seen=held.n_seen + len(frames_THWC),
+            n_answered=held.n_answered + n_new,
         )
-        for part in answers:
-            self._answered(self._shown(part, self._n_answered))
-            self._n_answered += len(part)
-
-    def _answered(self, answers_FD: NDArray[np.float32]) -> None:
-        """Takes the network's two probabilities of frames, and what the head reads of them."""
-        self._answers.append(answers_FD[:, :2])
-        self._head.answer(answers_FD)
+        self._answers += found
 
     def _answers_of(
         self, means: "Tensor", colours: "Tensor", pictures: "Tensor", first: int, count: int
-    ) -> NDArray[np.float32]:
+    ) -> "Tensor":
         """Compares each frame of [first, first + count) with those around it, and classifies it."""
         net, torch = self._network, self._network.torch
         functional = torch.nn.functional
@@ -428,10 +449,7 @@ class ShotStream:
         wide += look_colour @ net.from_colour
         weight, bias = net.heads
         probabilities = torch.sigmoid(wide.relu_() @ weight + bias)
-        answers: NDArray[np.float32] = (
-            torch.cat([probabilities, wide @ net.projection_to_head], dim=1).cpu().numpy()
-        )
-        return answers
+        return torch.cat([probabilities, wide @ net.head.projection], dim=1)
 
 
 def _neighbours(torch: Any, vectors_TD: "Tensor", first: int, count: int) -> "Tensor":  # noqa: ANN401
@@ -447,12 +465,12 @@ def _neighbours(torch: Any, vectors_TD: "Tensor", first: int, count: int) -> "Te
     return band.contiguous()  # type: ignore[no-any-return]
 
 
-def _colour_histograms(frames_THWC: NDArray[np.uint8]) -> NDArray[np.float32]:
+def _colour_histograms(torch: Any, frames_THWC: "Tensor") -> "Tensor":  # noqa: ANN401
     """Unit-length histograms of 8x8x8 colours, float32 [T, 512]."""
-    red, green, blue = (frames_THWC[..., i].astype(np.int32) >> 5 for i in range(3))
-    n_frames = len(frames_THWC)
-    bins = ((red << 6) + (green << 3) + blue).reshape(n_frames, -1)
-    bins += (np.arange(n_frames, dtype=np.int32) * _BINS)[:, None]
-    counts = np.bincount(bins.ravel(), minlength=n_frames * _BINS).reshape(n_frames, _BINS)
-    lengths = np.linalg.norm(counts, axis=1, keepdims=True)
-    return np.asarray(counts / np.maximum(lengths, 1e-12), np.float32)
+    red, green, blue = (frames_THWC >> 5).short().flatten(1, 2).unbind(2)
+    bins = ((red << 6) + (green << 3) + blue).long()
+    # Not `bincount`, which waits for a GPU to know its length.
+    counts = torch.zeros(len(bins), _BINS, dtype=torch.float64, device=bins.device)
+    counts.scatter_add_(1, bins, counts.new_ones(1, 1).expand(bins.shape))
+    lengths = torch.linalg.vector_norm(counts, dim=1, keepdim=True)
+    return (counts / lengths).float()  # type: ignore[no-any-return]
