@@ -4,7 +4,8 @@
     text_on_torch.py FILE... [--every-s 1] [--most 20]
 
 A GPU computes the network by torch. Its convolutions round their inputs to 10 bits (TF32), which
-the third row does too, on the CPU.
+the third row does too, on the CPU. It also counts torch's operators that a batch starts, as it is
+and besides a CUDA graph's, and times the reading of lines off the maps.
 """
 
 import argparse
@@ -21,7 +22,9 @@ import torch
 from measure import machine
 from numpy.typing import NDArray
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from curator.models.device_text import DeviceTextDetector
 from curator.models.text_detector import TextDetector, lines_of
 
 _TF32_BITS = 13
@@ -59,6 +62,36 @@ def tf32() -> Iterator[None]:
         yield
     finally:
         functional.conv2d = real
+
+
+class Started(TorchDispatchMode):
+    """Counts operators that compute something: on a GPU each is a kernel, or a few."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        self.n += not func.is_view and func.overloadpacket.__name__ not in ("empty", "detach")
+        return func(*args, **(kwargs or {}))
+
+
+def n_started(detector: DeviceTextDetector, picture: NDArray[np.uint8]) -> dict[str, int]:
+    """Operators of a batch of two: all, and those besides the graph's."""
+    batch = torch.from_numpy(np.stack([picture] * 2))
+    found = {}
+    for name in ("without a graph", "besides a graph"):
+        with Started() as started:
+            maps = detector.maps(batch)
+        found[name] = started.n
+
+        def graph(shape: Any, maps: torch.Tensor = maps) -> Any:  # noqa: ANN401
+            given = torch.zeros(shape)
+            return lambda levels: given.copy_(levels) is not None and maps
+
+        detector._graph = graph
+    detector._graph = None
+    return found
 
 
 def main() -> None:
@@ -99,7 +132,14 @@ def main() -> None:
         begun_s = time.process_time()
         found = [probability(picture) for picture in pictures]
         cpu_ms = 1e3 * (time.process_time() - begun_s) / len(pictures)
+        maps = [np.rint(one * 255).astype(np.uint8) for one in found]
+        begun_s = time.process_time()
+        for one in maps:
+            lines_of(one)
+        bytes_ms = 1e3 * (time.process_time() - begun_s) / len(pictures)
+        begun_s = time.process_time()
         lines = [lines_of(one) for one in found]
+        lines_ms = 1e3 * (time.process_time() - begun_s) / len(pictures)
         same = [len(a) == len(b) for a, b in zip(lines, boxes, strict=True)]
         moved = [
             float(np.abs(a[:, :4] - b[:, :4]).max())
@@ -109,6 +149,8 @@ def main() -> None:
         rows[name] = {
             "load_s": round(loads_s.get(name, 0), 3),
             "cpu_ms": round(cpu_ms, 1),
+            "lines_ms": round(lines_ms, 3),
+            "lines_of_bytes_ms": round(bytes_ms, 3),
             "probability_off": max(
                 float(np.abs(a - b).max()) for a, b in zip(found, expected, strict=True)
             ),
@@ -116,10 +158,23 @@ def main() -> None:
             "boxes_off": max(moved, default=0.0),
         }
     n_lines = sum(map(len, boxes))
+    assert by_torch.on_device is not None
+    operators = n_started(by_torch.on_device, pictures[0])
+    print("operators of a batch:", operators)
     print(f"{len(pictures)} pictures of {len(options.files)} files, {n_lines} lines of text")
     for name, row in rows.items():
         print(f"{name:15s}", row)
-    print(json.dumps({"machine": machine(), "pictures": len(pictures), "lines": n_lines} | rows))
+    print(
+        json.dumps(
+            {
+                "machine": machine(),
+                "pictures": len(pictures),
+                "lines": n_lines,
+                "operators": operators,
+            }
+            | rows
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ class RawHead(HeadStream):
     def push(self, frames_FHWC: torch.Tensor) -> None:  # noqa: N803
         """Has no use for pictures."""
 
-    def answer(self, answers_FD: torch.Tensor, *, is_last: bool = False) -> torch.Tensor:  # noqa: ARG002, N803
+    def answer(self, answers_FD: torch.Tensor, *, is_last: bool = False) -> torch.Tensor:  # noqa: N803
         """Returns what it gets."""
         return answers_FD
 

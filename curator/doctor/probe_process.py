@@ -126,7 +126,7 @@ def torch() -> dict[str, Any]:
 
     facts: dict[str, Any] = {"build": package.version.cuda, "devices": [], "why_not": None}
     try:
-        package.cuda.init()  # type: ignore[no-untyped-call]
+        package.cuda.init()
         for index in range(package.cuda.device_count()):
             total = package.ones(8, device=f"cuda:{index}").sum().item()
             assert total == 8

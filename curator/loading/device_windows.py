@@ -92,7 +92,7 @@ def owned(batches: Iterator[Packed], gpu: int) -> Iterator[Packed]:
     freeing waits for the current stream. So frames are copied at once, on a separate stream, which
     does not wait for the trainer's work. The workers' videos are emptied.
     """
-    own_stream = torch.cuda.Stream(gpu)  # type: ignore[no-untyped-call]
+    own_stream = torch.cuda.Stream(gpu)
     while True:
         with torch.cuda.stream(own_stream):
             held = next(batches, None)

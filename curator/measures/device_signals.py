@@ -131,7 +131,7 @@ def _lines(luma_SHW: Tensor) -> list[_Lines]:
     rows = luma_SHW[:, of_rows[:, None], _mirrored(W, _PAD_PX, device)[None]]
     columns = luma_SHW[:, _mirrored(H, _PAD_PX, device)[None], of_columns[:, None]]
     if len(of_rows) == len(of_columns):
-        parts = [(torch.cat((rows, columns), 2), (W, H))]
+        parts: list[tuple[Tensor, tuple[int, ...]]] = [(torch.cat((rows, columns), 2), (W, H))]
     else:
         parts = [(rows, (W,)), (columns, (H,))]
     groups = []
@@ -274,7 +274,7 @@ def _blocking(profile_SDK: Tensor) -> Tensor:
     level = mean + 0.05
     native = (above.gather(2, phases.argmax(2, keepdim=True)) / level).mean((1, 2))
     strength = torch.linalg.vector_norm(waves.unflatten(2, (_N_GRIDS, -1)), dim=3) / level
-    return native.maximum(threshold(strength, 0.2, 0).amin(1).amax(1))
+    return native.maximum(threshold(strength, 0.2, 0).amin(1).amax(1))  # type: ignore[no-any-return]
 
 
 def _combing(columns: _Lines) -> Tensor:
@@ -287,7 +287,7 @@ def _combing(columns: _Lines) -> Tensor:
     far = _difference(lines[..., 2:], lines[..., :-2])
     near, far = (x.unflatten(2, (n, stretch)).sum(3) for x in (near, far))
     combs = near > (2 * far).clamp(min=stretch * interlacing._COMB_STEP)
-    return combs.mean((1, 2), dtype=torch.float32)
+    return combs.mean((1, 2), dtype=torch.float32)  # type: ignore[no-any-return]
 
 
 def _noise(rows: _Lines, black: int, white: int) -> Tensor:
@@ -325,7 +325,7 @@ def _noise(rows: _Lines, black: int, white: int) -> Tensor:
     ratio = level / total.clamp(min=0.3 / _OF_COARSE)
     is_noise = (ratio * (_OF_FINE / _OF_COARSE / 0.4) - 1).clamp(0, 1)
     noise = level * is_noise * (_OF_FINE / 0.9 * 255 / span)
-    return noise.masked_fill(n_usable < 32, torch.nan)
+    return noise.masked_fill(n_usable < 32, torch.nan)  # type: ignore[no-any-return]
 
 
 _OF_FINE, _OF_COARSE = (np.pi / 2) ** 0.5 / 6, (64 / 61) ** 0.5
@@ -541,4 +541,4 @@ def _stripes(gray_SHW: Tensor) -> Tensor:
     middle = stripes._WEDGES // 2
     median = energy.sort(dim=1).values[:, middle - 1 : middle + 1].mean(1, keepdim=True)
     reference = (maps.beside @ energy).maximum(median)
-    return (energy / (reference + 0.25)).amin(2).amax(1)
+    return (energy / (reference + 0.25)).amin(2).amax(1)  # type: ignore[no-any-return]

@@ -90,7 +90,7 @@ class HostCopy:
         if self._bytes.is_cuda:
             pinned = torch.empty(at, dtype=torch.uint8, pin_memory=True)
             self._bytes = pinned.copy_(self._bytes, non_blocking=True)
-            self._event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            self._event = torch.cuda.Event(blocking=True)
             self._event.record()
 
     def arrays(self) -> dict[str, NDArray[Any]]:

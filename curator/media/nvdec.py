@@ -322,7 +322,7 @@ class Nvdec:
         import torch
 
         if self._stream is None:
-            self._stream = torch.cuda.Stream(self.gpu)  # type: ignore[no-untyped-call]
+            self._stream = torch.cuda.Stream(self.gpu)
         return torch.cuda.stream(self._stream)
 
     def decoder(self, codec: str) -> Any:  # noqa: ANN401
@@ -641,8 +641,11 @@ def ended(packets: "Iterator[Packet[Any]]") -> "Iterator[Packet[Any] | None]":
 
 def _luma_of(picture: av.VideoFrame, form: Form) -> NDArray[np.float32]:
     """Levels of 0 to 255 [H, W]."""
-    plane, kind = picture.planes[0], np.uint8 if form.bits == 8 else np.uint16
-    rows = np.frombuffer(memoryview(plane), kind).reshape(plane.height, -1)[:, : plane.width]
+    plane = picture.planes[0]
+    kind = np.dtype(np.uint8 if form.bits == 8 else np.uint16)
+    rows: NDArray[Any] = np.frombuffer(memoryview(plane), kind).reshape(plane.height, -1)[
+        :, : plane.width
+    ]
     # P010 has its bits at the top, planar formats at the bottom.
     unit = 1 if form.bits == 8 else 256 if picture.format.name == "p010le" else 4
     return np.asarray(rows / np.float32(unit), np.float32)

@@ -19,7 +19,7 @@ All of it is torch's, on a CPU and on a GPU, where nothing waits for the device 
 Shape letters: F frames, P pixels, D projections of a network, C channels, M networks.
 """
 
-# ruff: noqa: N803, N806 - shape letters
+# ruff: noqa: N803 - shape letters
 
 import hashlib
 import math
@@ -214,7 +214,7 @@ def pair_inputs(pictures_FP: "Tensor", first: int, last: int) -> "Tensor":
     j = torch.cat([b, t + 1 - left, t + 2 * right, a[1:], b[1:]])
     found = apart[i, j].double()
     n_sides = len(SIDES)
-    across, beside, to_a, to_b = found.split([len(a), 2 * n_sides, len(a) - 1, len(a) - 1])
+    across, _, to_a, to_b = found.split([len(a), 2 * n_sides, len(a) - 1, len(a) - 1])
     ab = across[1:] / n_pixels
     # The share of `a` with which a mixture of both comes closest to the frame.
     along = (to_b + across[1:] - to_a) / 2 / n_pixels

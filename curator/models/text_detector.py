@@ -10,17 +10,19 @@ CPU-seconds, of which its detector needs only the model file.
 
 import hashlib
 import os
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from curator.errors import ModelError
 from curator.media.opencv import cv2
+
+if TYPE_CHECKING:
+    from curator.models.device_text import DeviceTextDetector
 
 TEXT_MODEL = "PP-OCRv6_det_small"
 BOX_COLUMNS = ("x0", "y0", "x1", "y1", "confidence", "area")
@@ -93,6 +95,9 @@ def text_session(weights: bytes) -> Any:  # noqa: ANN401
     return onnxruntime.InferenceSession(weights, options, providers=["CPUExecutionProvider"])
 
 
+TextMap = NDArray[np.float32] | NDArray[np.uint8]
+"""How surely each pixel is in the core of a line: float32 from 0 to 1, or uint8 from 0 to 255,
+which has the same cores. Confidences then differ by up to 0.0005."""
 _Probability = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 """Of a picture in RGB; the network was trained on blue, green, red in [-1, 1]."""
 
@@ -104,23 +109,6 @@ def _by_onnxruntime(weights: bytes) -> _Probability:
     def probability(rgb_HWC: NDArray[np.uint8]) -> NDArray[np.float32]:
         batch = rgb_HWC[:, :, ::-1].transpose(2, 0, 1)[None].astype(np.float32) / 127.5 - 1
         return session.run(None, {given.name: batch})[0][0, 0]  # type: ignore[no-any-return]
-
-    return probability
-
-
-def _by_torch(weights: bytes, device: str) -> _Probability:
-    import torch
-
-    from curator.models.onnx_network import OnnxNetwork
-
-    # TF32 is on by default for torch's convolutions, and changes lines close to the threshold.
-    torch.backends.cudnn.allow_tf32 = False
-    network = OnnxNetwork(weights, device=device)
-
-    def probability(rgb_HWC: NDArray[np.uint8]) -> NDArray[np.float32]:
-        # Bytes are copied to the device, which takes a core less time than floats.
-        bgr = torch.from_numpy(rgb_HWC).to(device).flip(2).permute(2, 0, 1)
-        return network(bgr[None].float() / 127.5 - 1)[0, 0].cpu().numpy()
 
     return probability
 
@@ -146,8 +134,22 @@ class TextDetector:
     ) -> None:
         weights = checked_model(path or text_model_file(), _SHA256)
         self._long_side_px = long_side_px
-        by = _by_onnxruntime if torch_device is None else partial(_by_torch, device=torch_device)
-        self._probability = by(weights)
+        self.on_device: DeviceTextDetector | None = None
+        """Computes maps of pictures that are on the device; None for onnxruntime."""
+        if torch_device is None:
+            self._probability = _by_onnxruntime(weights)
+        else:
+            # Imported here: torch takes seconds, and on CPUs nothing here needs it.
+            from curator.models import device_text
+
+            self.on_device = device_text.DeviceTextDetector(
+                weights, device=torch_device, long_side_px=long_side_px
+            )
+
+    @property
+    def n_halved(self) -> int:
+        """How often a GPU's memory was too small."""
+        return self.on_device.n_halved if self.on_device is not None else 0
 
     def boxes(self, rgb_HWC: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Lines of text in a picture, the largest first.
@@ -158,20 +160,26 @@ class TextDetector:
         Returns:
             float32 [n, 6], the columns of `BOX_COLUMNS`.
         """
-        return lines_of(self.probability(rgb_HWC))
+        return lines_of(self._map(rgb_HWC))
 
     def quads(
         self, rgb_HWC: NDArray[np.uint8], *, probability: float, most_height: float
     ) -> NDArray[np.float64]:
         """Corners of the lines of text in a picture, turned ones as they lie; see `quads_of`."""
-        found = self.probability(rgb_HWC)
+        found = self._map(rgb_HWC)
         return quads_of(found, probability=probability, most_height=most_height)[0]
 
     def probability(self, rgb_HWC: NDArray[np.uint8]) -> NDArray[np.float32]:
         """How surely each pixel is in the core of a line, float32 [H, W] of the network's size."""
+        found = self._map(rgb_HWC)
+        return np.asarray(found / np.float32(_range_of(found)), np.float32)
+
+    def _map(self, rgb_HWC: NDArray[np.uint8]) -> TextMap:
+        if self.on_device is not None:
+            return self.on_device.host_map(rgb_HWC)
         size = network_size(rgb_HWC.shape[1], rgb_HWC.shape[0], self._long_side_px)
         picture = cv2.resize(rgb_HWC, size, interpolation=cv2.INTER_LINEAR)
-        return np.asarray(self._probability(np.asarray(picture, np.uint8)), np.float32)
+        return self._probability(np.asarray(picture, np.uint8))
 
 
 def network_size(width: int, height: int, long_side_px: int = LONG_SIDE_PX) -> tuple[int, int]:
@@ -180,8 +188,8 @@ def network_size(width: int, height: int, long_side_px: int = LONG_SIDE_PX) -> t
     return tuple(max(1, round(side * scale)) * _STRIDE_PX for side in (width, height))  # type: ignore[return-value]
 
 
-def lines_of(probability_HW: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Lines of text in a map of probabilities, float32, 0 to 1.
+def lines_of(probability_HW: TextMap) -> NDArray[np.float32]:
+    """Lines of text in a map of probabilities.
 
     Returns:
         float32 [n, 6], the columns of `BOX_COLUMNS`, the largest first.
@@ -196,7 +204,7 @@ def lines_of(probability_HW: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def quads_of(
-    probability_HW: NDArray[np.float32],
+    probability_HW: TextMap,
     *,
     probability: float = _LINE_PROBABILITY,
     most_height: float = _MAX_LINE,
@@ -207,7 +215,7 @@ def quads_of(
     core is grown back by the same rule.
 
     Args:
-        probability_HW: float32, 0 to 1.
+        probability_HW: The map.
         probability: Mean over a core below which it is no line.
         most_height: Of a line, as a part of the picture's shorter side.
 
@@ -217,18 +225,16 @@ def quads_of(
         picture. In no order.
     """
     height, width = probability_HW.shape
-    core = (probability_HW > _CORE_PROBABILITY).astype(np.uint8)
-    joined = np.asarray(cv2.dilate(core, np.ones((2, 2), np.uint8)), np.uint8)
-    contours, _ = cv2.findContours(joined, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
+    certain = _range_of(probability_HW)
     found, confidences, areas = [], [], []
-    for contour in contours:
+    for contour in _cores(probability_HW, certain):
         centre, (long, short), angle = cv2.minAreaRect(contour)
         if min(long, short) < _MIN_CORE_PX:
             continue
         x, y, w, h = cv2.boundingRect(contour)
         mask = np.zeros((h, w), np.uint8)
         cv2.fillPoly(mask, [contour - (x, y)], 1)
-        confidence = cv2.mean(probability_HW[y : y + h, x : x + w], mask)[0]
+        confidence = cv2.mean(probability_HW[y : y + h, x : x + w], mask)[0] / certain
         if confidence < probability:
             continue
         grow = long * short * _GROW / (2 * (long + short))
@@ -241,5 +247,17 @@ def quads_of(
     return np.array(found).reshape(-1, 4, 2), np.array(confidences), np.array(areas)
 
 
-class DeviceTextDetector:
-    """STUB."""
+def _range_of(probability_HW: TextMap) -> int:
+    """The value that stands for a probability of 1."""
+    return 255 if probability_HW.dtype == np.uint8 else 1
+
+
+def _cores(probability_HW: TextMap, certain: int) -> Sequence[NDArray[np.int32]]:
+    """Contours of the cores of lines, and of all else that may be one."""
+    # Bytes compared with a float would become floats.
+    most = int(_CORE_PROBABILITY * certain) if certain > 1 else _CORE_PROBABILITY
+    if probability_HW.max() <= most:
+        return ()
+    core = (probability_HW > most).view(np.uint8)
+    joined = np.asarray(cv2.dilate(core, np.ones((2, 2), np.uint8)), np.uint8)
+    return cv2.findContours(joined, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)[0]  # type: ignore[return-value]

@@ -449,7 +449,7 @@ class ShotStream:
         wide += look_colour @ net.from_colour
         weight, bias = net.heads
         probabilities = torch.sigmoid(wide.relu_() @ weight + bias)
-        return torch.cat([probabilities, wide @ net.head.projection], dim=1)
+        return torch.cat([probabilities, wide @ net.head.projection], dim=1)  # type: ignore[no-any-return]
 
 
 def _neighbours(torch: Any, vectors_TD: "Tensor", first: int, count: int) -> "Tensor":  # noqa: ANN401

@@ -4,6 +4,8 @@ Where a side is odd, pictures are halved with another rounding: a code of what m
 step off.
 """
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -44,7 +46,7 @@ def test_maps_are_the_hosts(width: int, height: int) -> None:
     for number, one in enumerate(gray):
         assert np.array_equal(np.packbits(edges[number]), edge_map(one))
         assert lines[number] == pytest.approx(straight_lines(one), abs=1e-5)
-    for number, (before, after) in enumerate(zip(gray, gray[1:], strict=False)):
+    for number, (before, after) in enumerate(pairwise(gray)):
         assert np.array_equal(np.packbits(standing[number]), standing_lines(before, after))
         packed = packed_codes(moved[number]), moved_map(before, after)
         off = np.subtract(*(np.stack([one >> 4, one & 15]).astype(int) for one in packed))

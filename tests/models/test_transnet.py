@@ -204,9 +204,9 @@ class Operations(TorchDispatchMode):
 
     def __torch_dispatch__(
         self,
-        func: Any,
+        func: Any,  # noqa: ANN401
         types: object,
-        args: Any = (),
+        args: Any = (),  # noqa: ANN401
         kwargs: Any = None,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
         name = func.overloadpacket.__name__

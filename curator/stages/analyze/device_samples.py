@@ -43,7 +43,7 @@ from curator.models.device_descriptor import LEAST_PX as LEAST_DESCRIBED_PX
 from curator.models.device_descriptor import describe_of
 from curator.models.perceptual import bar_box, describe
 from curator.models.shot_pictures import PICTURE_PX, tiny_luma_of
-from curator.models.text_detector import DeviceTextDetector
+from curator.models.text_detector import TextDetector
 from curator.models.transnet import HEIGHT, WIDTH
 from curator.stages.analyze.config import AnalyzeConfig, look_every
 from curator.stages.analyze.frame_views import SMALL_PX
@@ -175,7 +175,7 @@ class DeviceSampler:
         time_base: Seconds per tick.
         anchor_pts: Where the sampling grid begins; None for the first frame.
         aspect_of: Width of a pixel by its height, by the rotation in degrees.
-        detector: Text detector on the device; None leaves text out.
+        detector: Text detector; None leaves text out.
         with_pictures: Whether something on the host looks at pictures of 640 px in colour.
     """
 
@@ -188,7 +188,7 @@ class DeviceSampler:
         time_base: Fraction,
         anchor_pts: int | None,
         aspect_of: Callable[[int], Fraction],
-        detector: DeviceTextDetector | None,
+        detector: TextDetector | None,
         with_pictures: bool,
     ) -> None:
         self._config = config
@@ -197,8 +197,9 @@ class DeviceSampler:
         self._time_base = time_base
         self._anchor_pts = anchor_pts
         self._aspect_of = aspect_of
-        self._detector = detector if "text" in families else None
-        self._with_pictures = with_pictures
+        text = detector if "text" in families else None
+        self._maps_text = text.on_device.maps if text is not None and text.on_device else None
+        self._with_pictures = with_pictures or (text is not None and text.on_device is None)
         self._grid = LookGrid(look_every(config))
         self._plan: SamplePlan | None = None
         self._looked: Tensor | None = None
@@ -302,8 +303,8 @@ class DeviceSampler:
             begun.tensors["exposure"] = exposure_signals_of(gray)
         looks = [at for at, row in enumerate(samples) if is_look[row]]
         look_rows = [samples[at] for at in looks]
-        if looks and self._detector is not None:
-            begun.copies("text_map", look_rows, self._detector.maps(_rows(picture, looks)))
+        if looks and self._maps_text is not None:
+            begun.copies("text_map", look_rows, self._maps_text(_rows(picture, looks)))
         if "overlays" in self._families and min(gray.shape[1:]) >= LEAST_LOOK_PX:
             self._map_looks(begun, gray, looks)
 
@@ -342,20 +343,20 @@ class DeviceSampler:
         for at, gray_HW in enumerate(arrays["gray"]):
             thin = arrays["rows"][at], arrays["columns"][at]
             batch.sides.append(borders_of(*thin, black=form.black, white=form.white))
-            native[inside(*luma.shape[1:], batch.sides[at])].append(at)
-            pictures[inside(*gray_HW.shape, find_borders(gray_HW))].append(at)
+            native[inside(luma.shape[1], luma.shape[2], batch.sides[at])].append(at)
+            pictures[inside(*_size(gray_HW), find_borders(gray_HW))].append(at)
             bars[bar_box(small[batch.samples[at]])].append(at)
         try:
-            for box, at in native.items():
+            for box, members in native.items():
                 if _shorter(box) >= MIN_PX:
-                    part = _part(luma, at, box)
+                    part = _part(luma, members, box)
                     values = native_signals_of(part, black=form.black, white=form.white)
-                    batch.measured(NATIVE, at, values)
-            for box, at in pictures.items():
-                batch.measured(PICTURE, at, picture_signals_of(_part(gray, at, box)))
-            for box, at in bars.items():
+                    batch.measured(NATIVE, members, values)
+            for box, members in pictures.items():
+                batch.measured(PICTURE, members, picture_signals_of(_part(gray, members, box)))
+            for box, members in bars.items():
                 if _shorter(box) >= LEAST_DESCRIBED_PX:
-                    batch.measured(None, at, describe_of(_part(small_gray, at, box)))
+                    batch.measured(None, members, describe_of(_part(small_gray, members, box)))
         except torch.OutOfMemoryError as error:
             raise DeviceMemoryError(
                 f"the GPU's memory does not hold the measures of {len(batch.samples)} pictures"
@@ -399,6 +400,10 @@ def _part(full_SHW: "Tensor", rows: Sequence[int], box: Box) -> "Tensor":
     """Of some pictures the part within a box."""
     top, bottom, left, right = box
     return _rows(full_SHW, rows)[:, top:bottom, left:right]
+
+
+def _size(picture_HW: NDArray[np.uint8]) -> tuple[int, int]:
+    return picture_HW.shape[0], picture_HW.shape[1]
 
 
 def _shorter(box: Box) -> int:

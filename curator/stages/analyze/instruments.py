@@ -35,6 +35,11 @@ def instruments_of(
     cv2.setNumThreads(1)
     keep_freed_memory()
     on_gpu = config.device == "gpu"
+    if on_gpu:
+        import torch
+
+        # On by default for convolutions: measures and lines of text would differ from a CPU's.
+        torch.backends.cudnn.allow_tf32 = False
     device: Device = "cuda" if on_gpu else "cpu"
     encoder = network = None
     if "clip" in families and clip is not None and models is not None:

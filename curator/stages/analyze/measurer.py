@@ -84,7 +84,7 @@ class Instruments:
 
     def n_halved(self) -> int:
         """Batches that did not fit a GPU's memory, and were halved."""
-        kept = (self.network, self.clip, self.nvdec)
+        kept = (self.network, self.clip, self.detector, self.nvdec)
         return sum(one.n_halved for one in kept if one is not None)
 
     def families(self, *, audio: bool) -> frozenset[str]:

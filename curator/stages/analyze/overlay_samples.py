@@ -4,7 +4,7 @@
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,15 +12,13 @@ from numpy.typing import NDArray
 from curator.measures.drawn_marks import EDGE_BYTES, LINE_COLUMNS
 from curator.measures.look_maps import LINE_BYTES, MOVED_BYTES
 from curator.measures.overlay_text import TEXT_COLUMNS, may_have_text, place_values, slides
-from curator.models.text_detector import BOX_COLUMNS, DeviceTextDetector, TextDetector, lines_of
+from curator.models.text_detector import BOX_COLUMNS, TextDetector, lines_of
 
 if TYPE_CHECKING:
     from curator.stages.analyze.device_samples import DeviceView
     from curator.stages.analyze.frame_views import HostView
 
-    View = HostView | DeviceView
-
-Detector = TextDetector | DeviceTextDetector
+    View: TypeAlias = HostView | DeviceView
 
 
 @dataclass(slots=True)
@@ -66,7 +64,7 @@ class Looks:
         detector: Text detector of this worker; None leaves text out.
     """
 
-    def __init__(self, *, every: int, with_overlays: bool, detector: Detector | None) -> None:
+    def __init__(self, *, every: int, with_overlays: bool, detector: TextDetector | None) -> None:
         self._grid = LookGrid(every)
         self._with_overlays = with_overlays
         self._detector = detector
@@ -146,12 +144,14 @@ class Looks:
         }
 
     def _boxes(self, view: "View") -> NDArray[np.float32]:
-        if self._detector is None or not may_have_text(view.gray):
-            return np.zeros((0, len(BOX_COLUMNS)), np.float32)
-        if view.text_map is not None:
-            return lines_of(view.text_map)
-        assert isinstance(self._detector, TextDetector)
-        return self._detector.boxes(view.picture)
+        if self._detector is not None and view.text_map is not None:
+            boxes = lines_of(view.text_map)
+            # After the lines: of a map without any it takes longer than they do.
+            if len(boxes) and may_have_text(view.gray):
+                return boxes
+        elif self._detector is not None and may_have_text(view.gray):
+            return self._detector.boxes(view.picture)
+        return np.zeros((0, len(BOX_COLUMNS)), np.float32)
 
     def _close(self, index: int, view: "View") -> None:
         look = self._looks[-1]
