@@ -133,7 +133,7 @@ class RayBackend:
             if self._idle and 0 < cpus <= 1 and not lane.resources.gpus:
                 worker.handle = self._idle.pop()
             else:
-                if cpus:
+                if cpus or lane.resources.gpus:
                     self.let_go()
                 process = self._ray.remote(**self._options(lane, refused))(WorkerProcess)
                 worker.handle = process.remote()

@@ -5,6 +5,8 @@ pictures and what borders are found by are being computed; of the one before, th
 borders, and the device measures what is inside of them; the oldest is handed on. So every copy has
 ended when it is needed.
 
+`device_signals` imports torch, and so is imported in functions.
+
 Shape letters: B frames of a batch, S samples, H, W height and width, C channels.
 """
 
@@ -23,14 +25,6 @@ from curator.errors import DeviceMemoryError
 from curator.measures.borders import EVERY, Box, Sides, borders_of, find_borders, inside
 from curator.measures.device_looks import LEAST_PX as LEAST_LOOK_PX
 from curator.measures.device_looks import edges_of, lines_of, moved_of, standing_of
-from curator.measures.device_signals import (
-    EXPOSURE,
-    NATIVE,
-    PICTURE,
-    exposure_signals_of,
-    native_signals_of,
-    picture_signals_of,
-)
 from curator.measures.drawn_marks import edge_map, straight_lines
 from curator.measures.look_maps import moved_map, packed_codes, standing_lines
 from curator.measures.sample_signals import MIN_PX
@@ -48,12 +42,11 @@ from curator.models.transnet import HEIGHT, WIDTH
 from curator.stages.analyze.config import AnalyzeConfig, look_every
 from curator.stages.analyze.frame_views import SMALL_PX
 from curator.stages.analyze.overlay_samples import LookGrid
-from curator.stages.analyze.sample_plan import Role, SamplePlan
+from curator.stages.analyze.sampling_grid import Role, SamplePlan
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-PICTURE_SIGNALS = frozenset({*PICTURE, *EXPOSURE})
 _Pixels = NDArray[np.uint8]
 
 
@@ -117,12 +110,12 @@ class DeviceView:
         return np.packbits(self.standing), packed_codes(self.moved)
 
     def native_signals(self) -> dict[str, float]:
-        """Signals of full-size luma."""
-        return {name: value for name, value in self.signals.items() if name not in PICTURE_SIGNALS}
+        """All signals but quantisers, which an engine is not asked for."""
+        return self.signals
 
     def picture_signals(self) -> dict[str, float]:
-        """Signals of the larger picture; an engine is not asked for quantisers."""
-        return {name: value for name, value in self.signals.items() if name in PICTURE_SIGNALS}
+        """Nothing: they are among the others."""
+        return {}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -288,6 +281,8 @@ class DeviceSampler:
 
     def _see_samples(self, begun: _Underway, batch: DeviceBatch, is_look: Sequence[bool]) -> None:
         """Computes what is asked of samples before their borders are known."""
+        from curator.measures import device_signals
+
         samples = begun.samples
         kept = batch.taken(samples)
         picture = self._picture.rgb_BHWC(kept, batch.form)
@@ -300,7 +295,7 @@ class DeviceSampler:
             luma = luma_of(kept, batch.form)
             begun.tensors["rows"] = luma[:, EVERY]
             begun.tensors["columns"] = luma[:, :, EVERY].transpose(1, 2)
-            begun.tensors["exposure"] = exposure_signals_of(gray)
+            begun.tensors["exposure"] = device_signals.exposure_signals_of(gray)
         looks = [at for at, row in enumerate(samples) if is_look[row]]
         look_rows = [samples[at] for at in looks]
         if looks and self._maps_text is not None:
@@ -332,6 +327,8 @@ class DeviceSampler:
         """Finds the borders of samples, and queues the measures of what is inside of them."""
         import torch
 
+        from curator.measures import device_signals
+
         assert batch.first is not None
         batch.arrays = batch.first.arrays()
         kept, gray, small_gray = batch.kept, batch.gray, batch.small_gray
@@ -350,10 +347,13 @@ class DeviceSampler:
             for box, members in native.items():
                 if _shorter(box) >= MIN_PX:
                     part = _part(luma, members, box)
-                    values = native_signals_of(part, black=form.black, white=form.white)
-                    batch.measured(NATIVE, members, values)
+                    values = device_signals.native_signals_of(
+                        part, black=form.black, white=form.white
+                    )
+                    batch.measured(device_signals.NATIVE, members, values)
             for box, members in pictures.items():
-                batch.measured(PICTURE, members, picture_signals_of(_part(gray, members, box)))
+                values = device_signals.picture_signals_of(_part(gray, members, box))
+                batch.measured(device_signals.PICTURE, members, values)
             for box, members in bars.items():
                 if _shorter(box) >= LEAST_DESCRIBED_PX:
                     batch.measured(None, members, describe_of(_part(small_gray, members, box)))
@@ -366,6 +366,8 @@ class DeviceSampler:
 
     def _views(self, batch: _Underway) -> list[DeviceView]:
         """What was computed of each frame; waits for the last of it."""
+        from curator.measures import device_signals
+
         views = [DeviceView(tiny=(batch.tiny, row)) for row in range(len(batch.places))]
         for name, rows in batch.fills:
             for row, value in zip(rows, batch.arrays[name], strict=True):
@@ -374,7 +376,9 @@ class DeviceSampler:
             return views
         for at, row in enumerate(batch.samples):
             found = views[row].signals
-            found |= zip(EXPOSURE, batch.arrays["exposure"][at].tolist(), strict=True)
+            found |= zip(
+                device_signals.EXPOSURE, batch.arrays["exposure"][at].tolist(), strict=True
+            )
             found |= {f"border_{n}": share for n, share in batch.sides[at]._asdict().items()}
         arrays = batch.second.arrays()
         for name, signals, members in batch.inside:

@@ -37,7 +37,7 @@ from curator.stages.analyze.device_samples import DeviceView
 from curator.stages.analyze.families import SIGNALS_OF
 from curator.stages.analyze.frame_views import HostScalers, HostView
 from curator.stages.analyze.overlay_samples import Looks
-from curator.stages.analyze.sample_plan import Role, SamplePlan
+from curator.stages.analyze.sampling_grid import Role, SamplePlan
 from curator.tables.track_items import FRAMES
 
 if TYPE_CHECKING:

@@ -114,6 +114,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> OneGpu:
     monkeypatch.setattr("curator.executor.engine.available_cpus", lambda: 16)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: "found")
     monkeypatch.setattr(gpu_engines, "ask", lambda: A100)
+    monkeypatch.setattr(device_choice, "nvdec_refusal", lambda: None)
     return OneGpu(address=None, workers=16)
 
 

@@ -20,7 +20,7 @@ from curator.media.nvdec import Nvdec, NvdecReader
 from curator.records.tracks import Track
 from curator.stages.analyze import decode_source
 from curator.stages.analyze.config import AnalyzeConfig
-from curator.stages.analyze.sample_plan import Role, SamplePlan
+from curator.stages.analyze.sampling_grid import Role, SamplePlan
 
 CONFIG = AnalyzeConfig(text=False)
 

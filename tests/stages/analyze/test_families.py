@@ -251,9 +251,9 @@ def test_nothing_is_computed_that_no_missing_family_needs(
     """Pins what adding CLIP costs: a decode and CLIP, no picture for the shot network, no flow."""
     place, source = Place(tmp_path), films["sound.mp4"]
     place.measure(source, place.names - {"clip"})
-    for name in ("tiny_luma", "fitted_flow", "describe"):
+    for name in ("tiny_luma", "fitted_flow"):
         monkeypatch.setattr(f"curator.stages.analyze.measurer.{name}", None)
-    for view in ("tiny", "small", "native_signals", "picture_signals"):
+    for view in ("tiny", "small", "descriptor", "native_signals", "picture_signals"):
         monkeypatch.setattr(f"curator.stages.analyze.frame_views.HostView.{view}", None)
     monkeypatch.setattr("curator.stages.analyze.decode_source.level_meter", None)
     unit = place.measure(source, frozenset({"clip"}))
