@@ -1,0 +1,673 @@
+"""A CUDA device in software, for torch: the GPU's code runs with `device="cuda"`, and is counted.
+
+A tensor on the device holds a tensor of the host. It is as strict as CUDA: tensors of host and
+device do not meet in one operation, NumPy reads no device tensor, and a copy that does not block
+fills its pinned memory only when an event or a stream is waited for; before, the memory holds
+nonsense. What costs a host time is counted: kernels, views, copies, waits. Time is not the
+device's.
+
+    with software_cuda.installed() as device:
+        torch.ones(3, device="cuda").sum().item()
+        assert device.counts.launches.total() == 2
+
+Frames of PyNvVideoCodec, or of what stands for it, count as the device's.
+"""
+
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, NoReturn
+from unittest.mock import patch
+
+import numpy as np
+import torch
+import torch.utils.dlpack
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+CUDA = torch.device("cuda", 0)
+_NONSENSE = 0xA5
+
+# ruff: noqa: ANN401 - operations of torch take anything
+
+_NO_KERNEL = {
+    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted",
+    "_unsafe_view", "_reshape_alias", "lift_fresh", "set_",
+}  # fmt: skip
+"""Operations that start none, of those that torch does not mark as views."""
+_WAITS = {
+    "_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "bincount",
+    "unique_consecutive", "equal",
+}  # fmt: skip
+_SUMS = {"convolution", "mm", "bmm", "addmm", "baddbmm"}
+"""Of float16 a GPU sums them in float32."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was asked of the device.
+
+    Attributes:
+        launches: Kernels by operation, without those of replayed graphs.
+        graphs: Graphs that were replayed.
+        views: Operations that only make another view of memory.
+        calls: Calls of streams and events that do not wait.
+        copies: Number by direction (`h2d`, `d2h`) and whether the host waits for it.
+        copied_bytes: The same in bytes.
+        waits: By what waits, without the copies.
+        allocations: Of the device's memory.
+        software_s: CPU-seconds of this module and of the device's arithmetic, all threads.
+    """
+
+    launches: Counter[str] = field(default_factory=Counter)
+    graphs: int = 0
+    views: int = 0
+    calls: int = 0
+    copies: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    copied_bytes: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    waits: Counter[str] = field(default_factory=Counter)
+    allocations: int = 0
+    software_s: float = 0.0
+
+    @property
+    def n_operations(self) -> int:
+        """Operations that went through `SoftwareCuda.run`."""
+        return self.launches.total() + self.views + self.copies.total()
+
+
+class DeviceTensor(Tensor):
+    """A tensor that says it is on the device; `inner` has its values."""
+
+    inner: Tensor
+    device_of: "SoftwareCuda"
+
+    @staticmethod
+    def __new__(cls: Any, inner: Tensor, device: "SoftwareCuda") -> "DeviceTensor":
+        made: DeviceTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(),
+            dtype=inner.dtype, device=CUDA, requires_grad=inner.requires_grad,
+        )  # fmt: skip
+        made.inner, made.device_of = inner.detach(), device
+        return made
+
+    def __init__(self, inner: Tensor, device: "SoftwareCuda") -> None:
+        pass
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        (first, *_) = (one for one in tree_leaves((args, kwargs)) if isinstance(one, cls))
+        return first.device_of.run(func, args, kwargs or {})
+
+    def numpy(self, **_: Any) -> NoReturn:
+        """Is refused, as CUDA's is."""
+        raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu()")
+
+    __array__ = numpy
+
+    def tolist(self) -> Any:
+        """Copies, and waits."""
+        return self.cpu().tolist()
+
+    def record_stream(self, stream: "Stream") -> None:
+        """The memory is not given to others before the stream is done with it."""
+        self.device_of.counts.calls += 1
+
+    def data_ptr(self) -> int:
+        """Address of the values."""
+        return self.inner.data_ptr()
+
+    def __repr__(self, **_: Any) -> str:
+        return f"DeviceTensor({tuple(self.shape)}, {self.dtype})"
+
+
+class _Mode(TorchDispatchMode):
+    """Sees the operations of a thread that have no device tensor: factories, copies to it."""
+
+    def __init__(self, device: "SoftwareCuda") -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._device.run(func, args, kwargs or {})
+
+
+class Stream:
+    """Work in order; what does not block is done when it is waited for."""
+
+    def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
+        soft = _installed[-1]
+        self.soft = soft
+        self.cuda_stream = len(soft.streams)
+        self.device = CUDA
+        self.pending: list[Callable[[], None]] = []
+        self.n_done = 0
+        self.capture: CUDAGraph | None = None
+        soft.streams.append(self)
+
+    def flush(self, until: int | None = None) -> None:
+        """Does what was queued, up to a number that counts all that ever was."""
+        with self.soft.own_time(), self.soft.order:
+            while self.pending and (until is None or self.n_done < until):
+                self.pending.pop(0)()
+                self.n_done += 1
+
+    def synchronize(self) -> None:
+        """Waits for all of it."""
+        self.soft.wait("stream.synchronize")
+        self.flush()
+
+    def query(self) -> bool:
+        """Whether all of it is done: it is when asked."""
+        self.soft.counts.calls += 1
+        self.flush()
+        return True
+
+    def record_event(self, event: "Event | None" = None) -> "Event":
+        """Marks this point."""
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def wait_event(self, event: "Event") -> None:
+        """Work from here on is behind the event."""
+        self.soft.counts.calls += 1
+        self.pending.append(event.flush)
+
+    def wait_stream(self, stream: "Stream") -> None:
+        """Work from here on is behind that of another stream."""
+        self.wait_event(stream.record_event())
+
+    def __enter__(self) -> "Stream":
+        self.soft.stack().append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.soft.stack().pop()
+
+
+class Event:
+    """A point of a stream."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self._at: tuple[Stream, int] | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Marks this point of a stream."""
+        stream = stream or _installed[-1].current_stream()
+        stream.soft.counts.calls += 1
+        self._at = stream, stream.n_done + len(stream.pending)
+
+    def flush(self) -> None:
+        """Does all before it."""
+        if self._at is not None:
+            stream, until = self._at
+            stream.flush(until)
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Work of a stream from here on is behind it."""
+        (stream or _installed[-1].current_stream()).wait_event(self)
+
+    def synchronize(self) -> None:
+        """Waits."""
+        _installed[-1].wait("event.synchronize")
+        self.flush()
+
+    def query(self) -> bool:
+        """Whether it has passed: it has when asked."""
+        _installed[-1].counts.calls += 1
+        self.flush()
+        return True
+
+    def elapsed_time(self, other: "Event") -> float:
+        """No time passes here."""
+        return 0.0
+
+
+class CUDAGraph:
+    """Operations that are recorded once, and started together."""
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._steps: list[Callable[[], None]] = []
+        self._results: list[Tensor] = []
+        self.n_kernels = 0
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+        """Operations on the current stream are recorded from here, and not done."""
+        soft = _installed[-1]
+        stream = soft.current_stream()
+        if stream.cuda_stream == 0:
+            raise RuntimeError("CUDA graphs must be captured on a non-default stream.")
+        stream.capture = self
+        if capture_error_mode == "global":
+            soft.captured_by = threading.get_ident()
+
+    def capture_end(self) -> None:
+        """Ends the record; what it made is nonsense until a replay."""
+        soft = _installed[-1]
+        soft.current_stream().capture = None
+        soft.captured_by = None
+        for tensor in self._results:
+            tensor.untyped_storage().fill_(_NONSENSE)
+
+    def add(self, step: Callable[[], None], results: list[Tensor]) -> None:
+        """Records a step, and keeps what it makes."""
+        self._steps.append(step)
+        self._results += results
+        self.n_kernels += 1
+
+    def replay(self) -> None:
+        """Does all of it, as one launch."""
+        soft = _installed[-1]
+        soft.counts.graphs += 1
+        with soft.own_time():
+            for step in self._steps:
+                step()
+
+    def pool(self) -> tuple[int, int]:
+        """A name of its memory."""
+        return 0, id(self)
+
+    def reset(self) -> None:
+        """Forgets it."""
+        self._steps, self._results = [], []
+
+
+@contextmanager
+def _graph(
+    graph: CUDAGraph, pool: Any = None, stream: Stream | None = None,
+    capture_error_mode: str = "global", **_: Any,
+) -> Iterator[None]:  # fmt: skip
+    soft = _installed[-1]
+    soft.synchronize()
+    with stream or Stream():
+        graph.capture_begin(pool, capture_error_mode)
+        try:
+            yield
+        finally:
+            graph.capture_end()
+
+
+class SoftwareCuda:
+    """The device: runs operations, and counts what they ask of it."""
+
+    def __init__(self) -> None:
+        self.counts = Counts()
+        self.streams: list[Stream] = []
+        self.captured_by: int | None = None
+        """The thread whose capture forbids others what may allocate or wait."""
+        self._of_thread = threading.local()
+        self._lock = threading.Lock()
+        self.order = threading.RLock()
+        """Of those that do what streams have queued."""
+        self._pinned: dict[int, int] = {}
+        self._fails: tuple[int, int, int] | None = None
+        self._n_large = 0
+
+    def fail_allocation(self, *, at: int, least_bytes: int = 0, times: int = 1) -> None:
+        """Lets allocations run out of memory: `times` from the `at`-th of that size, from 1."""
+        self._fails, self._n_large = (at, least_bytes, times), 0
+
+    def stack(self) -> list[Stream]:
+        """Streams of the calling thread, the current one last."""
+        return self._of_thread.__dict__.setdefault("streams", [self.streams[0]])
+
+    def current_stream(self, device: Any = None) -> Stream:
+        """Of the calling thread."""
+        return self.stack()[-1]
+
+    def synchronize(self, device: Any = None) -> None:
+        """Waits for all streams."""
+        self.wait("synchronize")
+        for stream in list(self.streams):
+            stream.flush()
+
+    def wait(self, what: str) -> None:
+        """Counts a wait; a capture forbids it."""
+        self._check_capture(what)
+        with self._lock:
+            self.counts.waits[what] += 1
+
+    def _check_capture(self, what: str) -> None:
+        if self.current_stream().capture is not None:
+            raise RuntimeError(f"{what}: operation not permitted when stream is capturing")
+        if self.captured_by not in (None, threading.get_ident()):
+            raise RuntimeError(
+                f"{what}: operation would make the legacy stream depend on a capturing one, or "
+                'allocate, in another thread; capture with capture_error_mode="thread_local"'
+            )
+
+    @contextmanager
+    def own_time(self) -> Iterator[None]:
+        """Its CPU time is the device's, not the host's."""
+        if getattr(self._of_thread, "inside", False):
+            yield
+            return
+        self._of_thread.inside = True
+        begun_s = time.thread_time()
+        try:
+            yield
+        finally:
+            self._of_thread.inside = False
+            self._spend(time.thread_time() - begun_s)
+
+    def _spend(self, seconds: float) -> None:
+        with self._lock:
+            self.counts.software_s += seconds
+
+    def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Does an operation of torch."""
+        begun_s = time.thread_time()
+        leaves = tree_leaves((args, kwargs))
+        on_device = any(isinstance(one, DeviceTensor) for one in leaves)
+        target = kwargs.get("device")
+        if not on_device and (target is None or torch.device(target).type != "cuda"):
+            self._spend(0 if self._is_inside() else time.thread_time() - begun_s)
+            return self._on_host(func, args, kwargs)
+        with self.own_time():
+            if _is_composite(func):
+                with _Mode(self):
+                    return func.decompose(*args, **kwargs)
+            return self._on_device(func, args, kwargs, leaves)
+
+    def _is_inside(self) -> bool:
+        return getattr(self._of_thread, "inside", False)
+
+    def _on_host(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        name = func.overloadpacket.__name__
+        if name == "is_pinned":
+            return self._is_pinned(args[0])
+        if name in ("pin_memory", "_pin_memory"):
+            return self._pinned_copy(args[0])
+        if kwargs.get("pin_memory"):
+            return self._pinned_copy(func(*args, **(kwargs | {"pin_memory": False})))
+        return func(*args, **kwargs)
+
+    def _on_device(self, func: Any, args: Any, kwargs: dict[str, Any], leaves: list[Any]) -> Any:
+        name = func.overloadpacket.__name__
+        if name == "_to_copy":
+            return self._to_copy(args[0], **kwargs)
+        if name == "copy_":
+            return self._copy(*args, **kwargs)
+        if name == "is_pinned":
+            return False
+        self._check_devices(name, leaves)
+        if name in _WAITS or (name == "repeat_interleave" and kwargs.get("output_size") is None):
+            self.wait(name)
+        kwargs = {k: v for k, v in kwargs.items() if k != "pin_memory"}
+        if func.is_view or name in _NO_KERNEL:
+            with self._lock:
+                self.counts.views += func.is_view
+            return self._wrapped(func(*_inner(args), **_on_cpu(kwargs)), args, kwargs)
+        return self._kernel(func, args, kwargs)
+
+    def _check_devices(self, name: str, leaves: list[Any]) -> None:
+        others = [
+            one for one in leaves if isinstance(one, Tensor) and not isinstance(one, DeviceTensor)
+        ]
+        if name in ("index", "index_put", "index_put_"):
+            for one in others:
+                self._count_copy("h2d", one, blocks=True)
+            if any(isinstance(o, Tensor) and o.dtype == torch.bool for o in leaves[1:]):
+                self.wait("nonzero")
+        elif any(one.dim() for one in others):
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found at least two devices, "
+                f"cuda:0 and cpu! ({name})"
+            )
+
+    def _kernel(self, func: Any, args: Any, kwargs: dict[str, Any], *, kind: str = "") -> Any:
+        """Starts a kernel, or records it."""
+        own_args, own_kwargs = _inner(args), _on_cpu(kwargs)
+        capture = self.current_stream().capture
+        if capture is None:
+            name = kind or func.overloadpacket.__name__
+            if name != "_local_scalar_dense":
+                with self._lock:
+                    self.counts.launches[name] += 1
+            return self._wrapped(_computed(func, own_args, own_kwargs), args, kwargs)
+        if func._schema.is_mutable:
+            capture.add(lambda: _computed(func, own_args, own_kwargs), [])
+            written = _written(func, args, kwargs)
+            return written[0] if len(written) == 1 else tuple(written)
+        made = _computed(func, own_args, own_kwargs)
+        results = [one for one in tree_leaves(made) if isinstance(one, Tensor)]
+
+        def again() -> None:
+            found = tree_leaves(_computed(func, own_args, own_kwargs))
+            for kept, new in zip(results, found, strict=True):
+                kept.copy_(new)
+
+        capture.add(again, results)
+        return self._wrapped(made, args, kwargs)
+
+    def _wrapped(self, made: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, DeviceTensor)]
+        memory = {one.inner.untyped_storage()._cdata for one in given}
+
+        def wrap(one: Any) -> Any:
+            if not isinstance(one, Tensor):
+                return one
+            for outer in given:
+                if outer.inner is one:
+                    return outer
+            if one.untyped_storage()._cdata not in memory:
+                self._allocate(one)
+            return DeviceTensor(one, self)
+
+        return tree_map(wrap, made)
+
+    def _allocate(self, values: Tensor) -> None:
+        if self.captured_by not in (None, threading.get_ident()):
+            self._check_capture("allocation")
+        n_bytes = values.untyped_storage().nbytes()
+        with self._lock:
+            self.counts.allocations += 1
+            if self._fails is None or n_bytes < self._fails[1]:
+                return
+            self._n_large += 1
+            at, _, times = self._fails
+            fails = at <= self._n_large < at + times
+        if fails:
+            raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {n_bytes} bytes.")
+
+    def _to_copy(self, source: Tensor, **options: Any) -> Tensor:
+        target = torch.device(options.get("device") or source.device)
+        is_async = options.pop("non_blocking", False)
+        dtype = options.get("dtype") or source.dtype
+        form = {"memory_format": options.get("memory_format") or torch.preserve_format}
+        own = source.inner if isinstance(source, DeviceTensor) else source
+        if target.type == "cuda":
+            if isinstance(source, DeviceTensor):
+                to_copy = torch.ops.aten._to_copy.default
+                return self._kernel(to_copy, (source,), {"dtype": dtype, **form})  # type: ignore[no-any-return]
+            result = torch.empty_like(own, dtype=dtype, **form)
+            self._allocate(result)
+            made: Tensor = DeviceTensor(result, self)
+        else:
+            made = torch.empty_like(own, dtype=dtype, **form)
+            made = self._pinned_copy(made) if is_async else made
+        return self._copy(made, source, is_async)
+
+    def _copy(self, to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+        """`to.copy_(source)`, between devices too."""
+        copy = torch.ops.aten.copy_.default
+        if isinstance(to, DeviceTensor) and isinstance(source, DeviceTensor):
+            return self._kernel(copy, (to, source), {})  # type: ignore[no-any-return]
+        host, kept = (source, to) if isinstance(to, DeviceTensor) else (to, source)
+        assert isinstance(kept, DeviceTensor)
+        direction = "h2d" if kept is to else "d2h"
+        if isinstance(to, DeviceTensor) and not source.dim():
+            direction = "fill"
+            return self._kernel(copy, (to, source), {}, kind=direction)  # type: ignore[no-any-return]
+        is_plain = to.dtype == source.dtype and to.stride() == source.stride()
+        if not is_plain:  # values are put in order, or turned into others, on the device
+            with self._lock:
+                self.counts.launches["copy_"] += 1
+        blocks = not (non_blocking and is_plain and self._is_pinned(host))
+        if blocks:
+            self._check_capture("blocking copy")
+        self._count_copy(direction, to, blocks=blocks)
+        own_to, own_source = _inner((to, source))
+        stream = self.current_stream()
+        if blocks:
+            stream.flush()
+            own_to.copy_(own_source)
+        elif stream.capture is not None:
+            stream.capture.add(lambda: self._later(self.current_stream(), own_to, own_source), [])
+        else:
+            self._later(stream, own_to, own_source)
+        return to
+
+    def _later(self, stream: Stream, to: Tensor, source: Tensor) -> None:
+        """A copy that a stream does on its own: the host must wait before it touches its side."""
+        seen = source.clone()
+        if self._is_pinned(source):
+            to.copy_(source)
+
+            def check() -> None:
+                if not torch.equal(_bits(source), _bits(seen)):
+                    raise AssertionError("pinned memory was written while it was copied from")
+
+            stream.pending.append(check)
+        else:
+            _bits(to).fill_(_NONSENSE)
+            stream.pending.append(lambda: _done(to.copy_(seen)))
+
+    def _count_copy(self, direction: str, values: Tensor, *, blocks: bool) -> None:
+        with self._lock:
+            self.counts.copies[direction, blocks] += 1
+            self.counts.copied_bytes[direction, blocks] += values.numel() * values.element_size()
+
+    def _pinned_copy(self, values: Tensor) -> Tensor:
+        n_bytes = max(1, values.numel() * values.element_size())
+        memory = np.empty(n_bytes, np.uint8)
+        address = memory.ctypes.data
+        self._pinned[address] = n_bytes
+        weakref.finalize(memory, self._pinned.pop, address, None)
+        flat = torch.from_numpy(memory)[: n_bytes if values.numel() else 0].view(values.dtype)
+        made = flat.as_strided(values.shape, values.contiguous().stride())
+        return made.copy_(values)
+
+    def _is_pinned(self, values: Tensor) -> bool:
+        return values.untyped_storage().data_ptr() in self._pinned
+
+    def from_dlpack(self, given: Any, **options: Any) -> Tensor:
+        """torch's, but that frames of a video engine are the device's."""
+        if not hasattr(given, "getPTS"):
+            return _from_dlpack(given, **options)
+        with self.own_time():
+            return DeviceTensor(_from_dlpack(given, **options), self)
+
+
+def _done(_: Any) -> None:
+    pass
+
+
+def _inner(values: Any) -> Any:
+    return tree_map(lambda one: one.inner if isinstance(one, DeviceTensor) else one, values)
+
+
+def _on_cpu(kwargs: dict[str, Any]) -> Any:
+    return _inner({k: torch.device("cpu") if k == "device" else v for k, v in kwargs.items()})
+
+
+def _bits(values: Tensor) -> Tensor:
+    return values.view(torch.uint8) if values.dim() else values.reshape(1).view(torch.uint8)
+
+
+def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> list[Any]:
+    schema = func._schema.arguments
+    values = [*args, *(kwargs.get(one.name) for one in schema[len(args) :])]
+    pairs = zip(schema, values, strict=True)
+    return [v for one, v in pairs if one.alias_info is not None and one.alias_info.is_write]
+
+
+def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    if func.overloadpacket.__name__ in _SUMS and args[0].dtype == torch.float16:
+        wide = [one.float() if isinstance(one, Tensor) else one for one in args]
+        return func(*wide, **kwargs).half()
+    return func(*args, **kwargs)
+
+
+@cache
+def _is_composite(func: Any) -> bool:
+    name, key = func.name(), torch._C.DispatchKey.CompositeImplicitAutograd
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
+
+
+_installed: list[SoftwareCuda] = []
+_from_dlpack = torch.utils.dlpack.from_dlpack
+
+
+@contextmanager
+def installed() -> Iterator[SoftwareCuda]:
+    """Puts the device in the place of CUDA, in this thread and in those that begin meanwhile."""
+    torch._C._ensureCUDADeviceGuardSet()
+    soft = SoftwareCuda()
+    _installed.append(soft)
+    default = Stream()
+    begin = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+    make = {name: getattr(torch, name) for name in ("tensor", "as_tensor")}
+
+    def bootstrap(thread: threading.Thread) -> None:
+        with _Mode(soft):
+            begin(thread)
+
+    def making(name: str) -> Callable[..., Tensor]:
+        def made(values: Any, *, device: Any = None, **options: Any) -> Tensor:
+            tensor: Tensor = make[name](values, **options)
+            return tensor if device is None else tensor.to(device)
+
+        return made
+
+    properties = SimpleNamespace(
+        name="software", total_memory=80 << 30, multi_processor_count=132, major=9, minor=0
+    )
+    stands_in = {
+        "_lazy_init": lambda: None,
+        "init": lambda: None,
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "_is_in_bad_fork": lambda: False,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "set_device": lambda device: None,
+        "get_device_name": lambda device=None: "software",
+        "get_device_properties": lambda device=None: properties,
+        "get_device_capability": lambda device=None: (9, 0),
+        "mem_get_info": lambda device=None: (80 << 30, 80 << 30),
+        "empty_cache": lambda: None,
+        "reset_peak_memory_stats": lambda device=None: None,
+        **{f"{most}memory_{what}": lambda device=None: 0
+           for most in ("", "max_") for what in ("reserved", "allocated")},
+        "Stream": Stream,
+        "ExternalStream": Stream,
+        "Event": Event,
+        "CUDAGraph": CUDAGraph,
+        "graph": _graph,
+        "graph_pool_handle": lambda: (0, 0),
+        "is_current_stream_capturing": lambda: soft.current_stream().capture is not None,
+        "current_stream": soft.current_stream,
+        "default_stream": lambda device=None: default,
+        "stream": lambda stream: stream,
+        "synchronize": soft.synchronize,
+    }  # fmt: skip
+    try:
+        with (
+            patch.multiple(torch.cuda, **stands_in),
+            patch.multiple(torch, from_dlpack=soft.from_dlpack, **{n: making(n) for n in make}),
+            patch.object(torch.utils.dlpack, "from_dlpack", soft.from_dlpack),
+            patch.object(threading.Thread, "_bootstrap_inner", bootstrap),
+            patch.object(torch.__future__, "_overwrite_module_params_on_conversion", True),
+            _Mode(soft),
+        ):
+            yield soft
+    finally:
+        _installed.pop()

@@ -1,0 +1,175 @@
+"""The CUDA device in software is as strict as CUDA, and counts what it is asked for."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fake_nvdec import fake_module
+from film_makers import write_video
+from film_shots import moving_texture
+from software_cuda import SoftwareCuda, installed
+
+from curator.media.nvdec import Nvdec
+from curator.models.text_detector import TextDetector
+from curator.models.transnet import ShotNetwork
+from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.analyze.decode_source import analyze_source
+from curator.stages.analyze.measurer import Instruments
+
+
+@pytest.fixture
+def device() -> Iterator[SoftwareCuda]:
+    with installed() as soft:
+        yield soft
+
+
+def test_tensors_of_host_and_device_do_not_meet(device: SoftwareCuda) -> None:
+    here, there = torch.ones(3), torch.ones(3, device="cuda")
+    assert (there.is_cuda, str(there.device), here.is_cuda) == (True, "cuda:0", False)
+    with pytest.raises(RuntimeError, match="on the same device"):
+        there + here
+    with pytest.raises(TypeError, match="can't convert cuda"):
+        there.numpy()
+    with pytest.raises(TypeError, match="can't convert cuda"):
+        np.asarray(there)
+    assert (there + torch.tensor(1.0)).tolist() == [2, 2, 2]
+
+
+def test_kernels_views_copies_and_waits_are_counted(device: SoftwareCuda) -> None:
+    with torch.inference_mode():
+        values = torch.arange(6.0).reshape(2, 3).to("cuda")
+        assert (values.t()[0] * 2).sum().item() == 6
+        assert values[values > 3].cpu().tolist() == [4, 5]
+    counts = device.counts
+    assert counts.launches == {"mul": 1, "sum": 1, "gt": 1, "index": 1}
+    assert counts.views == 2
+    assert counts.waits == {"_local_scalar_dense": 1, "nonzero": 1}
+    assert counts.copies == {("h2d", True): 1, ("d2h", True): 1}
+    assert counts.copied_bytes == {("h2d", True): 24, ("d2h", True): 8}
+    assert counts.software_s > 0
+
+
+def test_what_a_copy_brings_is_there_when_it_was_waited_for(device: SoftwareCuda) -> None:
+    """Pins pageable memory, which blocks, and pinned memory, which holds nonsense before."""
+    given = torch.ones(2, 2, device="cuda")
+    pageable, pinned = torch.zeros(2, 2), torch.zeros(2, 2, pin_memory=True)
+    assert pinned.is_pinned()
+    assert pinned[1:].is_pinned()
+    assert not pageable.is_pinned()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        pageable.copy_(given, non_blocking=True)
+        assert pageable.sum() == 4
+        pinned.copy_(given, non_blocking=True)
+        given.zero_()
+        event = stream.record_event()
+        event2 = torch.cuda.Event()
+    assert pinned.sum() != 4
+    event2.record()
+    event2.wait(stream)
+    event.synchronize()
+    assert pinned.sum() == 4
+    assert device.counts.copies == {("d2h", True): 1, ("d2h", False): 1}
+    assert device.counts.waits == {"event.synchronize": 1}
+
+
+def test_pinned_memory_must_stay_until_it_was_copied(device: SoftwareCuda) -> None:
+    pinned = torch.zeros(3).pin_memory()
+    values = pinned.to("cuda", non_blocking=True)
+    pinned.fill_(1)
+    with pytest.raises(AssertionError, match="written while"):
+        torch.cuda.synchronize()
+    assert values.tolist() == [0, 0, 0]
+
+
+def test_a_graph_is_one_launch_and_reads_what_lies_in_its_input(device: SoftwareCuda) -> None:
+    given, pinned = torch.zeros(2, device="cuda"), torch.zeros(2, pin_memory=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = (given + 1).mul_(3)
+        pinned.copy_(result, non_blocking=True)
+        with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
+            result.cpu()
+    assert result.tolist() != [3, 3]
+    device.counts.launches.clear()
+    for value in (0, 1):
+        given.fill_(value)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert result.tolist() == pinned.tolist() == [3 + 3 * value] * 2
+    assert device.counts.launches == {"fill_": 2}
+    assert device.counts.graphs == 2
+
+
+def test_a_capture_of_one_thread_forbids_others_to_allocate_and_to_wait(
+    device: SoftwareCuda,
+) -> None:
+    problems = []
+
+    def other() -> None:
+        try:
+            torch.ones(3, device="cuda").cpu()
+        except RuntimeError as error:
+            problems.append(str(error))
+
+    for mode in ("global", "thread_local"):
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode=mode):
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join()
+    assert len(problems) == 1
+    assert "thread_local" in problems[0]
+
+
+def test_memory_runs_out_where_it_was_told_to(device: SoftwareCuda) -> None:
+    device.fail_allocation(at=2, least_bytes=1000)
+    for _ in range(3):
+        torch.empty(10, device="cuda")
+    torch.empty(250, device="cuda")
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(250, device="cuda")
+    torch.empty(250, device="cuda")
+
+
+def test_sums_of_float16_are_float32s(device: SoftwareCuda) -> None:
+    ones = torch.ones(1, 4096, dtype=torch.float16, device="cuda")
+    assert (ones @ ones.t()).item() == 4096
+    assert (ones @ ones.t()).dtype == torch.float16
+
+
+def test_nothing_of_it_stays() -> None:
+    with installed():
+        pass
+    assert not torch.cuda.is_available()
+    assert torch.ones(2).sum() == 2
+
+
+def test_a_source_is_analyzed_on_the_device(tmp_path: Path) -> None:
+    """Pins that the whole of the GPU's path runs there, in all of its threads."""
+    path = tmp_path / "film.mp4"
+    write_video(path, moving_texture(60, width_px=192, height_px=108), bframes=2)
+
+    def analyzed(instruments: Instruments) -> tuple[object, ...]:
+        with path.open("rb") as reader:
+            track = analyze_source(
+                reader, "film", source_id="0" * 32, n_bytes=path.stat().st_size,
+                instruments=instruments, config=AnalyzeConfig(), decoder_threads=1,
+            )  # fmt: skip
+        return track.notes, track.n_frames, track.shot_probability
+
+    notes, n_frames, expected = analyzed(Instruments(network=ShotNetwork(precision="float32")))
+    with installed() as device:
+        found = analyzed(
+            Instruments(
+                network=ShotNetwork(device="cuda"),
+                detector=TextDetector(torch_device="cuda"),
+                nvdec=Nvdec(module=fake_module(), device="cuda"),
+            )
+        )
+    assert found[:2] == (notes, n_frames) == ((), 60)
+    assert np.abs(found[2] - expected).max() < 0.02  # type: ignore[operator]
+    assert device.counts.launches["convolution"] == 30
+    assert device.counts.software_s > 0
