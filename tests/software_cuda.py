@@ -63,6 +63,7 @@ class Counts:
         copied_bytes: The same in bytes.
         waits: By what waits, without the copies.
         allocations: Of the device's memory.
+        calls_of_torch: Operations that the program asked for; composite ones are one.
         software_s: CPU-seconds of this module and of the device's arithmetic, all threads.
     """
 
@@ -74,12 +75,8 @@ class Counts:
     copied_bytes: Counter[tuple[str, bool]] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)
     allocations: int = 0
+    calls_of_torch: int = 0
     software_s: float = 0.0
-
-    @property
-    def n_operations(self) -> int:
-        """Operations that went through `SoftwareCuda.run`."""
-        return self.launches.total() + self.views + self.copies.total()
 
 
 class DeviceTensor(Tensor):
@@ -344,13 +341,13 @@ class SoftwareCuda:
             )
 
     @contextmanager
-    def own_time(self) -> Iterator[None]:
-        """Its CPU time is the device's, not the host's."""
-        if getattr(self._of_thread, "inside", False):
+    def own_time(self, begun_s: float | None = None) -> Iterator[None]:
+        """CPU time that is the device's, not the host's; it may have begun before."""
+        if self._is_inside():
             yield
             return
         self._of_thread.inside = True
-        begun_s = time.thread_time()
+        begun_s = time.thread_time() if begun_s is None else begun_s
         try:
             yield
         finally:
@@ -370,7 +367,10 @@ class SoftwareCuda:
         if not on_device and (target is None or torch.device(target).type != "cuda"):
             self._spend(0 if self._is_inside() else time.thread_time() - begun_s)
             return self._on_host(func, args, kwargs)
-        with self.own_time():
+        if not self._is_inside():
+            with self._lock:
+                self.counts.calls_of_torch += 1
+        with self.own_time(begun_s):
             if _is_composite(func):
                 with _Mode(self):
                     return func.decompose(*args, **kwargs)
