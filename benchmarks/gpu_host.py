@@ -23,6 +23,7 @@ import time
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -104,19 +105,24 @@ def measured(path: Path, seconds: float, device: SoftwareCuda) -> dict[str, Any]
     families = {family.name for family in families_of(config)} - {"clip"}
     instruments = instruments_of(config, families, None, None)
 
+    spent: dict[str, float] = {}
+
     def run(seconds: float) -> tuple[Any, float]:
         data = beginning_of(path, seconds)
         begun_s = time.process_time()
         track = analyze_source(
             io.BytesIO(data), path.name, source_id="0" * 32, n_bytes=len(data), config=config,
             instruments=instruments, decoder_threads=1, families=families,
+            spent=spent,
         )  # fmt: skip
         return track, time.process_time() - begun_s
 
     run(4)
     hidden_s = hidden_cost_s(device)
     device.counts = counts = Counts()
-    track, cpu_s = run(seconds)
+    spent.clear()
+    with patch("time.thread_time", device.host_time):
+        track, cpu_s = run(seconds)
     if any("not_on_gpu" in note for note in track.notes):
         raise SystemExit(f"{path.name}: {track.notes}; give films that the engine decodes")
     video_s = float(track.duration_s)
@@ -134,6 +140,8 @@ def measured(path: Path, seconds: float, device: SoftwareCuda) -> dict[str, Any]
     return {
         "frames_per_s": track.n_frames / video_s,
         "host_ms": 1e3 * host_s / video_s,
+        "hidden_ms": 1e3 * hidden_s * counts.calls_of_torch / video_s,
+        "spent_ms": {name: round(1e3 * s / video_s, 2) for name, s in spent.items()},
         "asked": {name: n / video_s for name, n in asked.items()},
         "launches": {name: round(n / video_s, 2) for name, n in counts.launches.most_common()},
         "waits": {name: n / video_s for name, n in counts.waits.items()},
