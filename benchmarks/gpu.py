@@ -2,11 +2,16 @@
 """All GPU measurements in one go, and a table of them.
 
     gpu.py [--out FOLDER] [--films FOLDER] [--only NAME]... [--budget-s 1440] [--media FOLDER]
-           [--workers 8,1,12] [--vlm FOLDER]
+           [--workers 8,12,16] [--vlm FOLDER]
+    gpu.py --only first
 
 Each part runs in a process of its own with a time of its own; what it has found by then is kept, in
 `results.jsonl` and `results.md` of --out, and the next part begins. What does not fit the budget is
 left out and said so. Run again with the same --out, findings are added.
+
+`--only first` is for the first minutes on a GPU: H.264 before all else, and what decides whether
+the rest is worth its time: probe, one film by both paths, limit, analyze. It takes eight minutes at
+most. `GPU_SOFTWARE=1` tries the script itself, over a driver and a device in software.
 
     films    1080p at 30 frames/s in H.264 and HEVC with B-frames, copies of it under other titles
     probe    what is here and starts: packages, libraries, what NVDEC takes, decoders, flow
@@ -17,6 +22,7 @@ left out and said so. Run again with the same --out, findings are added.
     shots    frames/s of the shot network by chunk and arithmetic; difference from the CPU's float32
     flow     pairs/s of the GPU's flow engine, and its difference from DIS
     clip     pictures/s of CLIP beside a bare forward pass
+    mps      limit and analyze with the first number of processes under NVIDIA's MPS, if it starts
     many     memory of the GPU over up to 1,000 sources
     captions tokens/s of captions in the worker beside the model's bare `generate`, with the model
              of --vlm, or one of random weights and Qwen2.5-VL-3B's language model
@@ -27,13 +33,15 @@ The GPU's engines, cores and memory are read while each runs. The last line is J
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpu_films import CODECS
 from gpu_notes import Notes
 from gpu_watch import gpu_name
 from measure import machine
@@ -41,9 +49,11 @@ from processes import run_limited
 
 LIMITS_S = {
     "films": 150, "probe": 180, "limit": 200, "analyze": 330, "same": 240, "shots": 100,
-    "flow": 60, "clip": 150, "many": 130, "captions": 300, "cpu": 200,
+    "flow": 60, "clip": 150, "mps": 90, "many": 130, "captions": 300, "cpu": 200,
 }  # fmt: skip
 """Parts in their order, and the most seconds of each."""
+FIRST_S = {"films": 45, "probe": 75, "same": 80, "limit": 80, "analyze": 200}
+"""The same for `--only first`: eight minutes together."""
 LEAST_S = 20.0
 """A part is not begun with less than this."""
 
@@ -53,11 +63,17 @@ _HERE = Path(__file__).parent
 def command_of(name: str, options: dict[str, Any]) -> list[str]:
     """What runs a part."""
     if name == "films":
-        return [sys.executable, str(_HERE / "gpu_films.py"), options["films"]]
+        return [sys.executable, str(_HERE / "gpu_films.py"), options["films"], *options["codecs"]]
     return [sys.executable, str(_HERE / "gpu_parts.py"), name, json.dumps(options)]
 
 
-def run_parts(commands: dict[str, Sequence[str]], notes: Notes, out: Path, budget_s: float) -> None:
+def run_parts(
+    commands: Mapping[str, Sequence[str]],
+    notes: Notes,
+    out: Path,
+    budget_s: float,
+    limits_s: Mapping[str, float],
+) -> None:
     """Runs parts in turn; what one of them does to itself leaves the others.
 
     Args:
@@ -65,6 +81,7 @@ def run_parts(commands: dict[str, Sequence[str]], notes: Notes, out: Path, budge
         notes: Where findings go.
         out: Folder of the log.
         budget_s: Seconds for all.
+        limits_s: Most seconds of each, by name.
     """
     ends_at = time.monotonic() + budget_s
     for name, command in commands.items():
@@ -78,7 +95,7 @@ def run_parts(commands: dict[str, Sequence[str]], notes: Notes, out: Path, budge
             log.write(f"## {name}\n")
             log.flush()
             begins_at = log.tell()
-            problem = run_limited(command, min(LIMITS_S[name], left_s), log)
+            problem = run_limited(command, min(limits_s[name], left_s), log)
         found: dict[str, Any] = {"took_s": round(time.monotonic() - begun, 1)}
         if problem is not None:
             with (out / "log.txt").open("rb") as read:
@@ -95,27 +112,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", help="folder for results")
     parser.add_argument("--films", help="folder for footage, to be used again")
-    parser.add_argument("--only", action="append", choices=list(LIMITS_S))
+    parser.add_argument("--only", action="append", choices=["first", *LIMITS_S])
     parser.add_argument("--budget-s", type=float, default=1440.0, help="seconds for all parts")
     parser.add_argument("--media", help="folder of more videos for `same`")
     parser.add_argument("--vlm", help="folder of a vision-language model for `captions`")
     parser.add_argument("--seconds", type=int, default=27, help="length of the films")
     parser.add_argument("--n-films", type=int, default=2)
-    parser.add_argument("--workers", default="8,1,12")
+    parser.add_argument("--workers", default="8,12,16")
     options = parser.parse_args()
-    gpu = gpu_name()
+    is_first = options.only == ["first"]
+    limits_s = FIRST_S if is_first else LIMITS_S
+    gpu = "software" if os.environ.get("GPU_SOFTWARE") else gpu_name()
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(options.out or temporary)
         given = vars(options) | {
             "out": str(out),
             "films": options.films or temporary,
             "workers": [int(count) for count in options.workers.split(",")],
+            "first": is_first,
+            "codecs": ["h264"] if is_first else list(CODECS),
         }
         notes = Notes(out)
         notes.add("machine", "machine", machine() | {"gpu": gpu})
-        names = [name for name in LIMITS_S if name in (options.only or LIMITS_S)]
+        names = [name for name in limits_s if is_first or name in (options.only or limits_s)]
         commands = {name: command_of(name, given) for name in names}
-        run_parts(commands, notes, out, options.budget_s)
+        budget_s = min(options.budget_s, sum(FIRST_S.values())) if is_first else options.budget_s
+        run_parts(commands, notes, out, budget_s, limits_s)
         print(json.dumps(notes.found()))
 
 

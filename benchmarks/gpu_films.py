@@ -100,4 +100,4 @@ def _copied(source: Path, path: Path, title: str, times: int) -> None:
 
 
 if __name__ == "__main__":
-    made_films(Path(sys.argv[1]), 1, _MADE_S)
+    made_films(Path(sys.argv[1]), 1, _MADE_S, tuple(sys.argv[2:]))

@@ -12,17 +12,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tests_path  # noqa: F401
-from gpu_films import FPS, made_films, short_film
+from gpu_films import CODECS, FPS, made_films, short_film
 from gpu_notes import Found, Notes
 from gpu_watch import Watch
-from processes import Begin, ProcessDiedError, in_processes, streamed
+from processes import Begin, ProcessDiedError, Task, in_processes, streamed
+
+if __name__ == "__mp_main__" and os.environ.get("GPU_SOFTWARE"):  # in the child processes
+    import software_cuda
+
+    software_cuda.stand_in()
 
 Rate = tuple[int, float, float]
 """Frames, and the times of the first and of the last."""
@@ -41,12 +46,26 @@ class Part:
         self.note = partial(self.notes.add, name)
         self.options = options
         self.workers: list[int] = options["workers"]
+        self.is_first: bool = options["first"]
 
-    def films(self) -> dict[str, list[str]]:
-        """Paths of films by codec."""
+    def films(self, codecs: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+        """Codecs and paths of films, which are made when they are asked for."""
         given = self.options
-        films = made_films(Path(given["films"]), given["n_films"], given["seconds"])
-        return {name: [str(path) for path in paths] for name, paths in films.items()}
+        for codec in codecs:
+            films = made_films(Path(given["films"]), given["n_films"], given["seconds"], (codec,))
+            yield codec, [str(path) for path in films[codec]]
+
+    def measure(
+        self, what: str, task: Task, jobs: Sequence[Any], found: Callable[[list[Any]], Found]
+    ) -> None:
+        """Notes what jobs that run at once find, beside the GPU's load, or how they fail."""
+        try:
+            with Watch() as watch:
+                results = in_processes(task, jobs, limit_s=60 if self.is_first else 150)
+            rates = [one["rate"] for one in results]
+            self.note(what, found(results) | watch.found(*_span(rates)))
+        except ProcessDiedError as error:
+            self.note(what, {"failed": str(error)[:300]})
 
 
 def probe(part: Part) -> None:
@@ -79,7 +98,8 @@ def probe(part: Part) -> None:
             loads[name] = str(error)[:120]
     part.note("libraries without a package", loads)
     part.note("FFmpeg's h264_nvenc", {"problem": nvenc_problem()})
-    for name, task in (("decoder", _begun_decoders), ("flow", _begun_flow)):
+    begun = {"decoder": _begun_decoders} | ({} if part.is_first else {"flow": _begun_flow})
+    for name, task in begun.items():
         try:
             (found,) = in_processes(task, [()], limit_s=60)
         except ProcessDiedError as error:
@@ -109,16 +129,15 @@ def _begun_flow(_begin: Begin) -> Iterator[Found]:
 
 def limit(part: Part) -> None:
     """Frames/s of the package's own decoder, by codec and number of processes."""
-    for codec, paths in part.films().items():
-        for count in part.workers:
+    for codec, paths in part.films(tuple(CODECS)):
+        for count in part.workers[:1] if part.is_first else part.workers:
             jobs = [(paths[:2] * 3,)] * count
-            with Watch() as watch:
-                results = in_processes(_decode_all, jobs, limit_s=90)
-            found = {"frames_per_s": _rate(results)} | watch.found(*_span(results))
-            part.note(f"{codec}, {count} processes", found)
+            part.measure(f"{codec}, {count} processes", _decode_all, jobs, lambda results: {
+                "frames_per_s": _rate([one["rate"] for one in results])
+            })  # fmt: skip
 
 
-def _decode_all(begin: Begin, paths: list[str]) -> Iterator[Rate]:
+def _decode_all(begin: Begin, paths: list[str]) -> Iterator[Found]:
     import PyNvVideoCodec as Codec
 
     ahead, batch = 64, 32
@@ -134,7 +153,7 @@ def _decode_all(begin: Begin, paths: list[str]) -> Iterator[Rate]:
         while frames:
             n_frames += len(frames)
             frames = decoder.get_batch_frames(batch)
-    yield n_frames, begun, time.time()
+    yield {"rate": (n_frames, begun, time.time())}
 
 
 def _span(results: Sequence[Rate]) -> tuple[float, float]:
@@ -151,30 +170,29 @@ def analyze(part: Part, *, device: str = "gpu") -> None:
     known = part.notes.found().get("limit", {})
     short = str(short_film(Path(part.options["films"])))
     counts = part.workers if device == "gpu" else [os.cpu_count() or 1]
-    for codec, paths in part.films().items():
-        rates = [v["frames_per_s"] for k, v in known.items() if k.startswith(f"{codec},")]
+
+    def found(codec: str, results: list[Found]) -> Found:
+        limits = [v.get("frames_per_s", 0) for k, v in known.items() if k.startswith(f"{codec},")]
+        rate = _rate([result["rate"] for result in results])
+        n_frames = sum(result["rate"][0] for result in results)
+        return {
+            "frames_per_s": rate,
+            "hours_of_video_per_hour": round(rate / FPS, 1),
+            **({"share_of_limit": round(rate / max(limits), 3)} if any(limits) else {}),
+            "cpu_ms_per_frame": round(sum(one["cpu_s"] for one in results) / n_frames * 1000, 2),
+            "of_them": {
+                name: round(sum(one["spent"].get(name, 0) for one in results) / n_frames * 1000, 2)
+                for name in results[0]["spent"]
+            },
+            "notes": sorted({note for result in results for note in result["notes"]}),
+            "torch_mib": max(result["torch_mib"] for result in results),
+        }
+
+    for codec, paths in part.films(part.options["codecs"]):
         for count in counts:
             jobs = [([short, *paths[:2]], device, "dis", None)] * count
-            with Watch() as watch:
-                results = in_processes(_analyze_all, jobs, limit_s=150)
-            span = [result["rate"] for result in results]
-            rate = _rate(span)
-            n_frames = sum(result["rate"][0] for result in results)
-            found = {
-                "frames_per_s": rate,
-                "hours_of_video_per_hour": round(rate / FPS, 1),
-                **({"share_of_limit": round(rate / max(rates), 3)} if rates else {}),
-                "cpu_ms_per_frame": round(
-                    sum(result["cpu_s"] for result in results) / n_frames * 1000, 2
-                ),
-                "of_them": {
-                    name: round(sum(r["spent"].get(name, 0) for r in results) / n_frames * 1000, 2)
-                    for name in results[0]["spent"]
-                },
-                "notes": sorted({note for result in results for note in result["notes"]}),
-                "torch_mib": max(result["torch_mib"] for result in results),
-            }
-            part.note(f"{codec}, {count} processes", found | watch.found(*_span(span)))
+            what = f"{codec}, {count} processes"
+            part.measure(what, _analyze_all, jobs, partial(found, codec))
 
 
 def _analyze_all(
@@ -187,7 +205,7 @@ def _analyze_all(
     from curator.stages.analyze.config import AnalyzeConfig
     from curator.stages.analyze.decode_source import analyze_source
 
-    config = AnalyzeConfig(device=device, flow=flow, text=False)
+    config = AnalyzeConfig(device=device, flow=flow)
     instruments = _instruments(config)
     notes: set[str] = set()
 
@@ -230,7 +248,7 @@ def cpu(part: Part) -> None:
 
 def same(part: Part) -> None:
     """How far the GPU's tracks are from the CPU's: shots, decisions of quickstart, tags."""
-    films = made_films(Path(part.options["films"]), 1, 9)
+    films = made_films(Path(part.options["films"]), 1, 9, tuple(part.options["codecs"]))
     paths = [str(found[0]) for found in films.values()]
     if part.options["media"]:
         files = Path(part.options["media"]).rglob("*")
@@ -238,7 +256,8 @@ def same(part: Part) -> None:
     cores = os.cpu_count() or 1
     shares = [(paths[i::cores], "cpu", "dis") for i in range(min(cores, len(paths)))]
     host = dict(value for _, value in streamed(_tracks, shares, limit_s=150))
-    for name, flow in (("gpu", "dis"), ("gpu, hardware flow", "hardware")):
+    flows = {"gpu": "dis"} | ({} if part.is_first else {"gpu, hardware flow": "hardware"})
+    for name, flow in flows.items():
         totals: dict[str, Any] = {}
         try:
             for _, (path, track) in streamed(_tracks, [(paths, "gpu", flow)], limit_s=90):
@@ -263,7 +282,7 @@ def _tracks(_begin: Begin, paths: list[str], device: str, flow: str) -> Iterator
     from curator.stages.analyze.config import AnalyzeConfig
     from curator.stages.analyze.decode_source import analyze_source
 
-    config = AnalyzeConfig(device=device, flow=flow, text=False)
+    config = AnalyzeConfig(device=device, flow=flow)
     instruments = _instruments(config)
     for path in paths:
         with open(path, "rb") as reader:
@@ -449,6 +468,25 @@ def flow(part: Part) -> None:
     part.note("motion of hardware by that of dis", {"quantiles_5_50_95": quantiles})
 
 
+def mps(part: Part) -> None:
+    """Limit and analysis by the first number of processes under NVIDIA's MPS, if it starts."""
+    control = "nvidia-cuda-mps-control"
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ |= {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        try:
+            subprocess.run([control, "-d"], check=True, timeout=20)
+        except (OSError, subprocess.SubprocessError) as error:
+            part.note("mps", {"failed": str(error)[:300]})
+            return
+        try:
+            part.workers = part.workers[:1]
+            for task in (limit, analyze):
+                part.note = partial(part.notes.add, f"{task.__name__} under MPS")
+                task(part)
+        finally:
+            subprocess.run([control], input="quit\n", text=True, timeout=20, check=False)
+
+
 def many(part: Part) -> None:
     """The GPU's memory early and late over many short sources in one process."""
     short = str(short_film(Path(part.options["films"])))
@@ -483,7 +521,7 @@ def captions(part: Part) -> None:
 
 PARTS = {
     part.__name__: part
-    for part in (probe, limit, analyze, same, shots, flow, clip, many, captions, cpu)
+    for part in (probe, limit, analyze, same, shots, flow, clip, mps, many, captions, cpu)
 }
 
 

@@ -1,7 +1,10 @@
 """The benchmark of the GPU path: a part that dies or hangs takes nothing along."""
 
 import importlib
+import importlib.util
+import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -10,6 +13,7 @@ from typing import Any
 
 import av
 import pytest
+import software_driver
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -90,13 +94,13 @@ def test_each_part_has_its_time_and_keeps_what_it_found(
 ) -> None:
     """Pins the limit with all processes below it, a failure, and the budget."""
     gpu, notes = module("gpu"), module("gpu_notes").Notes(tmp_path)
-    monkeypatch.setitem(gpu.LIMITS_S, "probe", 3.0)
+    limits = gpu.LIMITS_S | {"probe": 3.0}
     monkeypatch.setattr(gpu, "LEAST_S", 1.0)
     commands = {}
     for name in ("probe", "limit", "analyze"):
         code = CODE.format(benchmarks=str(BENCHMARKS), out=str(tmp_path), name=name)
         commands[name] = [sys.executable, "-c", code]
-    gpu.run_parts(commands, notes, tmp_path, 60.0)
+    gpu.run_parts(commands, notes, tmp_path, 60.0, limits)
     found = notes.found()
     assert [part["first"] for part in found.values()] == [{"value": 1}] * 3
     assert found["probe"]["part"]["problem"] == "stopped after 3 s"
@@ -107,7 +111,7 @@ def test_each_part_has_its_time_and_keeps_what_it_found(
     child = Path("/proc") / (tmp_path / "child").read_text() / "stat"
     assert not child.exists() or child.read_text().rpartition(")")[2].split()[0] == "Z"
     assert 'first: {"value": 1}' in capsys.readouterr().out
-    gpu.run_parts(commands, notes, tmp_path, 0.5)
+    gpu.run_parts(commands, notes, tmp_path, 0.5, limits)
     assert notes.found()["analyze"]["part"] == {"left out": "0 s were left"}
     table = (tmp_path / "results.md").read_text().splitlines()
     assert table[0] == "| part | what | found |"
@@ -153,3 +157,43 @@ def test_parts_measure_films_and_compare_tracks(
     (path, track) = next(parts._tracks(time.time, [str(films[0])], "cpu", "dis"))
     compared = parts._compared(path, track, track)
     assert compared["clips"] == compared["same_decisions"] == compared["same_tags"] == 1
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("PyNvVideoCodec") is None,
+    reason="PyNvVideoCodec is not installed; it has no wheel for this platform",
+)
+@pytest.mark.skipif(software_driver.compiler() is None, reason="no C compiler")
+def test_the_first_minutes_are_tried_whole_over_a_device_in_software(tmp_path: Path) -> None:
+    """Pins that each part finds what it is for, so that time on hardware goes to measurements."""
+    from film_makers import write_video
+    from film_shots import moving_texture
+
+    films, out = tmp_path / "films", tmp_path / "out"
+    films.mkdir()
+    for name, codec in (("h264", "libx264"), ("hevc", "libx265"), ("short", "libx264")):
+        shown = moving_texture(45, width_px=192, height_px=144)
+        write_video(films / f"{name}.mp4", shown, codec=codec, gop=20, bframes=2)
+    command = [sys.executable, str(BENCHMARKS / "gpu.py"), "--only", "first", "--workers", "1"]
+    command += ["--films", str(films), "--out", str(out), "--seconds", "9", "--n-films", "1"]
+    environment = os.environ | {"GPU_SOFTWARE": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert list(found) == ["machine", "films", "probe", "same", "limit", "analyze"]
+    problems = {
+        (part, what): said
+        for part, findings in found.items()
+        for what, said in findings.items()
+        if {"failed", "left out", "said"} & said.keys()
+    }
+    assert not problems
+    assert len(found["probe"]["a decoder begins"]["ms"]) == 6
+    same = found["same"]["gpu"]
+    assert same["sources"] == 1
+    assert same["same_decisions"] == same["clips"] > 0
+    assert set(found["limit"]) == {"h264, 1 processes", "hevc, 1 processes", "part"}
+    analyzed = found["analyze"]["h264, 1 processes"]
+    assert analyzed["notes"] == []
+    assert "overlay" in analyzed["of_them"]
+    assert (out / "results.md").exists()
