@@ -648,6 +648,8 @@ def installed() -> Iterator[SoftwareCuda]:
     default = Stream()
     begin = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
     make = {name: getattr(torch, name) for name in ("tensor", "as_tensor")}
+    # Tensors that stand for others do not cross from one mode into the other.
+    make_inference, torch.inference_mode = torch.inference_mode, torch.no_grad  # type: ignore[misc,assignment]
 
     def bootstrap(thread: threading.Thread) -> None:
         with _Mode(soft):
@@ -703,6 +705,7 @@ def installed() -> Iterator[SoftwareCuda]:
         ):
             yield soft
     finally:
+        torch.inference_mode = make_inference  # type: ignore[misc]
         _installed.pop()
 
 

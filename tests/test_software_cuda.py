@@ -171,5 +171,6 @@ def test_a_source_is_analyzed_on_the_device(tmp_path: Path) -> None:
         )
     assert found[:2] == (notes, n_frames) == ((), 60)
     assert np.abs(found[2] - expected).max() < 0.02  # type: ignore[operator]
-    assert device.counts.launches["convolution"] == 30
+    assert device.counts.waits["event.synchronize"] > 0
+    assert device.counts.graphs > 0
     assert device.counts.software_s > 0
