@@ -42,17 +42,15 @@ COSTS_US = {
     "view": (2.0, "the same without a kernel"),
     "copy": (10.0, "a copy that blocks, however short (University of Virginia,"
              " Memory Transfer Overhead)"),
-    "megabyte": (167.0, "of pageable memory: 6 GB/s (the same source, and CUDA's sample"
-                 " bandwidthTest on PCIe)"),
+    "megabyte": (167.0, "an assumption: 6 GB/s for pageable memory"),
     "wait": (5.0, "an assumption: a wait for an event, with the thread's wake-up"),
     "call": (2.0, "an assumption: an event recorded, or waited for by a stream"),
-    "graph": (10.0, "an assumption on the safe side: NVIDIA's blog measures 2.5 us and 1 ns a node"
-              " (Constant Time Launch for Straight-Line CUDA Graphs)"),
+    "graph": (10.0, "an assumption on the safe side"),
 }  # fmt: skip
 """Microseconds of the host for each, and where they are from; none was measured here."""
 ENGINES_FRAMES_PER_S = 170 * 30
-"""Seven engines of an H100: 170 streams of H.264, 1080p at 30 frames/s, by NVIDIA's paper on the
-H100's architecture (HEVC: 340)."""
+"""Seven engines of an H100: 170 streams of H.264, 1080p at 30 frames/s; said to be NVIDIA's figure,
+and not checked against its paper."""
 CORES = 16
 KEPT = 60
 """Pictures that stand for all of a film's: at 1080p 190 MB."""
