@@ -27,7 +27,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from overlays import Style, drawn, lettering
 
 from curator.footage.scenes import Picture
-from curator.models.text_reader import MIN_CONFIDENCE, Line, TextReader, merged
+from curator.models.text_reader import MIN_CONFIDENCE, TextReader, merged
+from curator.records.cuts import TextLine
 
 # One take without text in it, as in benchmarks/overlay.py.
 FILES = {
@@ -101,7 +102,7 @@ def edits(a: str, b: str) -> int:
     return row[-1]
 
 
-def said(lines: list[Line], box: tuple[float, float, float, float]) -> str:
+def said(lines: list[TextLine], box: tuple[float, float, float, float]) -> str:
     """What was read within a box (x0, y0, x1, y1, shares), from left to right."""
     inside = []
     for line in lines:

@@ -81,8 +81,8 @@ class Stage(ABC, Generic[ConfigT, UnitT, ResultT]):
         config_type: Model of its section of the recipe.
         results_ignore: Keys of the configuration that change no result, and are in no fingerprint.
         boxed: Whether units name bytes of strangers: `process` then runs in a decoder box, where
-            only the unit's own source can be opened.
-        answers: Data classes and enumerations that results of a boxed stage are made of.
+            only the unit's own source can be opened, and its results are made of the classes that
+            the type of `process` names.
         imports: Modules that a box imports before it is locked, so that Python may keep their
             bytecode.
         memory_code: Outcome of a unit that asks for more memory than `limit_bytes`.
@@ -97,7 +97,6 @@ class Stage(ABC, Generic[ConfigT, UnitT, ResultT]):
     results_ignore: ClassVar[frozenset[str]] = frozenset()
     config_type: ClassVar[type[BaseModel]] = StageConfig
     boxed: ClassVar[bool] = False
-    answers: ClassVar[tuple[type, ...]] = ()
     imports: ClassVar[tuple[str, ...]] = ()
     memory_code: ClassVar[ErrorCode] = ErrorCode.OUT_OF_MEMORY
 

@@ -41,8 +41,8 @@ from curator.errors import (
     FullDiskError,
 )
 from curator.executor.plain_values import from_bytes
+from curator.executor.result_classes import result_classes
 from curator.executor.sandbox import gpu_access
-from curator.records.sources import Failure
 from curator.stage import Stage
 from curator.storage import expect_end, open_source
 from curator.storage.scratch import ScratchFolder
@@ -330,7 +330,7 @@ class Box:
         """Serves the box until it is done; time in which it waits for bytes does not count."""
         assert self._pipe is not None
         stage, patience = self._stage, _Patience(wall_s, self._used_s())
-        records = (*stage.answers, Failure, ErrorCode) if stage is not None else ()
+        records = result_classes(type(stage)) if stage is not None else ()
         most_bytes = (stage.limit_bytes if stage is not None else None) or MAX_ANSWER_BYTES
         while True:
             self._wait(patience)

@@ -19,7 +19,7 @@ from curator.errors import CutError
 from curator.media.opencv import cv2
 from curator.media.scale import Scaler, fit_inside
 from curator.records.clips import Clip, Written
-from curator.records.cuts import Looked
+from curator.records.cuts import Looked, TextLine
 
 JPEG_QUALITY = 90
 """About the quality of models' training data; at 448 px a picture has 20 to 60 KB."""
@@ -28,7 +28,7 @@ READ_PX = 1280
 HD_PX = 720
 """From this shorter side on untagged colours are BT.709, as in encoding."""
 
-Reads = Callable[[NDArray[np.uint8]], tuple[object, ...]]
+Reads = Callable[[NDArray[np.uint8]], tuple[TextLine, ...]]
 """Reads the lines of text in a picture, uint8 RGB [H, W, 3]."""
 
 
@@ -54,7 +54,7 @@ class Tap:
         self._scalers: dict[tuple[int, int], Scaler] = {}
         self._n_frames = 0
         self._jpegs: dict[int, bytes] = {}
-        self._text: dict[int, tuple[object, ...]] = {}
+        self._text: dict[int, tuple[TextLine, ...]] = {}
 
     def passing(self, pictures: Iterable[av.VideoFrame]) -> Iterator[av.VideoFrame]:
         """The same frames; those that are wanted are taken as they pass."""
@@ -152,6 +152,28 @@ class FrameTaker(Protocol):
 
     def store(self, taken: Sequence[TakenFrames]) -> list[StoredFrames]:
         """Stores the frames of some clips and returns their places."""
+
+
+def store_looked(
+    taker: FrameTaker,
+    wanted: Iterable[tuple[str, FrameWish]],
+    results: Iterable[Looked | StoredFrames],
+) -> list[StoredFrames]:
+    """Stores what was taken of the clips of a unit; failures come last.
+
+    Args:
+        taker: Stores it.
+        wanted: Id and wish of each clip, which name it: a sandbox may have been taken over.
+        results: What was taken of each, or its failure.
+    """
+    taken: list[TakenFrames] = []
+    failed: list[StoredFrames] = []
+    for (clip_id, wish), result in zip(wanted, results, strict=True):
+        if isinstance(result, Looked):
+            taken.append(TakenFrames(clip_id=clip_id, wish=wish, looked=result))
+        else:
+            failed.append(result)
+    return [*taker.store(taken), *failed]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

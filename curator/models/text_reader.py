@@ -18,7 +18,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import chain
 from pathlib import Path
@@ -35,6 +34,7 @@ from curator.models.text_detector import (
     text_model_file,
     text_session,
 )
+from curator.records.cuts import Point, TextLine
 
 READ_MODEL = "PP-OCRv6_rec_small"
 _SHA256 = "6f327246b50388f3c176ae304bd95767ea6dc0c9ae92153ef8cbe210b3c14884"
@@ -64,22 +64,7 @@ MAX_CHARACTERS = 600
 _ALIKE = 0.8
 """Similarity from which two readings are the same line."""
 
-Point = tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """A line of text that was read."""
-
-    text: str
-    confidence: float
-    """Mean probability of its characters, 0 to 1."""
-    box: tuple[Point, Point, Point, Point]
-    """Corners as shares of the picture's width and height: from where the text begins along its
-    upper edge, and back along its lower one."""
-
-
-_Readings = dict[str, list[Line]]
+_Readings = dict[str, list[TextLine]]
 """Readings of one line, by their letters."""
 
 
@@ -110,7 +95,7 @@ class TextReader:
                 "classes than characters"
             )
 
-    def read(self, rgb_HWC: NDArray[np.uint8]) -> list[Line]:
+    def read(self, rgb_HWC: NDArray[np.uint8]) -> list[TextLine]:
         """Lines of text in a picture, in reading order.
 
         Args:
@@ -126,11 +111,11 @@ class TextReader:
         order = sorted(range(len(quads)), key=lambda i: -_area(quads[i]))[:MAX_BOXES]
         ways = [(i, quad) for i in order for quad in _readings(quads[i] * (width, height))]
         said = self.read_crops([_straightened(rgb_HWC, quad) for _, quad in ways])
-        best: dict[int, Line] = {}
+        best: dict[int, TextLine] = {}
         for (i, quad), (text, confidence) in zip(ways, said, strict=True):
             if text and (i not in best or best[i].confidence < confidence):
                 a, b, c, d = ((float(x / width), float(y / height)) for x, y in quad)
-                best[i] = Line(text=text, confidence=confidence, box=(a, b, c, d))
+                best[i] = TextLine(text=text, confidence=confidence, box=(a, b, c, d))
         return in_reading_order(list(best.values()))
 
     def read_crops(self, crops: Sequence[NDArray[np.uint8]]) -> list[tuple[str, float]]:
@@ -173,14 +158,14 @@ def decoded(probability_TK: NDArray[np.float32], characters: Sequence[str]) -> t
     return text, float(probability_TK.max(1)[chosen_T].mean())
 
 
-def in_reading_order(lines: Sequence[Line]) -> list[Line]:
+def in_reading_order(lines: Sequence[TextLine]) -> list[TextLine]:
     """Lines of one picture by rows from the top, and from left to right within a row."""
 
-    def middle_and_height(line: Line) -> tuple[float, float]:
+    def middle_and_height(line: TextLine) -> tuple[float, float]:
         ys = [y for _, y in line.box]
         return sum(ys) / 4, max(ys) - min(ys)
 
-    rows: list[list[Line]] = []
+    rows: list[list[TextLine]] = []
     for line in sorted(lines, key=lambda line: (middle_and_height(line), line.box, line.text)):
         middle, height = middle_and_height(line)
         above = middle_and_height(rows[-1][0]) if rows else (-1.0, 0.0)
@@ -192,7 +177,7 @@ def in_reading_order(lines: Sequence[Line]) -> list[Line]:
 
 
 def merged(
-    frames: Sequence[Sequence[Line]],
+    frames: Sequence[Sequence[TextLine]],
     *,
     min_confidence: float = MIN_CONFIDENCE,
     max_lines: int = MAX_LINES,
@@ -246,7 +231,7 @@ def _told(group: _Readings) -> str:
     return max(whole, key=lambda line: (times[line.text], line.confidence, line.text)).text
 
 
-def _is_same(a: Line, b: Line) -> bool:
+def _is_same(a: TextLine, b: TextLine) -> bool:
     one, other = sorted((_letters(a.text), _letters(b.text)), key=lambda t: (len(t), t))
     # Exit 14 and Exit 15 are two signs; a clock that stays where it is is one.
     if re.findall(r"\d+", one) != re.findall(r"\d+", other) and len(one) == len(other):
@@ -263,7 +248,7 @@ def _is_same(a: Line, b: Line) -> bool:
     return matcher.quick_ratio() >= _ALIKE and matcher.ratio() >= _ALIKE
 
 
-def _middle(line: Line) -> Point:
+def _middle(line: TextLine) -> Point:
     return sum(x for x, _ in line.box) / 4, sum(y for _, y in line.box) / 4
 
 

@@ -111,6 +111,21 @@ class CutRequest:
     """Of the span as the source codes it; None when not known."""
 
 
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextLine:
+    """A line of text that was read in a picture."""
+
+    text: str
+    confidence: float
+    """Mean probability of its characters, 0 to 1."""
+    box: tuple[Point, Point, Point, Point]
+    """Corners as shares of the picture's width and height: from where the text begins along its
+    upper edge, and back along its lower one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
     """What was taken of a clip."""
@@ -119,7 +134,7 @@ class Looked:
     """Frames that passed."""
     jpegs: Mapping[int, bytes] = field(repr=False)
     """Pictures by the number of their frame, ascending."""
-    text: Mapping[int, tuple[object, ...]]
+    text: Mapping[int, tuple[TextLine, ...]]
     """Lines of text by the number of their frame; empty where nothing reads."""
 
 

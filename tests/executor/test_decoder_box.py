@@ -49,6 +49,10 @@ class ActingConfig(StageConfig):
     fails: bool = False
 
 
+Answer = None | bytes | str | int | dict[str, str] | tuple[bool, bool]
+"""What an act gives; the one that gives an object fails."""
+
+
 class Acting(Stage[ActingConfig, Item, Any]):
     """Does what an item says."""
 
@@ -66,9 +70,10 @@ class Acting(Stage[ActingConfig, Item, Any]):
         if self.config.fails:
             raise ModelError("no weights")
 
-    def process(self, unit: Item) -> object:
+    def process(self, unit: Item) -> Answer:
         self.counts["acts"] += 1
-        return ACTS[unit.act](unit)
+        answer: Answer = ACTS[unit.act](unit)
+        return answer
 
     def failed(self, unit: Item, failure: Failure) -> Failure:
         return failure

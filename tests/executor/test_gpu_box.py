@@ -61,6 +61,10 @@ class HoldingConfig(StageConfig):
     set_up: str = "nothing"
 
 
+Answer = None | int | str | dict[str, str]
+"""What an act gives."""
+
+
 class Holding(Stage[HoldingConfig, Item, Any]):
     """Holds a share of a GPU, and does what an item says."""
 
@@ -84,10 +88,11 @@ class Holding(Stage[HoldingConfig, Item, Any]):
             if self.config.gpus:
                 ACTS[Path(self.config.set_up).read_text()](Item("", ""))
 
-    def process(self, unit: Item) -> object:
+    def process(self, unit: Item) -> Answer | list[Answer]:
         if self.note is not None:
             return [str(self.note), ACTS[unit.on_cpu](unit)]
-        return ACTS[unit.act](unit)
+        answer: Answer = ACTS[unit.act](unit)
+        return answer
 
     def on_cpu(self, note: Note) -> Self | None:
         if not self.config.may_leave or not self.config.gpus:

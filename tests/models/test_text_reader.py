@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from overlays import drawn, lettering
 
 from curator.errors import ModelError
-from curator.models.text_reader import Line, TextReader, decoded, in_reading_order, merged
+from curator.models.text_reader import TextReader, decoded, in_reading_order, merged
+from curator.records.cuts import TextLine
 
 SENTENCE = "Where were you last night?"
 
@@ -22,9 +23,9 @@ def reader() -> TextReader:
     return TextReader()
 
 
-def line(text: str, confidence: float = 0.95, *, x: float = 0.1, y: float = 0.1) -> Line:
+def line(text: str, confidence: float = 0.95, *, x: float = 0.1, y: float = 0.1) -> TextLine:
     box = ((x, y), (x + 0.3, y), (x + 0.3, y + 0.05), (x, y + 0.05))
-    return Line(text=text, confidence=confidence, box=box)
+    return TextLine(text=text, confidence=confidence, box=box)
 
 
 def turned(degrees: float) -> NDArray[np.uint8]:

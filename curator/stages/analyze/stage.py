@@ -55,7 +55,6 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
     by_content = frozenset({"scan"})
     config_type = AnalyzeConfig
     boxed = True
-    answers = (Track, Note, WholeReason, ContentHashes)
     imports = ("torch", "cv2")
 
     def __init__(
@@ -204,7 +203,6 @@ class PlanStage(Stage[AnalyzeConfig, SourceItem, Plan]):
     reads = ("scan",)
     config_type = AnalyzeConfig
     boxed = True
-    answers = (Segment, WholeReason)
 
     # Reading an index is mostly waiting.
     resources = Resources(cpus=0.5)

@@ -19,8 +19,9 @@ from curator.executor.progress import Progress
 from curator.executor.unit_worker import stage_step
 from curator.fingerprints import fingerprint
 from curator.media.frame_tap import FrameOrder, FrameWish, Moment, StoredFrames
-from curator.models.text_reader import READ_MODEL, Line, merged
+from curator.models.text_reader import READ_MODEL, merged
 from curator.records.clips import Clip, Written
+from curator.records.cuts import TextLine
 from curator.records.sources import FULL_HD
 from curator.stages.caption.annotation_rows import (
     CaptionedSpan,
@@ -447,6 +448,6 @@ class Captioning:
             self._replies.keep(key, Reply(text=where.text))
 
 
-def _line(stored: Mapping[str, Any]) -> Line:
+def _line(stored: Mapping[str, Any]) -> TextLine:
     a, b, c, d = (tuple(corner) for corner in stored["box"])
-    return Line(text=stored["text"], confidence=stored["confidence"], box=(a, b, c, d))
+    return TextLine(text=stored["text"], confidence=stored["confidence"], box=(a, b, c, d))

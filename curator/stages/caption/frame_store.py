@@ -26,6 +26,7 @@ from curator.media.frame_tap import (
     TakenFrames,
     Tap,
     look_at_clip,
+    store_looked,
 )
 from curator.records.clips import Clip, Written
 from curator.records.cuts import CROP_COLUMNS, Looked
@@ -240,7 +241,7 @@ class ReadClips:
             return str(error)
 
 
-class WrittenFramesStage(Stage[CaptionConfig, WrittenClip, TakenFrames | StoredFrames]):
+class WrittenFramesStage(Stage[CaptionConfig, WrittenClip, Looked | StoredFrames]):
     """Takes frames of written clips."""
 
     name = "look"
@@ -249,14 +250,13 @@ class WrittenFramesStage(Stage[CaptionConfig, WrittenClip, TakenFrames | StoredF
     reads = ("clips",)
     writes = (FRAMES,)
     boxed = True
-    answers = (TakenFrames, FrameWish, Looked)
 
     def __init__(self, config: CaptionConfig, *, taker: FrameTaker, threads: int) -> None:
         super().__init__(config)
         self._taker = taker
         self._threads = threads
 
-    def process(self, unit: WrittenClip) -> TakenFrames:
+    def process(self, unit: WrittenClip) -> Looked:
         """Takes the frames of a clip."""
         make_tap = self._taker.tap(unit.wish, unit.fps, lambda first: unit.start_s)
         if isinstance(unit.mp4, str):
@@ -267,22 +267,14 @@ class WrittenFramesStage(Stage[CaptionConfig, WrittenClip, TakenFrames | StoredF
                 f"{unit.location.name}: clip {unit.clip_id} decodes to "
                 f"{looked.n_frames} frames, {unit.n_frames} were written; see `curate verify`"
             )
-        return TakenFrames(clip_id=unit.clip_id, wish=unit.wish, looked=looked)
+        return looked
 
     def failed(self, unit: WrittenClip, failure: Failure) -> StoredFrames:
         """Returns a clip without frames."""
         return StoredFrames(clip_id=unit.clip_id, error=failure.message)
 
     def store(
-        self, clips: Sequence[WrittenClip], results: Sequence[TakenFrames | StoredFrames]
+        self, clips: Sequence[WrittenClip], results: Sequence[Looked | StoredFrames]
     ) -> list[StoredFrames]:
         """Stores the frames of a unit, and passes on clips without frames."""
-        pairs = list(zip(clips, results, strict=True))
-        # By the unit's ids and wishes: a decoder box may have been taken over.
-        taken = [
-            replace(result, clip_id=clip.clip_id, wish=clip.wish)
-            for clip, result in pairs
-            if isinstance(result, TakenFrames)
-        ]
-        failed = [result for _, result in pairs if isinstance(result, StoredFrames)]
-        return [*self._taker.store(taken), *failed]
+        return store_looked(self._taker, [(clip.clip_id, clip.wish) for clip in clips], results)

@@ -19,9 +19,9 @@ from curator.executor.packing import pack
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult, stage_step
 from curator.executor.worker import Step
-from curator.media.frame_tap import FrameOrder, FrameTaker, StoredFrames, TakenFrames
+from curator.media.frame_tap import FrameOrder, FrameTaker, StoredFrames, TakenFrames, store_looked
 from curator.records.clips import Borders, Clip, Reason, Span, Written
-from curator.records.cuts import ClipForm, Crop
+from curator.records.cuts import ClipForm, Crop, Looked
 from curator.records.sources import FULL_HD, SourceRef
 from curator.records.tracks import SourceFrames
 from curator.stage import PixelStage
@@ -126,12 +126,11 @@ class CutKeeper:
 
 
 def keep_frames(
-    taker: FrameTaker, unit: Sequence[CutItem], results: Sequence[TakenFrames | StoredFrames]
+    taker: FrameTaker, unit: Sequence[CutItem], results: Sequence[Looked | StoredFrames]
 ) -> list[StoredFrames]:
     """Stores frames of clips that are not written; failures come last."""
-    named = [replace(r, clip_id=i.clip.clip_id) for i, r in zip(unit, results, strict=True)]
-    stored = taker.store([one for one in named if isinstance(one, TakenFrames)])
-    return [*stored, *(one for one in named if isinstance(one, StoredFrames))]
+    wanted = [(clip.clip_id, clip.wish) for clip in (item.clip for item in unit) if clip.wish]
+    return store_looked(taker, wanted, results)
 
 
 class Cutting:

@@ -12,7 +12,7 @@ import av
 from curator.cut_requests import cut_request
 from curator.errors import DeviceLostError
 from curator.media.encode import nvenc_problem, refuse_without
-from curator.media.frame_tap import FrameTaker, FrameWish, MakeTap, StoredFrames, TakenFrames
+from curator.media.frame_tap import FrameTaker, FrameWish, MakeTap, StoredFrames
 from curator.records.clips import Span, Written
 from curator.records.cuts import (
     ClipForm,
@@ -216,7 +216,6 @@ class CutStage(SourceStage[CutOutcome]):
 
     name = "cut"
     writes = ("cuts", "clips")
-    answers = (CutOutcome, Written, NotCopied, CutClip, Looked)
 
     @property
     def resources(self) -> Resources:
@@ -295,21 +294,18 @@ class CutStage(SourceStage[CutOutcome]):
         return result.video_s
 
 
-class LookStage(SourceStage[TakenFrames | StoredFrames]):
+class LookStage(SourceStage[Looked | StoredFrames]):
     """Takes frames of clips that are not written yet, and encodes nothing."""
 
     name = "look"
-    answers = (TakenFrames, FrameWish, Looked)
 
-    def process(self, unit: CutItem) -> TakenFrames:
+    def process(self, unit: CutItem) -> Looked:
         """Takes the frames of a clip."""
         request = self._request(unit)
         make_tap = self._tap(request, unit)
         assert make_tap is not None
-        assert unit.clip.wish is not None
         with self._cutter(unit) as cutter:
-            looked = cutter.look(request, make_tap)
-        return TakenFrames(clip_id=unit.clip.clip_id, wish=unit.clip.wish, looked=looked)
+            return cutter.look(request, make_tap)
 
     def failed(self, unit: CutItem, failure: Failure) -> StoredFrames:
         """The outcome of a clip whose frames could not be taken."""

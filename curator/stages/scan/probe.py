@@ -16,13 +16,17 @@ _CODECS = {"libdav1d": "av1", "libvpx": "vp8", "libvpx-vp9": "vp9"}
 """Codecs of decoders with other names."""
 
 
-def scan_source(uri: str, n_bytes: int, version: str) -> dict[str, object]:
+ScanRow = dict[str, str | int | float | bool | None]
+"""A row of `SCAN_SCHEMA`."""
+
+
+def scan_source(uri: str, n_bytes: int, version: str) -> ScanRow:
     """Probes one source, of the size and version that the listing gave.
 
     Returns:
-        A row of `SCAN_SCHEMA`, with the error of a source that cannot be used.
+        A row, with the error of a source that cannot be used.
     """
-    row: dict[str, object] = {"uri": uri, "bytes": n_bytes, "version": version}
+    row: ScanRow = {"uri": uri, "bytes": n_bytes, "version": version}
     try:
         with open_source(uri, expected_version=version) as reader:
             row["source_id"] = content_id(reader, n_bytes)
@@ -38,12 +42,12 @@ def scan_source(uri: str, n_bytes: int, version: str) -> dict[str, object]:
     }
 
 
-def identity_columns(source: SourceRef) -> dict[str, Any]:
+def identity_columns(source: SourceRef) -> ScanRow:
     """Returns the columns that name a source."""
     return {"uri": source.uri, "bytes": source.n_bytes, "version": source.version}
 
 
-def failure_columns(failure: Failure) -> dict[str, object]:
+def failure_columns(failure: Failure) -> ScanRow:
     """Returns the error columns of `sources`."""
     return {
         "error_stage": failure.stage,

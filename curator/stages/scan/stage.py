@@ -1,12 +1,10 @@
 """The stage that probes sources. It imports little, so that its process starts soon."""
 
-from typing import Any
-
 from curator.errors import ErrorCode
 from curator.records.sources import Failure, SourceRef
 from curator.stage import Resources, Scope, Stage
 from curator.stages.scan.config import ScanConfig
-from curator.stages.scan.probe import failure_columns, identity_columns, scan_source
+from curator.stages.scan.probe import ScanRow, failure_columns, identity_columns, scan_source
 
 MAX_PROBE_S = 30.0
 """CPU-seconds for one header: the longest index, of a day at 120 frames/s, takes 5."""
@@ -14,7 +12,7 @@ MAX_PROBE_BYTES = 768 << 20
 """Memory for one header, of which an index of a day at 120 frames/s takes 500 MB."""
 
 
-class ScanStage(Stage[ScanConfig, SourceRef, dict[str, Any]]):
+class ScanStage(Stage[ScanConfig, SourceRef, ScanRow]):
     """Probes sources without decoding them."""
 
     name = "scan"
@@ -33,10 +31,10 @@ class ScanStage(Stage[ScanConfig, SourceRef, dict[str, Any]]):
         """CPU-seconds for a header."""
         return MAX_PROBE_S
 
-    def process(self, unit: SourceRef) -> dict[str, Any]:
-        """Probes a source; returns a row of `SCAN_SCHEMA`."""
+    def process(self, unit: SourceRef) -> ScanRow:
+        """Probes a source."""
         return scan_source(unit.uri, unit.n_bytes, unit.version)
 
-    def failed(self, unit: SourceRef, failure: Failure) -> dict[str, Any]:
+    def failed(self, unit: SourceRef, failure: Failure) -> ScanRow:
         """Returns the row of a source that cannot be probed."""
         return identity_columns(unit) | failure_columns(failure)

@@ -106,6 +106,5 @@ def test_frames_are_stored_under_the_clip_that_was_asked_for(tmp_path: Path) -> 
         fps=30.0,
     )
     looked = Looked(n_frames=2, jpegs={0: b"a", 1: b"b"}, text={})
-    answer = TakenFrames(clip_id="other", wish=FrameWish(content="of other"), looked=looked)
-    (stored,) = stage.store([asked], [answer])
+    (stored,) = stage.store([asked], [looked])
     assert (stored.clip_id, stored.content) == ("asked", "of asked")

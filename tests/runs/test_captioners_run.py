@@ -1,0 +1,122 @@
+"""Each captioner over footage with text, a logo, an inset and a border: no clip is lost."""
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from captioned import SETTINGS, Captioned, marks_in
+from films import SAID, write_film
+from served import FakeServer
+from tiny_vlm import tiny_folder
+
+from curator.cli import main
+from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FACTS = ("caption_windows", "caption_windows_asked")
+
+
+class Overlaid(Captioned):
+    """A run that looks for text in its sources, with measured captions, and then others."""
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        return (*SETTINGS, "analyze.text=true")
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Settings of a captioner on the fake server."""
+        url = f"http://127.0.0.1:{self.server.port}/v1"
+        return ("caption.captioner=openai", "caption.model=tiny-vlm", f"caption.url={url}",
+                "caption.frames=2", "caption.frame_px=96")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def measured(running_server: FakeServer, tmp_path_factory: pytest.TempPathFactory) -> Overlaid:
+    """A finished run with measured captions; not to be changed."""
+    folder = tmp_path_factory.mktemp("overlaid")
+    (folder / "in").mkdir()
+    write_film(folder / "in" / "1.mp4", 1, 60, "overlaid")
+    done = Overlaid(folder / "in", folder / "out", running_server)
+    done.run()
+    return done
+
+
+@pytest.fixture
+def overlaid(measured: Overlaid, fake_server: FakeServer, tmp_path: Path) -> Overlaid:
+    """The finished run in another place."""
+    shutil.copytree(measured.out, tmp_path / "out")
+    fake_server.start(captions=True)
+    return Overlaid(measured.sources, tmp_path / "out", fake_server)
+
+
+def kept(place: Captioned) -> list[str]:
+    """Ids of the clips that are kept, of which there must be some; none failed to be written."""
+    counts = place.summary()["counts"]
+    assert "cut_failed" not in counts["by_reason"]
+    assert counts["kept"] > 0
+    return [clip["clip_id"] for clip in place.clips()]
+
+
+def test_measured_captions_need_no_frames(measured: Overlaid) -> None:
+    """Pins what the footage has, without which the other tests would prove nothing."""
+    kept(measured)
+    for clip in measured.clips():
+        assert clip["overlay_text_area"] > 0
+        assert clip["crop_height"] == 272
+        assert clip["caption"]
+    assert main(["verify", str(measured.out)]) == EXIT_OK
+
+
+@pytest.mark.parametrize("way", ["cut", "look", "recaption"])
+def test_a_server_is_told_the_text_of_each_clip(
+    overlaid: Overlaid, measured: Overlaid, way: str
+) -> None:
+    """Pins the three ways in which frames of a clip come out of a sandbox."""
+    if way == "recaption":
+        overlaid.recaption(*overlaid.asked)
+    else:
+        overlaid.forget("shards")
+        overlaid.run(*overlaid.asked, f"caption.failed={'reject' if way == 'look' else 'keep'}")
+    assert kept(overlaid) == kept(measured)
+    rows = [row for rows in overlaid.annotations().values() for row in rows]
+    for row in rows:
+        assert row["failure"] is None
+        assert SAID in row["facts"]
+        assert [film for film, _ in marks_in(row["medium"])] == [1, 1]
+    for clip in overlaid.clips():
+        assert overlaid.sample(clip, "txt").decode() == clip["caption"]
+    assert main(["verify", str(overlaid.out)]) == EXIT_OK
+
+
+def test_a_users_captioner_describes_each_clip(
+    overlaid: Overlaid, measured: Overlaid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(EXAMPLES), prepend=":")
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.delitem(sys.modules, "captioner", raising=False)
+    overlaid.recaption("caption.captioner=captioner:MeanColour", "caption.lengths=[medium]",
+                       "caption.language=null")  # fmt: skip
+    assert kept(overlaid) == kept(measured)
+    for clip in overlaid.clips():
+        assert clip["caption"].startswith("The scene is mostly ")
+
+
+def test_a_model_in_the_worker_sees_each_clip(
+    overlaid: Overlaid, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins that frames reach it: random weights give no caption, so that nothing is committed."""
+    folder = tiny_folder(tmp_path / "model", "smolvlm")
+    before = overlaid.files()
+    code = overlaid.recaption_code(
+        "caption.captioner=transformers", f"caption.model={folder}", "caption.max_tokens=16",
+        "caption.lengths=[medium]", "caption.frames=1", "caption.frame_px=96",
+        "caption.tries=1")  # fmt: skip
+    assert code == EXIT_BROKEN_OFF
+    found = re.search(r"none of (\d+) windows got an annotation \((.*?)\)", capsys.readouterr().err)
+    assert found is not None
+    assert int(found[1]) == len(overlaid.clips())
+    assert set(re.findall("[a-z_]+", found[2])) <= {"cut_off", "bad_answer", "empty", "repeated"}
+    assert overlaid.files() == before
