@@ -45,6 +45,7 @@ def main(options: argparse.Namespace) -> int:
     from curator.runs.lease import held
     from curator.storage import open_store
     from curator.tables.cleaning import clean
+    from curator.tables.removal_records import repaired_removals
     from curator.tables.snapshot_store import require_snapshots
 
     store = open_store(options.out)
@@ -55,6 +56,7 @@ def main(options: argparse.Namespace) -> int:
         cleaned = clean(store, **chosen, dry_run=True)
     else:
         with held(store, "clean") as lease:
+            repaired_removals(store)
             cleaned = clean(store, **chosen, check=lease.check)
     done = "would be removed" if options.dry_run else "removed"
     numbers = ", ".join(map(str, cleaned.removed)) or "none"

@@ -48,6 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="finish a removal that was broken off, and take out again whatever is there of "
         "earlier ones",
     )
+    what.add_argument(
+        "--give-up-lost",
+        action="store_true",
+        help="go on without records that are lost with their copies; what they named may come back",
+    )
     parser.add_argument(
         "--dry-run", action="store_true", help="say what would be removed; removes nothing"
     )
@@ -64,6 +69,8 @@ def main(options: argparse.Namespace) -> int:
     store = open_store(options.out)
     # Before the lease, which would be written to whatever place was named.
     require_snapshots(store)
+    if options.give_up_lost:
+        return _give_up(options, store)
     if options.finish:
         removals = read_removals(store)
         if not removals or options.dry_run:
@@ -91,6 +98,24 @@ def main(options: argparse.Namespace) -> int:
         f"replies and {removed.n_deleted} other objects deleted; `curate verify --removed "
         f"{store.uri}` proves it"
     )
+    return EXIT_OK
+
+
+def _give_up(options: argparse.Namespace, store: "Store") -> int:
+    from curator.removal.removing import finish_removal, give_up_lost
+    from curator.runs.lease import held
+    from curator.tables.removal_records import RecordChain
+
+    lost = RecordChain.read(store).lost
+    for name, why in lost.items():
+        print(f"{store.uri}/{name} {why}, and has no whole copy")
+    if not lost:
+        print("no record of a removal is lost")
+    elif not options.dry_run:
+        with ends_when_asked(), held(store, "remove") as lease:
+            print(f"record: {store.uri}/{give_up_lost(store)}")
+            finish_removal(store, check=lease.check)
+        print("what they named may come back: remove it again if it does")
     return EXIT_OK
 
 

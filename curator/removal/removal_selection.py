@@ -109,7 +109,6 @@ def select(store: Store, summaries: Summaries, by: By, named: Sequence[str]) -> 
         "n_named": len(named),
         "n_clips": len(lengths),
         "n_sources": len(found.sources),
-        "done": False,
         "sources": sorted(found.sources),
         "uris": sorted(map(removal_hash, uris)),
         "clips": [

@@ -7,10 +7,9 @@ only after all snapshots name new ones.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
-from curator.errors import CuratorError, DamagedError, UsageError
+from curator.errors import DamagedError, UsageError
 from curator.removal.removal_selection import (
     By,
     Selected,
@@ -24,7 +23,7 @@ from curator.report import render_report, shown_clips
 from curator.stages.commit.commit_run import to_json, write_shard_files
 from curator.stages.propose.candidate_store import read_pictures, stored_candidates
 from curator.storage import Store
-from curator.tables.checksums import read_json, sealed_json
+from curator.tables.checksums import sealed_json
 from curator.tables.out_layout import (
     CONFIG,
     INDEX,
@@ -36,9 +35,17 @@ from curator.tables.out_layout import (
     is_own,
 )
 from curator.tables.parts import SUMMARY
-from curator.tables.removal_records import next_record, read_removals, record_bytes
+from curator.tables.removal_records import (
+    LOST,
+    RecordChain,
+    add_record,
+    empty_record,
+    head_of_records,
+    mark_finished,
+    read_removals,
+    repaired_removals,
+)
 from curator.tables.snapshot_store import (
-    created,
     listed_snapshots,
     named_objects,
     require_snapshots,
@@ -95,10 +102,12 @@ def begin_removal(store: Store, selected: Selected) -> str:
     Raises:
         CuratorError: Another removal began meanwhile.
     """
-    name = next_record(store)
-    if not created(store, name, record_bytes(selected.record)):
-        raise CuratorError(f"{store.uri}/{name} is there already: another removal began meanwhile")
-    return name
+    return add_record(store, selected.record)
+
+
+def give_up_lost(store: Store) -> str:
+    """Adds a record that gives up those that are lost with their copies; returns its name."""
+    return add_record(store, empty_record("lost") | {LOST: dict(RecordChain.read(store).lost)})
 
 
 def finish_removal(
@@ -115,11 +124,10 @@ def finish_removal(
         UsageError: There are no snapshots.
         StorageError: An object that holds removed footage cannot be read or written.
     """
-    removals = read_removals(store)
+    removals = repaired_removals(store)
     summaries = _summaries(store)
     scrubbing = StateScrubbing(store, removals)
-    pairs = scrubbing.pairs()
-    rewriting = SnapshotRewriting(store, removals, pairs)
+    rewriting = SnapshotRewriting(store, removals, scrubbing.pairs(), head_of_records(store))
     for number in sorted(summaries):
         check()
         progress(f"snapshot {number}")
@@ -140,10 +148,7 @@ def finish_removal(
     old = list(_unnamed(store, named))
     store.delete(old)
     store.clean_temporary(("", *OWN_FOLDERS), is_own, older_than_s=0)
-    for name in removals.unfinished:
-        finished = datetime.now(UTC).isoformat(timespec="seconds")
-        record = read_json(store, name) | {"done": True, "finished": finished}
-        store.write(name, record_bytes(record))
+    mark_finished(store, removals.unfinished)
     return Removed(
         records=removals.unfinished,
         n_shards=len(rewriting.tars.done),

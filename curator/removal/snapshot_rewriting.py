@@ -40,6 +40,7 @@ from curator.tables.snapshot_store import (
     EARLIER,
     INDEXES,
     NUMBER,
+    REMOVALS,
     index_names,
     named_objects,
     snapshot_name,
@@ -60,12 +61,26 @@ class RewrittenSnapshot:
 
 
 class SnapshotRewriting:
-    """The snapshots of an output root, rewritten from the oldest on, without the objects `gone`."""
+    """The snapshots of an output root, rewritten from the oldest on.
 
-    def __init__(self, store: Store, removals: Removals, gone: Collection[str]) -> None:
+    Args:
+        store: Output root.
+        removals: What goes.
+        gone: Objects that no snapshot may name any more.
+        records: What snapshots say of the records of removals.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        removals: Removals,
+        gone: Collection[str],
+        records: Mapping[str, str],
+    ) -> None:
         self._store = store
         self._removals = removals
         self._gone = frozenset(gone)
+        self._records = dict(records)
         self.tars = TarRewriting(store, removals)
         self._parts: dict[str, str] = {}
         """New name of each part of a table that was looked at."""
@@ -115,6 +130,7 @@ class SnapshotRewriting:
             "tables": tables,
             CANDIDATES: [name for name in summary[CANDIDATES] if name not in self._gone],
             INDEXES: self._indexes(files),
+            REMOVALS: self._records,
         }
         own = named_objects(written)
         written[EARLIER] = sorted(self.named - own)

@@ -62,7 +62,21 @@ def read_json(store: Store, name: str) -> dict[str, Any]:
     Raises:
         DamagedError: It is missing, cut off or changed.
     """
-    return _tried(store, name, lambda: opened_json(store.read(name)))
+    return read_json_bytes(store, name)[0]
+
+
+def read_json_bytes(store: Store, name: str) -> tuple[dict[str, Any], bytes]:
+    """Reads an object of JSON as `read_json` does, and its bytes as they are stored.
+
+    Raises:
+        DamagedError: It is missing, cut off or changed.
+    """
+
+    def read() -> tuple[dict[str, Any], bytes]:
+        data = store.read(name)
+        return opened_json(data), data
+
+    return _tried(store, name, read)
 
 
 def find_json(store: Store, name: str) -> dict[str, Any] | None:

@@ -107,8 +107,8 @@ _HASHED = re.compile(
         (
             rf"(?:{'|'.join(_STAGES)})/{_TWO_HASHES}\.parquet",
             rf"replies/{_TWO_HASHES}\.json",
-            rf"{REMOVED}/\d{{8}}\.json",
-            rf"{SNAPSHOTS}/(?:\d{{8}}\.json|(?:manifest|dataset)-[0-9a-f]{{16}}\.(?:json|parquet))",
+            rf"{REMOVED}/\d{{8}}(?:\.finished)?\.json",
+            rf"{SNAPSHOTS}/(?:\d{{8}}\.json|(?:manifest|dataset|removed)-[0-9a-f]{{16}}\.(?:json|parquet))",
             rf"(?:candidates|tracks)/[a-z_]+/{_TWO_HASHES}\.parquet",
             rf"(?:{SNAPSHOTS}/)?(?:{'|'.join(TABLES)})/part-\d{{5,}}-[0-9a-f]{{12}}\.parquet",
             # Older versions named no split.

@@ -1,17 +1,26 @@
 """Records of footage that `curate remove` took out: they prove it, and keep it from coming back.
 
-    removed/00000002.json    one record per removal, written before anything else changes
+    removed/00000002.json             one record per removal, written before anything else changes
+    removed/00000002.finished.json    says that the removal is finished
+    snapshots/removed-<hash>.json     the same bytes as the record with this hash
 
 A record holds no id, address, picture or caption, only hashes of them, so that it can be compared
 and not read. Clips are named by their span in the source too, because another recipe gives the
 same footage another id. A removal that was broken off is finished by the record alone.
+
+Records are a chain to which removals only add: each one names the one before and its SHA-256, and
+each snapshot those of all. So a record that is lost or was changed is noticed, and is written again
+from its copy. Records of older versions name no other; the next commit names them.
 """
 
 import hashlib
 import json
+import logging
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
@@ -20,16 +29,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.errors import UsageError
+from curator.errors import CuratorError, DamagedError, UsageError
 from curator.storage import Store
-from curator.tables.checksums import read_json, sealed_json
-from curator.tables.out_layout import REMOVED
+from curator.tables.checksums import find_json, read_json_bytes, sealed_json
+from curator.tables.out_layout import REMOVED, SNAPSHOTS
+from curator.tables.parts import SUMMARY
+from curator.tables.snapshot_store import REMOVALS, created, listed_snapshots, record_copy
 
+logger = logging.getLogger(__name__)
+
+PREVIOUS = "previous"
+"""Field of a record: name and SHA-256 of the one before; null for the first."""
+LOST = "lost"
+"""Field of a record: earlier ones that were given up."""
 LEAST_CAPTION = 16
 """Characters below which a text is too common to be found by its hash."""
 CAPTION_COLUMNS = {"clips": ("caption",), "annotations": ("short", "medium", "long")}
 """Tables that hold captions, and their columns."""
 _NAME = re.compile(rf"{REMOVED}/(\d{{8}})\.json")
+_COPIES = f"{SNAPSHOTS}/removed-"
 _SETS = ("uris", "clip_ids", "mp4", "captions", "pictures")
 
 
@@ -143,15 +161,196 @@ def _truth(mask: pa.ChunkedArray) -> NDArray[np.bool_]:
     return np.asarray(pc.fill_null(mask, False).to_numpy(zero_copy_only=False), bool)
 
 
-def record_names(store: Store) -> list[str]:
-    """Returns the records, the oldest first."""
-    return [info.key for info in store.list(f"{REMOVED}/") if _NAME.fullmatch(info.key)]
+def read_removals(store: Store) -> Removals:
+    """Reads all records; of one that is lost or damaged its copy, with a warning.
+
+    Raises:
+        UsageError: Neither a record nor its copy can be read: nothing may go on without it.
+    """
+    return _whole_chain(store).removals()
 
 
-def next_record(store: Store) -> str:
-    """Returns a name for the next record."""
-    last = max((int(name[len(REMOVED) + 1 : -5]) for name in record_names(store)), default=0)
-    return f"{REMOVED}/{last + 1:08d}.json"
+def repaired_removals(store: Store) -> Removals:
+    """Reads all records, and writes those that are lost or damaged again from their copies.
+
+    Raises:
+        UsageError: Neither a record nor its copy can be read.
+    """
+    chain = _whole_chain(store)
+    chain.repair(store)
+    return chain.removals()
+
+
+def finished_removals(store: Store) -> Removals:
+    """Reads and repairs all records, for a command that writes.
+
+    Raises:
+        UsageError: A removal was begun and not finished, or a record is lost.
+    """
+    removals = repaired_removals(store)
+    if removals.unfinished:
+        raise UsageError(
+            f"a removal from {store.uri} was begun and not finished ({removals.unfinished[0]}): "
+            f"run `curate remove {store.uri} --finish` first; nothing was changed"
+        )
+    return removals
+
+
+def head_of_records(store: Store) -> dict[str, str]:
+    """Returns what a snapshot says of all records, which are whole then and have copies.
+
+    Returns:
+        SHA-256 of each record, by name, in order.
+
+    Raises:
+        UsageError: Neither a record nor its copy can be read.
+    """
+    chain = _whole_chain(store)
+    chain.repair(store)
+    return {name: record.sha256 for name, record in chain.records.items()}
+
+
+def _whole_chain(store: Store) -> "RecordChain":
+    chain = RecordChain.read(store)
+    for name, why in chain.damaged.items():
+        logger.warning("%s/%s %s; its copy in %s/ is used", store.uri, name, why, SNAPSHOTS)
+    chain.require_whole()
+    return chain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A record as it is stored, and its content."""
+
+    name: str
+    data: bytes
+    value: Mapping[str, Any]
+
+    @property
+    def sha256(self) -> str:
+        """Of its bytes."""
+        return hashlib.sha256(self.data).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordChain:
+    """All records of an output root, checked against each other and the newest snapshot.
+
+    Attributes:
+        records: Whole ones by name, in order; some are those of a copy.
+        finished: Names of records whose removal is finished.
+        copies: Whole copies.
+        damaged: Why a record could not be read whose copy is whole, by name.
+        lost: The same of records that have no whole copy.
+    """
+
+    uri: str
+    records: Mapping[str, Record]
+    finished: frozenset[str]
+    copies: frozenset[str]
+    damaged: Mapping[str, str]
+    lost: Mapping[str, str]
+
+    @classmethod
+    def read(cls, store: Store) -> "RecordChain":
+        """Reads records and copies."""
+        listed = {info.key for info in store.list(f"{REMOVED}/")}
+        copies = _copies(store)
+        expected = _expected(store, copies)
+        records: dict[str, Record] = {}
+        problems: dict[str, str] = {}
+        for name in sorted({*expected, *filter(_NAME.fullmatch, listed)}):
+            found = _read(store, name) if name in listed else "is missing"
+            wanted = expected.get(name)
+            if isinstance(found, Record) and wanted in (None, found.sha256):
+                records[name] = found
+                continue
+            problems[name] = found if isinstance(found, str) else "is not as snapshots name it"
+            copy = copies.get(record_copy(wanted)) if wanted is not None else None
+            if copy is not None:
+                records[name] = replace(copy, name=name)
+        given_up = {name for record in records.values() for name in record.value.get(LOST, ())}
+        lost = {name: why for name, why in problems.items() if name not in {*records, *given_up}}
+        finished = {name for name in records if _mark(name) in listed}
+        chain = cls(
+            uri=store.uri,
+            records=dict(sorted(records.items())),
+            finished=frozenset(
+                {name for name, record in records.items() if record.value.get("done")} | finished
+            ),
+            copies=frozenset(copies),
+            damaged={name: why for name, why in problems.items() if name in records},
+            lost=lost,
+        )
+        return replace(chain, lost=chain._broken(given_up) | lost)
+
+    def _broken(self, given_up: Collection[str]) -> dict[str, str]:
+        """Returns records that another one follows and that are not as it says."""
+        problems = {}
+        for record in self.records.values():
+            before = record.value.get(PREVIOUS)
+            if before is None or before["name"] in given_up:
+                continue
+            there = self.records.get(before["name"])
+            if there is None or there.sha256 != before["sha256"]:
+                problems[before["name"]] = f"is not the one that {record.name} follows"
+        return problems
+
+    def repair(self, store: Store) -> None:
+        """Writes records again from their copies, and copies that are missing."""
+        for name in self.damaged:
+            store.write(name, self.records[name].data)
+        for record in self.records.values():
+            copy = record_copy(record.sha256)
+            if copy not in self.copies:
+                store.write(copy, record.data)
+
+    def next(self) -> tuple[str, dict[str, Any]]:
+        """Returns the name of the next record, and the fields by which it continues the chain."""
+        number = max((_number(name) for name in (*self.records, *self.lost)), default=0) + 1
+        last = list(self.records.values())[-1] if self.records else None
+        before = {"name": last.name, "sha256": last.sha256} if last is not None else None
+        return f"{REMOVED}/{number:08d}.json", {"number": number, PREVIOUS: before}
+
+    def require_whole(self) -> None:
+        """Refuses to go on where a record is lost.
+
+        Raises:
+            UsageError: With what can be done.
+        """
+        for name, why in self.lost.items():
+            raise UsageError(
+                f"{self.uri}/{name} {why}, and it has no whole copy: what it names would come "
+                f"back; {restore_remedy(self.uri)}; nothing was changed"
+            )
+
+    def removals(self) -> Removals:
+        """Returns what all records name."""
+        records = [record.value for record in self.records.values()]
+        sources: dict[str, str] = {}
+        spans: dict[str, list[RemovedSpan]] = {}
+        for record in records:
+            for source in record["sources"]:
+                sources.setdefault(source, record["made"])
+            for clip in record["clips"]:
+                of = {name: value for name, value in clip.items() if name != "source"}
+                spans.setdefault(clip["source"], []).append(RemovedSpan(**of))
+        sets = {name: frozenset().union(*(record[name] for record in records)) for name in _SETS}
+        return Removals(
+            sources=sources,
+            spans={source: tuple(found) for source, found in spans.items()},
+            unfinished=tuple(name for name in self.records if name not in self.finished),
+            n_records=len(records),
+            **sets,
+        )
+
+
+def restore_remedy(out: str) -> str:
+    """Returns what can be done about a record that is lost with its copy."""
+    return (
+        "restore it from a copy of OUT, or remove the footage again after "
+        f"`curate remove {out} --give-up-lost`, which goes on without it"
+    )
 
 
 def record_bytes(record: Mapping[str, Any]) -> bytes:
@@ -159,44 +358,86 @@ def record_bytes(record: Mapping[str, Any]) -> bytes:
     return sealed_json(record, lambda value: json.dumps(value, indent=1).encode() + b"\n")
 
 
-def read_removals(store: Store) -> Removals:
-    """Reads all records.
+def empty_record(named_by: str) -> dict[str, Any]:
+    """Returns a record that names nothing yet."""
+    return {
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "named_by": named_by,
+        "sources": [],
+        "clips": [],
+        **{name: [] for name in _SETS},
+    }
+
+
+def add_record(store: Store, record: Mapping[str, Any]) -> str:
+    """Adds a record to the chain, and its copy; returns its name.
 
     Raises:
-        DamagedError: One cannot be read: no run may go on without it.
+        CuratorError: Another removal began meanwhile.
+        UsageError: A record before it is lost.
     """
-    names = record_names(store)
-    records = [read_json(store, name) for name in names]
-    if not records:
-        return Removals()
-    sources: dict[str, str] = {}
-    spans: dict[str, list[RemovedSpan]] = {}
-    for record in records:
-        for source in record["sources"]:
-            sources.setdefault(source, record["made"])
-        for clip in record["clips"]:
-            of = {name: value for name, value in clip.items() if name != "source"}
-            spans.setdefault(clip["source"], []).append(RemovedSpan(**of))
-    sets = {name: frozenset().union(*(record[name] for record in records)) for name in _SETS}
-    return Removals(
-        sources=sources,
-        spans={source: tuple(found) for source, found in spans.items()},
-        unfinished=tuple(n for n, record in zip(names, records, strict=True) if not record["done"]),
-        n_records=len(records),
-        **sets,
-    )
+    chain = RecordChain.read(store)
+    if not record.get(LOST):
+        chain.require_whole()
+    name, place = chain.next()
+    data = record_bytes({**place, **record})
+    if not created(store, name, data):
+        raise CuratorError(f"{store.uri}/{name} is there already: another removal began meanwhile")
+    store.write(record_copy(hashlib.sha256(data).hexdigest()), data)
+    return name
 
 
-def finished_removals(store: Store) -> Removals:
-    """Reads all records, for a command that writes.
+def mark_finished(store: Store, names: Iterable[str]) -> None:
+    """Says of records that their removals are finished."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    for name in names:
+        store.write(_mark(name), record_bytes({"finished": now}))
 
-    Raises:
-        UsageError: A removal was begun and not finished.
+
+def _mark(name: str) -> str:
+    return name.replace(".json", ".finished.json")
+
+
+def _number(name: str) -> int:
+    return int(name[len(REMOVED) + 1 : -len(".json")])
+
+
+def _read(store: Store, name: str) -> Record | str:
+    """Reads a record or a copy; returns why it cannot be read."""
+    try:
+        value, data = read_json_bytes(store, name)
+    except DamagedError as error:
+        return f"is damaged ({error.why})"
+    return Record(name=name, data=data, value=value)
+
+
+def _copies(store: Store) -> dict[str, Record]:
+    """Returns the whole copies of records, by their own names."""
+    names = [info.key for info in store.list(_COPIES)]
+    found = (_read(store, name) for name in names)
+    return {
+        record.name: record
+        for record in found
+        if isinstance(record, Record) and record.name == record_copy(record.sha256)
+    }
+
+
+def _expected(store: Store, copies: Mapping[str, Record]) -> dict[str, str]:
+    """Returns SHA-256 of the records that there must be, by name.
+
+    The newest snapshot names those that were there when it was written, or the summary if there is
+    no snapshot. A copy is written after its record.
     """
-    removals = read_removals(store)
-    if removals.unfinished:
-        raise UsageError(
-            f"a removal from {store.uri} was begun and not finished ({removals.unfinished[0]}): "
-            f"run `curate remove {store.uri} --finish` first; nothing was changed"
-        )
-    return removals
+    expected: dict[str, str] = {}
+    for copy in copies.values():
+        if PREVIOUS in copy.value:
+            expected[f"{REMOVED}/{copy.value['number']:08d}.json"] = copy.sha256
+    newest: Mapping[str, Any] = {}
+    for _, summary in listed_snapshots(store):
+        if not isinstance(summary, DamagedError):
+            newest = summary
+            break
+    else:
+        with suppress(DamagedError):
+            newest = find_json(store, SUMMARY) or {}
+    return {**expected, **newest.get(REMOVALS, {})}

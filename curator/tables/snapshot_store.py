@@ -4,6 +4,7 @@
     snapshots/<table>/part-<number>-<hash>    its tables
     snapshots/manifest-<hash>.json            its manifest of the shards
     snapshots/dataset-<hash>.parquet          its table of the samples
+    snapshots/removed-<hash>.json             a copy of a record of `curate remove`
 
 A snapshot names every object that reading it takes. The files at fixed paths (`summary.json`, the
 folders of the tables, the indexes of the shards, the report) follow the newest snapshot and are
@@ -34,7 +35,9 @@ INDEXES = "indexes"
 """Field of a summary: names of the snapshot's own `manifest` and `dataset`."""
 CANDIDATES = "candidates"
 """Field of a summary: objects of stored candidates, and of what was found by comparing them."""
-_CONTENT = ("recipe", "tables", "fingerprints", CANDIDATES, INDEXES)
+REMOVALS = "removals"
+"""Field of a summary: SHA-256 of each record of `curate remove`, by name, in order."""
+_CONTENT = ("recipe", "tables", "fingerprints", CANDIDATES, INDEXES, REMOVALS)
 """Fields in which a commit differs from the one before; others tell how it was made."""
 _NAME = re.compile(rf"{SNAPSHOTS}/(\d{{8}})\.json")
 
@@ -111,7 +114,13 @@ def named_objects(summary: Mapping[str, Any]) -> set[str]:
     names = {part for parts in summary.get("tables", {}).values() for part in parts}
     names.update(*(shard.get("versions", ()) for shard in summary.get("shards", ())))
     names.update(summary.get(CANDIDATES, ()), summary.get(INDEXES, {}).values())
+    names.update(map(record_copy, summary.get(REMOVALS, {}).values()))
     return names
+
+
+def record_copy(sha256: str) -> str:
+    """Returns the name of the copy of a record of `curate remove`, by the hash of its bytes."""
+    return f"{SNAPSHOTS}/removed-{sha256[:16]}.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,7 @@ from curator.verify.index_check import (
     wids_entries,
     wids_name,
 )
+from curator.verify.removed_check import check_records
 from curator.verify.source_check import check_sources
 from curator.verify.table_check import check_clips, check_dataset
 from curator.verify.tar_check import TarCheck, TarFacts
@@ -107,6 +108,8 @@ def verify(
     findings = Findings()
     shards = open_shards(out, snapshot)
     summary = _summary(shards, findings)
+    if shards.prefix:
+        check_records(shards.store, findings)
     if sources and summary is None:
         raise UsageError(
             f"{shards.store.uri} has no summary.json, which names the table `sources`: give OUT of "

@@ -68,6 +68,8 @@ class Code(StrEnum):
     """A source has clips in both splits."""
     REMOVED = "removed"
     """Something of footage that `curate remove` took out is there."""
+    REMOVAL_RECORD = "removal_record"
+    """A record of a removal is lost or was changed."""
     SOURCE_CHANGED = "source_changed"
     """A source has other bytes than those that were analyzed."""
     SOURCE_GONE = "source_gone"

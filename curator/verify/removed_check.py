@@ -29,10 +29,11 @@ from curator.tables.out_layout import REMOVED
 from curator.tables.removal_records import (
     CAPTION_COLUMNS,
     LEAST_CAPTION,
+    RecordChain,
     Removals,
     caption_hash,
-    read_removals,
     removal_hash,
+    restore_remedy,
 )
 from curator.tables.snapshot_store import listed_snapshots
 from curator.verify.findings import Code, Finding, Findings
@@ -84,10 +85,10 @@ def verify_removed(
         UsageError: Nothing was removed from it.
     """
     store = open_store(out)
-    removals = read_removals(store)
-    if not removals:
-        raise UsageError(f"{store.uri} has no records of removals; `curate remove` makes them")
     findings = Findings()
+    removals = check_records(store, findings).removals()
+    if not removals and not findings.counts:
+        raise UsageError(f"{store.uri} has no records of removals; `curate remove` makes them")
     for name in removals.unfinished:
         where = f"{store.uri}/{name}"
         findings.add(Code.REMOVED, where, "a removal that was broken off", "a finished one",
@@ -106,6 +107,19 @@ def verify_removed(
         findings=findings.sorted(),
         counts={str(code): n for code, n in sorted(findings.counts.items())},
     )
+
+
+def check_records(store: Store, findings: Findings) -> RecordChain:
+    """Checks the records of removals against each other, their copies and the newest snapshot."""
+    chain = RecordChain.read(store)
+    remedy = "`curate remove OUT --finish` writes it again from its copy"
+    for name, why in chain.damaged.items():
+        findings.add(Code.REMOVAL_RECORD, f"{store.uri}/{name}", why, "a whole record", remedy)
+    for name, why in chain.lost.items():
+        why += ", and it has no whole copy"
+        remedy = restore_remedy("OUT")
+        findings.add(Code.REMOVAL_RECORD, f"{store.uri}/{name}", why, "a whole record", remedy)
+    return chain
 
 
 def _without_shared(store: Store, removals: Removals) -> Removals:

@@ -5,21 +5,22 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from curator.errors import CuratorError, DamagedError, UsageError
+from curator.errors import UsageError
 from curator.storage import open_store
 from curator.tables.removal_records import (
     Removals,
     RemovedSpan,
+    add_record,
     caption_hash,
     finished_removals,
-    next_record,
+    mark_finished,
     read_removals,
     record_bytes,
     removal_hash,
 )
 
 RECORD = {
-    "made": "2026-01-02T03:04:05+00:00", "done": True, "sources": [removal_hash("s1")],
+    "made": "2026-01-02T03:04:05+00:00", "sources": [removal_hash("s1")],
     "uris": [removal_hash("/a.mp4")], "clip_ids": [removal_hash("c1")], "mp4": ["0" * 64],
     "captions": [], "pictures": [],
     "clips": [
@@ -33,9 +34,9 @@ def test_records_are_numbered_and_read_together(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     assert not read_removals(store)
     for number in (1, 2):
-        name = next_record(store)
+        name = add_record(store, RECORD | {"sources": [removal_hash(f"s{number}")]})
         assert name == f"removed/{number:08d}.json"
-        store.write(name, record_bytes(RECORD | {"sources": [removal_hash(f"s{number}")]}))
+        mark_finished(store, [name])
     removals = finished_removals(store)
     assert removals.n_records == 2
     assert removals.date_of("s2") == RECORD["made"]
@@ -43,15 +44,24 @@ def test_records_are_numbered_and_read_together(tmp_path: Path) -> None:
     assert len(removals.spans_of("s2")) == 2
 
 
-def test_an_unfinished_record_refuses_and_a_damaged_one_is_an_error(tmp_path: Path) -> None:
+def test_an_unfinished_record_refuses(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
-    store.write("removed/00000001.json", record_bytes(RECORD | {"done": False}))
+    name = add_record(store, RECORD)
     with pytest.raises(UsageError, match="--finish"):
         finished_removals(store)
-    store.write("removed/00000001.json", record_bytes(RECORD)[:-50])
-    with pytest.raises(DamagedError) as raised:
+    mark_finished(store, [name])
+    assert finished_removals(store)
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_record_of_an_older_version_is_taken_as_it_is(is_done: bool, tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    store.write("removed/00000001.json", record_bytes(RECORD | {"done": is_done}))
+    assert bool(read_removals(store).unfinished) is not is_done
+    assert add_record(store, RECORD) == "removed/00000002.json"
+    store.delete(["removed/00000001.json"])
+    with pytest.raises(UsageError, match=r"00000001.json is .* that removed/00000002.json follows"):
         read_removals(store)
-    assert isinstance(raised.value, CuratorError)
 
 
 @pytest.mark.parametrize(

@@ -42,10 +42,12 @@ from curator.tables.out_layout import (
 )
 from curator.tables.output_format import FORMAT
 from curator.tables.parts import SUMMARY, write_table_part, write_tables
+from curator.tables.removal_records import head_of_records
 from curator.tables.schemas import ANNOTATIONS_SCHEMA
 from curator.tables.snapshot_store import (
     CANDIDATES,
     NUMBER,
+    REMOVALS,
     add_snapshot,
     archived,
     number_commit,
@@ -248,6 +250,9 @@ def publish(
         CuratorError: Another run committed meanwhile.
     """
     check()
+    records = head_of_records(store)
+    if records:
+        summary = {**summary, REMOVALS: records}
     commit = number_commit(
         store, summary, previous, manifest=shard_files[MANIFEST], dataset=shard_files[DATASET]
     )
