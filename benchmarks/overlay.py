@@ -1,4 +1,4 @@
-"""Accuracy and cost of the scores of text, logos and divided screens.
+"""Accuracy and cost of the scores of text and logos; `split_screens.py` is about divided ones.
 
     python benchmarks/overlay.py [--media FOLDER] [--film FILE ...] [--only WORD] [--seed N]
 
@@ -38,7 +38,7 @@ from curator.stages.analyze.decode_source import analyze_source
 from curator.stages.analyze.measurer import Instruments
 from tests.samples import StillNetwork
 
-FOUND = {"overlay_text_area": 0.0005, "logo_area": 0.0005, "split_screen": 0.6}
+FOUND = {"overlay_text_area": 0.0005, "logo_area": 0.0005}
 SECONDS, FPS, WIDTH = 6, 25, 640
 # One take without text in it; those shorter than SECONDS are left out.
 REAL = (
@@ -151,27 +151,6 @@ def logo(frames: Iterable[Picture], rng: random.Random) -> Iterable[Picture]:
     return with_mark(first, patch, corner=corner, opacity=rng.choice((0.8, 1.0)))
 
 
-def divided(frames: Iterable[Picture], rng: random.Random) -> Iterable[Picture]:
-    first = list(frames)
-    height, width = first[0].shape[:2]
-    other = list(
-        render_shot(
-            pan(texture(rng.randrange(99), width_px=900, height_px=600), len(first), start=(1, 0.2),
-                end=(0, 0.8)),
-            width_px=width, height_px=height,
-        )
-    )  # fmt: skip
-    halves = []
-    for a, b in zip(first, other, strict=True):
-        both = a.copy()
-        if width > height:
-            both[:, width // 2 :] = b[:, width // 4 : width // 4 + width - width // 2]
-        else:
-            both[height // 2 :] = b[height // 4 : height // 4 + height - height // 2]
-        halves.append(both)
-    return halves
-
-
 def sign(rng: random.Random, index: int) -> Picture:
     """A picture with a sign, or several, painted into it."""
     names = sorted(PHOTOGRAPHS)
@@ -211,7 +190,6 @@ def cases(media: Path, only: str, base_seed: int) -> Iterator[tuple[str, str, st
         "ticker": ticker,
         "watermark": watermark,
         "logo": logo,
-        "divided": divided,
     }
     draws = {name: draw for name, draw in draws.items() if only in name}
     rng = random.Random(base_seed)

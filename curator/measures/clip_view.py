@@ -65,6 +65,15 @@ class ClipView:
         """Which frames of the source are in the clip, by their index."""
         return (frames >= self.span.start_frame) & (frames < self.span.end_frame)
 
+    def paired_looks(self, most: int) -> NDArray[np.intp]:
+        """Numbers of the looks with both of their frames in the clip; at most `most`, spread."""
+        follows = self.track.look_next_frame
+        first = (self.track.look_frame >= self.span.start_frame) & (follows >= 0)
+        looks = np.flatnonzero(first & (follows < self.span.end_frame))
+        if len(looks) > most:
+            looks = looks[np.linspace(0, len(looks) - 1, most).astype(int)]
+        return looks
+
     def signal(self, name: str) -> NDArray[np.float64]:
         """Values of a signal in the clip, without those that could not be measured."""
         values = self.track.signals[name][self.samples].astype(np.float64)

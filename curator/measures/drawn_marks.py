@@ -52,7 +52,6 @@ _CALMER = 0.5  # how much less moves in the calmest quarter of a mark's own cell
 _LASTING = 0.7
 """Mean share of looks with an edge, over the cells around a mark, above which its own are there by
 chance."""
-_SAME_LINE = 0.008  # how far a line may seem to move from look to look, as a share of the side
 
 
 def edge_map(gray_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -204,19 +203,6 @@ def _stands_before(
     return there >= _MOVES_AROUND and there - own >= _CALMER
 
 
-def _split_screen(clip: ClipView) -> float | None:
-    lines = clip.track.look_lines[clip.holds(clip.track.look_frame)]
-    if not len(lines):
-        return None
-    return max(_standing(lines[:, 0], lines[:, 1]), _standing(lines[:, 2], lines[:, 3]))
-
-
-def _standing(places: NDArray[np.float32], covers: NDArray[np.float32]) -> float:
-    """Mean cover over all looks of the line that is found in one place most."""
-    same = np.abs(places[:, None] - places[None, :]) <= _SAME_LINE
-    return float((same * covers[None, :]).sum(1).max() / len(places))
-
-
 SCORES = {
     "logo_area": ScoreSpec(
         unit="0 to 1",
@@ -225,14 +211,5 @@ SCORES = {
         meaning="share of the picture within compact marks whose edges stay while the rest moves",
         outside="logo",
         of=_logo_area,
-    ),
-    "split_screen": ScoreSpec(
-        unit="0 to 1",
-        range="0 without to 1; above 0.5 a divided picture, or a standing scene with a straight "
-        "edge all through it",
-        meaning="how much of the way a straight line that stays in place goes down or across the "
-        "picture, mean over looks",
-        outside="split_screen",
-        of=_split_screen,
     ),
 }

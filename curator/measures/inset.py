@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.clip_view import ClipView
-from curator.measures.look_maps import LINE_ACROSS, LINE_ALONG, MOVED_SIDE, lines_of, moved_of
+from curator.measures.look_maps import (
+    LINE_ACROSS,
+    LINE_ALONG,
+    MOVED_SIDE,
+    lasting_lines,
+    lines_of,
+    moved_of,
+)
 from curator.measures.measure_contract import ScoreSpec
 
 FAMILY = "overlays"
@@ -80,13 +87,9 @@ class Rectangles:
 
 
 def _picture_in_picture(clip: ClipView) -> float | None:
-    track = clip.track
-    own = (track.look_frame >= clip.span.start_frame) & (track.look_next_frame >= 0)
-    looks = np.flatnonzero(own & (track.look_next_frame < clip.span.end_frame))
+    track, looks = clip.track, clip.paired_looks(_MAX_LOOKS)
     if len(looks) < _MIN_LOOKS:
         return None
-    if len(looks) > _MAX_LOOKS:
-        looks = looks[np.linspace(0, len(looks) - 1, _MAX_LOOKS).astype(int)]
     moved = moved_of(track.look_moved[looks])
     if moved.mean(0).max() < _MOVES:
         return None
@@ -110,7 +113,7 @@ def rectangles(
         moved_TCC: Levels by which cells moved, [T, `MOVED_SIDE`, `MOVED_SIDE`].
         size: Width and height of the picture, in pixels.
     """
-    lasting = _lasting(lines_T2AP)
+    lasting = lasting_lines(lines_T2AP)
     beside = np.stack([_shifted(lasting, d) for d in _BESIDE]).mean(0)
     beyond = np.stack([_shifted(lasting, -d) for d in _BESIDE]).mean(0)
     excess = lasting - np.minimum(beside, beyond)
@@ -149,19 +152,6 @@ def inset_odds(features: dict[str, Floats]) -> Floats:
     terms = f | {name: np.minimum(f[name] / full, 1) for name, full in _FULL_AT.items()}
     odds = _BIAS + np.stack([weight * terms[name] for name, weight in _WEIGHTS.items()]).sum(0)
     return np.where(can_be, odds, _NO)
-
-
-def _lasting(lines_T2AP: NDArray[np.bool_]) -> Floats:
-    """Share of looks in which a line stands at each piece and place, or the next place.
-
-    Lines at the picture's own border, as interlacing and scaling leave them, do not count.
-    """
-    near = lines_T2AP.copy()
-    near[..., 1:] |= lines_T2AP[..., :-1]
-    near[..., :-1] |= lines_T2AP[..., 1:]
-    lasting: Floats = near.mean(0)
-    lasting[..., 0] = lasting[..., -1] = 0
-    return lasting
 
 
 def _shifted(values: Floats, by: int) -> Floats:

@@ -66,6 +66,19 @@ def lines_of(packed_TB: NDArray[np.uint8]) -> NDArray[np.bool_]:
     return bits.reshape(-1, 2, LINE_ALONG, LINE_ACROSS).astype(bool)
 
 
+def lasting_lines(lines_T2AP: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Share of looks in which a line stands at each piece and place, or the next place: [2, A, P].
+
+    Lines at the picture's own border, as interlacing and scaling leave them, do not count.
+    """
+    near = lines_T2AP.copy()
+    near[..., 1:] |= lines_T2AP[..., :-1]
+    near[..., :-1] |= lines_T2AP[..., 1:]
+    lasting: NDArray[np.float64] = near.mean(0)
+    lasting[..., 0] = lasting[..., -1] = 0
+    return lasting
+
+
 def moved_map(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """How much of what a picture shows moved from one to a later: uint8 [`MOVED_BYTES`].
 

@@ -32,6 +32,7 @@ from curator.measures import (
     resolution,
     sharpness,
     shot_doubt,
+    split_screen,
     stillness,
     stream,
     stripes,
@@ -47,8 +48,8 @@ from curator.storage.metadata_columns import is_metadata
 
 _BUILT_IN = (
     stream, audio, exposure, sharpness, noise, compression, quantizer, interlacing, resolution,
-    stripes, stillness, borders, motion, camera, overlay_text, drawn_marks, inset, consistency,
-    shot_doubt, clip_semantics,
+    stripes, stillness, borders, motion, camera, overlay_text, drawn_marks, split_screen, inset,
+    consistency, shot_doubt, clip_semantics,
 )  # fmt: skip
 """The project's own measures, in the order of their headings."""
 

@@ -212,11 +212,3 @@ def test_a_standing_clip_borrows_looks_from_the_moving_source_around_it() -> Non
 
 def test_two_looks_are_too_few_for_a_logo() -> None:
     assert scores(made_track(60))["logo_area"] is None
-
-
-def test_a_line_divides_the_screen_only_where_it_stays() -> None:
-    lines = np.zeros((10, 4), np.float32)
-    lines[:, 0], lines[:, 1] = 0.5, 0.9
-    assert scores(made_track(300, look_lines=lines))["split_screen"] == pytest.approx(0.9)
-    lines[:, 0] = np.linspace(0.2, 0.8, 10)
-    assert scores(made_track(300, look_lines=lines))["split_screen"] == pytest.approx(0.09)

@@ -71,7 +71,7 @@ def test_every_score_is_produced_and_is_what_the_track_says() -> None:
         "text_area": None,
         "overlay_text_area": None,
         "logo_area": 0.0,
-        "split_screen": 0.0,
+        "split_screen": None,
         "picture_in_picture": None,
         "shot_doubt": 0.0,
         "layout_consistency": pytest.approx(1.0),

@@ -1,0 +1,135 @@
+"""A divided picture: two or more recordings beside or above each other.
+
+Any straight edge of a standing scene goes through the picture: a wall's bricks, a shelf, the frame
+of a door. So a line counts only if something moves on both of its sides, and what moves on the one
+is unlike what moves on the other, piece by piece and look by look, more than it is elsewhere in the
+picture. A camera that pans along an edge, and a view through a window with a bar, move both sides
+alike, and one motion of the camera explains the whole picture.
+"""
+
+# ruff: noqa: N803, N806 - shape letters: T looks, A pieces along a line, P places, C cells
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.measures.clip_view import ClipView
+from curator.measures.look_maps import LINE_ACROSS, MOVED_SIDE, lasting_lines, lines_of, moved_of
+from curator.measures.measure_contract import ScoreSpec
+
+FAMILY = "overlays"
+_MIN_LOOKS = 4
+_MAX_LOOKS = 60
+_MARGIN = 0.15
+"""Share of the picture at each end where no line divides it: bars and tickers have edges there."""
+_N_LINES = 12  # lines of each direction that may divide the picture
+_MIN_COVER = 0.6  # share of looks and pieces in which such a line stands
+_MIN_EXACT = 0.7  # share of that in one place, and not in the next ones too
+_MOVES = 2.0  # log2 of 1 + levels from which a cell moves: 3 levels, above noise and grain
+_MIN_MOVING = 0.02  # share of each side's cells and looks that move
+_WIDE = 2  # cells on each side of a line, and between them, that are compared
+_LEVEL = 0.2  # log2 units added to differences, so that those of still parts say nothing
+_FULL_APART = 0.5  # log2 units of difference over time, from which more says no more
+
+_WEIGHTS = {"cover": 7.1, "own": 2.0, "together": -4.4, "jump": 2.2, "apart": 2.9}
+_BIAS = -11.2
+"""Fitted on the half `tune` of `benchmarks/split_screens.py`, a false one counting as three missed,
+and lowered by 0.5 so that none of 222 clips there is false."""
+_ENOUGH_LOOKS = 5
+_PER_MISSING_LOOK = 0.5
+"""Log odds that each look less than enough takes: fewer looks are unlike by chance. With it 2 of
+222 clips are false with four looks."""
+
+Floats = NDArray[np.float64]
+
+
+def _split_screen(clip: ClipView) -> float | None:
+    looks = clip.paired_looks(_MAX_LOOKS)
+    if len(looks) < _MIN_LOOKS:
+        return None
+    moved_TCC = moved_of(clip.track.look_moved[looks])
+    level_TCC = np.log2(1 + moved_TCC.astype(np.float64))
+    if not (level_TCC >= _MOVES).any():
+        return None
+    features = line_features(clip, looks, level_TCC)
+    if not len(features["cover"]):
+        return 0.0
+    odds = _BIAS + np.stack([weight * features[name] for name, weight in _WEIGHTS.items()]).sum(0)
+    best = float(odds.max()) - _PER_MISSING_LOOK * max(0, _ENOUGH_LOOKS - len(looks))
+    return float(1 / (1 + np.exp(-best)))
+
+
+def line_features(clip: ClipView, looks: NDArray[np.intp], level_TCC: Floats) -> dict[str, Floats]:
+    """What is known of lines that may divide the picture, float64 [N] by name.
+
+    cover: share of looks and pieces of its length in which the line stands;
+    own: share of the textured places that no one motion of the camera explains;
+    together: correlation of what moves on both sides, over pieces and looks;
+    jump: how much more it differs in amount than elsewhere in the picture, in octaves;
+    apart: how much the difference of both sides changes over time, 0 to 1.
+    """
+    lines_T2AP = lines_of(clip.track.look_standing[looks])
+    cover_2P = lasting_lines(lines_T2AP).mean(1)
+    exact_2P = lines_T2AP.mean((0, 2))
+    share = clip.signal("camera_share")
+    own = 1 - float(np.median(share)) if len(share) else 0.0
+    found: list[tuple[float, ...]] = []
+    for plane, level in ((0, level_TCC), (1, level_TCC.transpose(0, 2, 1))):
+        for place in _places(cover_2P[plane], exact_2P[plane]):
+            at = int(np.floor(place / LINE_ACROSS * MOVED_SIDE - 0.3))
+            sides = _sides(level, at)
+            if sides is not None:
+                found.append((float(cover_2P[plane, place]), own, *sides))
+    columns = np.array(found, np.float64).reshape(-1, len(_WEIGHTS)).T
+    return dict(zip(_WEIGHTS, columns, strict=True))
+
+
+def _places(cover_P: Floats, exact_P: Floats) -> NDArray[np.intp]:
+    """Places of the lines that stand most, within the margins."""
+    exact = np.maximum(exact_P, np.maximum(np.roll(exact_P, 1), np.roll(exact_P, -1)))
+    may_be = (cover_P >= _MIN_COVER) & (exact >= _MIN_EXACT * cover_P)
+    margin = round(_MARGIN * LINE_ACROSS)
+    may_be[:margin] = may_be[-margin:] = False
+    places = np.flatnonzero(may_be)
+    return places[np.argsort(-cover_P[places], kind="stable")[:_N_LINES]]
+
+
+def _sides(level_TCC: Floats, at: int) -> tuple[float, float, float] | None:
+    """`together`, `jump` and `apart` of the cells before `at` and those `_WIDE` behind it.
+
+    None if a side stands still.
+    """
+    left, right = level_TCC[:, :, :at], level_TCC[:, :, at + _WIDE :]
+    if min(float((side >= _MOVES).mean()) for side in (left, right)) < _MIN_MOVING:
+        return None
+    means = (level_TCC[:, :, :-1] + level_TCC[:, :, 1:]) / 2
+    before, behind = means[:, :, : -2 * _WIDE], means[:, :, 2 * _WIDE :]
+    differs = np.abs(before - behind).mean((0, 1))
+    seam = at - _WIDE
+    starts = np.arange(len(differs))
+    elsewhere = differs[(starts + 3 * _WIDE <= at) | (starts >= at + _WIDE)]
+    over_time = left.mean((1, 2)) - right.mean((1, 2))
+    return (
+        max(0.0, _correlation(before[:, :, seam], behind[:, :, seam])),
+        float(np.log2((differs[seam] + _LEVEL) / (elsewhere.mean() + _LEVEL))),
+        min(float(over_time.std()) / _FULL_APART, 1.0),
+    )
+
+
+def _correlation(first: Floats, second: Floats) -> float:
+    """Pearson's; 1 where one of them does not vary."""
+    first, second = first - first.mean(), second - second.mean()
+    size = float(np.sqrt((first * first).sum() * (second * second).sum()))
+    return float((first * second).sum()) / size if size > 1e-6 else 1.0
+
+
+SCORES = {
+    "split_screen": ScoreSpec(
+        unit="0 to 1",
+        range="0 without to 1; above 0.5 a divided picture; null with fewer than 4 looks, and "
+        "where nothing moves",
+        meaning="how surely a straight line that stays in place divides the picture: what moves on "
+        "both sides of it is unlike. A divided picture of which a part stands still is not found",
+        outside="split_screen",
+        of=_split_screen,
+    ),
+}
