@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INPUTS := pyproject.toml constraints.txt
 # Whatever is installed, builds too, must have the version and the hash of constraints.txt.
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -b constraints.txt
-EXTRAS := captions captions-local clip cloud cluster demo gpu gpu-flow loading loading-ray test
+EXTRAS := captions captions-local clip cloud cluster demo gpu gpu-flow loading loading-ray sql test
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo test test-gpu test-mds lint types unit lock format clean
@@ -35,7 +35,7 @@ $(VENV)/.gpu: $(VENV)/.test
 	$(INSTALL) -e '.[demo,test,gpu]'
 	touch $@
 
-demo: env ## make footage, curate it, print the funnel, say where the results lie
+demo: env ## make footage, curate it, print the funnel, and what to try next
 	$(BIN)/curate demo demo
 
 test: lint types unit ## ruff, mypy and pytest, as CI runs them

@@ -35,7 +35,13 @@ from curator.loading.batch_values import (
     rate_of,
     repeated,
 )
-from curator.loading.shard_reader import LoadedBucket, SampleReader, Shard, read_buckets
+from curator.loading.shard_reader import (
+    LoadedBucket,
+    SampleReader,
+    Shard,
+    read_buckets,
+    tar_functions,
+)
 from curator.loading.window_decoder import MULTIPLE, ClipWindow, Window, checked_size, decode_window
 
 Batch = dict[str, Any]
@@ -96,7 +102,8 @@ class ClipDataset(IterableDataset[Batch]):
             decoded, by `media.nvdec.Refusal`.
 
     Raises:
-        UsageError: An argument does not fit the shards, there is no manifest, or no such GPU.
+        UsageError: An argument does not fit the shards, there is no manifest, no such GPU, or
+            webdataset is not installed.
         ShardError: The shards are not whole.
         StorageError: The shards cannot be read.
     """
@@ -127,6 +134,8 @@ class ClipDataset(IterableDataset[Batch]):
         snapshot: int | None = None,
     ) -> None:
         super().__init__()
+        # Here, not in each worker, whose error would come as a traceback.
+        tar_functions()
         if batch_size is not None and batch_size < 1:
             raise UsageError(f"batch_size {batch_size!r}; expected a whole number from 1, or None")
         if shuffle < 0:

@@ -35,6 +35,7 @@ _FETCHES = 8
 """Requests that a process makes at a time."""
 
 Group = TypeVar("Group")
+TarFunction = Callable[..., Iterator[dict[str, Any]]]
 
 logger = logging.getLogger(__name__)
 
@@ -247,6 +248,19 @@ def _scanned(store: Store, name: str) -> tuple[tuple[int, ...], tuple[int, int, 
     return (*offsets, end), (min(heights), min(widths), min(counts))
 
 
+def tar_functions() -> tuple[TarFunction, TarFunction]:
+    """Returns webdataset's functions that list a tar's members, and group them to samples.
+
+    Raises:
+        UsageError: webdataset is not installed.
+    """
+    try:
+        from webdataset.tariterators import group_by_keys, tar_file_iterator
+    except ImportError as error:
+        raise UsageError(f"loading needs webdataset: {install_extra('loading')}") from error
+    return tar_file_iterator, group_by_keys
+
+
 class SampleReader:
     """Reads samples by number; one per process, cannot be pickled.
 
@@ -260,11 +274,7 @@ class SampleReader:
     """
 
     def __init__(self, store: Store, suffixes: Sequence[str], optional: Sequence[str] = ()) -> None:
-        try:
-            from webdataset.tariterators import group_by_keys, tar_file_iterator
-        except ImportError as error:
-            raise UsageError(f"loading needs webdataset: {install_extra('loading')}") from error
-        self._members, self._grouped = tar_file_iterator, group_by_keys
+        self._members, self._grouped = tar_functions()
         self._store = store
         self._suffixes = frozenset(suffixes)
         self._kept = self._suffixes.union(optional)

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.errors import ModelError, StorageError
+from curator.errors import ModelError, StorageError, install_extra
 from curator.fingerprints import fingerprint
 from curator.models.catalogue import CATALOGUE, Catalogue, ModelEntry, load_catalogue
 from curator.storage import open_store
@@ -220,8 +220,9 @@ class ModelStore:
             from huggingface_hub.errors import EntryNotFoundError
         except ImportError as error:
             raise ModelError(
-                f"model {entry.name} is in the Hugging Face repository {repository}: `pip install "
-                f"huggingface_hub`, or copy {entry.file} from another machine and use --from FOLDER"
+                f"model {entry.name} is in the Hugging Face repository {repository}, which needs "
+                f"huggingface_hub: {install_extra('clip')}; or copy {entry.file} from another "
+                "machine and use --from FOLDER"
             ) from error
         cached = try_to_load_from_cache(repository, entry.file, revision=entry.revision)
         if isinstance(cached, str):

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from curator.errors import UsageError, one_line
+from curator.errors import UsageError, install_extra, one_line
 from curator.stages.propose.candidate_store import FOLDER as CANDIDATES
 from curator.stages.propose.candidate_store import read_pictures
 from curator.storage import Store
@@ -203,8 +203,8 @@ def _matching(clips: pa.Table, condition: str) -> list[str]:
         duckdb: Any = importlib.import_module("duckdb")
     except ImportError as error:
         raise UsageError(
-            "--where needs the package duckdb, which is not installed: `uv pip install duckdb`; or "
-            "name what to remove by --clips or --sources"
+            f"--where needs the package duckdb: {install_extra('sql')}; or name what to remove by "
+            "--clips or --sources"
         ) from error
     # No condition may open a file, load an extension, or read a variable of this program.
     settings = {

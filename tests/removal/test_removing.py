@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import shutil
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -257,6 +258,16 @@ def test_where_names_clips_and_opens_no_file(
     check_all(out)
     assert main(["remove", str(out), "--where", condition]) == EXIT_USAGE
     assert "nothing matches" in capsys.readouterr().err
+
+
+def test_without_duckdb_a_condition_names_the_extra(
+    place: Captioned, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    assert main(["remove", str(place.out), "--where", "fps > 1", "--dry-run"]) == EXIT_USAGE
+    error = capsys.readouterr().err
+    assert "uv pip install '.[sql]'" in error
+    assert error.count("\n") == 1
 
 
 def test_what_is_not_there_is_named_and_nothing_happens(

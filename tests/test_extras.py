@@ -1,0 +1,65 @@
+"""What needs an extra says so in one line that names the extra, and how to install it.
+
+Tests of `gpu`, `mds`, `sql` and `loading-ray` are beside those of what they are for.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+from made_shards import made_clips, write_shards
+
+from curator.cli import main
+from curator.commands.arguments import EXIT_OK
+from curator.errors import UsageError
+from curator.loading import ClipDataset
+
+RUN = ("run", "{film}", "{out}")
+SERVER = ("caption.captioner=openai", "caption.url=http://127.0.0.1:9/v1", "caption.model=m")
+CASES = {
+    "captions": ("aiohttp", (*RUN, *(word for key in SERVER for word in ("--set", key)))),
+    "captions-local": (
+        "transformers",
+        (*RUN, "--set", "caption.captioner=transformers", "--set", "caption.model={out}"),
+    ),
+    "clip": ("open_clip", (*RUN, "--set", "analyze.clip=openai-vit-b-32")),
+    "cloud": ("obstore", ("run", "{film}", "gs://bucket/out")),
+    "demo": ("skimage", ("demo", "{out}")),
+}
+"""Extra, the package of it that is missing, and a command that needs it."""
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> dict[str, str]:
+    film = tmp_path / "film.mp4"
+    film.write_bytes(b"\0" * 64)
+    return {"film": str(film), "out": str(tmp_path / "out")}
+
+
+@pytest.mark.parametrize("extra", CASES)
+def test_a_command_names_the_extra_that_is_missing(
+    extra: str,
+    places: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    package, words = CASES[extra]
+    for name in [name for name in sys.modules if name.split(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, "curator.storage.cloud_service", raising=False)
+    assert main([word.format(**places) for word in words]) != EXIT_OK
+    error = capsys.readouterr().err
+    assert f"uv pip install '.[{extra}]'" in error, error
+    assert error.count("\n") == 1, error
+
+
+def test_the_loader_names_its_extra_before_workers_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that the trainer's process says it, and not a worker's traceback."""
+    made = tmp_path / "out"
+    write_shards(made, [("48p_3-2_17f", "train", made_clips(tmp_path, 2))])
+    monkeypatch.setitem(sys.modules, "webdataset.tariterators", None)
+    with pytest.raises(UsageError, match=r"uv pip install '\.\[loading\]'"):
+        ClipDataset(str(made), frames=17, batch_size=2)
