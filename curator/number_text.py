@@ -42,6 +42,14 @@ def clock(seconds: float) -> str:
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
+def moment(seconds: float) -> str:
+    """A time within a video, to a hundredth: `7.96 s`, and from a minute on `0:02:30.5`."""
+    hundredths = max(0, round(100 * seconds))
+    whole, rest = divmod(hundredths, 100)
+    fraction = f".{rest:02}".rstrip("0") if rest else ""
+    return f"{whole}{fraction} s" if whole < 60 else f"{clock(whole)}{fraction}"
+
+
 def size(n_bytes: int | None) -> str:
     """Bytes in decimal units: `1.2 GB`."""
     if n_bytes is None:

@@ -1,4 +1,4 @@
-"""Explains the outcome of one clip, and what would have kept it."""
+"""Lists clips with their outcomes; explains one, and what would have kept it."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from curator.errors import UsageError
 from curator.measures.score_list import SCORES
-from curator.number_text import clock, plain, score
+from curator.number_text import moment, plain, score
 from curator.records.clips import Reason
 from curator.report.rule_text import quantile_words, value_words
 from curator.review.finished_run import Finished, is_of_stage
@@ -23,6 +23,7 @@ from curator.tables.disk_table import taken
 from curator.tables.schemas import clips_schema
 
 MAX_NAMED = 5
+MAX_LISTED = 50
 LATE = (
     Reason.NO_BUCKET, Reason.NO_ASPECT_CLASS, Reason.DUPLICATE, Reason.NOT_SELECTED,
     Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
@@ -55,11 +56,28 @@ def find_clip(finished: Finished, prefix: str) -> int:
     if not found:
         raise UsageError(
             f"no clip of the {n_clips:,} in {finished.store.uri} has an id that begins with "
-            f"{prefix!r}; ids are in the column clip_id of the table clips, and in the report"
+            f"{prefix!r}; `curate explain` without an id lists clips, and the table clips has all"
         )
     named = ", ".join(ids[i].as_py() for i in found[:MAX_NAMED])
     more = ", ..." if len(found) > MAX_NAMED else ""
     raise UsageError(f"{len(found):,} clips begin with {prefix!r}: {named}{more}; give more of it")
+
+
+def listing(finished: Finished) -> str:
+    """Returns the first clips, by source and time, with their outcomes, as text."""
+    clips = finished.clips
+    rows = [("clip", "outcome", "span", "source")]
+    for clip in ClipRows(clips.slice(0, MAX_LISTED), clips_schema()):
+        span = f"{moment(clip.start_s)} to {moment(clip.end_s)}"
+        rows.append((clip.clip_id, clip.reason or clip.decision, span, plain(clip.source_uri)))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = [
+        "  ".join([f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)] + [row[3]])
+        for row in rows
+    ]
+    if clips.num_rows > MAX_LISTED:
+        lines.append(f"and {clips.num_rows - MAX_LISTED:,} more, in the table clips")
+    return "\n".join(lines)
 
 
 def explain(finished: Finished, prefix: str) -> str:
@@ -73,7 +91,7 @@ def explain(finished: Finished, prefix: str) -> str:
         for name in SCORES
         if name not in ruled and (value := clip.value(name)) is not None
     ]
-    span = f"{clock(clip.start_s)} to {clock(clip.end_s)}"
+    span = f"{moment(clip.start_s)} to {moment(clip.end_s)}"
     size = f"{clip.width}x{clip.height}, {clip.n_frames} frames at {clip.fps:.4g}/s"
     blocks = [
         f"clip {clip.clip_id}\n{plain(clip.source_uri)}\n{span}, {size}",
@@ -135,7 +153,7 @@ def _original(finished: Finished, clip: ClipRow) -> Iterator[str]:
     yield f"duplicate of {of} ({similarity}, duplicate from {clip.reason_threshold:g})"
     for other in ClipRows(found, clips_schema()):
         what = "kept" if other.decision == "kept" else f"itself rejected: {other.reason}"
-        yield f"  which is {plain(other.source_uri)} at {clock(other.start_s)}, {what}"
+        yield f"  which is {plain(other.source_uri)} at {moment(other.start_s)}, {what}"
 
 
 def _table(judged: Sequence[Judged]) -> str:

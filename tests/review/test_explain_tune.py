@@ -15,6 +15,7 @@ from made_out import candidates_table, made_out, unlike_vectors
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
+from curator.number_text import moment
 from curator.recipe import Recipe, with_changes
 from curator.report.funnel import funnel_steps
 from curator.review.bound_tuning import tune
@@ -364,3 +365,23 @@ def test_what_candidates_are_stored_survives_the_commit(made: Made) -> None:
     kinds = sorted(p.name for p in (made.out / "candidates").iterdir())
     assert kinds == ["clips", "pictures", "shots", "sources", "vectors"]
     assert np.all([len(list((made.out / "candidates" / k).iterdir())) == 1 for k in kinds])
+
+
+def test_without_an_id_clips_are_listed(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    """Pins outcome, times with fractions, and source of each clip."""
+    lines = said(capsys, "explain", made.out).splitlines()
+    assert lines[0].split() == ["clip", "outcome", "span", "source"]
+    listed = {line.split()[0]: line for line in lines[1:]}
+    assert set(listed) == set(made.ids)
+    assert listed[made.ids[3]].split(maxsplit=2)[1:] == [
+        "motion_too_low", "15 s to 20 s        /films/00000.mp4",
+    ]  # fmt: skip
+    assert "0:02:30 to 0:02:35" in listed[made.ids[30]]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (3.2, "3.2 s"), (7.958, "7.96 s"), (59.996, "0:01:00"), (3750.5, "1:02:30.5")],
+)
+def test_times_have_fractions_of_a_second(seconds: float, text: str) -> None:
+    assert moment(seconds) == text
