@@ -1,7 +1,7 @@
-"""README and docs: commands parse, recipes validate, marked examples run, links and names exist.
+"""README and docs: commands parse, recipes validate, links and names exist.
 
-A Python block runs if a comment `<!-- runnable: ... -->` precedes it; its folder has a finished run
-in `out`.
+A Python block of docs/train.md runs if a comment `<!-- runnable: ... -->` precedes it; its folder
+has a finished run in `out`. `tests/runs/test_whole_run.py` runs what README.md has.
 """
 
 import re
@@ -113,16 +113,6 @@ def test_recipe_fragments_validate(block: Block) -> None:
 @pytest.mark.parametrize("block", python_blocks())
 def test_python_blocks_compile(block: Block) -> None:
     compile(block.text, block.page, "exec")
-
-
-@pytest.mark.parametrize(
-    "block",
-    [b for b in python_blocks() if b.mark.startswith("runnable") and b.page != "docs/train.md"],
-)
-def test_marked_python_blocks_run(
-    block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(block, tmp_path, monkeypatch)
 
 
 def test_the_training_loop_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

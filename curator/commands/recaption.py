@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", metavar="OUT", help="folder or s3://bucket/prefix of a run")
     add_overrides(
         parser,
-        "change one key of the run's recipe, such as caption.prompt=cosmos; keys of caption alone; "
+        "change one key of the run's recipe, such as caption.seed=1; keys of caption alone; "
         "may be repeated",
     )
     add_cluster(

@@ -3,6 +3,10 @@
 import hashlib
 import io
 import json
+import re
+import shlex
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,9 +73,10 @@ def name_of(row: dict[str, Any]) -> str:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    folder = tmp_path_factory.mktemp("whole")
-    sources = folder / "in"
-    make_demo(sources / "demo", height_px=216)
+    # The folders of `make demo`, for the commands of README.md.
+    folder = tmp_path_factory.mktemp("whole") / "demo"
+    sources = folder / "footage"
+    make_demo(sources / "films", height_px=216)
     (sources / "made").mkdir()
     for name, make in MAKERS.items():
         make(sources / "made" / name)
@@ -235,3 +240,58 @@ def test_reruns_decode_nothing_and_lost_or_dropped_clips_are_cut_to_the_same_byt
     back = run(whole.sources, whole.out, "--set", "shard.append=false")
     assert back.summary["work"]["sources_analyzed"] == 0
     assert shard_hashes(whole.out) == before
+
+
+README = Path(__file__).parents[2] / "README.md"
+DONE_BEFORE = ("make ", "uv pip install ")
+"""What installs, and makes the demo."""
+
+
+def readme_script() -> str:
+    """The blocks of README.md as one script for bash, in their order; what programs print is not.
+
+    A block in Python is a file of its own, as it would be for a reader. Runs get `SETTINGS`: the
+    demo of this module is smaller.
+    """
+    text = README.read_text()
+    script = ["set -eux"]
+    for number, (language, block) in enumerate(
+        re.findall(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S)
+    ):
+        lines = block.splitlines()
+        if language == "python":
+            script += [f"cat > block{number}.py <<'END'", *lines, "END", f"python block{number}.py"]
+        elif re.match(r"(make|uv|source|curate|export) ", lines[0]):
+            script += [
+                shlex.join([*shlex.split(line, comments=True), *SETTINGS])
+                if line.startswith("curate run ")
+                else line
+                for line in lines
+                if not line.startswith(DONE_BEFORE)
+            ]
+    return "\n".join(script)
+
+
+def test_commands_of_the_readme_work_as_written_after_the_demo(whole: Whole) -> None:
+    """Pins them in order, in a shell in which `curate` is not on the path before.
+
+    It comes last, because it changes the run.
+    """
+    root = whole.sources.parents[1]
+    (root / "examples").symlink_to(README.parent / "examples")
+    activate = root / ".venv" / "bin" / "activate"
+    activate.parent.mkdir(parents=True)
+    activate.write_text(f'export PATH="{Path(sys.executable).parent}:$PATH"\n')
+    script = readme_script()
+    for command in ("run", "tune", "explain", "recaption", "export"):
+        assert f"curate {command} " in script
+    assert "ClipLoader" in script
+    before = pq.read_table(whole.out / "clips", columns=["clip_id"]).num_rows
+    ran = subprocess.run(
+        ["bash", "-c", script], cwd=root, capture_output=True, text=True, check=False,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(root), "LANG": "C.UTF-8"},
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert before > 0
+    assert "MeanColour" in json.dumps(json.loads((whole.out / "config.json").read_text()))
+    assert list((root / "demo" / "sft").rglob("*.mp4"))
