@@ -38,8 +38,8 @@ Encoder = Literal["x264", "vp9", "nvenc"]
 class EncodeSettings:
     """How clips are encoded.
 
-    x264 and VP9 have one thread, so the same frames give the same bytes everywhere; bytes of NVENC
-    depend on the GPU.
+    x264 and VP9 have one thread, so the same frames give the same bytes on like CPUs; bytes of
+    NVENC depend on the GPU.
     """
 
     crf: int

@@ -36,9 +36,9 @@ class CutConfig(StageConfig):
     """x264 preset, for vp9 the speed that takes about as long: time against size at the same
     quality"""
     encoder: Literal["auto", "x264", "vp9", "nvenc"] = setting("auto", unit="name")
-    """auto is x264 on every machine, so that the same clips have the same bytes; vp9 is for those
-    who cannot use x264, which is GPL; nvenc is the GPU's encoder, whose bytes depend on the GPU and
-    its driver"""
+    """auto is x264 on every machine, so that the same clips have the same bytes on like CPUs; vp9
+    is for those who cannot use x264, which is GPL; nvenc is the GPU's encoder, whose bytes depend
+    on the GPU and its driver"""
     # 3: users of other tools complain of clips of 4 times the source; at 2 more clips would lose
     # quality (benchmarks/results/cutting.md).
     max_size_factor: float | None = setting(3.0, gt=0, unit="times the source")
