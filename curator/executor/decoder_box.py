@@ -175,6 +175,8 @@ class Box:
             FullDiskError: Temporary files cannot be written.
         """
         limit_s = stage.limit_s(item)
+        # Here, because a type that is wrong is no fault of the process.
+        result_classes(type(stage))
         try:
             self._use(stage)
             self._send("item", item, limit_s, stage.limit_bytes)

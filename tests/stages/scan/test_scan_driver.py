@@ -19,6 +19,7 @@ from curator.records.sources import SourceRef
 from curator.stage import Resources
 from curator.stages.scan import scan_driver as scanning_module
 from curator.stages.scan.config import ScanConfig
+from curator.stages.scan.probe import ScanRow
 from curator.stages.scan.scan_driver import Scanning
 from curator.stages.scan.source_listing import (
     Listed,
@@ -35,7 +36,7 @@ from curator.tables.source_table import SourceTable
 class DyingScanStage(ScanStage):
     """Ends its process on some sources: at once, or by its limit on time."""
 
-    def process(self, unit: SourceRef) -> dict[str, Any]:
+    def process(self, unit: SourceRef) -> ScanRow:
         """Dies, hangs, or probes."""
         if "deadly" in unit.uri:
             os.abort()
