@@ -4,7 +4,8 @@ import pickle
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from curator.executor.fleet import Answer, Greeting, Lane, Lost, Worker
+from curator.errors import CuratorError
+from curator.executor.fleet import Answer, Greeting, Lane, Lost, Unmet, Worker
 from curator.executor.work import Repeated
 from curator.stage import Resources
 
@@ -31,6 +32,8 @@ class Simulated:
         self.dead: set[str] = set()
         self.drained: set[str] = set()
         self.n_fleets = 0
+        self.unmet_by: dict[str, Unmet] = {}
+        self.is_gone = False
 
     def opened(self) -> None:
         self.n_fleets += 1
@@ -95,6 +98,16 @@ class Simulated:
 
     def wanting(self, lane: Lane) -> str:
         return f"{lane.stage} needs a node"
+
+    def unmet(self, lane: Lane) -> Unmet | None:
+        return self.unmet_by.get(lane.stage)
+
+    def relax(self, lane: Lane) -> bool:
+        return False
+
+    def check(self) -> None:
+        if self.is_gone:
+            raise CuratorError("the raylet died")
 
 
 def lane(stage: str = "work", *, most: int = 1 << 20, gpus: float = 0.0,

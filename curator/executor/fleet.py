@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
-from curator.errors import CuratorError
+from curator.errors import CuratorError, UsageError
 from curator.executor.timeline import Timeline
 from curator.executor.work import MAX_DEATHS, Death, Repeated, Work, are_in_vain
 from curator.stage import Resources
@@ -23,6 +23,10 @@ logger = logging.getLogger(__name__)
 
 LOOK_S = 10.0
 """Time between looks at the cluster: nodes that are drained, and whether anything comes up."""
+
+PLACE_S = 20.0
+"""Wait for a first worker after which a run asks whether any node can hold one; with `LOOK_S` it
+has the answer within 30 s."""
 
 FIRST_WARNING_S = 60.0
 """Wait for a first worker after which a run says what it waits for; later ones double it."""
@@ -57,6 +61,14 @@ class Lane:
     check: bytes | None = None
     place: str | None = None
     is_expected: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unmet:
+    """Why no node can hold a worker, for people; `is_final` if none will ever come that can."""
+
+    why: str
+    is_final: bool
 
 
 class Passing(str):
@@ -149,6 +161,22 @@ class Backend(Protocol):
         """Says what a lane's worker needs and what the cluster has."""
         ...
 
+    def unmet(self, lane: Lane) -> "Unmet | None":
+        """Returns why no node can hold a lane's worker; None if one can, or will."""
+        ...
+
+    def relax(self, lane: Lane) -> bool:
+        """Asks for less where nodes come only then; returns whether it does so from now on."""
+        ...
+
+    def check(self) -> None:
+        """Makes sure that what runs the workers is there.
+
+        Raises:
+            CuratorError: It is gone.
+        """
+        ...
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Worker:
@@ -236,7 +264,7 @@ class Fleet:
         self._n_in_vain = 0
         """Deaths since the last result."""
         self._looked_s = time.monotonic()
-        self._idle_since_s, self._warn_after_s = self._looked_s, FIRST_WARNING_S
+        self._idle_since_s, self._warn_after_s = self._looked_s, PLACE_S
         # Idle workers may stay meanwhile where nothing waits for their cores.
         self._is_open = any(lane.resources.cpus for lane in lanes)
         if self._is_open:
@@ -486,6 +514,7 @@ class Fleet:
         if now_s < self._looked_s + LOOK_S:
             return
         self._looked_s = now_s
+        self._backend.check()
         leaving = self._backend.leaving()
         if leaving != self._leaving:
             self._leaving = leaving
@@ -493,10 +522,9 @@ class Fleet:
                 self._place(worker)
         unplaced = [worker for lane in self._lanes for worker in self._unplaced[lane]]
         if self.n_workers or not unplaced:
-            self._idle_since_s, self._warn_after_s = now_s, FIRST_WARNING_S
-        elif now_s > self._idle_since_s + self._warn_after_s:
-            self._warn(now_s - self._idle_since_s, unplaced[0].lane)
-            self._warn_after_s *= 2
+            self._idle_since_s, self._warn_after_s = now_s, PLACE_S
+        elif now_s >= self._idle_since_s + self._warn_after_s:
+            self._wait(now_s - self._idle_since_s, unplaced)
         passing = [node for node, why in self._refused.items() if isinstance(why, Passing)]
         for node in passing:
             del self._refused[node]
@@ -504,14 +532,33 @@ class Fleet:
             # It is requested anew, from these nodes too.
             self._end(worker)
 
-    def _warn(self, waited_s: float, lane: Lane) -> None:
+    def _wait(self, waited_s: float, unplaced: Sequence[Worker]) -> None:
         """Says what a run without workers waits for.
 
         Raises:
+            UsageError: No node can hold a worker, and none will come.
             CuratorError: Nodes came up, and none of them can do the work.
         """
-        wanting = self._backend.wanting(lane)
+        lanes = list(dict.fromkeys(worker.lane for worker in unplaced))
+        if any([self._backend.relax(lane) for lane in lanes]):
+            for worker in unplaced:
+                self._end(worker)
+            return
+        unmet = [self._backend.unmet(lane) for lane in lanes]
+        if None in unmet and waited_s < FIRST_WARNING_S:
+            # A worker has a place soon, or when others have ended.
+            self._warn_after_s = FIRST_WARNING_S
+            return
+        self._warn_after_s *= 2
+        wanting = self._backend.wanting(lanes[0])
         lasting = [why for why in self._refused.values() if not isinstance(why, Passing)]
         if lasting and len(self._lanes) == 1:
-            raise CuratorError(f"no node can do {lane.stage}: {lasting[0]}; {wanting}")
-        logger.warning("%.0f s without a worker: %s", waited_s, wanting)
+            raise CuratorError(f"no node can do {lanes[0].stage}: {lasting[0]}; {wanting}")
+        reasons = [one for one in unmet if one is not None]
+        said = "; ".join([wanting, *dict.fromkeys(one.why for one in reasons)])
+        if len(reasons) == len(unmet) and all(one.is_final for one in reasons):
+            raise UsageError(
+                f"{said}; there is no autoscaler: add a node that is large enough, or change what "
+                "a worker asks for (--place, analyze.device, a smaller model)"
+            )
+        logger.warning("%.0f s without a worker: %s", waited_s, said)

@@ -6,6 +6,7 @@ before its first unit, so that it can serve the next chain too.
 
 import fcntl
 import hashlib
+import logging
 import os
 import pickle
 import sys
@@ -17,9 +18,22 @@ from pathlib import Path
 from typing import Any
 
 from curator.errors import CuratorError, FullDiskError
-from curator.executor.fleet import Answer, Greeting, Lane, Lost, Passing, Worker
+from curator.executor.fleet import (
+    PLACE_S,
+    Answer,
+    Greeting,
+    Lane,
+    Lost,
+    Passing,
+    Unmet,
+    Worker,
+)
+from curator.executor.node_fit import MEMORY, amounts, lacks_only_memory, unmet
 from curator.executor.package_stamp import package_stamp
+from curator.executor.ray_watch import RayWatch
 from curator.executor.worker import call_chain, load_chain
+
+logger = logging.getLogger(__name__)
 
 SETTLE_S = 30.0
 """Time in which Ray misses a node that vanished: five health checks, 3 s apart, and some."""
@@ -102,15 +116,25 @@ class RayBackend:
 
     Args:
         ray: The module.
+        watch: Of the cluster.
         is_elastic: Whether this is a cluster, which may grow, and others may use.
         may_serve_again: Whether this machine has the memory for workers of several chains.
     """
 
-    def __init__(self, ray: Any, *, is_elastic: bool, may_serve_again: bool) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        ray: Any,  # noqa: ANN401
+        watch: RayWatch,
+        *,
+        is_elastic: bool,
+        may_serve_again: bool,
+    ) -> None:
         self._ray = ray
         self.is_elastic = is_elastic
         self.settle_s = SETTLE_S if is_elastic else 0.0
+        self._watch = watch
         self._may_serve_again = may_serve_again
+        self._asks_memory = True
         self._idle: list[Any] = []
         self._n_fleets = 0
         """Fleets that run: an idle worker holds the core that another one's may wait for."""
@@ -172,40 +196,75 @@ class RayBackend:
 
     def gone(self, nodes: Iterable[str]) -> set[str]:
         """Returns which nodes are gone."""
-        here = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
-        return set(nodes) - here
+        return set(nodes).difference(self._watch.state.nodes)
 
     def leaving(self) -> set[str]:
         """Returns the nodes that are drained, as spot nodes are before they are taken away."""
-        state = self._ray._private.state.state
-        return set(state.get_draining_nodes()) if self.is_elastic else set()
+        return set(self._watch.state.draining)
+
+    def check(self) -> None:
+        """Makes sure that Ray still works.
+
+        Raises:
+            CuratorError: The driver's node or the head is gone.
+        """
+        self._watch.check()
 
     def wanting(self, lane: Lane) -> str:
         """Says what a lane's worker needs and what the cluster has."""
-        options = self._options(lane, [])
-        needs = {name: options[name] for name in ("num_cpus", "num_gpus", "memory", "resources")
-                 if name in options}  # fmt: skip
-        has = {name: amount for name, amount in self._ray.cluster_resources().items()
-               if not name.startswith("node:")}  # fmt: skip
+        state, demand = self._watch.state, self._demand(lane)
+        total = {name: state.total(name) for name in {"CPU": 0, "GPU": 0, MEMORY: 0} | demand}
         return (
-            f"a worker for {lane.stage} needs {needs}, and the cluster has {has} in all; a node "
-            "that has so much must be free, or come"
+            f"a worker for {lane.stage} needs {amounts(demand)}, and the {len(state.nodes)} nodes "
+            f"of the cluster have {amounts(total)} in all"
         )
 
-    def _options(self, lane: Lane, refused: Sequence[str]) -> dict[str, Any]:
+    def unmet(self, lane: Lane) -> Unmet | None:
+        """Returns why no node can hold a lane's worker; None if one can, or will."""
+        state = self._watch.state
+        why = unmet(self._demand(lane), state)
+        if why is None:
+            return None
+        # Nodes of a cluster that has just been started join one after the other.
+        is_settled = time.monotonic() - self._watch.changed_s >= PLACE_S
+        return Unmet(why=why, is_final=not state.has_autoscaler and is_settled)
+
+    def relax(self, lane: Lane) -> bool:
+        """Asks for no memory where the autoscaler's node types declare none."""
+        if not lacks_only_memory(self._demand(lane), self._watch.state):
+            return False
+        self._asks_memory = False
+        logger.warning(
+            "the autoscaler adds no node for a worker of %s, perhaps because its node types do not "
+            "declare their memory; workers ask for none from here on, and a node may get more of "
+            "them than its memory holds: add `memory` to `resources` of the node types",
+            lane.stage,
+        )
+        return True
+
+    def _demand(self, lane: Lane) -> dict[str, float]:
+        """What a lane's worker asks a node for; memory in bytes."""
         each = lane.resources
+        demand = {"CPU": each.cpus, "GPU": each.gpus}
+        if self.is_elastic and self._asks_memory:
+            # A machine of our own has no more workers than fit its memory.
+            demand[MEMORY] = each.memory_bytes
+        if lane.place is not None:
+            demand[lane.place] = PLACE_SHARE
+        return {name: amount for name, amount in demand.items() if amount}
+
+    def _options(self, lane: Lane, refused: Sequence[str]) -> dict[str, Any]:
+        demand = self._demand(lane)
         options: dict[str, Any] = {
-            "num_cpus": each.cpus,
+            "num_cpus": demand.pop("CPU", 0),
             "max_restarts": 0,
             "max_task_retries": 0,
         }
-        if each.gpus:
-            options["num_gpus"] = each.gpus
-        if self.is_elastic:
-            # A machine of our own has no more workers than fit its memory.
-            options["memory"] = each.memory_bytes
-        if lane.place is not None:
-            options["resources"] = {lane.place: PLACE_SHARE}
+        for name, option in (("GPU", "num_gpus"), (MEMORY, "memory")):
+            if name in demand:
+                options[option] = demand.pop(name)
+        if demand:
+            options["resources"] = demand
         if refused:
             options["label_selector"] = {"ray.io/node-id": f"!in({','.join(refused)})"}
         return options

@@ -2,13 +2,10 @@
 
 import logging
 import os
-import time
-from collections import Counter
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from curator.errors import CuratorError, UsageError
-from curator.executor.fleet import LOOK_S
 from curator.executor.host_resources import (
     available_cpus,
     available_gpus,
@@ -24,6 +21,7 @@ from curator.executor.ray_start import (
     private_folder,
     use_own_token,
 )
+from curator.executor.ray_watch import RayWatch, kinds_of
 from curator.executor.signal_mask import signals_held
 from curator.executor.worker import SERVED_BYTES
 from curator.storage.scratch import hold, remove_dead
@@ -42,9 +40,8 @@ class RayCluster:
         self._address = address
         self._workers = workers
         self._session: BinaryIO | None = None
-        self._resources: dict[str, float] = {}
-        self._asked_s = 0.0
         self._ray: Any = None
+        self.watch: RayWatch
         self.backend: RayBackend
 
     def start(self) -> None:
@@ -82,15 +79,18 @@ class RayCluster:
             ) from error
         self._ray = ray
         n_workers = self._workers or available_cpus()
+        self.watch = RayWatch(ray, is_joined=self._address is not None)
         self.backend = RayBackend(
             ray,
+            self.watch,
             is_elastic=self._address is not None,
             may_serve_again=memory_bytes() // SERVED_BYTES >= n_workers,
         )
 
     def most(self, resource: str) -> float:
         """Returns how much of a resource there is, or may be by what the autoscaler says."""
-        return self._known()[resource]
+        state = self.watch.state
+        return max(state.total(resource), state.most.get(resource, 0.0))
 
     def likely_gpus(self) -> float:
         """Returns the GPUs that are worth asking for.
@@ -98,44 +98,17 @@ class RayCluster:
         Only the autoscaler of Kubernetes says which nodes may come. From others one is asked for
         first, and then twice those that are there.
         """
-        known = self._known()
-        return max(known["GPU"], known["has autoscaler"] * max(1.0, 2 * known["GPU"]))
+        known, state = self.most("GPU"), self.watch.state
+        is_silent = state.has_autoscaler and not state.most
+        return max(known, max(1.0, 2 * known) if is_silent else 0.0)
 
-    def _known(self) -> dict[str, float]:
-        """Returns cores, GPUs and whether there is an autoscaler; asks Ray from time to time."""
-        now_s = time.monotonic()
-        if not self._resources or now_s > self._asked_s + LOOK_S:
-            state = self._ray._private.state.state
-            here = self._ray.cluster_resources()
-            may_come = state.get_max_resources_from_cluster_config() or {}
-            self._resources = {
-                name: max(float(here.get(name, 0)), float(may_come.get(name, 0)))
-                for name in ("CPU", "GPU")
-            }
-            status = self._ray._private.worker.global_worker.gcs_client.internal_kv_get(
-                b"__autoscaling_status", None
-            )
-            self._resources["has autoscaler"] = float(status is not None and not may_come)
-            self._asked_s = now_s
-        return self._resources
-
-    def nodes(self) -> list[dict[str, Any]]:
+    def nodes(self) -> list[dict[str, float]]:
         """Returns the kinds of nodes that are there: how many of each, and what one has."""
-        kinds = Counter(
-            tuple(
-                sorted(
-                    (name, amount)
-                    for name, amount in node["Resources"].items()
-                    if not name.startswith(("node:", "object_store", "memory"))
-                )
-            )
-            for node in self._ray.nodes()
-            if node["Alive"]
-        )
-        return [{"nodes": n, **dict(kind)} for kind, n in sorted(kinds.items())]
+        return kinds_of(list(self.watch.state.nodes.values()))
 
     def stop(self) -> None:
         """Stops Ray, or leaves the cluster."""
+        self.watch.stop()
         self._ray.shutdown()
         if self._session is not None:
             self._session.close()

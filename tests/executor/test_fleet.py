@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 from simulated_workers import Simulated, lane
 
-from curator.errors import CuratorError
+from curator.errors import CuratorError, UsageError
 from curator.executor import fleet as fleet_module
-from curator.executor.fleet import Fleet, FleetCounts, Lane, Lost, Passing, Worker
+from curator.executor.fleet import Fleet, FleetCounts, Lane, Lost, Passing, Unmet, Worker
 from curator.executor.timeline import Timeline
 from curator.executor.unit_worker import UnitResult
 from curator.executor.work import MAX_ATTEMPTS, Repeated, split
@@ -110,8 +110,9 @@ def test_an_item_that_kills_twice_is_given_up_and_takes_no_others_down() -> None
     assert Counter(str(unit) for _, unit in backend.sent)["['deadly']"] == 2
 
 
-def test_deaths_with_a_node_are_not_held_against_units() -> None:
+def test_deaths_with_a_node_are_not_held_against_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """The node is not known to be gone when its workers' connections end."""
+    monkeypatch.setattr(fleet_module, "LOOK_S", 0.05)
     n_lost = 0
 
     def does(worker: Worker, unit: object, n_deaths: int) -> object:
@@ -253,6 +254,7 @@ def test_a_run_without_workers_says_what_it_waits_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(fleet_module, "LOOK_S", 0.0)
+    monkeypatch.setattr(fleet_module, "PLACE_S", 0.0)
     monkeypatch.setattr(fleet_module, "FIRST_WARNING_S", 0.0)
     backend = Simulated(echo, nodes=[])
     fleet = fleet_of(backend)
@@ -260,6 +262,66 @@ def test_a_run_without_workers_says_what_it_waits_for(
     with caplog.at_level(logging.WARNING):
         fleet.poll(timeout=0.05)
     assert "without a worker: work needs a node" in caplog.text
+
+
+def waiting_fleet(monkeypatch: pytest.MonkeyPatch, backend: Simulated, clock: list[float]) -> Fleet:
+    """A fleet with a unit and no worker, whose clock a test moves."""
+    monkeypatch.setattr(fleet_module.time, "monotonic", lambda: clock[0])
+    fleet = fleet_of(backend)
+    fleet.submit([1])
+    return fleet
+
+
+def test_a_worker_that_no_node_can_hold_is_said_within_30_s_and_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend, clock = Simulated(echo, nodes=[]), [0.0]
+    backend.unmet_by = {"work": Unmet(why="no node can hold it: 1 with 1 CPUs", is_final=False)}
+    fleet = waiting_fleet(monkeypatch, backend, clock)
+    for clock[0] in (10.0, 20.0, 30.0):
+        assert fleet.poll() == []
+    assert caplog.text.count("without a worker: work needs a node; no node can hold it") == 1
+    backend.unmet_by = {"work": Unmet(why="no node can hold it: 1 with 1 CPUs", is_final=True)}
+    clock[0] = 50.0
+    with pytest.raises(UsageError, match=r"1 with 1 CPUs; there is no autoscaler"):
+        fleet.poll()
+
+
+def test_a_worker_that_waits_for_others_to_end_is_no_fault(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend, clock = Simulated(echo, nodes=[]), [0.0]
+    fleet = waiting_fleet(monkeypatch, backend, clock)
+    for clock[0] in (20.0, 30.0, 50.0):
+        assert fleet.poll() == []
+    assert not caplog.text
+    clock[0] = 60.0
+    assert fleet.poll() == []
+    assert caplog.text.count("60 s without a worker: work needs a node") == 1
+
+
+def test_workers_are_requested_anew_where_less_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend, clock = Simulated(echo, nodes=[]), [0.0]
+    monkeypatch.setattr(backend, "relax", lambda lane: True)
+    fleet = waiting_fleet(monkeypatch, backend, clock)
+    (first,) = backend.requested
+    clock[0] = 20.0
+    fleet.poll()
+    assert first in backend.ended
+    assert len(backend.requested) == 1
+
+
+def test_a_fleet_whose_backend_is_gone_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pins that it asks, although no worker says anything any more."""
+    backend, clock = Simulated(lambda worker, unit, n_deaths: None), [0.0]
+    fleet = waiting_fleet(monkeypatch, backend, clock)
+    fleet.poll()
+    backend.is_gone = True
+    clock[0] = 10.0
+    with pytest.raises(CuratorError, match="the raylet died"):
+        fleet.poll()
 
 
 def test_workers_of_a_machine_of_ones_own_stay_for_the_next_chain() -> None:

@@ -29,7 +29,10 @@ def test_what_the_scheduler_asks_of_private_state_exists() -> None:
 
     assert hasattr(worker, "_global_node")
     assert callable(node.Node.get_session_dir_path)
-    for name in ("get_draining_nodes", "get_max_resources_from_cluster_config"):
+    assert callable(node.Node.dead_processes)
+    for name in (
+        "get_draining_nodes", "get_max_resources_from_cluster_config", "get_cluster_config",
+    ):  # fmt: skip
         assert callable(getattr(state.GlobalState, name))
 
 

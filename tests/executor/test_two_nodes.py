@@ -13,7 +13,8 @@ from film_makers import text_file, write_video
 from film_shots import moving_texture
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK
+from curator.commands.arguments import EXIT_OK, EXIT_USAGE
+from curator.executor import fleet, ray_backend
 from curator.executor.ray_start import use_own_token
 from curator.storage import open_store
 
@@ -32,7 +33,11 @@ def cluster(s3_bucket: str) -> Iterator[str]:
 
 
 def test_a_cluster_reads_and_writes_object_storage(
-    cluster: str, s3_bucket: str, tmp_path: Path
+    cluster: str,
+    s3_bucket: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     bucket = open_store(f"s3://{s3_bucket}")
     for number in range(3):
@@ -61,3 +66,12 @@ def test_a_cluster_reads_and_writes_object_storage(
         "alike", "candidates", "clips", "config.json", "embeddings", "report", "scan", "shards",
         "shots", "snapshots", "sources", "summary.json", "tracks",
     }  # fmt: skip
+    monkeypatch.setattr(fleet, "LOOK_S", 1.0)
+    monkeypatch.setattr(fleet, "PLACE_S", 1.0)
+    monkeypatch.setattr(ray_backend, "PLACE_S", 0.0)
+    nowhere = ["run", f"s3://{s3_bucket}/raw", f"s3://{s3_bucket}/other", *command[3:]]
+    # No node has this resource, and none will come.
+    assert main([*nowhere, "--place", "analyze=decoders"]) == EXIT_USAGE
+    error = capsys.readouterr().err
+    assert "with 2 CPUs" in error
+    assert "0 decoders (too little decoders); there is no autoscaler" in error

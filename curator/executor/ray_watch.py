@@ -1,0 +1,187 @@
+"""Watches Ray: which nodes there are, what may come, and whether Ray itself still works.
+
+Calls to a head that is gone block for a minute, and then Ray ends the calling process. So a thread
+makes them, and all others read the last answer.
+"""
+
+import json
+import logging
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from curator.errors import CuratorError
+
+logger = logging.getLogger(__name__)
+
+ASK_S = 5.0
+"""Time between questions to the head."""
+
+_RECONNECT_S = "RAY_gcs_rpc_server_reconnect_timeout_s"
+"""Ray's own setting: it ends a driver whose head was gone for so long, without a word."""
+
+_RESUME = "the same command resumes from what was stored"
+
+Amounts = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterState:
+    """What the head of a cluster says.
+
+    Attributes:
+        nodes: Resources of each node that is there, by its id; memory in bytes.
+        draining: Ids of the nodes that are about to go.
+        may_come: Resources of each node type that the autoscaler may add; None if it does not say.
+        most: The most of each resource that the autoscaler says it may have; empty if it does not.
+        has_autoscaler: Whether nodes may come on demand.
+        is_adding: Whether it has begun to add some, or tried.
+    """
+
+    nodes: Mapping[str, Amounts]
+    draining: frozenset[str] = frozenset()
+    may_come: Sequence[Amounts] | None = None
+    most: Amounts = field(default_factory=dict)
+    has_autoscaler: bool = False
+    is_adding: bool = False
+
+    def total(self, resource: str) -> float:
+        """Returns how much of a resource the nodes have."""
+        return sum(node.get(resource, 0.0) for node in self.nodes.values())
+
+
+class RayWatch:
+    """Asks the head from a thread.
+
+    Args:
+        ray: The module, connected.
+        is_joined: Whether others started the cluster.
+    """
+
+    def __init__(self, ray: Any, *, is_joined: bool) -> None:  # noqa: ANN401
+        self._ray, self._is_joined = ray, is_joined
+        self._node = ray.get_runtime_context().get_node_id()
+        self._silent_s = float(os.environ.get(_RECONNECT_S, 60)) / 3
+        self._asked_s: float | None = None
+        """When the request was made that has no answer yet."""
+        self._doubted_s: float | None = None
+        self.state = self._ask()
+        self.changed_s = time.monotonic()
+        """When nodes came or went last."""
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ray-watch", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Makes sure that Ray can still run work.
+
+        Raises:
+            CuratorError: A process that this run needs is gone, for good.
+        """
+        if self._is_joined:
+            if self._node not in self.state.nodes:
+                raise CuratorError(
+                    "the Ray node of this run's driver is gone (its raylet died, or the head lost "
+                    f"its connection): restart it with `ray start`; {_RESUME}"
+                )
+            self._check_answers()
+            return
+        node = self._ray._private.worker._global_node
+        dead = [kind for kind, _ in node.dead_processes() if kind in ("raylet", "gcs_server")]
+        if dead:
+            raise CuratorError(
+                f"Ray's process {' and '.join(dead)} on this machine died: it was killed, perhaps "
+                f"for lack of memory (see `dmesg`), or it crashed (see {node.get_logs_dir_path()})"
+                f"; {_RESUME}"
+            )
+
+    def stop(self) -> None:
+        """Ends the thread, or leaves it to a request that has no answer."""
+        self._ending.set()
+        self._thread.join(1.0)
+
+    def _check_answers(self) -> None:
+        """Doubts a head that does not answer; gives up if it still does not at the next look.
+
+        A driver that was stopped for a while (SIGSTOP) finds an old request, too.
+        """
+        asked_s, now_s = self._asked_s, time.monotonic()
+        if asked_s is None or now_s - asked_s < self._silent_s:
+            self._doubted_s = None
+        elif self._doubted_s is None:
+            self._doubted_s = now_s
+        elif now_s - self._doubted_s >= ASK_S:
+            raise CuratorError(
+                f"the head of the Ray cluster has not answered for {now_s - asked_s:.0f} s: it, or "
+                f"the network to it, is gone; start it again; {_RESUME}"
+            )
+
+    def _run(self) -> None:
+        while not self._ending.wait(ASK_S):
+            try:
+                self._asked_s = time.monotonic()
+                state = self._ask()
+            except Exception:
+                # It counts as no answer: the time of the request stays.
+                logger.debug("the head of Ray cannot be asked", exc_info=True)
+                continue
+            self._asked_s = None
+            if state.nodes.keys() != self.state.nodes.keys():
+                self.changed_s = time.monotonic()
+            self.state = state
+
+    def _ask(self) -> ClusterState:
+        nodes = {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
+        if not self._is_joined:
+            return ClusterState(nodes=nodes)
+        state = self._ray._private.state.state
+        config = state.get_cluster_config()
+        groups = list(config.node_group_configs) if config is not None else []
+        most = state.get_max_resources_from_cluster_config() or {}
+        status = self._ray._private.worker.global_worker.gcs_client.internal_kv_get(
+            b"__autoscaling_status", None
+        )
+        return ClusterState(
+            nodes=nodes,
+            draining=frozenset(state.get_draining_nodes()),
+            may_come=[dict(group.resources) for group in groups] if groups else None,
+            most={name: float(amount) for name, amount in most.items()},
+            has_autoscaler=bool(groups) or adds_nodes(status),
+            is_adding=is_adding(status),
+        )
+
+
+def adds_nodes(status: bytes | None) -> bool:
+    """Returns whether an autoscaler's status is of one that adds nodes.
+
+    Ray runs one on each head. Where it was given no node types, it names a type after each node.
+    """
+    if status is None:
+        return False
+    types: Mapping[str, str] = _report(status).get("node_type_mapping") or {}
+    return not types or any(kind != f"node_{node}" for node, kind in types.items())
+
+
+def is_adding(status: bytes | None) -> bool:
+    """Returns whether an autoscaler launches nodes, or tried to, by its status."""
+    report = _report(status) if status is not None else {}
+    return any(report.get(name) for name in ("pending_nodes", "pending_launches", "failed_nodes"))
+
+
+def _report(status: bytes) -> Mapping[str, Any]:
+    report: Mapping[str, Any] = json.loads(status).get("autoscaler_report") or {}
+    return report
+
+
+def kinds_of(nodes: Sequence[Amounts]) -> list[dict[str, float]]:
+    """Returns the kinds of nodes: how many of each, and what one has."""
+    hidden = ("node:", "object_store", "memory")
+    kinds = Counter(
+        tuple(sorted((name, n) for name, n in node.items() if not name.startswith(hidden)))
+        for node in nodes
+    )
+    return [{"nodes": n, **dict(kind)} for kind, n in sorted(kinds.items())]
