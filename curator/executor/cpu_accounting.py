@@ -9,8 +9,11 @@ from pathlib import Path
 MARK = "CURATE_RUN"
 """Environment variable that the processes of a run have in common."""
 
-_WORKER = b"ray::Worker"
-"""Title of a Ray process of `ray_cluster.Worker`: its steps count what it spends."""
+ACTOR = "curate_"
+"""Beginning of the names of Ray actors that run steps; the name of their stage follows."""
+
+_WORKER = f"ray::{ACTOR}".encode()
+"""Beginning of the titles of their processes: their steps count what they spend."""
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 

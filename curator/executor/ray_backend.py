@@ -9,6 +9,7 @@ import hashlib
 import logging
 import os
 import pickle
+import re
 import sys
 import tempfile
 import threading
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from curator.errors import CuratorError, FullDiskError
+from curator.executor.cpu_accounting import ACTOR
 from curator.executor.fleet import (
     PLACE_S,
     Answer,
@@ -51,7 +53,7 @@ class WorkerProcess:
     """A Ray process that keeps a chain."""
 
     def begin(
-        self, stamp: str, check: bytes | None, chain: bytes, *, holds_gpu: bool
+        self, stamp: str, check: bytes | None, chain: bytes, *, stage: str, holds_gpu: bool
     ) -> tuple[str, Greeting, bytes]:
         """Takes the chain of the units that come.
 
@@ -64,7 +66,7 @@ class WorkerProcess:
         """
         import ray
 
-        self._chain = chain
+        self._chain, self._stage = chain, stage
         node = ray.get_runtime_context().get_node_id()
         # The autoscaler's name of the node's type, where there is one.
         kind = os.environ.get("RAY_NODE_TYPE_NAME", "")
@@ -80,8 +82,18 @@ class WorkerProcess:
 
     def run(self, unit: bytes) -> tuple[bytes, float, float]:
         """Runs one unit through the chain; returns the result and the times."""
+        import ray
+
         begun_s = time.time()
+        # Ray names it after the class, which is that of the first chain that it served.
+        raylet: Any = ray._raylet
+        raylet.setproctitle(f"ray::{class_name(self._stage)}.run")
         return call_chain(self._chain, unit), begun_s, time.time()
+
+
+def class_name(stage: str) -> str:
+    """Returns the name of a stage's actors, such as `curate_analyze`."""
+    return ACTOR + re.sub(r"\W", "_", stage)
 
 
 def _has_gpus(node: str) -> bool:
@@ -135,6 +147,7 @@ class RayBackend:
         self._watch = watch
         self._may_serve_again = may_serve_again
         self._asks_memory = True
+        self._classes: dict[str, Any] = {}
         self._idle: list[Any] = []
         self._n_fleets = 0
         """Fleets that run: an idle worker holds the core that another one's may wait for."""
@@ -159,14 +172,21 @@ class RayBackend:
             else:
                 if cpus or lane.resources.gpus:
                     self.let_go()
-                process = self._ray.remote(**self._options(lane, refused))(WorkerProcess)
+                process = self._actor_class(lane.stage).options(**self._options(lane, refused))
                 worker.handle = process.remote()
         self._begin(lane, worker)
+
+    def _actor_class(self, stage: str) -> Any:  # noqa: ANN401
+        """Returns a class named after a stage: Ray's lists and titles show the class."""
+        name = class_name(stage)
+        if name not in self._classes:
+            self._classes[name] = self._ray.remote(type(name, (WorkerProcess,), {}))
+        return self._classes[name]
 
     def _begin(self, lane: Lane, worker: Worker) -> None:
         holds_gpu = lane.resources.gpus > 0
         begun = worker.handle.begin.remote(
-            package_stamp(), lane.check, lane.chain, holds_gpu=holds_gpu
+            package_stamp(), lane.check, lane.chain, stage=lane.stage, holds_gpu=holds_gpu
         )
         begun.future().add_done_callback(lambda done: self._put(worker, done, _greeting))
 

@@ -16,6 +16,7 @@ from curator.executor.ray_backend import RayBackend
 from curator.executor.ray_start import (
     LOOPBACK,
     few_daemons,
+    is_loopback,
     loopback_kept,
     native_stderr_aside,
     private_folder,
@@ -127,7 +128,17 @@ class RayCluster:
     def _init(self, ray: Any) -> None:  # noqa: ANN401
         common = {"log_to_driver": False, "logging_level": logging.ERROR}
         if self._address is not None:
-            ray.init(address=self._address, **common)
+            context = ray.init(address=self._address, **common)
+            found = context.address_info["address"]
+            if is_loopback(self._address) and not is_loopback(found):
+                logger.warning(
+                    "Ray's cluster at %s is at %s: Ray puts the machine's address in the place of "
+                    "loopback, and its servers and this run's listen on all addresses "
+                    "(docs/cluster.md says how to protect them); leave --ray-address and "
+                    "RAY_ADDRESS out for a Ray of this run's own, on loopback alone",
+                    self._address,
+                    found,
+                )
         else:
             private = ray._private
             with few_daemons(private.node.Node), loopback_kept(private.services):

@@ -21,6 +21,12 @@ _LONGEST = 107 - len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma
 """Most bytes of the path of Ray's folder."""
 
 
+def is_loopback(address: str) -> bool:
+    """Returns whether an address such as `127.0.0.1:6379` names this machine's loopback."""
+    host = address.rpartition(":")[0].strip("[]")
+    return host == "localhost" or host == "::1" or host.startswith("127.")
+
+
 def use_own_token() -> None:
     """Gives clusters of this process a separate token, unless the user set one.
 

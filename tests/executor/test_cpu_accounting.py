@@ -43,7 +43,7 @@ def test_workers_that_still_run_count_by_their_steps_alone(
 ) -> None:
     monkeypatch.setenv(accounting.MARK, "as it was")
     accounting.mark_processes()
-    script = ["ray::Worker.run", "-c", BURNS]
+    script = ["ray::curate_cut.run", "-c", BURNS]
     with subprocess.Popen(
         script, executable=sys.executable, stdout=subprocess.PIPE, start_new_session=True
     ) as process:

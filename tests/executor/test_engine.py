@@ -121,6 +121,19 @@ class Where:
         return self._name, os.getpid()
 
 
+class Titled:
+    """Says what its process is called."""
+
+    def __call__(self, unit: int) -> str:
+        """The title."""
+        return Path("/proc/self/cmdline").read_bytes().rstrip(b"\0").decode()
+
+
+def titled(name: str) -> Step:
+    """A step of a stage."""
+    return Step(make=Titled, resources=Resources(cpus=1), keeps_state=True, name=name)
+
+
 def where(name: str) -> Step:
     """A step that keeps state."""
     return Step(make=Where, settings={"name": name}, resources=Resources(cpus=1), keeps_state=True)
@@ -142,6 +155,12 @@ def test_workers_serve_the_next_chain() -> None:
         ((_, first),) = engine.run([where("a")], [0])
         assert list(engine.run([where("b")], [0, 0])) == [("b", first)] * 2
         assert ("light", first) in list(engine.run([light], [0]))
+        titles = {title for name in ("cut", "shard") for title in engine.run([titled(name)], [0])}
+        assert titles == {"ray::curate_cut.run", "ray::curate_shard.run"}
+        import ray
+
+        actors = ray._private.state.state.actor_table(None)
+        assert {"curate_Where", "curate_cut"} == {a["ActorClassName"] for a in actors.values()}
 
 
 @pytest.mark.usefixtures("here")

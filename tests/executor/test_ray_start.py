@@ -4,9 +4,12 @@ import importlib.metadata
 import inspect
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 from packaging.requirements import Requirement
 
+from curator.executor.ray_cluster import RayCluster
 from curator.executor.ray_start import DAEMONS, few_daemons, loopback_kept
 
 
@@ -25,15 +28,36 @@ def test_the_private_methods_that_are_replaced_exist_and_take_what_ours_take() -
 
 
 def test_what_the_scheduler_asks_of_private_state_exists() -> None:
+    from ray import _raylet
     from ray._private import node, state, worker
 
     assert hasattr(worker, "_global_node")
+    assert callable(_raylet.setproctitle)
     assert callable(node.Node.get_session_dir_path)
     assert callable(node.Node.dead_processes)
     for name in (
         "get_draining_nodes", "get_max_resources_from_cluster_config", "get_cluster_config",
     ):  # fmt: skip
         assert callable(getattr(state.GlobalState, name))
+
+
+@pytest.mark.parametrize(
+    ("given", "found", "warns"),
+    [
+        ("127.0.0.1:6379", "10.0.0.7:6379", True),
+        ("localhost:6379", "10.0.0.7:6379", True),
+        ("127.0.0.1:6379", "127.0.0.1:6379", False),
+        ("auto", "10.0.0.7:6379", False),
+        ("10.0.0.7:6379", "10.0.0.7:6379", False),
+    ],
+)
+def test_a_cluster_that_is_not_on_the_loopback_that_was_named_is_said(
+    given: str, found: str, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ray's `ray start` and `ray.init` replace 127.0.0.1, and then listen on all addresses."""
+    ray = SimpleNamespace(init=lambda **options: SimpleNamespace(address_info={"address": found}))
+    RayCluster(given, None)._init(ray)
+    assert (f"at {given} is at {found}" in caplog.text) == warns
 
 
 def test_this_ray_is_within_the_bounds_of_the_package() -> None:
