@@ -182,7 +182,7 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
     from curator.stages.caption.reply_store import Replies
     from curator.stages.caption.windows import windows_of
     from curator.storage import open_store
-    from curator.tables.clip_locations import Location, clip_bytes
+    from curator.tables.clip_locations import Location, located_bytes
     from curator.tables.clip_rows import ClipRows
     from curator.tables.schemas import clips_schema
 
@@ -211,7 +211,7 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
     for row in rows:
         where = Location(name=row.shard, offset=row.mp4_offset, n_bytes=row.mp4_bytes)
         at = time.process_time()
-        mp4 = clip_bytes(store, where)
+        mp4 = located_bytes(store, where)
         at = timed("read the clip", at)
         look_at_clip(mp4, Tap((), longest_px=config.frame_px), threads=1)
         at = decoded = timed("decode", at)
@@ -243,7 +243,7 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
             n_windows += 1
             n_frames += len(window.shown)
     for row in rows[:8]:
-        mp4 = clip_bytes(
+        mp4 = located_bytes(
             store, Location(name=row.shard, offset=row.mp4_offset, n_bytes=row.mp4_bytes)
         )
         tap = Tap([0], longest_px=448, reads=lambda rgb: (rgb,), read_at=[0])

@@ -16,6 +16,7 @@ LAYERS = (
         "json_bounds",
         "fingerprints",
         "extensions",
+        "family",
         "number_text",
         "records",
         "stage",

@@ -6,12 +6,10 @@ takes `.tar.idx` for a tar. Existing cards are kept, because people edit them.
 """
 
 import hashlib
-import io
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-import numpy as np
 import orjson
 
 from curator.errors import ShardError
@@ -19,7 +17,7 @@ from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job
 from curator.stages.shard.dataset_card import CARD, dataset_card
 from curator.stages.shard.shard_index import IndexedTar, energon_files, index_bytes, wids_file
-from curator.stages.shard.tar_reader import SPLITS, TEXT_VECTOR, Shard, TarReader
+from curator.stages.shard.tar_reader import SPLITS, Shard, TarReader, declared_members
 
 
 class TarIndexes(Exporter[ExporterOptions, IndexedTar]):
@@ -155,13 +153,12 @@ def _card(job: Job, shards: Sequence[Shard], folder: str) -> bytes:
     }
     first = _first_sample(job, shards[0])
     metadata: dict[str, Any] = orjson.loads(first.get("json", b"{}"))
-    vector = first.get(TEXT_VECTOR)
     return dataset_card(
         names,
         with_embedding="npy" in first,
         with_id="id" in first,
         with_annotation="annotation" in metadata,
-        text_vector_dims=np.load(io.BytesIO(vector)).ndim if vector is not None else 0,
+        declared=declared_members(job.shards.manifest),
         fields=metadata.keys(),
     )
 

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from curator.errors import ShardError
+from curator.family import Family
 
 
 class Repeated(NamedTuple):
@@ -103,6 +104,20 @@ def caption_embeddings(stored: Sequence[bytes | None]) -> Repeated:
     order = repeated(stored)
     unique = [None if data is None else torch.from_numpy(_array(data)) for data in order.unique]
     return Repeated(unique, order.inverse)
+
+
+def member_values(family: Family, stored: Sequence[bytes | None]) -> Any:  # noqa: ANN401
+    """Returns the values of a family for the samples of a batch.
+
+    Returns:
+        A tensor [B, …] where all are arrays of one shape; else a list, with None for a sample
+        without a value.
+    """
+    values = [None if data is None else family.decode(data) for data in stored]
+    arrays = [value for value in values if isinstance(value, np.ndarray)]
+    if len(arrays) == len(values) and len({array.shape for array in arrays}) == 1:
+        return torch.from_numpy(np.stack(arrays))
+    return [torch.tensor(one) if isinstance(one, np.ndarray) else one for one in values]
 
 
 def _array(stored: bytes) -> NDArray[Any]:

@@ -32,6 +32,7 @@ from curator.loading.batch_values import (
     caption_embeddings,
     embeddings,
     facts_of,
+    member_values,
     rate_of,
     repeated,
 )
@@ -75,6 +76,9 @@ class ClipDataset(IterableDataset[Batch]):
             copy between processes; `as_unit` does the same on the trainer's device.
         embedding: Reads `npy`, the clip's embedding, into `embedding`, float32 [B, D].
         caption_embedding: Reads `text.npy`, the caption's embedding, into `caption_embedding`.
+        members: Names of families whose values are read, each into the batch under its name: what
+            annotators left in the samples, such as latents.
+        video: Decodes frames; False leaves `video` out and decodes nothing.
         seed: Seed of order and windows.
         shuffle: Window of the shuffle, in samples; tars are shuffled too. 0 keeps the order of tars
             and samples.
@@ -122,6 +126,8 @@ class ClipDataset(IterableDataset[Batch]):
         values: Literal["uint8", "unit"] = "uint8",
         embedding: bool = False,
         caption_embedding: bool = False,
+        members: Sequence[str] = (),
+        video: bool = True,
         seed: int = 0,
         shuffle: int = SHUFFLED_SAMPLES,
         drop_last: bool = False,
@@ -158,9 +164,14 @@ class ClipDataset(IterableDataset[Batch]):
         self._engines = None if self.gpu is None else partial(device.engines_of, self.gpu)
         self._on_device: device.DeviceDecoder | None = None
         self.not_on_gpu: Counter[str] = Counter()
-        self._store, found = read_buckets(
+        self._store, found, families = read_buckets(
             out, split, allow_incomplete=allow_incomplete, snapshot=snapshot
         )
+        for name in members:
+            if name not in families:
+                raise UsageError(unknown_key(name, families, "family with a member in the samples"))
+        self._families = [families[name] for name in members]
+        self._video = video
         weights = _chosen(buckets, found)
         self._buckets = [found[name] for name in weights]
         self.sizes = {name: self._size_of(name, found[name]) for name in weights}
@@ -204,7 +215,7 @@ class ClipDataset(IterableDataset[Batch]):
         return self._plan.steps
 
     def _size_of(self, name: str, bucket: LoadedBucket) -> tuple[int, int]:
-        if bucket.n_frames < self._window.span:
+        if self._video and bucket.n_frames < self._window.span:
             own = self._window
             raise UsageError(
                 f"{own.frames} frames at stride {own.stride} take {own.span}, and the shortest "
@@ -273,6 +284,7 @@ class ClipDataset(IterableDataset[Batch]):
         - `fps`: float32 [B], frames/s of the window, the clip's rate divided by the stride
         - `start_frame`: int64 [B], number of the window's first frame in the clip
         - `key`: clip ids; `json`: each sample's JSON; `bucket`: its name
+        - each name in `members`: a tensor [B, …], or a list where shapes differ or values lack
         - `embedding`: `Repeated` of float32 [U, D], if requested
         - `caption_embedding`: `Repeated` of a list, if requested: float32 [D] or, of tokens,
           float16 [tokens, D]; None for a sample without a caption
@@ -321,15 +333,44 @@ class ClipDataset(IterableDataset[Batch]):
             return self._batch(reader, planned) | {"position": at}
 
     def _reader(self) -> SampleReader:
-        members = ("json", "mp4", "txt", *(("npy",) if self._embedding else ()))
-        return SampleReader(self._store, members, (TEXT_VECTOR,) if self._caption_embedding else ())
+        members = ["json", "txt", *(["mp4"] if self._video else [])]
+        members += ["npy"] if self._embedding else []
+        optional = [family.member for family in self._families]
+        if self._caption_embedding:
+            optional.append(TEXT_VECTOR)
+        return SampleReader(self._store, members, optional)
 
     def _batch(self, reader: SampleReader, planned: "_Planned") -> Batch:
         name = self._plan.buckets[planned.i].name
-        T = self._window.frames  # noqa: N806 - shape letter
-        on_device = self._device_decoder()
         read = [reader.read(*place) for place in self._places(planned)]
         facts = [facts_of(sample) for sample in read]
+        batch = self._frames(name, read, facts, planned) if self._video else {}
+        batch |= {
+            "caption": repeated([sample["txt"].decode() for sample in read]),
+            "key": [sample["__key__"] for sample in read],
+            "json": facts,
+            "bucket": name,
+        }
+        if self._embedding:
+            batch["embedding"] = embeddings([sample["npy"] for sample in read])
+        if self._caption_embedding:
+            batch["caption_embedding"] = caption_embeddings([self._text_vector(s) for s in read])
+        for family in self._families:
+            stored = [sample.get(family.member) for sample in read]
+            batch[family.name] = member_values(family, stored)
+        names = [family.name for family in self._families]
+        return batch if self.batch_size is not None else next(singles_of(batch, names))
+
+    def _frames(
+        self,
+        name: str,
+        read: Sequence[Mapping[str, Any]],
+        facts: Sequence[Mapping[str, Any]],
+        planned: "_Planned",
+    ) -> Batch:
+        """Decodes the windows of a batch."""
+        T = self._window.frames  # noqa: N806 - shape letter
+        on_device = self._device_decoder()
         starts, refused = [], Counter[str]()
         results: list[torch.Tensor] = []
         with on_device.queued(results) if on_device is not None else nullcontext():
@@ -348,20 +389,12 @@ class ClipDataset(IterableDataset[Batch]):
             results.append(as_unit(video_BCTHW) if self._unit else video_BCTHW)
         batch: Batch = {
             "video": results[0],
-            "caption": repeated([sample["txt"].decode() for sample in read]),
             "fps": torch.tensor([fact["fps"] / self._window.stride for fact in facts]),
             "start_frame": torch.tensor(starts),
-            "key": [sample["__key__"] for sample in read],
-            "json": facts,
-            "bucket": name,
         }
-        if self._embedding:
-            batch["embedding"] = embeddings([sample["npy"] for sample in read])
-        if self._caption_embedding:
-            batch["caption_embedding"] = caption_embeddings([self._text_vector(s) for s in read])
         if on_device is not None:
             batch["not_on_gpu"] = dict(refused)
-        return batch if self.batch_size is not None else next(singles_of(batch))
+        return batch
 
     def _text_vector(self, sample: Mapping[str, Any]) -> bytes | None:
         """Returns the stored embedding of a sample's caption; None for an empty caption."""
@@ -467,11 +500,12 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     return rank, world_size
 
 
-def singles_of(batch: Batch) -> Iterator[Batch]:
-    """Yields the samples of a batch, without the sample dimension."""
+def singles_of(batch: Batch, members: Sequence[str] = ()) -> Iterator[Batch]:
+    """Yields the samples of a batch, without the sample dimension; `members` are families."""
     for b in range(len(batch["key"])):
-        single = {name: batch[name][b] for name in ("video", "key", "json")}
-        single |= {name: batch[name][b].item() for name in ("fps", "start_frame")}
+        names = ("video", "key", "json", *members)
+        single = {name: batch[name][b] for name in names if name in batch}
+        single |= {name: batch[name][b].item() for name in ("fps", "start_frame") if name in batch}
         for name in ("caption", "embedding", "caption_embedding"):
             if name in batch:
                 single[name] = batch[name].unique[batch[name].inverse[b]]

@@ -20,6 +20,7 @@ import numpy as np
 import orjson
 
 from curator.errors import ShardError, UsageError, install_extra
+from curator.family import Family, FamilyError
 from curator.storage import Store, open_store
 
 FOLDER = "shards/"
@@ -66,11 +67,12 @@ class LoadedBucket:
 
 def read_buckets(
     out: str, split: str, *, allow_incomplete: bool = False, snapshot: int | None = None
-) -> tuple[Store, dict[str, LoadedBucket]]:
+) -> tuple[Store, dict[str, LoadedBucket], dict[str, Family]]:
     """Finds the buckets of a split, sorted by name; arguments are those of `ClipDataset`.
 
     Returns:
-        The store of the shards' folder, and the buckets.
+        The store of the shards' folder, the buckets, and the families whose values are members of
+        samples, by name.
 
     Raises:
         UsageError: The split does not exist or is empty, or the manifest or the snapshot is
@@ -81,6 +83,7 @@ def read_buckets(
     if split not in SPLITS:
         raise UsageError(f"split {split!r}; expected one of {', '.join(SPLITS)}")
     inner = f"{out.rstrip('/')}/{FOLDER.rstrip('/')}"
+    families: dict[str, Family] = {}
     for root in (inner, out):
         store = open_store(root)
         if snapshot is not None:
@@ -89,10 +92,10 @@ def read_buckets(
             of_out = open_store(out)
             names = read_snapshot(of_out, snapshot)[INDEXES]
             indexes = _Indexes(store=of_out, manifest=names["manifest"], table=names["dataset"])
-            buckets = _from_manifest(indexes, split)
+            buckets, families = _from_manifest(indexes, split)
             break
         if store.exists(MANIFEST):
-            buckets = _from_manifest(_newest_indexes(store), split)
+            buckets, families = _from_manifest(_newest_indexes(store), split)
             break
         if tars := [found.key for found in store.list() if found.key.endswith(".tar")]:
             if not allow_incomplete:
@@ -113,7 +116,7 @@ def read_buckets(
             f"{store.uri} has no samples of the split {split!r}; choose the other one, or run "
             "`curate run` with another `shard.val_share`"
         )
-    return store, dict(sorted(buckets.items()))
+    return store, dict(sorted(buckets.items())), families
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +140,9 @@ def _newest_indexes(store: Store) -> _Indexes:
     return _Indexes(store=store, manifest=name)
 
 
-def _from_manifest(indexes: _Indexes, split: str) -> dict[str, LoadedBucket]:
+def _from_manifest(
+    indexes: _Indexes, split: str
+) -> tuple[dict[str, LoadedBucket], dict[str, Family]]:
     from curator.tables.checksums import opened_json
 
     where = f"{indexes.store.uri}/{indexes.manifest}"
@@ -149,7 +154,8 @@ def _from_manifest(indexes: _Indexes, split: str) -> dict[str, LoadedBucket]:
             for row in manifest["shards"]
             if row["split"] == split
         ]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        declared = [Family.from_json(value) for value in manifest.get("members", {}).values()]
+    except (ValueError, KeyError, TypeError, AttributeError, FamilyError) as error:
         raise ShardError(
             f"{where} is not a manifest of shards ({error!r}); `curate run` makes it again"
         ) from error
@@ -164,7 +170,8 @@ def _from_manifest(indexes: _Indexes, split: str) -> dict[str, LoadedBucket]:
             f"{indexes.store.uri}/{indexes.table} has no rows of {min(missing)!r} in {split!r}, "
             f"which {indexes.manifest} lists; `curate verify` says what else is wrong"
         )
-    return {bucket: _bucket(rows, least[bucket]) for bucket, rows in shards.items()}
+    families = {family.name: family for family in declared}
+    return {bucket: _bucket(rows, least[bucket]) for bucket, rows in shards.items()}, families
 
 
 def _least_of_table(indexes: _Indexes, split: str) -> dict[str, tuple[int, int, int]]:

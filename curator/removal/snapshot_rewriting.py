@@ -12,8 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curator.family import FamilyVersion
 from curator.removal.part_scrubbing import as_runs_write, scrubbed
-from curator.removal.tar_rewriting import RewrittenTar, TarRewriting
+from curator.removal.tar_rewriting import RewrittenTar, TarRewriting, Values
 from curator.runs.withheld import fewer
 from curator.stages.commit.commit_run import (
     clip_counts,
@@ -28,12 +29,14 @@ from curator.stages.shard.shard_index import (
     described_files,
     described_tars,
 )
+from curator.stages.shard.tar_reader import declared_members
 from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet, sealed_json
 from curator.tables.clip_rows import ClipRows
 from curator.tables.out_layout import DATASET, MANIFEST, SHARDS
 from curator.tables.parts import tables_to_parquet, with_column, write_table_part
 from curator.tables.removal_records import Removals
+from curator.tables.sample_members import MEMBERS
 from curator.tables.schemas import clips_schema, metadata_fields
 from curator.tables.snapshot_store import (
     CANDIDATES,
@@ -146,7 +149,23 @@ class SnapshotRewriting:
         """Rewrites the tars that hold removed clips; by old name under the output root."""
         gone = dataset.filter(pa.array(self._removals.rows(dataset)))
         names = sorted(f"{SHARDS}/{name}" for name in gone["shard"].unique().to_pylist())
-        return {name: self.tars.rewrite(name, summary["recipe"]) for name in names}
+        values = self._values(summary) if names else {}
+        return {name: self.tars.rewrite(name, values) for name in names}
+
+    def _values(self, summary: Mapping[str, Any]) -> Values:
+        """Reads what the members of a snapshot's samples were made from."""
+        manifest = read_json(self._store, summary[INDEXES]["manifest"])
+        versions = {
+            suffix: FamilyVersion.from_json(value)
+            for suffix, value in declared_members(manifest).items()
+        }
+        tables = [read_parquet(self._store, n) for n in summary["tables"].get(MEMBERS, ())]
+        return {
+            (row["clip_id"], row["member"]): (versions[row["member"]], row["key"])
+            for table in tables
+            for row in table.to_pylist()
+            if row["member"] in versions
+        }
 
     def _shard_files(
         self,
@@ -169,6 +188,7 @@ class SnapshotRewriting:
             sorted(described.values(), key=lambda tar: tar.name),
             tables_to_parquet([dataset], DATASET_SCHEMA),
             lambda name: members.get(name) or self.tars.members(f"{SHARDS}/{name}"),
+            declared=declared_members(manifest),
             seed=manifest["seed"],
             stamp=manifest["recipe_fingerprint"],
             made_by=manifest["made_by"],

@@ -1,5 +1,6 @@
 """Copies tars without removed samples, under the names that a run would give them."""
 
+import hashlib
 import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,10 +10,8 @@ from typing import Any
 import numpy as np
 import orjson
 
-from curator.errors import CuratorError, ShardError
-from curator.models.text_encoder import text_hash
-from curator.models.weight_store import ModelStore
-from curator.stages.caption.caption_embeddings import embeddings_stamp
+from curator.errors import ShardError
+from curator.family import Array, Family, FamilyVersion, Kind, Scope
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample import Sample
 from curator.stages.shard.sample_plan import shard_facts
@@ -20,12 +19,17 @@ from curator.stages.shard.shard_driver import missing_objects
 from curator.stages.shard.shard_index import DescribedTar, SampleMembers, members_of
 from curator.stages.shard.shard_plan import ShardPlan, place_of, plan_shard, tar_layout
 from curator.stages.shard.stage import ShardStage, ShardUnit, object_names
-from curator.stages.shard.tar_reader import TEXT_VECTOR, Member, Split, TarReader
+from curator.stages.shard.tar_reader import Member, Split, TarReader
 from curator.storage import Store
 from curator.tables.clip_locations import Location
-from curator.tables.clip_vectors import TextVector
 from curator.tables.out_layout import SHARDS
 from curator.tables.removal_records import Removals, removal_hash
+from curator.tables.sample_members import StoredMember
+
+OWN = frozenset({"json", "mp4", "txt", "npy", "id"})
+"""Members that no family declares."""
+Values = Mapping[tuple[str, str], tuple[FamilyVersion, str]]
+"""Family and key of each member that a family declares, by clip and suffix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,35 +49,28 @@ class RewrittenTar:
     members: SampleMembers
 
 
-class _Copying(ShardStage):
-    """Takes caption vectors from the old tar, where `TextVector.row` is their first byte."""
-
-    def _read_vector(self, vector: TextVector) -> bytes:
-        return self._store.read_range(vector.name, vector.row, vector.row + vector.n_bytes)
-
-
 class TarRewriting:
     """The tars of an output root, each rewritten at most once."""
 
     def __init__(self, store: Store, removals: Removals) -> None:
         self._store = store
         self._removals = removals
-        self._stage = _Copying(ShardConfig(), store)
+        self._stage = ShardStage(ShardConfig(), store)
         self._sizes = {info.key: info.bytes for info in store.list(f"{SHARDS}/")}
         self._members: dict[str, SampleMembers] = {}
         self.done: dict[str, RewrittenTar | None] = {}
         """By the name of the old tar under the output root; None where nothing is left."""
 
-    def rewrite(self, name: str, recipe: Mapping[str, Any]) -> RewrittenTar | None:
+    def rewrite(self, name: str, values: Values) -> RewrittenTar | None:
         """Writes the tar that replaces one with removed samples; None if no sample is left.
 
-        `name` is the old tar's under the output root, `recipe` that of a snapshot that names it.
+        `name` is the old tar's under the output root, `values` those of a snapshot that names it.
 
         Raises:
             ShardError: The old tar is damaged, or another version wrote it.
         """
         if name not in self.done:
-            self.done[name] = self._rewritten(name, _text_stamp(recipe))
+            self.done[name] = self._rewritten(name, values)
         return self.done[name]
 
     def members(self, name: str) -> SampleMembers:
@@ -81,10 +78,10 @@ class TarRewriting:
         if name not in self._members:
             place = place_of(name)
             split: Split = place[1] if place is not None else "train"
-            self._members[name] = members_of(next(self._samples(name, split, "")))
+            self._members[name] = members_of(next(self._samples(name, split, {})))
         return self._members[name]
 
-    def _rewritten(self, name: str, text_stamp: str) -> RewrittenTar | None:
+    def _rewritten(self, name: str, values: Values) -> RewrittenTar | None:
         place = place_of(name)
         if place is None:
             raise ShardError(
@@ -92,7 +89,7 @@ class TarRewriting:
                 "again, after which clips can be removed"
             )
         bucket, split, number = place
-        samples = [s for s in self._samples(name, split, text_stamp) if not self._is_gone(s)]
+        samples = [s for s in self._samples(name, split, values) if not self._is_gone(s)]
         if not samples:
             return None
         plan = plan_shard(bucket, split, number, samples)
@@ -125,13 +122,13 @@ class TarRewriting:
         hashes = {removal_hash(sample.key), removal_hash(sample.metadata["source_id"])}
         return not hashes.isdisjoint(self._removals.ids)
 
-    def _samples(self, name: str, split: Split, text_stamp: str) -> Iterator[Sample]:
+    def _samples(self, name: str, split: Split, values: Values) -> Iterator[Sample]:
         """Yields the samples of a tar; their MP4s are not read."""
         with self._store.open(name) as stream:
             reader = TarReader(stream.read, self._sizes[name], seek=stream.seek)
             try:
                 for key, members in groupby(reader, key=lambda member: member.key):
-                    yield self._sample(name, key, members, reader, split, text_stamp)
+                    yield self._sample(name, key, members, reader, split, values)
             except (ShardError, KeyError, ValueError) as error:
                 raise ShardError(f"{self._store.uri}/{name}: {error}") from error
 
@@ -142,7 +139,7 @@ class TarRewriting:
         members: Iterator[Member],
         reader: TarReader,
         split: Split,
-        text_stamp: str,
+        values: Values,
     ) -> Sample:
         held: dict[str, bytes] = {}
         at: dict[str, Member] = {}
@@ -151,15 +148,11 @@ class TarRewriting:
             if member.suffix != "mp4":
                 held[member.suffix] = reader.read(member)
         metadata, caption = orjson.loads(held["json"]), held["txt"].decode()
-        vector = None
-        if TEXT_VECTOR in held:
-            vector = TextVector(
-                name=name,
-                row=at[TEXT_VECTOR].data_offset,
-                n_bytes=at[TEXT_VECTOR].bytes,
-                n_dims=np.load(io.BytesIO(held[TEXT_VECTOR])).ndim,
-                digest=f"{text_stamp} {text_hash(caption)}",
-            )
+        stored = []
+        for suffix in held.keys() - OWN:
+            version, made_from = values.get((key, suffix)) or _undeclared(suffix, held[suffix])
+            where = Location(name=name, offset=at[suffix].data_offset, n_bytes=at[suffix].bytes)
+            stored.append(StoredMember(version=version, key=made_from, where=where))
         mp4 = at["mp4"]
         sample = Sample(
             key=key,
@@ -170,7 +163,7 @@ class TarRewriting:
             location=Location(name=name, offset=mp4.data_offset, n_bytes=mp4.bytes),
             split=split,
             embedding=np.load(io.BytesIO(held["npy"])) if "npy" in held else None,
-            text_vector=vector,
+            stored=stored,
             has_id="id" in held,
         )
         if sample.json() != held["json"]:
@@ -178,13 +171,16 @@ class TarRewriting:
         return sample
 
 
-def _text_stamp(recipe: Mapping[str, Any]) -> str:
-    """Returns the stamp of embedded captions; without the model a run writes these tars again."""
-    name = recipe["caption"].get("embedding")
-    if name is None:
-        return ""
-    models = ModelStore.at(recipe.get("models"))
-    try:
-        return embeddings_stamp(models.catalogue.find(name, "text"), models)
-    except CuratorError:
-        return ""
+def _undeclared(suffix: str, data: bytes) -> tuple[FamilyVersion, str]:
+    """Returns a family for a NumPy file that an older version wrote and declared nowhere.
+
+    Its tar then has another name than a run would give it, and the next run writes it again.
+    """
+    name, _, ending = suffix.rpartition(".")
+    if ending != "npy":
+        raise ShardError(f"the manifest declares no member {suffix!r}")
+    n_axes = np.load(io.BytesIO(data)).ndim
+    kind: Kind = "f32" if n_axes == 1 else "f16"
+    content = Array(kind, tuple(f"axis_{number}" for number in range(n_axes)))
+    family = Family(name, Scope.CLIP, content, member=suffix)
+    return FamilyVersion(family, ""), hashlib.sha256(data).hexdigest()

@@ -24,6 +24,7 @@ from curator.measures.clip_semantics import Semantics
 from curator.models.weight_store import ModelStore
 from curator.pipeline import Graph
 from curator.recipe import Recipe
+from curator.records.clips import Clip
 from curator.records.sources import SourceRef
 from curator.runs.corpus import Corpus, decide
 from curator.runs.generations import BOUNDS, GENERATION, STAMP, TAKEN, frozen_bounds
@@ -49,6 +50,7 @@ from curator.tables.clip_locations import Location
 from curator.tables.kept_vectors import JUDGED, KEPT, kept_vectors
 from curator.tables.out_layout import DATASET, MANIFEST
 from curator.tables.output_format import existing
+from curator.tables.sample_members import StoredMember
 from curator.tables.snapshot_store import EARLIER, INDEXES
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable
@@ -385,7 +387,7 @@ class Pass:
                 is_clip = recipe.shard.embedding == "clip"
                 stored = self._corpus.clip_vectors if is_clip else self._corpus.vectors
                 vectors = stored.some(clips.kept_ids())
-            find = None
+            stored_of: Callable[[Clip], Sequence[StoredMember]] | None = None
             if recipe.caption.embedding is not None:
                 # Imported here: few recipes have captions embedded.
                 from curator.stages.caption.caption_embeddings import text_vectors_of
@@ -395,12 +397,12 @@ class Pass:
                     recipe.caption.embedding, models, clips, self._store, self._engine
                 )
                 if embedded is not None:
-                    find = embedded.find
+                    stored_of = embedded.members
                     log.counts["captions_embedded"] += embedded.n_made
                     log.cpu_s.update(embedded.cpu_s)
             sample = self._captioning.sample if self._captioning is not None else None
             sharding.shard(
-                clips, self._locations, vectors, find, sample, self._sources.generation_of()
+                clips, self._locations, vectors, stored_of, sample, self._sources.generation_of()
             )
         log.counts["shards_written"] += sharding.n_written
 
@@ -439,6 +441,7 @@ class Pass:
                     is_last=scope.ahead is None,
                     candidates=self._candidates.names() | self._pairs.names(),
                     shards=sharding.summary,
+                    members=sharding.members,
                     shard_files=sharding.files,
                     listed_ns=self._run.listed_ns,
                     n_skipped_names=counts.pop("skipped_names", 0),

@@ -58,6 +58,7 @@ from curator.tables.out_layout import SHARDS
 from curator.tables.output_format import read_current_summary
 from curator.tables.parts import write_table, write_tables
 from curator.tables.removal_records import finished_removals
+from curator.tables.sample_members import MEMBERS, MEMBERS_SCHEMA, StoredMember
 from curator.tables.schemas import (
     ANNOTATIONS_SCHEMA,
     SIDECARS_SCHEMA,
@@ -164,14 +165,14 @@ class Recaption:
             self._store,
             self._engine,
         )
-        find = None
+        stored_of: Callable[[Clip], Sequence[StoredMember]] | None = None
         if embedded is not None:
-            find = embedded.find
+            stored_of = embedded.members
             counts["captions_embedded"] = embedded.n_made
             self._cpu_s.update(embedded.cpu_s)
         self._clear_rejected(clips)
         vectors = self._vectors(self.recipe.shard.embedding, clips.kept_ids())
-        sharding.shard(clips, locations, vectors, find, self._sample, self._generation_of())
+        sharding.shard(clips, locations, vectors, stored_of, self._sample, self._generation_of())
         self._seconds["shard"] = round(time.monotonic() - begun, 3)
         self._progress.stage("commit")
         self._check()
@@ -308,6 +309,9 @@ class Recaption:
             sources = fewer(sources, "n_kept", lost)
             tables["sources"] = write_table(store, "sources", sources)
         tables["clips"] = write_tables(store, "clips", clips.blocks(), clips.schema)
+        tables.pop(MEMBERS, None)
+        if sharding.members is not None:
+            tables[MEMBERS] = write_tables(store, MEMBERS, sharding.members(), MEMBERS_SCHEMA)
         for name, (parts, schema) in written.items():
             tables[name] = write_tables(store, name, parts, schema)
         recipe = self.recipe.model_dump(mode="json")
@@ -351,7 +355,7 @@ class Recaption:
             before,
             report=page,
             shard_files=sharding.files,
-            folders=("sources", "clips", "annotations", SIDECARS, SHARDS, "frames"),
+            folders=("sources", "clips", "annotations", SIDECARS, MEMBERS, SHARDS, "frames"),
             stamps=before["fingerprints"],
             check=self._check,
         )

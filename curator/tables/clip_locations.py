@@ -14,24 +14,26 @@ from curator.tables.key_index import hashes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """The location of a written clip's bytes under the output root."""
+    """The location of a member's bytes under the output root."""
 
     name: str
-    """Part of `cuts`, or tar."""
+    """Part, or tar."""
     row: int | None = None
-    """Row of a part of `cuts`; None where `offset` counts."""
+    """Row of a part, alone in its row group; None where `offset` counts."""
     offset: int | None = None
     """First byte within a tar."""
     n_bytes: int = 0
+    column: str = "mp4"
+    """Column of the part."""
 
 
-def clip_bytes(store: Store, where: Location) -> bytes:
-    """Reads the MP4 of a written clip from a part of `cuts` or a tar."""
+def located_bytes(store: Store, where: Location) -> bytes:
+    """Reads a member of a sample, such as its MP4, from a part or a tar."""
     if where.row is not None:
-        row = where.row
-        table = read_rows(store, where.name, lambda file: file.read_row_group(row, ["mp4"]))
-        mp4: bytes = table["mp4"][0].as_py()
-        return mp4
+        row, column = where.row, where.column
+        table = read_rows(store, where.name, lambda file: file.read_row_group(row, [column]))
+        value: bytes = table[column][0].as_py()
+        return value
     assert where.offset is not None
     with store.open(where.name) as reader:
         reader.seek(where.offset)

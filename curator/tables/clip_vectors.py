@@ -1,11 +1,10 @@
-"""Vectors of clips in columns, and locations of caption vectors.
+"""Vectors of clips in columns.
 
 Shape letters: N clips, D embedding dimensions.
 """
 # ruff: noqa: N806 - shape letters
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -15,21 +14,6 @@ from curator.models.perceptual import CLIP_DIM, PERCEPTUAL_MODEL
 from curator.tables.clip_locations import KeyRows
 from curator.tables.disk_table import BLOCK_ROWS, DiskTable, SortedRows
 from curator.tables.schemas import embeddings_schema
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextVector:
-    """The location of a caption's embedding under the output root."""
-
-    name: str
-    """Part of `text_embeddings`."""
-    row: int
-    n_bytes: int
-    """As a NumPy file."""
-    n_dims: int
-    """1 for a sentence's vector, 2 for those of tokens."""
-    digest: str
-    """Names caption and model."""
 
 
 class Vectors:

@@ -69,6 +69,7 @@ LAYOUT = {
     "clip_embeddings": Lifetime.TABLE,
     "annotations": Lifetime.TABLE,
     "sidecars": Lifetime.TABLE,
+    "members": Lifetime.TABLE,
     "scan": Lifetime.STAMPED,
     "hashes": Lifetime.CACHE,
     "tracks": Lifetime.CACHE,

@@ -11,20 +11,25 @@ import orjson
 from numpy.typing import NDArray
 
 from curator.errors import CuratorError, ShardError
+from curator.family import Family, FamilyError
 from curator.json_bounds import load_bounded
 from curator.stages.shard.tar_reader import (
     MAX_TEXT_BYTES,
-    TEXT_VECTOR,
     Member,
     Shard,
     ShardSet,
     TarReader,
+    declared_members,
 )
+from curator.tables.sample_members import MEMBERS
 from curator.verify.findings import Code, Findings
 from curator.verify.mp4_check import frame_differences, header_differences, rate_of
 
 NEEDED = ("json", "mp4", "txt")
-ALLOWED = {*NEEDED, "npy", TEXT_VECTOR, "id"}
+ALLOWED = frozenset({*NEEDED, "npy", "id"})
+UNDECLARED = "text.npy"
+"""Member that older versions wrote and did not declare."""
+MAX_VALUE_BYTES = 2 << 30
 MAX_MP4_BYTES = 2 << 30
 FIELDS: dict[str, type | tuple[type, ...]] = {
     "key": str,
@@ -107,6 +112,13 @@ class TarCheck:
         seen: Callable[[int], None] = lambda n_bytes: None,
     ) -> None:
         self._shards = shards
+        self._families = {
+            suffix: Family.from_json(value)
+            for suffix, value in declared_members(shards.manifest).items()
+        }
+        self._allowed = ALLOWED | self._families.keys()
+        if shards.manifest is None or MEMBERS not in shards.manifest:
+            self._allowed |= {UNDECLARED}
         self._findings = findings
         self._add = findings.add
         self._threads = threads
@@ -150,11 +162,11 @@ class TarCheck:
                         self._close(sample, path, rows, meta, decoded)
                     sample = _Sample(member)
                     self._check_key(path, member, closed)
-                if "." in member.suffix and member.suffix != TEXT_VECTOR:
+                if "." in member.suffix and member.suffix not in self._allowed:
                     seen_as = f"to readers {member.suffix!r} of {member.key!r}"
                     found = f"the member {member.name!r}, {seen_as}"
                     self._add(Code.KEY, path, found, "one dot in its name")
-                self._read(reader, member, sample)
+                self._read(reader, member, sample, path)
         except ShardError as error:
             self._add(Code.TAR_DAMAGED, path, str(error), "a whole tar")
             return False
@@ -170,7 +182,7 @@ class TarCheck:
             expected = "all members of a sample adjacent"
             self._add(Code.KEY, f"{path}#{member.key}", "its members are apart", expected)
 
-    def _read(self, reader: TarReader, member: Member, sample: _Sample) -> None:
+    def _read(self, reader: TarReader, member: Member, sample: _Sample, path: str) -> None:
         if member.suffix in sample.sizes:
             sample.repeated.append(member.suffix)
             return
@@ -184,6 +196,8 @@ class TarCheck:
                     parts.append(chunk)
             sample.mp4 = b"".join(parts) if member.bytes <= MAX_MP4_BYTES else None
             sample.mp4_sha256 = digest.hexdigest()
+        elif (family := self._families.get(member.suffix)) is not None:
+            self._check_value(reader, member, family, path)
         elif member.bytes <= MAX_TEXT_BYTES:
             data = reader.read(member)
             if member.suffix == "json":
@@ -191,16 +205,28 @@ class TarCheck:
             elif member.suffix == "txt":
                 sample.text = data
 
+    def _check_value(self, reader: TarReader, member: Member, family: Family, path: str) -> None:
+        """Checks that a member holds a value as its family declares it."""
+        place = f"{path}#{member.name}"
+        if member.bytes > MAX_VALUE_BYTES:
+            self._add(Code.MEMBERS, place, f"{member.bytes} bytes", f"at most {MAX_VALUE_BYTES}")
+            return
+        try:
+            family.decode(reader.read(member))
+        except FamilyError as error:
+            self._add(Code.MEMBERS, place, str(error), "a value as the manifest declares it")
+
     def _close(
         self, sample: _Sample, tar: str, rows: "_Rows", meta: "_Meta", decoded: Set[int] | None
     ) -> None:
         """Checks a sample whose members have all been read."""
         path = f"{tar}#{sample.key}"
         missing = [name for name in NEEDED if name not in sample.sizes]
-        others = sorted({*sample.sizes} - ALLOWED) + sample.repeated
+        others = sorted(sample.sizes.keys() - self._allowed) + sample.repeated
         if missing or others:
             found = ", ".join([f"no {n}" for n in missing] + [f"another {n!r}" for n in others])
-            expected = "one each of json, mp4, txt, and perhaps npy and text.npy"
+            perhaps = ", ".join(sorted(self._allowed - {*NEEDED}))
+            expected = f"one each of json, mp4, txt, and perhaps {perhaps}"
             self._add(Code.MEMBERS, path, found, expected)
         fields = self._fields(sample, path)
         meta.compare(sample.key, sample.json)

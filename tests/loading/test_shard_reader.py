@@ -44,7 +44,7 @@ def test_clips_far_away_are_fetched_before_they_are_asked_for(
 ) -> None:
     """Pins one request for a clip, that the next group is under way, and where fetching stops."""
     monkeypatch.setattr(shards, "AHEAD_SAMPLES", 4)
-    _, buckets = read_buckets(out, "train")
+    _, buckets, _ = read_buckets(out, "train")
     places = [(shard, n) for shard in buckets[A].shards for n in range(shard.n_samples)]
     groups = [places[i : i + size] for i in range(0, len(places), size)]
     FarStore.asked.clear()
@@ -62,7 +62,7 @@ def test_clips_far_away_are_fetched_before_they_are_asked_for(
 def test_no_more_bytes_than_wanted_are_held(out: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pins the bound on bytes, and that a failed fetch is an error where the clip is read."""
     monkeypatch.setattr(shards, "AHEAD_BYTES", 1)
-    _, buckets = read_buckets(out, "train")
+    _, buckets, _ = read_buckets(out, "train")
     shard = buckets[A].shards[0]
     reader = SampleReader(FarStore(f"{out}/shards"), ["mp4"])
     groups = reader.ahead([[(shard, n)] for n in range(shard.n_samples)], list)
@@ -79,7 +79,7 @@ def test_the_reader_gives_samples_as_webdataset_does(out: str) -> None:
     """Pins that what is found by index is what webdataset finds by reading on."""
     import webdataset
 
-    store, buckets = read_buckets(out, "train")
+    store, buckets, _ = read_buckets(out, "train")
     shard = buckets[A].shards[1]
     reader = SampleReader(store, ["json", "mp4", "txt"])
     path = f"{store.uri}/{shard.name}"

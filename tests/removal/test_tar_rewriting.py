@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 
 from curator.errors import ShardError
+from curator.family import Array, Family, FamilyVersion, Scope
 from curator.models.text_encoder import text_hash
-from curator.removal import tar_rewriting
 from curator.removal.tar_rewriting import TarRewriting
 from curator.stages.shard.sample import Sample
 from curator.stages.shard.shard_plan import ShardPlan, plan_shard, tar_layout, write_shard
 from curator.storage import Store, open_store
 from curator.tables.clip_locations import Location
-from curator.tables.clip_vectors import TextVector
 from curator.tables.removal_records import Removals, removal_hash
+from curator.tables.sample_members import StoredMember
 
-STAMP = "5" * 16
+FAMILY = Family("vectors", Scope.CLIP, Array("f16", (3, "d")), member="text.npy")
+VERSION = FamilyVersion(FAMILY, "5" * 16)
 
 
 def vector_of(caption: str) -> bytes:
@@ -41,10 +42,12 @@ def sample(number: int, *, rich: bool) -> Sample:
         location=Location(name="", offset=0, n_bytes=len(mp4)),
         split="val",
         embedding=np.linspace(0, number, 8, dtype=np.float32) if rich else None,
-        text_vector=TextVector(
-            name=caption, row=0, n_bytes=len(npy), n_dims=2,
-            digest=f"{STAMP} {text_hash(caption)}",
-        ) if rich else None,
+        stored=[
+            StoredMember(
+                version=VERSION, key=text_hash(caption),
+                where=Location(name=caption, row=0, n_bytes=len(npy), column="npy"),
+            )
+        ] if rich else [],
         has_id=rich,
     )  # fmt: skip
 
@@ -56,7 +59,7 @@ def tar_bytes(plan: ShardPlan) -> bytes:
         number = int(one.key, 16)
         return bytes([number]) * (700 + number)
 
-    write_shard(plan, output.write, mp4, lambda vector: vector_of(vector.name))
+    write_shard(plan, output.write, mp4, lambda member: vector_of(member.where.name))
     return output.getvalue()
 
 
@@ -67,16 +70,14 @@ def stored(store: Store, *, rich: bool) -> ShardPlan:
 
 
 @pytest.mark.parametrize("rich", [True, False])
-def test_the_bytes_and_the_name_are_those_of_a_run(
-    rich: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tar_rewriting, "_text_stamp", lambda recipe: STAMP)
+def test_the_bytes_and_the_name_are_those_of_a_run(rich: bool, tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     plan = stored(store, rich=rich)
     expected = plan_shard("36p_16-9_4f", "val", 7, [plan.samples[n] for n in (0, 2, 3)])
     removals = Removals(clip_ids=frozenset({removal_hash(plan.samples[1].key)}), n_records=1)
+    values = {(s.key, m.suffix): (m.version, m.key) for s in plan.samples for m in s.stored}
     for _ in range(2):
-        new = TarRewriting(store, removals).rewrite(plan.name, {})
+        new = TarRewriting(store, removals).rewrite(plan.name, values)
         assert new is not None
         assert f"shards/{new.described.name}" == expected.name
         assert store.read(expected.name) == tar_bytes(expected)
@@ -93,7 +94,7 @@ def test_a_tar_with_nothing_left_goes(tmp_path: Path) -> None:
     plan = stored(store, rich=False)
     sources = {removal_hash(f"{number:032x}"): "" for number in (0, 1)}
     rewriting = TarRewriting(store, Removals(sources=sources, n_records=1))
-    assert rewriting.rewrite(plan.name, {"caption": {}}) is None
+    assert rewriting.rewrite(plan.name, {}) is None
     assert [info.key for info in store.list("shards/")] == [plan.name]
 
 
@@ -103,4 +104,4 @@ def test_a_damaged_tar_is_an_error(tmp_path: Path) -> None:
     store.write(plan.name, store.read(plan.name)[:-2000])
     removals = Removals(clip_ids=frozenset({removal_hash(plan.samples[1].key)}), n_records=1)
     with pytest.raises(ShardError, match="truncated"):
-        TarRewriting(store, removals).rewrite(plan.name, {"caption": {}})
+        TarRewriting(store, removals).rewrite(plan.name, {})

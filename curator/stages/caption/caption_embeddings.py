@@ -9,16 +9,19 @@ import numpy as np
 import pyarrow as pa
 
 from curator.executor.engine import Engine
+from curator.family import Array, Family, FamilyVersion, Lifetime, Scope
 from curator.fingerprints import fingerprint
 from curator.models.catalogue import ModelEntry
 from curator.models.text_encoder import each_caption, text_hash
 from curator.models.weight_store import ModelStore
+from curator.records.clips import Clip
 from curator.stage import Resources
 from curator.stages.caption.caption_parts import make_parts
 from curator.storage import Store
+from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows
-from curator.tables.clip_vectors import TextVector
 from curator.tables.parts import Parts, rows_to_table
+from curator.tables.sample_members import StoredMember
 
 UNIT_CAPTIONS = 256
 """Captions per unit and part: 100 MB for T5-11B at 200 tokens each."""
@@ -48,15 +51,23 @@ def embeddings_stamp(entry: ModelEntry, models: ModelStore) -> str:
     return fingerprint("text embeddings", *made_by)
 
 
+def family_of(entry: ModelEntry) -> Family:
+    """Returns the family of the embeddings of captions by a text encoder."""
+    content = Array("f16", ("tokens", "d")) if entry.pooling == "tokens" else Array("f32", ("d",))
+    return Family(
+        "caption_embeddings", Scope.CLIP, content, member="text.npy", lifetime=Lifetime.CACHE
+    )
+
+
 class TextVectors:
     """Embeddings of the captions of a run."""
 
     def __init__(self, store: Store, entry: ModelEntry, models: ModelStore, engine: Engine) -> None:
         self._parts = Parts(store, "text_embeddings", embeddings_stamp(entry, models))
         self._compute = partial(embeddings_table, entry=entry, models=models)
-        self._n_dims = 2 if entry.pooling == "tokens" else 1
+        self._version = FamilyVersion(family_of(entry), self._parts.stamp)
         self._engine = engine
-        self._known: dict[str, TextVector] = {}
+        self._known: dict[str, StoredMember] = {}
         self.n_made = 0
         """Number of newly embedded captions."""
         self.cpu_s: Counter[str] = Counter()
@@ -81,19 +92,21 @@ class TextVectors:
             self._know(made.results)
             self.cpu_s.update(made.cpu_s)
 
-    def find(self, caption: str) -> TextVector | None:
+    def find(self, caption: str) -> StoredMember | None:
         """Returns the location of a caption's embedding; None for an empty caption."""
         return self._known.get(text_hash(caption))
+
+    def members(self, clip: Clip) -> tuple[StoredMember, ...]:
+        """Returns the embedding of a clip's caption; none for an empty caption."""
+        found = self.find(clip.caption or "")
+        return () if found is None else (found,)
 
     def _know(self, part: str) -> None:
         rows = self._parts.read_columns(part, ("text_hash", "n_bytes")).to_pylist()
         for number, row in enumerate(rows):
-            self._known[row["text_hash"]] = TextVector(
-                name=part,
-                row=number,
-                n_bytes=row["n_bytes"],
-                n_dims=self._n_dims,
-                digest=f"{self._parts.stamp} {row['text_hash']}",
+            where = Location(name=part, row=number, n_bytes=row["n_bytes"], column="npy")
+            self._known[row["text_hash"]] = StoredMember(
+                version=self._version, key=row["text_hash"], where=where
             )
 
 

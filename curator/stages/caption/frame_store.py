@@ -37,7 +37,7 @@ from curator.stages.caption.config import ANNOTATE_VERSION, CaptionConfig, frame
 from curator.stages.caption.windows import windows_of
 from curator.storage import Store
 from curator.tables.checksums import read_rows
-from curator.tables.clip_locations import Location, clip_bytes
+from curator.tables.clip_locations import Location, located_bytes
 from curator.tables.parts import Parts, rows_to_table
 
 FRAMES = "frames"
@@ -234,7 +234,7 @@ class ReadClips:
 
     def _read(self, location: Location) -> bytes | str:
         try:
-            return clip_bytes(self.store, location)
+            return located_bytes(self.store, location)
         except DamagedError:
             raise
         except CuratorError as error:

@@ -43,6 +43,7 @@ from curator.tables.out_layout import (
 from curator.tables.output_format import FORMAT
 from curator.tables.parts import SUMMARY, write_table_part, write_tables
 from curator.tables.removal_records import head_of_records
+from curator.tables.sample_members import MEMBERS, MEMBERS_SCHEMA
 from curator.tables.schemas import ANNOTATIONS_SCHEMA
 from curator.tables.snapshot_store import (
     CANDIDATES,
@@ -112,6 +113,8 @@ class Commit:
     shards: list[dict[str, Any]]
     shard_files: Mapping[str, bytes]
     """What describes all shards, by name, in the order in which it is written."""
+    members: Callable[[], Iterable[pa.Table]] | None = None
+    """Gives the rows of `members`; None where families declare none."""
     listed_ns: int
     """Unix time before the listing: versions of files that were young then say nothing."""
     n_skipped_names: int
@@ -177,6 +180,10 @@ def commit_run(run: Commit) -> dict[str, Any]:
             run.annotations,
             ANNOTATIONS_SCHEMA,
             earlier.get("annotations", ()),
+        )
+    if run.members is not None:
+        names[MEMBERS] = write_tables(
+            run.store, root + MEMBERS, run.members(), MEMBERS_SCHEMA, earlier.get(MEMBERS, ())
         )
     summary = _summary(run, totals, {**earlier, **names})
     summary |= {JUDGED: judged, CANDIDATES: sorted(candidates)}

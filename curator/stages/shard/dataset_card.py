@@ -9,12 +9,14 @@ Source: `Features` and the packaged module `webdataset` of `datasets` 3.3 and 5.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import yaml
 
+from curator.family import Family
 from curator.measures.score_list import SCORES
-from curator.stages.shard.tar_reader import Split
+from curator.stages.shard.tar_reader import Declared, Split
 
 CARD = "README.md"
 """Its name, in the folder that it speaks of."""
@@ -51,7 +53,7 @@ def dataset_card(
     with_embedding: bool,
     with_id: bool,
     with_annotation: bool = False,
-    text_vector_dims: int = 0,
+    declared: Declared = MappingProxyType({}),
     fields: Collection[str] | None = None,
 ) -> bytes:
     """Returns the card of a folder of tars, Markdown with a YAML header in UTF-8.
@@ -62,16 +64,15 @@ def dataset_card(
         with_id: Whether they have the member `id`.
         with_annotation: Whether their JSON has a model's annotation of each window; its
             `structured`, `answers` and `extra` have no fixed fields, and are not typed here.
-        text_vector_dims: Dimensions of the member `text.npy`; 0 for no such member.
+        declared: Declaration of each member that a family declares, by suffix.
         fields: JSON fields of samples that another version wrote; None for those of this one.
     """
     known = [*_json_fields(), *(_annotation_fields() if with_annotation else ())]
     told = [field for field in known if fields is None or field["name"] in fields]
     features = [_plain("mp4", "video"), _plain("txt", "string"), {"name": "json", "struct": told}]
-    if text_vector_dims == 1:
-        features.append({"name": "text.npy", "sequence": "float32"})
-    elif text_vector_dims == 2:
-        features.append({"name": "text.npy", "sequence": {"sequence": "float16"}})
+    families = {suffix: Family.from_json(value) for suffix, value in declared.items()}
+    for suffix, family in families.items():
+        features.append({"name": suffix, **family.content.feature(family.ending)})
     if with_embedding:
         features.append({"name": "npy", "sequence": "float32"})
     if with_id:
@@ -87,7 +88,7 @@ def dataset_card(
             lines += [f"  - split: {SPLIT_NAMES[split]}", "    path:"]
             lines += [f"    - {name}" for name in names]
     more = "; `npy` is an embedding" if with_embedding else ""
-    more += "; `text.npy` is an embedding of the caption" if text_vector_dims else ""
+    more += "".join(f"; `{suffix}` is of the family {f.name}" for suffix, f in families.items())
     more += "; `id` is a whole number made from the key" if with_id else ""
     return "\n".join([*lines, "---", TEXT.format(more=more)]).encode()
 

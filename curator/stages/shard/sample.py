@@ -6,7 +6,7 @@ JSON and caption are most of a sample, some KB; those of many samples are in a t
 import hashlib
 import io
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -14,9 +14,9 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from curator.stages.shard.tar_reader import BLOCK, TEXT_VECTOR, Split
+from curator.stages.shard.tar_reader import BLOCK, Split
 from curator.tables.clip_locations import Location
-from curator.tables.clip_vectors import TextVector
+from curator.tables.sample_members import StoredMember
 from curator.tables.spill_file import Spill
 
 
@@ -26,7 +26,7 @@ class Sample:
     Args:
         key: Letters and digits.
         embedding: float32 [D], or None for no member `npy`.
-        text_vector: Embedding of the caption; None for no member `text.npy`.
+        stored: Members that families declare.
         has_id: Whether there is a member `id`.
         generation: Of the clip's source: a tar holds clips of one.
         spill: Stores JSON and caption, which are most of a sample; None keeps them in memory.
@@ -48,7 +48,7 @@ class Sample:
         "location",
         "mp4_bytes",
         "split",
-        "text_vector",
+        "stored",
     )  # fmt: skip
 
     def __init__(
@@ -62,7 +62,7 @@ class Sample:
         location: Location,
         split: Split = "train",
         embedding: NDArray[np.float32] | None = None,
-        text_vector: TextVector | None = None,
+        stored: Sequence[StoredMember] = (),
         has_id: bool = False,
         generation: int = 1,
         spill: Spill | None = None,
@@ -74,7 +74,7 @@ class Sample:
         self.location = location
         self.split = split
         self.embedding = embedding
-        self.text_vector = text_vector
+        self.stored = tuple(sorted(stored, key=lambda member: member.suffix))
         self.has_id = has_id
         self.generation = generation
         said = orjson.dumps(metadata, option=orjson.OPT_SORT_KEYS)
@@ -132,11 +132,22 @@ class Sample:
         members = [("json", self.json_bytes), ("mp4", self.mp4_bytes), ("txt", self._caption_bytes)]
         if self.embedding is not None:
             members.append(("npy", len(self.npy())))
-        if self.text_vector is not None:
-            members.append((TEXT_VECTOR, self.text_vector.n_bytes))
+        members += [(member.suffix, member.n_bytes) for member in self.stored]
         if self.has_id:
             members.append(("id", len(self.id())))
         return members
+
+    def distances(self) -> Iterator[tuple[StoredMember, int]]:
+        """Yields stored members, and how far behind the first byte of the MP4 each begins."""
+        position = mp4 = 0
+        by_suffix = {member.suffix: member for member in self.stored}
+        for suffix, size in self.members():
+            position += BLOCK
+            if suffix == "mp4":
+                mp4 = position
+            elif suffix in by_suffix:
+                yield by_suffix[suffix], position - mp4
+            position += padded(size)
 
     def json(self) -> bytes:
         """Returns the sample's metadata as canonical JSON."""
@@ -167,7 +178,7 @@ class Sample:
 
 
 _ABOUT = (
-    "key", "mp4_bytes", "mp4_sha256", "location", "split", "embedding", "text_vector", "has_id",
+    "key", "mp4_bytes", "mp4_sha256", "location", "split", "embedding", "stored", "has_id",
 )  # fmt: skip
 
 

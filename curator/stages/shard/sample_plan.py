@@ -21,7 +21,8 @@ from curator.stages.shard.shard_plan import ShardPlan, TarLayout, split_of
 from curator.stages.shard.tar_reader import Split
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows, reject
-from curator.tables.clip_vectors import TextVector, Vectors
+from curator.tables.clip_vectors import Vectors
+from curator.tables.sample_members import StoredMember
 from curator.tables.spill_file import Spill
 
 _SAME = (
@@ -38,16 +39,16 @@ def plan_samples(
     locations: Mapping[str, Location],
     config: ShardConfig,
     vectors: Vectors | None = None,
-    text_vectors: Callable[[str], TextVector | None] | None = None,
     *,
+    stored_of: Callable[[Clip], Sequence[StoredMember]] | None = None,
     annotation_of: Callable[[Clip], Mapping[str, Any]] | None = None,
     generation_of: Mapping[str, int] | None = None,
     spill: Spill | None = None,
 ) -> Iterator[tuple[Bucket, Sample]]:
     """Plans the samples of the kept clips, with their buckets.
 
-    A clip whose written form fits no bucket is rejected. Samples omit embeddings, caption
-    embeddings or annotations that are None. `generation_of` has the number of each source id, None
+    A clip whose written form fits no bucket is rejected. Samples omit embeddings, members
+    of families or annotations that are None. `generation_of` has the number of each source id, None
     where all are in one generation. Without `spill` their texts stay in memory.
     """
     splits: dict[str, Split] = {}
@@ -75,7 +76,7 @@ def plan_samples(
             location=locations[key],
             split=splits[source],
             embedding=vectors.get(key) if vectors is not None else None,
-            text_vector=text_vectors(caption) if text_vectors else None,
+            stored=stored_of(clip) if stored_of is not None else (),
             has_id=config.id_member,
             generation=generation_of[source] if generation_of is not None else 1,
             spill=spill,

@@ -6,8 +6,11 @@ describe all tars, the manifest last.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any
+
+import pyarrow as pa
 
 import curator
 from curator.executor.engine import Engine
@@ -16,15 +19,22 @@ from curator.executor.worker import Step
 from curator.records.clips import Clip
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample_plan import place_samples, plan_samples, shard_facts
-from curator.stages.shard.shard_index import EarlierShards, Shard, ShardFacts, set_files
+from curator.stages.shard.shard_index import (
+    EarlierShards,
+    Shard,
+    ShardFacts,
+    members_table,
+    set_files,
+)
 from curator.stages.shard.shard_plan import ShardPlan, TarLayout, plan_shards, tar_layout
 from curator.stages.shard.stage import ShardStage, ShardUnit, object_names
 from curator.stages.shard.standing_shards import StandingShards
 from curator.storage import Store
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows
-from curator.tables.clip_vectors import TextVector, Vectors
+from curator.tables.clip_vectors import Vectors
 from curator.tables.out_layout import SHARDS
+from curator.tables.sample_members import StoredMember
 from curator.tables.spill_file import Spill
 
 COPIED_HERE_BYTES = 256 << 20
@@ -60,6 +70,8 @@ class Sharding:
         """Tars that had to be written."""
         self.summary: list[dict[str, Any]] = []
         """Facts of each shard, for the summary."""
+        self.members: Callable[[], Iterator[pa.Table]] | None = None
+        """Gives the rows of `members`; None where families declare none."""
         self.files: dict[str, bytes] = {}
         """What describes all shards, in the order in which it is to be written."""
 
@@ -68,21 +80,21 @@ class Sharding:
         clips: ClipRows,
         locations: Mapping[str, Location],
         vectors: Vectors | None = None,
-        text_vectors: Callable[[str], TextVector | None] | None = None,
+        stored_of: Callable[[Clip], Sequence[StoredMember]] | None = None,
         annotation_of: Callable[[Clip], Mapping[str, Any]] | None = None,
         generation_of: Mapping[str, int] | None = None,
     ) -> None:
         """Writes missing tars with their indexes and metadata.
 
-        Kept rows of `clips` get the position of their samples. Samples omit embeddings, caption
-        embeddings or annotations that are None.
+        Kept rows of `clips` get the position of their samples. Samples omit embeddings, members
+        of families or annotations that are None.
         """
         samples = plan_samples(
             clips,
             locations,
             self._config,
             vectors,
-            text_vectors,
+            stored_of=stored_of,
             annotation_of=annotation_of,
             generation_of=generation_of,
             spill=Spill(),
@@ -106,6 +118,8 @@ class Sharding:
         shards = [
             Shard(plan=plan, layout=layouts[plan.name], facts=facts[plan.name]) for plan in plans
         ]
+        if any(sample.stored for plan in plans for sample in plan.samples):
+            self.members = partial(members_table, shards)
         place_samples([(shard.plan, shard.layout) for shard in shards], clips)
         versions = {info.key: info.version for info in self._store.list(f"{SHARDS}/")}
         new = [

@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 from curator.stages.shard.dataset_card import CARD, dataset_card
 from curator.stages.shard.sample import Sample
 from curator.stages.shard.shard_plan import ShardPlan, TarLayout
-from curator.stages.shard.tar_reader import SPLITS, Split
+from curator.stages.shard.tar_reader import SPLITS, Declared, Split, declared_members
 from curator.tables.checksums import sealed_json
 from curator.tables.out_layout import MANIFEST, SHARDS
 from curator.tables.parts import rows_to_table, tables_to_parquet
+from curator.tables.sample_members import MEMBERS, MEMBERS_SCHEMA
 
 MANIFEST_VERSION = 1
 DATASET = "dataset.parquet"
@@ -122,11 +123,13 @@ class EarlierShards:
         facts: Entries of the summary, by name.
         tars: For the files that describe all shards, by name.
         dataset: Rows of `dataset.parquet`, in the order of the tars.
+        declared: As the manifest has it.
     """
 
     facts: Sequence[Mapping[str, Any]]
     tars: Sequence[DescribedTar]
     dataset: pa.Table
+    declared: Declared
 
     @classmethod
     def of(
@@ -134,7 +137,8 @@ class EarlierShards:
     ) -> "EarlierShards":
         """Returns the shards of a snapshot."""
         tars = list(described_tars(manifest, dataset).values())
-        return cls(facts=summary["shards"], tars=tars, dataset=dataset)
+        declared = declared_members(manifest)
+        return cls(facts=summary["shards"], tars=tars, dataset=dataset, declared=declared)
 
     def rows(self) -> dict[str, pa.Table]:
         """Returns the rows of each tar, by its name relative to `shards/`."""
@@ -148,8 +152,11 @@ class EarlierShards:
 
     def members(self) -> dict[str, "SampleMembers"]:
         """Returns the optional members of each tar's first sample, by its relative name."""
+        own = SampleMembers.__slots__
         return {
-            fact["name"].removeprefix(f"{SHARDS}/"): SampleMembers(**fact["members"])
+            fact["name"].removeprefix(f"{SHARDS}/"): SampleMembers(
+                **{name: fact["members"][name] for name in own}
+            )
             for fact in self.facts
         }
 
@@ -161,7 +168,6 @@ class SampleMembers:
     with_embedding: bool = False
     with_id: bool = False
     with_annotation: bool = False
-    text_vector_dims: int = 0
 
 
 def index_bytes(offsets: Sequence[int]) -> bytes:
@@ -192,10 +198,17 @@ def set_files(
     tars = [*(before.tars if before is not None else ()), *map(_described, shards)]
     tars.sort(key=lambda tar: tar.name)
     tables = (rows[tar.name] if tar.name in rows else dataset_table(new[tar.name]) for tar in tars)
+    declared = dict(before.declared) if before is not None else {}
+    for shard in shards:
+        for sample in shard.plan.samples:
+            for member in sample.stored:
+                if member.suffix not in declared:
+                    declared[member.suffix] = member.version.to_json()
     return described_files(
         tars,
         tables_to_parquet(tables, DATASET_SCHEMA),
         lambda name: members.get(name) or members_of(new[name].plan.samples[0]),
+        declared=declared,
         seed=seed,
         stamp=stamp,
         made_by=made_by,
@@ -207,6 +220,7 @@ def described_files(
     dataset: bytes,
     members: Callable[[str], SampleMembers],
     *,
+    declared: Declared,
     seed: int,
     stamp: str,
     made_by: str,
@@ -217,17 +231,19 @@ def described_files(
         tars: Sorted by name.
         dataset: Table of their samples.
         members: Gives the optional members of the first sample of a tar by name.
+        declared: Members that families declare.
         seed: Of the order of samples.
         stamp: Fingerprint of the recipe.
         made_by: Version.
     """
-    files = {DATASET: dataset, **dict(_files(tars, members))}
+    files = {DATASET: dataset, **dict(_files(tars, members, declared))}
     manifest = {
         "version": MANIFEST_VERSION,
         "made_by": made_by,
         "recipe_fingerprint": stamp,
         "seed": seed,
         "counts": _counts(tars),
+        **({MEMBERS: dict(sorted(declared.items()))} if declared else {}),
         "shards": [tar.entry() for tar in tars],
         "files": {
             name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
@@ -251,6 +267,27 @@ def known_facts(manifest: Mapping[str, Any]) -> dict[str, ShardFacts]:
         for entry in manifest["shards"]
         if all(name in entry for name in names)
     }
+
+
+def members_table(shards: Iterable[Shard]) -> Iterator[pa.Table]:
+    """Yields the rows of `members` of some tars, a tar at a time."""
+    for shard in shards:
+        yield rows_to_table(
+            (
+                {
+                    "clip_id": sample.key,
+                    "member": member.suffix,
+                    "family": member.version.family.name,
+                    "fingerprint": member.version.fingerprint,
+                    "key": member.key,
+                    "mp4_distance": distance,
+                    "bytes": member.n_bytes,
+                }
+                for sample in shard.plan.samples
+                for member, distance in sample.distances()
+            ),
+            MEMBERS_SCHEMA,
+        )
 
 
 def described_tars(manifest: Mapping[str, Any], dataset: pa.Table) -> dict[str, DescribedTar]:
@@ -313,7 +350,7 @@ def dataset_table(shard: Shard) -> pa.Table:
 
 
 def _files(
-    tars: Sequence[DescribedTar], members: Callable[[str], SampleMembers]
+    tars: Sequence[DescribedTar], members: Callable[[str], SampleMembers], declared: Declared
 ) -> Iterator[tuple[str, bytes]]:
     for split in SPLITS:
         yield f"wids-{split}.json", wids_file(_indexed(tar) for tar in tars if tar.split == split)
@@ -323,7 +360,7 @@ def _files(
         for name, data in energon_files([_indexed(tar) for tar in inside], prefix):
             yield f"{prefix}.nv-meta/{name}", data
         first = members(inside[0].name) if inside else SampleMembers()
-        yield f"{prefix}{CARD}", _card(inside, first, prefix)
+        yield f"{prefix}{CARD}", _card(inside, first, declared, prefix)
 
 
 def members_of(sample: Sample) -> SampleMembers:
@@ -332,15 +369,16 @@ def members_of(sample: Sample) -> SampleMembers:
         with_embedding=sample.embedding is not None,
         with_id=sample.has_id,
         with_annotation="annotation" in sample.metadata,
-        text_vector_dims=sample.text_vector.n_dims if sample.text_vector is not None else 0,
     )
 
 
-def _card(tars: Sequence[DescribedTar], first: SampleMembers, prefix: str) -> bytes:
+def _card(
+    tars: Sequence[DescribedTar], first: SampleMembers, declared: Declared, prefix: str
+) -> bytes:
     names: dict[Split, list[str]] = {split: [] for split in SPLITS}
     for tar in tars:
         names[tar.split].append(tar.name.removeprefix(prefix))
-    return dataset_card(names, **asdict(first))
+    return dataset_card(names, **asdict(first), declared=declared)
 
 
 def _described(shard: Shard) -> DescribedTar:

@@ -17,9 +17,9 @@ from functools import cached_property
 from curator.buckets import Bucket
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample import Sample, padded
-from curator.stages.shard.tar_reader import BLOCK, TEXT_VECTOR, Split
-from curator.tables.clip_vectors import TextVector
+from curator.stages.shard.tar_reader import BLOCK, Split
 from curator.tables.out_layout import SHARDS
+from curator.tables.sample_members import StoredMember
 
 SHARD_VERSION = 3
 """Raised when the same clips would give other bytes."""
@@ -180,13 +180,13 @@ def plan_shard(bucket: str, split: Split, number: int, group: Sequence[Sample]) 
     digest = hashlib.sha256(f"shard {SHARD_VERSION}\n".encode())
     for sample in group:
         said, text, sha256 = sample.texts()
-        for member in (sample.key.encode(), sha256, said):
-            digest.update(member + b"\n")
+        for part in (sample.key.encode(), sha256, said):
+            digest.update(part + b"\n")
         digest.update(f"{len(text.decode())} ".encode() + text + b"\n")
         if sample.embedding is not None:
             digest.update(sample.npy())
-        if sample.text_vector is not None:
-            digest.update(sample.text_vector.digest.encode())
+        for member in sample.stored:
+            digest.update(member.digest.encode())
         if sample.has_id:
             digest.update(b"id\n")
     stamp = digest.hexdigest()[:8]
@@ -235,20 +235,20 @@ def write_shard(
     plan: ShardPlan,
     write: Callable[[bytes], object],
     read_clip: Callable[[Sample], bytes],
-    read_vector: Callable[[TextVector], bytes] | None = None,
+    read_member: Callable[[StoredMember], bytes] | None = None,
 ) -> None:
     """Writes a tar as a stream, with memory for one clip.
 
-    `read_clip` returns a sample's MP4, `read_vector` a caption's embedding; None where no sample
-    has one.
+    `read_clip` returns a sample's MP4, `read_member` a member that a family declares; None where
+    no sample has one.
     """
     for sample in plan.samples:
         said, text, _ = sample.texts()
         contents = {"json": said, "mp4": read_clip(sample), "txt": text}
         if sample.embedding is not None:
             contents["npy"] = sample.npy()
-        if sample.text_vector is not None and read_vector is not None:
-            contents[TEXT_VECTOR] = read_vector(sample.text_vector)
+        if read_member is not None:
+            contents |= {member.suffix: read_member(member) for member in sample.stored}
         if sample.has_id:
             contents["id"] = sample.id()
         for suffix, _ in sample.members():

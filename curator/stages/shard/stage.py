@@ -11,9 +11,8 @@ from curator.stages.shard.shard_index import ShardFacts, index_bytes, meta_lines
 from curator.stages.shard.shard_plan import SHARD_VERSION, ShardPlan, tar_layout, write_shard
 from curator.stages.shard.tar_reader import index_name, meta_name
 from curator.storage import Store
-from curator.tables.checksums import read_rows
-from curator.tables.clip_locations import clip_bytes
-from curator.tables.clip_vectors import TextVector
+from curator.tables.clip_locations import located_bytes
+from curator.tables.sample_members import StoredMember
 
 _READ_BYTES = 4 << 20
 
@@ -90,7 +89,7 @@ class ShardStage(Stage[ShardConfig, ShardUnit, tuple[str, ShardFacts]]):
                     count(data)
                     output.write(data)
 
-                write_shard(plan, write, self._read, self._read_vector)
+                write_shard(plan, write, self._read, self._read_member)
         else:
             with self._store.open(tar) as reader:
                 while data := reader.read(_READ_BYTES):
@@ -104,16 +103,17 @@ class ShardStage(Stage[ShardConfig, ShardUnit, tuple[str, ShardFacts]]):
         )
         return tar, facts
 
-    def _read_vector(self, vector: TextVector) -> bytes:
-        table = read_rows(
-            self._store, vector.name, lambda file: file.read_row_group(vector.row, ["npy"])
-        )
-        npy: bytes = table["npy"][0].as_py()
-        return npy
+    def _read_member(self, member: StoredMember) -> bytes:
+        where = member.where
+        value = located_bytes(self._store, where)
+        if len(value) != where.n_bytes:
+            found = f"{len(value)} bytes of {member.suffix}, not {where.n_bytes}"
+            raise DamagedError(self._store.uri, where.name, found)
+        return value
 
     def _read(self, sample: Sample) -> bytes:
         where = sample.location
-        mp4 = clip_bytes(self._store, where)
+        mp4 = located_bytes(self._store, where)
         if len(mp4) != sample.mp4_bytes or hashlib.sha256(mp4).hexdigest() != sample.mp4_sha256:
             if where.row is not None:
                 raise DamagedError(self._store.uri, where.name, f"of its clip {sample.key}")

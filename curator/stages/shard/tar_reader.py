@@ -4,14 +4,16 @@ All input is untrusted: a damaged object gives a `ShardError`, never another exc
 """
 
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from curator.errors import ShardError, UsageError
+from curator.family import Family, FamilyError
 from curator.storage import Store, open_store
 from curator.tables.checksums import opened_json
 from curator.tables.parts import SUMMARY
+from curator.tables.sample_members import MEMBERS
 from curator.tables.snapshot_store import INDEXES, read_snapshot
 
 FOLDER = "shards/"
@@ -19,8 +21,8 @@ MANIFEST = "manifest.json"
 DATASET = "dataset.parquet"
 NEXT_MANIFEST = "manifest.next.json"
 """Written before the first index of a commit, and removed at its end."""
-TEXT_VECTOR = "text.npy"
-"""Member with a caption's embedding: readers of WebDataset decode by what follows the last dot."""
+Declared = Mapping[str, Mapping[str, Any]]
+"""Declarations of members that families declare, with fingerprints, by suffix."""
 Split = Literal["train", "val"]
 SPLITS: tuple[Split, ...] = ("train", "val")
 BLOCK = tarfile.BLOCKSIZE
@@ -139,6 +141,23 @@ class ShardSet:
     def uri(self, name: str) -> str:
         """Returns the address of an object of the shards' folder."""
         return f"{self.store.uri}/{self.prefix}{name}"
+
+
+def declared_members(manifest: Mapping[str, Any] | None) -> Declared:
+    """Returns the members of samples that families declare, as a manifest has them.
+
+    Raises:
+        ShardError: It has something else there.
+    """
+    declared = (manifest or {}).get(MEMBERS, {})
+    try:
+        for suffix, value in declared.items():
+            if Family.from_json(value).member != suffix:
+                raise ShardError(f"the manifest declares {suffix!r} as another member")
+    except (FamilyError, AttributeError) as error:
+        raise ShardError(f"the manifest's `{MEMBERS}`: {error}") from error
+    found: Declared = declared
+    return found
 
 
 def open_shards(out: str, snapshot: int | None = None) -> ShardSet:

@@ -1,0 +1,356 @@
+"""Families: the contract of what stages leave.
+
+A family is one kind of result: a name, a scope, the content of its values, and where readers find
+them. Stages declare families. What stores, packs, verifies, removes, exports or loads values takes
+them from the declaration, and knows no family by name.
+
+    Family("latents", Scope.CLIP, Array("f16", ("c", "t", "h", "w")), member="latents.safetensors")
+"""
+
+import io
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.errors import CuratorError
+
+Value = NDArray[np.generic] | str | bytes
+"""A value before it is encoded. Tensors of torch are taken as arrays."""
+Kind = Literal["f16", "bf16", "f32", "f64", "u8", "i8", "i16", "i32", "i64", "bool"]
+
+_MEMBER = re.compile(r"[a-z0-9_]+(?:\.[a-z0-9_]+)+")
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_OWN_MEMBERS = frozenset({"mp4", "json", "txt", "npy", "id"})
+"""Members of every sample's own: WebDataset's words for the video, the facts and the caption."""
+
+
+class FamilyError(CuratorError):
+    """A declaration or a value that does not fit its declaration."""
+
+
+class Scope(StrEnum):
+    """What the id of a row names."""
+
+    SOURCE = "source"
+    CLIP = "clip"
+    CORPUS = "corpus"
+
+
+class Lifetime(StrEnum):
+    """How long stored values of a family stay under OUT."""
+
+    RUN = "run"
+    """Until the commit: readers take them from the tars."""
+    CACHE = "cache"
+    """Until `curate clean --caches`: another recipe may need them again."""
+
+
+class Content(Protocol):
+    """The values of a family: how they are encoded, read and checked."""
+
+    endings: ClassVar[tuple[str, ...]]
+    """Endings of members that can hold them."""
+
+    def encode(self, value: Any, ending: str) -> bytes:  # noqa: ANN401 - checked here
+        """Returns a value as bytes; raises `FamilyError` where it does not fit."""
+
+    def decode(self, data: bytes, ending: str) -> Any:  # noqa: ANN401 - by the declaration
+        """Returns the value; raises `FamilyError` where the bytes do not hold one."""
+
+    def feature(self, ending: str) -> dict[str, Any]:
+        """Returns the type by which Hugging Face `datasets` reads the member."""
+
+
+_NUMPY = {
+    "f16": "<f2", "f32": "<f4", "f64": "<f8", "u8": "u1", "i8": "i1", "i16": "<i2", "i32": "<i4",
+    "i64": "<i8", "bool": "?",
+}  # fmt: skip
+"""As stored; NumPy has no bfloat16."""
+_FEATURES = {
+    "f16": "float16", "f32": "float32", "f64": "float64", "u8": "uint8", "i8": "int8",
+    "i16": "int16", "i32": "int32", "i64": "int64", "bool": "bool",
+}  # fmt: skip
+TENSOR = "value"
+"""Name of the only tensor in a safetensors member."""
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """Arrays of one dtype.
+
+    Attributes:
+        dtype: Of the stored values; values of another one are refused, not converted.
+        axes: A name for each axis whose length is free, a number for a fixed length.
+    """
+
+    dtype: Kind
+    axes: tuple[str | int, ...]
+
+    endings: ClassVar[tuple[str, ...]] = ("npy", "safetensors")
+
+    def __post_init__(self) -> None:
+        if self.dtype not in (*_NUMPY, "bf16"):
+            known = ", ".join((*_NUMPY, "bf16"))
+            raise FamilyError(f"dtype {self.dtype!r}; expected one of {known}")
+
+    def encode(self, value: Any, ending: str) -> bytes:  # noqa: ANN401 - an array or a tensor
+        """Returns an array as a NumPy file, or as safetensors with one tensor `value`."""
+        name = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
+        if name != self._name():
+            raise FamilyError(f"a value of {name}; expected {self._name()} {self._shape()}")
+        self._fits(tuple(value.shape))
+        if self.dtype == "bf16":
+            from safetensors import torch
+
+            return bytes(torch.save({TENSOR: value.detach().cpu().contiguous()}))
+        if hasattr(value, "detach"):
+            value = value.detach().cpu().numpy()
+        array = np.ascontiguousarray(value).astype(_NUMPY[self.dtype], copy=False)
+        if ending == "npy":
+            output = io.BytesIO()
+            np.lib.format.write_array(output, array, version=(1, 0), allow_pickle=False)
+            return output.getvalue()
+        from safetensors.numpy import save
+
+        return bytes(save({TENSOR: array}))
+
+    def decode(self, data: bytes, ending: str) -> NDArray[np.generic]:
+        """Returns the array; bfloat16 as float32."""
+        if ending == "npy":
+            found = self._from_npy(data)
+        elif self.dtype == "bf16":
+            found = self._from_torch(data)
+        else:
+            found = self._from_safetensors(data)
+        self._fits(found.shape)
+        return found
+
+    def feature(self, ending: str) -> dict[str, Any]:
+        """Returns nested sequences of the dtype; plain bytes for safetensors."""
+        if ending != "npy":
+            return {"dtype": "binary"}
+        feature: dict[str, Any] = {"sequence": _FEATURES[self.dtype]}
+        for _ in self.axes[1:]:
+            feature = {"sequence": feature}
+        return feature
+
+    def _fits(self, shape: tuple[int, ...]) -> None:
+        is_same = len(shape) == len(self.axes) and all(
+            isinstance(axis, str) or axis == length
+            for axis, length in zip(self.axes, shape, strict=True)
+        )
+        if not is_same:
+            raise FamilyError(f"a value of shape {list(shape)}; expected {self._shape()}")
+
+    def _name(self) -> str:
+        return "bfloat16" if self.dtype == "bf16" else np.dtype(_NUMPY[self.dtype]).name
+
+    def _shape(self) -> str:
+        return f"[{', '.join(map(str, self.axes))}]"
+
+    def _from_npy(self, data: bytes) -> NDArray[np.generic]:
+        try:
+            array: NDArray[np.generic] = np.load(io.BytesIO(data), allow_pickle=False)
+        except (ValueError, OSError, EOFError) as error:
+            raise FamilyError(f"no NumPy file ({error})") from error
+        return self._of_dtype(array)
+
+    def _from_safetensors(self, data: bytes) -> NDArray[np.generic]:
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
+
+        try:
+            return self._of_dtype(load(data)[TENSOR])
+        except (ValueError, KeyError, SafetensorError) as error:
+            raise FamilyError(f"no safetensors with {TENSOR!r} ({error})") from error
+
+    def _from_torch(self, data: bytes) -> NDArray[np.generic]:
+        import torch
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+
+        try:
+            tensor = load(data)[TENSOR]
+        except (ValueError, KeyError, SafetensorError) as error:
+            raise FamilyError(f"no safetensors with {TENSOR!r} ({error})") from error
+        if tensor.dtype != torch.bfloat16:
+            raise FamilyError(f"a value of {tensor.dtype}; expected {self.dtype}")
+        array: NDArray[np.generic] = tensor.float().numpy()
+        return array
+
+    def _of_dtype(self, array: NDArray[np.generic]) -> NDArray[np.generic]:
+        if array.dtype != np.dtype(_NUMPY[self.dtype]):
+            raise FamilyError(f"a value of {array.dtype}; expected {self.dtype}")
+        return array
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Texts in UTF-8."""
+
+    endings: ClassVar[tuple[str, ...]] = ("txt",)
+
+    def encode(self, value: Any, ending: str) -> bytes:  # noqa: ANN401 - a text
+        """Returns a text as UTF-8."""
+        if not isinstance(value, str):
+            raise FamilyError(f"a value of {type(value).__name__}; expected a text")
+        return value.encode()
+
+    def decode(self, data: bytes, ending: str) -> str:
+        """Returns the text."""
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise FamilyError(f"no UTF-8 ({error})") from error
+
+    def feature(self, ending: str) -> dict[str, Any]:
+        """Returns the type of texts."""
+        return {"dtype": "string"}
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """Bytes of any kind, such as a PNG.
+
+    Attributes:
+        media_type: For people, such as `image/png`.
+    """
+
+    media_type: str
+
+    endings: ClassVar[tuple[str, ...]] = ("png", "jpg", "bin", "webp", "flac")
+
+    def encode(self, value: Any, ending: str) -> bytes:  # noqa: ANN401 - bytes
+        """Returns the bytes."""
+        if not isinstance(value, bytes):
+            raise FamilyError(f"a value of {type(value).__name__}; expected bytes")
+        return value
+
+    def decode(self, data: bytes, ending: str) -> bytes:
+        """Returns the bytes."""
+        return data
+
+    def feature(self, ending: str) -> dict[str, Any]:
+        """Returns the type that `datasets` gives the ending."""
+        return {"dtype": "image" if ending in ("png", "jpg", "webp") else "binary"}
+
+
+_CONTENTS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "array": lambda value: Array(value["dtype"], tuple(value["axes"])),
+    "text": lambda value: Text(),
+    "bytes": lambda value: Bytes(str(value["media_type"])),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One kind of result.
+
+    Attributes:
+        name: Lower case letters, digits and underscores; unique in a graph.
+        scope: What a value is of.
+        content: Its values.
+        version: Raised when the same input gives other values.
+        member: Member of the sample that holds a value, such as `latents.safetensors`: the part
+            after the last dot is the codec, and by that readers of WebDataset decode.
+        lifetime: How long parts stay once the values are in tars.
+    """
+
+    name: str
+    scope: Scope
+    content: Array | Text | Bytes
+    version: int = 1
+    member: str = ""
+    lifetime: Lifetime = Lifetime.RUN
+
+    def __post_init__(self) -> None:
+        if _NAME.fullmatch(self.name) is None:
+            raise FamilyError(f"family {self.name!r}; expected a name like `latents`, of lower "
+                              "case letters, digits and underscores")  # fmt: skip
+        if self.member in _OWN_MEMBERS or _MEMBER.fullmatch(self.member) is None:
+            example = f"{self.name}.{self.content.endings[0]}"
+            raise FamilyError(f"family {self.name!r}: member {self.member!r}; expected a name and "
+                              f"an ending, such as {example}")  # fmt: skip
+        if self.ending not in self.content.endings:
+            raise FamilyError(f"family {self.name!r}: the ending of {self.member!r}; expected one "
+                              f"of {', '.join(self.content.endings)}")  # fmt: skip
+        if self.ending == "npy" and getattr(self.content, "dtype", None) == "bf16":
+            raise FamilyError(f"family {self.name!r}: NumPy files hold no bf16; expected "
+                              f"{self.name}.safetensors")  # fmt: skip
+
+    @property
+    def ending(self) -> str:
+        """Codec of the member."""
+        return self.member.rpartition(".")[2]
+
+    def encode(self, value: Any) -> bytes:  # noqa: ANN401 - checked by the content
+        """Returns a value as bytes of the member.
+
+        Raises:
+            FamilyError: It does not fit the declaration.
+        """
+        try:
+            return self.content.encode(value, self.ending)
+        except FamilyError as error:
+            raise FamilyError(f"family {self.name}: {error}") from error
+
+    def decode(self, data: bytes) -> Any:  # noqa: ANN401 - by the content
+        """Returns the value of a member.
+
+        Raises:
+            FamilyError: The bytes hold no value of the declaration.
+        """
+        try:
+            return self.content.decode(data, self.ending)
+        except FamilyError as error:
+            raise FamilyError(f"family {self.name}: {error}") from error
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the declaration, as OUT stores it; `from_json` reads it without the stage."""
+        kind = type(self.content).__name__.lower()
+        own = {name: getattr(self.content, name) for name in self.content.__slots__}
+        return {
+            "name": self.name, "scope": str(self.scope), "version": self.version,
+            "member": self.member, "lifetime": str(self.lifetime), "content": {"kind": kind} | own,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Family":
+        """Reads a declaration.
+
+        Raises:
+            FamilyError: It is none.
+        """
+        try:
+            return cls(
+                name=value["name"],
+                scope=Scope(value["scope"]),
+                content=_CONTENTS[value["content"]["kind"]](value["content"]),
+                version=int(value["version"]),
+                member=value["member"],
+                lifetime=Lifetime(value["lifetime"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise FamilyError(f"no declaration of a family: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyVersion:
+    """A family as one configuration of its stage makes it: stored, found and removed together."""
+
+    family: Family
+    fingerprint: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns declaration and fingerprint."""
+        return self.family.to_json() | {"fingerprint": self.fingerprint}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "FamilyVersion":
+        """Reads what `to_json` returned; raises `FamilyError` as `Family.from_json` does."""
+        return cls(Family.from_json(value), str(value.get("fingerprint", "")))
