@@ -17,7 +17,7 @@ from curator.fingerprints import fingerprint
 from curator.measures.score_list import measures_used
 from curator.recipe import Recipe, StageEntry, semantics_of
 from curator.run_config import RunConfig
-from curator.stage import AnyStage, ClipFilter, PixelStage
+from curator.stage import Annotator, AnyStage, ClipFilter, PixelStage
 from curator.stages.analyze.stage import AnalyzeStage
 from curator.stages.caption.stage import CaptionStage
 from curator.stages.commit.config import CommitConfig
@@ -90,6 +90,10 @@ class Graph:
         kinds = (DedupStage, SelectStage, ClipFilter)
         return [stage for stage in self.stages if isinstance(stage, kinds)]
 
+    def annotators(self) -> list[Annotator[Any]]:
+        """The stages that make values of written clips."""
+        return [stage for stage in self.stages if isinstance(stage, Annotator)]
+
     def fingerprints(self) -> dict[str, str]:
         """Fingerprint of each stage's results, by the stage's name.
 
@@ -124,7 +128,7 @@ class Graph:
                 str(stage.scope),
                 _takes(stage),
                 ", ".join(stage.reads) or "-",
-                ", ".join(stage.writes) or "-",
+                ", ".join([*stage.writes, *_families(stage)]) or "-",
                 stamps.get(stage.name, "-"),
             )
             for stage in self.stages
@@ -188,10 +192,10 @@ def graph_of(recipe: Recipe) -> Graph:
 def _loaded(entry: StageEntry) -> tuple[Extension, AnyStage]:
     extension = load_extension(Kind.STAGE, entry.use)
     target = extension.target
-    if not issubclass(target, PixelStage | ClipFilter):
+    if not issubclass(target, PixelStage | ClipFilter | Annotator):
         raise RecipeError(
-            f"stages: {entry.use!r} is {target.__name__}, which is neither a PixelStage nor a "
-            "ClipFilter of curator.stage"
+            f"stages: {entry.use!r} is {target.__name__}, which is neither a PixelStage, a "
+            "ClipFilter nor an Annotator of curator.stage"
         )
     try:
         config = target.config_type.model_validate(entry.config)
@@ -206,6 +210,9 @@ def _insert(stages: list[AnyStage], stage: AnyStage, entry: StageEntry) -> None:
     names = [known.name for known in stages]
     if stage.name in names:
         raise RecipeError(f"stages: {entry.use!r}: there is a stage {stage.name!r} already")
+    if isinstance(stage, Annotator):
+        _insert_annotator(stages, stage, entry)
+        return
     place = entry.before or entry.after
     default = "cut" if isinstance(stage, PixelStage) else "select"
     if place is None:
@@ -221,6 +228,41 @@ def _insert(stages: list[AnyStage], stage: AnyStage, entry: StageEntry) -> None:
         where = f"before {entry.before}" if entry.before else f"after {entry.after}"
         raise RecipeError(f"stages: {entry.use!r} cannot stand {where}; expected {expected}")
     stages.insert(at, stage)
+
+
+def _insert_annotator(stages: list[AnyStage], stage: Annotator[Any], entry: StageEntry) -> None:
+    """Puts an annotator before `shard`, behind those that come before it in the recipe.
+
+    Raises:
+        RecipeError: It stands elsewhere, declares no family, or one that another stage declares.
+    """
+    if entry.before is not None or entry.after is not None:
+        raise RecipeError(
+            f"stages: {entry.use!r} is an annotator, which looks at written clips: it stands "
+            "between cut and shard, in the order of the recipe; leave out before and after"
+        )
+    if not stage.families:
+        raise RecipeError(f"stages: {entry.use!r} declares no families")
+    taken = {
+        (what, value): other.name
+        for other in stages
+        if isinstance(other, Annotator)
+        for family in other.families
+        for what, value in (("family", family.name), ("member", family.member))
+    }
+    for family in stage.families:
+        for what, value in (("family", family.name), ("member", family.member)):
+            if (what, value) in taken:
+                raise RecipeError(
+                    f"stages: {entry.use!r}: the stage {taken[what, value]!r} makes the {what} "
+                    f"{value!r} already"
+                )
+    stages.insert([known.name for known in stages].index("shard"), stage)
+
+
+def _families(stage: AnyStage) -> list[str]:
+    """Names of what an annotator leaves in samples."""
+    return [one.name for one in stage.families] if isinstance(stage, Annotator) else []
 
 
 def _filter_needs(recipe: Recipe) -> FilterNeeds:

@@ -12,17 +12,18 @@ executor's and the tables'. `curator/pipeline.py` lists the stages in their orde
 
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from curator.errors import CuratorError, ErrorCode
+from curator.family import Family, FamilyVersion, Value
+from curator.family import Scope as Scope
 from curator.fingerprints import fingerprint
 from curator.records.sources import Failure, Note
 
@@ -31,14 +32,6 @@ if TYPE_CHECKING:
 
 WORKER_BYTES = 2 << 30
 """Memory that a worker may need: torch and the network 1.0 GB, with 1080p 1.4, with 8K 1.7."""
-
-
-class Scope(StrEnum):
-    """What one unit of a stage is."""
-
-    SOURCE = "source"
-    CLIP = "clip"
-    CORPUS = "corpus"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,3 +227,171 @@ class ClipFilter(Stage[ConfigT, "pa.Table", Iterable[Rejection]]):
     scope = Scope.CORPUS
     reads = ("clips",)
     writes = ("clips",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipFacts:
+    """A written clip, as an annotator sees it.
+
+    Attributes:
+        clip_id: Its id.
+        source_id: Id of its source.
+        n_frames: Frames of the clip.
+        fps: Frames per second.
+        width: Of its pictures, in pixels.
+        height: Likewise.
+        columns: Values of the columns of `clips` that the annotator reads, by name.
+    """
+
+    clip_id: str
+    source_id: str
+    n_frames: int
+    fps: Fraction
+    width: int
+    height: int
+    columns: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameRequest:
+    """Frames of written clips that an annotator wants.
+
+    Attributes:
+        at: `all`; so many a second, evenly; or a function of a clip that returns the numbers of
+            its frames, from 0, ascending.
+        size: (height, width): scaled to cover that, and cropped around the centre. A number: the
+            longer side at most, never enlarged. None: as written.
+        device: Where `process` finds them: `cpu` for NumPy arrays; `gpu` for tensors of torch, on
+            the worker's GPU where it holds one.
+    """
+
+    at: Literal["all"] | float | Callable[[ClipFacts], Sequence[int]] = "all"
+    size: tuple[int, int] | int | None = None
+    device: Literal["cpu", "gpu"] = "cpu"
+
+    def numbers(self, clip: ClipFacts) -> list[int]:
+        """Returns the numbers of the frames that it wants of a clip, ascending.
+
+        Raises:
+            ValueError: The function names frames that the clip does not have.
+        """
+        if self.at == "all":
+            return list(range(clip.n_frames))
+        if callable(self.at):
+            wanted = sorted(set(self.at(clip)))
+            if not wanted or wanted[0] < 0 or wanted[-1] >= clip.n_frames:
+                raise ValueError(f"frames {wanted} of a clip of {clip.n_frames} frames; expected "
+                                 "some from 0 on, and none behind the last")  # fmt: skip
+            return wanted
+        step = max(float(clip.fps) / float(self.at), 1.0)
+        n_frames = max(1, round(clip.n_frames / step))
+        # The middle of equal parts.
+        return [int((number + 0.5) * clip.n_frames / n_frames) for number in range(n_frames)]
+
+    def size_of(self, clip: ClipFacts) -> tuple[int, int]:
+        """Returns height and width of the frames of a clip."""
+        if isinstance(self.size, tuple):
+            return self.size
+        if self.size is None:
+            return clip.height, clip.width
+        scale = min(1.0, self.size / max(clip.width, clip.height))
+        return max(1, round(clip.height * scale)), max(1, round(clip.width * scale))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestedFrames:
+    """Frames of a clip for one request.
+
+    Attributes:
+        numbers: Their numbers in the clip, from 0.
+        pixels: uint8 [T, H, W, 3] RGB, upright: a NumPy array, or a tensor of torch.
+    """
+
+    numbers: tuple[int, ...]
+    pixels: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledClip:
+    """A clip with the frames that an annotator asked for.
+
+    Attributes:
+        facts: The clip.
+        requested: Frames for each request, in their order.
+    """
+
+    facts: ClipFacts
+    requested: tuple[RequestedFrames, ...]
+
+    @property
+    def frames(self) -> Any:  # noqa: ANN401 - an array or a tensor
+        """Frames of the first request, uint8 [T, H, W, 3] RGB."""
+        return self.requested[0].pixels
+
+
+class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
+    """A stage that makes values of each written clip, such as latents, poses or a depth map.
+
+    A user writes declarations, `setup` and `process`. Values become members of the samples.
+
+    Attributes:
+        families: What it makes: the value of one family, or a mapping by name where it has several.
+        frames: Frames that it wants of each clip.
+        columns: Columns of `clips` that it reads besides; a clip whose values differ is annotated
+            anew.
+        batch: Most clips that `process` gets at a time.
+        kinds: Kinds of workers, the preferred one first; all make the same values.
+        required: Whether a clip on which it fails is rejected as `<name>_failed`; else the sample
+            lacks the member.
+    """
+
+    scope = Scope.CLIP
+    reads = ("clips", "cuts")
+    by_content = frozenset(reads)
+    families: ClassVar[tuple[Family, ...]] = ()
+    frames: ClassVar[tuple[FrameRequest, ...]] = (FrameRequest(),)
+    columns: ClassVar[tuple[str, ...]] = ()
+    batch: ClassVar[int] = 1
+    kinds: ClassVar[tuple[Resources, ...]] = (Resources(),)
+    required: ClassVar[bool] = True
+
+    @property
+    def resources(self) -> Resources:
+        """The preferred kind of worker."""
+        return self.kinds[0]
+
+    @abstractmethod
+    def process(self, unit: Sequence[SampledClip], /) -> Sequence[Value | Mapping[str, Value]]:
+        """Returns a value for each clip.
+
+        An error fails the clip alone: after one, the clips of the batch are tried one by one.
+        """
+
+    def preflight(self) -> None:
+        """Runs in the driver before any work, if something is missing: weights, services.
+
+        Raises:
+            UsageError: It cannot work.
+        """
+
+    def versions(self) -> dict[str, FamilyVersion]:
+        """Returns the families with their fingerprints, by name."""
+        requests = [(_frames_name(one.at), one.size) for one in self.frames]
+        return {
+            family.name: FamilyVersion(
+                family,
+                fingerprint(
+                    self.name, self.version, self.settings(), self.models(), family.to_json(),
+                    requests, self.columns,
+                ),
+            )
+            for family in self.families
+        }  # fmt: skip
+
+    def key(self, facts: ClipFacts, mp4_sha256: str) -> str:
+        """Returns a digest of what the values of a clip are made from."""
+        return fingerprint(facts.clip_id, mp4_sha256, dict(facts.columns))
+
+
+def _frames_name(at: object) -> str:
+    return at.__qualname__ if callable(at) and hasattr(at, "__qualname__") else str(at)

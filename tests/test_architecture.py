@@ -27,7 +27,7 @@ LAYERS = (
     ("buckets", "cut_requests", "run_config"),
     ("tables",),
     ("executor",),
-    ("report",),
+    ("report", "scheduler"),
     ("stages",),
     ("recipe",),
     ("verify", "barriers", "pipeline"),

@@ -17,7 +17,7 @@ from curator.stages.propose.candidate_store import FOLDER as CANDIDATES
 from curator.stages.propose.candidate_store import PICTURES_PER_GROUP
 from curator.storage import Store
 from curator.tables.checksums import read_parquet, read_rows
-from curator.tables.out_layout import is_own
+from curator.tables.out_layout import FAMILIES, VALUES, is_own
 from curator.tables.parts import Parts, to_parquet, with_column
 from curator.tables.removal_records import Removals
 from curator.tables.track_items import FRAMES
@@ -53,9 +53,10 @@ class StateScrubbing:
             name
             for folder, column in (
                 (SEGMENTS, "source_id"), ("cuts", "clip_id"), (FRAME_PARTS, "clip_id"),
+                (VALUES, "clip_id"), (FAMILIES, "clip_id"),
             )
             for name in self._own(folder)
-            if self._names(name, column)
+            if name.endswith(".parquet") and self._names(name, column)
         ]  # fmt: skip
         # Their keys are hashes, of clips that are not known any more.
         self._store.delete([*unfinished, *self._own("alignments")])

@@ -26,6 +26,7 @@ from curator.pipeline import Graph
 from curator.recipe import Recipe
 from curator.records.clips import Clip
 from curator.records.sources import SourceRef
+from curator.runs.annotating import Annotating, joined
 from curator.runs.corpus import Corpus, decide
 from curator.runs.generations import BOUNDS, GENERATION, STAMP, TAKEN, frozen_bounds
 from curator.runs.losses import Losses
@@ -163,6 +164,14 @@ class Pass:
         self._pairs = StoredPairs(
             run.store, self._stamps["propose"], earlier=frozenset(previous.get(EARLIER, ()))
         )
+        self._annotating = Annotating(
+            run.store,
+            run.graph,
+            run.engine,
+            run.progress,
+            previous=scope.reuses,
+            standing=scope.standing,
+        )
         self._captioning: Captioning | None = None
         self._locations: Mapping[str, Location] = {}
         self._is_whole = scope.generation is None
@@ -177,7 +186,7 @@ class Pass:
         Raises:
             UsageError: Clips would be lost that may not.
         """
-        drivers: Mapping[str, Callable[[Any], Any]] = {
+        drivers: dict[str, Callable[[Any], Any]] = {
             "analyze": self._analyze,
             "filter": self._filter,
             "caption": self._caption,
@@ -185,6 +194,8 @@ class Pass:
             "shard": self._shard,
             "commit": self._commit,
         } | {stage.name: self._decide for stage in self._graph.deciding()}
+        # All at once: stages that look at the same clips share a decode.
+        drivers |= {stage.name: self._annotate for stage in self._graph.annotators()[:1]}
         result: Any = None
         try:
             for stage in self._graph:
@@ -357,6 +368,13 @@ class Pass:
         log.counts["clips_cut"] += cutting.n_cut
         log.cpu_s.update(cutting.cpu_s)
 
+    def _annotate(self, _: Any) -> None:  # noqa: ANN401 - the stage of that name
+        log = self._log
+        with log.timed("annotate"):
+            self._annotating.annotate(self._corpus.rows, self._locations)
+        log.counts.update(self._annotating.counts)
+        log.cpu_s.update(self._annotating.cpu_s)
+
     def _align(self, captioning: "Captioning") -> None:
         entry = self._semantics.clip
         if entry is not None:
@@ -387,7 +405,7 @@ class Pass:
                 is_clip = recipe.shard.embedding == "clip"
                 stored = self._corpus.clip_vectors if is_clip else self._corpus.vectors
                 vectors = stored.some(clips.kept_ids())
-            stored_of: Callable[[Clip], Sequence[StoredMember]] | None = None
+            members: list[Callable[[Clip], Sequence[StoredMember]]] = [self._annotating.members]
             if recipe.caption.embedding is not None:
                 # Imported here: few recipes have captions embedded.
                 from curator.stages.caption.caption_embeddings import text_vectors_of
@@ -397,13 +415,12 @@ class Pass:
                     recipe.caption.embedding, models, clips, self._store, self._engine
                 )
                 if embedded is not None:
-                    stored_of = embedded.members
+                    members.append(embedded.members)
                     log.counts["captions_embedded"] += embedded.n_made
                     log.cpu_s.update(embedded.cpu_s)
             sample = self._captioning.sample if self._captioning is not None else None
-            sharding.shard(
-                clips, self._locations, vectors, stored_of, sample, self._sources.generation_of()
-            )
+            generation_of = self._sources.generation_of()
+            sharding.shard(clips, self._locations, vectors, joined(members), sample, generation_of)
         log.counts["shards_written"] += sharding.n_written
 
     def _commit(self, stage: Any) -> Results:  # noqa: ANN401 - the stage of that name

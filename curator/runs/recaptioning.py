@@ -26,6 +26,7 @@ from curator.pipeline import graph_of
 from curator.recipe import recipe_used, semantics_of, with_changes
 from curator.records.clips import Clip
 from curator.report import render_report, shown_clips
+from curator.runs.annotating import Annotating, joined
 from curator.runs.corpus import room_of
 from curator.runs.earlier_sources import earlier_sources
 from curator.runs.withheld import fewer
@@ -149,6 +150,17 @@ class Recaption:
         self._progress.stage("caption")
         counts, written = self._annotate(clips, locations)
         self._seconds["caption"] = round(time.monotonic() - begun, 3)
+        annotating = Annotating(
+            self._store,
+            self._graph,
+            self._engine,
+            self._progress,
+            previous=self._previous,
+            standing=self._standing,
+        )
+        annotating.annotate(clips, locations)
+        counts |= annotating.counts
+        self._cpu_s.update(annotating.cpu_s)
         self._progress.stage("shard")
         begun = time.monotonic()
         sharding = Sharding(
@@ -165,14 +177,15 @@ class Recaption:
             self._store,
             self._engine,
         )
-        stored_of: Callable[[Clip], Sequence[StoredMember]] | None = None
+        members: list[Callable[[Clip], Sequence[StoredMember]]] = [annotating.members]
         if embedded is not None:
-            stored_of = embedded.members
+            members.append(embedded.members)
             counts["captions_embedded"] = embedded.n_made
             self._cpu_s.update(embedded.cpu_s)
         self._clear_rejected(clips)
         vectors = self._vectors(self.recipe.shard.embedding, clips.kept_ids())
-        sharding.shard(clips, locations, vectors, stored_of, self._sample, self._generation_of())
+        generation_of = self._generation_of()
+        sharding.shard(clips, locations, vectors, joined(members), self._sample, generation_of)
         self._seconds["shard"] = round(time.monotonic() - begun, 3)
         self._progress.stage("commit")
         self._check()

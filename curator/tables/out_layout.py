@@ -28,6 +28,8 @@ SNAPSHOTS = "snapshots"
 """Folder of the snapshots."""
 REMOVED = "removed"
 """Folder of the records of what `curate remove` took out."""
+VALUES, FAMILIES = "values", "families"
+"""Folders of values of families: until a commit, and for good."""
 INDEX = "index"
 """Folder of the keys of parts, an object for each folder of parts."""
 MANIFEST = f"{SHARDS}/manifest.json"
@@ -81,6 +83,8 @@ LAYOUT = {
     "alignments": Lifetime.CACHE,
     "text_embeddings": Lifetime.CACHE,
     "replies": Lifetime.CACHE,
+    VALUES: Lifetime.RUN,
+    FAMILIES: Lifetime.CACHE,
     INDEX: Lifetime.FIXED,
     "report": Lifetime.FIXED,
     SHARDS: Lifetime.NAMED,
@@ -108,6 +112,8 @@ _HASHED = re.compile(
         (
             rf"(?:{'|'.join(_STAGES)})/{_TWO_HASHES}\.parquet",
             rf"replies/{_TWO_HASHES}\.json",
+            rf"(?:{VALUES}|{FAMILIES})/[a-z0-9_]+/{_TWO_HASHES}\.parquet",
+            rf"{FAMILIES}/[a-z0-9_]+-[0-9a-f]{{16}}\.json",
             rf"{REMOVED}/\d{{8}}(?:\.finished)?\.json",
             rf"{SNAPSHOTS}/(?:\d{{8}}\.json|(?:manifest|dataset|removed)-[0-9a-f]{{16}}\.(?:json|parquet))",
             rf"(?:candidates|tracks)/[a-z_]+/{_TWO_HASHES}\.parquet",

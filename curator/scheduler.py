@@ -1,0 +1,492 @@
+"""Runs stages over what is missing of their families.
+
+Missing are the keys of the input less those that are stored under the family's fingerprint, in
+parts or in tars. They are packed into units, sent to the executor, stored, and counted. Stages that
+look at frames of the same clips, on workers of one kind, share a decode.
+
+It knows no stage by name: a stage declares what it reads, makes and wants to see.
+"""
+
+import logging
+import traceback
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from curator.errors import CuratorError, DamagedError, FullDiskError, UsageError
+from curator.executor.attempts import CpuClock
+from curator.executor.engine import Engine
+from curator.executor.packing import pack
+from curator.executor.progress import Progress
+from curator.executor.unit_worker import UnitResult, UnitWorker
+from curator.executor.work import MAX_ATTEMPTS
+from curator.executor.worker import Step
+from curator.family import FamilyVersion, Value
+from curator.media.clip_frames import ClipPixels, ClipToSample, Wanted
+from curator.records.sources import FULL_HD
+from curator.stage import (
+    Annotator,
+    ClipFacts,
+    FrameRequest,
+    RequestedFrames,
+    Resources,
+    SampledClip,
+    Stage,
+)
+from curator.tables.clip_locations import Location, located_bytes
+from curator.tables.family_store import FamilyStore, NewValue
+from curator.tables.sample_members import StoredMember
+
+logger = logging.getLogger(__name__)
+
+UNIT_CLIPS = 16
+UNIT_FRAMES = 1800
+"""Frames of 1080p of a unit: a minute of work, which a killed run loses at most."""
+MAX_CLIP_BYTES = 1 << 30
+"""Frames of one clip that a worker may hold."""
+_DIED = "the worker died {} times while working on it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipWork:
+    """A written clip, and what is missing of it.
+
+    Attributes:
+        facts: The clip.
+        where: Its MP4.
+        keys: Key of its values, by the number of the stage in the chain.
+    """
+
+    facts: ClipFacts
+    where: Location
+    keys: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipResult:
+    """What became of a clip: stored members, and the error of each stage that failed, by number."""
+
+    clip_id: str
+    members: tuple[StoredMember, ...]
+    errors: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotated:
+    """What annotators made.
+
+    Attributes:
+        members: Members of each clip.
+        rejected: Name of the stage that failed and its error, by clip: of required stages.
+        lacking: Clips that lack values of stages that are not required, by stage.
+        n_made: Values made now, by family.
+        cpu_s: CPU-seconds of workers, by what they did.
+    """
+
+    members: Mapping[str, Sequence[StoredMember]]
+    rejected: Mapping[str, tuple[str, str]]
+    lacking: Mapping[str, int] = field(default_factory=dict)
+    n_made: Counter[str] = field(default_factory=Counter)
+    cpu_s: Counter[str] = field(default_factory=Counter)
+
+
+class AnnotatorWorker:
+    """Decodes clips once, and gives the frames to each annotator of a chain."""
+
+    def __init__(
+        self, *, stages: Sequence[Annotator[Any]], decode: Stage[Any, Any, Any], store: FamilyStore
+    ) -> None:
+        self._stages = stages
+        self._store = store
+        self._decode = UnitWorker(stage=decode)
+        self._versions = [stage.versions() for stage in stages]
+        self._clock = CpuClock()
+
+    def prepare(self) -> None:
+        """Loads the models."""
+        for stage in self._stages:
+            stage.setup()
+
+    def __call__(self, unit: Sequence[ClipWork]) -> UnitResult[list[ClipResult]]:
+        """Makes and stores what is missing of some clips."""
+        return self.repeat(unit, 0)
+
+    def repeat(self, unit: Sequence[ClipWork], n_deaths: int) -> UnitResult[list[ClipResult]]:
+        """Works on a unit over which workers died; fails it after `MAX_ATTEMPTS`."""
+        if n_deaths >= MAX_ATTEMPTS:
+            why = _DIED.format(MAX_ATTEMPTS)
+            return UnitResult(
+                results=[
+                    ClipResult(clip_id=clip.facts.clip_id, members=(),
+                               errors=dict.fromkeys(clip.keys, why))
+                    for clip in unit
+                ],
+                n_items=len(unit),
+            )  # fmt: skip
+        spent = self._clock.begin()
+        cpu_s, counts = Counter[str](), Counter[str]()
+        values: dict[str, list[NewValue]] = defaultdict(list)
+        errors: list[dict[int, str]] = [{} for _ in unit]
+        size = max(stage.batch for stage in self._stages)
+        for start in range(0, len(unit), size):
+            batch = unit[start : start + size]
+            decoded = self._decoded(batch)
+            cpu_s.update(decoded.cpu_s)
+            counts.update(decoded.counts)
+            for number in range(len(self._stages)):
+                self._annotate(number, batch, decoded.results, values, errors[start:])
+        made = self._stored(values)
+        results = [
+            ClipResult(
+                clip_id=clip.facts.clip_id,
+                members=tuple(made.get(clip.facts.clip_id, ())),
+                errors=wrong,
+            )
+            for clip, wrong in zip(unit, errors, strict=True)
+        ]
+        name = self._stages[0].name
+        cpu_s.update(self._clock.end(spent, rest=name))
+        video_s = sum(float(clip.facts.n_frames / clip.facts.fps) for clip in unit)
+        return UnitResult(
+            results=results, cpu_s=dict(cpu_s), counts=counts, n_items=len(unit), video_s=video_s
+        )
+
+    def _decoded(self, batch: Sequence[ClipWork]) -> UnitResult[list[ClipPixels | str]]:
+        """Returns the frames of clips for all requests of all stages, or why there are none."""
+        results: list[ClipPixels | str] = ["" for _ in batch]
+        items, places = [], []
+        for at, clip in enumerate(batch):
+            try:
+                wanted = tuple(
+                    _wanted(request, clip.facts)
+                    for number, stage in enumerate(self._stages)
+                    if number in clip.keys
+                    for request in stage.frames
+                )
+                n_bytes = sum(one.n_bytes for one in wanted)
+                if n_bytes > MAX_CLIP_BYTES:
+                    results[at] = (
+                        f"its frames take {n_bytes / 2**30:.1f} GiB, more than "
+                        f"{MAX_CLIP_BYTES / 2**30:g}: ask for fewer (`at`) or smaller ones (`size`)"
+                    )
+                    continue
+                mp4 = located_bytes(self._store.store, clip.where)
+            except (DamagedError, FullDiskError):
+                raise
+            except Exception as error:  # noqa: BLE001 - a user's function; fails the clip alone
+                results[at] = _told(error)
+                continue
+            items.append(
+                ClipToSample(
+                    uri=clip.where.name, mp4=mp4, n_frames=clip.facts.n_frames, wanted=wanted
+                )
+            )
+            places.append(at)
+        decoded = self._decode(items) if items else UnitResult[list[ClipPixels]](results=[])
+        for at, result in zip(places, decoded.results, strict=True):
+            results[at] = result if result.error is None else result.error
+        return UnitResult(results=results, cpu_s=decoded.cpu_s, counts=decoded.counts)
+
+    def _annotate(
+        self,
+        number: int,
+        batch: Sequence[ClipWork],
+        decoded: Sequence[ClipPixels | str],
+        values: dict[str, list[NewValue]],
+        errors: Sequence[dict[int, str]],
+    ) -> None:
+        stage = self._stages[number]
+        wanted = []
+        for at, (clip, pixels) in enumerate(zip(batch, decoded, strict=True)):
+            if number not in clip.keys:
+                continue
+            if isinstance(pixels, str):
+                errors[at][number] = pixels
+            else:
+                wanted.append((at, self._sampled(number, clip, pixels)))
+        for start in range(0, len(wanted), stage.batch):
+            some = wanted[start : start + stage.batch]
+            answers = self._processed(stage, [sampled for _, sampled in some])
+            for (at, _), answer in zip(some, answers, strict=True):
+                clip = batch[at]
+                if isinstance(answer, Exception):
+                    errors[at][number] = _told(answer)
+                    continue
+                try:
+                    encoded = self._encoded(number, answer)
+                except CuratorError as error:
+                    errors[at][number] = f"{type(stage).__qualname__}: {error}"
+                    continue
+                for name, data in encoded.items():
+                    values[name].append(
+                        NewValue(
+                            key=clip.keys[number],
+                            clip_id=clip.facts.clip_id,
+                            source_id=clip.facts.source_id,
+                            data=data,
+                        )
+                    )
+
+    def _sampled(self, number: int, clip: ClipWork, pixels: ClipPixels) -> SampledClip:
+        """Returns a clip with the frames that one stage asked for."""
+        stage = self._stages[number]
+        first = sum(len(self._stages[n].frames) for n in range(number) if n in clip.keys)
+        requested = tuple(
+            RequestedFrames(
+                numbers=tuple(request.numbers(clip.facts)),
+                pixels=_placed(pixels.pixels[first + at], request, stage.resources),
+            )
+            for at, request in enumerate(stage.frames)
+        )
+        return SampledClip(facts=clip.facts, requested=requested)
+
+    def _processed(
+        self, stage: Annotator[Any], clips: Sequence[SampledClip]
+    ) -> list[Value | Mapping[str, Value] | Exception]:
+        """Runs a stage over a batch; after an error over each clip of the batch alone."""
+        try:
+            answers = list(stage.process(clips))
+            if len(answers) != len(clips):
+                raise ValueError(f"{len(answers)} values for {len(clips)} clips")
+            return list(answers)
+        except CuratorError:
+            # Raised on purpose: the run ends.
+            raise
+        except Exception as error:  # noqa: BLE001 - a user's code; becomes the clip's outcome
+            if len(clips) == 1:
+                logger.warning("%s: clip %s: %s", stage.name, clips[0].facts.clip_id, _told(error))
+                return [error]
+            return [answer for clip in clips for answer in self._processed(stage, [clip])]
+
+    def _encoded(self, number: int, answer: Any) -> dict[str, bytes]:  # noqa: ANN401
+        """Returns the values of a clip as bytes, by family."""
+        families = self._stages[number].families
+        by_name = answer if isinstance(answer, Mapping) else {families[0].name: answer}
+        names = [family.name for family in families]
+        if set(by_name) != set(names):
+            raise UsageError(f"values of {sorted(by_name)}; expected one each of {names}")
+        return {family.name: family.encode(by_name[family.name]) for family in families}
+
+    def _stored(self, values: Mapping[str, Sequence[NewValue]]) -> dict[str, list[StoredMember]]:
+        """Stores values, a part a family; returns members by clip."""
+        members: dict[str, list[StoredMember]] = defaultdict(list)
+        for versions in self._versions:
+            for name, version in versions.items():
+                own = values.get(name, ())
+                for value, member in zip(own, self._store.put(version, own), strict=True):
+                    members[value.clip_id].append(member)
+        return members
+
+
+class Scheduler:
+    """Runs annotators over written clips.
+
+    Args:
+        store: Where values are.
+        engine: Where work runs.
+        progress: Where it is shown.
+        decode: Decodes clips in the sandbox; made with the threads of a worker.
+        in_tars: Gives clip and member of values that tars of the last commit hold.
+    """
+
+    def __init__(
+        self,
+        store: FamilyStore,
+        engine: Engine,
+        progress: Progress,
+        *,
+        decode: Callable[[int], Stage[Any, Any, Any]],
+        in_tars: Callable[[Iterable[FamilyVersion]], Iterator[tuple[str, StoredMember]]],
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self._progress = progress
+        self._decode = decode
+        self._in_tars = in_tars
+
+    def annotate(
+        self,
+        stages: Sequence[Annotator[Any]],
+        clips: Sequence[tuple[ClipFacts, str, Location]],
+    ) -> Annotated:
+        """Returns what stages make of clips: stored values, and those that are made now.
+
+        Args:
+            stages: Annotators of a graph, in its order.
+            clips: Facts with the columns that any stage reads, SHA-256 of the MP4, its place.
+
+        Raises:
+            UsageError: A stage needs a GPU and there is none, or its `preflight` refuses.
+            CuratorError: A required stage failed on all clips that it got.
+        """
+        members: dict[str, list[StoredMember]] = defaultdict(list)
+        rejected: dict[str, tuple[str, str]] = {}
+        lacking, made, cpu_s = Counter[str](), Counter[str](), Counter[str]()
+        for kind, chain in self._chains(stages):
+            keys = [
+                [stage.key(_own(facts, stage), sha256) for facts, sha256, _ in clips]
+                for stage in chain
+            ]
+            work, missing = self._missing(chain, keys, clips, members)
+            if not work:
+                continue
+            for number in missing:
+                chain[number].preflight()
+            failed: Counter[int] = Counter()
+            first_error: dict[int, tuple[str, str]] = {}
+            for unit in self._run(chain, kind, work):
+                cpu_s.update(unit.cpu_s)
+                for result in unit.results:
+                    members[result.clip_id] += result.members
+                    made.update(member.version.family.name for member in result.members)
+                    for number, error in result.errors.items():
+                        stage = chain[number]
+                        failed[number] += 1
+                        first_error.setdefault(number, (result.clip_id, error))
+                        if stage.required:
+                            rejected[result.clip_id] = (stage.name, error)
+                        else:
+                            lacking[stage.name] += 1
+            for number, n_clips in missing.items():
+                if failed[number] == n_clips and chain[number].required:
+                    clip_id, error = first_error[number]
+                    raise CuratorError(
+                        f"{chain[number].name} failed on all {n_clips} clips that it got, such as "
+                        f"{clip_id}: {error}; nothing was committed"
+                    )
+        return Annotated(
+            members=members, rejected=rejected, lacking=lacking, n_made=made, cpu_s=cpu_s
+        )
+
+    def _chains(
+        self, stages: Sequence[Annotator[Any]]
+    ) -> list[tuple[Resources, list[Annotator[Any]]]]:
+        """Groups stages by the kind of their workers: those of one group share a decode."""
+        chains: dict[tuple[bool, float], tuple[Resources, list[Annotator[Any]]]] = {}
+        for stage in stages:
+            kind = self._kind(stage)
+            key = (kind.gpus > 0, kind.gpus)
+            resources, chain = chains.get(key, (kind, []))
+            chains[key] = (_larger(resources, kind), [*chain, stage])
+        return list(chains.values())
+
+    def _kind(self, stage: Annotator[Any]) -> Resources:
+        for kind in stage.kinds:
+            if not kind.gpus or self._engine.may_have_gpus():
+                return kind
+        raise UsageError(
+            f"{stage.name} needs {stage.kinds[0].gpus:g} GPU, and there is none here; `curate "
+            "doctor` says why"
+        )
+
+    def _missing(
+        self,
+        chain: Sequence[Annotator[Any]],
+        keys: Sequence[Sequence[str]],
+        clips: Sequence[tuple[ClipFacts, str, Location]],
+        members: dict[str, list[StoredMember]],
+    ) -> tuple[list[ClipWork], Counter[int]]:
+        """Adds stored members; returns work, and the number of clips by stage."""
+        versions = [stage.versions() for stage in chain]
+        stored: dict[tuple[str, str, str], StoredMember] = {
+            (clip_id, member.version.family.name, member.key): member
+            for clip_id, member in self._in_tars(v for own in versions for v in own.values())
+        }
+        in_parts = [
+            {name: self._store.find(version, keys[number]) for name, version in own.items()}
+            for number, own in enumerate(versions)
+        ]
+        work, missing = [], Counter[int]()
+        for at, (facts, _, where) in enumerate(clips):
+            lacks: dict[int, str] = {}
+            for number, own in enumerate(versions):
+                key = keys[number][at]
+                found = [
+                    stored.get((facts.clip_id, name, key)) or in_parts[number][name].get(key)
+                    for name in own
+                ]
+                if None in found:
+                    lacks[number] = key
+                    missing[number] += 1
+                else:
+                    members[facts.clip_id] += [one for one in found if one is not None]
+            if lacks:
+                work.append(ClipWork(facts=facts, where=where, keys=lacks))
+        return work, missing
+
+    def _run(
+        self, chain: Sequence[Annotator[Any]], kind: Resources, work: Sequence[ClipWork]
+    ) -> Iterator[UnitResult[list[ClipResult]]]:
+        for stage in chain:
+            for version in stage.versions().values():
+                self._store.declare(version)
+        units = list(
+            pack(work, max_items=UNIT_CLIPS, weight=_frames_of, max_weight=float(UNIT_FRAMES))
+        )
+        video_s = sum(float(clip.facts.n_frames / clip.facts.fps) for clip in work)
+        self._progress.work(len(work), video_s)
+        small = not kind.gpus and self._engine.is_small(len(work), sum(map(_frames_of, work)))
+        n_workers = 1 if small else self._engine.n_workers(len(units), kind)
+        step = Step(
+            make=AnnotatorWorker,
+            settings={
+                "stages": chain,
+                "decode": self._decode(self._engine.threads(n_workers)),
+                "store": self._store,
+            },
+            resources=kind,
+            keeps_state=True,
+            name=chain[0].name,
+        )
+        with self._progress.polling(self._engine.progress):
+            yield from self._engine.run([step], units, small=small)
+
+
+def _own(facts: ClipFacts, stage: Annotator[Any]) -> ClipFacts:
+    """Returns a clip with the columns that a stage reads alone."""
+    columns = {name: facts.columns[name] for name in stage.columns}
+    return ClipFacts(
+        clip_id=facts.clip_id, source_id=facts.source_id, n_frames=facts.n_frames, fps=facts.fps,
+        width=facts.width, height=facts.height, columns=columns,
+    )  # fmt: skip
+
+
+def _wanted(request: FrameRequest, facts: ClipFacts) -> Wanted:
+    height, width = request.size_of(facts)
+    return Wanted(numbers=tuple(request.numbers(facts)), height=height, width=width)
+
+
+def _placed(
+    pixels_THWC: np.ndarray[Any, Any],  # noqa: N803
+    request: FrameRequest,
+    kind: Resources,
+) -> Any:  # noqa: ANN401 - an array or a tensor
+    if request.device == "cpu":
+        return pixels_THWC
+    import torch
+
+    tensor = torch.from_numpy(pixels_THWC)
+    return tensor.to("cuda", non_blocking=True) if torch.cuda.is_available() else tensor
+
+
+def _frames_of(clip: ClipWork) -> float:
+    """Returns the frames of a clip, weighted by size: 1 for 1080p."""
+    return clip.facts.n_frames * clip.facts.width * clip.facts.height / FULL_HD
+
+
+def _larger(one: Resources, other: Resources) -> Resources:
+    return Resources(
+        cpus=max(one.cpus, other.cpus),
+        gpus=max(one.gpus, other.gpus),
+        memory_bytes=max(one.memory_bytes, other.memory_bytes),
+    )
+
+
+def _told(error: Exception) -> str:
+    """Returns an error in one line, with the file and line that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"

@@ -1,0 +1,1 @@
+"""Decodes written clips for the stages that look at frames."""

@@ -1,0 +1,53 @@
+"""An annotator that leaves a tensor in each sample: means of blocks of the picture over time.
+
+    stages:
+      - use: mean_latents:MeanLatents
+        config: {block_px: 16}
+
+Run it with this folder in PYTHONPATH. An autoencoder is written the same way: `setup` loads it, and
+`kinds` asks for a GPU. A training reads the values without this file:
+
+    ClipDataset("out", members=["latents"], video=False, batch_size=4)
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from curator.family import Array, Family, Scope
+from curator.stage import Annotator, FrameRequest, SampledClip, StageConfig
+
+
+class LatentsConfig(StageConfig):
+    """How coarse the values are."""
+
+    block_px: int = Field(16, gt=0, description="side of a block, in pixels")
+
+
+class MeanLatents(Annotator[LatentsConfig]):
+    """Means of blocks of 96x160 pixels, eight times a second."""
+
+    name = "mean_latents"
+    version = 1
+    config_type = LatentsConfig
+    batch = 4
+    frames = (FrameRequest(at=8.0, size=(96, 160)),)
+    families = (
+        Family(
+            "latents", Scope.CLIP, Array("f16", (3, "t", "h", "w")), member="latents.safetensors"
+        ),
+    )
+
+    def process(self, unit: Sequence[SampledClip]) -> list[NDArray[np.generic]]:
+        """Returns float16 [3, t, h, w] of each clip."""
+        side = self.config.block_px
+        latents = []
+        for clip in unit:
+            frames, height, width, _ = clip.frames.shape
+            cells = clip.frames[:, : height // side * side, : width // side * side]
+            blocks = cells.reshape(frames, height // side, side, width // side, side, 3)
+            means = blocks.mean(axis=(2, 4), dtype=np.float32) / 127.5 - 1
+            latents.append(np.moveaxis(means, -1, 0).astype(np.float16))
+        return latents
