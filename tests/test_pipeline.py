@@ -51,7 +51,7 @@ def test_own_stages_come_where_the_recipe_says() -> None:
         ("[nowhere.at_all:Stage]", "cannot be imported"),
         ("[blocklist:Blocklst]", "did you mean 'Blocklist'"),
         ("[blocklist]", "entry point of curate.stages"),
-        ("[pathlib:Path]", "neither a PixelStage nor a ClipFilter"),
+        ("[pathlib:Path]", "neither a PixelStage, a ClipFilter nor an Annotator"),
         ("[{use: blocklist:Blocklist, before: selekt}]", "did you mean 'select'"),
         ("[{use: blocklist:Blocklist, after: cut}]", "expected from filter to caption"),
         (f"[{{use: {BLUR}, {REGIONS}, before: filter}}]", "expected just before cut"),

@@ -1,18 +1,21 @@
 """Hands the kept clips of a run, or of a snapshot, to the scheduler for its annotators."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from typing import Any
 
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
+from curator.models.weight_store import ModelStore
 from curator.pipeline import Graph
+from curator.recipe import Recipe
 from curator.records.clips import Clip
 from curator.scheduler import Annotated, Scheduler
-from curator.stage import ClipFacts, StageConfig
-from curator.stages.sample_frames.stage import SampleFramesStage
+from curator.stage import Annotator, ClipFacts, StageConfig
+from curator.stages.caption.caption_embeddings import TextVectors, text_vectors_of
+from curator.stages.cut.written_frames import SampleFramesStage
 from curator.stages.shard.standing_shards import StandingShards
 from curator.stages.shard.tar_reader import declared_members
 from curator.storage import Store
@@ -29,6 +32,7 @@ class Annotating:
 
     Args:
         graph: Whose annotators run.
+        recipe: Names the model that embeds captions.
         previous: Summary of the last finished run, whose tars may hold values; empty without one.
         standing: Its tars.
     """
@@ -40,10 +44,11 @@ class Annotating:
         engine: Engine,
         progress: Progress,
         *,
+        recipe: Recipe,
         previous: Mapping[str, Any],
         standing: StandingShards,
     ) -> None:
-        self._graph = graph
+        self._graph, self._recipe, self._engine = graph, recipe, engine
         self._store = store
         self._previous, self._standing = previous, standing
         self._families = FamilyStore(store)
@@ -55,23 +60,38 @@ class Annotating:
             in_tars=self._in_tars,
         )
         self._made = Annotated(members={}, rejected={})
-
-    @property
-    def cpu_s(self) -> Counter[str]:
+        self._captions: TextVectors | None = None
+        self.cpu_s: Counter[str] = Counter()
         """CPU-seconds of the workers."""
-        return self._made.cpu_s
+        self.counts: dict[str, int] = {}
+        """Values that were made, and clips that lack some, for `work` of the summary."""
 
     @property
-    def counts(self) -> dict[str, int]:
-        """Values that were made, and clips that lack some, for `work` of the summary."""
-        made = {f"{name}_made": n for name, n in self._made.n_made.items()}
-        return made | {f"{name}_lacking": n for name, n in self._made.lacking.items()}
+    def is_needed(self) -> bool:
+        """Whether the recipe asks for members that families declare."""
+        return bool(self._graph.annotators() or self._recipe.caption.embedding)
 
     def annotate(self, clips: ClipRows, locations: Mapping[str, Location]) -> None:
         """Makes what is missing; rejects clips on which a required annotator fails."""
-        stages = self._graph.annotators()
-        if not stages:
-            return
+        if stages := self._graph.annotators():
+            self._annotate(stages, clips, locations)
+        name, models = self._recipe.caption.embedding, ModelStore.at(self._recipe.models)
+        self._captions = text_vectors_of(name, models, clips, self._store, self._engine)
+        if self._captions is not None:
+            self.counts["captions_embedded"] = self._captions.n_made
+            self.cpu_s.update(self._captions.cpu_s)
+
+    def members(self, clip: Clip) -> Sequence[StoredMember]:
+        """Returns the members of a clip."""
+        own = self._made.members.get(clip.clip_id, ())
+        return [*own, *(self._captions.members(clip) if self._captions is not None else ())]
+
+    def _annotate(
+        self,
+        stages: Sequence[Annotator[Any]],
+        clips: ClipRows,
+        locations: Mapping[str, Location],
+    ) -> None:
         columns = sorted({name for stage in stages for name in stage.columns})
         given = [
             (
@@ -89,15 +109,14 @@ class Annotating:
             )
             for clip in clips.kept()
         ]
-        self._made = self._scheduler.annotate(stages, given)
-        for clip in clips.kept() if self._made.rejected else ():
-            if clip.clip_id in self._made.rejected:
-                name, error = self._made.rejected[clip.clip_id]
+        made = self._made = self._scheduler.annotate(stages, given)
+        self.counts |= {f"{name}_made": n for name, n in made.n_made.items()}
+        self.counts |= {f"{name}_lacking": n for name, n in made.lacking.items()}
+        self.cpu_s.update(made.cpu_s)
+        for clip in clips.kept() if made.rejected else ():
+            if clip.clip_id in made.rejected:
+                name, error = made.rejected[clip.clip_id]
                 reject(clip, f"{name}_failed", detail=error)
-
-    def members(self, clip: Clip) -> Sequence[StoredMember]:
-        """Returns the members of a clip."""
-        return self._made.members.get(clip.clip_id, ())
 
     def _in_tars(self, versions: Any) -> Any:  # noqa: ANN401 - see `FamilyStore.in_tars`
         if not self._previous:
@@ -105,10 +124,3 @@ class Annotating:
         declared = declared_members(find_json(self._store, MANIFEST))
         find = partial(self._families.in_tars, versions, self._previous)
         return find(declared, self._standing.sizes)
-
-
-def joined(
-    sources: Sequence[Callable[[Clip], Sequence[StoredMember]]],
-) -> Callable[[Clip], Sequence[StoredMember]]:
-    """Returns a function that gives the members of a clip from all of some functions."""
-    return lambda clip: [member for members in sources for member in members(clip)]

@@ -21,12 +21,10 @@ from curator.executor.host_resources import device_of
 from curator.executor.progress import Progress
 from curator.fingerprints import fingerprint
 from curator.measures.clip_semantics import Semantics
-from curator.models.weight_store import ModelStore
 from curator.pipeline import Graph
 from curator.recipe import Recipe
-from curator.records.clips import Clip
 from curator.records.sources import SourceRef
-from curator.runs.annotating import Annotating, joined
+from curator.runs.annotating import Annotating
 from curator.runs.corpus import Corpus, decide
 from curator.runs.generations import BOUNDS, GENERATION, STAMP, TAKEN, frozen_bounds
 from curator.runs.losses import Losses
@@ -51,7 +49,6 @@ from curator.tables.clip_locations import Location
 from curator.tables.kept_vectors import JUDGED, KEPT, kept_vectors
 from curator.tables.out_layout import DATASET, MANIFEST
 from curator.tables.output_format import existing
-from curator.tables.sample_members import StoredMember
 from curator.tables.snapshot_store import EARLIER, INDEXES
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable
@@ -169,6 +166,7 @@ class Pass:
             run.graph,
             run.engine,
             run.progress,
+            recipe=run.recipe,
             previous=scope.reuses,
             standing=scope.standing,
         )
@@ -194,8 +192,6 @@ class Pass:
             "shard": self._shard,
             "commit": self._commit,
         } | {stage.name: self._decide for stage in self._graph.deciding()}
-        # All at once: stages that look at the same clips share a decode.
-        drivers |= {stage.name: self._annotate for stage in self._graph.annotators()[:1]}
         result: Any = None
         try:
             for stage in self._graph:
@@ -368,13 +364,6 @@ class Pass:
         log.counts["clips_cut"] += cutting.n_cut
         log.cpu_s.update(cutting.cpu_s)
 
-    def _annotate(self, _: Any) -> None:  # noqa: ANN401 - the stage of that name
-        log = self._log
-        with log.timed("annotate"):
-            self._annotating.annotate(self._corpus.rows, self._locations)
-        log.counts.update(self._annotating.counts)
-        log.cpu_s.update(self._annotating.cpu_s)
-
     def _align(self, captioning: "Captioning") -> None:
         entry = self._semantics.clip
         if entry is not None:
@@ -386,6 +375,12 @@ class Pass:
 
     def _shard(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
         log, recipe, clips = self._log, self._recipe, self._corpus.rows
+        if self._annotating.is_needed:
+            # All annotators at once: those that look at the same clips share a decode.
+            with log.timed("annotate"):
+                self._annotating.annotate(clips, self._locations)
+            log.counts.update(self._annotating.counts)
+            log.cpu_s.update(self._annotating.cpu_s)
         with log.timed("shard"):
             if self._scope.reuses:
                 self._losses.before_shard(
@@ -405,22 +400,11 @@ class Pass:
                 is_clip = recipe.shard.embedding == "clip"
                 stored = self._corpus.clip_vectors if is_clip else self._corpus.vectors
                 vectors = stored.some(clips.kept_ids())
-            members: list[Callable[[Clip], Sequence[StoredMember]]] = [self._annotating.members]
-            if recipe.caption.embedding is not None:
-                # Imported here: few recipes have captions embedded.
-                from curator.stages.caption.caption_embeddings import text_vectors_of
-
-                models = ModelStore.at(recipe.models)
-                embedded = text_vectors_of(
-                    recipe.caption.embedding, models, clips, self._store, self._engine
-                )
-                if embedded is not None:
-                    members.append(embedded.members)
-                    log.counts["captions_embedded"] += embedded.n_made
-                    log.cpu_s.update(embedded.cpu_s)
             sample = self._captioning.sample if self._captioning is not None else None
             generation_of = self._sources.generation_of()
-            sharding.shard(clips, self._locations, vectors, joined(members), sample, generation_of)
+            sharding.shard(
+                clips, self._locations, vectors, self._annotating.members, sample, generation_of
+            )
         log.counts["shards_written"] += sharding.n_written
 
     def _commit(self, stage: Any) -> Results:  # noqa: ANN401 - the stage of that name

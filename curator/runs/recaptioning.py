@@ -21,18 +21,16 @@ from curator.executor.host_resources import default_memory_bytes
 from curator.executor.progress import Progress
 from curator.extensions import named
 from curator.fingerprints import fingerprint
-from curator.models.weight_store import ModelStore
 from curator.pipeline import graph_of
 from curator.recipe import recipe_used, semantics_of, with_changes
 from curator.records.clips import Clip
 from curator.report import render_report, shown_clips
-from curator.runs.annotating import Annotating, joined
+from curator.runs.annotating import Annotating
 from curator.runs.corpus import room_of
 from curator.runs.earlier_sources import earlier_sources
 from curator.runs.withheld import fewer
 from curator.stages.caption.annotation_rows import SPAN
 from curator.stages.caption.annotation_store import CaptionedSpans
-from curator.stages.caption.caption_embeddings import text_vectors_of
 from curator.stages.caption.captioners.captioner_list import captioner_extensions
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.caption.sidecar_table import SIDECARS, StoredSidecars
@@ -59,7 +57,7 @@ from curator.tables.out_layout import SHARDS
 from curator.tables.output_format import read_current_summary
 from curator.tables.parts import write_table, write_tables
 from curator.tables.removal_records import finished_removals
-from curator.tables.sample_members import MEMBERS, MEMBERS_SCHEMA, StoredMember
+from curator.tables.sample_members import MEMBERS, MEMBERS_SCHEMA
 from curator.tables.schemas import (
     ANNOTATIONS_SCHEMA,
     SIDECARS_SCHEMA,
@@ -155,6 +153,7 @@ class Recaption:
             self._graph,
             self._engine,
             self._progress,
+            recipe=self.recipe,
             previous=self._previous,
             standing=self._standing,
         )
@@ -170,22 +169,10 @@ class Recaption:
             self._engine,
             standing=self._standing,
         )
-        embedded = text_vectors_of(
-            self.recipe.caption.embedding,
-            ModelStore.at(self.recipe.models),
-            clips,
-            self._store,
-            self._engine,
-        )
-        members: list[Callable[[Clip], Sequence[StoredMember]]] = [annotating.members]
-        if embedded is not None:
-            members.append(embedded.members)
-            counts["captions_embedded"] = embedded.n_made
-            self._cpu_s.update(embedded.cpu_s)
         self._clear_rejected(clips)
         vectors = self._vectors(self.recipe.shard.embedding, clips.kept_ids())
         generation_of = self._generation_of()
-        sharding.shard(clips, locations, vectors, joined(members), self._sample, generation_of)
+        sharding.shard(clips, locations, vectors, annotating.members, self._sample, generation_of)
         self._seconds["shard"] = round(time.monotonic() - begun, 3)
         self._progress.stage("commit")
         self._check()

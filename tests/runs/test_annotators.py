@@ -106,7 +106,8 @@ def test_values_go_from_the_class_to_the_trainer_and_need_the_class_no_more(
     assert main(["remove", str(out), "--clips", str(named)]) == EXIT_OK
     assert main(["verify", str(out), "--removed"]) == EXIT_OK
     left = latents(out)
-    assert len(left) == 2 and gone not in left
+    assert len(left) == 2
+    assert gone not in left
     exported = tmp_path / "exported"
     assert main(["export", str(out), str(exported), "--format", "wids"]) == EXIT_OK
 
@@ -126,7 +127,7 @@ def test_verify_finds_a_value_that_is_not_as_declared(
     assert "expected f32" in capsys.readouterr().out
 
 
-FAILING = '''
+FAILING = """
 import numpy as np
 from mean_latents import MeanLatents as Base
 
@@ -138,7 +139,7 @@ class Failing(Base):
         if any(clip.frames.mean() > {bound} for clip in unit):
             raise ArithmeticError("too bright")
         return values
-'''
+"""
 
 
 @pytest.mark.parametrize("required", [True, False])

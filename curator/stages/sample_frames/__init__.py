@@ -1,1 +1,0 @@
-"""Decodes written clips for the stages that look at frames."""
