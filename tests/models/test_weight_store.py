@@ -295,7 +295,7 @@ def test_without_the_hub_package_the_error_names_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     store = ModelStore(str(folder))
-    with pytest.raises(ModelError, match=r"someone/heads: `pip install huggingface_hub`"):
+    with pytest.raises(ModelError, match=r"someone/heads, which needs .*'\.\[clip\]'"):
         store.pull(store.catalogue.find("mine"))
 
 
