@@ -1,0 +1,105 @@
+"""Declarations of families, and the values that fit them."""
+
+import numpy as np
+import pytest
+import torch
+
+from curator.family import (
+    Array,
+    Bytes,
+    Family,
+    FamilyError,
+    FamilyVersion,
+    Kind,
+    Scope,
+    Text,
+)
+
+OneOf = Array | Text | Bytes
+
+
+def family(content: OneOf, member: str) -> Family:
+    return Family("values", Scope.CLIP, content, member=member)
+
+
+@pytest.mark.parametrize("ending", ["npy", "safetensors"])
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("f16", "float16"), ("f32", "float32"), ("u8", "uint8"), ("i64", "int64"), ("bool", "bool")],
+)
+def test_an_array_comes_back_as_it_was(ending: str, kind: Kind, dtype: str) -> None:
+    made = family(Array(kind, ("t", 3)), f"values.{ending}")
+    value = (np.arange(12).reshape(4, 3) % 2).astype(dtype)
+    for given in (value, torch.from_numpy(value), np.asfortranarray(value)):
+        found = made.decode(made.encode(given))
+        assert found.dtype == value.dtype
+        np.testing.assert_array_equal(found, value)
+
+
+def test_bfloat16_comes_from_torch_and_is_read_as_float32() -> None:
+    made = family(Array("bf16", ("d",)), "values.safetensors")
+    found = made.decode(made.encode(torch.tensor([1.5, -2.0], dtype=torch.bfloat16)))
+    np.testing.assert_array_equal(found, np.array([1.5, -2.0], np.float32))
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (np.zeros((2, 4), np.float16), r"shape \[2, 4\]; expected \[t, 3\]"),
+        (np.zeros((2, 3, 1), np.float16), r"shape \[2, 3, 1\]"),
+        (np.zeros((2, 3)), "float64; expected float16"),
+        ("text", "a value of str"),
+        (None, "a value of NoneType"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused(value: object, said: str) -> None:
+    with pytest.raises(FamilyError, match=said):
+        family(Array("f16", ("t", 3)), "values.npy").encode(value)
+
+
+@pytest.mark.parametrize("member", ["values.npy", "values.safetensors"])
+def test_bytes_that_hold_no_such_value_are_refused(member: str) -> None:
+    made = family(Array("f16", ("t", 3)), member)
+    whole = made.encode(np.zeros((2, 3), np.float16))
+    other = family(Array("f32", ("t", 3)), member).encode(np.zeros((2, 3), np.float32))
+    wide = family(Array("f16", ("t", 4)), member).encode(np.zeros((2, 4), np.float16))
+    for data in (b"", b"{}", whole[:-1], whole[:8], other, wide, b"\xff" * 64):
+        with pytest.raises(FamilyError):
+            made.decode(data)
+
+
+def test_texts_and_bytes() -> None:
+    made = family(Text(), "values.txt")
+    assert made.decode(made.encode("Grüße")) == "Grüße"
+    with pytest.raises(FamilyError, match="no UTF-8"):
+        made.decode(b"\xff")
+    picture = family(Bytes("image/png"), "values.png")
+    assert picture.decode(picture.encode(b"png")) == b"png"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "member"),
+    [
+        ("Values", Text(), "values.txt"),
+        ("values", Text(), "values"),
+        ("values", Text(), "mp4"),
+        ("values", Text(), "../values.txt"),
+        ("values", Text(), "values.npy"),
+        ("values", Array("bf16", ("d",)), "values.npy"),
+    ],
+)
+def test_a_declaration_that_readers_could_not_follow_is_refused(
+    name: str, content: OneOf, member: str
+) -> None:
+    with pytest.raises(FamilyError):
+        Family(name, Scope.CLIP, content, member=member)
+
+
+@pytest.mark.parametrize("content", [Array("f16", (16, "t")), Text(), Bytes("image/png")])
+def test_a_declaration_is_read_without_the_stage(content: OneOf) -> None:
+    made = FamilyVersion(family(content, f"values.{content.endings[0]}"), "0" * 16)
+    assert FamilyVersion.from_json(made.to_json()) == made
+    for key in made.to_json().keys() - {"fingerprint"}:
+        damaged = {name: value for name, value in made.to_json().items() if name != key}
+        with pytest.raises(FamilyError):
+            FamilyVersion.from_json(damaged)
