@@ -25,6 +25,13 @@ Kind = Literal["f16", "bf16", "f32", "f64", "u8", "i8", "i16", "i32", "i64", "bo
 
 _MEMBER = re.compile(r"[a-z0-9_]+(?:\.[a-z0-9_]+)+")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_OF_BATCHES = frozenset(
+    {
+        "video", "caption", "fps", "start_frame", "key", "json", "bucket", "embedding",
+        "caption_embedding", "not_on_gpu", "position",
+    }
+)  # fmt: skip
+"""Names that batches of the loader have already."""
 _OWN_MEMBERS = frozenset({"mp4", "json", "txt", "npy", "id"})
 """Members of every sample's own: WebDataset's words for the video, the facts and the caption."""
 
@@ -272,6 +279,9 @@ class Family:
         if _NAME.fullmatch(self.name) is None:
             raise FamilyError(f"family {self.name!r}; expected a name like `latents`, of lower "
                               "case letters, digits and underscores")  # fmt: skip
+        if self.name in _OF_BATCHES:
+            raise FamilyError(f"family {self.name!r}: batches of the loader have that name "
+                              "already; choose another one")  # fmt: skip
         if self.member in _OWN_MEMBERS or _MEMBER.fullmatch(self.member) is None:
             example = f"{self.name}.{self.content.endings[0]}"
             raise FamilyError(f"family {self.name!r}: member {self.member!r}; expected a name and "

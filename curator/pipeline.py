@@ -19,6 +19,7 @@ from curator.recipe import Recipe, StageEntry, semantics_of
 from curator.run_config import RunConfig
 from curator.stage import Annotator, AnyStage, ClipFilter, PixelStage
 from curator.stages.analyze.stage import AnalyzeStage
+from curator.stages.caption.caption_embeddings import FAMILY, MEMBER
 from curator.stages.caption.stage import CaptionStage
 from curator.stages.commit.config import CommitConfig
 from curator.stages.commit.stage import CommitStage
@@ -243,7 +244,8 @@ def _insert_annotator(stages: list[AnyStage], stage: Annotator[Any], entry: Stag
         )
     if not stage.families:
         raise RecipeError(f"stages: {entry.use!r} declares no families")
-    taken = {
+    taken = {("family", FAMILY): "caption", ("member", MEMBER): "caption"}
+    taken |= {
         (what, value): other.name
         for other in stages
         if isinstance(other, Annotator)

@@ -81,6 +81,7 @@ def test_texts_and_bytes() -> None:
     ("name", "content", "member"),
     [
         ("Values", Text(), "values.txt"),
+        ("caption", Text(), "values.txt"),
         ("values", Text(), "values"),
         ("values", Text(), "mp4"),
         ("values", Text(), "../values.txt"),

@@ -19,7 +19,10 @@ from film_shots import moving_texture
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
+from curator.errors import RecipeError
 from curator.loading import ClipDataset
+from curator.pipeline import graph_of
+from curator.recipe import load_recipe
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mean_latents.py"
 SETTINGS = (
@@ -125,6 +128,35 @@ def test_verify_finds_a_value_that_is_not_as_declared(
     capsys.readouterr()
     assert main(["verify", str(out)]) != EXIT_OK
     assert "expected f32" in capsys.readouterr().out
+
+
+TWICE = """
+from mean_latents import MeanLatents
+from curator.family import Array, Family, Scope
+
+class Twice(MeanLatents):
+    name = "twice"
+
+class Captions(MeanLatents):
+    name = "own_captions"
+    families = (Family("captions", Scope.CLIP, Array("f32", ("d",)), member="text.npy"),)
+"""
+
+
+@pytest.mark.parametrize(
+    ("stages", "said"),
+    [
+        ("[mean_latents:MeanLatents, twice:Twice]", "'mean_latents' makes the family 'latents'"),
+        ("[twice:Captions]", "'caption' makes the member 'text.npy'"),
+        ("[{use: mean_latents:MeanLatents, before: dedup}]", "leave out before and after"),
+        ("[{use: mean_latents:MeanLatents, config: {blok: 1}}]", "blok"),
+    ],
+)
+def test_an_annotator_that_cannot_stand_there_is_refused(stages: str, said: str, own: Path) -> None:
+    shutil.copy(EXAMPLE, own.parent / "mean_latents.py")
+    (own.parent / "twice.py").write_text(TWICE)
+    with pytest.raises(RecipeError, match=said):
+        graph_of(load_recipe("quickstart", [f"stages={stages}"]))
 
 
 FAILING = """

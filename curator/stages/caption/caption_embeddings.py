@@ -26,6 +26,8 @@ from curator.tables.sample_members import StoredMember
 UNIT_CAPTIONS = 256
 """Captions per unit and part: 100 MB for T5-11B at 200 tokens each."""
 ENCODER_BYTES = 4 << 30
+FAMILY, MEMBER = "caption_embeddings", "text.npy"
+"""Name of the family, and its member: readers decode by what follows the last dot."""
 
 TEXT_EMBEDDINGS_SCHEMA = pa.schema(
     [("text_hash", pa.string()), ("n_bytes", pa.int64()), ("npy", pa.binary())]
@@ -54,9 +56,7 @@ def embeddings_stamp(entry: ModelEntry, models: ModelStore) -> str:
 def family_of(entry: ModelEntry) -> Family:
     """Returns the family of the embeddings of captions by a text encoder."""
     content = Array("f16", ("tokens", "d")) if entry.pooling == "tokens" else Array("f32", ("d",))
-    return Family(
-        "caption_embeddings", Scope.CLIP, content, member="text.npy", lifetime=Lifetime.CACHE
-    )
+    return Family(FAMILY, Scope.CLIP, content, member=MEMBER, lifetime=Lifetime.CACHE)
 
 
 class TextVectors:
