@@ -15,11 +15,12 @@ from curator.errors import ModelError, RecipeError, unknown_key
 from curator.extensions import Extension, Kind, load_extension
 from curator.fingerprints import fingerprint
 from curator.measures.score_list import measures_used
+from curator.models.weight_store import ModelStore
 from curator.recipe import Recipe, StageEntry, semantics_of
 from curator.run_config import RunConfig
 from curator.stage import Annotator, AnyStage, ClipFilter, PixelStage
 from curator.stages.analyze.stage import AnalyzeStage
-from curator.stages.caption.caption_embeddings import FAMILY, MEMBER
+from curator.stages.caption.caption_embeddings import FAMILY, MEMBER, CaptionEmbeddings
 from curator.stages.caption.stage import CaptionStage
 from curator.stages.commit.config import CommitConfig
 from curator.stages.commit.stage import CommitStage
@@ -55,9 +56,19 @@ def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyStag
         SelectStage(recipe.select),
         CaptionStage(recipe.caption),
         CutStage(cut, pixels),
+        *_caption_embeddings(recipe),
         ShardStage(recipe.shard),
         CommitStage(CommitConfig()),
     ]
+
+
+def _caption_embeddings(recipe: Recipe) -> list[AnyStage]:
+    """The annotator that embeds captions, where the recipe names a model for it."""
+    name = recipe.caption.embedding
+    if name is None:
+        return []
+    models = ModelStore.at(recipe.models)
+    return [CaptionEmbeddings(recipe.caption, models.catalogue.find(name, "text"), models)]
 
 
 _MOVABLE = ("dedup", "select")

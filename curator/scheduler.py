@@ -12,6 +12,7 @@ import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,8 @@ from curator.tables.sample_members import StoredMember
 logger = logging.getLogger(__name__)
 
 UNIT_CLIPS = 16
+UNIT_ROWS = 1024
+"""Clips of a unit of stages that look at no frames."""
 UNIT_FRAMES = 1800
 """Frames of 1080p of a unit: a minute of work, which a killed run loses at most."""
 MAX_CLIP_BYTES = 1 << 30
@@ -67,10 +70,11 @@ class ClipWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipResult:
-    """What became of a clip: stored members, and the error of each stage that failed, by number."""
+    """What became of a clip: members of each stage, or its error, by the number of the stage."""
 
     clip_id: str
-    members: tuple[StoredMember, ...]
+    keys: Mapping[int, str]
+    members: Mapping[int, tuple[StoredMember, ...]]
     errors: Mapping[int, str]
 
 
@@ -103,6 +107,7 @@ class AnnotatorWorker:
         self._store = store
         self._decode = UnitWorker(stage=decode)
         self._versions = [stage.versions() for stage in stages]
+        self._looks = any(stage.frames for stage in stages)
         self._clock = CpuClock()
 
     def prepare(self) -> None:
@@ -120,7 +125,7 @@ class AnnotatorWorker:
             why = _DIED.format(MAX_ATTEMPTS)
             return UnitResult(
                 results=[
-                    ClipResult(clip_id=clip.facts.clip_id, members=(),
+                    ClipResult(clip_id=clip.facts.clip_id, keys=clip.keys, members={},
                                errors=dict.fromkeys(clip.keys, why))
                     for clip in unit
                 ],
@@ -133,7 +138,7 @@ class AnnotatorWorker:
         size = max(stage.batch for stage in self._stages)
         for start in range(0, len(unit), size):
             batch = unit[start : start + size]
-            decoded = self._decoded(batch)
+            decoded = self._decoded(batch) if self._looks else _nothing(batch)
             cpu_s.update(decoded.cpu_s)
             counts.update(decoded.counts)
             for number in range(len(self._stages)):
@@ -142,7 +147,12 @@ class AnnotatorWorker:
         results = [
             ClipResult(
                 clip_id=clip.facts.clip_id,
-                members=tuple(made.get(clip.facts.clip_id, ())),
+                keys=clip.keys,
+                members={
+                    number: tuple(made[number, key])
+                    for number, key in clip.keys.items()
+                    if number not in wrong
+                },
                 errors=wrong,
             )
             for clip, wrong in zip(unit, errors, strict=True)
@@ -270,14 +280,15 @@ class AnnotatorWorker:
             raise UsageError(f"values of {sorted(by_name)}; expected one each of {names}")
         return {family.name: family.encode(by_name[family.name]) for family in families}
 
-    def _stored(self, values: Mapping[str, Sequence[NewValue]]) -> dict[str, list[StoredMember]]:
-        """Stores values, a part a family; returns members by clip."""
-        members: dict[str, list[StoredMember]] = defaultdict(list)
-        for versions in self._versions:
+    def _stored(
+        self, values: Mapping[str, Sequence[NewValue]]
+    ) -> dict[tuple[int, str], list[StoredMember]]:
+        """Stores values, a part a family; returns members by number of the stage and key."""
+        members: dict[tuple[int, str], list[StoredMember]] = defaultdict(list)
+        for number, versions in enumerate(self._versions):
             for name, version in versions.items():
-                own = values.get(name, ())
-                for value, member in zip(own, self._store.put(version, own), strict=True):
-                    members[value.clip_id].append(member)
+                for member in self._store.put(version, values.get(name, ())):
+                    members[number, member.key].append(member)
         return members
 
 
@@ -330,32 +341,36 @@ class Scheduler:
                 [stage.key(_own(facts, stage), sha256) for facts, sha256, _ in clips]
                 for stage in chain
             ]
-            work, missing = self._missing(chain, keys, clips, members)
+            work, wanting = self._missing(chain, keys, clips, members)
             if not work:
                 continue
-            for number in missing:
+            for number in {number for _, number, _ in wanting}:
                 chain[number].preflight()
-            failed: Counter[int] = Counter()
-            first_error: dict[int, tuple[str, str]] = {}
+            found: dict[tuple[int, str], ClipResult] = {}
             for unit in self._run(chain, kind, work):
                 cpu_s.update(unit.cpu_s)
                 for result in unit.results:
-                    members[result.clip_id] += result.members
-                    made.update(member.version.family.name for member in result.members)
-                    for number, error in result.errors.items():
-                        stage = chain[number]
-                        failed[number] += 1
-                        first_error.setdefault(number, (result.clip_id, error))
-                        if stage.required:
-                            rejected[result.clip_id] = (stage.name, error)
-                        else:
-                            lacking[stage.name] += 1
-            for number, n_clips in missing.items():
-                if failed[number] == n_clips and chain[number].required:
-                    clip_id, error = first_error[number]
+                    found |= {(number, key): result for number, key in result.keys.items()}
+                    for some in result.members.values():
+                        made.update(member.version.family.name for member in some)
+            failed: dict[int, list[ClipResult]] = defaultdict(list)
+            for clip_id, number, key in wanting:
+                result, stage = found[number, key], chain[number]
+                if number not in result.errors:
+                    members[clip_id] += result.members[number]
+                    continue
+                failed[number].append(result)
+                if stage.required:
+                    rejected[clip_id] = (stage.name, result.errors[number])
+                else:
+                    lacking[stage.name] += 1
+            wanted = Counter(number for _, number, _ in wanting)
+            for number, results in failed.items():
+                if len(results) == wanted[number] and chain[number].required:
                     raise CuratorError(
-                        f"{chain[number].name} failed on all {n_clips} clips that it got, such as "
-                        f"{clip_id}: {error}; nothing was committed"
+                        f"{chain[number].name} failed on all {len(results)} clips that it got, "
+                        f"such as {results[0].clip_id}: {results[0].errors[number]}; nothing was "
+                        "committed"
                     )
         return Annotated(
             members=members, rejected=rejected, lacking=lacking, n_made=made, cpu_s=cpu_s
@@ -368,7 +383,7 @@ class Scheduler:
         chains: dict[tuple[bool, float], tuple[Resources, list[Annotator[Any]]]] = {}
         for stage in stages:
             kind = self._kind(stage)
-            key = (kind.gpus > 0, kind.gpus)
+            key = (bool(stage.frames), kind.gpus)
             resources, chain = chains.get(key, (kind, []))
             chains[key] = (_larger(resources, kind), [*chain, stage])
         return list(chains.values())
@@ -385,37 +400,44 @@ class Scheduler:
     def _missing(
         self,
         chain: Sequence[Annotator[Any]],
-        keys: Sequence[Sequence[str]],
+        keys: Sequence[Sequence[str | None]],
         clips: Sequence[tuple[ClipFacts, str, Location]],
         members: dict[str, list[StoredMember]],
-    ) -> tuple[list[ClipWork], Counter[int]]:
-        """Adds stored members; returns work, and the number of clips by stage."""
+    ) -> tuple[list[ClipWork], list[tuple[str, int, str]]]:
+        """Adds stored members; returns work, and clip, stage and key of all that is missing."""
         versions = [stage.versions() for stage in chain]
-        stored: dict[tuple[str, str, str], StoredMember] = {
-            (clip_id, member.version.family.name, member.key): member
-            for clip_id, member in self._in_tars(v for own in versions for v in own.values())
+        in_tars = {
+            (member.version.family.name, member.key): member
+            for _, member in self._in_tars(v for own in versions for v in own.values())
         }
         in_parts = [
-            {name: self._store.find(version, keys[number]) for name, version in own.items()}
+            {
+                name: self._store.find(version, {key for key in keys[number] if key is not None})
+                for name, version in own.items()
+            }
             for number, own in enumerate(versions)
         ]
-        work, missing = [], Counter[int]()
+        begun: set[tuple[int, str]] = set()
+        work, wanting = [], []
         for at, (facts, _, where) in enumerate(clips):
             lacks: dict[int, str] = {}
             for number, own in enumerate(versions):
                 key = keys[number][at]
-                found = [
-                    stored.get((facts.clip_id, name, key)) or in_parts[number][name].get(key)
-                    for name in own
-                ]
-                if None in found:
-                    lacks[number] = key
-                    missing[number] += 1
-                else:
+                if key is None:
+                    continue
+                parts = in_parts[number]
+                found = [in_tars.get((name, key)) or parts[name].get(key) for name in own]
+                if None not in found:
                     members[facts.clip_id] += [one for one in found if one is not None]
+                    continue
+                wanting.append((facts.clip_id, number, key))
+                # Clips with the same key share a value: the first makes it.
+                if (number, key) not in begun:
+                    begun.add((number, key))
+                    lacks[number] = key
             if lacks:
                 work.append(ClipWork(facts=facts, where=where, keys=lacks))
-        return work, missing
+        return work, wanting
 
     def _run(
         self, chain: Sequence[Annotator[Any]], kind: Resources, work: Sequence[ClipWork]
@@ -423,9 +445,12 @@ class Scheduler:
         for stage in chain:
             for version in stage.versions().values():
                 self._store.declare(version)
-        units = list(
-            pack(work, max_items=UNIT_CLIPS, weight=_frames_of, max_weight=float(UNIT_FRAMES))
-        )
+        if any(stage.frames for stage in chain):
+            units = list(
+                pack(work, max_items=UNIT_CLIPS, weight=_frames_of, max_weight=float(UNIT_FRAMES))
+            )
+        else:
+            units = list(pack(work, max_items=UNIT_ROWS))
         video_s = sum(float(clip.facts.n_frames / clip.facts.fps) for clip in work)
         self._progress.work(len(work), video_s)
         small = not kind.gpus and self._engine.is_small(len(work), sum(map(_frames_of, work)))
@@ -442,7 +467,16 @@ class Scheduler:
             name=chain[0].name,
         )
         with self._progress.polling(self._engine.progress):
-            yield from self._engine.run([step], units, small=small)
+            check = partial(_refusal, chain) if kind.gpus else None
+            yield from self._engine.run([step], units, small=small, check=check)
+
+
+def _refusal(chain: Sequence[Annotator[Any]]) -> str | None:
+    return next(filter(None, (stage.node_refusal() for stage in chain)), None)
+
+
+def _nothing(batch: Sequence[ClipWork]) -> UnitResult[list[ClipPixels | str]]:
+    return UnitResult(results=[ClipPixels() for _ in batch])
 
 
 def _own(facts: ClipFacts, stage: Annotator[Any]) -> ClipFacts:

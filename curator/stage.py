@@ -336,7 +336,7 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
 
     Attributes:
         families: What it makes: the value of one family, or a mapping by name where it has several.
-        frames: Frames that it wants of each clip.
+        frames: Frames that it wants of each clip; none for one that reads columns alone.
         columns: Columns of `clips` that it reads besides; a clip whose values differ is annotated
             anew.
         batch: Most clips that `process` gets at a time.
@@ -348,7 +348,7 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
     scope = Scope.CLIP
     reads = ("clips", "cuts")
     by_content = frozenset(reads)
-    families: ClassVar[tuple[Family, ...]] = ()
+    families: tuple[Family, ...] = ()
     frames: ClassVar[tuple[FrameRequest, ...]] = (FrameRequest(),)
     columns: ClassVar[tuple[str, ...]] = ()
     batch: ClassVar[int] = 1
@@ -374,6 +374,10 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
             UsageError: It cannot work.
         """
 
+    def node_refusal(self) -> str | None:
+        """Returns why a node cannot hold a worker with a GPU, or None; runs there."""
+        return None
+
     def versions(self) -> dict[str, FamilyVersion]:
         """Returns the families with their fingerprints, by name."""
         requests = [(_frames_name(one.at), one.size) for one in self.frames]
@@ -388,8 +392,11 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
             for family in self.families
         }  # fmt: skip
 
-    def key(self, facts: ClipFacts, mp4_sha256: str) -> str:
-        """Returns a digest of what the values of a clip are made from."""
+    def key(self, facts: ClipFacts, mp4_sha256: str) -> str | None:
+        """Returns a digest of what the values of a clip are made from; None for no values.
+
+        Clips with the same key share a value.
+        """
         return fingerprint(facts.clip_id, mp4_sha256, dict(facts.columns))
 
 

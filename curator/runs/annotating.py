@@ -8,13 +8,10 @@ from typing import Any
 
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
-from curator.models.weight_store import ModelStore
 from curator.pipeline import Graph
-from curator.recipe import Recipe
 from curator.records.clips import Clip
 from curator.scheduler import Annotated, Scheduler
 from curator.stage import Annotator, ClipFacts, StageConfig
-from curator.stages.caption.caption_embeddings import TextVectors, text_vectors_of
 from curator.stages.cut.written_frames import SampleFramesStage
 from curator.stages.shard.standing_shards import StandingShards
 from curator.stages.shard.tar_reader import declared_members
@@ -32,7 +29,6 @@ class Annotating:
 
     Args:
         graph: Whose annotators run.
-        recipe: Names the model that embeds captions.
         previous: Summary of the last finished run, whose tars may hold values; empty without one.
         standing: Its tars.
     """
@@ -44,11 +40,10 @@ class Annotating:
         engine: Engine,
         progress: Progress,
         *,
-        recipe: Recipe,
         previous: Mapping[str, Any],
         standing: StandingShards,
     ) -> None:
-        self._graph, self._recipe, self._engine = graph, recipe, engine
+        self._graph = graph
         self._store = store
         self._previous, self._standing = previous, standing
         self._families = FamilyStore(store)
@@ -60,7 +55,6 @@ class Annotating:
             in_tars=self._in_tars,
         )
         self._made = Annotated(members={}, rejected={})
-        self._captions: TextVectors | None = None
         self.cpu_s: Counter[str] = Counter()
         """CPU-seconds of the workers."""
         self.counts: dict[str, int] = {}
@@ -68,23 +62,17 @@ class Annotating:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the recipe asks for members that families declare."""
-        return bool(self._graph.annotators() or self._recipe.caption.embedding)
+        """Whether the graph has annotators."""
+        return bool(self._graph.annotators())
 
     def annotate(self, clips: ClipRows, locations: Mapping[str, Location]) -> None:
         """Makes what is missing; rejects clips on which a required annotator fails."""
         if stages := self._graph.annotators():
             self._annotate(stages, clips, locations)
-        name, models = self._recipe.caption.embedding, ModelStore.at(self._recipe.models)
-        self._captions = text_vectors_of(name, models, clips, self._store, self._engine)
-        if self._captions is not None:
-            self.counts["captions_embedded"] = self._captions.n_made
-            self.cpu_s.update(self._captions.cpu_s)
 
     def members(self, clip: Clip) -> Sequence[StoredMember]:
         """Returns the members of a clip."""
-        own = self._made.members.get(clip.clip_id, ())
-        return [*own, *(self._captions.members(clip) if self._captions is not None else ())]
+        return self._made.members.get(clip.clip_id, ())
 
     def _annotate(
         self,

@@ -166,7 +166,6 @@ class Pass:
             run.graph,
             run.engine,
             run.progress,
-            recipe=run.recipe,
             previous=scope.reuses,
             standing=scope.standing,
         )

@@ -153,7 +153,6 @@ class Recaption:
             self._graph,
             self._engine,
             self._progress,
-            recipe=self.recipe,
             previous=self._previous,
             standing=self._standing,
         )

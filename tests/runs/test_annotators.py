@@ -16,6 +16,7 @@ import pytest
 import torch
 from film_makers import write_video
 from film_shots import moving_texture
+from tiny_text import text_folder
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
@@ -113,6 +114,30 @@ def test_values_go_from_the_class_to_the_trainer_and_need_the_class_no_more(
     assert gone not in left
     exported = tmp_path / "exported"
     assert main(["export", str(out), str(exported), "--format", "wids"]) == EXIT_OK
+
+
+def test_captions_are_embedded_each_once_and_again_only_where_they_change(
+    sources: Path, tmp_path: Path
+) -> None:
+    """Pins that the member, the card and the loader agree, and that equal captions share a value."""
+    out, models = tmp_path / "out", text_folder(tmp_path / "models")
+    settings = (f"models={models}", "caption.embedding=tiny-t5")
+    summary = curated(sources, out, *settings)
+    clips = [r for p in summary["tables"]["clips"] for r in pq.read_table(out / p).to_pylist()]
+    distinct = {clip["caption"] for clip in clips}
+    assert summary["work"]["caption_embeddings_made"] == len(distinct) <= len(clips)
+    (batch,) = list(ClipDataset(str(out), caption_embedding=True, video=False, batch_size=3))
+    found = batch["caption_embedding"]
+    assert len(found.unique) == len(distinct)
+    assert {value.dtype for value in found.unique} == {torch.float16}
+    again = curated(sources, out, *settings)
+    assert "caption_embeddings_made" not in again["work"]
+    assert [s["name"] for s in again["shards"]] == [s["name"] for s in summary["shards"]]
+    assert "text.npy" in (out / "shards" / "README.md").read_text()
+    assert main(["recaption", str(out), "--set", "caption.enabled=false"]) == EXIT_OK
+    (batch,) = list(ClipDataset(str(out), caption_embedding=True, video=False, batch_size=3))
+    assert batch["caption_embedding"].unique == [None]
+    assert main(["verify", str(out), "--json"]) == EXIT_OK
 
 
 def test_verify_finds_a_value_that_is_not_as_declared(
