@@ -67,11 +67,11 @@ def make_parser() -> argparse.ArgumentParser:
         description="Turns raw video into clean, captioned, de-duplicated clips in WebDataset "
         "tars.",
         epilog="Exit codes: 0 finished; 2 usage, recipe or preflight error, or clips would be "
-        "lost without --replace, nothing in the shards was changed; 3 finished, but more sources "
-        "or windows failed than --max-failed allows; 1 broken off by the storage, by a captioner "
-        "that answered for no window, or by an internal error; 130 interrupted, 143 terminated; "
-        "141 its standard output was closed. After 1, 130 and 143 the same command goes on from "
-        "what was done.",
+        "lost without --replace, nothing in the shards was changed; 3 finished, but more sources, "
+        "clips or windows failed than --max-failed allows; 1 broken off by the storage, by a "
+        "captioner that answered for no window, or by an internal error; 130 interrupted, 143 "
+        "terminated; 141 its standard output was closed. After 1, 130 and 143 the same command "
+        "goes on from what was done.",
     )
     parser.add_argument("--version", action="version", version=f"curate {__version__}")
     commands = parser.add_subparsers(

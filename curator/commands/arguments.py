@@ -3,7 +3,6 @@
 import argparse
 import os
 import re
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -62,33 +61,6 @@ def add_memory(parser: argparse.ArgumentParser) -> None:
         help="memory for columns of clips, such as 4GiB; what exceeds it waits in temporary files, "
         "whose folder TMPDIR names (default: a quarter of the machine's)",
     )
-
-
-def add_max_failed(parser: argparse.ArgumentParser, what: str) -> None:
-    """Adds `--max-failed`; `what` names the things that may fail."""
-    parser.add_argument(
-        "--max-failed",
-        type=fraction,
-        default=1.0,
-        metavar="FRACTION",
-        help=f"exit with 3 if a larger share of the {what} fails, 0 to 1 (default: %(default)s, "
-        "all may; but where every window fails, nothing is committed)",
-    )
-
-
-def windows_exit_code(work: dict[str, Any], max_failed: float) -> int:
-    """Returns `EXIT_FAILED`, and says so, if more windows failed than `--max-failed` allows."""
-    failed = sum(n for name, n in work.items() if name.startswith("caption_failed_"))
-    n_windows = work.get("caption_windows", 0)
-    if failed <= max_failed * n_windows:
-        return EXIT_OK
-    print(
-        f"curate: {failed} of {n_windows} windows have no annotation, more than --max-failed "
-        f"{max_failed:g} allows; see `failure` in the table `annotations`; the same command asks "
-        "again for those that another try may answer",
-        file=sys.stderr,
-    )
-    return EXIT_FAILED
 
 
 def add_overrides(parser: argparse.ArgumentParser, text: str = "as for `curate run`") -> None:

@@ -5,12 +5,11 @@ from typing import Any
 
 from curator.commands.arguments import (
     add_cluster,
-    add_max_failed,
     add_memory,
     add_overrides,
     engine_of,
-    windows_exit_code,
 )
+from curator.commands.failure_limit import add_max_failed, failures_exit_code
 from curator.executor.termination import ends_in_peace, ends_when_asked
 
 HELP = "annotate the clips of a finished run anew, without touching a pixel"
@@ -39,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "s3://",
     )
     add_memory(parser)
-    add_max_failed(parser, "windows")
+    add_max_failed(parser, "windows, or of the clips for want of an annotation,")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -73,7 +72,9 @@ def main(options: argparse.Namespace) -> int:
         check_captions(recaption.recipe, asks_server=False)
         summary = healed(store, recaption.execute, CACHES, check=lease.check)
     print(outcome_text(summary, store.uri))
-    return windows_exit_code(summary["work"], options.max_failed)
+    return failures_exit_code(
+        store, summary, options.max_failed, clip_reasons=("not_annotated",), sources=False
+    )
 
 
 def outcome_text(summary: dict[str, Any], uri: str) -> str:

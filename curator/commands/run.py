@@ -1,20 +1,17 @@
 """`curate run`: curates sources into OUT."""
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from curator.commands.arguments import (
-    EXIT_FAILED,
     EXIT_OK,
     add_cluster,
-    add_max_failed,
     add_memory,
     add_overrides,
     engine_of,
     positive,
-    windows_exit_code,
 )
+from curator.commands.failure_limit import add_max_failed, failures_exit_code
 from curator.executor.termination import ends_in_peace, ends_when_asked
 
 if TYPE_CHECKING:
@@ -40,12 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", metavar="OUT", help="folder or s3://bucket/prefix for all results")
     parser.add_argument(
         "--recipe",
-        default="quickstart",
-        help="name from `curate recipes`, or a YAML file (default: %(default)s, which needs no "
-        "GPU and no download)",
+        help="name from `curate recipes`, or a YAML file (default: the recipe that made OUT; for a "
+        "new OUT quickstart, which needs no GPU and no download)",
     )
     add_overrides(
-        parser, "change one key of the recipe, such as filters.motion.min=0.3; may be repeated"
+        parser, "change one key of that recipe, such as filters.motion.min=0.3; may be repeated"
     )
     add_cluster(
         parser,
@@ -73,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="check everything and say what would be done; writes nothing",
     )
-    add_max_failed(parser, "sources, or of the windows that are captioned,")
+    add_max_failed(parser, "sources, of the clips to keep, or of the windows to caption")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -147,12 +143,4 @@ def _execute(options: argparse.Namespace, store: "Store", recipe: "Recipe") -> i
             f"sources of earlier runs that are not named now and stay: {n_carried} (--replace "
             "would leave them out)"
         )
-    counts = summary["counts"]
-    if counts["failed"] > options.max_failed * counts["sources"]:
-        print(
-            f"curate: {counts['failed']} of {counts['sources']} sources failed, more than "
-            f"--max-failed {options.max_failed:g} allows; see error_code in the table `sources`",
-            file=sys.stderr,
-        )
-        return EXIT_FAILED
-    return windows_exit_code(summary["work"], options.max_failed)
+    return failures_exit_code(store, summary, options.max_failed)

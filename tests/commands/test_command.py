@@ -140,6 +140,24 @@ def test_storage_that_fails_during_the_run_ends_it_in_one_line(
     assert not (tmp_path / "out" / "summary.json").exists()
 
 
+@pytest.mark.parametrize("names", [(), ("notes.md", "a.jpg", "below/b.jpg")])
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_a_folder_without_a_video_is_refused(
+    tmp_path: Path,
+    names: tuple[str, ...],
+    more: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Pins that an empty folder and one of other files end alike, and write nothing."""
+    (tmp_path / "in" / "below").mkdir(parents=True)
+    for name in names:
+        (tmp_path / "in" / name).write_bytes(b"x")
+    assert main(["run", str(tmp_path / "in"), str(tmp_path / "out"), *more]) == EXIT_USAGE
+    error = capsys.readouterr().err
+    assert ("has no video: 3 files with names of other kinds" if names else "has no files") in error
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
     broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,9 +183,13 @@ def test_sources_that_all_fail_make_a_whole_output_and_max_failed_an_exit_code(
     broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    assert main(["run", str(broken), str(out)]) == EXIT_OK
-    assert main(["run", str(broken), str(out), "--max-failed", "0.5"]) == EXIT_FAILED
-    assert "3 of 3 sources failed" in capsys.readouterr().err
+    assert main(["run", str(broken), str(out)]) == EXIT_FAILED
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert (
+        "3 of 3 sources failed (2 not_a_video, 1 empty_file), more than 0.1, the default" in error
+    )
+    assert f"the first: {broken / 'b.mp4'}" in error
+    assert main(["run", str(broken), str(out), "--max-failed", "1"]) == EXIT_OK
     summary = json.loads((out / "summary.json").read_text())
     assert summary["counts"]["by_error"] == {"not_a_video": 2, "empty_file": 1}
     assert summary["shards"] == []
@@ -175,7 +197,7 @@ def test_sources_that_all_fail_make_a_whole_output_and_max_failed_an_exit_code(
 
 
 def test_the_limit_takes_the_first_sources(broken: Path, tmp_path: Path) -> None:
-    assert main(["run", str(broken), str(tmp_path / "out"), "--limit", "2"]) == EXIT_OK
+    assert main(["run", str(broken), str(tmp_path / "out"), "--limit", "2"]) == EXIT_FAILED
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["counts"]["sources"] == 2
 

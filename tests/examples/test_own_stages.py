@@ -13,7 +13,7 @@ from film_makers import write_video
 from film_shots import moving_texture
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK
+from curator.commands.arguments import EXIT_FAILED, EXIT_OK
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SETTINGS = (
@@ -36,7 +36,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def curated(sources: Path, out: Path, *more: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     settings = [part for setting in (*SETTINGS, *more) for part in ("--set", setting)]
-    assert main(["run", str(sources), str(out), *settings]) == EXIT_OK
+    assert main(["run", "--recipe", "quickstart", str(sources), str(out), *settings]) == EXIT_OK
     summary = json.loads((out / "summary.json").read_text())
     rows = [
         row for part in summary["tables"]["clips"] for row in pq.read_table(out / part).to_pylist()
@@ -78,6 +78,40 @@ def test_a_stage_changes_pixels_before_the_encoder(sources: Path, tmp_path: Path
     assert again["work"]["clips_cut"] == 0
     back, _ = curated(sources, tmp_path / "out")
     assert (back["work"]["clips_cut"], back["work"]["sources_analyzed"]) == (2, 0)
+
+
+FAILING = """
+from collections.abc import Iterator
+
+from curator.stage import ClipFrames, PixelStage, StageConfig
+
+
+class Failing(PixelStage[StageConfig]):
+    name, version = "failing", 1
+
+    def process(self, unit: ClipFrames) -> Iterator[object]:
+        raise KeyError("sky")
+"""
+
+
+def test_a_stage_that_fails_fails_the_run(
+    sources: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Pins the exit code where no clip can be cut, and the place in the user's own file."""
+    (tmp_path / "code").mkdir()
+    file = tmp_path / "code" / "failing_stage.py"
+    file.write_text(FAILING)
+    monkeypatch.syspath_prepend(str(tmp_path / "code"))
+    settings = [part for setting in SETTINGS for part in ("--set", setting)]
+    stage = ["--set", "stages=[failing_stage:Failing]"]
+    code = main(["run", str(sources), str(tmp_path / "out"), *settings, *stage])
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "2 of 2 clips that the recipe keeps could not be cut" in error
+    assert f"KeyError: 'sky'; raised at {file}:11 in process" in error
+    assert code == EXIT_FAILED
 
 
 def test_a_stage_rejects_clips(sources: Path, tmp_path: Path) -> None:

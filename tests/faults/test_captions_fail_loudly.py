@@ -53,6 +53,7 @@ def test_max_failed_counts_windows(place: Captioned, capsys: pytest.CaptureFixtu
     place.server.set(by_source={"1": DOWN})
     recaption = ["recaption", str(place.out), "--set", ONCE, "--set", OTHER]
     assert main([*recaption, "--max-failed", "0.9"]) == EXIT_OK
+    assert main(recaption) == EXIT_FAILED
     assert main([*recaption, "--max-failed", "0.01"]) == EXIT_FAILED
     work = place.summary()["work"]
     error = capsys.readouterr().err.splitlines()[-1]

@@ -17,6 +17,7 @@ from itertools import chain, islice
 from typing import Any, TypeVar
 
 from curator.errors import ErrorCode, SourceError, StorageError, UsageError
+from curator.number_text import amount
 from curator.storage.base import has_scheme
 from curator.storage.file_walk import Found, expand, find_objects, is_pattern, walk
 from curator.storage.metadata_columns import column_name
@@ -163,7 +164,7 @@ def _looked_up(argument: str) -> _Part:
         info = os.stat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         if is_pattern(argument):
-            listed = _at_least_one(_pattern_files(path), argument, "matches no files")
+            listed = _with_a_video(_pattern_files(path), argument, "matches no files")
             return _Part(listed, may_repeat=True)
         what = "is a link to nothing" if os.path.islink(path) else "does not exist"
         raise UsageError(f"input {argument!r} {what} (looked for {path!r})") from error
@@ -174,7 +175,7 @@ def _looked_up(argument: str) -> _Part:
             os.scandir(path).close()
         except OSError as error:
             raise UsageError(f"input {local_failure(path, error).message}") from error
-        return _Part(_at_least_one(map(_by_name, walk(path)), argument, "has no files in it"))
+        return _Part(_with_a_video(map(_by_name, walk(path)), argument, "has no files in it"))
     if not stat.S_ISREG(info.st_mode):
         raise UsageError(f"input {argument!r} is no file and no folder")
     if is_manifest(path):
@@ -300,7 +301,7 @@ def _bucket_part(service: ObjectService, argument: str) -> _Part:
         otherwise = "matches no objects"
     else:
         otherwise = "has no objects under it; for a plain prefix of keys append *"
-    return _Part(_at_least_one(_objects(service, bucket, key), argument, otherwise))
+    return _Part(_with_a_video(_objects(service, bucket, key), argument, otherwise))
 
 
 def _objects(service: ObjectService, bucket: str, key: str) -> Iterator[Listed]:
@@ -320,6 +321,19 @@ def _at_least_one(items: Iterator[_Item], argument: str, otherwise: str) -> Iter
     if first is None:
         raise UsageError(f"input {argument!r} {otherwise}")
     return chain([first], items)
+
+
+def _with_a_video(items: Iterator[Listed], argument: str, otherwise: str) -> Iterator[Listed]:
+    """Returns the same items, of which the first that may be a video was fetched already."""
+    skipped: list[Listed] = []
+    for item in _at_least_one(items, argument, otherwise):
+        if not isinstance(item, SkippedName):
+            return chain(skipped, [item], items)
+        skipped.append(item)
+    raise UsageError(
+        f"input {argument!r} has no video: {amount(len(skipped), 'file')} with names of other "
+        f"kinds, such as {skipped[0].uri!r}"
+    )
 
 
 def _without_repeats(
