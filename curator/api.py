@@ -26,7 +26,7 @@ Place = str | os.PathLike[str]
 def run(
     sources: Place | Sequence[Place],
     out: Place,
-    recipe: Place = "quickstart",
+    recipe: Place | None = None,
     overrides: Sequence[str] = (),
     *,
     workers: int | None = None,
@@ -42,7 +42,8 @@ def run(
     Args:
         sources: Files, folders, globs, addresses or manifests.
         out: Folder or `s3://bucket/prefix` for all results.
-        recipe: Name from `curate recipes`, or a YAML file.
+        recipe: Name from `curate recipes`, or a YAML file; None for the recipe that made `out`, and
+            for a new `out` `quickstart`. What changes in the recipe of `out` is logged.
         overrides: `key=value` each, such as `filters.motion.min=0.3`.
         workers: Most processes of a stage; None for one per core, and on a cluster for as many as
             there is work for.
@@ -71,7 +72,7 @@ def run(
     store, loaded = check_run(
         places,
         os.fspath(out),
-        recipe=os.fspath(recipe),
+        recipe=None if recipe is None else os.fspath(recipe),
         overrides=overrides,
         ray_address=ray_address,
         shared_out=shared_out,

@@ -176,7 +176,7 @@ def recipe_used(summary: Mapping[str, Any], uri: str) -> Recipe:
         where = ".".join(map(str, first["loc"]))
         raise UsageError(
             f"{uri} was made by curate {summary.get('curate_version')} with a recipe that this "
-            f"version cannot read ({where}: {first['msg']}); run it again"
+            f"version cannot read ({where}: {first['msg']}); run it again with --recipe"
         ) from error
 
 

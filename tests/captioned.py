@@ -37,6 +37,7 @@ WINDOWS = {
     "window_frames": 24, "window_remainder": 12, "frames": 3, "frame_px": 96, "read_text": False,
     "in_flight": 3,
 }  # fmt: skip
+ALL_MAY_FAIL = ("--max-failed", "1")
 _MARK = re.compile(r"(\d+):(\d+)")
 
 
@@ -56,7 +57,15 @@ class Captioned:
 
     def arguments(self, *more: str) -> list[str]:
         changes = [part for change in (*self.settings, *more) for part in ("--set", change)]
-        return ["run", str(self.sources), str(self.out), *changes]
+        return [
+            "run",
+            "--recipe",
+            "quickstart",
+            str(self.sources),
+            str(self.out),
+            *ALL_MAY_FAIL,
+            *changes,
+        ]
 
     def run(self, *more: str) -> dict[str, Any]:
         assert main(self.arguments(*more)) == EXIT_OK
@@ -68,7 +77,7 @@ class Captioned:
 
     def recaption_code(self, *changes: str) -> int:
         sets = [part for change in changes for part in ("--set", change)]
-        return main(["recaption", str(self.out), *sets])
+        return main(["recaption", str(self.out), *ALL_MAY_FAIL, *sets])
 
     def summary(self) -> dict[str, Any]:
         summary: dict[str, Any] = json.loads((self.out / "summary.json").read_text())

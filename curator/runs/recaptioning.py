@@ -28,6 +28,7 @@ from curator.report import render_report, shown_clips
 from curator.runs.annotating import Annotating
 from curator.runs.corpus import room_of
 from curator.runs.earlier_sources import earlier_sources
+from curator.runs.output_recipe import log_changes
 from curator.runs.withheld import fewer
 from curator.stages.caption.annotation_rows import SPAN
 from curator.stages.caption.annotation_store import CaptionedSpans
@@ -119,7 +120,8 @@ class Recaption:
         self._room_bytes = room_of(memory_bytes or default_memory_bytes())
         self._previous = read_current_summary(store)
         self._standing = StandingShards(store, self._previous)
-        self.recipe = with_changes(recipe_used(self._previous, store.uri), changes)
+        before = recipe_used(self._previous, store.uri)
+        self.recipe = with_changes(before, changes)
         caption = self.recipe.caption
         unasked = [c for c in changes if c.split("=")[0].strip().split(".")[-1] not in UNASKED]
         if caption.enabled and caption.captioner == "measured" and unasked:
@@ -127,6 +129,7 @@ class Recaption:
                 f"--set {unasked[0]!r} would change nothing: caption.captioner is measured, which "
                 "asks no model; set caption.captioner to openai or transformers"
             )
+        log_changes(store.uri, before, self.recipe)
         self._graph = graph_of(self.recipe)
         self._seconds: dict[str, float] = {}
         self._cpu_s: Counter[str] = Counter()

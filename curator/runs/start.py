@@ -6,9 +6,10 @@ from typing import Any
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.pipeline import graph_of
-from curator.recipe import Recipe, load_recipe
+from curator.recipe import Recipe
 from curator.runs.healing import ALL, healed
 from curator.runs.lease import Lease
+from curator.runs.output_recipe import recipe_for
 from curator.runs.preflight import (
     check_captions,
     check_cpu_scores,
@@ -17,7 +18,7 @@ from curator.runs.preflight import (
     check_models,
     preflight,
 )
-from curator.storage import Store
+from curator.storage import Store, open_store
 from curator.tables.parts import SUMMARY
 
 
@@ -25,7 +26,7 @@ def check_run(
     sources: Sequence[str],
     out: str,
     *,
-    recipe: str,
+    recipe: str | None,
     overrides: Sequence[str],
     ray_address: str | None,
     shared_out: bool,
@@ -36,7 +37,8 @@ def check_run(
     Args:
         sources: As the user named them.
         out: Output root.
-        recipe: Name, or path of a YAML file.
+        recipe: Name, or path of a YAML file; None for that of the output, or where nothing has
+            run yet, `quickstart`.
         overrides: `key=value` each.
         ray_address: Cluster to run on, or None for this machine alone.
         shared_out: The user says that all nodes see the same folders.
@@ -46,7 +48,7 @@ def check_run(
         RecipeError: A key or value of the recipe is wrong.
         UsageError: A place, a model, a package, a GPU or a server is missing.
     """
-    loaded = load_recipe(recipe, overrides)
+    loaded = recipe_for(open_store(out), recipe, overrides)
     check_measured(loaded)
     check_cpu_scores(loaded, ray_address=ray_address)
     check_models(loaded)

@@ -41,7 +41,19 @@ class Place:
     def code(self, *more: str, sources: str | None = None) -> int:
         named = sources or str(self.sources)
         sets = [part for setting in SETTINGS for part in ("--set", setting)]
-        return main(["run", named, str(self.out), *sets, *more])
+        return main(
+            [
+                "run",
+                "--recipe",
+                "quickstart",
+                "--max-failed",
+                "1",
+                named,
+                str(self.out),
+                *sets,
+                *more,
+            ]
+        )
 
     def film(self, name: str) -> Path:
         return self.sources / f"{name}.mp4"

@@ -44,7 +44,7 @@ class Journal:
 
 def arguments(sources: Path, out: Path, *changes: str) -> list[str]:
     sets = [part for change in (*SETTINGS, *changes) for part in ("--set", change)]
-    return ["run", str(sources), str(out), *sets]
+    return ["run", "--recipe", "quickstart", "--max-failed", "1", str(sources), str(out), *sets]
 
 
 def replay(out: Path, key: str, data: bytes | None) -> None:

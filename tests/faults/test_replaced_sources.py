@@ -31,7 +31,22 @@ class Place:
 
     def run(self, *more: str) -> dict[str, dict[str, Any]]:
         """Runs; returns the rows of `sources` by name."""
-        assert main(["run", str(self.films), str(self.out), *SETTINGS, *more]) == 0
+        assert (
+            main(
+                [
+                    "run",
+                    "--recipe",
+                    "quickstart",
+                    "--max-failed",
+                    "1",
+                    str(self.films),
+                    str(self.out),
+                    *SETTINGS,
+                    *more,
+                ]
+            )
+            == 0
+        )
         summary = json.loads((self.out / "summary.json").read_text())
         (part,) = summary["tables"]["sources"]
         rows = pq.ParquetFile(self.out / part).read().to_pylist()

@@ -37,7 +37,17 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
 
 def run(places: tuple[Path, Path, str], *more: str) -> dict[str, Any]:
     sources, out, models = places
-    arguments = ["run", str(sources), str(out), *SETTINGS, "--set", f"models={models}", *more]
+    arguments = [
+        "run",
+        "--recipe",
+        "quickstart",
+        str(sources),
+        str(out),
+        *SETTINGS,
+        "--set",
+        f"models={models}",
+        *more,
+    ]
     assert main(arguments) == EXIT_OK
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
     return summary

@@ -62,7 +62,7 @@ def sources(tmp_path: Path) -> Path:
 
 def code(sources: Path, out: Path, *more: str) -> int:
     settings = [part for setting in (*SETTINGS, *more) for part in ("--set", setting)]
-    return main(["run", str(sources), str(out), *settings])
+    return main(["run", "--recipe", "quickstart", str(sources), str(out), *settings])
 
 
 def curated(sources: Path, out: Path, *more: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:

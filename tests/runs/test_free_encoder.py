@@ -30,7 +30,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def curate(sources: Path, out: Path, *more: str) -> int:
     settings = [part for setting in SETTINGS for part in ("--set", setting)]
-    return main(["run", str(sources), str(out), *settings, *more])
+    return main(["run", "--recipe", "quickstart", str(sources), str(out), *settings, *more])
 
 
 def tars(out: Path) -> dict[str, bytes]:

@@ -393,7 +393,7 @@ def begin(sources: Path, tmp_path: Path) -> Iterator[Callable[..., "subprocess.P
     begun: list[subprocess.Popen[str]] = []
 
     def start(root: str, *more: str, waits: bool = False) -> "subprocess.Popen[str]":
-        arguments = ["run", str(sources), root, *SETTINGS, *more]
+        arguments = ["run", "--recipe", "quickstart", str(sources), root, *SETTINGS, *more]
         code = BEFORE_COMMIT if waits else COMMAND
         process = subprocess.Popen(
             [sys.executable, "-c", code, str(tmp_path / "go"), *arguments],

@@ -37,7 +37,16 @@ class Place:
     def code(self, source: str, *settings: str) -> int:
         more = [part for setting in settings for part in ("--set", setting)]
         return main(
-            ["run", str(self.folder / "in" / source), str(self.out), "--replace", *SETTINGS, *more]
+            [
+                "run",
+                "--recipe",
+                "quickstart",
+                str(self.folder / "in" / source),
+                str(self.out),
+                "--replace",
+                *SETTINGS,
+                *more,
+            ]
         )
 
     def run(self, source: str, *settings: str) -> dict[str, Any]:

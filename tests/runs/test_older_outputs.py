@@ -35,7 +35,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(sources: Path, out: Path) -> dict[str, Any]:
     changes = ("filters.short_side_px.min=60", "propose.min_s=1.0", "shard.resolutions=[64, 120]")
     given = [part for change in changes for part in ("--set", change)]
-    assert main(["run", str(sources), str(out), *given]) == EXIT_OK
+    assert main(["run", "--recipe", "quickstart", str(sources), str(out), *given]) == EXIT_OK
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
     return summary
 

@@ -48,7 +48,19 @@ class Place:
         return self.summary()
 
     def code(self, *more: str) -> int:
-        return main(["run", str(self.sources), str(self.out), *SETTINGS, *more])
+        return main(
+            [
+                "run",
+                "--recipe",
+                "quickstart",
+                "--max-failed",
+                "1",
+                str(self.sources),
+                str(self.out),
+                *SETTINGS,
+                *more,
+            ]
+        )
 
     def summary(self) -> dict[str, Any]:
         summary: dict[str, Any] = json.loads((self.out / "summary.json").read_text())

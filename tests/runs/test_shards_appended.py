@@ -61,7 +61,15 @@ def place(finished: Path, tmp_path: Path) -> Path:
 
 def command(out: object, *arguments: object) -> list[str]:
     sources = [str(a) for a in arguments if isinstance(a, Path)]
-    return ["run", *sources, str(out), *SETTINGS, *(a for a in arguments if isinstance(a, str))]
+    return [
+        "run",
+        "--recipe",
+        "quickstart",
+        *sources,
+        str(out),
+        *SETTINGS,
+        *(a for a in arguments if isinstance(a, str)),
+    ]
 
 
 def run(out: object, *arguments: object) -> int:

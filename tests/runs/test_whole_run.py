@@ -54,7 +54,22 @@ class Whole:
 
 
 def run(sources: Path, out: Path, *more: str) -> Whole:
-    assert main(["run", str(sources), str(out), *SETTINGS, *more]) == EXIT_OK
+    assert (
+        main(
+            [
+                "run",
+                "--recipe",
+                "quickstart",
+                "--max-failed",
+                "1",
+                str(sources),
+                str(out),
+                *SETTINGS,
+                *more,
+            ]
+        )
+        == EXIT_OK
+    )
     return Whole(sources, out, json.loads((out / "summary.json").read_text()))
 
 

@@ -121,7 +121,9 @@ def test_unfinished_objects_of_others_stay(place: Path) -> None:
     put(out, *foreign, *own)
     for name in (*foreign, *own):
         os.utime(out / name, (1, 1))
-    assert main(["run", str(place / "in"), str(out), *SETTINGS]) == EXIT_OK
+    assert (
+        main(["run", "--recipe", "quickstart", str(place / "in"), str(out), *SETTINGS]) == EXIT_OK
+    )
     assert {*foreign, *own} & files(out) == set(foreign)
 
 
@@ -138,7 +140,7 @@ def test_lost_dataset_cards_come_back_as_they_were(place: Path, form: str) -> No
 
 
 def code(*arguments: object) -> int:
-    return main(["run", *map(str, arguments), *SETTINGS])
+    return main(["run", "--recipe", "quickstart", *map(str, arguments), *SETTINGS])
 
 
 @pytest.mark.parametrize("name", ["clips/holiday.mp4", "shards/README.md", "report/index.html"])

@@ -36,7 +36,9 @@ def write_film(path: Path, seconds: float, seed: int) -> None:
 
 
 def run(place: Path, *more: str, sources: str = "in") -> int:
-    return main(["run", str(place / sources), str(place / "out"), *SETS, *more])
+    return main(
+        ["run", "--recipe", "quickstart", str(place / sources), str(place / "out"), *SETS, *more]
+    )
 
 
 def summary(place: Path) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
     """
 
     name = "propose"
-    version = 6
+    version = 5
     scope = Scope.SOURCE
     reads = ("tracks",)
     writes = ("candidates", "shots", "embeddings")

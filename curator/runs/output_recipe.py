@@ -1,0 +1,152 @@
+"""Which recipe a run into an output uses, and what changes against the one that made the output."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from curator.errors import DamagedError, StorageError, UsageError
+from curator.recipe import DEFAULT_RECIPE, Recipe, load_recipe, recipe_used, with_changes
+from curator.storage import Store
+from curator.tables.checksums import find_json
+from curator.tables.out_layout import CONFIG, MANIFEST
+from curator.tables.output_format import read_summary
+
+logger = logging.getLogger(__name__)
+
+_AGAIN = "clips are judged again, and those that are newly kept are cut"
+CONSEQUENCES: Mapping[str, str] = {
+    "scan": "metadata of the sources is read again",
+    "analyze": "sources are decoded again for what depends on it",
+    "propose": "clips are proposed and scored again, and new ones are cut",
+    "measures": "sources are decoded again for what depends on it",
+    "scores": _AGAIN,
+    "filters": _AGAIN,
+    "dedup": "duplicates are searched again",
+    "select": _AGAIN,
+    "caption": "captions are made again, and tars whose texts change are packed again",
+    "cut": "clips are cut again",
+    "shard": "clips are packed again where tars change",
+    "semantic": _AGAIN,
+    "run": "it applies to this run's new sources",
+    "run.mode": "all clips are decided about again, unless it becomes growing",
+    "stages": "clips are judged or cut again",
+    "models": "weights are read from there",
+}
+"""What a run does about a change, by section or key of a recipe."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeChange:
+    """A key whose value is another one than in the recipe that made an output."""
+
+    key: str
+    old: object
+    new: object
+
+    @property
+    def consequence(self) -> str:
+        """What a run does about it."""
+        return CONSEQUENCES.get(self.key) or CONSEQUENCES[self.key.split(".")[0]]
+
+    def __str__(self) -> str:
+        return f"{self.key}: {_shown(self.old)} -> {_shown(self.new)} ({self.consequence})"
+
+
+def recipe_for(store: Store, name: str | None, overrides: Sequence[str]) -> Recipe:
+    """Returns the recipe of a run: the one named, or that of the output, or the default one.
+
+    Logs what changes against the recipe that made the output.
+
+    Args:
+        store: Output root.
+        name: As `load_recipe` takes it; None keeps the recipe of the output.
+        overrides: `key=value` each, on top of it.
+
+    Raises:
+        RecipeError: A key or value is wrong.
+        UsageError: The recipe of the output is to be kept, and cannot be read.
+    """
+    if name is not None:
+        recipe = load_recipe(name, overrides)
+        before = _readable(store)
+    else:
+        before = stored_recipe(store)
+        if before is None:
+            return load_recipe(DEFAULT_RECIPE, overrides)
+        recipe = with_changes(before, overrides)
+    if before is not None:
+        log_changes(store.uri, before, recipe)
+    return recipe
+
+
+def stored_recipe(store: Store) -> Recipe | None:
+    """Returns the recipe of the last finished run; None for an output without one.
+
+    Raises:
+        UsageError: There is one, and it cannot be read.
+    """
+    remedy = "name the recipe with --recipe"
+    try:
+        settings = _settings(store)
+        is_there = bool(settings) or store.exists(MANIFEST)
+    except StorageError as error:
+        raise UsageError(str(error)) from error
+    if not is_there:
+        return None
+    if "recipe" not in settings:
+        raise UsageError(f"{store.uri} has shards, and no record of their recipe: {remedy}")
+    return recipe_used(settings, store.uri)
+
+
+def _readable(store: Store) -> Recipe | None:
+    """As `stored_recipe`, for comparison alone."""
+    try:
+        return stored_recipe(store)
+    except UsageError as error:
+        logger.warning("what changes in the recipe cannot be said: %s", error)
+        return None
+
+
+def _settings(store: Store) -> Mapping[str, Any]:
+    """Returns what has the recipe of the last commit: its summary, or a copy if that is lost."""
+    try:
+        if summary := read_summary(store):
+            return summary
+    except DamagedError:
+        # The run makes it again.
+        pass
+    try:
+        return find_json(store, CONFIG) or {}
+    except DamagedError:
+        return {}
+
+
+def log_changes(uri: str, before: Recipe, recipe: Recipe) -> None:
+    """Logs what changes in the recipe of an output, and what a run does about it."""
+    changes = list(recipe_changes(before, recipe))
+    if changes:
+        lines = "".join(f"\n  {change}" for change in changes)
+        logger.warning("the recipe of %s changes:%s", uri, lines)
+
+
+def recipe_changes(before: Recipe, recipe: Recipe) -> Iterator[RecipeChange]:
+    """Returns the keys whose values differ, in their order; `about` says nothing to a run."""
+    old, new = (dict(_leaves(one.model_dump(mode="json"))) for one in (before, recipe))
+    for key in {**new, **old}:
+        if key != "about" and old.get(key) != new.get(key):
+            yield RecipeChange(key=key, old=old.get(key), new=new.get(key))
+
+
+def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

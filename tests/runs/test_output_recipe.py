@@ -1,0 +1,123 @@
+"""Which recipe a second run uses, and what it says about changes before it works."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from film_makers import text_file
+
+import curator
+from curator.cli import main
+from curator.commands.arguments import EXIT_OK, EXIT_USAGE
+from curator.errors import UsageError
+from curator.recipe import Recipe
+from curator.runs.output_recipe import CONSEQUENCES, recipe_for
+from curator.stages.commit.commit_run import to_json
+from curator.storage import open_store
+from curator.tables.checksums import sealed_json
+
+OWN = "about: mine\nfilters: {motion: {min: 0.4}}\nrun: {mode: growing}\n"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A finished run of a recipe of its own over a file that is no video: all of it is quick."""
+    (tmp_path / "in").mkdir()
+    text_file(tmp_path / "in" / "a.mp4")
+    (tmp_path / "own.yaml").write_text(OWN)
+    assert run(tmp_path, "--recipe", str(tmp_path / "own.yaml")) == EXIT_OK
+    return tmp_path
+
+
+def run(place: Path, *more: str) -> int:
+    return main(["run", str(place / "in"), str(place / "out"), "--max-failed", "1", *more])
+
+
+def used(place: Path) -> dict[str, Any]:
+    """The recipe of the output."""
+    recipe: dict[str, Any] = json.loads((place / "out" / "summary.json").read_text())["recipe"]
+    return recipe
+
+
+def test_a_plain_run_keeps_the_recipe_of_the_output(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = used(place)
+    assert (before["about"], before["run"]["mode"]) == ("mine", "growing")
+    assert run(place) == EXIT_OK
+    assert used(place) == before
+    assert "changes" not in caplog.text
+
+
+def test_a_key_changes_on_top_of_it_and_that_is_said_first(
+    place: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins key, old value, new value and consequence, and that a dry run says so too."""
+    before = used(place)
+    change = ("--set", "filters.motion.min=0.3")
+    assert run(place, *change, "--dry-run") == EXIT_OK
+    said = "filters.motion.min: 0.4 -> 0.3 (clips are judged again, and those"
+    assert said in caplog.text
+    assert used(place) == before
+    caplog.clear()
+    assert run(place, *change) == EXIT_OK
+    assert said in caplog.text
+    assert "about:" not in caplog.text
+    before["filters"]["motion"]["min"] = 0.3
+    assert used(place) == before
+
+
+def test_a_recipe_that_is_named_replaces_it(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert run(place, "--recipe", "quickstart") == EXIT_OK
+    assert "run.mode: growing -> exact (all clips are decided about again" in caplog.text
+    assert used(place)["about"] != "mine"
+    assert used(place)["run"]["mode"] == "exact"
+
+
+def test_from_python_it_is_the_same(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    before = used(place)
+    summary = curator.run(place / "in", place / "out")
+    assert summary["recipe"] == before
+    summary = curator.run(place / "in", place / "out", overrides=["run.mode=exact"])
+    assert summary["recipe"]["run"]["mode"] == "exact"
+    assert "run.mode: growing -> exact" in caplog.text
+    assert curator.run(place / "in", place / "out", "quickstart")["recipe"]["about"] != "mine"
+
+
+def test_recaption_says_what_changes(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert main(["recaption", str(place / "out"), "--set", "caption.enabled=false"]) == EXIT_OK
+    assert "caption.enabled: true -> false (captions are made again" in caplog.text
+
+
+def test_a_damaged_summary_does_not_bring_another_recipe(place: Path) -> None:
+    """Pins the copy of the recipe, and that a run without any of both asks for a name."""
+    store = open_store(str(place / "out"))
+    before = recipe_for(store, None, ())
+    summary = place / "out" / "summary.json"
+    summary.write_bytes(summary.read_bytes().replace(b"growing", b"exactly"))
+    assert recipe_for(store, None, ()) == before
+    for name in ("summary.json", "config.json"):
+        (place / "out" / name).write_text("{}}")
+    shutil.rmtree(place / "out" / "snapshots")
+    with pytest.raises(UsageError, match="no record of their recipe: name the recipe with --rec"):
+        recipe_for(store, None, ())
+
+
+def test_a_recipe_that_cannot_be_read_must_be_named(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins an output of another version, whose recipe has keys that this one does not know."""
+    summary = place / "out" / "summary.json"
+    data = json.loads(summary.read_text())
+    data["recipe"]["propose"]["gone"] = 1
+    summary.write_bytes(sealed_json(data, to_json))
+    assert run(place) == EXIT_USAGE
+    error = capsys.readouterr().err
+    assert "with a recipe that this version cannot read (propose.gone" in error
+    assert "run it again with --recipe" in error
+
+
+def test_each_section_says_what_a_change_of_it_does() -> None:
+    assert {*Recipe.model_fields} - {"about"} <= set(CONSEQUENCES)
