@@ -293,7 +293,16 @@ class Soak:
 
     def _command(self, out: str, settings: list[str], workers: int | None) -> list[str]:
         sources = self._place.sources(self._corpus.folder)
-        command = [sys.executable, "-m", "curator.cli", "run", sources, out]
+        command = [
+            sys.executable,
+            "-m",
+            "curator.cli",
+            "run",
+            "--recipe",
+            "quickstart",
+            sources,
+            out,
+        ]
         command += [word for one in settings for word in ("--set", one)]
         command.append("--replace")
         return command + ([] if workers is None else ["--workers", str(workers)])

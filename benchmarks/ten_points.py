@@ -120,7 +120,9 @@ class Trial:
     def run(self, source: object = None, *more: object, **options: object) -> Ran:
         """Curates."""
         sets = [word for setting in SETTINGS for word in ("--set", setting)]
-        return self.curate("run", source or self.films, self.out, *sets, *more, **options)  # type: ignore[arg-type]
+        return self.curate(
+            "run", "--recipe", "quickstart", source or self.films, self.out, *sets, *more, **options
+        )  # type: ignore[arg-type]
 
     def sources(self) -> dict[str, dict[str, object]]:
         """Rows of the table by name."""
