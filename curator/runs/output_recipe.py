@@ -67,14 +67,12 @@ def recipe_for(store: Store, name: str | None, overrides: Sequence[str]) -> Reci
         RecipeError: A key or value is wrong.
         UsageError: The recipe of the output is to be kept, and cannot be read.
     """
-    if name is not None:
-        recipe = load_recipe(name, overrides)
-        before = _readable(store)
-    else:
-        before = stored_recipe(store)
-        if before is None:
-            return load_recipe(DEFAULT_RECIPE, overrides)
+    # Before the other one: a process uses the measures of the recipe that it read last.
+    before = stored_recipe(store) if name is None else _readable(store)
+    if name is None and before is not None:
         recipe = with_changes(before, overrides)
+    else:
+        recipe = load_recipe(name or DEFAULT_RECIPE, overrides)
     if before is not None:
         log_changes(store.uri, before, recipe)
     return recipe

@@ -34,7 +34,8 @@ def _on_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def run(folder: Path, *changes: str) -> dict[str, Any]:
     settings = [word for change in (*SETTINGS, *changes) for word in ("--set", change)]
-    assert main(["run", str(folder / "in"), str(folder / "out"), *settings]) == 0
+    out = str(folder / "out")
+    assert main(["run", "--recipe", "quickstart", str(folder / "in"), out, *settings]) == 0
     summary: dict[str, Any] = json.loads((folder / "out" / "summary.json").read_text())
     return summary
 
