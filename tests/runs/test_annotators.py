@@ -60,7 +60,7 @@ def sources(tmp_path: Path) -> Path:
 
 def curated(sources: Path, out: Path, *more: str) -> dict[str, Any]:
     settings = [part for setting in (*SETTINGS, *more) for part in ("--set", setting)]
-    assert main(["run", str(sources), str(out), *settings]) == EXIT_OK
+    assert main(["run", "--recipe", "quickstart", str(sources), str(out), *settings]) == EXIT_OK
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
     return summary
 
@@ -119,7 +119,7 @@ def test_values_go_from_the_class_to_the_trainer_and_need_the_class_no_more(
 def test_captions_are_embedded_each_once_and_again_only_where_they_change(
     sources: Path, tmp_path: Path
 ) -> None:
-    """Pins that the member, the card and the loader agree, and that equal captions share a value."""
+    """Pins that member, card and loader agree, and that equal captions share a value."""
     out, models = tmp_path / "out", text_folder(tmp_path / "models")
     settings = (f"models={models}", "caption.embedding=tiny-t5")
     summary = curated(sources, out, *settings)
