@@ -29,7 +29,7 @@ from curator.errors import (
     ModelError,
 )
 from curator.executor import decoder_box, sandbox
-from curator.executor.box_process import device_error
+from curator.executor.box_process import gpu_error
 from curator.executor.decoder_box import Box, process_box
 from curator.executor.engine import Engine
 from curator.executor.sandbox import gpu_access, has_seccomp, landlock_version
@@ -365,6 +365,25 @@ def test_where_the_gpu_does_not_begin_again_a_cpu_does_the_item(film: str) -> No
         _run(film, "pid", set_up=str(words))
 
 
+def test_where_the_gpu_does_not_begin_again_a_stage_that_needs_it_fails_the_item(
+    film: str,
+) -> None:
+    """Pins that a GPU whose memory others have meanwhile ends no run, and is tried again."""
+    words = Path(film).with_name("words")
+    words.write_text("pid")
+    worker = UnitWorker(stage=Holding(HoldingConfig(set_up=str(words), may_leave=False)))
+    assert isinstance(worker([Item(film, "pid")]).results[0], int)
+    process_box().stop()
+    for act, code in (
+        ("no memory", ErrorCode.GPU_OUT_OF_MEMORY),
+        ("no weights", ErrorCode.GPU_FAILED),
+    ):
+        words.write_text(act)
+        assert worker([Item(film, "pid")]).results[0].code == code
+    words.write_text("pid")
+    assert isinstance(worker([Item(film, "pid")]).results[0], int)
+
+
 def test_an_engine_that_hangs_is_a_gpu_that_failed(
     film: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -404,10 +423,10 @@ def test_an_error_is_the_gpus_where_it_answers_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", torch)
-    found = device_error(error, has_gpu=True)
+    found = gpu_error(error, gpu_access({}))
     assert found is None if expected is None else type(found) is expected
     if not isinstance(error, DeviceError):
-        assert device_error(error, has_gpu=False) is None
+        assert gpu_error(error, None) is None
 
 
 def test_torch_has_the_names_that_are_asked_for() -> None:
@@ -417,6 +436,6 @@ def test_torch_has_the_names_that_are_asked_for() -> None:
     error = torch.AcceleratorError("CUDA error: out of memory")
     error.error_code = 2  # type: ignore[attr-defined]
     assert isinstance(error, RuntimeError)
-    assert isinstance(device_error(error, has_gpu=True), DeviceMemoryError)
+    assert isinstance(gpu_error(error, gpu_access({})), DeviceMemoryError)
     assert issubclass(torch.OutOfMemoryError, RuntimeError)
     assert not torch.cuda.is_initialized()
