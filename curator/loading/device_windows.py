@@ -5,9 +5,8 @@ by their packets and must follow each other. Clips that the engine refuses, or d
 number or order of frames, are left to the CPU path, with the reason.
 
 Making a decoder may take longer than decoding a window, so a decoder is reused for the next clip
-with its sequence header. Packets carry unique numbers through it, so that frames of two clips are
-never confused. If a used decoder fails where a new one does not, each clip gets a new one from then
-on.
+with its sequence header. If a used decoder fails where a new one does not, each clip gets a new one
+from then on. The first picture of the first clip with a header is compared with the CPU's.
 
 A clip for which the GPU's memory is too short is decoded by the CPU. A device that is lost is the
 trainer's error. Decoding has no time limit of its own: it runs in the thread that asks for the
@@ -28,9 +27,9 @@ from dataclasses import replace
 from typing import Any
 
 import av.error
-import av.video.stream
 import torch
 from av.container import InputContainer
+from av.video.stream import VideoStream
 
 from curator.errors import DeviceLostError, DeviceMemoryError, SourceError, UsageError
 from curator.loading.batch_values import Packed
@@ -43,12 +42,22 @@ from curator.loading.window_decoder import (
 )
 from curator.media.container import open_container, video_stream
 from curator.media.device_frames import DeviceScaler, Form, unscaled_rgb_BHWC
-from curator.media.nvdec import EngineStream, NotOnDeviceError, Nvdec, Refusal, ended, form_of
+from curator.media.nvdec import (
+    EngineStream,
+    NotOnDeviceError,
+    Nvdec,
+    Refusal,
+    ended,
+    first_picture,
+    form_of,
+)
 
 CHUNK = 16
 """Frames converted together: at 1080p 50 MB of the GPU's memory, and 200 to work in."""
 
 _KNOWN_HEADERS = 4096
+_BY_HEADER = frozenset(Refusal) - {Refusal.DAMAGED, Refusal.DECODER}
+"""Refusals that all clips with a header share."""
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +122,6 @@ class DeviceDecoder:
         self.pid = os.getpid()
         self._nvdec = nvdec
         self._known: dict[tuple[Any, ...], Form | NotOnDeviceError] = {}
-        self._tag = 0
         self._warned: set[Refusal] = set()
 
     @property
@@ -188,16 +196,16 @@ class DeviceDecoder:
     def _attempt(self, clip: ClipWindow, into_CTHW: torch.Tensor) -> None:
         with open_container(io.BytesIO(clip.mp4), clip.name, n_bytes=len(clip.mp4)) as container:
             stream = video_stream(container, clip.name)
-            form = self._form(container, stream)
+            form = self._form(container, stream, clip.name)
             shown_size(form.height, form.width, into_CTHW.shape[-2:], clip)
-            with self._nvdec.decoding(stream, form, clip.name) as engine:
-                _fill(self._numbered(container, stream, engine, clip), clip, form, into_CTHW)
+            with self._nvdec.decoding(form, stream, clip.name) as engine:
+                _fill(_numbered(container, stream, engine, clip), clip, form, into_CTHW)
                 # Drops its remaining frames before the next clip.
                 for _ in engine.frames(None):
                     pass
 
-    def _form(self, container: InputContainer, stream: av.video.stream.VideoStream) -> Form:
-        """Returns a clip's coding; for each header the CPU decodes the first picture once."""
+    def _form(self, container: InputContainer, stream: VideoStream, name: str) -> Form:
+        """Returns a clip's coding; for each header the first picture is decoded once by both."""
         context = stream.codec_context
         header = (
             context.codec.canonical_name, bytes(context.extradata or b""), context.width,
@@ -207,8 +215,10 @@ class DeviceDecoder:
             if len(self._known) >= _KNOWN_HEADERS:
                 self._known.clear()
             try:
-                self._known[header] = self._form_of_first(container, stream)
+                self._known[header] = self._form_of_first(container, stream, name)
             except NotOnDeviceError as refused:
+                if refused.by_used or refused.refusal not in _BY_HEADER:
+                    raise
                 self._known[header] = refused
             container.seek(0, stream=stream)
         found = self._known[header]
@@ -216,49 +226,43 @@ class DeviceDecoder:
             raise NotOnDeviceError(found.refusal, str(found))
         return found
 
-    def _form_of_first(
-        self, container: InputContainer, stream: av.video.stream.VideoStream
-    ) -> Form:
+    def _form_of_first(self, container: InputContainer, stream: VideoStream, name: str) -> Form:
         refused = self._nvdec.refusal(stream)
         if refused is not None:
-            raise NotOnDeviceError(*refused)
-        picture = next(container.decode(stream), None)
-        if picture is None:
-            raise NotOnDeviceError(Refusal.DAMAGED, "no picture decodes")
-        return replace(form_of(picture), matrix=matrix_of(picture))
+            raise NotOnDeviceError(refused[0], f"{name}: {refused[1]}")
+        packets, first = first_picture(container.demux(stream), name)
+        form = replace(form_of(first, name), matrix=matrix_of(first))
+        with self._nvdec.decoding(form, stream, name, first=first) as engine:
+            for packet in ended(iter(packets)):
+                for _ in engine.frames(packet):
+                    pass
+        return form
 
-    def _numbered(
-        self,
-        container: InputContainer,
-        stream: av.video.stream.VideoStream,
-        engine: EngineStream,
-        clip: ClipWindow,
-    ) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yields numbered frames from the key frame before the window on.
 
-        Planes are valid until the next frame. Each packet carries a number that none had before.
-        """
-        assert stream.time_base is not None
-        ticks = 1 / (clip.rate * stream.time_base)
-        numbers: dict[int, int] = {}
-        first: int | None = None
-        expected = 0
-        for packet in ended(packets_from(container, stream, round(clip.start * ticks))):
-            self._tag += 1
-            if packet is not None and packet.pts is not None and not packet.is_discard:
-                numbers[self._tag] = round(packet.pts / ticks)
-                if first is None:
-                    first = expected = numbers[self._tag]
-            for tag, planes in engine.frames(packet, self._tag):
-                at = numbers.pop(tag, None)
-                # Shown before the key frame that decoding began with, or by an earlier clip.
-                if at is None or first is None or at < first:
-                    continue
-                if at != expected or first > clip.start:
-                    found = f"frame {at} came where {min(expected, clip.start)} was expected"
-                    raise engine.refused(Refusal.FRAMES_DIFFER, found)
-                expected += 1
-                yield at, planes
+def _numbered(
+    container: InputContainer, stream: VideoStream, engine: EngineStream, clip: ClipWindow
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yields numbered frames from the key frame before the window on.
+
+    Planes are valid until the next frame.
+    """
+    assert stream.time_base is not None
+    ticks = 1 / (clip.rate * stream.time_base)
+    first: int | None = None
+    expected = 0
+    for packet in ended(packets_from(container, stream, round(clip.start * ticks))):
+        if first is None and packet is not None and not packet.is_discard:
+            first = expected = round((packet.pts or 0) / ticks)
+        for sent, planes in engine.frames(packet):
+            at = round(sent.pts / ticks)
+            # Shown before the key frame that decoding began with.
+            if first is None or at < first:
+                continue
+            if at != expected or first > clip.start:
+                found = f"frame {at} came where {min(expected, clip.start)} was expected"
+                raise engine.refused(Refusal.FRAMES_DIFFER, found)
+            expected += 1
+            yield at, planes
 
 
 def _fill(

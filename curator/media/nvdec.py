@@ -24,7 +24,6 @@ Importing PyNvVideoCodec without a driver raises, so it is imported when a worke
 """
 
 import logging
-import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
@@ -32,7 +31,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from enum import StrEnum
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import av
 import numpy as np
@@ -51,6 +50,7 @@ from curator.errors import (
 from curator.media.container import quarter_turns_deg
 from curator.media.decode import HDR_TRANSFERS, DeviceFrame, DevicePicture, FrameReader, Place
 from curator.media.device_batches import DeviceBatch, Program, planes_of_frames
+from curator.media.device_errors import device_error
 from curator.media.device_frames import Form
 from curator.media.prefetch import ahead
 from curator.media.sequence_headers import sequence_header
@@ -87,30 +87,6 @@ _CODECS = {
 }
 """The engine's name of FFmpeg's codecs, and the bitstream filter for its packets."""
 _FORMS = {"yuv420p": 8, "yuvj420p": 8, "nv12": 8, "yuv420p10le": 10, "p010le": 10}
-_OUT_OF_MEMORY = 2
-_STAYING = frozenset(
-    {
-        3,
-        4,
-        46,
-        100,
-        201,
-        214,
-        219,
-        220,
-        226,
-        700,
-        702,
-        709,
-        *range(714, 720),
-        710,
-        805,
-        806,
-        810,
-        999,
-    }
-)
-"""CUresults after which a context, its device or MPS's server is of no more use, by cuda.h."""
 _PROGRESSIVE = (0, 1)
 """FFmpeg's field orders that are not interlaced: unknown, progressive."""
 
@@ -195,6 +171,8 @@ class Nvdec:
         self.kept = KeptDecoders()
         """Decoders for the next streams."""
         self._stream: torch.cuda.Stream | None = None
+        self.n_packets = 0
+        """Given to decoders so far."""
         self._caps_of: dict[tuple[str, int], Any] = {}
         self._called_at: float | None = None
         self._lost: str | None = None
@@ -279,22 +257,16 @@ class Nvdec:
 
     def failure(self, error: Exception) -> CuratorError:
         """What an error of PyNvVideoCodec, or one of torch on this device, means."""
-        import torch
+        found = device_error(error, self._synchronize)
+        if isinstance(found, DeviceLostError):
+            self._lost = str(found)
+        return found or NotOnDeviceError(Refusal.DECODER, one_line(error))
 
-        words = one_line(error)
-        found = re.search(r"Error code : (\d+)", words)
-        result = int(found[1]) if found is not None else None
-        if result == _OUT_OF_MEMORY or isinstance(error, torch.OutOfMemoryError):
-            return DeviceMemoryError(f"the memory of GPU {self.gpu} is short ({words})")
-        if result not in _STAYING:
-            try:
-                if self.device != "cpu":
-                    torch.cuda.synchronize(self.gpu)
-                return NotOnDeviceError(Refusal.DECODER, words)
-            except RuntimeError as second:
-                words += f"; then {one_line(second)}"
-        self._lost = f"GPU {self.gpu} is lost ({words})"
-        return DeviceLostError(self._lost)
+    def _synchronize(self) -> None:
+        if self.device != "cpu":
+            import torch
+
+            torch.cuda.synchronize(self.gpu)
 
     @contextmanager
     def named_errors(self) -> Iterator[None]:
@@ -342,23 +314,36 @@ class Nvdec:
             usedevicememory=True,
         )
 
-    def packet(self, packet: "Packet[Any] | None") -> Any:  # noqa: ANN401
-        """A packet for the decoder, valid as long as `packet`; None ends the stream."""
+    def packet(self, packet: "Packet[Any] | None", number: int) -> Any:  # noqa: ANN401
+        """A packet for the decoder, valid as long as `packet`; None ends the stream.
+
+        `number` comes back as the time of its frame.
+        """
         data = self._codec_module.PacketData()
-        if packet is None:
-            data.bsl_data = data.bsl = 0
-        else:
+        data.pts = data.dts = number
+        data.bsl_data = data.bsl = 0
+        if packet is not None:
             data.bsl_data, data.bsl = packet.buffer_ptr, packet.size
-            data.pts, data.key = packet.pts, int(packet.is_keyframe)
-            data.dts = packet.dts if packet.dts is not None else packet.pts
+            data.key = int(packet.is_keyframe)
         return data
 
     @contextmanager
-    def decoding(self, stream: av.VideoStream, form: Form, name: str) -> "Iterator[EngineStream]":
-        """Decodes one stream; its decoder is kept if this ends without an error."""
-        engine = EngineStream(self, stream, form, name)
+    def decoding(
+        self, form: Form, stream: av.VideoStream, name: str, *, first: av.VideoFrame | None = None
+    ) -> "Iterator[EngineStream]":
+        """Decodes one stream; its decoder is kept if this ends without an error.
+
+        Args:
+            form: Of its frames.
+            stream: Whose packets it gets.
+            name: For messages.
+            first: Its first picture by the CPU, with which the engine's must agree.
+        """
+        engine = EngineStream(self, form, stream, name, first)
         try:
             yield engine
+            if engine.first is not None:
+                raise engine.refused(Refusal.FRAMES_DIFFER, "the first picture did not come")
         except NotOnDeviceError as refused:
             refused.by_used = engine.was_used and refused.refusal in _BY_DECODER
             raise
@@ -369,46 +354,67 @@ _BY_DECODER = Refusal.DECODER, Refusal.FRAMES_DIFFER
 """What is refused where a new decoder may do better."""
 
 
+class Sent(NamedTuple):
+    """Facts of a packet that was given to a decoder."""
+
+    pts: int
+    duration: int
+    is_keyframe: bool
+
+
 class EngineStream:
     """One stream through one decoder, which was perhaps used for another; see `Nvdec.decoding`."""
 
-    def __init__(self, nvdec: Nvdec, stream: av.VideoStream, form: Form, name: str) -> None:
+    def __init__(
+        self,
+        nvdec: Nvdec,
+        form: Form,
+        stream: av.VideoStream,
+        name: str,
+        first: av.VideoFrame | None,
+    ) -> None:
         self.was_used = False
+        self.first = first
+        """Until it was compared."""
         self._nvdec = nvdec
         self._codec = stream.codec_context.codec.canonical_name
         self._filter = bitstream_filter(stream)
-        self._shape = form.height * 3 // 2, form.width
+        self._form = form
         self._name = name
         self._decoder: Any = None
         self._header: bytes | None = None
         self._key: Hashable = None
+        self._sent: dict[int, Sent] = {}
 
-    def frames(
-        self, packet: "Packet[Any] | None", tag: int | None = None
-    ) -> "Iterator[tuple[int, Tensor]]":
-        """Timestamps and planes of frames that are done; planes are valid until the next frame.
+    def frames(self, packet: "Packet[Any] | None") -> "Iterator[tuple[Sent, Tensor]]":
+        """Facts and planes of frames that are done; planes are valid until the next frame.
+
+        Packets pass the decoder with numbers that none had before, so that no frame of another
+        stream is taken for one of this; nor is one that is not to be shown.
 
         Args:
             packet: The next one; None ends the stream.
-            tag: Takes the place of the packet's timestamp.
 
         Raises:
             NotOnDeviceError: The stream must be decoded on the CPU.
             DeviceError: The device fails.
         """
-        import torch.utils.dlpack
-
+        nvdec = self._nvdec
+        nvdec.n_packets += 1
+        if packet is not None and packet.pts is not None and not packet.is_discard:
+            sent = Sent(packet.pts, packet.duration or 0, packet.is_keyframe)
+            self._sent[nvdec.n_packets] = sent
         for part in self._filtered(packet):
             self._see_header(part)
-            data = self._nvdec.packet(part)
-            if tag is not None and part is not None:
-                data.pts = data.dts = tag
-            for frame in self._nvdec.call(self._decoder.Decode, data):
-                planes = self._nvdec.call(torch.utils.dlpack.from_dlpack, frame)
-                if tuple(planes.shape) != self._shape:
-                    found = f"a frame of {tuple(planes.shape)} rows and columns, not {self._shape}"
+            data = nvdec.packet(part, nvdec.n_packets)
+            for frame in nvdec.call(self._decoder.Decode, data):
+                planes = nvdec.call(_planes_of, frame)
+                if tuple(planes.shape) != (self._form.height * 3 // 2, self._form.width):
+                    found = f"a frame of {planes.shape[0]} rows and {planes.shape[1]} columns"
                     raise self.refused(Refusal.SIZE_CHANGES, found)
-                yield frame.getPTS(), planes
+                if (shown := self._sent.pop(frame.getPTS(), None)) is not None:
+                    self._compare(shown, planes)
+                    yield shown, planes
 
     def refused(self, refusal: Refusal, found: str) -> NotOnDeviceError:
         """An error that names the stream."""
@@ -445,6 +451,17 @@ class EngineStream:
         if header not in (None, self._header):
             raise self.refused(Refusal.SIZE_CHANGES, "another sequence header")
 
+    def _compare(self, sent: Sent, planes: "Tensor") -> None:
+        """Refuses what differs from the CPU's first picture: a crop or a stride gives no error."""
+        if self.first is None or sent.pts != self.first.pts:
+            return
+        luma = _luma_of(self.first, self._form)
+        shown = planes[: len(luma)].cpu().numpy() / np.float32(256 ** (planes.element_size() - 1))
+        off = float(np.abs(shown - luma).mean())
+        if off > MOST_OFF:
+            raise self.refused(Refusal.FRAMES_DIFFER, f"the first picture is {off:.1f} levels off")
+        self.first = None
+
 
 class NvdecReader(FrameReader):
     """Iterates over frames that a GPU decoded, as `FrameReader` does over the CPU's.
@@ -474,89 +491,38 @@ class NvdecReader(FrameReader):
         self._nvdec = nvdec
         self._batch = batch
         self._program = program
-        self._facts: dict[int | None, tuple[bool, int]] = {}
-        """Of packets by timestamp: whether decoding can begin there, and the duration."""
-        self._discarded: set[int | None] = set()
         self._n_shown = 0
-        self._first: tuple[int | None, NDArray[np.float32]] | None = None
 
     def __iter__(self) -> Generator[DeviceFrame]:  # type: ignore[override]
         """Yields frames in order; raises as `FrameReader` does, and `NotOnDeviceError`."""
         packets = self._packets()
-        waiting, form = self._learned(packets)
-        nvdec = self._nvdec
-        with nvdec.decoding(self.stream, form, self.uri) as engine:
+        waiting, first = first_picture(packets, self.uri)
+        form = form_of(first, self.uri)
+        self._check_size(first.width, first.height)
+        report, nvdec = self.report, self._nvdec
+        report.rotation_deg = quarter_turns_deg(first.rotation)
+        report.is_hdr = int(first.color_trc) in HDR_TRANSFERS
+        report.sizes.append((first.width, first.height))
+        with nvdec.decoding(form, self.stream, self.uri, first=first) as engine:
             frames = self._decoded(chain(waiting, packets), engine)
             make = partial(self._next, self._program(self._batches(frames, form)))
             batches = ahead(make, n=AHEAD, name="nvdec", check=nvdec.check_answers)
             with closing(batches):
                 for places, views in batches:
                     yield from map(self._shown, places, views)
-            if self.report.ended_early or self.report.n_errors:
+            if report.ended_early or report.n_errors:
                 raise engine.refused(Refusal.DAMAGED, "the container is damaged")
-            if self.report.n_frames != self._n_shown:
-                found = f"{self.report.n_frames} frames of {self._n_shown} packets"
+            if report.n_frames != self._n_shown:
+                found = f"{report.n_frames} frames of {self._n_shown} packets"
                 raise engine.refused(Refusal.FRAMES_DIFFER, found)
-
-    def _refused(self, refusal: Refusal, found: str) -> NotOnDeviceError:
-        return NotOnDeviceError(refusal, f"{self.uri}: {found}")
-
-    def _learned(self, packets: "Iterator[Packet[Any]]") -> "tuple[list[Packet[Any]], Form]":
-        """Decodes the first picture on the CPU, because headers lack some of rotation and colours.
-
-        Returns the packets read for it, and the form of the stream's frames.
-        """
-        read = []
-        for packet in packets:
-            read.append(packet)
-            try:
-                pictures = packet.decode()
-            except av.error.FFmpegError as error:
-                raise self._refused(Refusal.DAMAGED, one_line(error)) from error
-            if pictures:
-                return read, self._form_of(pictures[0])
-        raise self._refused(Refusal.DAMAGED, "no picture decodes")
-
-    def _form_of(self, first: av.VideoFrame) -> Form:
-        try:
-            form = form_of(first)
-        except NotOnDeviceError as refused:
-            raise self._refused(refused.refusal, str(refused)) from refused
-        self._check_size(first.width, first.height)
-        self._first = first.pts, _luma_of(first, form)
-        report = self.report
-        report.rotation_deg = quarter_turns_deg(first.rotation)
-        report.is_hdr = int(first.color_trc) in HDR_TRANSFERS
-        report.sizes.append((first.width, first.height))
-        return form
 
     def _decoded(
         self, packets: "Iterator[Packet[Any]]", engine: EngineStream
-    ) -> "Iterator[tuple[int, Tensor]]":
-        """Timestamps and planes of frames; the planes are valid until the next frame."""
+    ) -> "Iterator[tuple[Sent, Tensor]]":
+        """Facts and planes of frames; the planes are valid until the next frame."""
         for packet in ended(packets):
-            if packet is not None and packet.is_discard:
-                self._discarded.add(packet.pts)
-            elif packet is not None:
-                self._n_shown += 1
-                self._facts[packet.pts] = packet.is_keyframe, packet.duration or 0
-            for pts, planes in engine.frames(packet):
-                if self._first is not None and pts == self._first[0]:
-                    self._compare_first(planes, self._first[1], engine)
-                    self._first = None
-                if pts not in self._discarded:
-                    yield pts, planes
-
-    def _compare_first(
-        self, planes: "Tensor", luma: NDArray[np.float32], engine: EngineStream
-    ) -> None:
-        """Refuses what differs from the CPU's first picture: a crop or a stride gives no error."""
-        shown = planes[: len(luma)].cpu().numpy() / np.float32(256 ** (planes.element_size() - 1))
-        off = float(np.abs(shown - luma).mean())
-        if off > MOST_OFF:
-            raise engine.refused(
-                Refusal.FRAMES_DIFFER, f"the first picture is {off:.1f} levels off"
-            )
+            self._n_shown += packet is not None and not packet.is_discard
+            yield from engine.frames(packet)
 
     def _next(
         self, computed: "Iterator[tuple[Sequence[Place], Sequence[Any]]]"
@@ -564,17 +530,18 @@ class NvdecReader(FrameReader):
         with self._nvdec.queued():
             return next(computed, None)
 
-    def _batches(self, frames: "Iterator[tuple[int, Tensor]]", form: Form) -> Iterator[DeviceBatch]:
+    def _batches(
+        self, frames: "Iterator[tuple[Sent, Tensor]]", form: Form
+    ) -> Iterator[DeviceBatch]:
         """Frames together, copied, because the decoder takes its memory back."""
         while True:
             places: list[Place] = []
             batch: Tensor | None = None
-            for pts, planes in islice(frames, self._batch):
+            for sent, planes in islice(frames, self._batch):
                 if batch is None:
                     batch = self._allocated(planes)
                 batch[len(places)].copy_(planes)
-                key_frame, duration = self._facts.pop(pts, (False, 0))
-                places.append(self._timed(pts, duration, key_frame=key_frame))
+                places.append(self._timed(*sent[:2], key_frame=sent.is_keyframe))
                 if len(places) == len(batch):
                     break
             if batch is None:
@@ -613,16 +580,38 @@ _FULL_RANGE = 2
 """FFmpeg's `AVCOL_RANGE_JPEG`."""
 
 
-def form_of(picture: av.VideoFrame) -> Form:
+def first_picture(
+    packets: "Iterator[Packet[Any]]", name: str
+) -> "tuple[list[Packet[Any]], av.VideoFrame]":
+    """Decodes the first picture on the CPU, because headers lack some of rotation and colours.
+
+    Returns the packets read for it, and the picture.
+
+    Raises:
+        NotOnDeviceError: The CPU decodes none.
+    """
+    read = []
+    for packet in packets:
+        read.append(packet)
+        try:
+            pictures = packet.decode()
+        except av.error.FFmpegError as error:
+            raise NotOnDeviceError(Refusal.DAMAGED, f"{name}: {one_line(error)}") from error
+        if pictures:
+            return read, pictures[0]
+    raise NotOnDeviceError(Refusal.DAMAGED, f"{name}: no picture decodes")
+
+
+def form_of(picture: av.VideoFrame, name: str) -> Form:
     """Form of a stream's frames, from the first one, decoded on the CPU.
 
     Raises:
         NotOnDeviceError: It is interlaced, or of a format that the engine does not give.
     """
     if picture.interlaced_frame:
-        raise NotOnDeviceError(Refusal.INTERLACED, "interlaced")
+        raise NotOnDeviceError(Refusal.INTERLACED, f"{name}: interlaced")
     if picture.format.name not in _FORMS:
-        raise NotOnDeviceError(Refusal.PIXELS, f"pixel format {picture.format.name}")
+        raise NotOnDeviceError(Refusal.PIXELS, f"{name}: pixel format {picture.format.name}")
     is_full = picture.format.name == "yuvj420p" or int(picture.color_range) == _FULL_RANGE
     return Form(
         width=picture.width,
@@ -637,6 +626,16 @@ def ended(packets: "Iterator[Packet[Any]]") -> "Iterator[Packet[Any] | None]":
     """Packets that have bytes, and None for the end of the stream."""
     yield from (packet for packet in packets if packet.size)
     yield None
+
+
+def _planes_of(frame: Any) -> "Tensor":  # noqa: ANN401
+    """A decoded frame's memory, for readers on the decoder's own stream: so none is waited for.
+
+    Given the frame itself, torch tries arguments that PyNvVideoCodec refuses: 16 us, not 2.
+    """
+    import torch.utils.dlpack
+
+    return torch.utils.dlpack.from_dlpack(frame.__dlpack__(stream=-1))
 
 
 def _luma_of(picture: av.VideoFrame, form: Form) -> NDArray[np.float32]:
