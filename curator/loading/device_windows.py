@@ -24,6 +24,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import av.error
@@ -47,7 +49,6 @@ from curator.media.nvdec import (
     NotOnDeviceError,
     Nvdec,
     Refusal,
-    ended,
     first_picture,
     form_of,
 )
@@ -56,8 +57,6 @@ CHUNK = 16
 """Frames converted together: at 1080p 50 MB of the GPU's memory, and 200 to work in."""
 
 _KNOWN_HEADERS = 4096
-_BY_HEADER = frozenset(Refusal) - {Refusal.DAMAGED, Refusal.DECODER}
-"""Refusals that all clips with a header share."""
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +120,7 @@ class DeviceDecoder:
     def __init__(self, nvdec: Nvdec) -> None:
         self.pid = os.getpid()
         self._nvdec = nvdec
-        self._known: dict[tuple[Any, ...], Form | NotOnDeviceError] = {}
+        self._known: dict[tuple[Any, ...], Form] = {}
         self._warned: set[Refusal] = set()
 
     @property
@@ -158,9 +157,6 @@ class DeviceDecoder:
                 "%s is decoded on the CPU (%s: %s); others with this reason are counted in "
                 "`not_on_gpu`", clip.name, refusal, words,
             )  # fmt: skip
-        if refusal == Refusal.MEMORY:
-            # Here nothing of the failed decode is referred to any more.
-            self._nvdec.free()
         host_CTHW = torch.empty(into_CTHW.shape, dtype=torch.uint8)
         decode_window(clip, host_CTHW)
         into_CTHW.copy_(host_CTHW)
@@ -175,14 +171,7 @@ class DeviceDecoder:
             ShardError: The picture is too small.
         """
         try:
-            with self._nvdec.named_errors():
-                try:
-                    self._attempt(clip, into_CTHW)
-                except NotOnDeviceError as refused:
-                    if not refused.by_used:
-                        raise
-                    self._attempt(clip, into_CTHW)
-                    self._nvdec.kept.give_up()
+            self._nvdec.attempt(partial(self._attempt, clip, into_CTHW))
         except (av.error.FFmpegError, SourceError) as error:
             raise NotOnDeviceError(Refusal.DAMAGED, str(error)) from error
         except DeviceMemoryError as error:
@@ -199,7 +188,11 @@ class DeviceDecoder:
             form = self._form(container, stream, clip.name)
             shown_size(form.height, form.width, into_CTHW.shape[-2:], clip)
             with self._nvdec.decoding(form, stream, clip.name) as engine:
-                _fill(_numbered(container, stream, engine, clip), clip, form, into_CTHW)
+                numbered = _numbered(container, stream, engine, clip)
+                wanted = (found for found in numbered if found[0] in clip.wanted)
+                n_wanted = len(clip.wanted)
+                batches = self._nvdec.copied(islice(wanted, n_wanted), min(CHUNK, n_wanted))
+                _fill(batches, clip, form, into_CTHW)
                 # Drops its remaining frames before the next clip.
                 for _ in engine.frames(None):
                     pass
@@ -214,17 +207,9 @@ class DeviceDecoder:
         if header not in self._known:
             if len(self._known) >= _KNOWN_HEADERS:
                 self._known.clear()
-            try:
-                self._known[header] = self._form_of_first(container, stream, name)
-            except NotOnDeviceError as refused:
-                if refused.by_used or refused.refusal not in _BY_HEADER:
-                    raise
-                self._known[header] = refused
+            self._known[header] = self._form_of_first(container, stream, name)
             container.seek(0, stream=stream)
-        found = self._known[header]
-        if isinstance(found, NotOnDeviceError):
-            raise NotOnDeviceError(found.refusal, str(found))
-        return found
+        return self._known[header]
 
     def _form_of_first(self, container: InputContainer, stream: VideoStream, name: str) -> Form:
         refused = self._nvdec.refusal(stream)
@@ -233,9 +218,8 @@ class DeviceDecoder:
         packets, first = first_picture(container.demux(stream), name)
         form = replace(form_of(first, name), matrix=matrix_of(first))
         with self._nvdec.decoding(form, stream, name, first=first) as engine:
-            for packet in ended(iter(packets)):
-                for _ in engine.frames(packet):
-                    pass
+            for _ in engine.decoded(iter(packets)):
+                pass
         return form
 
 
@@ -248,16 +232,13 @@ def _numbered(
     """
     assert stream.time_base is not None
     ticks = 1 / (clip.rate * stream.time_base)
-    first: int | None = None
-    expected = 0
-    for packet in ended(packets_from(container, stream, round(clip.start * ticks))):
-        if first is None and packet is not None and not packet.is_discard:
-            first = expected = round((packet.pts or 0) / ticks)
-        for sent, planes in engine.frames(packet):
-            at = round(sent.pts / ticks)
-            # Shown before the key frame that decoding began with.
-            if first is None or at < first:
-                continue
+    packets = packets_from(container, stream, round(clip.start * ticks))
+    key = next(packets)
+    first = expected = round((key.pts or 0) / ticks)
+    for sent, planes in engine.decoded(chain([key], packets)):
+        at = round(sent.pts / ticks)
+        # Frames that are shown before the key frame that decoding began with are left out.
+        if at >= first:
             if at != expected or first > clip.start:
                 found = f"frame {at} came where {min(expected, clip.start)} was expected"
                 raise engine.refused(Refusal.FRAMES_DIFFER, found)
@@ -266,31 +247,20 @@ def _numbered(
 
 
 def _fill(
-    numbered: Iterator[tuple[int, torch.Tensor]],
+    batches: Iterator[tuple[list[int], torch.Tensor]],
     clip: ClipWindow,
     form: Form,
     into_CTHW: torch.Tensor,
 ) -> None:
-    """Converts the wanted frames, some at a time."""
-    n_wanted, done, held = len(clip.wanted), 0, 0
-    chunk: torch.Tensor | None = None
-    for number, planes in numbered:
-        if number not in clip.wanted:
-            continue
-        if chunk is None:
-            rows = min(CHUNK, n_wanted)
-            chunk = torch.empty((rows, *planes.shape), dtype=planes.dtype, device=planes.device)
-        # Copied, because the decoder takes its memory back.
-        chunk[held].copy_(planes)
-        held += 1
-        if held == len(chunk) or done + held == n_wanted:
-            rgb_BCHW = _pictures(chunk[:held], form, into_CTHW.shape[-2:], clip)
-            into_CTHW[:, done : done + held] = rgb_BCHW.transpose(0, 1)
-            done, held = done + held, 0
-        if done == n_wanted:
-            return
-    found = f"{done + held} of {n_wanted} frames from {clip.start}"
-    raise NotOnDeviceError(Refusal.FRAMES_DIFFER, found)
+    """Converts the wanted frames."""
+    done = 0
+    for numbers, planes in batches:
+        rgb_BCHW = _pictures(planes, form, into_CTHW.shape[-2:], clip)
+        into_CTHW[:, done : done + len(numbers)] = rgb_BCHW.transpose(0, 1)
+        done += len(numbers)
+    if done < len(clip.wanted):
+        found = f"{clip.name}: {done} of {len(clip.wanted)} frames from {clip.start}"
+        raise NotOnDeviceError(Refusal.FRAMES_DIFFER, found)
 
 
 def _pictures(

@@ -1,7 +1,7 @@
 """Decodes on a GPU's video engine (NVDEC), from the packets of the CPU path's demuxer.
 
 PyNvVideoCodec has a demuxer of its own; here the same container code as for the CPU opens, hashes,
-times and limits sources, on folders and on S3. A packet's timestamp passes through the decoder.
+times and limits sources, on folders and on S3. Packets carry numbers through the decoder.
 Frames stay in the GPU's memory: small pictures are made there.
 
 A thread reads packets and decodes frames some batches ahead: the engine would otherwise be idle
@@ -26,7 +26,7 @@ Importing PyNvVideoCodec without a driver raises, so it is imported when a worke
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from enum import StrEnum
 from functools import partial
@@ -126,7 +126,7 @@ class KeptDecoders:
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
-        self._are_kept = True
+        self._most = MOST
 
     def take(self, key: Hashable) -> Any | None:  # noqa: ANN401
         """Hands over a used decoder of this key, or None."""
@@ -134,10 +134,8 @@ class KeptDecoders:
 
     def keep(self, key: Hashable, decoder: Any) -> None:  # noqa: ANN401
         """Takes back a decoder that gave all frames of its stream."""
-        if not self._are_kept:
-            return
         self._kept[key] = decoder
-        while len(self._kept) > MOST:
+        while len(self._kept) > self._most:
             self._kept.popitem(last=False)
 
     def drop(self) -> None:
@@ -146,7 +144,7 @@ class KeptDecoders:
 
     def give_up(self) -> None:
         """Stops keeping decoders, because a used one failed where a new one does not."""
-        self._are_kept = False
+        self._most = 0
         self._kept.clear()
         logger.warning("a used decoder failed where a new one does not: none is reused")
 
@@ -173,7 +171,7 @@ class Nvdec:
         self._stream: torch.cuda.Stream | None = None
         self.n_packets = 0
         """Given to decoders so far."""
-        self._caps_of: dict[tuple[str, int], Any] = {}
+        self._caps_of: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._called_at: float | None = None
         self._lost: str | None = None
         self._codec_module = module if module is not None else _import_module()
@@ -181,12 +179,10 @@ class Nvdec:
     def decodes_nothing(self) -> str | None:
         """Why the engine decodes not even H.264, which all of them do; None if it does."""
         try:
-            caps = self._caps("h264", 8)
+            why = self._refused("h264", 8)
         except DeviceError as error:
-            caps = str(error)
-        if isinstance(caps, str):
-            return f"NVDEC does not answer: {caps}"
-        return None if caps.get("supported", 1) else "NVDEC of this GPU does not decode H.264"
+            why = str(error)
+        return None if why is None else f"NVDEC does not answer: {why}"
 
     def refusal(self, stream: av.VideoStream) -> tuple[Refusal, str] | None:
         """Why the engine cannot decode a stream, by its header; None if it can."""
@@ -202,31 +198,34 @@ class Nvdec:
         if width % 2 or height % 2:
             return Refusal.SIZE, f"odd size {width}x{height}"
         bits = _FORMS[pixels]
+        if (why := self._refused(name, bits)) is not None:
+            return Refusal.CODEC, why
         caps = self._caps(name, bits)
-        if isinstance(caps, str):
-            return Refusal.CODEC, f"{name} of {bits} bits: {caps}"
-        if not caps.get("supported", 1):
-            return Refusal.CODEC, f"{name} of {bits} bits is not decoded by this GPU"
         least = caps.get("width_min", 0), caps.get("height_min", 0)
         most = caps.get("width_max") or width, caps.get("height_max") or height
         if not (least[0] <= width <= most[0] and least[1] <= height <= most[1]):
             return Refusal.SIZE, f"{width}x{height} is outside of {least} to {most}"
         return None
 
-    def _caps(self, codec: str, bits: int) -> Any:  # noqa: ANN401
-        """What the engine can do with a codec; words where it does not answer.
+    def _refused(self, codec: str, bits: int) -> str | None:
+        caps = self._caps(codec, bits)
+        if caps.get("supported", 1):
+            return None
+        return f"{codec} of {bits} bits: {caps.get('why', 'not decoded by this GPU')}"
+
+    def _caps(self, codec: str, bits: int) -> Mapping[str, Any]:
+        """What the engine can do with a codec, or why it does not say.
 
         Asked once: the package makes a CUDA context for each question.
         """
         module, key = self._codec_module, (codec, bits)
         if key not in self._caps_of:
-            number = getattr(module.cudaVideoCodec, _CODECS[codec][0])
+            asked = {"gpuid": self.gpu, "codec": getattr(module.cudaVideoCodec, _CODECS[codec][0])}
             try:
-                self._caps_of[key] = self.call(
-                    module.GetDecoderCaps, gpuid=self.gpu, codec=number, bitdepth=bits
-                )
+                caps = self.call(module.GetDecoderCaps, bitdepth=bits, **asked)
             except NotOnDeviceError as error:
-                self._caps_of[key] = str(error)
+                caps = {"supported": 0, "why": str(error)}
+            self._caps_of[key] = caps
         return self._caps_of[key]
 
     def call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:  # noqa: ANN401
@@ -279,6 +278,36 @@ class Nvdec:
                 raise failure from error
             raise
 
+    def attempt(self, work: Callable[[], T]) -> T:
+        """Does work on the device, and once more where that may help.
+
+        What a decoder refused that had decoded another stream before is given to a new one. What
+        the GPU's memory was too short for is tried without what is only kept there.
+
+        Raises:
+            NotOnDeviceError: A CPU must do it.
+            DeviceError: The device fails.
+        """
+        refused: NotOnDeviceError | None = None
+        for is_second in (False, True):
+            if is_second and refused is None:
+                self.free()
+            try:
+                with self.named_errors():
+                    result = work()
+            except DeviceMemoryError:
+                if is_second:
+                    raise
+            except NotOnDeviceError as error:
+                if is_second or not error.by_used:
+                    raise
+                refused = error
+            else:
+                if refused is not None:
+                    self.kept.give_up()
+                return result
+        raise AssertionError("the second attempt returns or raises")
+
     def free(self) -> None:
         """Gives back the GPU's memory that is only kept."""
         self.kept.drop()
@@ -286,6 +315,40 @@ class Nvdec:
             import torch
 
             torch.cuda.empty_cache()
+
+    def copied(
+        self, frames: "Iterator[tuple[T, Tensor]]", most: int
+    ) -> "Iterator[tuple[list[T], Tensor]]":
+        """Copies planes of `most` frames at a time, because the decoder takes its memory back.
+
+        Where the memory is short, batches are halved from then on. `T` is what comes with a frame.
+        """
+        while True:
+            values: list[T] = []
+            batch: Tensor | None = None
+            for value, planes in islice(frames, most):
+                if batch is None:
+                    batch = self._allocated(planes, most)
+                    most = len(batch)
+                batch[len(values)].copy_(planes)
+                values.append(value)
+                if len(values) == most:
+                    break
+            if batch is None:
+                return
+            yield values, batch[: len(values)]
+
+    def _allocated(self, planes: "Tensor", most: int) -> "Tensor":
+        import torch
+
+        try:
+            return torch.empty((most, *planes.shape), dtype=planes.dtype, device=planes.device)
+        except torch.OutOfMemoryError as error:
+            if most == 1:
+                raise DeviceMemoryError("the GPU's memory does not hold one frame") from error
+        self.n_halved += 1
+        torch.cuda.empty_cache()
+        return self._allocated(planes, most // 2)
 
     def queued(self) -> AbstractContextManager[object]:
         """Queues the calling thread's work on a stream of these engines, not the default one."""
@@ -376,6 +439,8 @@ class EngineStream:
         self.was_used = False
         self.first = first
         """Until it was compared."""
+        self.n_sent = 0
+        """Packets whose frames are to be shown."""
         self._nvdec = nvdec
         self._codec = stream.codec_context.codec.canonical_name
         self._filter = bitstream_filter(stream)
@@ -385,6 +450,13 @@ class EngineStream:
         self._header: bytes | None = None
         self._key: Hashable = None
         self._sent: dict[int, Sent] = {}
+
+    def decoded(self, packets: "Iterator[Packet[Any]]") -> "Iterator[tuple[Sent, Tensor]]":
+        """Facts and planes of all frames of packets, as `frames` gives them."""
+        for packet in packets:
+            if packet.size:
+                yield from self.frames(packet)
+        yield from self.frames(None)
 
     def frames(self, packet: "Packet[Any] | None") -> "Iterator[tuple[Sent, Tensor]]":
         """Facts and planes of frames that are done; planes are valid until the next frame.
@@ -404,6 +476,7 @@ class EngineStream:
         if packet is not None and packet.pts is not None and not packet.is_discard:
             sent = Sent(packet.pts, packet.duration or 0, packet.is_keyframe)
             self._sent[nvdec.n_packets] = sent
+            self.n_sent += 1
         for part in self._filtered(packet):
             self._see_header(part)
             data = nvdec.packet(part, nvdec.n_packets)
@@ -491,7 +564,6 @@ class NvdecReader(FrameReader):
         self._nvdec = nvdec
         self._batch = batch
         self._program = program
-        self._n_shown = 0
 
     def __iter__(self) -> Generator[DeviceFrame]:  # type: ignore[override]
         """Yields frames in order; raises as `FrameReader` does, and `NotOnDeviceError`."""
@@ -504,7 +576,7 @@ class NvdecReader(FrameReader):
         report.is_hdr = int(first.color_trc) in HDR_TRANSFERS
         report.sizes.append((first.width, first.height))
         with nvdec.decoding(form, self.stream, self.uri, first=first) as engine:
-            frames = self._decoded(chain(waiting, packets), engine)
+            frames = engine.decoded(chain(waiting, packets))
             make = partial(self._next, self._program(self._batches(frames, form)))
             batches = ahead(make, n=AHEAD, name="nvdec", check=nvdec.check_answers)
             with closing(batches):
@@ -512,17 +584,9 @@ class NvdecReader(FrameReader):
                     yield from map(self._shown, places, views)
             if report.ended_early or report.n_errors:
                 raise engine.refused(Refusal.DAMAGED, "the container is damaged")
-            if report.n_frames != self._n_shown:
-                found = f"{report.n_frames} frames of {self._n_shown} packets"
+            if report.n_frames != engine.n_sent:
+                found = f"{report.n_frames} frames of {engine.n_sent} packets"
                 raise engine.refused(Refusal.FRAMES_DIFFER, found)
-
-    def _decoded(
-        self, packets: "Iterator[Packet[Any]]", engine: EngineStream
-    ) -> "Iterator[tuple[Sent, Tensor]]":
-        """Facts and planes of frames; the planes are valid until the next frame."""
-        for packet in ended(packets):
-            self._n_shown += packet is not None and not packet.is_discard
-            yield from engine.frames(packet)
 
     def _next(
         self, computed: "Iterator[tuple[Sequence[Place], Sequence[Any]]]"
@@ -533,42 +597,10 @@ class NvdecReader(FrameReader):
     def _batches(
         self, frames: "Iterator[tuple[Sent, Tensor]]", form: Form
     ) -> Iterator[DeviceBatch]:
-        """Frames together, copied, because the decoder takes its memory back."""
-        while True:
-            places: list[Place] = []
-            batch: Tensor | None = None
-            for sent, planes in islice(frames, self._batch):
-                if batch is None:
-                    batch = self._allocated(planes)
-                batch[len(places)].copy_(planes)
-                places.append(self._timed(*sent[:2], key_frame=sent.is_keyframe))
-                if len(places) == len(batch):
-                    break
-            if batch is None:
-                return
-            yield DeviceBatch(
-                planes=batch[: len(places)],
-                places=places,
-                form=form,
-                rotation_deg=self.report.rotation_deg,
-            )
-
-    def _allocated(self, planes: "Tensor") -> "Tensor":
-        import torch
-
-        try:
-            return torch.empty(
-                (self._batch, *planes.shape), dtype=planes.dtype, device=planes.device
-            )
-        except torch.OutOfMemoryError as error:
-            if self._batch == 1:
-                raise DeviceMemoryError(
-                    f"{self.uri}: the GPU's memory does not hold one frame"
-                ) from error
-        self._batch //= 2
-        self._nvdec.n_halved += 1
-        torch.cuda.empty_cache()
-        return self._allocated(planes)
+        turn = self.report.rotation_deg
+        for packets, planes in self._nvdec.copied(frames, self._batch):
+            places = [self._timed(*sent[:2], key_frame=sent.is_keyframe) for sent in packets]
+            yield DeviceBatch(planes=planes, places=places, form=form, rotation_deg=turn)
 
     def _shown(self, place: Place, view: Any) -> DeviceFrame:  # noqa: ANN401
         picture = DevicePicture(key_frame=place.key_frame, view=view)
@@ -620,12 +652,6 @@ def form_of(picture: av.VideoFrame, name: str) -> Form:
         is_full_range=is_full,
         matrix=int(picture.colorspace),
     )
-
-
-def ended(packets: "Iterator[Packet[Any]]") -> "Iterator[Packet[Any] | None]":
-    """Packets that have bytes, and None for the end of the stream."""
-    yield from (packet for packet in packets if packet.size)
-    yield None
 
 
 def _planes_of(frame: Any) -> "Tensor":  # noqa: ANN401

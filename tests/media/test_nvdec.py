@@ -266,7 +266,7 @@ def test_a_device_without_room_for_one_frame_is_no_fault_of_the_source(
 
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch, "empty", no_memory)
-    with pytest.raises(DeviceMemoryError, match=r"b_frames.mp4: .* does not hold one frame"):
+    with pytest.raises(DeviceMemoryError, match="does not hold one frame"):
         on_device(made("b_frames.mp4"))
 
 
