@@ -193,6 +193,7 @@ ACTS: dict[str, Callable[[Item], Any]] = {
     "lost": lambda _: _raise(DeviceLostError("an illegal memory access")),
     "no memory": lambda _: _raise(DeviceMemoryError("0 bytes free")),
     "crash": lambda _: signal.raise_signal(signal.SIGSEGV),
+    "exit": lambda _: os._exit(1),
     "busy": lambda _: signal.raise_signal(signal.SIGXCPU),
     "sleep": lambda _: time.sleep(60),
     "internal, lost": lambda _: _with_torch(True),
@@ -306,6 +307,7 @@ def test_a_locked_box_that_cannot_begin_names_what_may_be_missing(film: str) -> 
         ("internal, lost", Note.NOT_ON_GPU_DEVICE_LOST),
         ("no memory", Note.NOT_ON_GPU_OUT_OF_MEMORY),
         ("crash", Note.NOT_ON_GPU_DEVICE_LOST),
+        ("exit", Note.NOT_ON_GPU_DEVICE_LOST),
         ("busy", Note.NOT_ON_GPU_DEVICE_LOST),
     ],
 )
@@ -320,7 +322,7 @@ def test_a_cpu_does_what_a_gpu_failed_under(film: str, act: str, note: Note) -> 
 @pytest.mark.parametrize(
     ("act", "code"),
     [("lost", ErrorCode.GPU_FAILED), ("no memory", ErrorCode.GPU_OUT_OF_MEMORY),
-     ("crash", ErrorCode.WORKER_DIED), ("busy", ErrorCode.TOO_SLOW),
+     ("crash", ErrorCode.WORKER_DIED), ("busy", ErrorCode.TOO_SLOW), ("exit", ErrorCode.GPU_FAILED),
      ("internal", ErrorCode.INTERNAL)],
 )  # fmt: skip
 def test_a_stage_that_needs_a_gpu_fails_the_item(film: str, act: str, code: ErrorCode) -> None:
