@@ -10,11 +10,13 @@ Each part runs in a process of its own with a time of its own; what it has found
 left out and said so. Run again with the same --out, findings are added.
 
 `--only first` is for the first minutes on a GPU: H.264 before all else, and what decides whether
-the rest is worth its time: probe, one film by both paths, limit, analyze. It takes eight minutes at
-most. `GPU_SOFTWARE=1` tries the script itself, over a driver and a device in software.
+the rest is worth its time: probe, one film by both paths, a locked process, limit, analyze. It
+takes eight minutes at most. `GPU_SOFTWARE=1` tries the script itself, over a driver and a device in
+software.
 
     films    1080p at 30 frames/s in H.264 and HEVC with B-frames, copies of it under other titles
     probe    what is here and starts: packages, libraries, what NVDEC takes, decoders, flow
+    locked   one film by `curate run`, whose processes are locked; by unlocked ones if that fails
     limit    frames/s of PyNvVideoCodec's own threaded decoder, which does nothing with the frames
     analyze  frames/s of all measurements, by number of processes, and its share of the limit
     same     shots, decisions and tags of the GPU's tracks beside those of the CPU, over the films
@@ -48,11 +50,11 @@ from measure import machine
 from processes import run_limited
 
 LIMITS_S = {
-    "films": 150, "probe": 180, "limit": 200, "analyze": 330, "same": 240, "shots": 100,
-    "flow": 60, "clip": 150, "mps": 90, "many": 130, "captions": 300, "cpu": 200,
+    "films": 150, "probe": 180, "locked": 60, "limit": 200, "analyze": 330, "same": 240,
+    "shots": 100, "flow": 60, "clip": 150, "mps": 90, "many": 130, "captions": 300, "cpu": 200,
 }  # fmt: skip
 """Parts in their order, and the most seconds of each."""
-FIRST_S = {"films": 45, "probe": 75, "same": 80, "limit": 80, "analyze": 200}
+FIRST_S = {"films": 45, "probe": 75, "same": 80, "locked": 50, "limit": 50, "analyze": 180}
 """The same for `--only first`: eight minutes together."""
 LEAST_S = 20.0
 """A part is not begun with less than this."""

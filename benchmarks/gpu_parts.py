@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import tests_path  # noqa: F401
-from gpu_films import CODECS, FPS, made_films, short_film
+from gpu_films import FPS, made_films, short_film
 from gpu_notes import Found, Notes
 from gpu_watch import Watch
 from processes import Begin, ProcessDiedError, Task, in_processes, streamed
@@ -129,7 +129,7 @@ def _begun_flow(_begin: Begin) -> Iterator[Found]:
 
 def limit(part: Part) -> None:
     """Frames/s of the package's own decoder, by codec and number of processes."""
-    for codec, paths in part.films(tuple(CODECS)):
+    for codec, paths in part.films(part.options["codecs"]):
         for count in part.workers[:1] if part.is_first else part.workers:
             jobs = [(paths[:2] * 3,)] * count
             part.measure(f"{codec}, {count} processes", _decode_all, jobs, lambda results: {
@@ -267,6 +267,34 @@ def same(part: Part) -> None:
         except ProcessDiedError as error:
             totals["failed"] = str(error)[:300]
         part.note(name, totals)
+
+
+def locked(part: Part) -> None:
+    """Whether a process opens the GPU that was locked before, and if not, whether another does."""
+    film = short_film(Path(part.options["films"]))
+    device = "cpu" if os.environ.get("GPU_SOFTWARE") else "gpu"
+    command = [sys.executable, "-m", "curator.cli", "run", str(film)]
+    for unlocked in ("0", "1"):
+        with tempfile.TemporaryDirectory() as out:
+            done = subprocess.run(
+                [*command, out, "--set", f"analyze.device={device}"],
+                env=os.environ | {"CURATE_UNLOCKED_GPU": unlocked},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            path = Path(out) / "summary.json"
+            summary = json.loads(path.read_text()) if path.exists() else {}
+        counts = summary.get("counts", {})
+        found = {"exit": done.returncode, "done": counts.get("done"), "device": device,
+                 "notes": counts.get("by_note"), "boxes": summary.get("boxes")}  # fmt: skip
+        is_well = found["done"] == 1 and not found["notes"] and not found["boxes"]
+        part.note(
+            "an unlocked process" if unlocked == "1" else "a locked process",
+            found if is_well else found | {"said": done.stderr.strip()[-600:]},
+        )
+        if is_well:
+            return
 
 
 def _add(totals: dict[str, Any], found: Found) -> None:
@@ -521,7 +549,7 @@ def captions(part: Part) -> None:
 
 PARTS = {
     part.__name__: part
-    for part in (probe, limit, analyze, same, shots, flow, clip, mps, many, captions, cpu)
+    for part in (probe, locked, limit, analyze, same, shots, flow, clip, mps, many, captions, cpu)
 }
 
 

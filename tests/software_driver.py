@@ -191,13 +191,13 @@ class HostFrame:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """The host."""
-        assert tuple(self.frame.__dlpack_device__()) == (2, 0), "not on the GPU"
         return 1, 0
 
     def __dlpack__(self, **options: Any) -> Any:  # noqa: ANN401
         """The frame's own capsule, said to be the host's."""
+        assert tuple(self.frame.__dlpack_device__()) == (2, 0), "not on the GPU"
         # For a frame on a GPU torch names its stream: 1 is the default one.
-        capsule = self.frame.__dlpack__(stream=1, **options)
+        capsule = self.frame.__dlpack__(**({"stream": 1} | options))
         pointer = ctypes.pythonapi.PyCapsule_GetPointer
         pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
         _Tensor.from_address(pointer(capsule, b"dltensor")).device_type = 1

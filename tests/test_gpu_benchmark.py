@@ -171,16 +171,16 @@ def test_the_first_minutes_are_tried_whole_over_a_device_in_software(tmp_path: P
 
     films, out = tmp_path / "films", tmp_path / "out"
     films.mkdir()
-    for name, codec in (("h264", "libx264"), ("hevc", "libx265"), ("short", "libx264")):
+    for name in ("h264", "short"):
         shown = moving_texture(45, width_px=192, height_px=144)
-        write_video(films / f"{name}.mp4", shown, codec=codec, gop=20, bframes=2)
+        write_video(films / f"{name}.mp4", shown, gop=20, bframes=2)
     command = [sys.executable, str(BENCHMARKS / "gpu.py"), "--only", "first", "--workers", "1"]
     command += ["--films", str(films), "--out", str(out), "--seconds", "9", "--n-films", "1"]
     environment = os.environ | {"GPU_SOFTWARE": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert list(found) == ["machine", "films", "probe", "same", "limit", "analyze"]
+    assert list(found) == ["machine", "films", "probe", "same", "locked", "limit", "analyze"]
     problems = {
         (part, what): said
         for part, findings in found.items()
@@ -192,7 +192,9 @@ def test_the_first_minutes_are_tried_whole_over_a_device_in_software(tmp_path: P
     same = found["same"]["gpu"]
     assert same["sources"] == 1
     assert same["same_decisions"] == same["clips"] > 0
-    assert set(found["limit"]) == {"h264, 1 processes", "hevc, 1 processes", "part"}
+    assert set(found["locked"]) == {"a locked process", "part"}
+    # No film in HEVC is made here: that takes longer than all that is measured of it.
+    assert set(found["limit"]) == {"h264, 1 processes", "part"}
     analyzed = found["analyze"]["h264, 1 processes"]
     assert analyzed["notes"] == []
     assert "overlay" in analyzed["of_them"]

@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 from curator.errors import (
     CuratorError,
     DeviceError,
-    DeviceLostError,
-    DeviceMemoryError,
     ErrorCode,
     FullDiskError,
     ModelError,
@@ -34,6 +32,7 @@ from curator.executor.attempts import internal_failure
 from curator.executor.garbage import no_collection
 from curator.executor.plain_values import to_bytes
 from curator.executor.sandbox import GpuAccess, end_with_parent, lock
+from curator.media.device_errors import device_error
 from curator.records.sources import Failure
 from curator.stage import Stage
 from curator.storage.range_reader import BUFFER_BYTES, SeekableReader
@@ -172,7 +171,7 @@ class BoxProcess:
             if not isinstance(error, CuratorError):
                 logging.getLogger(__name__).exception("a stage cannot be set up")
             more = "" if isinstance(error, ModelError) else self._locked_words()
-            if (lost := device_error(error, has_gpu=gpu is not None)) is not None:
+            if (lost := gpu_error(error, gpu)) is not None:
                 self._end(lost, more)
             if isinstance(error, CuratorError):
                 self.tell("refused", type(error).__name__, f"{error}{more}")
@@ -218,7 +217,7 @@ class BoxProcess:
             code = error.code if isinstance(error, SourceError) else ErrorCode.INTERNAL
             failure = _failure(item, stage, code, str(error))
         except Exception as error:  # noqa: BLE001 - becomes the item's failed outcome
-            if (lost := device_error(error, has_gpu=self._gpu is not None)) is not None:
+            if (lost := gpu_error(error, self._gpu)) is not None:
                 self._end(lost)
             failure = internal_failure(item.uri, stage.name, error)
         _limit(resource.RLIMIT_CPU, None)
@@ -230,29 +229,14 @@ class BoxProcess:
         self.tell("done", result if failure is None else to_bytes(failure), *spent)
 
 
-_NO_MEMORY = 2
-"""CUDA's number of the error, which `torch.AcceleratorError` has."""
-
-
-def device_error(error: Exception, *, has_gpu: bool) -> DeviceError | None:
-    """Returns what an error says of the GPU, or None where the GPU still answers after it.
-
-    Whatever its kind: the call that meets a context that is lost need not be the one that lost it.
-    """
+def gpu_error(error: Exception, gpu: GpuAccess | None) -> DeviceError | None:
+    """Returns what an error says of the GPU that this process holds; None if nothing."""
+    torch: Any = sys.modules.get("torch")
     if isinstance(error, DeviceError):
         return error
-    torch: Any = sys.modules.get("torch")
-    if not has_gpu or torch is None or isinstance(error, CuratorError):
+    if gpu is None or torch is None or isinstance(error, CuratorError):
         return None
-    number = getattr(error, "error_code", 0) if isinstance(error, RuntimeError) else 0
-    if isinstance(error, torch.OutOfMemoryError) or number == _NO_MEMORY:
-        return DeviceMemoryError(one_line(error))
-    if torch.cuda.is_initialized():
-        try:
-            torch.cuda.synchronize()
-        except RuntimeError:
-            return DeviceLostError(one_line(error))
-    return None
+    return device_error(error, torch.cuda.synchronize if torch.cuda.is_initialized() else int)
 
 
 def _load(modules: Sequence[str]) -> None:

@@ -433,13 +433,18 @@ class Box:
         lost: DeviceError | None = None,
     ) -> BoxDiedError:
         """Ends what is left of the process; `why` it has to end, or None where it ended itself."""
+        works_on_gpu = self._has_gpu and self._stage is not None
         status = self._reap(0 if why is not None else END_WAIT_S)
         self.stop()
         if status == -signal.SIGXCPU:
             why, code = _SLOW, ErrorCode.TOO_SLOW
+        why = why or f"its decoder ended with {_words(status)}"
+        if works_on_gpu and status == 1 and lost is None:
+            # So PyNvVideoCodec ends a process at some errors of the driver, without a word.
+            lost = DeviceLostError(why)
         if lost is not None:
             self.counts["lost_gpu"] += 1
-        return BoxDiedError(why or f"its decoder ended with {_words(status)}", code=code, lost=lost)
+        return BoxDiedError(why, code=code, lost=lost)
 
     def _reap(self, wait_s: float) -> int | None:
         """Waits for the process, and ends it then; returns its status, None if it is left behind.

@@ -16,6 +16,7 @@ from curator.errors import (
     CuratorError,
     DamagedError,
     DeviceError,
+    DeviceLostError,
     DeviceMemoryError,
     ErrorCode,
     FullDiskError,
@@ -174,12 +175,17 @@ class UnitWorker:
                     continue
                 result = stage.failed(item, _death(item, stage, died))
             except SetUpError as error:
-                on_cpu = stage.on_cpu(_note(error.cause)) if self._has_worked else None
-                if on_cpu is None:
+                if not self._has_worked or not stage.resources.gpus:
                     raise error.cause from error
                 logger.warning("%s: %s", item.uri, error)
-                stage, n_tries = on_cpu, 0
-                continue
+                n_tries += 1
+                if (on_cpu := stage.on_cpu(_note(error.cause))) is not None:
+                    stage, n_tries = on_cpu, 0
+                    continue
+                if n_tries < MAX_ATTEMPTS:
+                    continue
+                lost = BoxDiedError(str(error), lost=_lost(error.cause))
+                result = stage.failed(item, _death(item, stage, lost))
             except (DamagedError, FullDiskError, DeviceError):
                 # No fault of the item: the run makes the object again, or ends. A GPU that fails in
                 # this process, and not in a box, fails all that comes after.
@@ -220,6 +226,11 @@ def _death(item: _Item, stage: Stage[Any, Any, Any], died: BoxDiedError) -> Fail
     else:
         why = _SLOW if died.code == ErrorCode.TOO_SLOW else _DIED
     return _failure(item, stage, died.code, f"{item.uri}: {why}")
+
+
+def _lost(error: CuratorError) -> DeviceError:
+    """What a stage says that could be set up before."""
+    return error if isinstance(error, DeviceError) else DeviceLostError(str(error))
 
 
 def _note(error: CuratorError | None) -> Note:

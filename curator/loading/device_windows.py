@@ -5,9 +5,8 @@ by their packets and must follow each other. Clips that the engine refuses, or d
 number or order of frames, are left to the CPU path, with the reason.
 
 Making a decoder may take longer than decoding a window, so a decoder is reused for the next clip
-with its sequence header. Packets carry unique numbers through it, so that frames of two clips are
-never confused. If a used decoder fails where a new one does not, each clip gets a new one from then
-on.
+with its sequence header. If a used decoder fails where a new one does not, each clip gets a new one
+from then on. The first picture of the first clip with a header is compared with the CPU's.
 
 A clip for which the GPU's memory is too short is decoded by the CPU. A device that is lost is the
 trainer's error. Decoding has no time limit of its own: it runs in the thread that asks for the
@@ -25,12 +24,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import av.error
-import av.video.stream
 import torch
 from av.container import InputContainer
+from av.video.stream import VideoStream
 
 from curator.errors import DeviceLostError, DeviceMemoryError, SourceError, UsageError
 from curator.loading.batch_values import Packed
@@ -43,7 +44,14 @@ from curator.loading.window_decoder import (
 )
 from curator.media.container import open_container, video_stream
 from curator.media.device_frames import DeviceScaler, Form, unscaled_rgb_BHWC
-from curator.media.nvdec import EngineStream, NotOnDeviceError, Nvdec, Refusal, ended, form_of
+from curator.media.nvdec import (
+    EngineStream,
+    NotOnDeviceError,
+    Nvdec,
+    Refusal,
+    first_picture,
+    form_of,
+)
 
 CHUNK = 16
 """Frames converted together: at 1080p 50 MB of the GPU's memory, and 200 to work in."""
@@ -112,8 +120,7 @@ class DeviceDecoder:
     def __init__(self, nvdec: Nvdec) -> None:
         self.pid = os.getpid()
         self._nvdec = nvdec
-        self._known: dict[tuple[Any, ...], Form | NotOnDeviceError] = {}
-        self._tag = 0
+        self._known: dict[tuple[Any, ...], Form] = {}
         self._warned: set[Refusal] = set()
 
     @property
@@ -150,9 +157,6 @@ class DeviceDecoder:
                 "%s is decoded on the CPU (%s: %s); others with this reason are counted in "
                 "`not_on_gpu`", clip.name, refusal, words,
             )  # fmt: skip
-        if refusal == Refusal.MEMORY:
-            # Here nothing of the failed decode is referred to any more.
-            self._nvdec.free()
         host_CTHW = torch.empty(into_CTHW.shape, dtype=torch.uint8)
         decode_window(clip, host_CTHW)
         into_CTHW.copy_(host_CTHW)
@@ -167,14 +171,7 @@ class DeviceDecoder:
             ShardError: The picture is too small.
         """
         try:
-            with self._nvdec.named_errors():
-                try:
-                    self._attempt(clip, into_CTHW)
-                except NotOnDeviceError as refused:
-                    if not refused.by_used:
-                        raise
-                    self._attempt(clip, into_CTHW)
-                    self._nvdec.kept.give_up()
+            self._nvdec.attempt(partial(self._attempt, clip, into_CTHW))
         except (av.error.FFmpegError, SourceError) as error:
             raise NotOnDeviceError(Refusal.DAMAGED, str(error)) from error
         except DeviceMemoryError as error:
@@ -188,16 +185,20 @@ class DeviceDecoder:
     def _attempt(self, clip: ClipWindow, into_CTHW: torch.Tensor) -> None:
         with open_container(io.BytesIO(clip.mp4), clip.name, n_bytes=len(clip.mp4)) as container:
             stream = video_stream(container, clip.name)
-            form = self._form(container, stream)
+            form = self._form(container, stream, clip.name)
             shown_size(form.height, form.width, into_CTHW.shape[-2:], clip)
-            with self._nvdec.decoding(stream, form, clip.name) as engine:
-                _fill(self._numbered(container, stream, engine, clip), clip, form, into_CTHW)
+            with self._nvdec.decoding(form, stream, clip.name) as engine:
+                numbered = _numbered(container, stream, engine, clip)
+                wanted = (found for found in numbered if found[0] in clip.wanted)
+                n_wanted = len(clip.wanted)
+                batches = self._nvdec.copied(islice(wanted, n_wanted), min(CHUNK, n_wanted))
+                _fill(batches, clip, form, into_CTHW)
                 # Drops its remaining frames before the next clip.
                 for _ in engine.frames(None):
                     pass
 
-    def _form(self, container: InputContainer, stream: av.video.stream.VideoStream) -> Form:
-        """Returns a clip's coding; for each header the CPU decodes the first picture once."""
+    def _form(self, container: InputContainer, stream: VideoStream, name: str) -> Form:
+        """Returns a clip's coding; for each header the first picture is decoded once by both."""
         context = stream.codec_context
         header = (
             context.codec.canonical_name, bytes(context.extradata or b""), context.width,
@@ -206,87 +207,60 @@ class DeviceDecoder:
         if header not in self._known:
             if len(self._known) >= _KNOWN_HEADERS:
                 self._known.clear()
-            try:
-                self._known[header] = self._form_of_first(container, stream)
-            except NotOnDeviceError as refused:
-                self._known[header] = refused
+            self._known[header] = self._form_of_first(container, stream, name)
             container.seek(0, stream=stream)
-        found = self._known[header]
-        if isinstance(found, NotOnDeviceError):
-            raise NotOnDeviceError(found.refusal, str(found))
-        return found
+        return self._known[header]
 
-    def _form_of_first(
-        self, container: InputContainer, stream: av.video.stream.VideoStream
-    ) -> Form:
+    def _form_of_first(self, container: InputContainer, stream: VideoStream, name: str) -> Form:
         refused = self._nvdec.refusal(stream)
         if refused is not None:
-            raise NotOnDeviceError(*refused)
-        picture = next(container.decode(stream), None)
-        if picture is None:
-            raise NotOnDeviceError(Refusal.DAMAGED, "no picture decodes")
-        return replace(form_of(picture), matrix=matrix_of(picture))
+            raise NotOnDeviceError(refused[0], f"{name}: {refused[1]}")
+        packets, first = first_picture(container.demux(stream), name)
+        form = replace(form_of(first, name), matrix=matrix_of(first))
+        with self._nvdec.decoding(form, stream, name, first=first) as engine:
+            for _ in engine.decoded(iter(packets)):
+                pass
+        return form
 
-    def _numbered(
-        self,
-        container: InputContainer,
-        stream: av.video.stream.VideoStream,
-        engine: EngineStream,
-        clip: ClipWindow,
-    ) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yields numbered frames from the key frame before the window on.
 
-        Planes are valid until the next frame. Each packet carries a number that none had before.
-        """
-        assert stream.time_base is not None
-        ticks = 1 / (clip.rate * stream.time_base)
-        numbers: dict[int, int] = {}
-        first: int | None = None
-        expected = 0
-        for packet in ended(packets_from(container, stream, round(clip.start * ticks))):
-            self._tag += 1
-            if packet is not None and packet.pts is not None and not packet.is_discard:
-                numbers[self._tag] = round(packet.pts / ticks)
-                if first is None:
-                    first = expected = numbers[self._tag]
-            for tag, planes in engine.frames(packet, self._tag):
-                at = numbers.pop(tag, None)
-                # Shown before the key frame that decoding began with, or by an earlier clip.
-                if at is None or first is None or at < first:
-                    continue
-                if at != expected or first > clip.start:
-                    found = f"frame {at} came where {min(expected, clip.start)} was expected"
-                    raise engine.refused(Refusal.FRAMES_DIFFER, found)
-                expected += 1
-                yield at, planes
+def _numbered(
+    container: InputContainer, stream: VideoStream, engine: EngineStream, clip: ClipWindow
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yields numbered frames from the key frame before the window on.
+
+    Planes are valid until the next frame.
+    """
+    assert stream.time_base is not None
+    ticks = 1 / (clip.rate * stream.time_base)
+    packets = packets_from(container, stream, round(clip.start * ticks))
+    key = next(packets)
+    first = expected = round((key.pts or 0) / ticks)
+    for sent, planes in engine.decoded(chain([key], packets)):
+        at = round(sent.pts / ticks)
+        # Frames that are shown before the key frame that decoding began with are left out.
+        if at >= first:
+            if at != expected or first > clip.start:
+                found = f"frame {at} came where {min(expected, clip.start)} was expected"
+                raise engine.refused(Refusal.FRAMES_DIFFER, found)
+            expected += 1
+            yield at, planes
 
 
 def _fill(
-    numbered: Iterator[tuple[int, torch.Tensor]],
+    batches: Iterator[tuple[list[int], torch.Tensor]],
     clip: ClipWindow,
     form: Form,
     into_CTHW: torch.Tensor,
 ) -> None:
-    """Converts the wanted frames, some at a time."""
-    n_wanted, done, held = len(clip.wanted), 0, 0
-    chunk: torch.Tensor | None = None
-    for number, planes in numbered:
-        if number not in clip.wanted:
-            continue
-        if chunk is None:
-            rows = min(CHUNK, n_wanted)
-            chunk = torch.empty((rows, *planes.shape), dtype=planes.dtype, device=planes.device)
-        # Copied, because the decoder takes its memory back.
-        chunk[held].copy_(planes)
-        held += 1
-        if held == len(chunk) or done + held == n_wanted:
-            rgb_BCHW = _pictures(chunk[:held], form, into_CTHW.shape[-2:], clip)
-            into_CTHW[:, done : done + held] = rgb_BCHW.transpose(0, 1)
-            done, held = done + held, 0
-        if done == n_wanted:
-            return
-    found = f"{done + held} of {n_wanted} frames from {clip.start}"
-    raise NotOnDeviceError(Refusal.FRAMES_DIFFER, found)
+    """Converts the wanted frames."""
+    done = 0
+    for numbers, planes in batches:
+        rgb_BCHW = _pictures(planes, form, into_CTHW.shape[-2:], clip)
+        into_CTHW[:, done : done + len(numbers)] = rgb_BCHW.transpose(0, 1)
+        done += len(numbers)
+    if done < len(clip.wanted):
+        found = f"{clip.name}: {done} of {len(clip.wanted)} frames from {clip.start}"
+        raise NotOnDeviceError(Refusal.FRAMES_DIFFER, found)
 
 
 def _pictures(

@@ -15,11 +15,12 @@ from fractions import Fraction
 from functools import cache
 from math import floor
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import av
+from av.packet import Packet
 
-from curator.errors import CutError
+from curator.errors import CutError, DeviceLostError, DeviceMemoryError
 from curator.media.tone_mapping import colour_table
 from curator.records.cuts import Crop
 from curator.storage.scratch import unnamed_file
@@ -195,6 +196,9 @@ def encode_mp4(
 
     Returns:
         The MP4 and its number of frames.
+
+    Raises:
+        DeviceError: NVENC fails, by no fault of the frames.
     """
     with unnamed_file(".mp4") as (path, file):
         n_frames = 0
@@ -204,11 +208,33 @@ def encode_mp4(
                 picture.pts = n_frames
                 picture.time_base = 1 / fps
                 picture.pict_type = av.video.frame.PictureType.NONE
-                output.mux(stream.encode(picture))
+                output.mux(_packets(stream, picture, n_frames, settings))
                 n_frames += 1
-            output.mux(stream.encode(None))
+            output.mux(_packets(stream, None, n_frames, settings))
         file.seek(0)
         return file.read(), n_frames
+
+
+def _packets(
+    stream: av.VideoStream,
+    picture: av.VideoFrame | None,
+    n_frames: int,
+    settings: EncodeSettings,
+) -> "list[Packet[Any]]":
+    """What an encoder gives for a picture, after `n_frames` others; None ends the clip."""
+    try:
+        return stream.encode(picture)
+    except av.error.FFmpegError as error:
+        if settings.encoder != "nvenc":
+            raise
+        if isinstance(error, MemoryError):
+            raise DeviceMemoryError(f"the GPU's memory is short for NVENC ({error})") from error
+        # FFmpeg's errors do not say what failed. The encoder opens with the first picture: if it
+        # opens elsewhere, that one's size or rate is not NVENC's.
+        problem = str(error) if n_frames else nvenc_problem()
+        if problem is None:
+            raise
+        raise DeviceLostError(f"NVENC fails ({problem}): {error}") from error
 
 
 def _add_stream(

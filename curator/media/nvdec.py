@@ -1,7 +1,7 @@
 """Decodes on a GPU's video engine (NVDEC), from the packets of the CPU path's demuxer.
 
 PyNvVideoCodec has a demuxer of its own; here the same container code as for the CPU opens, hashes,
-times and limits sources, on folders and on S3. A packet's timestamp passes through the decoder.
+times and limits sources, on folders and on S3. Packets carry numbers through the decoder.
 Frames stay in the GPU's memory: small pictures are made there.
 
 A thread reads packets and decodes frames some batches ahead: the engine would otherwise be idle
@@ -24,15 +24,14 @@ Importing PyNvVideoCodec without a driver raises, so it is imported when a worke
 """
 
 import logging
-import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from enum import StrEnum
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import av
 import numpy as np
@@ -51,6 +50,7 @@ from curator.errors import (
 from curator.media.container import quarter_turns_deg
 from curator.media.decode import HDR_TRANSFERS, DeviceFrame, DevicePicture, FrameReader, Place
 from curator.media.device_batches import DeviceBatch, Program, planes_of_frames
+from curator.media.device_errors import device_error
 from curator.media.device_frames import Form
 from curator.media.prefetch import ahead
 from curator.media.sequence_headers import sequence_header
@@ -87,30 +87,6 @@ _CODECS = {
 }
 """The engine's name of FFmpeg's codecs, and the bitstream filter for its packets."""
 _FORMS = {"yuv420p": 8, "yuvj420p": 8, "nv12": 8, "yuv420p10le": 10, "p010le": 10}
-_OUT_OF_MEMORY = 2
-_STAYING = frozenset(
-    {
-        3,
-        4,
-        46,
-        100,
-        201,
-        214,
-        219,
-        220,
-        226,
-        700,
-        702,
-        709,
-        *range(714, 720),
-        710,
-        805,
-        806,
-        810,
-        999,
-    }
-)
-"""CUresults after which a context, its device or MPS's server is of no more use, by cuda.h."""
 _PROGRESSIVE = (0, 1)
 """FFmpeg's field orders that are not interlaced: unknown, progressive."""
 
@@ -150,7 +126,7 @@ class KeptDecoders:
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
-        self._are_kept = True
+        self._most = MOST
 
     def take(self, key: Hashable) -> Any | None:  # noqa: ANN401
         """Hands over a used decoder of this key, or None."""
@@ -158,10 +134,8 @@ class KeptDecoders:
 
     def keep(self, key: Hashable, decoder: Any) -> None:  # noqa: ANN401
         """Takes back a decoder that gave all frames of its stream."""
-        if not self._are_kept:
-            return
         self._kept[key] = decoder
-        while len(self._kept) > MOST:
+        while len(self._kept) > self._most:
             self._kept.popitem(last=False)
 
     def drop(self) -> None:
@@ -170,7 +144,7 @@ class KeptDecoders:
 
     def give_up(self) -> None:
         """Stops keeping decoders, because a used one failed where a new one does not."""
-        self._are_kept = False
+        self._most = 0
         self._kept.clear()
         logger.warning("a used decoder failed where a new one does not: none is reused")
 
@@ -195,7 +169,9 @@ class Nvdec:
         self.kept = KeptDecoders()
         """Decoders for the next streams."""
         self._stream: torch.cuda.Stream | None = None
-        self._caps_of: dict[tuple[str, int], Any] = {}
+        self.n_packets = 0
+        """Given to decoders so far."""
+        self._caps_of: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._called_at: float | None = None
         self._lost: str | None = None
         self._codec_module = module if module is not None else _import_module()
@@ -203,12 +179,10 @@ class Nvdec:
     def decodes_nothing(self) -> str | None:
         """Why the engine decodes not even H.264, which all of them do; None if it does."""
         try:
-            caps = self._caps("h264", 8)
+            why = self._refused("h264", 8)
         except DeviceError as error:
-            caps = str(error)
-        if isinstance(caps, str):
-            return f"NVDEC does not answer: {caps}"
-        return None if caps.get("supported", 1) else "NVDEC of this GPU does not decode H.264"
+            why = str(error)
+        return None if why is None else f"NVDEC does not answer: {why}"
 
     def refusal(self, stream: av.VideoStream) -> tuple[Refusal, str] | None:
         """Why the engine cannot decode a stream, by its header; None if it can."""
@@ -224,31 +198,34 @@ class Nvdec:
         if width % 2 or height % 2:
             return Refusal.SIZE, f"odd size {width}x{height}"
         bits = _FORMS[pixels]
+        if (why := self._refused(name, bits)) is not None:
+            return Refusal.CODEC, why
         caps = self._caps(name, bits)
-        if isinstance(caps, str):
-            return Refusal.CODEC, f"{name} of {bits} bits: {caps}"
-        if not caps.get("supported", 1):
-            return Refusal.CODEC, f"{name} of {bits} bits is not decoded by this GPU"
         least = caps.get("width_min", 0), caps.get("height_min", 0)
         most = caps.get("width_max") or width, caps.get("height_max") or height
         if not (least[0] <= width <= most[0] and least[1] <= height <= most[1]):
             return Refusal.SIZE, f"{width}x{height} is outside of {least} to {most}"
         return None
 
-    def _caps(self, codec: str, bits: int) -> Any:  # noqa: ANN401
-        """What the engine can do with a codec; words where it does not answer.
+    def _refused(self, codec: str, bits: int) -> str | None:
+        caps = self._caps(codec, bits)
+        if caps.get("supported", 1):
+            return None
+        return f"{codec} of {bits} bits: {caps.get('why', 'not decoded by this GPU')}"
+
+    def _caps(self, codec: str, bits: int) -> Mapping[str, Any]:
+        """What the engine can do with a codec, or why it does not say.
 
         Asked once: the package makes a CUDA context for each question.
         """
         module, key = self._codec_module, (codec, bits)
         if key not in self._caps_of:
-            number = getattr(module.cudaVideoCodec, _CODECS[codec][0])
+            asked = {"gpuid": self.gpu, "codec": getattr(module.cudaVideoCodec, _CODECS[codec][0])}
             try:
-                self._caps_of[key] = self.call(
-                    module.GetDecoderCaps, gpuid=self.gpu, codec=number, bitdepth=bits
-                )
+                caps = self.call(module.GetDecoderCaps, bitdepth=bits, **asked)
             except NotOnDeviceError as error:
-                self._caps_of[key] = str(error)
+                caps = {"supported": 0, "why": str(error)}
+            self._caps_of[key] = caps
         return self._caps_of[key]
 
     def call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:  # noqa: ANN401
@@ -279,22 +256,16 @@ class Nvdec:
 
     def failure(self, error: Exception) -> CuratorError:
         """What an error of PyNvVideoCodec, or one of torch on this device, means."""
-        import torch
+        found = device_error(error, self._synchronize)
+        if isinstance(found, DeviceLostError):
+            self._lost = str(found)
+        return found or NotOnDeviceError(Refusal.DECODER, one_line(error))
 
-        words = one_line(error)
-        found = re.search(r"Error code : (\d+)", words)
-        result = int(found[1]) if found is not None else None
-        if result == _OUT_OF_MEMORY or isinstance(error, torch.OutOfMemoryError):
-            return DeviceMemoryError(f"the memory of GPU {self.gpu} is short ({words})")
-        if result not in _STAYING:
-            try:
-                if self.device != "cpu":
-                    torch.cuda.synchronize(self.gpu)
-                return NotOnDeviceError(Refusal.DECODER, words)
-            except RuntimeError as second:
-                words += f"; then {one_line(second)}"
-        self._lost = f"GPU {self.gpu} is lost ({words})"
-        return DeviceLostError(self._lost)
+    def _synchronize(self) -> None:
+        if self.device != "cpu":
+            import torch
+
+            torch.cuda.synchronize(self.gpu)
 
     @contextmanager
     def named_errors(self) -> Iterator[None]:
@@ -307,6 +278,36 @@ class Nvdec:
                 raise failure from error
             raise
 
+    def attempt(self, work: Callable[[], T]) -> T:
+        """Does work on the device, and once more where that may help.
+
+        What a decoder refused that had decoded another stream before is given to a new one. What
+        the GPU's memory was too short for is tried without what is only kept there.
+
+        Raises:
+            NotOnDeviceError: A CPU must do it.
+            DeviceError: The device fails.
+        """
+        refused: NotOnDeviceError | None = None
+        for is_second in (False, True):
+            if is_second and refused is None:
+                self.free()
+            try:
+                with self.named_errors():
+                    result = work()
+            except DeviceMemoryError:
+                if is_second:
+                    raise
+            except NotOnDeviceError as error:
+                if is_second or not error.by_used:
+                    raise
+                refused = error
+            else:
+                if refused is not None:
+                    self.kept.give_up()
+                return result
+        raise AssertionError("the second attempt returns or raises")
+
     def free(self) -> None:
         """Gives back the GPU's memory that is only kept."""
         self.kept.drop()
@@ -314,6 +315,40 @@ class Nvdec:
             import torch
 
             torch.cuda.empty_cache()
+
+    def copied(
+        self, frames: "Iterator[tuple[T, Tensor]]", most: int
+    ) -> "Iterator[tuple[list[T], Tensor]]":
+        """Copies planes of `most` frames at a time, because the decoder takes its memory back.
+
+        Where the memory is short, batches are halved from then on. `T` is what comes with a frame.
+        """
+        while True:
+            values: list[T] = []
+            batch: Tensor | None = None
+            for value, planes in islice(frames, most):
+                if batch is None:
+                    batch = self._allocated(planes, most)
+                    most = len(batch)
+                batch[len(values)].copy_(planes)
+                values.append(value)
+                if len(values) == most:
+                    break
+            if batch is None:
+                return
+            yield values, batch[: len(values)]
+
+    def _allocated(self, planes: "Tensor", most: int) -> "Tensor":
+        import torch
+
+        try:
+            return torch.empty((most, *planes.shape), dtype=planes.dtype, device=planes.device)
+        except torch.OutOfMemoryError as error:
+            if most == 1:
+                raise DeviceMemoryError("the GPU's memory does not hold one frame") from error
+        self.n_halved += 1
+        torch.cuda.empty_cache()
+        return self._allocated(planes, most // 2)
 
     def queued(self) -> AbstractContextManager[object]:
         """Queues the calling thread's work on a stream of these engines, not the default one."""
@@ -342,23 +377,36 @@ class Nvdec:
             usedevicememory=True,
         )
 
-    def packet(self, packet: "Packet[Any] | None") -> Any:  # noqa: ANN401
-        """A packet for the decoder, valid as long as `packet`; None ends the stream."""
+    def packet(self, packet: "Packet[Any] | None", number: int) -> Any:  # noqa: ANN401
+        """A packet for the decoder, valid as long as `packet`; None ends the stream.
+
+        `number` comes back as the time of its frame.
+        """
         data = self._codec_module.PacketData()
-        if packet is None:
-            data.bsl_data = data.bsl = 0
-        else:
+        data.pts = data.dts = number
+        data.bsl_data = data.bsl = 0
+        if packet is not None:
             data.bsl_data, data.bsl = packet.buffer_ptr, packet.size
-            data.pts, data.key = packet.pts, int(packet.is_keyframe)
-            data.dts = packet.dts if packet.dts is not None else packet.pts
+            data.key = int(packet.is_keyframe)
         return data
 
     @contextmanager
-    def decoding(self, stream: av.VideoStream, form: Form, name: str) -> "Iterator[EngineStream]":
-        """Decodes one stream; its decoder is kept if this ends without an error."""
-        engine = EngineStream(self, stream, form, name)
+    def decoding(
+        self, form: Form, stream: av.VideoStream, name: str, *, first: av.VideoFrame | None = None
+    ) -> "Iterator[EngineStream]":
+        """Decodes one stream; its decoder is kept if this ends without an error.
+
+        Args:
+            form: Of its frames.
+            stream: Whose packets it gets.
+            name: For messages.
+            first: Its first picture by the CPU, with which the engine's must agree.
+        """
+        engine = EngineStream(self, form, stream, name, first)
         try:
             yield engine
+            if engine.first is not None:
+                raise engine.refused(Refusal.FRAMES_DIFFER, "the first picture did not come")
         except NotOnDeviceError as refused:
             refused.by_used = engine.was_used and refused.refusal in _BY_DECODER
             raise
@@ -369,46 +417,77 @@ _BY_DECODER = Refusal.DECODER, Refusal.FRAMES_DIFFER
 """What is refused where a new decoder may do better."""
 
 
+class Sent(NamedTuple):
+    """Facts of a packet that was given to a decoder."""
+
+    pts: int
+    duration: int
+    is_keyframe: bool
+
+
 class EngineStream:
     """One stream through one decoder, which was perhaps used for another; see `Nvdec.decoding`."""
 
-    def __init__(self, nvdec: Nvdec, stream: av.VideoStream, form: Form, name: str) -> None:
+    def __init__(
+        self,
+        nvdec: Nvdec,
+        form: Form,
+        stream: av.VideoStream,
+        name: str,
+        first: av.VideoFrame | None,
+    ) -> None:
         self.was_used = False
+        self.first = first
+        """Until it was compared."""
+        self.n_sent = 0
+        """Packets whose frames are to be shown."""
         self._nvdec = nvdec
         self._codec = stream.codec_context.codec.canonical_name
         self._filter = bitstream_filter(stream)
-        self._shape = form.height * 3 // 2, form.width
+        self._form = form
         self._name = name
         self._decoder: Any = None
         self._header: bytes | None = None
         self._key: Hashable = None
+        self._sent: dict[int, Sent] = {}
 
-    def frames(
-        self, packet: "Packet[Any] | None", tag: int | None = None
-    ) -> "Iterator[tuple[int, Tensor]]":
-        """Timestamps and planes of frames that are done; planes are valid until the next frame.
+    def decoded(self, packets: "Iterator[Packet[Any]]") -> "Iterator[tuple[Sent, Tensor]]":
+        """Facts and planes of all frames of packets, as `frames` gives them."""
+        for packet in packets:
+            if packet.size:
+                yield from self.frames(packet)
+        yield from self.frames(None)
+
+    def frames(self, packet: "Packet[Any] | None") -> "Iterator[tuple[Sent, Tensor]]":
+        """Facts and planes of frames that are done; planes are valid until the next frame.
+
+        Packets pass the decoder with numbers that none had before, so that no frame of another
+        stream is taken for one of this; nor is one that is not to be shown.
 
         Args:
             packet: The next one; None ends the stream.
-            tag: Takes the place of the packet's timestamp.
 
         Raises:
             NotOnDeviceError: The stream must be decoded on the CPU.
             DeviceError: The device fails.
         """
-        import torch.utils.dlpack
-
+        nvdec = self._nvdec
+        nvdec.n_packets += 1
+        if packet is not None and packet.pts is not None and not packet.is_discard:
+            sent = Sent(packet.pts, packet.duration or 0, packet.is_keyframe)
+            self._sent[nvdec.n_packets] = sent
+            self.n_sent += 1
         for part in self._filtered(packet):
             self._see_header(part)
-            data = self._nvdec.packet(part)
-            if tag is not None and part is not None:
-                data.pts = data.dts = tag
-            for frame in self._nvdec.call(self._decoder.Decode, data):
-                planes = self._nvdec.call(torch.utils.dlpack.from_dlpack, frame)
-                if tuple(planes.shape) != self._shape:
-                    found = f"a frame of {tuple(planes.shape)} rows and columns, not {self._shape}"
+            data = nvdec.packet(part, nvdec.n_packets)
+            for frame in nvdec.call(self._decoder.Decode, data):
+                planes = nvdec.call(_planes_of, frame)
+                if tuple(planes.shape) != (self._form.height * 3 // 2, self._form.width):
+                    found = f"a frame of {planes.shape[0]} rows and {planes.shape[1]} columns"
                     raise self.refused(Refusal.SIZE_CHANGES, found)
-                yield frame.getPTS(), planes
+                if (shown := self._sent.pop(frame.getPTS(), None)) is not None:
+                    self._compare(shown, planes)
+                    yield shown, planes
 
     def refused(self, refusal: Refusal, found: str) -> NotOnDeviceError:
         """An error that names the stream."""
@@ -445,6 +524,17 @@ class EngineStream:
         if header not in (None, self._header):
             raise self.refused(Refusal.SIZE_CHANGES, "another sequence header")
 
+    def _compare(self, sent: Sent, planes: "Tensor") -> None:
+        """Refuses what differs from the CPU's first picture: a crop or a stride gives no error."""
+        if self.first is None or sent.pts != self.first.pts:
+            return
+        luma = _luma_of(self.first, self._form)
+        shown = planes[: len(luma)].cpu().numpy() / np.float32(256 ** (planes.element_size() - 1))
+        off = float(np.abs(shown - luma).mean())
+        if off > MOST_OFF:
+            raise self.refused(Refusal.FRAMES_DIFFER, f"the first picture is {off:.1f} levels off")
+        self.first = None
+
 
 class NvdecReader(FrameReader):
     """Iterates over frames that a GPU decoded, as `FrameReader` does over the CPU's.
@@ -474,89 +564,29 @@ class NvdecReader(FrameReader):
         self._nvdec = nvdec
         self._batch = batch
         self._program = program
-        self._facts: dict[int | None, tuple[bool, int]] = {}
-        """Of packets by timestamp: whether decoding can begin there, and the duration."""
-        self._discarded: set[int | None] = set()
-        self._n_shown = 0
-        self._first: tuple[int | None, NDArray[np.float32]] | None = None
 
     def __iter__(self) -> Generator[DeviceFrame]:  # type: ignore[override]
         """Yields frames in order; raises as `FrameReader` does, and `NotOnDeviceError`."""
         packets = self._packets()
-        waiting, form = self._learned(packets)
-        nvdec = self._nvdec
-        with nvdec.decoding(self.stream, form, self.uri) as engine:
-            frames = self._decoded(chain(waiting, packets), engine)
+        waiting, first = first_picture(packets, self.uri)
+        form = form_of(first, self.uri)
+        self._check_size(first.width, first.height)
+        report, nvdec = self.report, self._nvdec
+        report.rotation_deg = quarter_turns_deg(first.rotation)
+        report.is_hdr = int(first.color_trc) in HDR_TRANSFERS
+        report.sizes.append((first.width, first.height))
+        with nvdec.decoding(form, self.stream, self.uri, first=first) as engine:
+            frames = engine.decoded(chain(waiting, packets))
             make = partial(self._next, self._program(self._batches(frames, form)))
             batches = ahead(make, n=AHEAD, name="nvdec", check=nvdec.check_answers)
             with closing(batches):
                 for places, views in batches:
                     yield from map(self._shown, places, views)
-            if self.report.ended_early or self.report.n_errors:
+            if report.ended_early or report.n_errors:
                 raise engine.refused(Refusal.DAMAGED, "the container is damaged")
-            if self.report.n_frames != self._n_shown:
-                found = f"{self.report.n_frames} frames of {self._n_shown} packets"
+            if report.n_frames != engine.n_sent:
+                found = f"{report.n_frames} frames of {engine.n_sent} packets"
                 raise engine.refused(Refusal.FRAMES_DIFFER, found)
-
-    def _refused(self, refusal: Refusal, found: str) -> NotOnDeviceError:
-        return NotOnDeviceError(refusal, f"{self.uri}: {found}")
-
-    def _learned(self, packets: "Iterator[Packet[Any]]") -> "tuple[list[Packet[Any]], Form]":
-        """Decodes the first picture on the CPU, because headers lack some of rotation and colours.
-
-        Returns the packets read for it, and the form of the stream's frames.
-        """
-        read = []
-        for packet in packets:
-            read.append(packet)
-            try:
-                pictures = packet.decode()
-            except av.error.FFmpegError as error:
-                raise self._refused(Refusal.DAMAGED, one_line(error)) from error
-            if pictures:
-                return read, self._form_of(pictures[0])
-        raise self._refused(Refusal.DAMAGED, "no picture decodes")
-
-    def _form_of(self, first: av.VideoFrame) -> Form:
-        try:
-            form = form_of(first)
-        except NotOnDeviceError as refused:
-            raise self._refused(refused.refusal, str(refused)) from refused
-        self._check_size(first.width, first.height)
-        self._first = first.pts, _luma_of(first, form)
-        report = self.report
-        report.rotation_deg = quarter_turns_deg(first.rotation)
-        report.is_hdr = int(first.color_trc) in HDR_TRANSFERS
-        report.sizes.append((first.width, first.height))
-        return form
-
-    def _decoded(
-        self, packets: "Iterator[Packet[Any]]", engine: EngineStream
-    ) -> "Iterator[tuple[int, Tensor]]":
-        """Timestamps and planes of frames; the planes are valid until the next frame."""
-        for packet in ended(packets):
-            if packet is not None and packet.is_discard:
-                self._discarded.add(packet.pts)
-            elif packet is not None:
-                self._n_shown += 1
-                self._facts[packet.pts] = packet.is_keyframe, packet.duration or 0
-            for pts, planes in engine.frames(packet):
-                if self._first is not None and pts == self._first[0]:
-                    self._compare_first(planes, self._first[1], engine)
-                    self._first = None
-                if pts not in self._discarded:
-                    yield pts, planes
-
-    def _compare_first(
-        self, planes: "Tensor", luma: NDArray[np.float32], engine: EngineStream
-    ) -> None:
-        """Refuses what differs from the CPU's first picture: a crop or a stride gives no error."""
-        shown = planes[: len(luma)].cpu().numpy() / np.float32(256 ** (planes.element_size() - 1))
-        off = float(np.abs(shown - luma).mean())
-        if off > MOST_OFF:
-            raise engine.refused(
-                Refusal.FRAMES_DIFFER, f"the first picture is {off:.1f} levels off"
-            )
 
     def _next(
         self, computed: "Iterator[tuple[Sequence[Place], Sequence[Any]]]"
@@ -564,44 +594,13 @@ class NvdecReader(FrameReader):
         with self._nvdec.queued():
             return next(computed, None)
 
-    def _batches(self, frames: "Iterator[tuple[int, Tensor]]", form: Form) -> Iterator[DeviceBatch]:
-        """Frames together, copied, because the decoder takes its memory back."""
-        while True:
-            places: list[Place] = []
-            batch: Tensor | None = None
-            for pts, planes in islice(frames, self._batch):
-                if batch is None:
-                    batch = self._allocated(planes)
-                batch[len(places)].copy_(planes)
-                key_frame, duration = self._facts.pop(pts, (False, 0))
-                places.append(self._timed(pts, duration, key_frame=key_frame))
-                if len(places) == len(batch):
-                    break
-            if batch is None:
-                return
-            yield DeviceBatch(
-                planes=batch[: len(places)],
-                places=places,
-                form=form,
-                rotation_deg=self.report.rotation_deg,
-            )
-
-    def _allocated(self, planes: "Tensor") -> "Tensor":
-        import torch
-
-        try:
-            return torch.empty(
-                (self._batch, *planes.shape), dtype=planes.dtype, device=planes.device
-            )
-        except torch.OutOfMemoryError as error:
-            if self._batch == 1:
-                raise DeviceMemoryError(
-                    f"{self.uri}: the GPU's memory does not hold one frame"
-                ) from error
-        self._batch //= 2
-        self._nvdec.n_halved += 1
-        torch.cuda.empty_cache()
-        return self._allocated(planes)
+    def _batches(
+        self, frames: "Iterator[tuple[Sent, Tensor]]", form: Form
+    ) -> Iterator[DeviceBatch]:
+        turn = self.report.rotation_deg
+        for packets, planes in self._nvdec.copied(frames, self._batch):
+            places = [self._timed(*sent[:2], key_frame=sent.is_keyframe) for sent in packets]
+            yield DeviceBatch(planes=planes, places=places, form=form, rotation_deg=turn)
 
     def _shown(self, place: Place, view: Any) -> DeviceFrame:  # noqa: ANN401
         picture = DevicePicture(key_frame=place.key_frame, view=view)
@@ -613,16 +612,38 @@ _FULL_RANGE = 2
 """FFmpeg's `AVCOL_RANGE_JPEG`."""
 
 
-def form_of(picture: av.VideoFrame) -> Form:
+def first_picture(
+    packets: "Iterator[Packet[Any]]", name: str
+) -> "tuple[list[Packet[Any]], av.VideoFrame]":
+    """Decodes the first picture on the CPU, because headers lack some of rotation and colours.
+
+    Returns the packets read for it, and the picture.
+
+    Raises:
+        NotOnDeviceError: The CPU decodes none.
+    """
+    read = []
+    for packet in packets:
+        read.append(packet)
+        try:
+            pictures = packet.decode()
+        except av.error.FFmpegError as error:
+            raise NotOnDeviceError(Refusal.DAMAGED, f"{name}: {one_line(error)}") from error
+        if pictures:
+            return read, pictures[0]
+    raise NotOnDeviceError(Refusal.DAMAGED, f"{name}: no picture decodes")
+
+
+def form_of(picture: av.VideoFrame, name: str) -> Form:
     """Form of a stream's frames, from the first one, decoded on the CPU.
 
     Raises:
         NotOnDeviceError: It is interlaced, or of a format that the engine does not give.
     """
     if picture.interlaced_frame:
-        raise NotOnDeviceError(Refusal.INTERLACED, "interlaced")
+        raise NotOnDeviceError(Refusal.INTERLACED, f"{name}: interlaced")
     if picture.format.name not in _FORMS:
-        raise NotOnDeviceError(Refusal.PIXELS, f"pixel format {picture.format.name}")
+        raise NotOnDeviceError(Refusal.PIXELS, f"{name}: pixel format {picture.format.name}")
     is_full = picture.format.name == "yuvj420p" or int(picture.color_range) == _FULL_RANGE
     return Form(
         width=picture.width,
@@ -633,10 +654,14 @@ def form_of(picture: av.VideoFrame) -> Form:
     )
 
 
-def ended(packets: "Iterator[Packet[Any]]") -> "Iterator[Packet[Any] | None]":
-    """Packets that have bytes, and None for the end of the stream."""
-    yield from (packet for packet in packets if packet.size)
-    yield None
+def _planes_of(frame: Any) -> "Tensor":  # noqa: ANN401
+    """A decoded frame's memory, for readers on the decoder's own stream: so none is waited for.
+
+    Given the frame itself, torch tries arguments that PyNvVideoCodec refuses: 16 us, not 2.
+    """
+    import torch.utils.dlpack
+
+    return torch.utils.dlpack.from_dlpack(frame.__dlpack__(stream=-1))
 
 
 def _luma_of(picture: av.VideoFrame, form: Form) -> NDArray[np.float32]:

@@ -98,18 +98,33 @@ def format_funnel(summary: Mapping[str, Any]) -> str:
     kept = f"{share(n_kept, n_clips)} of clips, {length(summary.get('kept_s'))}"
     rows.append(("kept", n_kept, kept if n_clips else ""))
     rows += _unanswered(summary.get("work") or {})
-    on_cpu = (summary.get("cpu_instead_of_gpu") or {}).items()
-    rows += [("  by a CPU, not a GPU", n, why) for why, n in on_cpu]
-    refused = (summary.get("cluster") or {}).get("nodes_refused") or {}
-    if refused:
-        name, why = next(iter(refused.items()))
-        rows.append(("  nodes refused", len(refused), f"such as {name}: {why}"))
+    rows += [(f"  {name}", n, why) for name, n, why in gpu_trouble(summary)]
     n_bytes = sum(shard.get("bytes") or 0 for shard in shards)
     rows.append(("shards", len(shards), size(n_bytes) if shards else ""))
     width = max(24, *(len(name) for name, _, _ in rows))
     return "\n".join(
         f"{name:<{width}}{number:>11,}  {said}".rstrip() for name, number, said in rows
     )
+
+
+def gpu_trouble(summary: Mapping[str, Any]) -> list[tuple[str, int, str]]:
+    """Lists what a run did not do on its GPUs: a name, a number, and the reason."""
+    on_cpu = (summary.get("cpu_instead_of_gpu") or {}).items()
+    rows = [("by a CPU, not a GPU", n, why) for why, n in on_cpu]
+    boxes = summary.get("boxes") or {}
+    rows += [(name, boxes[key], why) for key, (name, why) in _BOXES.items() if boxes.get(key)]
+    refused = (summary.get("cluster") or {}).get("nodes_refused") or {}
+    if refused:
+        name, why = next(iter(refused.items()))
+        rows.append(("nodes refused", len(refused), f"such as {name}: {why}"))
+    return rows
+
+
+_BOXES = {
+    "lost_gpu": ("GPU failed", "processes that ended for it; what they did was tried again"),
+    "left_behind": ("left behind", "processes that a driver held after they were killed"),
+}
+"""Name and meaning of what is counted of processes with a GPU."""
 
 
 def _unanswered(work: Mapping[str, Any]) -> list[tuple[str, int, str]]:

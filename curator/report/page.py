@@ -7,7 +7,7 @@ from typing import Any
 
 from curator.records.sources import Source
 from curator.report.contact_sheets import Browsing, caption_words, originals_of, sheets_of
-from curator.report.funnel import funnel_steps
+from curator.report.funnel import funnel_steps, gpu_trouble
 from curator.report.gantt_chart import MAX_OPEN, gantt
 from curator.report.histogram import histograms
 from curator.report.page_templates import render
@@ -88,6 +88,7 @@ def render_report(
         buckets=buckets(shards),
         timeline=gantt(_given(summary.get("timeline"))),
         max_open=MAX_OPEN,
+        gpu_trouble=gpu_trouble(summary),
         done=work_done(summary.get("work") or {}),
     )
 

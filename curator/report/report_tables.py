@@ -25,7 +25,7 @@ NOTES: dict[str, str] = {
     Note.NOT_ON_GPU_INTERLACED: "decoded on the CPU beside a GPU: interlaced",
     Note.NOT_ON_GPU_TIMESTAMPS: "decoded on the CPU beside a GPU: packets without a time",
     Note.NOT_ON_GPU_SIZE_CHANGES: "decoded on the CPU beside a GPU: its picture size changes",
-    Note.NOT_ON_GPU_FRAMES_DIFFER: "decoded on the CPU beside a GPU: another number of frames came",
+    Note.NOT_ON_GPU_FRAMES_DIFFER: "decoded on the CPU beside a GPU: other frames came",
     Note.NOT_ON_GPU_DAMAGED: "decoded on the CPU beside a GPU: damaged",
     Note.NOT_ON_GPU_DECODER_ERROR: "decoded on the CPU beside a GPU: its decoder failed",
     Note.NOT_ON_GPU_DEVICE_LOST: "measured on the CPU beside a GPU: the GPU failed twice",

@@ -29,7 +29,7 @@ from curator.errors import (
     ModelError,
 )
 from curator.executor import decoder_box, sandbox
-from curator.executor.box_process import device_error
+from curator.executor.box_process import gpu_error
 from curator.executor.decoder_box import Box, process_box
 from curator.executor.engine import Engine
 from curator.executor.sandbox import gpu_access, has_seccomp, landlock_version
@@ -193,6 +193,7 @@ ACTS: dict[str, Callable[[Item], Any]] = {
     "lost": lambda _: _raise(DeviceLostError("an illegal memory access")),
     "no memory": lambda _: _raise(DeviceMemoryError("0 bytes free")),
     "crash": lambda _: signal.raise_signal(signal.SIGSEGV),
+    "exit": lambda _: os._exit(1),
     "busy": lambda _: signal.raise_signal(signal.SIGXCPU),
     "sleep": lambda _: time.sleep(60),
     "internal, lost": lambda _: _with_torch(True),
@@ -306,6 +307,7 @@ def test_a_locked_box_that_cannot_begin_names_what_may_be_missing(film: str) -> 
         ("internal, lost", Note.NOT_ON_GPU_DEVICE_LOST),
         ("no memory", Note.NOT_ON_GPU_OUT_OF_MEMORY),
         ("crash", Note.NOT_ON_GPU_DEVICE_LOST),
+        ("exit", Note.NOT_ON_GPU_DEVICE_LOST),
         ("busy", Note.NOT_ON_GPU_DEVICE_LOST),
     ],
 )
@@ -320,7 +322,7 @@ def test_a_cpu_does_what_a_gpu_failed_under(film: str, act: str, note: Note) -> 
 @pytest.mark.parametrize(
     ("act", "code"),
     [("lost", ErrorCode.GPU_FAILED), ("no memory", ErrorCode.GPU_OUT_OF_MEMORY),
-     ("crash", ErrorCode.WORKER_DIED), ("busy", ErrorCode.TOO_SLOW),
+     ("crash", ErrorCode.WORKER_DIED), ("busy", ErrorCode.TOO_SLOW), ("exit", ErrorCode.GPU_FAILED),
      ("internal", ErrorCode.INTERNAL)],
 )  # fmt: skip
 def test_a_stage_that_needs_a_gpu_fails_the_item(film: str, act: str, code: ErrorCode) -> None:
@@ -365,6 +367,25 @@ def test_where_the_gpu_does_not_begin_again_a_cpu_does_the_item(film: str) -> No
         _run(film, "pid", set_up=str(words))
 
 
+def test_where_the_gpu_does_not_begin_again_a_stage_that_needs_it_fails_the_item(
+    film: str,
+) -> None:
+    """Pins that a GPU whose memory others have meanwhile ends no run, and is tried again."""
+    words = Path(film).with_name("words")
+    words.write_text("pid")
+    worker = UnitWorker(stage=Holding(HoldingConfig(set_up=str(words), may_leave=False)))
+    assert isinstance(worker([Item(film, "pid")]).results[0], int)
+    process_box().stop()
+    for act, code in (
+        ("no memory", ErrorCode.GPU_OUT_OF_MEMORY),
+        ("no weights", ErrorCode.GPU_FAILED),
+    ):
+        words.write_text(act)
+        assert worker([Item(film, "pid")]).results[0].code == code
+    words.write_text("pid")
+    assert isinstance(worker([Item(film, "pid")]).results[0], int)
+
+
 def test_an_engine_that_hangs_is_a_gpu_that_failed(
     film: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -404,10 +425,10 @@ def test_an_error_is_the_gpus_where_it_answers_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", torch)
-    found = device_error(error, has_gpu=True)
+    found = gpu_error(error, gpu_access({}))
     assert found is None if expected is None else type(found) is expected
     if not isinstance(error, DeviceError):
-        assert device_error(error, has_gpu=False) is None
+        assert gpu_error(error, None) is None
 
 
 def test_torch_has_the_names_that_are_asked_for() -> None:
@@ -417,6 +438,6 @@ def test_torch_has_the_names_that_are_asked_for() -> None:
     error = torch.AcceleratorError("CUDA error: out of memory")
     error.error_code = 2  # type: ignore[attr-defined]
     assert isinstance(error, RuntimeError)
-    assert isinstance(device_error(error, has_gpu=True), DeviceMemoryError)
+    assert isinstance(gpu_error(error, gpu_access({})), DeviceMemoryError)
     assert issubclass(torch.OutOfMemoryError, RuntimeError)
     assert not torch.cuda.is_initialized()

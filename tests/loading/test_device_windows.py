@@ -193,7 +193,8 @@ def test_where_a_used_decoder_fails_each_clip_gets_its_own(
     for one, other in zip(expected, found, strict=True):
         assert torch.equal(one["video"], other["video"])
         assert other["not_on_gpu"] == {}
-    assert len(made) == 5
+    # One more for the comparison of the first picture.
+    assert len(made) == 6
     assert caplog.text.count("a used decoder failed where a new one does not") == 1
 
 
@@ -252,6 +253,13 @@ class Smaller(Decoder):
         return [Decoded(f.getPTS(), f.planes[:90]) for f in super().Decode(packet)]
 
 
+class Shifted(Decoder):
+    """Leaves out a crop at the left, as PyNvVideoCodec does."""
+
+    def Decode(self, packet: PacketData) -> list[Decoded]:
+        return [Decoded(f.getPTS(), f.planes.roll(4, dims=1)) for f in super().Decode(packet)]
+
+
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
@@ -259,8 +267,9 @@ class Smaller(Decoder):
         (dropping(6), "frames_differ"),
         (Failing, "decoder_error"),
         (Smaller, "size_changes"),
+        (Shifted, "frames_differ"),
     ],
-    ids=["first lost", "one lost", "error", "size"],
+    ids=["first lost", "one lost", "error", "size", "crop"],
 )
 def test_an_engine_that_errs_gives_no_wrong_frames(
     tmp_path: Path, engines: Engines, kind: type[Decoder], reason: str

@@ -136,7 +136,7 @@ def test_a_frame_too_few_or_too_many_is_found_out(made: Maker) -> None:
     class Dropping(Decoder):
         def Decode(self, packet: PacketData) -> list[Decoded]:
             frames = super().Decode(packet)
-            return [frame for frame in frames if frame.getPTS() != 10 * 512]
+            return [frame for frame in frames if frame.getPTS() != 11]
 
     module = fake_module(CreateDecoder=lambda *, codec, **_: Dropping(codec))
     with pytest.raises(NotOnDeviceError, match="47 frames of 48 packets") as refused:
@@ -151,12 +151,12 @@ def test_a_change_of_size_is_refused(made: Maker) -> None:
         def Decode(self, packet: PacketData) -> list[Decoded]:
             frames = super().Decode(packet)
             return [
-                frame if frame.getPTS() < 20 * 512 else Decoded(frame.getPTS(), frame.planes[:90])
+                frame if frame.getPTS() < 20 else Decoded(frame.getPTS(), frame.planes[:90])
                 for frame in frames
             ]
 
     module = fake_module(CreateDecoder=lambda *, codec, **_: Changing(codec))
-    with pytest.raises(NotOnDeviceError, match=r"\(90, 320\)") as refused:
+    with pytest.raises(NotOnDeviceError, match="90 rows and 320 columns") as refused:
         on_device(made("constant_rate.mp4"), Nvdec(module=module, device="cpu"))
     assert refused.value.refusal == Refusal.SIZE_CHANGES
 
@@ -266,7 +266,7 @@ def test_a_device_without_room_for_one_frame_is_no_fault_of_the_source(
 
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch, "empty", no_memory)
-    with pytest.raises(DeviceMemoryError, match=r"b_frames.mp4: .* does not hold one frame"):
+    with pytest.raises(DeviceMemoryError, match="does not hold one frame"):
         on_device(made("b_frames.mp4"))
 
 

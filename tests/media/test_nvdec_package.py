@@ -6,6 +6,7 @@ In a process of its own: libraries named like NVIDIA's are loaded in it.
 import importlib.util
 import os
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +30,7 @@ HAS_WHEEL = sys.platform == "linux" and platform.machine() == "x86_64"
 def test_the_package_gives_the_frames_that_its_stand_in_gives() -> None:
     assert importlib.util.find_spec("PyNvVideoCodec") is not None, "install the extra `test`"
     assert software_driver.compiler() is not None, "install a C compiler, such as gcc"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
     done = subprocess.run(
         command + [str(TESTS / name) for name in FILES],
         env=os.environ | {"NVDEC_TESTS": "package"},
@@ -38,3 +39,7 @@ def test_the_package_gives_the_frames_that_its_stand_in_gives() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:]
+    # Tests of the package alone are skipped without it, and would not be missed.
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None, done.stdout[-400:]
+    assert int(passed[1]) > 150

@@ -52,9 +52,9 @@ def calls_on(stream: int, film: Path, monkeypatch: Any, capfd: Any) -> list[list
                 break
             for part in filtered.filter(packet):
                 capfd.readouterr()
-                frames = decoder.Decode(nvdec.packet(part))
+                frames = decoder.Decode(nvdec.packet(part, part.pts))
                 for frame in frames:
-                    torch.utils.dlpack.from_dlpack(frame)
+                    torch.utils.dlpack.from_dlpack(frame.__dlpack__(stream=-1))
                 if frames:
                     calls.append(re.findall(r"^(cu\w+ ?.*)$", capfd.readouterr().err, re.M))
     return calls

@@ -99,8 +99,8 @@ def frames_of(path: Path) -> Iterator[tuple[int, torch.Tensor]]:
         packets = [found for packet in container.demux(stream) if packet.size
                    for found in to_start_codes.filter(packet)]  # fmt: skip
     for packet in (*packets, None):
-        for frame in decoder.Decode(nvdec.packet(packet)):
-            yield frame.getPTS(), torch.utils.dlpack.from_dlpack(frame)
+        for frame in decoder.Decode(nvdec.packet(packet, packet.pts if packet is not None else 0)):
+            yield frame.getPTS(), torch.utils.dlpack.from_dlpack(frame.__dlpack__(stream=-1))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from curator.records.clips import Reason
 from curator.records.columns import field_names
 from curator.records.sources import Note, Source
 from curator.report import render_report
-from curator.report.funnel import funnel_steps, reason_order
+from curator.report.funnel import format_funnel, funnel_steps, reason_order
 from curator.report.page_templates import clean
 from curator.report.page_templates import render as page_from
 from curator.report.report_tables import NOTES
@@ -367,6 +367,26 @@ def test_buckets_are_added_up_and_stages_shared() -> None:
     assert "720p_16-9_33f 2 3 290 4.5 MB" in page.text
     assert "analyze 1.5 min 98%" in page.text
     assert "Done in this run: 2 sources analyzed." in page.text
+
+
+def test_what_was_not_done_on_a_gpu_is_on_the_page_and_on_the_terminal() -> None:
+    """Pins that no fall-back is silent: CPUs in its place, its failures, nodes without it."""
+    facts = {
+        "cpu_instead_of_gpu": {"analyze: PyNvVideoCodec is not installed": 7},
+        "boxes": {"lost_gpu": 2, "left_behind": 1},
+        "cluster": {"nodes_refused": {"10.0.0.7": "NVDEC does not answer"}},
+    }
+    summary = summary_of([clip(1)], **facts)
+    said = render([clip(1)], summary=summary)[1].text
+    for words in (
+        "by a CPU, not a GPU 7 analyze: PyNvVideoCodec is not installed",
+        "GPU failed 2 processes that ended for it",
+        "left behind 1 processes that a driver held",
+        "nodes refused 1 such as 10.0.0.7: NVDEC does not answer",
+    ):
+        assert words in said
+        assert words.split(" 1 ")[0] in " ".join(format_funnel(summary).split())
+    assert "Not on a GPU" not in render([clip(1)])[1].text
 
 
 def test_first_sentence_says_what_was_kept_dropped_and_failed() -> None:

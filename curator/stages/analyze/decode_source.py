@@ -13,7 +13,7 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from curator.errors import DecodeError, DeviceMemoryError, ErrorCode
+from curator.errors import DecodeError, ErrorCode
 from curator.media.audio_level import CELLS_PER_S, end_cell, first_cell, level_meter
 from curator.media.container import open_container, pixel_aspect_of, video_stream
 from curator.media.decode import DEFAULT_TIME_BASE, DecodedFrame, DecodeReport, FrameReader
@@ -289,8 +289,6 @@ def with_cpu_to_fall_back_on(
     """Measures on the GPU, or on the CPU what the GPU must not decode, with a note that says why.
 
     Pixels that the engine gave before it turned out so are decoded twice: they are not the CPU's.
-    What a decoder refused that had decoded another source before is given to a new one first, and
-    what the GPU's memory was too short for is tried again without what is kept there.
 
     Raises:
         DeviceError: The device fails.
@@ -298,25 +296,10 @@ def with_cpu_to_fall_back_on(
     nvdec = instruments.nvdec
     if nvdec is None:
         return measured(instruments)
-    refused: NotOnDeviceError | None = None
-    for is_second in (False, True):
-        if is_second and refused is None:
-            nvdec.free()
-        try:
-            with nvdec.named_errors():
-                track = measured(instruments)
-        except DeviceMemoryError:
-            if is_second:
-                raise
-        except NotOnDeviceError as error:
-            refused = error
-            if not refused.by_used:
-                break
-        else:
-            if refused is not None:
-                nvdec.kept.give_up()
-            return track
-    assert refused is not None
+    try:
+        return nvdec.attempt(partial(measured, instruments))
+    except NotOnDeviceError as error:
+        refused = error
     logger.info("decoded on the CPU: %s", refused)
     with nvdec.named_errors():
         track = measured(replace(instruments, nvdec=None))

@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 import av
 
 from curator.cut_requests import cut_request
-from curator.errors import DeviceLostError
-from curator.media.encode import nvenc_problem, refuse_without
+from curator.media.encode import refuse_without
 from curator.media.frame_tap import FrameTaker, FrameWish, MakeTap, StoredFrames
 from curator.records.clips import Span, Written
 from curator.records.cuts import (
@@ -239,17 +238,6 @@ class CutStage(SourceStage[CutOutcome]):
 
     def process(self, unit: CutItem) -> CutOutcome:
         """Writes a clip."""
-        try:
-            return self._written(unit)
-        except Exception as error:
-            # It opened when this worker began, and FFmpeg's errors do not say what failed.
-            if self._is_on_gpu and (problem := nvenc_problem()) is not None:
-                raise DeviceLostError(
-                    f"NVENC does not open any more ({problem}): {error}"
-                ) from error
-            raise
-
-    def _written(self, unit: CutItem) -> CutOutcome:
         begun = time.monotonic()
         request = self._request(unit)
         with self._cutter(unit) as cutter:

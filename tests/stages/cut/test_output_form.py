@@ -1,9 +1,11 @@
 """Size, rate and length that a recipe asks of clips, the guard against large ones, and checks."""
 
+import errno
 import io
 import math
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import av
 import cv2
@@ -17,9 +19,17 @@ from samples import analyzed
 
 from curator.buckets import Bucket, bucket_of, bucket_size
 from curator.cut_requests import crop_within, cut_request, frame_plan
-from curator.errors import CutError, DeviceLostError, RecipeError, UsageError
+from curator.errors import (
+    CutError,
+    DeviceLostError,
+    DeviceMemoryError,
+    ErrorCode,
+    RecipeError,
+    UsageError,
+)
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
+from curator.media import encode as encoding
 from curator.media.encode import _NVENC_OPTIONS, nvenc_problem
 from curator.media.tone_mapping import to_bt709
 from curator.recipe import load_recipe
@@ -275,21 +285,47 @@ def test_a_run_without_nvenc_ends_before_its_first_clip() -> None:
         nvenc_stage().setup()
 
 
-@pytest.mark.parametrize("problem", ["Generic error in an external library", None])
-def test_nvenc_that_opens_no_more_is_a_gpu_that_failed(
-    problem: str | None, monkeypatch: pytest.MonkeyPatch
+FULL = av.error.MemoryError(errno.ENOMEM, "out of memory")
+BROKEN = av.error.ExternalError(542398533, "Generic error in an external library")
+
+
+@pytest.mark.parametrize(
+    ("error", "at", "opens", "kind", "code"),
+    [
+        (FULL, 0, True, DeviceMemoryError, ErrorCode.GPU_OUT_OF_MEMORY),
+        (FULL, 3, True, DeviceMemoryError, ErrorCode.GPU_OUT_OF_MEMORY),
+        (BROKEN, 3, True, DeviceLostError, ErrorCode.GPU_FAILED),
+        (BROKEN, 0, False, DeviceLostError, ErrorCode.GPU_FAILED),
+        (BROKEN, 0, True, CutError, None),
+    ],
+    ids=["opening, memory", "memory", "broken", "opens no more", "a size that it does not take"],
+)
+def test_what_fails_in_nvenc_is_the_gpus_and_not_the_clips(
+    film: Path,
+    error: av.error.FFmpegError,
+    at: int,
+    opens: bool,
+    kind: type[Exception],
+    code: ErrorCode | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Pins whose fault an error of FFmpeg is: the clip's, as long as the encoder opens."""
-    stage = nvenc_stage()
-    error = CutError("it cannot be encoded")
+    """Pins codes, after which a new process tries the clip again; only a size is the clip's own."""
 
-    def fails(_: object) -> None:
-        raise error
+    def encode(picture: object) -> list[object]:
+        del picture
+        taken.append(1)
+        if len(taken) > at:
+            raise error
+        return []
 
-    monkeypatch.setattr(stage, "_written", fails)
-    monkeypatch.setattr("curator.stages.cut.stage.nvenc_problem", lambda: problem)
-    with pytest.raises(CutError if problem is None else DeviceLostError, match="cannot be encoded"):
-        stage.process(None)  # type: ignore[arg-type]
+    taken: list[int] = []
+    monkeypatch.setattr(encoding, "_add_stream", lambda *_: SimpleNamespace(encode=encode))
+    monkeypatch.setattr(encoding, "nvenc_problem", lambda: None if opens else "it does not open")
+    monkeypatch.setattr("curator.stages.cut.clip_cutter.refuse_without", lambda _: None)
+    with pytest.raises(kind) as raised:
+        cut(film, request_of(film), encoder="nvenc")
+    assert getattr(raised.value, "code", None) == code
+    assert len(taken) == at + 1
 
 
 def test_a_run_on_a_machine_without_a_gpu_does_not_wait_for_one(
