@@ -138,6 +138,11 @@ def as_text(exported: "Exported", destination: str, format: str) -> str:
         lines.append(f"{exported.n_short} clips have too few frames and were left out")
     if exported.n_without_text:
         lines.append(f"{exported.n_without_text} clips have an empty caption")
+    if exported.n_measured:
+        lines.append(
+            f"{exported.n_measured} captions are composed of measurements, and no model wrote them "
+            "(caption.captioner is measured); `curate recaption` has a model write captions"
+        )
     if exported.n_left_out:
         lines.append(
             f"{exported.n_left_out} pairs are left out: their frames are not in the clip as written"

@@ -14,6 +14,7 @@ from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.formats import checked_options, load_format
 from curator.export.placement import Exported, Place
 from curator.fingerprints import fingerprint
+from curator.stages.caption.measured_caption import MEASURED_MODEL
 from curator.stages.shard.tar_reader import SPLITS, Shard, ShardSet, open_shards
 from curator.storage import Store, open_store
 
@@ -80,7 +81,11 @@ class Job:
                 self.exported.add(short=1)
                 continue
             yield clip
-            self.exported.add(clips=1, without_text=not clip.text.strip())
+            self.exported.add(
+                clips=1,
+                without_text=not clip.text.strip(),
+                measured=clip.fields.get("caption_model") == MEASURED_MODEL,
+            )
             self.progress(self.exported)
 
     def videos(self, shard: Shard, folder: str, *, min_frames: int | None = None) -> Iterator[Clip]:

@@ -24,6 +24,8 @@ class Exported:
     """Written."""
     n_without_text: int = 0
     """Clips whose caption is empty."""
+    n_measured: int = 0
+    """Clips whose caption was composed of measurements: no model wrote it."""
     n_records: int = 0
     n_short: int = 0
     """Clips that were left out because they have too few frames."""

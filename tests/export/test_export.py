@@ -117,6 +117,24 @@ def test_a_caption_with_commas_quotes_and_lines_survives_csv(
     assert row["path"] == f"videos/train/{clips[0].key}.mp4"
 
 
+@pytest.mark.parametrize("form", ["cosmos", "opensora", "cogvideo", "parquet"])
+def test_captions_that_no_model_wrote_are_counted(
+    tmp_path: Path, clips: list[MadeClip], form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins what the command says of measured captions, and that it is silent about a model's."""
+    models = ["curate/measured-1"] * 3 + ["some/vlm"] * (len(clips) - 3)
+    own = [
+        replace(clip, changes={"caption_model": m}) for clip, m in zip(clips, models, strict=True)
+    ]
+    for number, (some, n_measured) in enumerate(((own, 3), (own[3:], 0))):
+        out, to = tmp_path / f"out{number}", tmp_path / f"to{number}"
+        make_shards(str(out), some)
+        assert exported(out, to, form).n_measured == n_measured
+        assert main(["export", str(out), str(tmp_path / f"again{number}"), "--format", form]) == 0
+        said = f"{n_measured} captions are composed of measurements, and no model wrote them"
+        assert (said in capsys.readouterr().out) == (n_measured > 0)
+
+
 def test_pandas_reads_every_caption_as_text(tmp_path: Path, clips: list[MadeClip]) -> None:
     """Pins what Open-Sora does: `read_csv`, then the caption plus words on the frame rate."""
     pandas = pytest.importorskip("pandas")
