@@ -5,11 +5,12 @@
 
 The whole of the GPU path runs, text included, with everything measured, over a CUDA device in
 software (tests/software_cuda.py) and an engine that gives pictures decoded before. Host time is the
-CPU time of all threads without that of the device in software. What the device is asked for is
-counted, and costs what the options say; the calls of the engine itself cost nothing here.
-`--against` measures the package of another checkout too, in a process of its own.
+CPU time of all threads without calls of torch, which are timed from where the program makes them;
+what this clock does not see of a call is measured, and taken off for each. What the device is asked
+for is counted, and costs what the options say. `--against` measures the package of another checkout
+too, in a process of its own.
 
-The table is of one second of video. The last line is JSON.
+The tables are of one second of video, by part. The last line is JSON.
 """
 
 import argparse
@@ -19,11 +20,18 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import wraps
+from importlib import import_module
+from inspect import isgeneratorfunction
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -39,13 +47,16 @@ import curator
 COSTS_US = {
     "launch": (7.0, "Python, binding, dispatcher, kernel's choice, cudaLaunchKernel: 5 to 12 us"
                " (jiahuanglin.xyz, From PyTorch op to kernel launch)"),
-    "view": (2.0, "the same without a kernel"),
+    "view": (2.0, "an assumption: the same without a kernel; 0.4 to 0.6 us on this CPU's tensors"),
     "copy": (10.0, "a copy that blocks, however short (University of Virginia,"
              " Memory Transfer Overhead)"),
     "megabyte": (167.0, "an assumption: 6 GB/s for pageable memory"),
     "wait": (5.0, "an assumption: a wait for an event, with the thread's wake-up"),
-    "call": (2.0, "an assumption: an event recorded, or waited for by a stream"),
-    "graph": (10.0, "an assumption on the safe side"),
+    "call": (2.0, "an assumption: an event recorded, or waited for by a stream; pinned memory taken"
+             " from torch's store"),
+    "graph": (10.0, "an assumption: a graph's launch by Python"),
+    "node": (0.2, "an assumption: each kernel of a graph; drivers before 12.6 need time for each"),
+    "decode": (50.0, "an assumption: parser and two calls of the driver for a frame"),
 }  # fmt: skip
 """Microseconds of the host for each, and where they are from; none was measured here."""
 ENGINES_FRAMES_PER_S = 170 * 30
@@ -55,6 +66,125 @@ CORES = 16
 KEPT = 60
 """Pictures that stand for all of a film's: at 1080p 190 MB."""
 _LATE = 4
+_READER, _MEASURER = "curator.media.nvdec:NvdecReader", "curator.stages.analyze.measurer"
+_SAMPLER = "curator.stages.analyze.device_samples:DeviceSampler"
+PARTS = {
+    "read, demux, hash": (
+        "curator.media.decode:FrameReader._packets", "curator.storage:HashingReader.finish",
+    ),
+    "audio": ("curator.media.audio_level:LevelMeter.take",
+              "curator.media.audio_level:LevelMeter.levels"),
+    "open, first picture": (
+        "curator.stages.analyze.decode_source:Measuring.__init__", f"{_READER}._learned",
+        f"{_READER}._compare_first",
+    ),
+    "engine, batches": (
+        f"{_READER}._decoded", f"{_READER}._filtered", f"{_READER}._batches",
+        f"{_READER}._batch_of",
+    ),
+    "samples": (
+        f"{_READER}._tiny_pictures", f"{_SAMPLER}.__call__", f"{_SAMPLER}._begun",
+        f"{_SAMPLER}._views", "curator.media.device_frames:DeviceScaler.rgb_HWC",
+    ),
+    "measures": (
+        f"{_SAMPLER}._measure_inside", f"{_MEASURER}:describe", f"{_MEASURER}:picture_signals",
+        "curator.stages.analyze.frame_views:DeviceViews.native_signals",
+    ),
+    "looks: maps and text": (
+        f"{_SAMPLER}._map_looks", "curator.models.device_text:DeviceTextDetector.maps",
+        "curator.stages.analyze.overlay_samples:Looks.sample",
+        "curator.stages.analyze.overlay_samples:Looks.pair",
+    ),
+    "shot network and head": (
+        "curator.models.transnet:ShotStream.push", "curator.models.transnet:ShotStream.push_batch",
+        "curator.models.transnet:ShotStream.finish", "curator.models.transnet:ShotStream._run",
+    ),
+    "flow, camera": (f"{_MEASURER}:Measurer._measure_pair",),
+    "thumbnails": (f"{_MEASURER}:_thumbnail",),
+    "samples put together": (f"{_MEASURER}:Measurer.add", f"{_MEASURER}:Measurer.columns"),
+}  # fmt: skip
+"""Which functions are a part; what they call is theirs, unless it is of another part. Names that a
+checkout does not have are left out."""
+_FAKE, _REST = "the engine that stands in", "frames and threads"
+
+
+class Parts:
+    """Host time and counts by part, of all threads."""
+
+    def __init__(self, device: SoftwareCuda) -> None:
+        self._device = device
+        self._of_thread = threading.local()
+        self.host_s: defaultdict[str, float] = defaultdict(float)
+        self.counts: defaultdict[str, Counts] = defaultdict(Counts)
+        self.n_entered = 0
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Within it the calling thread works for this part."""
+        thread = self._of_thread
+        self._charge()
+        stack = thread.__dict__.setdefault("stack", [])
+        stack.append(name)
+        before = self._device.counting(self.counts[name])
+        self.n_entered += 1
+        thread.since_s = self._device.host_time()
+        try:
+            yield
+        finally:
+            self._charge()
+            stack.pop()
+            self._device.counting(before)
+            thread.since_s = self._device.host_time()
+
+    def _charge(self) -> None:
+        thread = self._of_thread
+        if getattr(thread, "stack", None):
+            self.host_s[thread.stack[-1]] += self._device.host_time() - thread.since_s
+
+    def of(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function as a part."""
+        if isgeneratorfunction(function):
+
+            @wraps(function)
+            def generated(*args: Any, **options: Any) -> Iterator[Any]:  # noqa: ANN401
+                values = function(*args, **options)
+                while True:
+                    with self.part(name):
+                        try:
+                            value = next(values)
+                        except StopIteration:
+                            return
+                    yield value
+
+            return generated
+
+        @wraps(function)
+        def called(*args: Any, **options: Any) -> Any:  # noqa: ANN401
+            with self.part(name):
+                return function(*args, **options)
+
+        return called
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Puts the functions of `PARTS` under watch."""
+        kept = []
+        for name, paths in PARTS.items():
+            for path in paths:
+                module, _, attributes = path.partition(":")
+                *owners, last = attributes.split(".")
+                with suppress(ImportError, AttributeError):
+                    owner = import_module(module)
+                    for one in owners:
+                        owner = getattr(owner, one)
+                    function = vars(owner).get(last) or getattr(owner, last)
+                    kept.append((owner, last, function))
+                    setattr(owner, last, self.of(name, function))
+        try:
+            yield
+        finally:
+            for owner, last, function in reversed(kept):
+                setattr(owner, last, function)
 
 
 class Engine:
@@ -68,10 +198,10 @@ class Engine:
         if packet.bsl:
             heapq.heappush(self._times, packet.pts)
         n_due = max(0, len(self._times) - _LATE) if packet.bsl else len(self._times)
-        self._n += n_due
+        self._n, first = self._n + n_due, self._n
         return [
-            Decoded(heapq.heappop(self._times), self._pictures[(self._n + i) % len(self._pictures)])
-            for i in range(n_due)
+            Decoded(heapq.heappop(self._times), self._pictures[n % len(self._pictures)])
+            for n in range(first, self._n)
         ]
 
 
@@ -89,7 +219,7 @@ def beginning_of(path: Path, seconds: float) -> bytes:
 
 
 def measured(path: Path, seconds: float, device: SoftwareCuda) -> dict[str, Any]:
-    """What a second of a film's video costs."""
+    """What a second of a film's video costs, by part."""
     from curator.stages.analyze.config import AnalyzeConfig
     from curator.stages.analyze.decode_source import analyze_source
     from curator.stages.analyze.families import families_of
@@ -97,76 +227,173 @@ def measured(path: Path, seconds: float, device: SoftwareCuda) -> dict[str, Any]
 
     with av.open(str(path)) as container:
         pictures = [planes_of(one) for one in islice(container.decode(video=0), KEPT)]
-    module = fake_module(CreateDecoder=lambda **_: Engine(pictures))
-    sys.modules["PyNvVideoCodec"] = module
+    parts = Parts(device)
+    engine = type("Watched", (Engine,), {"Decode": parts.of(_FAKE, Engine.Decode)})
+    sys.modules["PyNvVideoCodec"] = fake_module(CreateDecoder=lambda **_: engine(pictures))
     config = AnalyzeConfig(device="gpu")
     families = {family.name for family in families_of(config)} - {"clip"}
     instruments = instruments_of(config, families, None, None)
-
-    spent: dict[str, float] = {}
 
     def run(seconds: float) -> tuple[Any, float]:
         data = beginning_of(path, seconds)
         begun_s = time.process_time()
         track = analyze_source(
             io.BytesIO(data), path.name, source_id="0" * 32, n_bytes=len(data), config=config,
-            instruments=instruments, decoder_threads=1, families=families,
-            spent=spent,
+            instruments=instruments, decoder_threads=1, families=families, spent={},
         )  # fmt: skip
         return track, time.process_time() - begun_s
 
     run(4)
-    hidden_s = hidden_cost_s(device)
-    device.counts = counts = Counts()
-    spent.clear()
-    with patch("time.thread_time", device.host_time):
+    hidden = hidden_costs_s(parts, device)
+    device.counts = rest = Counts()
+    parts.host_s.clear()
+    parts.counts.clear()
+    parts.n_entered = 0
+    with parts.watched():
         track, cpu_s = run(seconds)
     if any("not_on_gpu" in note for note in track.notes):
         raise SystemExit(f"{path.name}: {track.notes}; give films that the engine decodes")
+    counts = {**parts.counts, _REST: rest}
+    software_s = sum(one.software_s for one in counts.values())
+    host_s = {**parts.host_s, _REST: cpu_s - software_s - sum(parts.host_s.values())}
+    host_s[_REST] -= hidden["part"] * parts.n_entered
+    for name, one in counts.items():
+        host_s[name] -= hidden["call"] * one.calls_of_torch + hidden["freed"] * one.freed
+    for fake in (host_s, counts):
+        fake.pop(_FAKE)
     video_s = float(track.duration_s)
+    frames_per_s = track.n_frames / video_s
+    found = {name: asked_of(one, video_s) for name, one in counts.items()}
+    found["engine, batches"]["decode"] = frames_per_s
+    for name, asked in found.items():
+        asked["host_ms"] = 1e3 * host_s[name] / video_s
+    launches = sum((one.launches for one in counts.values()), start=Counts().launches)
+    return {
+        "frames_per_s": frames_per_s,
+        "video_s": video_s,
+        "parts": found | around(path, seconds, track, config),
+        "hidden_us": {name: round(1e6 * s, 2) for name, s in hidden.items()},
+        "launches": {name: round(n / video_s, 2) for name, n in launches.most_common()},
+    }
+
+
+def asked_of(counts: Counts, video_s: float) -> dict[str, float]:
+    """What the device was asked for in a second of video, by the names of `COSTS_US`."""
+    blocking = [n for (_, blocks), n in counts.copies.items() if blocks]
     asked = {
-        "launch": counts.launches.total(),
+        "launch": counts.launches.total() + counts.copies.total() - sum(blocking),
         "view": counts.views,
-        "copy": sum(n for (_, blocks), n in counts.copies.items() if blocks),
+        "copy": sum(blocking),
         "megabyte": sum(n for (_, blocks), n in counts.copied_bytes.items() if blocks) / 1e6,
         "wait": counts.waits.total(),
         "call": counts.calls,
         "graph": counts.graphs,
+        "node": counts.nodes,
+        "decode": 0,
     }
-    asked["launch"] += sum(n for (_, blocks), n in counts.copies.items() if not blocks)
-    host_s = cpu_s - counts.software_s - hidden_s * counts.calls_of_torch
-    return {
-        "frames_per_s": track.n_frames / video_s,
-        "host_ms": 1e3 * host_s / video_s,
-        "hidden_ms": 1e3 * hidden_s * counts.calls_of_torch / video_s,
-        "spent_ms": {name: round(1e3 * s / video_s, 2) for name, s in spent.items()},
-        "asked": {name: n / video_s for name, n in asked.items()},
-        "launches": {name: round(n / video_s, 2) for name, n in counts.launches.most_common()},
-        "waits": {name: n / video_s for name, n in counts.waits.items()},
-        "other_copies": sum(n for (_, blocks), n in counts.copies.items() if not blocks) / video_s,
-    }
+    return {name: n / video_s for name, n in asked.items()}
 
 
-def hidden_cost_s(device: SoftwareCuda) -> float:
-    """CPU time of an operation that the device in software does not see as its own."""
-    device.counts = counts = Counts()
+def hidden_costs_s(parts: Parts, device: SoftwareCuda) -> dict[str, float]:
+    """CPU time that the clocks do not see: of a call of torch, of a tensor freed, of a part."""
+    n = 3000
+
+    def spent_s(step: Callable[[], Any]) -> float:
+        device.counts = counts = Counts()
+        begun_s = time.thread_time()
+        for _ in range(n):
+            step()
+        return (time.thread_time() - begun_s - counts.software_s) / n
+
     with torch.inference_mode():
         values = torch.zeros(8, device="cuda")
-        begun_s = time.thread_time()
-        for _ in range(2000):
-            values.add_(1)
-    spent_s = time.thread_time() - begun_s - counts.software_s
-    return spent_s / counts.calls_of_torch
+        nothing = spent_s(lambda: None)
+        call = spent_s(lambda: values.add_(1)) - nothing
+        freed = spent_s(lambda: values + 1) - nothing - call
+    enters = parts.of("tried", lambda: None)
+    part = spent_s(enters) - nothing - parts.host_s["tried"] / n
+    return {"call": call, "freed": freed, "part": part}
 
 
-def row_of(tree: str, name: str, found: dict[str, Any], costs: dict[str, float]) -> str:
-    """A row of the table; adds the totals to what was found."""
-    asked = found["asked"]
-    total_ms = found["host_ms"] + sum(n * costs[what] for what, n in asked.items()) / 1e3
-    found["total_ms"] = total_ms
-    found["fed_frames_per_s"] = fed = CORES * 1e3 / total_ms * found["frames_per_s"]
-    counted = " | ".join(f"{asked[what]:.1f}" for what in COSTS_US)
-    return f"| {name} | {tree} | {found['host_ms']:.1f} | {counted} | {total_ms:.1f} | {fed:.0f} |"
+def around(path: Path, seconds: float, track: Any, config: Any) -> dict[str, Any]:  # noqa: ANN401
+    """What a source costs around its measurements: the sandbox's pipe, and the stored track."""
+    from curator.executor.decoder_box import Box
+    from curator.executor.plain_values import from_bytes, to_bytes
+    from curator.records.sources import SourceRef
+    from curator.stages.analyze.families import families_of
+    from curator.stages.analyze.stage import AnalyzeStage
+    from curator.storage import open_source, open_store
+    from curator.tables.track_items import HashItem, SourceItem
+    from curator.tables.track_parts import TrackParts
+
+    families = [one for one in families_of(config) if one.name != "clip"]
+    with tempfile.TemporaryDirectory() as folder:
+        film = Path(folder) / "film.mp4"
+        film.write_bytes(beginning_of(path, seconds))
+        with open_source(str(film)) as reader:
+            version = reader.raw.version  # type: ignore[attr-defined]
+        source = SourceRef(uri=str(film), n_bytes=film.stat().st_size, version=version,
+                           source_id=track.source_id)  # fmt: skip
+        stage, box = AnalyzeStage(config.model_copy(update={"device": "cpu"})), Box()
+        item = HashItem(source=source)
+        store = TrackParts(open_store(folder), families)
+        kept = SourceItem(source=source, families=frozenset(one.name for one in families))
+        sent_s, stored_s = [], []
+        try:
+            for _ in range(6):
+                begun_s = time.process_time()
+                box.process(stage, item)
+                from_bytes(to_bytes(track), stage.answers)
+                sent_s.append(time.process_time() - begun_s + box.take_cpu_s()[1])
+                begun_s = time.process_time()
+                stage.process(item)
+                sent_s[-1] -= time.process_time() - begun_s
+                begun_s = time.process_time()
+                store.keep([kept], [track])
+                stored_s.append(time.process_time() - begun_s)
+        finally:
+            box.stop()
+    nothing = asked_of(Counts(), 1)
+    video_s = float(track.duration_s)
+    found = {"sandbox's pipe": sent_s, "storing": stored_s}
+    return {
+        name: nothing | {"host_ms": 1e3 * sorted(spent_s[1:])[2] / video_s}
+        for name, spent_s in found.items()
+    }
+
+
+def total_ms(asked: dict[str, float], costs: dict[str, float]) -> float:
+    """Host time of a second of video, with what the device was asked for."""
+    return (
+        asked["host_ms"] + sum(n * costs[name] for name, n in asked.items() if name in costs) / 1e3
+    )
+
+
+def table_of(film: str, trees: dict[str, Any], costs: dict[str, float]) -> Iterator[str]:
+    """Lines of the table of a film; adds the totals to what was found."""
+    columns = ("host_ms", *COSTS_US)
+    head = "host | launches | views | copies | MB | waits | calls | graphs | nodes | decodes | ms"
+    yield f"\n| {film} | tree | {head} |"
+    yield "|---|---|" + "---:|" * (len(columns) + 1)
+    names = dict.fromkeys(name for found in trees.values() for name in found[film]["parts"])
+    for name in names:
+        for tree, found in trees.items():
+            if asked := found[film]["parts"].get(name):
+                yield _row(
+                    name, tree, [asked[column] for column in columns], total_ms(asked, costs)
+                )
+    for tree, found in trees.items():
+        parts = found[film]["parts"].values()
+        sums = [sum(asked[column] for asked in parts) for column in columns]
+        found[film]["total_ms"] = total = sum(total_ms(asked, costs) for asked in parts)
+        yield _row("all", tree, sums, total)
+    for tree, found in trees.items():
+        fed = CORES * 1e3 / found[film]["total_ms"] * found[film]["frames_per_s"]
+        yield f"\n{tree}: {CORES} cores feed {fed:.0f} frames/s."
+
+
+def _row(part: str, tree: str, values: list[float], total: float) -> str:
+    return f"| {part} | {tree} | {' | '.join(f'{value:.1f}' for value in values)} | {total:.2f} |"
 
 
 def main() -> None:
@@ -191,12 +418,9 @@ def main() -> None:
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
         trees |= json.loads(done.stdout.splitlines()[-1])["trees"]
     costs = {name: getattr(options, f"{name}_us") for name in COSTS_US}
-    names = ["launches", "views", "blocking copies", "their MB", "waits", "calls", "graphs"]
-    print(f"| film | tree | host ms | {' | '.join(names)} | total ms | {CORES} cores feed |")
-    print("|---|---|" + "---:|" * (len(names) + 3))
-    for name in (path.name for path in options.files):
-        for tree, films in trees.items():
-            print(row_of(tree, name, films[name], costs))
+    for path in options.files:
+        for line in table_of(path.name, trees, costs):
+            print(line)
     print(f"\nSeven engines of an H100 give {ENGINES_FRAMES_PER_S} frames/s of H.264.")
     print(json.dumps({"machine": machine(), "costs_us": costs, "trees": trees}))
 

@@ -32,6 +32,7 @@ import numpy as np
 import torch
 import torch.utils.dlpack
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 CUDA = torch.device("cuda", 0)
@@ -58,19 +59,21 @@ class Counts:
 
     Attributes:
         launches: Kernels by operation, without those of replayed graphs.
-        graphs: Graphs that were replayed.
+        graphs: Graphs that were replayed, and `nodes`, their kernels.
         views: Operations that only make another view of memory.
         calls: Calls of streams and events that do not wait.
         copies: Number by direction (`h2d`, `d2h`) and whether the host waits for it.
         copied_bytes: The same in bytes.
         waits: By what waits, without the copies.
         allocations: Of the device's memory.
-        calls_of_torch: Operations that the program asked for; composite ones are one.
+        calls_of_torch: Calls of torch that the program made, with those that only ask for a shape.
+        freed: Tensors that the program let go of.
         software_s: CPU-seconds of this module and of the device's arithmetic, all threads.
     """
 
     launches: Counter[str] = field(default_factory=Counter)
     graphs: int = 0
+    nodes: int = 0
     views: int = 0
     calls: int = 0
     copies: Counter[tuple[str, bool]] = field(default_factory=Counter)
@@ -78,6 +81,7 @@ class Counts:
     waits: Counter[str] = field(default_factory=Counter)
     allocations: int = 0
     calls_of_torch: int = 0
+    freed: int = 0
     software_s: float = 0.0
 
 
@@ -124,7 +128,9 @@ class DeviceTensor(Tensor):
 
     def __del__(self) -> None:
         """Gives its memory back, which takes the device's time."""
-        with self.device_of.own_time():
+        device = self.device_of
+        device.counts.freed += not device.is_inside()
+        with device.own_time():
             self.__dict__.clear()
 
     def __repr__(self, **_: Any) -> str:
@@ -140,6 +146,17 @@ class _Mode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self._device.run(func, args, kwargs or {})
+
+
+class _Calls(TorchFunctionMode):
+    """Sees a thread's calls of torch before torch does, so that their time is the device's."""
+
+    def __init__(self, device: "SoftwareCuda") -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._device.called(func, args, kwargs or {})
 
 
 class Stream:
@@ -270,6 +287,7 @@ class CUDAGraph:
         """Does all of it, as one launch."""
         soft = _installed[-1]
         soft.counts.graphs += 1
+        soft.counts.nodes += self.n_kernels
         with soft.own_time():
             for step in self._steps:
                 step()
@@ -302,7 +320,7 @@ class SoftwareCuda:
     """The device: runs operations, and counts what they ask of it."""
 
     def __init__(self) -> None:
-        self.counts = Counts()
+        self._counts = Counts()
         self.streams: list[Stream] = []
         self.captured_by: int | None = None
         """The thread whose capture forbids others what may allocate or wait."""
@@ -313,6 +331,21 @@ class SoftwareCuda:
         self._pinned: dict[int, int] = {}
         self._fails: tuple[int, int, int] | None = None
         self._n_large = 0
+
+    @property
+    def counts(self) -> Counts:
+        """Those of all threads but where `counting` says otherwise; may be replaced."""
+        return getattr(self._of_thread, "counts", None) or self._counts
+
+    @counts.setter
+    def counts(self, counts: Counts) -> None:
+        self._counts = counts
+
+    def counting(self, counts: Counts | None) -> Counts | None:
+        """What the calling thread asks for counts there from now on; returns what did before."""
+        before = getattr(self._of_thread, "counts", None)
+        self._of_thread.counts = counts
+        return before
 
     def fail_allocation(self, *, at: int, least_bytes: int = 0, times: int = 1) -> None:
         """Lets allocations run out of memory: `times` from the `at`-th of that size, from 1."""
@@ -348,19 +381,25 @@ class SoftwareCuda:
             )
 
     @contextmanager
-    def own_time(self, begun_s: float | None = None) -> Iterator[None]:
-        """CPU time that is the device's, not the host's; it may have begun before."""
-        if self._is_inside():
-            yield
-            return
+    def own_time(self, begun_s: float | None = None, *, of_call: bool = False) -> Iterator[None]:
+        """CPU time that is the device's, not the host's; it may have begun before.
+
+        With `of_call` operations of host tensors within it are the host's.
+        """
         thread = self._of_thread
-        thread.inside = True
+        outer, thread.inside = self.is_inside(), 1 if of_call else 2
+        if outer:
+            try:
+                yield
+            finally:
+                thread.inside = outer
+            return
         thread.begun_s = begun_s = thread_time() if begun_s is None else begun_s
         try:
             yield
         finally:
             self._spend(thread_time() - begun_s)
-            thread.inside = False
+            thread.inside = 0
 
     def _spend(self, seconds: float) -> None:
         self._of_thread.spent_s = getattr(self._of_thread, "spent_s", 0.0) + seconds
@@ -370,8 +409,18 @@ class SoftwareCuda:
     def host_time(self) -> float:
         """`time.thread_time` without the device's part."""
         thread = self._of_thread
-        now_s = thread.begun_s if self._is_inside() else thread_time()
+        now_s = thread.begun_s if self.is_inside() else thread_time()
         return now_s - getattr(thread, "spent_s", 0.0)  # type: ignore[no-any-return]
+
+    def called(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Does a call of torch; what host tensors alone take of it is the host's time."""
+        begun_s = thread_time()
+        if self.is_inside():
+            return func(*args, **kwargs)
+        with self._lock:
+            self.counts.calls_of_torch += 1
+        with self.own_time(begun_s, of_call=True):
+            return func(*args, **kwargs)
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Does an operation of torch."""
@@ -380,19 +429,22 @@ class SoftwareCuda:
         on_device = any(isinstance(one, DeviceTensor) for one in leaves)
         target = kwargs.get("device")
         if not on_device and (target is None or torch.device(target).type != "cuda"):
-            self._spend(0 if self._is_inside() else thread_time() - begun_s)
-            return self._on_host(func, args, kwargs)
-        if not self._is_inside():
-            with self._lock:
-                self.counts.calls_of_torch += 1
+            if self.is_inside() != 1:
+                return self._on_host(func, args, kwargs)
+            begun_s = thread_time()
+            try:
+                return self._on_host(func, args, kwargs)
+            finally:
+                self._spend(begun_s - thread_time())
         with self.own_time(begun_s):
             if _is_composite(func):
                 with _Mode(self):
                     return func.decompose(*args, **kwargs)
             return self._on_device(func, args, kwargs, leaves)
 
-    def _is_inside(self) -> bool:
-        return getattr(self._of_thread, "inside", False)
+    def is_inside(self) -> int:
+        """Whether the calling thread does the device's work: 1 in a call of torch, 2 in it."""
+        return getattr(self._of_thread, "inside", 0)
 
     def _on_host(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         name = func.overloadpacket.__name__
@@ -561,6 +613,7 @@ class SoftwareCuda:
             self.counts.copied_bytes[direction, blocks] += values.numel() * values.element_size()
 
     def _pinned_copy(self, values: Tensor) -> Tensor:
+        self.counts.calls += 1
         n_bytes = max(1, values.numel() * values.element_size())
         memory = np.empty(n_bytes, np.uint8)
         address = memory.ctypes.data
@@ -652,7 +705,7 @@ def installed() -> Iterator[SoftwareCuda]:
     make_inference, torch.inference_mode = torch.inference_mode, torch.no_grad  # type: ignore[misc,assignment]
 
     def bootstrap(thread: threading.Thread) -> None:
-        with _Mode(soft):
+        with _Calls(soft), _Mode(soft):
             begin(thread)
 
     def making(name: str) -> Callable[..., Tensor]:
@@ -701,6 +754,7 @@ def installed() -> Iterator[SoftwareCuda]:
             patch.object(torch.utils.dlpack, "from_dlpack", soft.from_dlpack),
             patch.object(threading.Thread, "_bootstrap_inner", bootstrap),
             patch.object(torch.__future__, "_overwrite_module_params_on_conversion", True),
+            _Calls(soft),
             _Mode(soft),
         ):
             yield soft
