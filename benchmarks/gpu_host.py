@@ -243,7 +243,7 @@ def measured(path: Path, seconds: float, device: SoftwareCuda) -> dict[str, Any]
         )  # fmt: skip
         return track, time.process_time() - begun_s
 
-    run(4)
+    run(12)
     hidden = hidden_costs_s(parts, device)
     device.counts = rest = Counts()
     parts.host_s.clear()

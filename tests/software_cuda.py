@@ -17,8 +17,8 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -37,6 +37,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 CUDA = torch.device("cuda", 0)
 _NONSENSE = 0xA5
+_alive: Counter[int] = Counter()
+"""Tensors of the program by their memory; constants outlive a device."""
 
 # ruff: noqa: ANN401 - operations of torch take anything
 
@@ -48,6 +50,9 @@ _NO_KERNEL = {
 _WAITS = {
     "_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "bincount",
     "unique_consecutive", "equal",
+}  # fmt: skip
+_LIBRARIES = dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), "cuBLAS") | {
+    "convolution": "cuDNN", "_fft_r2c": "cuFFT", "_fft_c2r": "cuFFT", "_fft_c2c": "cuFFT",
 }  # fmt: skip
 _SUMS = {"convolution", "mm", "bmm", "addmm", "baddbmm"}
 """Of float16 a GPU sums them in float32."""
@@ -98,6 +103,7 @@ class DeviceTensor(Tensor):
             dtype=inner.dtype, device=CUDA, requires_grad=inner.requires_grad,
         )  # fmt: skip
         made.inner, made.device_of = inner.detach(), device
+        _alive[inner.untyped_storage()._cdata] += 1
         return made
 
     def __init__(self, inner: Tensor, device: "SoftwareCuda") -> None:
@@ -131,6 +137,7 @@ class DeviceTensor(Tensor):
         device = self.device_of
         device.counts.freed += not device.is_inside()
         with device.own_time():
+            _alive[self.inner.untyped_storage()._cdata] -= 1
             self.__dict__.clear()
 
     def __repr__(self, **_: Any) -> str:
@@ -186,6 +193,7 @@ class Stream:
 
     def query(self) -> bool:
         """Whether all of it is done: it is when asked."""
+        self.soft.check_capture("stream.query")
         self.soft.counts.calls += 1
         self.flush()
         return True
@@ -198,6 +206,8 @@ class Stream:
 
     def wait_event(self, event: "Event") -> None:
         """Work from here on is behind the event."""
+        if self.capture is not None and event.capture is not self.capture:
+            raise RuntimeError("dependency created on uncaptured work in another stream")
         self.soft.counts.calls += 1
         self.pending.append(event.flush)
 
@@ -218,12 +228,14 @@ class Event:
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self._at: tuple[Stream, int] | None = None
+        self.capture: CUDAGraph | None = None
 
     def record(self, stream: Stream | None = None) -> None:
         """Marks this point of a stream."""
         stream = stream or _installed[-1].current_stream()
         stream.soft.counts.calls += 1
         self._at = stream, stream.n_done + len(stream.pending)
+        self.capture = stream.capture
 
     def flush(self) -> None:
         """Does all before it."""
@@ -242,6 +254,7 @@ class Event:
 
     def query(self) -> bool:
         """Whether it has passed: it has when asked."""
+        _installed[-1].check_capture("event.query")
         _installed[-1].counts.calls += 1
         self.flush()
         return True
@@ -257,6 +270,8 @@ class CUDAGraph:
     def __init__(self, keep_graph: bool = False) -> None:
         self._steps: list[Callable[[], None]] = []
         self._results: list[Tensor] = []
+        self._read: set[int] = set()
+        self._pool: Any = None
         self.n_kernels = 0
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
@@ -266,6 +281,8 @@ class CUDAGraph:
         if stream.cuda_stream == 0:
             raise RuntimeError("CUDA graphs must be captured on a non-default stream.")
         stream.capture = self
+        self._pool = pool or self.pool()
+        soft.graphs[self._pool].add(self)
         if capture_error_mode == "global":
             soft.captured_by = threading.get_ident()
 
@@ -274,13 +291,20 @@ class CUDAGraph:
         soft = _installed[-1]
         soft.current_stream().capture = None
         soft.captured_by = None
+        self._read -= {one.untyped_storage()._cdata for one in self._results}
+        self._forget_results()
+
+    def _forget_results(self) -> None:
         for tensor in self._results:
             tensor.untyped_storage().fill_(_NONSENSE)
 
-    def add(self, step: Callable[[], None], results: list[Tensor]) -> None:
+    def add(
+        self, step: Callable[[], None], results: list[Tensor], given: Sequence[Tensor] = ()
+    ) -> None:
         """Records a step, and keeps what it makes."""
         self._steps.append(step)
         self._results += results
+        self._read |= {one.untyped_storage()._cdata for one in given}
         self.n_kernels += 1
 
     def replay(self) -> None:
@@ -288,6 +312,10 @@ class CUDAGraph:
         soft = _installed[-1]
         soft.counts.graphs += 1
         soft.counts.nodes += self.n_kernels
+        if any(_alive[memory] <= 0 for memory in self._read):
+            raise AssertionError("a graph reads memory that was given back after its capture")
+        for other in soft.graphs[self._pool] - {self}:
+            other._forget_results()
         with soft.own_time():
             for step in self._steps:
                 step()
@@ -298,7 +326,8 @@ class CUDAGraph:
 
     def reset(self) -> None:
         """Forgets it."""
-        self._steps, self._results = [], []
+        self._steps, self._results, self._read = [], [], set()
+        _installed[-1].graphs[self._pool].discard(self)
 
 
 @contextmanager
@@ -322,6 +351,8 @@ class SoftwareCuda:
     def __init__(self) -> None:
         self._counts = Counts()
         self.streams: list[Stream] = []
+        self.graphs: defaultdict[Any, weakref.WeakSet[CUDAGraph]] = defaultdict(weakref.WeakSet)
+        """By the pool whose memory they share."""
         self.captured_by: int | None = None
         """The thread whose capture forbids others what may allocate or wait."""
         self._of_thread = threading.local()
@@ -367,11 +398,12 @@ class SoftwareCuda:
 
     def wait(self, what: str) -> None:
         """Counts a wait; a capture forbids it."""
-        self._check_capture(what)
+        self.check_capture(what)
         with self._lock:
             self.counts.waits[what] += 1
 
-    def _check_capture(self, what: str) -> None:
+    def check_capture(self, what: str) -> None:
+        """Refuses what a capture of this thread, or a global one of another, forbids."""
         if self.current_stream().capture is not None:
             raise RuntimeError(f"{what}: operation not permitted when stream is capturing")
         if self.captured_by not in (None, threading.get_ident()):
@@ -480,6 +512,7 @@ class SoftwareCuda:
         ]
         if name in ("index", "index_put", "index_put_"):
             for one in others:
+                self.check_capture("index by a tensor of the host: a blocking copy")
                 self._count_copy("h2d", one, blocks=True)
             if any(isinstance(o, Tensor) and o.dtype == torch.bool for o in leaves[1:]):
                 self.wait("nonzero")
@@ -493,14 +526,22 @@ class SoftwareCuda:
         """Starts a kernel, or records it."""
         own_args, own_kwargs = _inner(args), _on_cpu(kwargs)
         capture = self.current_stream().capture
+        library = _LIBRARIES.get(func.overloadpacket.__name__)
+        if library is not None:
+            plan = library, tuple(own_args[0].shape) if library == "cuFFT" else ()
+            ready = self._of_thread.__dict__.setdefault("ready", set())
+            if capture is not None and plan not in ready:
+                raise RuntimeError(f"{library}: its first call allocates, which a capture forbids")
+            ready.add(plan)
         if capture is None:
             name = kind or func.overloadpacket.__name__
             if name != "_local_scalar_dense":
                 with self._lock:
                     self.counts.launches[name] += 1
             return self._wrapped(_computed(func, own_args, own_kwargs), args, kwargs)
+        tensors = [one for one in tree_leaves((own_args, own_kwargs)) if isinstance(one, Tensor)]
         if func._schema.is_mutable:
-            capture.add(lambda: _computed(func, own_args, own_kwargs), [])
+            capture.add(lambda: _computed(func, own_args, own_kwargs), [], tensors)
             written = _written(func, args, kwargs)
             return written[0] if len(written) == 1 else tuple(written)
         made = _computed(func, own_args, own_kwargs)
@@ -511,7 +552,7 @@ class SoftwareCuda:
             for kept, new in zip(results, found, strict=True):
                 kept.copy_(new)
 
-        capture.add(again, results)
+        capture.add(again, results, tensors)
         return self._wrapped(made, args, kwargs)
 
     def _wrapped(self, made: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -532,7 +573,7 @@ class SoftwareCuda:
 
     def _allocate(self, values: Tensor) -> None:
         if self.captured_by not in (None, threading.get_ident()):
-            self._check_capture("allocation")
+            self.check_capture("allocation")
         n_bytes = values.untyped_storage().nbytes()
         with self._lock:
             self.counts.allocations += 1
@@ -570,7 +611,7 @@ class SoftwareCuda:
         host, kept = (source, to) if isinstance(to, DeviceTensor) else (to, source)
         assert isinstance(kept, DeviceTensor)
         direction = "h2d" if kept is to else "d2h"
-        if isinstance(to, DeviceTensor) and not source.dim():
+        if isinstance(to, DeviceTensor) and to.dim() and not source.dim():
             direction = "fill"
             return self._kernel(copy, (to, source), {}, kind=direction)  # type: ignore[no-any-return]
         is_plain = to.dtype == source.dtype and to.stride() == source.stride()
@@ -579,7 +620,7 @@ class SoftwareCuda:
                 self.counts.launches["copy_"] += 1
         blocks = not (non_blocking and is_plain and self._is_pinned(host))
         if blocks:
-            self._check_capture("blocking copy")
+            self.check_capture("blocking copy")
         self._count_copy(direction, to, blocks=blocks)
         own_to, own_source = _inner((to, source))
         stream = self.current_stream()
@@ -613,6 +654,7 @@ class SoftwareCuda:
             self.counts.copied_bytes[direction, blocks] += values.numel() * values.element_size()
 
     def _pinned_copy(self, values: Tensor) -> Tensor:
+        self.check_capture("pinned memory, whose allocator asks for events")
         self.counts.calls += 1
         n_bytes = max(1, values.numel() * values.element_size())
         memory = np.empty(n_bytes, np.uint8)
@@ -731,7 +773,7 @@ def installed() -> Iterator[SoftwareCuda]:
         "get_device_properties": lambda device=None: properties,
         "get_device_capability": lambda device=None: (9, 0),
         "mem_get_info": lambda device=None: (80 << 30, 80 << 30),
-        "empty_cache": lambda: None,
+        "empty_cache": lambda: soft.check_capture("empty_cache"),
         "reset_peak_memory_stats": lambda device=None: None,
         **{f"{most}memory_{what}": lambda device=None: 0
            for most in ("", "max_") for what in ("reserved", "allocated")},
@@ -740,7 +782,7 @@ def installed() -> Iterator[SoftwareCuda]:
         "Event": Event,
         "CUDAGraph": CUDAGraph,
         "graph": _graph,
-        "graph_pool_handle": lambda: (0, 0),
+        "graph_pool_handle": object,
         "is_current_stream_capturing": lambda: soft.current_stream().capture is not None,
         "current_stream": soft.current_stream,
         "default_stream": lambda device=None: default,

@@ -1,7 +1,7 @@
 """The CUDA device in software is as strict as CUDA, and counts what it is asked for."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +102,68 @@ def test_a_graph_is_one_launch_and_reads_what_lies_in_its_input(device: Software
         assert result.tolist() == pinned.tolist() == [3 + 3 * value] * 2
     assert device.counts.launches == {"fill_": 2}
     assert device.counts.graphs == 2
+
+
+def refused_in_a_capture() -> dict[str, Callable[[torch.Tensor], object]]:
+    outside = torch.cuda.Event()
+    outside.record()
+    on_host = torch.tensor([1, 0])
+    return {
+        "event.query": lambda _: outside.query(),
+        "stream.query": lambda _: torch.cuda.current_stream().query(),
+        "pinned": lambda _: torch.empty(3, pin_memory=True),
+        "blocking copy": lambda x: x.copy_(torch.ones(2)),
+        "of the host": lambda x: x[on_host],
+        "_local_scalar_dense": lambda x: float(x.sum()),
+        "nonzero": lambda x: x.nonzero(),
+        "nonzero: ": lambda x: x[x > 0],
+        "repeat_interleave": lambda x: x.repeat_interleave(torch.ones(2, device="cuda").long()),
+        "copy": lambda _: torch.tensor(1.0, device="cuda"),
+        "cuBLAS": lambda x: x[None] @ x[:, None],
+        "cuFFT": lambda x: torch.fft.rfft(x),
+        "uncaptured work": lambda _: torch.cuda.current_stream().wait_event(outside),
+        "empty_cache": lambda _: torch.cuda.empty_cache(),
+        "synchronize": lambda _: torch.cuda.synchronize(),
+    }
+
+
+def test_a_capture_refuses_what_a_gpu_does_not_capture(device: SoftwareCuda) -> None:
+    """Pins waits, shapes by values, copies from pageable memory, queries and first allocations."""
+    given = torch.ones(2, device="cuda")
+    for what, step in refused_in_a_capture().items():
+        with (
+            torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"),
+            pytest.raises(RuntimeError, match=what),
+        ):
+            step(given)
+    for step in (lambda x: x[None] @ x[:, None], lambda x: torch.fft.rfft(x)):
+        step(given)
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            step(given)
+
+
+def test_a_graph_needs_the_memory_that_it_was_made_with(device: SoftwareCuda) -> None:
+    given, constant = torch.ones(2, device="cuda"), torch.ones(2, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = given + constant
+    graph.replay()
+    assert result.tolist() == [2, 2]
+    del constant
+    with pytest.raises(AssertionError, match="given back"):
+        graph.replay()
+
+
+def test_graphs_of_one_pool_overwrite_each_others_results(device: SoftwareCuda) -> None:
+    given, pool = torch.ones(2, device="cuda"), torch.cuda.graph_pool_handle()
+    graphs, results = [torch.cuda.CUDAGraph() for _ in range(2)], []
+    for graph in graphs:
+        with torch.cuda.graph(graph, pool=pool):
+            results.append(given + 1)
+    for graph in graphs:
+        graph.replay()
+    assert results[1].tolist() == [2, 2]
+    assert results[0].tolist() != [2, 2]
 
 
 def test_a_capture_of_one_thread_forbids_others_to_allocate_and_to_wait(

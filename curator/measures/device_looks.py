@@ -8,7 +8,6 @@ Shape letters: S pictures or pairs of them, H, W height and width.
 
 # ruff: noqa: N803, N806 - shape letters
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +31,7 @@ from curator.measures.look_maps import (
     places_of,
 )
 from curator.media.device_frames import scaling_matrix_on
+from curator.media.device_graphs import constants
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -106,8 +106,7 @@ def _straightest(gray_SHW: "Tensor") -> "tuple[Tensor, Tensor]":
     cover = sharp.float().mean(dim=1)
     x = cover[:, margin:-margin].argmax(dim=1, keepdim=True) + margin
     at_x = cover.gather(1, x)
-    offsets = torch.tensor([*range(-8, -3), *range(4, 9)], device=x.device)
-    beside = x + offsets
+    beside = x + _beside(x.device)
     # Beyond the right end there is none.
     is_there = beside < cover.shape[1]
     taken = cover.gather(1, beside.clamp(max=cover.shape[1] - 1)) * is_there
@@ -145,7 +144,16 @@ def _area(values_XHW: "Tensor", height: int, width: int) -> "Tensor":
     return down @ values_XHW @ across.t()
 
 
-@lru_cache(maxsize=16)
+@constants(4)
+def _beside(device: object) -> "Tensor":
+    """Places beside a line, from its own."""
+    import torch
+
+    places = np.array([*range(-8, -3), *range(4, 9)])
+    return torch.from_numpy(places).to(device)  # type: ignore[call-overload,no-any-return]
+
+
+@constants(16)
 def _sobel_kernels(device: object) -> "Tensor":
     import torch
 
@@ -154,7 +162,7 @@ def _sobel_kernels(device: object) -> "Tensor":
     return torch.from_numpy(both).to(device)  # type: ignore[call-overload,no-any-return]
 
 
-@lru_cache(maxsize=64)
+@constants(64)
 def _gathering(n_places: int, device: object) -> "Tensor":
     """Which of the places of a line a pixel belongs to, float32 0 or 1 [n_places, 256]."""
     import torch

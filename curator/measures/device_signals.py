@@ -25,6 +25,7 @@ from torch.nn.functional import avg_pool2d, max_pool2d, threshold
 
 from curator.measures import compression, interlacing, resolution, sharpness, stripes
 from curator.measures.strips import STRIP_PX, strips
+from curator.media.device_graphs import constants
 
 NATIVE = ("noise", "blocking", "flattening", "banding", "combing", "resolution")
 """Order of the values of `native_signals_of`."""
@@ -39,9 +40,9 @@ _AROUND_PX = 8  # on each side of a step are its surroundings in `blocking`
 _N_GRIDS = len(compression._ENLARGED)
 _BLUR = 43 / 256, 170 / 256
 """OpenCV's weights of 8 bits for a Gaussian of 3 px with a deviation of 0.6: outer and middle."""
-_keep = lru_cache(maxsize=16)
+_keep = constants(16)
 """Keeps constants of a size on a device: 4 MB for 1080p."""
-_keep_short = lru_cache(maxsize=256)
+_keep_short = constants(256)
 """Keeps a line of places."""
 
 
@@ -424,7 +425,8 @@ def _spectra(size: int) -> NDArray[np.float64]:
 
 
 def _resolution(luma_SHW: Tensor, phase_SD: Tensor, noise_S: Tensor, scale: float) -> Tensor:
-    maps = _segments(*luma_SHW.shape[1:], luma_SHW.device)
+    H, W = luma_SHW.shape[1:]
+    maps = _segments(H, W, luma_SHW.device)
     segments_SDGK = luma_SHW[:, maps.rows, maps.columns].float()
     found = segments_SDGK @ maps.spectra[_mirrored(2, 0, luma_SHW.device), phase_SD]
     mean, spectra = found[..., 0], found[..., 1:]

@@ -11,12 +11,12 @@ Shape letters: B frames, H, W height and width of the source, h, w of the result
 # ruff: noqa: N802, N803, N806 - shape letters
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from curator.media.device_graphs import constants
 from curator.media.scale import PRESHRINK
 
 if TYPE_CHECKING:
@@ -98,22 +98,35 @@ class DeviceScaler:
         Returns:
             uint8 RGB [B, h, w, 3] on the same device.
         """
+        return rgb_of_scaled(*self.scaled(planes, form), colours=self.colours(form))
+
+    def scaled(self, planes: "Tensor", form: Form) -> "tuple[Tensor, Tensor]":
+        """The first half of `rgb_BHWC`, which reads frames at full size.
+
+        Returns:
+            Luma and chroma of the result's size, not upright, of 0 to 255.
+        """
         import torch
 
-        H, W = form.height, form.width
-        w = self._size[0]
+        H, w = form.height, self._size[0]
         kind = torch.float16 if planes.is_cuda else torch.float32
-        chroma = planes[:, H : H + H // 2].reshape(-1, H // 2, W // 2, 2)
-        luma = self._scaled(planes[:, :H], w, kind)
+        luma = self._scaled(planes[:, :H], w, kind, pairs=False)
+        chroma = self._scaled(planes[:, H:], w // self._chroma_step, kind, pairs=True)
+        return luma, chroma
+
+    def colours(self, form: Form) -> "ScaledColours":
+        """How the result of `scaled` becomes RGB."""
+        return ScaledColours(
+            form=form,
+            chroma_step=self._chroma_step,
+            darkening=self._darkening(form),
+            turns=self._turns,
+        )
+
+    @property
+    def _chroma_step(self) -> int:
         # FFmpeg's scaler has one pair of colours for two pixels of a row, unless the width is odd.
-        step = 1 if w % 2 else 2
-        colours = [self._scaled(chroma[..., i].contiguous(), w // step, kind) for i in (0, 1)]
-        u, v = (plane.repeat_interleave(step, dim=2) for plane in colours)
-        values = _rgb(luma, u, v, form=form) - self._darkening(form)
-        rgb = values.round_().clamp_(0, 255).to(torch.uint8)
-        if self._turns:
-            rgb = torch.rot90(rgb, k=-self._turns, dims=(1, 2))
-        return rgb.contiguous()
+        return 1 if self._size[0] % 2 else 2
 
     def _darkening(self, form: Form) -> float:
         if self._size[0] % 2 or form.is_full_range:
@@ -123,18 +136,48 @@ class DeviceScaler:
             return area
         return bicubic_of_8 if form.bits == 8 and form.matrix == 1 else bicubic
 
-    def _scaled(self, plane_BHW: "Tensor", w: int, kind: Any) -> "Tensor":  # noqa: ANN401
-        """float32 [B, h, w] of 0 to 255."""
+    def _scaled(self, plane_BHW: "Tensor", w: int, kind: Any, *, pairs: bool) -> "Tensor":  # noqa: ANN401
+        """[B, h, w], or [B, h, 2 w] of a plane of pairs."""
         import torch
 
         h = self._size[1]
         H, W = plane_BHW.shape[1:]
-        across = _matrix(W, w, self._method, kind, plane_BHW.device)
-        down = _matrix(H, h, self._method, kind, plane_BHW.device)
+        device = plane_BHW.device
+        across = _matrix(W // 2 if pairs else W, w, self._method, kind, device, pairs=pairs)
+        down = _matrix(H, h, self._method, kind, device)
         values = plane_BHW
         if values.dtype != torch.uint8:
             values = values.float() / 256
-        return (down @ (values.to(kind) @ across.t())).float()
+        return down @ (values.to(kind) @ across.t())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledColours:
+    """How scaled planes become pictures.
+
+    Attributes:
+        chroma_step: Pixels of a row that one pair of colours is for.
+        darkening: Levels that are taken off.
+        turns: Clockwise quarter turns.
+    """
+
+    form: Form
+    chroma_step: int
+    darkening: float
+    turns: int
+
+
+def rgb_of_scaled(luma_Bhw: "Tensor", chroma_Bhw: "Tensor", *, colours: ScaledColours) -> "Tensor":
+    """The second half of `DeviceScaler.rgb_BHWC`: uint8 RGB [B, h, w, 3], upright."""
+    import torch
+
+    pairs = chroma_Bhw.float().unflatten(2, (-1, 2))
+    u, v = pairs.repeat_interleave(colours.chroma_step, dim=2).unbind(3)
+    values = _rgb(luma_Bhw.float(), u, v, form=colours.form) - colours.darkening
+    rgb = values.round_().clamp_(0, 255).to(torch.uint8)
+    if colours.turns:
+        rgb = torch.rot90(rgb, k=-colours.turns, dims=(1, 2))
+    return rgb.contiguous()
 
 
 def unscaled_rgb_BHWC(planes: "Tensor", form: Form) -> "Tensor":
@@ -174,11 +217,22 @@ def _rgb(y: "Tensor", u: "Tensor", v: "Tensor", *, form: Form, is_fast: bool = F
     return torch.stack(planes, dim=-1)  # type: ignore[arg-type]
 
 
-@lru_cache(maxsize=64)
-def _matrix(source: int, result: int, method: str, kind: Any, device: Any) -> "Tensor":  # noqa: ANN401
+@constants(64)
+def _matrix(
+    source: int,
+    result: int,
+    method: str,
+    kind: Any,  # noqa: ANN401
+    device: Any,  # noqa: ANN401
+    *,
+    pairs: bool = False,
+) -> "Tensor":
     import torch
 
-    return torch.from_numpy(scaling_matrix(source, result, method)).to(device=device, dtype=kind)
+    weights = scaling_matrix(source, result, method)
+    if pairs:
+        weights = np.kron(weights, np.eye(2, dtype=np.float32))
+    return torch.from_numpy(weights).to(device=device, dtype=kind)
 
 
 def scaling_matrix_on(source: int, result: int, device: Any) -> "Tensor":  # noqa: ANN401

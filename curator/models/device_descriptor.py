@@ -8,12 +8,12 @@ Shape letters: S pictures, H, W height and width, D dimensions.
 
 # ruff: noqa: N803, N806 - shape letters
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from curator.media.device_frames import scaling_matrix_on
+from curator.media.device_graphs import constants
 from curator.models import perceptual as host
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _blurred(square_SHW: "Tensor", sigma_px: float) -> "Tensor":
     return blur @ square_SHW @ blur.t()
 
 
-@lru_cache(maxsize=16)
+@constants(16)
 def _blur(sigma_px: float, device: Any) -> "Tensor":  # noqa: ANN401
     import torch
 
@@ -86,7 +86,7 @@ def _blur(sigma_px: float, device: Any) -> "Tensor":  # noqa: ANN401
     return torch.from_numpy(np.stack(columns, axis=1)).to(device)
 
 
-@lru_cache(maxsize=4)
+@constants(4)
 def _scharr(device: Any) -> "Tensor":  # noqa: ANN401
     import torch
 
@@ -94,7 +94,7 @@ def _scharr(device: Any) -> "Tensor":  # noqa: ANN401
     return torch.from_numpy(np.stack([across, across.T])[:, None].copy()).to(device)
 
 
-@lru_cache(maxsize=4)
+@constants(4)
 def _constants(device: Any) -> "tuple[Tensor, Tensor, Tensor]":  # noqa: ANN401
     import torch
 

@@ -10,7 +10,6 @@ Shape letters: S pictures, H, W their height and width, h, w those of the networ
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from curator.errors import DeviceMemoryError
+from curator.media.device_graphs import Replayed, constants, is_out_of_memory
 from curator.models.onnx_network import OnnxNetwork
 from curator.models.text_detector import LONG_SIDE_PX, network_size
 
@@ -27,51 +27,6 @@ _MOST_GRAPHS = 12
 """Graphs that are kept, the last used: one for each of `_BATCHES` and of the network's sizes, of
 which sources of one collection have few. All share the memory of the largest, 19 MB a picture and
 what cuDNN takes; each has 3 MB a picture of its own."""
-_WARM_UPS = 3
-"""As torch's documentation has it: the first calls choose kernels, and allocate for them."""
-_OUT_OF_MEMORY = 2
-"""CUDA's number of the error, which making a graph may meet outside of torch's allocator."""
-
-
-class Replayed:
-    """A function of batches of one shape as a CUDA graph.
-
-    All calls are on one stream, and a result is overwritten by the next. Graphs of one pool share
-    memory, so that these rules hold for all of them together. While a graph is captured, no thread
-    may wait for the whole device.
-
-    Args:
-        function: Of a float32 tensor. Neither waits for the device nor reads from it.
-        shape: Of that tensor; the first number is the most that a batch may have.
-        device: Such as `cuda`.
-        pool: From `torch.cuda.graph_pool_handle`.
-    """
-
-    def __init__(
-        self,
-        function: Callable[[Tensor], Tensor],
-        shape: tuple[int, ...],
-        *,
-        device: str,
-        pool: Any,  # noqa: ANN401
-    ) -> None:
-        self._given = torch.zeros(shape, device=device)
-        beside = torch.cuda.Stream(device)
-        beside.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(beside):
-            for _ in range(_WARM_UPS):
-                function(self._given)
-        torch.cuda.current_stream(device).wait_stream(beside)
-        self._graph = torch.cuda.CUDAGraph()
-        # By default, what other threads allocate meanwhile would end the capture.
-        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
-            self._result = function(self._given)
-
-    def __call__(self, values: Tensor) -> Tensor:
-        """Returns the function's result for a batch, which may be smaller than the shape's."""
-        self._given[: len(values)].copy_(values)
-        self._graph.replay()
-        return self._result[: len(values)]
 
 
 class DeviceTextDetector:
@@ -99,7 +54,11 @@ class DeviceTextDetector:
     def capture_graphs(self) -> None:
         """Lets `maps` replay graphs from now on."""
         pool = torch.cuda.graph_pool_handle()
-        capture = partial(Replayed, self._compute, device=self._device, pool=pool)
+
+        def capture(shape: tuple[int, ...]) -> Replayed:
+            given = torch.zeros(shape, device=self._device)
+            return Replayed(lambda levels: [self._compute(levels)], [given], pool=pool)
+
         # The new graph is there before the oldest goes, so that the pool never ends.
         self._graph = lru_cache(_MOST_GRAPHS)(capture)
 
@@ -139,7 +98,7 @@ class DeviceTextDetector:
                     begin = some.stop
                     continue
                 except RuntimeError as error:
-                    if not _is_out_of_memory(error):
+                    if not is_out_of_memory(error):
                         raise
                     if self._graph is None and self._batch == 1:
                         raise DeviceMemoryError(
@@ -154,7 +113,8 @@ class DeviceTextDetector:
         if self._graph is None or not as_graph:
             return self._compute(levels_SCHW)
         size = next(size for size in _BATCHES if size >= len(levels_SCHW))
-        return self._graph((size, *levels_SCHW.shape[1:]))(levels_SCHW)
+        (maps,) = self._graph((size, *levels_SCHW.shape[1:]))(levels_SCHW)
+        return maps
 
     def _use_less_memory(self) -> None:
         """Leaves graphs out from now on; without them, halves batches."""
@@ -184,7 +144,7 @@ def _levels(pictures_SHWC: Tensor, h: int, w: int) -> Tensor:
     return ((parts[:, :h] + parts[:, h:] + 2) >> 2).permute(0, 3, 1, 2)
 
 
-@lru_cache(maxsize=64)
+@constants(64)
 def _neighbours(source: int, result: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """The two pixels of the source that each of the result lies between, and their weights.
 
@@ -203,10 +163,3 @@ def _maps_of(network: OnnxNetwork, levels_SCHW: Tensor) -> Tensor:
     # It was trained on blue, green, red in [-1, 1].
     bgr = levels_SCHW.flip(1) / 127.5 - 1
     return (network(bgr)[:, 0] * 255).round().to(torch.uint8)
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    return (
-        isinstance(error, torch.OutOfMemoryError)
-        or getattr(error, "error_code", None) == _OUT_OF_MEMORY
-    )

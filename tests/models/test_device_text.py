@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from overlays import drawn, lettering
 
 from curator.errors import DeviceMemoryError
+from curator.media.device_graphs import Replayed
 from curator.media.opencv import cv2
-from curator.models.device_text import DeviceTextDetector, Replayed
+from curator.models.device_text import DeviceTextDetector
 from curator.models.onnx_network import OnnxNetwork
 from curator.models.text_detector import (
     TextDetector,
@@ -123,7 +124,7 @@ def test_a_capture_reads_nothing_on_the_host(monkeypatch: pytest.MonkeyPatch) ->
     """Pins the stand-in: it notices what ends a capture on a GPU."""
     Graphs(monkeypatch)
     with pytest.raises(RuntimeError, match="stream is capturing"):
-        Replayed(lambda x: x * float(x.sum()), (2,), device="cpu", pool=None)
+        Replayed(lambda x: [x * float(x.sum())], [torch.zeros(2)], pool=None)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from curator.errors import DecodeError, ErrorCode
+from curator.errors import DecodeError, DeviceMemoryError, ErrorCode
 from curator.media.audio_level import CELLS_PER_S, end_cell, first_cell, level_meter
 from curator.media.container import open_container, pixel_aspect_of, video_stream
 from curator.media.decode import DEFAULT_TIME_BASE, DecodedFrame, DecodeReport, FrameReader
@@ -105,6 +105,7 @@ class Measuring:
             self._config,
             self._families,
             nvdec=nvdec,
+            graphs=found.graphs,
             time_base=self.stream.time_base or DEFAULT_TIME_BASE,
             anchor_pts=self._segment.anchor_pts if self._segment is not None else None,
             aspect_of=partial(pixel_aspect_of, self.stream),
@@ -296,8 +297,16 @@ def with_cpu_to_fall_back_on(
     nvdec = instruments.nvdec
     if nvdec is None:
         return measured(instruments)
+
+    def tried() -> Track:
+        try:
+            return measured(instruments)
+        except DeviceMemoryError:
+            instruments.graphs.clear()
+            raise
+
     try:
-        return nvdec.attempt(partial(measured, instruments))
+        return nvdec.attempt(tried)
     except NotOnDeviceError as error:
         refused = error
     logger.info("decoded on the CPU: %s", refused)

@@ -30,7 +30,15 @@ from curator.measures.look_maps import moved_map, packed_codes, standing_lines
 from curator.measures.sample_signals import MIN_PX
 from curator.media.decode import Place, upright_size
 from curator.media.device_batches import DeviceBatch, HostCopy
-from curator.media.device_frames import DeviceScaler, Form, gray_of, luma_of
+from curator.media.device_frames import (
+    DeviceScaler,
+    Form,
+    ScaledColours,
+    gray_of,
+    luma_of,
+    rgb_of_scaled,
+)
+from curator.media.device_graphs import DeviceGraphs
 from curator.media.nvdec import Nvdec
 from curator.media.scale import fit_inside
 from curator.models.device_descriptor import LEAST_PX as LEAST_DESCRIBED_PX
@@ -165,6 +173,7 @@ class DeviceSampler:
         config: Grids of samples and looks.
         families: Those that are measured.
         nvdec: Engines of the device; counts batches that are halved.
+        graphs: Of the worker, for the functions that are computed.
         time_base: Seconds per tick.
         anchor_pts: Where the sampling grid begins; None for the first frame.
         aspect_of: Width of a pixel by its height, by the rotation in degrees.
@@ -178,6 +187,7 @@ class DeviceSampler:
         families: Set[str],
         *,
         nvdec: Nvdec,
+        graphs: DeviceGraphs,
         time_base: Fraction,
         anchor_pts: int | None,
         aspect_of: Callable[[int], Fraction],
@@ -187,6 +197,7 @@ class DeviceSampler:
         self._config = config
         self._families = families
         self._nvdec = nvdec
+        self._graphs = graphs
         self._time_base = time_base
         self._anchor_pts = anchor_pts
         self._aspect_of = aspect_of
@@ -260,15 +271,16 @@ class DeviceSampler:
 
     def _first(self, batch: DeviceBatch, roles: list[tuple[Role, bool]]) -> _Underway:
         """Scales frames, and copies what the host needs of them."""
-        tiny = self._tiny.rgb_BHWC(batch.planes, batch.form)
+        tiny, luma = self._scaled(_tiny_of, self._tiny, batch.planes, batch.form)
         begun = _Underway(places=batch.places, form=batch.form, tiny=tiny)
-        begun.copies("tiny_luma", range(len(batch)), tiny_luma_of(tiny))
+        begun.copies("tiny_luma", range(len(batch)), luma)
         begun.samples = [row for row, (role, _) in enumerate(roles) if role.step is not None]
         pairs = [row for row, (role, _) in enumerate(roles) if role.ends_pair]
         begun.small_rows = small_rows = sorted({*begun.samples, *pairs})
         if small_rows:
-            small = self._small.rgb_BHWC(batch.taken(small_rows), batch.form)
-            begun.small_gray = gray_of(small)
+            small, begun.small_gray = self._scaled(
+                _picture_of, self._small, batch.taken(small_rows), batch.form
+            )
             begun.copies("small_gray", small_rows, begun.small_gray)
             at = [small_rows.index(row) for row in begun.samples]
             if at:
@@ -279,14 +291,21 @@ class DeviceSampler:
         begun.first, begun.tensors = HostCopy(begun.tensors), {}
         return begun
 
+    def _scaled(
+        self,
+        function: "Callable[..., Sequence[Tensor]]",
+        scaler: DeviceScaler,
+        planes: "Tensor",
+        form: Form,
+    ) -> "list[Tensor]":
+        """What a function makes of frames that a scaler has shrunk."""
+        return self._graphs(function, *scaler.scaled(planes, form), colours=scaler.colours(form))
+
     def _see_samples(self, begun: _Underway, batch: DeviceBatch, is_look: Sequence[bool]) -> None:
         """Computes what is asked of samples before their borders are known."""
-        from curator.measures import device_signals
-
         samples = begun.samples
         kept = batch.taken(samples)
-        picture = self._picture.rgb_BHWC(kept, batch.form)
-        gray = gray_of(picture)
+        picture, gray, exposure = self._scaled(_sample_of, self._picture, kept, batch.form)
         begun.copies("gray", samples, gray)
         if self._with_pictures:
             begun.copies("picture", samples, picture)
@@ -295,7 +314,7 @@ class DeviceSampler:
             luma = luma_of(kept, batch.form)
             begun.tensors["rows"] = luma[:, EVERY]
             begun.tensors["columns"] = luma[:, :, EVERY].transpose(1, 2)
-            begun.tensors["exposure"] = device_signals.exposure_signals_of(gray)
+            begun.tensors["exposure"] = exposure
         looks = [at for at, row in enumerate(samples) if is_look[row]]
         look_rows = [samples[at] for at in looks]
         if looks and self._maps_text is not None:
@@ -307,9 +326,9 @@ class DeviceSampler:
         """Computes the maps of looks, and of each with the sample after it."""
         samples = begun.samples
         if looks:
-            looked = _rows(gray, looks)
-            begun.copies("edges", [samples[at] for at in looks], edges_of(looked))
-            begun.copies("lines", [samples[at] for at in looks], lines_of(looked))
+            edges, lines = self._graphs(_look_of, _rows(gray, looks))
+            begun.copies("edges", [samples[at] for at in looks], edges)
+            begun.copies("lines", [samples[at] for at in looks], lines)
         before, after = [], []
         for at, one in enumerate(gray):
             if self._looked is not None:
@@ -319,9 +338,9 @@ class DeviceSampler:
         if after:
             import torch
 
-            pair = torch.stack(before), _rows(gray, after)
-            begun.copies("standing", [samples[at] for at in after], standing_of(*pair))
-            begun.copies("moved", [samples[at] for at in after], moved_of(*pair))
+            standing, moved = self._graphs(_change_of, torch.stack(before), _rows(gray, after))
+            begun.copies("standing", [samples[at] for at in after], standing)
+            begun.copies("moved", [samples[at] for at in after], moved)
 
     def _measure_inside(self, batch: _Underway) -> None:
         """Finds the borders of samples, and queues the measures of what is inside of them."""
@@ -347,16 +366,19 @@ class DeviceSampler:
             for box, members in native.items():
                 if _shorter(box) >= MIN_PX:
                     part = _part(luma, members, box)
-                    values = device_signals.native_signals_of(
-                        part, black=form.black, white=form.white
+                    (values,) = self._graphs(
+                        device_signals.native_signals_of, part, black=form.black, white=form.white
                     )
                     batch.measured(device_signals.NATIVE, members, values)
             for box, members in pictures.items():
-                values = device_signals.picture_signals_of(_part(gray, members, box))
+                (values,) = self._graphs(
+                    device_signals.picture_signals_of, _part(gray, members, box)
+                )
                 batch.measured(device_signals.PICTURE, members, values)
             for box, members in bars.items():
                 if _shorter(box) >= LEAST_DESCRIBED_PX:
-                    batch.measured(None, members, describe_of(_part(small_gray, members, box)))
+                    (values,) = self._graphs(describe_of, _part(small_gray, members, box))
+                    batch.measured(None, members, values)
         except torch.OutOfMemoryError as error:
             raise DeviceMemoryError(
                 f"the GPU's memory does not hold the measures of {len(batch.samples)} pictures"
@@ -389,6 +411,37 @@ class DeviceSampler:
                 else:
                     view.signals |= zip(signals, values.tolist(), strict=True)
         return views
+
+
+def _tiny_of(
+    luma: "Tensor", chroma: "Tensor", *, colours: ScaledColours
+) -> "tuple[Tensor, Tensor]":
+    rgb = rgb_of_scaled(luma, chroma, colours=colours)
+    return rgb, tiny_luma_of(rgb)
+
+
+def _picture_of(
+    luma: "Tensor", chroma: "Tensor", *, colours: ScaledColours
+) -> "tuple[Tensor, Tensor]":
+    rgb = rgb_of_scaled(luma, chroma, colours=colours)
+    return rgb, gray_of(rgb)
+
+
+def _sample_of(
+    luma: "Tensor", chroma: "Tensor", *, colours: ScaledColours
+) -> "tuple[Tensor, Tensor, Tensor]":
+    from curator.measures.device_signals import exposure_signals_of
+
+    rgb, gray = _picture_of(luma, chroma, colours=colours)
+    return rgb, gray, exposure_signals_of(gray)
+
+
+def _look_of(gray_SHW: "Tensor") -> "tuple[Tensor, Tensor]":
+    return edges_of(gray_SHW), lines_of(gray_SHW)
+
+
+def _change_of(before_SHW: "Tensor", after_SHW: "Tensor") -> "tuple[Tensor, Tensor]":
+    return standing_of(before_SHW, after_SHW), moved_of(before_SHW, after_SHW)
 
 
 def _rows(pictures_SXY: "Tensor", rows: Sequence[int]) -> "Tensor":

@@ -24,6 +24,7 @@ from curator.measures.motion import DenseFlow, Flow, motion_signals
 from curator.measures.noise import FULL_FRAME_NOISE, NATIVE_NOISE, full_frame_noise, with_noise
 from curator.measures.stillness import change_signals
 from curator.media.decode import DecodedFrame, DeviceFrame, upright_size
+from curator.media.device_graphs import DeviceGraphs
 from curator.media.nvdec import Nvdec
 from curator.media.opencv import cv2
 from curator.media.scale import fit_inside
@@ -71,6 +72,7 @@ class Instruments:
 
     Attributes:
         nvdec: Video engines of a GPU; None decodes on the CPU.
+        graphs: Of what the GPU computes of samples.
         flow: Dense flow; None makes one for each source.
         measures: Users' measures, by the names of their families.
     """
@@ -79,12 +81,13 @@ class Instruments:
     detector: TextDetector | None = None
     clip: ClipEncoder | None = None
     nvdec: Nvdec | None = None
+    graphs: DeviceGraphs = field(default_factory=DeviceGraphs)
     flow: Flow | None = None
     measures: Mapping[str, Measure] = field(default_factory=dict)
 
     def n_halved(self) -> int:
         """Batches that did not fit a GPU's memory, and were halved."""
-        kept = (self.network, self.clip, self.detector, self.nvdec)
+        kept = (self.network, self.clip, self.detector, self.nvdec, self.graphs)
         return sum(one.n_halved for one in kept if one is not None)
 
     def families(self, *, audio: bool) -> frozenset[str]:

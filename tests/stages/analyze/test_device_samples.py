@@ -13,6 +13,7 @@ from fake_nvdec import fake_module
 from film_makers import write_video
 from film_shots import moving_texture
 from samples import analyzed
+from software_cuda import installed
 
 from curator.errors import DeviceMemoryError
 from curator.media.device_frames import DeviceScaler, Form
@@ -67,11 +68,37 @@ def test_batches_change_no_track(batch: int, film: Path, monkeypatch: pytest.Mon
     assert_alike(track(film), expected)
 
 
-Scale = Callable[[DeviceScaler, torch.Tensor, Form], torch.Tensor]
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(n_threads)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_graphs_change_no_track(film: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pins all that is computed of samples as graphs, with batches of one to five samples."""
+    tracks, n_graphs = [], []
+    monkeypatch.setattr(decode_source, "NvdecReader", partial(NvdecReader, batch=20))
+    monkeypatch.setattr("curator.media.device_graphs._WARM_UPS", 1)
+    for n_uses in (10**6, 0):
+        monkeypatch.setattr("curator.media.device_graphs._USES", n_uses)
+        with installed() as device:
+            tracks.append(track(film, Nvdec(module=fake_module(), device="cuda")))
+            n_graphs.append(device.counts.graphs)
+    assert n_graphs[0] == 0
+    assert n_graphs[1] > 30
+    assert_alike(tracks[1], tracks[0])
+
+
+Scale = Callable[[DeviceScaler, torch.Tensor, Form], tuple[torch.Tensor, torch.Tensor]]
 
 
 def scaling_up_to(most: int, scale: Scale) -> Scale:
-    def limited(self: DeviceScaler, planes: torch.Tensor, form: Form) -> torch.Tensor:
+    def limited(
+        self: DeviceScaler, planes: torch.Tensor, form: Form
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         if len(planes) > most:
             raise torch.OutOfMemoryError("made by the test")
         return scale(self, planes, form)
@@ -82,7 +109,7 @@ def scaling_up_to(most: int, scale: Scale) -> Scale:
 def test_a_batch_that_does_not_fit_is_halved(film: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = track(film)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    monkeypatch.setattr(DeviceScaler, "rgb_BHWC", scaling_up_to(5, DeviceScaler.rgb_BHWC))
+    monkeypatch.setattr(DeviceScaler, "scaled", scaling_up_to(5, DeviceScaler.scaled))
     nvdec = Nvdec(module=fake_module(), device="cpu")
     assert_alike(track(film, nvdec), expected)
     assert nvdec.n_halved > 3
@@ -92,7 +119,7 @@ def test_where_not_one_frame_fits_the_device_is_at_fault(
     film: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    monkeypatch.setattr(DeviceScaler, "rgb_BHWC", scaling_up_to(0, DeviceScaler.rgb_BHWC))
+    monkeypatch.setattr(DeviceScaler, "scaled", scaling_up_to(0, DeviceScaler.scaled))
     with pytest.raises(DeviceMemoryError, match="pictures of one frame"):
         track(film)
 
