@@ -66,6 +66,7 @@ CORES = 16
 KEPT = 60
 """Pictures that stand for all of a film's: at 1080p 190 MB."""
 _LATE = 4
+_TRIES, _WARM_UP_S = 2, 12
 _READER, _MEASURER = "curator.media.nvdec:NvdecReader", "curator.stages.analyze.measurer"
 _SAMPLER = "curator.stages.analyze.device_samples:DeviceSampler"
 PARTS = {
@@ -243,16 +244,40 @@ def measured(path: Path, seconds: float, device: SoftwareCuda) -> dict[str, Any]
         )  # fmt: skip
         return track, time.process_time() - begun_s
 
-    run(12)
     hidden = hidden_costs_s(parts, device)
-    device.counts = rest = Counts()
-    parts.host_s.clear()
-    parts.counts.clear()
-    parts.n_entered = 0
-    with parts.watched():
-        track, cpu_s = run(seconds)
-    if any("not_on_gpu" in note for note in track.notes):
-        raise SystemExit(f"{path.name}: {track.notes}; give films that the engine decodes")
+    # A worker's first film of a form: graphs are made, and constants.
+    run(_WARM_UP_S)
+    tries = []
+    for _ in range(_TRIES):
+        device.counts = rest = Counts()
+        parts.host_s, parts.counts, parts.n_entered = defaultdict(float), defaultdict(Counts), 0
+        with parts.watched():
+            track, cpu_s = run(seconds)
+        if any("not_on_gpu" in note for note in track.notes):
+            raise SystemExit(f"{path.name}: {track.notes}; give films that the engine decodes")
+        tries.append(of_a_try(parts, rest, track, cpu_s, hidden))
+    # Other work on the machine only adds.
+    found = min(tries, key=lambda one: sum(part["host_ms"] for part in one.values()))
+    launches = sum((one.launches for one in (*parts.counts.values(), rest)), Counts().launches)
+    video_s = float(track.duration_s)
+    return {
+        "frames_per_s": track.n_frames / video_s,
+        "video_s": video_s,
+        "parts": found | around(path, seconds, track, config),
+        "tries_host_ms": [round(sum(part["host_ms"] for part in one.values()), 1) for one in tries],
+        "hidden_us": {name: round(1e6 * s, 2) for name, s in hidden.items()},
+        "launches": {name: round(n / video_s, 2) for name, n in launches.most_common()},
+    }
+
+
+def of_a_try(
+    parts: Parts,
+    rest: Counts,
+    track: Any,  # noqa: ANN401
+    cpu_s: float,
+    hidden: dict[str, float],
+) -> dict[str, dict[str, float]]:
+    """What a second of video costs, by part."""
     counts = {**parts.counts, _REST: rest}
     software_s = sum(one.software_s for one in counts.values())
     host_s = {**parts.host_s, _REST: cpu_s - software_s - sum(parts.host_s.values())}
@@ -267,14 +292,8 @@ def measured(path: Path, seconds: float, device: SoftwareCuda) -> dict[str, Any]
     found["engine, batches"]["decode"] = frames_per_s
     for name, asked in found.items():
         asked["host_ms"] = 1e3 * host_s[name] / video_s
-    launches = sum((one.launches for one in counts.values()), start=Counts().launches)
-    return {
-        "frames_per_s": frames_per_s,
-        "video_s": video_s,
-        "parts": found | around(path, seconds, track, config),
-        "hidden_us": {name: round(1e6 * s, 2) for name, s in hidden.items()},
-        "launches": {name: round(n / video_s, 2) for name, n in launches.most_common()},
-    }
+        asked["torch"] = counts[name].calls_of_torch / video_s
+    return found
 
 
 def asked_of(counts: Counts, video_s: float) -> dict[str, float]:

@@ -15,6 +15,9 @@ overlays lie, in the middle of the bottom or close to a corner.
 
 # ruff: noqa: N803 - shape letters
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -86,20 +89,21 @@ def place_values(
         return values
     height, width = gray_HW.shape
     before, after = _gradients(gray_HW), _gradients(later_HW)
-    products = np.stack([(before * after).sum(0), (before * before).sum(0), (after * after).sum(0)])
-    strong = np.sqrt(products[1]) + np.sqrt(products[2]) >= 2 * _STRONG
+    planes = [_dot(before, after), _dot(before, before), _dot(after, after)]
+    products = cv2.merge(planes)
+    strong = (np.sqrt(planes[1]) + np.sqrt(planes[2]) >= 2 * _STRONG).view(np.uint8)
     pixels = [_pixels(box, width, height) for box in boxes_B]
     for x0, y0, x1, y1 in pixels:
-        strong[y0:y1, x0:x1] = False
-    has_whole = strong.sum() >= 4 * _MIN_PIXELS
-    whole = _correlation(products[:, strong]) if has_whole else float("nan")
+        strong[y0:y1, x0:x1] = 0
+    has_whole = cv2.countNonZero(strong) >= 4 * _MIN_PIXELS
+    whole = _correlation(cv2.mean(products, strong)) if has_whole else float("nan")
     for index, (x0, y0, x1, y1) in enumerate(pixels):
-        values[index, 0] = _correlation(products[:, y0:y1, x0:x1].reshape(3, -1))
+        values[index, 0] = _correlation(cv2.mean(products[y0:y1, x0:x1]))
         ring = max(4, round(_RING * min(x1 - x0, y1 - y0)))
         around = np.s_[max(0, y0 - ring) : y1 + ring, max(0, x0 - ring) : x1 + ring]
         free = strong[around]
-        enough = free.sum() >= _MIN_PIXELS
-        values[index, 1] = _correlation(products[:, *around][:, free]) if enough else whole
+        enough = cv2.countNonZero(free) >= _MIN_PIXELS
+        values[index, 1] = _correlation(cv2.mean(products[around], free)) if enough else whole
     return values
 
 
@@ -147,14 +151,18 @@ def slides(
     return values
 
 
-def _gradients(gray_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Change per pixel from left to right and from top to bottom, float32 [2, H, W]."""
-    planes = [cv2.Sobel(gray_HW, cv2.CV_32F, dx, 1 - dx, ksize=3, scale=1 / 8) for dx in (1, 0)]
-    return np.stack(planes)
+def _gradients(gray_HW: NDArray[np.uint8]) -> list[NDArray[Any]]:
+    """Change per pixel from left to right and from top to bottom, float32 [H, W] each."""
+    return [cv2.Sobel(gray_HW, cv2.CV_32F, dx, 1 - dx, ksize=3, scale=1 / 8) for dx in (1, 0)]
 
 
-def _correlation(products_3N: NDArray[np.float32]) -> float:
-    cross, before, after = products_3N.sum(1, dtype=np.float64)
+def _dot(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]]) -> NDArray[np.float32]:
+    return np.asarray(one[0] * other[0] + one[1] * other[1], np.float32)
+
+
+def _correlation(means: Sequence[float]) -> float:
+    """Of mean products: across both pictures, and of each with itself."""
+    cross, before, after, _ = means
     return float(cross / np.sqrt(before * after)) if before * after > 0 else float("nan")
 
 
