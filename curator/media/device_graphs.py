@@ -159,8 +159,9 @@ class DeviceGraphs:
         # Another graph of the pool may use the memory.
         return [result.clone() for result in graph(*values)]
 
-    def clear(self) -> None:
-        """Gives their memory back."""
+    def give_up(self) -> None:
+        """Gives their memory back, and makes none any more."""
+        self._has_memory = False
         self._graphs.clear()
         self._uses.clear()
         self._pool = None
@@ -198,8 +199,7 @@ class DeviceGraphs:
             return made
         # Outside of the handler, whose error holds on to what was allocated.
         self.n_halved += 1
-        self._has_memory = False
-        self.clear()
+        self.give_up()
         torch.cuda.empty_cache()
         return None
 

@@ -302,7 +302,7 @@ def with_cpu_to_fall_back_on(
         try:
             return measured(instruments)
         except DeviceMemoryError:
-            instruments.graphs.clear()
+            instruments.graphs.give_up()
             raise
 
     try:

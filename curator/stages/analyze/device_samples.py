@@ -264,6 +264,7 @@ class DeviceSampler:
             return
         # Outside of the handler, whose error holds on to what was allocated.
         self._nvdec.n_halved += 1
+        self._graphs.give_up()
         torch.cuda.empty_cache()
         middle = (len(batch) + 1) // 2
         for rows in (slice(middle), slice(middle, None)):
