@@ -669,8 +669,8 @@ class SoftwareCuda:
         return values.untyped_storage().data_ptr() in self._pinned
 
     def from_dlpack(self, given: Any, **options: Any) -> Tensor:
-        """torch's, but that frames of a video engine are the device's."""
-        if not hasattr(given, "getPTS"):
+        """torch's, but that frames of a video engine, or capsules of them, are the device's."""
+        if not hasattr(given, "getPTS") and type(given).__name__ != "PyCapsule":
             return _from_dlpack(given, **options)
         with self.own_time():
             return DeviceTensor(_from_dlpack(given, **options), self)
