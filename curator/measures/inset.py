@@ -28,7 +28,7 @@ from curator.measures.measure_contract import ScoreSpec
 FAMILY = "overlays"
 _MIN_LOOKS = 3
 _MAX_LOOKS = 60
-_MOVES = 1.5  # mean levels from which a clip has motion in some cell
+_MOVES = 3.0  # mean levels from which a clip has motion in some cell; grain has less
 _ACTIVE = 0.75  # levels from which a cell moves in one look
 _SMALLEST, _LARGEST = 0.085, 0.56  # sides of insets, as shares of width and height
 _SHAPES = (0.45, 2.6)  # width by height, in pixels

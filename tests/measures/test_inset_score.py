@@ -122,6 +122,18 @@ def test_where_nothing_moves_nothing_can_tell() -> None:
     assert score(track_of(lambda i: with_box(view(SCENE, 0), view(OTHER, 0)))) is None
 
 
+def test_grain_over_a_standing_wall_is_no_motion() -> None:
+    """Pins the demo's wall of bricks, which was tagged: its joints stand, and its grain moves."""
+    grain = np.random.default_rng(3)
+
+    def frame(_: int) -> Gray:
+        wall = np.full((360, 640), 150, np.float64)
+        wall[::60], wall[:, ::80] = 40, 40
+        return np.clip(wall + grain.normal(0, 3, wall.shape), 0, 255).astype(np.uint8)
+
+    assert score(track_of(frame)) is None
+
+
 def test_fewer_than_three_looks_with_their_next_samples_are_too_few() -> None:
     track = track_of(lambda i: with_box(moving(i), view(OTHER, 22 * i)))
     assert score(track, 76) == pytest.approx(AREA, rel=0.15)
