@@ -16,6 +16,7 @@ from typing import Any
 
 from curator.errors import CuratorError
 from curator.executor.cpu_accounting import MARK
+from curator.executor.unit_worker import UnitResult
 from curator.executor.work import MAX_DEATHS, Death, Repeated, Work, are_in_vain
 from curator.executor.worker import Chain, call_chain, load_chain, pack_chain, stage_name
 from curator.tables.parts import leave_pandas_out
@@ -85,6 +86,8 @@ class Child:
             answer = self._ask(chain, sent)
             if answer is not None:
                 n_in_vain = n_in_vain if work.is_given_up else 0
+                if isinstance(answer[0], UnitResult) and answer[0].left:
+                    waiting.appendleft(Work(unit=list(answer[0].left)))
                 yield answer[0]
                 continue
             n_in_vain += 1

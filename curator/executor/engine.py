@@ -208,10 +208,14 @@ class Engine:
         """Runs a chain in this process, one unit at a time."""
         made = [step.make(**step.settings) for step in steps]
         for unit in units:
-            result = unit
-            for step in made:
-                result = step(result)
-            yield result
+            waiting = [unit]
+            while waiting:
+                result = waiting.pop()
+                for step in made:
+                    result = step(result)
+                if isinstance(result, UnitResult) and result.left:
+                    waiting.append(list(result.left))
+                yield result
 
     def pool(
         self,

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from curator.errors import CuratorError, UsageError
 from curator.executor.timeline import Timeline
+from curator.executor.unit_worker import UnitResult
 from curator.executor.work import MAX_DEATHS, Death, Repeated, Work, are_in_vain
 from curator.stage import Resources
 
@@ -445,6 +446,11 @@ class Fleet:
         result = pickle.loads(answer.result)
         if isinstance(result, CuratorError):
             raise result
+        if isinstance(result, UnitResult) and result.left:
+            # To be taken by a worker of the same lane, if there is one.
+            is_last = len(self._lanes) > 1 and worker.lane is self._lanes[-1]
+            put = self._waiting.append if is_last else self._waiting.appendleft
+            put(Work(unit=list(result.left)))
         results.append(result)
 
     def _take_greeting(self, worker: Worker, greeting: Greeting) -> None:

@@ -39,6 +39,9 @@ class _Work:
 
     n_items: int = 0
     video_s: float = 0.0
+    n_before: int = 0
+    """Items that an earlier run did."""
+    noun: str = "item"
     n_done: int = 0
     done_s: float = 0.0
     began: float | None = None
@@ -118,10 +121,25 @@ class Progress:
         with self._lock:
             self._n_sources = n_total
 
-    def work(self, n_items: int, video_s: float) -> None:
-        """Sets the work of the current stage; `video_s` is 0 when unknown."""
+    def work(
+        self, n_items: int, video_s: float, *, n_before: int = 0, noun: str | None = None
+    ) -> None:
+        """Sets the work of the current stage.
+
+        Args:
+            n_items: Items to do.
+            video_s: Their seconds of video; 0 when unknown.
+            n_before: Further items, which an earlier run did: they are shown as done.
+            noun: What an item is; None for that of the stage.
+        """
         with self._lock:
-            self._work = _Work(n_items=n_items, video_s=video_s, began=time.monotonic())
+            self._work = _Work(
+                n_items=n_items,
+                video_s=video_s,
+                n_before=n_before,
+                noun=noun or NOUNS.get(self._stage or "", "item"),
+                began=time.monotonic(),
+            )
 
     def clips(self, n_kept: int) -> None:
         """Sets the number of clips kept so far."""
@@ -187,9 +205,8 @@ class Progress:
         if self._generation:
             yield self._generation
         if work.n_items > 0:
-            noun = NOUNS.get(self._stage or "", "item")
-            done = min(work.n_done, work.n_items)
-            yield f"{done:,} of {amount(work.n_items, noun)}"
+            done = work.n_before + min(work.n_done, work.n_items)
+            yield f"{done:,} of {amount(work.n_before + work.n_items, work.noun)}"
         elif self._n_sources is not None:
             yield amount(self._n_sources, "source")
         if work.done_s > 0:
@@ -198,7 +215,8 @@ class Progress:
         if (rate := work.rate()) is not None:
             yield f"{rate:.3g}x real time"
         if self._n_kept is not None:
-            yield f"{amount(self._n_kept, 'clip')} kept"
+            so_far = " so far" if self._stage == "analyze" else ""
+            yield f"{amount(self._n_kept, 'clip')} kept{so_far}"
 
     def _write_line(self, text: str) -> None:
         self._last_line = time.monotonic()

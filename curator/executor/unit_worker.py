@@ -50,8 +50,9 @@ class UnitResult(Generic[ResultT]):
         results: One per item, or what was stored in their place.
         cpu_s: CPU-seconds of the worker since its last unit, by what they went into.
         counts: What the stage counted.
-        n_items: Items of the unit.
+        n_items: Items of the unit that were done.
         video_s: Their seconds of video.
+        left: Items of the unit that were not begun, for another unit.
     """
 
     results: ResultT
@@ -59,6 +60,7 @@ class UnitResult(Generic[ResultT]):
     counts: Counter[str] = field(default_factory=Counter)
     n_items: int = 0
     video_s: float = 0.0
+    left: tuple[Any, ...] = ()
 
     def divided(self) -> "list[UnitResult[Any]]":
         """As the unit of another chain: one for each part of what was stored, if it has parts."""
@@ -76,6 +78,8 @@ class UnitWorker:
             is; None where the items themselves are sent.
         keep: Turns items and their results into what leaves the worker, such as the name of the
             part that holds them; None for the results themselves.
+        store_s: Seconds of a unit after which what is done of it is stored, and the rest given back
+            in `UnitResult.left`; None for never. Not with `load`.
         rest: Name of the CPU-seconds that the stage does not measure itself; None for its name.
     """
 
@@ -85,9 +89,11 @@ class UnitWorker:
         stage: Stage[Any, Any, Any],
         load: Callable[[Any], Sequence[Any] | None] | None = None,
         keep: Callable[[Sequence[Any], Sequence[Any]], Any] | None = None,
+        store_s: float | None = None,
         rest: str | None = None,
     ) -> None:
         self._stage = stage
+        self._store_s = store_s
         self._load = load
         self._keep = keep
         self._video_s = 0.0
@@ -120,10 +126,17 @@ class UnitWorker:
             return before
         self.prepare()
         spent = self._clock.begin()
+        begun_s = time.monotonic()
+        results: Any = []
         try:
-            results = [self._result(item, n_deaths) for item in items]
+            for item in items:
+                is_long = self._store_s is not None and time.monotonic() - begun_s >= self._store_s
+                if results and is_long:
+                    break
+                results.append(self._result(item, n_deaths))
         finally:
             (self._box or self._stage).release()
+        items, left = items[: len(results)], tuple(items[len(results) :])
         in_box_s = 0.0
         if self._box is not None:
             start_up_s, in_box_s = self._box.take_cpu_s()
@@ -147,8 +160,10 @@ class UnitWorker:
             results=results,
             cpu_s=dict(cpu_s),
             counts=counts,
-            n_items=before.n_items + len(items),
+            # The next step of a chain has the same items.
+            n_items=before.n_items or len(items),
             video_s=before.video_s + video_s,
+            left=before.left or left,
         )
 
     def _result(self, item: _Item, n_deaths: int) -> Any:  # noqa: ANN401

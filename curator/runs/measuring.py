@@ -106,7 +106,8 @@ class Measuring:
             take(stored)
         missing = [s for s in sources if str(s.source_id) not in candidates.track_part]
         if missing:
-            analyzing.run(missing, self._propose_step(analyzing), take_new)
+            n_known = len(sources) - len(missing)
+            analyzing.run(missing, self._propose_step(analyzing), take_new, n_known=n_known)
         candidates.flush()
         counts = analyzing.counts
         log.counts["sources_analyzed"] += counts.n_analyzed

@@ -232,7 +232,7 @@ class Pass:
         self._sources.measured(proposed.sources)
         clips = self._corpus.add(proposed)
         self._n_passed += self._graph["filter"].n_passing(clips)
-        self._progress.clips(self._n_passed)
+        self._progress.clips(self._n_before() + self._n_passed)
         if self._cut_ahead is not None:
             self._cut_ahead.add(self._corpus.passing(self._graph["filter"], clips))
 
@@ -260,6 +260,7 @@ class Pass:
         with self._log.timed("filter"):
             before = self._scope.before
             self._corpus.judge(stage, frozen_bounds(before.summary) if before else None)
+        self._show_kept()
 
     def _decide(self, stage: AnyStage) -> None:
         before, corpus = self._scope.before, self._corpus
@@ -277,6 +278,16 @@ class Pass:
                 search=search,
             )
         self._log.cpu_s.update(search.cpu_s)
+        self._show_kept()
+
+    def _show_kept(self) -> None:
+        """Shows the clips that are kept so far, with those of earlier generations."""
+        self._progress.clips(self._n_before() + len(self._corpus.rows.kept_numbers()))
+
+    def _n_before(self) -> int:
+        """Returns the clips that earlier generations keep."""
+        before = self._scope.before
+        return before.n_kept.total() if before is not None else 0
 
     def _earlier(self) -> list[str]:
         assert self._scope.before is not None, "it is called for earlier generations"

@@ -74,8 +74,22 @@ def test_line_says_how_far_how_fast_and_how_long(clock: Clock) -> None:
     line = stream.getvalue().splitlines()[1]
     assert line == (
         "curate 0:05:00 analyze: 10 of 40 sources, 2.5 h of 10.0 h of video, 30x real time, "
-        "7 clips kept, 0:15:00 left"
+        "7 clips kept so far, 0:15:00 left"
     )
+
+
+@pytest.mark.usefixtures("fast_polls")
+def test_what_an_earlier_run_did_counts_as_done_and_for_no_rate(clock: Clock) -> None:
+    """Pins that the numbers of a run that resumes are those of its summary."""
+    stream = io.StringIO()
+    with Progress(stream=stream) as progress:
+        progress.stage("cut")
+        progress.work(4, 40.0, n_before=8)
+        with progress.polling(lambda: (1, 10.0)):
+            clock.now += 60
+            _wait_for(stream, "left")
+    assert "cut: 9 of 12 clips, 10.0 s of 40.0 s of video, 0.167x real time" in stream.getvalue()
+    assert "0:03:00 left" in stream.getvalue()
 
 
 @pytest.mark.usefixtures("fast_polls")

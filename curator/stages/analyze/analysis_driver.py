@@ -53,6 +53,9 @@ INLINE_UNITS = 64
 """Units of stored tracks up to which arithmetic runs in the driver: cheaper than starting Ray."""
 ANALYZE_UNIT_FRAMES = 1800
 ANALYZE_UNIT_SOURCES = 32
+STORE_S = 15.0
+"""Seconds after which a worker stores what it has of a unit: a run that is killed then loses little
+more than the sources, or segments, that were being decoded."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -137,13 +140,21 @@ class Analyzing:
         self.cpu_s: Counter[str] = Counter()
         """CPU-seconds of the workers, by what they did."""
 
-    def run(self, sources: Iterable[SourceRef], then: Step, take: Callable[[Any], None]) -> None:
+    def run(
+        self,
+        sources: Iterable[SourceRef],
+        then: Step,
+        take: Callable[[Any], None],
+        *,
+        n_known: int = 0,
+    ) -> None:
         """Gives every source a track, and hands on what the next stage makes of it.
 
         Args:
             sources: Each content once, with its id.
             then: The next stage: takes an `AnalyzedUnit`, in the process that measured.
             take: Called with each of its results.
+            n_known: Further sources, of which everything is stored: they are shown as done.
         """
         self._then, self._take = then, take
         stored, pending = self._sorted(list(sources))
@@ -156,6 +167,8 @@ class Analyzing:
         self._progress.work(
             len(whole) + len(segments),
             sum(item.source.header_duration_s or 0.0 for item in pending),
+            n_before=0 if segments else n_known + sum(map(len, stored.values())),
+            noun="part" if segments else "source",
         )
         self._measure([*segments, *self._units(whole)], in_segments)
         self._join(in_segments)
@@ -312,7 +325,7 @@ class Analyzing:
         )
         stage.threads = self._engine.threads(self._engine.n_workers(n_units, stage.resources))
         keep = partial(_kept, self.tracks.keep, self._facts if device == "cpu" else GpuFacts())
-        return stage_step(stage, keeps_state=True, keep=keep, rest="decode")
+        return stage_step(stage, keeps_state=True, keep=keep, store_s=STORE_S, rest="decode")
 
     def _run_stored(self, stored: Mapping[int, Sequence[StoredTrack]]) -> None:
         units = [UnitResult(results=AnalyzedUnit(tracks=tuple(t))) for t in stored.values()]

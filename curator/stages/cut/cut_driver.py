@@ -199,7 +199,8 @@ class Cutting:
         self.n_cut = len(missing)
         outcomes: dict[str, CutOutcome] = {}
         if missing:
-            units = self._run(missing, sources, track_part, order)
+            n_written = len(clips.kept_numbers()) - len(missing)
+            units = self._run(missing, sources, track_part, order, n_written=n_written)
             if self._engine.joins:
                 # There is room for both; on one machine the cut takes its cores first.
                 begun()
@@ -258,13 +259,14 @@ class Cutting:
         order: FrameOrder | None,
         *,
         before: bool = False,
+        n_written: int = 0,
     ) -> Iterator[UnitResult[Any]]:
         """Plans the work of some clips; it begins when the first result is asked for."""
         engine = self._engine
         total_s = sum(clip.end_s - clip.start_s for clip in clips)
         unit_s = min(CUT_UNIT_S, total_s / (UNITS_PER_WORKER * engine.n_workers(len(clips))))
         units = self.units(clips, sources, track_part, order, unit_s)
-        self._progress.work(len(clips), 0.0)
+        self._progress.work(len(clips), total_s, n_before=n_written)
         pixels = sum(clip.n_frames * clip.width * clip.height for clip in clips)
         # Frames of 1080p to decode, and to encode, which takes twice as long.
         small = engine.is_small(len(clips), 3.0 * float(pixels) / FULL_HD)
