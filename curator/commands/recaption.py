@@ -61,6 +61,7 @@ def main(options: argparse.Namespace) -> int:
         engine_of(options) as engine,
         ends_in_peace(),
     ):
+        lease.follow(engine.heartbeat)
         recaption = Recaption(
             store,
             options.overrides,

@@ -17,6 +17,7 @@ from curator.errors import CuratorError
 from curator.executor.child_process import Child
 from curator.executor.decoder_box import BOX_COUNTS, process_box
 from curator.executor.fleet import Fleet, FleetCounts, Lane
+from curator.executor.heartbeat import Heartbeat
 from curator.executor.host_resources import available_cpus, available_gpus, memory_bytes
 from curator.executor.ray_cluster import RayCluster
 from curator.executor.timeline import Timeline
@@ -77,6 +78,8 @@ class Engine:
         self.timeline = Timeline()
         """When the workers of each node were busy, by stage."""
         self.counts = FleetCounts()
+        self.heartbeat = Heartbeat()
+        """Whether there is progress."""
 
     def __enter__(self) -> "Engine":
         return self
@@ -197,6 +200,7 @@ class Engine:
         if is_shown:
             self._done = (0, 0.0)
         for result in results:
+            self.heartbeat.beat()
             if isinstance(result, UnitResult):
                 self.counts.boxes.update({name: result.counts[name] for name in BOX_COUNTS})
             if is_shown and isinstance(result, UnitResult):
@@ -215,6 +219,7 @@ class Engine:
                     result = step(result)
                 if isinstance(result, UnitResult) and result.left:
                     waiting.append(list(result.left))
+                self.heartbeat.beat()
                 yield result
 
     def pool(
@@ -303,6 +308,7 @@ class Engine:
             lanes,
             counts=self.counts,
             timeline=self.timeline,
+            beat=self.heartbeat.beat,
             ahead=ahead,
             keeps=keeps,
         )
@@ -343,7 +349,7 @@ class Engine:
         if self._cluster is None:
             self._child.stop()
             process_box().stop()
-            cluster = RayCluster(self._address, self._workers)
+            cluster = RayCluster(self._address, self._workers, self.heartbeat.beat)
             cluster.start()
             self._cluster = cluster
             self._nodes = cluster.nodes()

@@ -233,6 +233,7 @@ class Fleet:
             from the end, so that the longest are left to the others.
         counts: Added to.
         timeline: Gets each unit's time and place.
+        beat: Called when a worker comes up, or ends a unit.
         ahead: Units that a worker has at a time.
         keeps: Whether workers stay although there is no unit: more are submitted later.
     """
@@ -244,12 +245,13 @@ class Fleet:
         *,
         counts: FleetCounts,
         timeline: Timeline,
+        beat: Callable[[], None] = lambda: None,
         ahead: int = 1,
         keeps: bool = False,
     ) -> None:
         self._backend, self._lanes = backend, list(lanes)
         self._counts, self._timeline = counts, timeline
-        self._ahead, self._keeps = ahead, keeps
+        self._ahead, self._keeps, self._beat = ahead, keeps, beat
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._waiting: deque[Work] = deque()
         self._suspects: deque[Work] = deque()
@@ -428,8 +430,10 @@ class Fleet:
             # It was ended meanwhile.
             return
         if isinstance(event, Answer):
+            self._beat()
             self._take_answer(worker, event, results)
         elif isinstance(event, Greeting):
+            self._beat()
             self._take_greeting(worker, event)
         else:
             self._take_loss(worker, event)

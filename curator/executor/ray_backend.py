@@ -30,15 +30,19 @@ from curator.executor.fleet import (
     Unmet,
     Worker,
 )
+from curator.executor.heartbeat import BUSY_SHARE, tree_cpu_s
 from curator.executor.node_fit import MEMORY, amounts, lacks_only_memory, unmet
 from curator.executor.package_stamp import package_stamp
-from curator.executor.ray_watch import RayWatch
+from curator.executor.ray_watch import RayWatch, pulse_key
 from curator.executor.worker import call_chain, load_chain
 
 logger = logging.getLogger(__name__)
 
 SETTLE_S = 30.0
 """Time in which Ray misses a node that vanished: five health checks, 3 s apart, and some."""
+
+PULSE_S = 30.0
+"""Time between a worker's looks at whether it works."""
 
 PLACE_SHARE = 0.001
 """Share of a custom resource that a worker takes: any number of them fit."""
@@ -51,6 +55,8 @@ attribute for that."""
 
 class WorkerProcess:
     """A Ray process that keeps a chain."""
+
+    _pulse: threading.Thread | None = None
 
     def begin(
         self, stamp: str, check: bytes | None, chain: bytes, *, stage: str, holds_gpu: bool
@@ -67,6 +73,9 @@ class WorkerProcess:
         import ray
 
         self._chain, self._stage = chain, stage
+        if self._pulse is None:
+            self._pulse = threading.Thread(target=_send_pulses, name="pulse", daemon=True)
+            self._pulse.start()
         node = ray.get_runtime_context().get_node_id()
         # The autoscaler's name of the node's type, where there is one.
         kind = os.environ.get("RAY_NODE_TYPE_NAME", "")
@@ -89,6 +98,24 @@ class WorkerProcess:
         raylet: Any = ray._raylet
         raylet.setproctitle(f"ray::{class_name(self._stage)}.run")
         return call_chain(self._chain, unit), begun_s, time.time()
+
+
+def _send_pulses() -> None:
+    """Tells the driver, through the head, whenever this process has worked for a while."""
+    import ray
+
+    context = ray.get_runtime_context()
+    worker: Any = ray._private.worker.global_worker
+    key, me, cpu_s = pulse_key(context.get_job_id()), context.get_worker_id(), tree_cpu_s()
+    while True:
+        time.sleep(PULSE_S)
+        before_s, cpu_s = cpu_s, tree_cpu_s()
+        if cpu_s - before_s >= BUSY_SHARE * PULSE_S:
+            try:
+                worker.gcs_client.internal_kv_put(key, f"{me} {cpu_s:.2f}".encode(), True, None)
+            except Exception:
+                # The driver finds out itself that the head is gone.
+                logger.debug("no pulse was sent", exc_info=True)
 
 
 def class_name(stage: str) -> str:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -35,10 +36,19 @@ light steps wait and add up, and must find a place while every core has a decode
 
 
 class RayCluster:
-    """Ray: a cluster of this process's own, or one that it joins; arguments as for `Engine`."""
+    """Ray: a cluster of this process's own, or one that it joins; arguments as for `Engine`.
 
-    def __init__(self, address: str | None, workers: int | None) -> None:
+    `beat` is called when a worker has worked for a while.
+    """
+
+    def __init__(
+        self,
+        address: str | None,
+        workers: int | None,
+        beat: Callable[[], None] = lambda: None,
+    ) -> None:
         self._address = address
+        self._beat = beat
         self._workers = workers
         self._session: BinaryIO | None = None
         self._ray: Any = None
@@ -80,7 +90,7 @@ class RayCluster:
             ) from error
         self._ray = ray
         n_workers = self._workers or available_cpus()
-        self.watch = RayWatch(ray, is_joined=self._address is not None)
+        self.watch = RayWatch(ray, is_joined=self._address is not None, beat=self._beat)
         self.backend = RayBackend(
             ray,
             self.watch,

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,9 +60,14 @@ class RayWatch:
     Args:
         ray: The module, connected.
         is_joined: Whether others started the cluster.
+        beat: Called when a worker has worked for a while.
     """
 
-    def __init__(self, ray: Any, *, is_joined: bool) -> None:  # noqa: ANN401
+    def __init__(self, ray: Any, *, is_joined: bool, beat: Callable[[], None]) -> None:  # noqa: ANN401
+        self._beat = beat
+        self._pulse_key = pulse_key(ray.get_runtime_context().get_job_id())
+        self._pulse: bytes | None = None
+        """What the worker said that worked last."""
         self._ray, self._is_joined = ray, is_joined
         self._node = ray.get_runtime_context().get_node_id()
         self._silent_s = float(os.environ.get(_RECONNECT_S, 60)) / 3
@@ -103,6 +108,8 @@ class RayWatch:
         """Ends the thread, or leaves it to a request that has no answer."""
         self._ending.set()
         self._thread.join(1.0)
+        if self._is_joined and self._asked_s is None:
+            self._head.internal_kv_del(self._pulse_key, False, None)
 
     def _check_answers(self) -> None:
         """Doubts a head that does not answer; gives up if it still does not at the next look.
@@ -125,14 +132,22 @@ class RayWatch:
             try:
                 self._asked_s = time.monotonic()
                 state = self._ask()
+                pulse = self._head.internal_kv_get(self._pulse_key, None)
             except Exception:
                 # It counts as no answer: the time of the request stays.
                 logger.debug("the head of Ray cannot be asked", exc_info=True)
                 continue
             self._asked_s = None
+            if pulse != self._pulse:
+                self._pulse = pulse
+                self._beat()
             if state.nodes.keys() != self.state.nodes.keys():
                 self.changed_s = time.monotonic()
             self.state = state
+
+    @property
+    def _head(self) -> Any:  # noqa: ANN401
+        return self._ray._private.worker.global_worker.gcs_client
 
     def _ask(self) -> ClusterState:
         nodes = {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
@@ -142,9 +157,7 @@ class RayWatch:
         config = state.get_cluster_config()
         groups = list(config.node_group_configs) if config is not None else []
         most = state.get_max_resources_from_cluster_config() or {}
-        status = self._ray._private.worker.global_worker.gcs_client.internal_kv_get(
-            b"__autoscaling_status", None
-        )
+        status = self._head.internal_kv_get(b"__autoscaling_status", None)
         return ClusterState(
             nodes=nodes,
             draining=frozenset(state.get_draining_nodes()),
@@ -153,6 +166,11 @@ class RayWatch:
             has_autoscaler=bool(groups) or adds_nodes(status),
             is_adding=is_adding(status),
         )
+
+
+def pulse_key(job: str) -> bytes:
+    """Returns the name under which the head keeps what a job's workers said last."""
+    return f"curate-pulse-{job}".encode()
 
 
 def adds_nodes(status: bytes | None) -> bool:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from curator.errors import LeaseLostError, StorageError, UnconditionalStoreError, UsageError
+from curator.executor.heartbeat import Heartbeat
 from curator.runs.lease_holder import IN_THIS_PROCESS, Holder, read_holder, this_process, utc_now
 from curator.storage import Store
 from curator.tables.out_layout import LEASE
@@ -22,6 +23,8 @@ from curator.tables.out_layout import LEASE
 RENEW_S = 20.0
 EXPIRES_S = 120.0
 """Five renewals may fail: requests to a store that is overloaded take up to a minute each."""
+STALLED_S = 1800.0
+"""Time without progress after which a run does not renew its lease any more."""
 _STOPS_AT = 0.75
 """Share of the time of expiry after which a holder that could not renew writes no more."""
 _RELEASED_S = 5.0
@@ -87,9 +90,16 @@ class Lease:
         self._renewed = self._confirmed = begun
         self._is_guarded = is_guarded
         self._lost: str | None = None
+        self._heartbeat: Heartbeat | None = None
+        self._is_stalled = False
         self._lock = threading.RLock()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
+
+    def follow(self, heartbeat: Heartbeat) -> None:
+        """Renews only while there is progress from here on."""
+        heartbeat.beat()
+        self._heartbeat = heartbeat
 
     def check(self) -> None:
         """Makes sure that the root is held still; to be called before each step of a commit.
@@ -98,6 +108,8 @@ class Lease:
             LeaseLostError: It is not, or that cannot be confirmed.
             StorageError: The object cannot be read.
         """
+        if self._heartbeat is not None:
+            self._heartbeat.beat()
         with self._lock:
             if not self._is_guarded:
                 return
@@ -131,11 +143,27 @@ class Lease:
             with self._lock:
                 if self._lost is not None or not self._is_guarded:
                     break
-                pause_s = RENEW_S if self._renew() else RENEW_S / 4
+                pause_s = RENEW_S if self._stalls() or self._renew() else RENEW_S / 4
         self._ending.wait()
         with self._lock:
             if self._lost is None:
                 self._release()
+
+    def _stalls(self) -> bool:
+        """Returns whether there was no progress for long, and says so once."""
+        idle_s = self._heartbeat.idle_s() if self._heartbeat is not None else 0.0
+        before, self._is_stalled = self._is_stalled, idle_s >= STALLED_S
+        if self._is_stalled and not before:
+            logger.warning(
+                "no progress for %.0f min: no result came, and neither this process nor a worker "
+                "used a core; %s/%s is not renewed until there is some, so that in %g s another "
+                "run may take over; end this one and run the same command, which resumes",
+                idle_s / 60,
+                self._store.uri,
+                LEASE,
+                EXPIRES_S,
+            )
+        return self._is_stalled
 
     def _renew(self) -> bool:
         """Writes a sign of life; returns whether that is settled, for good or ill."""

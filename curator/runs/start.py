@@ -78,6 +78,7 @@ def start_run(
 
     `memory_bytes` is what columns of clips may take; None for a share of this machine.
     """
+    lease.follow(engine.heartbeat)
     if not store.exists(SUMMARY):
         # A first run has something to probe; the process for it loads while this one does.
         engine.preload(("curator.stages.scan.stage",))

@@ -14,7 +14,7 @@ import pytest
 from curator.errors import CuratorError
 from curator.executor import fleet, ray_watch
 from curator.executor.engine import Engine
-from curator.executor.ray_watch import RayWatch
+from curator.executor.ray_watch import RayWatch, pulse_key
 from curator.executor.worker import Step
 from curator.stage import Resources
 
@@ -44,6 +44,7 @@ def test_a_run_ends_when_ray_dies_under_it(monkeypatch: pytest.MonkeyPatch) -> N
     with Engine(address=None, workers=1) as engine:
         results = engine.run([step], [0.1] * 10_000)
         next(results)
+        assert engine.heartbeat.idle_s() < 5
         os.kill(pid_of("raylet"), signal.SIGKILL)
         killed_s = time.monotonic()
         with pytest.raises(CuratorError, match=r"Ray's process raylet .* same command resumes"):
@@ -63,12 +64,16 @@ class FakeRay:
             get_max_resources_from_cluster_config=lambda: None,
             get_draining_nodes=lambda: {"other": 0},
         )
-        gcs = SimpleNamespace(internal_kv_get=lambda name, namespace: None)
+        self.kept: dict[bytes, bytes] = {}
+        gcs = SimpleNamespace(
+            internal_kv_get=lambda name, namespace: self.kept.get(name),
+            internal_kv_del=lambda name, by_prefix, namespace: self.kept.pop(name, None),
+        )
         worker = SimpleNamespace(global_worker=SimpleNamespace(gcs_client=gcs))
         self._private = SimpleNamespace(state=SimpleNamespace(state=state), worker=worker)
 
     def get_runtime_context(self) -> Any:  # noqa: ANN401
-        return SimpleNamespace(get_node_id=lambda: "driver's")
+        return SimpleNamespace(get_node_id=lambda: "driver's", get_job_id=lambda: "01")
 
     def nodes(self) -> list[dict[str, Any]]:
         self.answers.wait()
@@ -84,11 +89,17 @@ def test_the_watch_of_a_cluster_knows_nodes_and_notices_a_head_or_a_node_that_is
     monkeypatch.setattr(ray_watch, "ASK_S", 0.01)
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "0.15")
     ray = FakeRay()
-    watch = RayWatch(ray, is_joined=True)
+    beats: list[int] = []
+    watch = RayWatch(ray, is_joined=True, beat=lambda: beats.append(1))
     watch.check()
     assert set(watch.state.nodes) == {"driver's", "other"}
     assert watch.state.draining == {"other"}
     assert watch.state.total("CPU") == 4
+    time.sleep(0.1)
+    assert not beats
+    ray.kept[pulse_key("01")] = b"a worker 1.5"
+    time.sleep(0.1)
+    assert len(beats) == 1
     ray.answers.clear()
     time.sleep(0.1)
     # A process that was stopped for a while may find its own request old: that is no proof.
@@ -104,3 +115,4 @@ def test_the_watch_of_a_cluster_knows_nodes_and_notices_a_head_or_a_node_that_is
     with pytest.raises(CuratorError, match=r"node of this run's driver is gone .* resumes"):
         watch.check()
     watch.stop()
+    assert not ray.kept

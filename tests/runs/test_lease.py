@@ -31,6 +31,8 @@ from curator.errors import (
     UnconditionalStoreError,
     UsageError,
 )
+from curator.executor import heartbeat as heartbeat_module
+from curator.executor.heartbeat import Heartbeat
 from curator.runs import lease, lease_holder
 from curator.runs.lease_holder import Holder, read_holder, this_process
 from curator.storage import Store, open_store
@@ -316,6 +318,39 @@ def test_a_holder_that_cannot_renew_stops_before_others_may_begin(
             with pytest.raises(LeaseLostError, match="could not be renewed"):
                 work()
         assert 0.5 * EXPIRES_S < time.monotonic() - begun < EXPIRES_S
+
+
+def test_a_run_without_progress_renews_no_more_and_says_so(
+    tmp_path: Path, short: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pins that a run that waits for good does not keep others out for good."""
+    monkeypatch.setattr(lease, "STALLED_S", 0.6)
+    store = open_store(str(tmp_path / "out"))
+
+    # The driver of a run that waits does nothing itself; this one reads in a loop.
+    monkeypatch.setattr(heartbeat_module, "BUSY_SHARE", float("inf"))
+    heartbeat = Heartbeat()
+
+    def versions(seconds: float) -> set[bytes]:
+        found, ends = set(), time.monotonic() + seconds
+        while time.monotonic() < ends:
+            found.add(store.read(LEASE))
+            time.sleep(0.05)
+        return found
+
+    with lease.held(store, "run") as held:
+        held.follow(heartbeat)
+        for _ in range(20):
+            heartbeat.beat()
+            time.sleep(0.05)
+        assert "no progress" not in caplog.text
+        time.sleep(0.6 + RENEW_S)
+        assert len(versions(3 * RENEW_S)) == 1
+        assert caplog.text.count("no progress for 0 min") == 1
+        # A result came after all, and nobody took over.
+        heartbeat.beat()
+        assert len(versions(0.5)) > 1
+        held.check()
 
 
 def test_a_failure_between_renewals_costs_nothing(

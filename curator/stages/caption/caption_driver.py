@@ -358,6 +358,7 @@ class Captioning:
 
     def _note(self, annotations: Iterable[Annotation]) -> None:
         for annotation in annotations:
+            self._engine.heartbeat.beat()
             task = annotation.task
             self._clips[task.clip_id].annotations[task.window.index] = annotation
             self._n_annotated += 1
