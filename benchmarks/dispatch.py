@@ -73,7 +73,7 @@ def measured(n_workers: int, rate: float, n_units: int, n_actors: int) -> dict[s
     cluster = RayCluster(None, n_actors)
     cluster.start()
     try:
-        backend = SharedActors(cluster._ray, is_elastic=True, may_serve_again=False)
+        backend = SharedActors(cluster._ray, cluster.watch, is_elastic=True, may_serve_again=False)
         backend.share(n_actors, n_workers / rate)
         chain = pack_chain([Step(make=dict, resources=Resources())])
         lane = Lane(stage="null", chain=chain, resources=Resources(), most=lambda: n_workers)
