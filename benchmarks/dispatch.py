@@ -33,9 +33,11 @@ class ManyWorkers:
     def __init__(self, mean_s: float) -> None:
         self._mean_s = mean_s
 
-    async def begin(self, stamp: str, check: object, chain: bytes) -> tuple[str, Greeting, bytes]:
+    async def begin(
+        self, stamp: str, check: object, chain: bytes, *, stage: str, holds_gpu: bool
+    ) -> tuple[str, Greeting, bytes]:
         """As a worker that is up."""
-        del stamp, check, chain
+        del stamp, check, chain, stage, holds_gpu
         return package_stamp(), Greeting(node="node", name="node"), pickle.dumps(None)
 
     async def run(self, unit: bytes) -> tuple[bytes, float, float]:
