@@ -54,21 +54,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="go on without records that are lost with their copies; what they named may come back",
     )
     parser.add_argument(
+        "--with-duplicates",
+        action="store_true",
+        help="also take clips that were rejected as duplicates of removed ones: later runs may "
+        "keep them",
+    )
+    parser.add_argument(
         "--dry-run", action="store_true", help="say what would be removed; removes nothing"
     )
 
 
 def main(options: argparse.Namespace) -> int:
-    from curator.removal.removing import STATE, finish_removal
+    from curator.errors import UsageError
+    from curator.removal.removing import STATE, finish_removal, repair_before
     from curator.runs.healing import healed
     from curator.runs.lease import held
     from curator.storage import open_store
+    from curator.tables.out_layout import has_results
     from curator.tables.removal_records import read_removals
-    from curator.tables.snapshot_store import require_snapshots
 
     store = open_store(options.out)
     # Before the lease, which would be written to whatever place was named.
-    require_snapshots(store)
+    if not has_results(store):
+        raise UsageError(
+            f"{store.uri} has no results of a run; `curate run SOURCE... OUT` makes some"
+        )
     if options.give_up_lost:
         return _give_up(options, store)
     if options.finish:
@@ -83,16 +93,21 @@ def main(options: argparse.Namespace) -> int:
         _plan(options, store)
         return EXIT_OK
     with ends_when_asked(), held(store, "remove") as lease:
-        if not options.finish:
-            healed(store, lambda: _begin(options, store), STATE, check=lease.check)
-        with TerminalLine(quiet=False) as shown:
 
-            def finish() -> "Removed":
+        def finish() -> "Removed":
+            with TerminalLine(quiet=False) as shown:
                 return finish_removal(
                     store, lambda step: shown(f"removing: {step}"), check=lease.check
                 )
 
-            removed = healed(store, finish, STATE, check=lease.check)
+        repair_before(store)
+        if not options.finish:
+            healed(store, lambda: _begin(options, store), STATE, check=lease.check)
+        removed = healed(store, finish, STATE, check=lease.check)
+        if options.finish:
+            if healed(store, lambda: _begin_returned(store), STATE, check=lease.check):
+                removed = healed(store, finish, STATE, check=lease.check)
+            _delete_returned(store)
     print(
         f"removed: {removed.n_shards} tars written again or gone, {removed.n_replies} stored "
         f"replies and {removed.n_deleted} other objects deleted; `curate verify --removed "
@@ -123,7 +138,7 @@ def _plan(options: argparse.Namespace, store: "Store") -> "Selected":
     from curator.removal.removing import plan_removal
 
     by, named = _named(options)
-    selected = plan_removal(store, by, named)
+    selected = plan_removal(store, by, named, with_duplicates=options.with_duplicates)
     print(_text(selected, would=options.dry_run))
     return selected
 
@@ -133,9 +148,30 @@ def _begin(options: argparse.Namespace, store: "Store") -> None:
     from curator.removal.removing import begin_removal
 
     selected = _plan(options, store)
-    if not selected.record["clip_ids"] and not selected.record["uris"]:
+    record = selected.record
+    if not record["clip_ids"] and not record["uris"] and not record["sources"]:
         raise UsageError("nothing matches; nothing was removed")
     print(f"record: {store.uri}/{begin_removal(store, selected)}")
+
+
+def _begin_returned(store: "Store") -> bool:
+    """Begins the removal of footage that came back; returns whether there is any."""
+    from curator.removal.removing import begin_removal, plan_removal
+
+    selected = plan_removal(store, "returned", ())
+    if not selected.record["clip_ids"]:
+        return False
+    print(_text(selected, would=False))
+    print(f"record: {store.uri}/{begin_removal(store, selected)}")
+    return True
+
+
+def _delete_returned(store: "Store") -> None:
+    from curator.removal.removing import delete_returned
+
+    deleted = delete_returned(store)
+    if deleted:
+        print(f"stored results with removed footage: {len(deleted)} deleted, such as {deleted[0]}")
 
 
 def _named(options: argparse.Namespace) -> "tuple[By, list[str]]":
@@ -174,6 +210,21 @@ def _text(selected: "Selected", *, would: bool) -> str:
             f"  {selected.n_overlapping} of them were not named, and share more than a frame with "
             "one that was"
         )
+    if selected.n_same:
+        lines.append(
+            f"  {selected.n_same} of them are in other files, with the same frames or the same MP4"
+        )
     if selected.example is not None:
         lines.append(f"  such as {selected.example}")
+    if selected.n_unhashed:
+        lines.append(
+            f"  no frames are stored of {selected.n_unhashed} of their sources: copies in another "
+            "container will be recognised by their MP4s alone"
+        )
+    if selected.duplicates:
+        lines.append(
+            f"  {len(selected.duplicates)} clips stay that were rejected as duplicates of them; "
+            "later runs may keep them: --with-duplicates takes them too"
+        )
+        lines += [f"    {one.clip_id} of {one.source_uri}" for one in selected.duplicates]
     return "\n".join(lines)

@@ -43,6 +43,8 @@ class Reason(StrEnum):
     CUT_FAILED = "cut_failed"
     SOURCE_CHANGED = "source_changed"
     """Its source, or the part of it that the clip is in, has other bytes than were analyzed."""
+    REMOVED = "removed"
+    """Its MP4 is one that `curate remove` took out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,37 +4,62 @@ import hashlib
 import importlib
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curator.errors import UsageError, install_extra, one_line
+from curator.records.clips import Reason
 from curator.stages.propose.candidate_store import FOLDER as CANDIDATES
 from curator.stages.propose.candidate_store import read_pictures
 from curator.storage import Store
 from curator.storage.base import has_scheme
 from curator.tables.checksums import read_parquet, read_rows
+from curator.tables.frame_hashes import (
+    NO_HASHES,
+    Regions,
+    frame_regions,
+    overlapping_regions,
+    span_hashes,
+    stored_luma,
+)
+from curator.tables.out_layout import is_own
 from curator.tables.parts import table_rows
 from curator.tables.removal_records import (
     CAPTION_COLUMNS,
+    HASHES,
     Removals,
     RemovedSpan,
     caption_hash,
+    empty_record,
+    packed_hashes,
     removal_hash,
 )
+from curator.tables.schemas import clips_schema
+from curator.tables.track_items import FRAMES
+from curator.tables.track_parts import TRACKS
+from curator.tables.track_table import ORIGIN
 
-By = Literal["clips", "sources", "where"]
+By = Literal["clips", "sources", "where", "returned"]
 Summaries = Mapping[int, Mapping[str, Any]]
 """Summaries of all snapshots by number."""
 
 _SPAN = ("start_s", "end_s", "start_frame", "end_frame")
 _CLIP = ("clip_id", "source_id", *_SPAN, "fps")
-_OF_KEPT = ("decision", "shard", "mp4_sha256", "caption")
+_OF_KEPT = ("decision", "reason", "duplicate_of", "shard", "mp4_sha256", "caption")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duplicate:
+    """A clip that was rejected as the duplicate of a removed one."""
+
+    clip_id: str
+    source_uri: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +70,9 @@ class Selected:
         record: To be written before anything changes.
         clip_ids: Removed clips that a snapshot keeps in its shards, `seconds` long together.
         n_overlapping: Clips that share footage with named ones and were not named themselves.
+        n_same: Clips of other files with the same frames or the same MP4.
+        duplicates: Clips that stay, and that were rejected as duplicates of removed ones.
+        n_unhashed: Removed sources of whose frames there are no hashes.
         shards: Tars that hold them.
         example: One of them, with its source; None without any.
     """
@@ -52,49 +80,64 @@ class Selected:
     record: dict[str, Any]
     clip_ids: frozenset[str]
     n_overlapping: int
+    n_same: int
+    duplicates: tuple[Duplicate, ...]
+    n_unhashed: int
     seconds: float
     shards: frozenset[str]
     example: str | None
 
 
-def select(store: Store, summaries: Summaries, by: By, named: Sequence[str]) -> Selected:
-    """Finds what a removal takes.
+def select(
+    store: Store,
+    summaries: Summaries,
+    by: By,
+    named: Sequence[str],
+    *,
+    with_duplicates: bool = False,
+    before: Removals | None = None,
+) -> Selected:
+    """Finds what a removal takes, in snapshots and in what interrupted runs left.
 
-    `named` are ids of clips; addresses or ids of sources; or a condition over columns of `clips`.
+    Args:
+        store: Output root.
+        summaries: Of all snapshots.
+        by: How it is named.
+        named: Ids of clips; addresses or ids of sources; a condition over columns of `clips`;
+            nothing for footage of earlier removals that came back.
+        with_duplicates: Whether clips go that were rejected as duplicates of removed ones.
+        before: What earlier removals took.
 
     Raises:
-        UsageError: One that is named is in no snapshot, or the condition is wrong.
+        UsageError: One that is named is nowhere, or the condition is wrong.
     """
     columns = None if by == "where" else (*_CLIP, "source_uri", *_OF_KEPT)
     tables = _tables(store, summaries, "clips", columns)
-    clips = pa.concat_tables(tables, promote_options="default")
-    sources = pa.concat_tables(_tables(store, summaries, "sources", ("uri", "source_id")))
-    found = Removals()
+    clips = pa.concat_tables([*tables, clips_schema().empty_table()], promote_options="default")
+    sources = _sources_of(store, summaries)
+    footage = pa.concat_tables([clips.select(_CLIP), *_candidates(store)])
+    found = _Found(store, clips, footage)
     uris: set[str] = set()
     if by == "sources":
         contents, uris = _sources(store, clips, sources, named)
-        found = Removals(sources={removal_hash(one): "" for one in contents})
-    elif by == "clips":
-        known = set(clips["clip_id"].to_pylist())
+        found.sources = {removal_hash(one) for one in contents}
+    elif by == "returned":
+        found.take_returned(before or Removals())
+        named = sorted(found.ids())
+    else:
+        if by == "where":
+            named = _matching(clips, named[0])
+        known = set(footage["clip_id"].to_pylist())
         for one in named:
             if one not in known:
                 raise UsageError(
-                    f"{store.uri} has no clip {one!r} in any snapshot; nothing was removed"
+                    f"{store.uri} has no clip {one!r} in any snapshot, and no stored candidate of "
+                    "that id; nothing was removed"
                 )
-    else:
-        (condition,) = named
-        named = _matching(clips, condition)
-    proposed = [clips.select(_CLIP), *_candidates(store)]
-    if by != "sources":
-        found = _of_clips(pa.concat_tables(proposed), frozenset(named))
-    ids: frozenset[str] = frozenset().union(
-        *(table.filter(pa.array(found.rows(table)))["clip_id"].to_pylist() for table in proposed)
-    )
-    gone = Removals(
-        sources=found.sources,
-        spans=found.spans,
-        clip_ids=frozenset(map(removal_hash, ids)),
-    )
+        found.add(named)
+    own = found.ids()
+    duplicates = found.grow(with_duplicates=with_duplicates)
+    ids, gone = found.ids(), found.removals()
     uris |= _uris(sources, gone)
     rows = clips.filter(pa.array(gone.rows(clips)))
     kept = rows.filter(pc.equal(rows["decision"], "kept"))
@@ -103,32 +146,165 @@ def select(store: Store, summaries: Summaries, by: By, named: Sequence[str]) -> 
         for row in kept.select(["clip_id", "start_s", "end_s"]).to_pylist()
     }
     first = kept.slice(0, 1).select(["clip_id", "source_uri"]).to_pylist()
-    record = {
-        "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "named_by": by,
+    record = empty_record(by) | {
         "n_named": len(named),
         "n_clips": len(lengths),
-        "n_sources": len(found.sources),
-        "sources": sorted(found.sources),
+        "n_sources": len(gone.sources),
+        "sources": sorted(gone.sources),
         "uris": sorted(map(removal_hash, uris)),
         "clips": [
             {"source": source, **{name: getattr(span, name) for name in _SPAN}}
-            for source, spans in sorted(found.spans.items())
+            for source, spans in sorted(gone.spans.items())
             for span in spans
         ],
         "clip_ids": sorted(gone.clip_ids),
         "mp4": sorted(set(rows["mp4_sha256"].drop_null().to_pylist())),
         "captions": sorted(_captions(store, summaries, clips, gone)),
         "pictures": _pictures(store, ids),
+        HASHES: packed_hashes(found.frames),
     }
     return Selected(
         record=record,
         clip_ids=frozenset(lengths),
-        n_overlapping=len(ids) - len(named) if by != "sources" else 0,
+        n_overlapping=len(own) - len(named) if by in ("clips", "where") else 0,
+        n_same=len(ids) - len(own),
+        duplicates=duplicates,
+        n_unhashed=found.n_unhashed,
         seconds=sum(lengths.values()),
         shards=frozenset(kept["shard"].drop_null().to_pylist()),
         example=f"{first[0]['clip_id']} of {first[0]['source_uri']}" if first else None,
     )
+
+
+class _Found:
+    """Footage that a removal takes, as it is found.
+
+    Args:
+        store: Output root.
+        clips: Rows of `clips` of all snapshots.
+        footage: Those and stored candidates, in the columns `_CLIP`.
+    """
+
+    def __init__(self, store: Store, clips: pa.Table, footage: pa.Table) -> None:
+        self._store, self._clips, self._footage = store, clips, footage
+        self.sources: set[str] = set()
+        """Hashes of the ids of whole sources."""
+        self._spans: dict[str, list[RemovedSpan]] = {}
+        self._same: dict[str, list[RemovedSpan]] = {}
+        """Spans with frames of the others, by the hash of the source's id."""
+        self._named: set[str] = set()
+        self.frames = NO_HASHES
+        self.n_unhashed = 0
+
+    def add(self, clip_ids: Collection[str]) -> None:
+        """Takes clips, with the widest span that each had."""
+        self._named.update(clip_ids)
+        for source, spans in _spans_of(self._footage, clip_ids).items():
+            self._spans.setdefault(source, []).extend(spans)
+
+    def take_returned(self, before: Removals) -> None:
+        """Takes clips of removed footage that came back: by MP4s, thumbnails and frames."""
+        mp4 = pa.array(sorted(before.mp4), pa.string())
+        is_back = pc.is_in(self._clips["mp4_sha256"], value_set=mp4)
+        back = set(self._clips.filter(is_back)["clip_id"].to_pylist())
+        for info in self._store.list(f"{CANDIDATES}/pictures/"):
+            table = read_parquet(self._store, info.key)
+            back.update(
+                clip_id
+                for clip_id, jpeg in zip(table["clip_id"].to_pylist(), table["jpeg"], strict=True)
+                if hashlib.sha256(jpeg.as_py()).hexdigest() in before.pictures
+            )
+        known = self._footage.filter(pa.array(before.rows(self._footage)))["clip_id"]
+        self.add(back.difference(known.to_pylist()))
+        self._take_regions(frame_regions(self._store, before.frames), before)
+
+    def removals(self) -> Removals:
+        """Returns what was found so far."""
+        spans = {
+            source: tuple(
+                dict.fromkeys([*self._spans.get(source, ()), *self._same.get(source, ())])
+            )
+            for source in sorted({*self._spans, *self._same} - self.sources)
+        }
+        found = Removals(
+            sources=dict.fromkeys(sorted(self.sources), ""),
+            spans=spans,
+            clip_ids=frozenset(map(removal_hash, self._named)),
+        )
+        ids = self._footage.filter(pa.array(found.rows(self._footage)))["clip_id"].unique()
+        hashes = frozenset(map(removal_hash, ids.to_pylist()))
+        return replace(found, clip_ids=found.clip_ids | hashes)
+
+    def ids(self) -> set[str]:
+        """Returns the ids of all clips that go."""
+        is_gone = pa.array(self.removals().rows(self._footage))
+        return set(self._footage.filter(is_gone)["clip_id"].to_pylist())
+
+    def grow(self, *, with_duplicates: bool) -> tuple[Duplicate, ...]:
+        """Takes the same footage in other files; returns duplicates that stay."""
+        while True:
+            self._hash_frames()
+            self._take_regions(frame_regions(self._store, self.frames), Removals())
+            ids = self.ids()
+            rows = self._clips.filter(_among(self._clips["clip_id"], ids))
+            same = self._clips.filter(
+                _among(self._clips["mp4_sha256"], rows["mp4_sha256"].drop_null().to_pylist())
+            )
+            is_duplicate = pc.and_(
+                pc.equal(self._clips["reason"], str(Reason.DUPLICATE)),
+                _among(self._clips["duplicate_of"], ids),
+            )
+            duplicates = {
+                row["clip_id"]: Duplicate(**row)
+                for row in self._clips.filter(is_duplicate)
+                .select(["clip_id", "source_uri"])
+                .to_pylist()
+                if row["clip_id"] not in ids
+            }
+            more = set(same["clip_id"].to_pylist()) - ids
+            if with_duplicates:
+                more |= duplicates.keys()
+            if not more:
+                return tuple(duplicates[name] for name in sorted(duplicates))
+            self.add(more)
+
+    def _hash_frames(self) -> None:
+        """Hashes the frames of what was found by id, as far as their tracks are stored."""
+        hashes, hashed = [], set()
+        for source_id, mean, spread in stored_luma(self._store):
+            source = removal_hash(source_id)
+            spans = [(span.start_frame, span.end_frame) for span in self._spans.get(source, ())]
+            if source in self.sources:
+                spans = [(0, len(mean))]
+            if spans:
+                hashed.add(source)
+                hashes.append(span_hashes(mean, spread, spans))
+        self.frames = np.unique(np.concatenate(hashes)) if hashes else NO_HASHES
+        self.n_unhashed = len({*self.sources, *self._spans} - hashed)
+
+    def _take_regions(self, regions: Mapping[str, Regions], before: Removals) -> None:
+        """Takes the parts of other clips that have the same frames."""
+        known = replace(before, sources={**before.sources, **dict.fromkeys(self.sources, "")})
+        is_same = overlapping_regions(self._footage, regions)
+        is_same &= ~known.rows(self._footage)
+        for row in self._footage.filter(pa.array(is_same)).to_pylist():
+            source, fps = removal_hash(row["source_id"]), row["fps"] or 25.0
+            found = self._same.setdefault(source, [])
+            for start, end in regions[row["source_id"]].tolist():
+                start, end = max(start, row["start_frame"]), min(end, row["end_frame"])
+                if end - start > 1:
+                    span = RemovedSpan(
+                        start_s=row["start_s"] + (start - row["start_frame"]) / fps,
+                        end_s=row["end_s"] - (row["end_frame"] - end) / fps,
+                        start_frame=start,
+                        end_frame=end,
+                    )
+                    if span not in found:
+                        found.append(span)
+
+
+def _among(column: pa.ChunkedArray, values: Collection[str]) -> pa.ChunkedArray:
+    return pc.is_in(column, value_set=pa.array(sorted(values), pa.string()))
 
 
 def _tables(
@@ -144,6 +320,28 @@ def _candidates(store: Store) -> Iterator[pa.Table]:
     read = partial(pq.ParquetFile.read, columns=list(_CLIP))
     for info in store.list(f"{CANDIDATES}/clips/"):
         yield read_rows(store, info.key, read)
+
+
+def _sources_of(store: Store, summaries: Summaries) -> pa.Table:
+    """Returns addresses and ids of the sources of all snapshots, and of stored results."""
+    empty = pa.schema([("uri", pa.string()), ("source_id", pa.string())]).empty_table()
+    tables = [*_tables(store, summaries, "sources", ("uri", "source_id")), empty]
+    tables += _stored_sources(store, f"{CANDIDATES}/sources", "uri")
+    tables += _stored_sources(store, f"{TRACKS}/{FRAMES}", ORIGIN[0])
+    known = pa.concat_tables(tables)
+    # What a probe takes for the content of a large file is settled later.
+    scanned = pa.concat_tables([empty, *_stored_sources(store, "scan", "uri")])
+    is_known = pc.is_in(scanned["uri"], value_set=known["uri"].combine_chunks())
+    return pa.concat_tables([known, scanned.filter(pc.invert(is_known))])
+
+
+def _stored_sources(store: Store, folder: str, uri: str) -> Iterator[pa.Table]:
+    read = partial(pq.ParquetFile.read, columns=[uri, "source_id"])
+    for name in [info.key for info in store.list(f"{folder}/") if is_own(info.key)]:
+        table = read_rows(store, name, read)
+        # Older versions stored no address with a track.
+        if uri in table.column_names:
+            yield table.select([uri, "source_id"]).rename_columns(["uri", "source_id"])
 
 
 def _sources(
@@ -167,7 +365,8 @@ def _sources(
             uris.add(uri)
         else:
             raise UsageError(
-                f"{store.uri} has no source {one!r} in any snapshot; nothing was removed"
+                f"{store.uri} has no source {one!r} in any snapshot or stored result; nothing was "
+                "removed"
             )
     return ids, {uri for uri in uris if of_uri[uri] <= {None}}
 
@@ -175,14 +374,14 @@ def _sources(
 def _uris(sources: pa.Table, gone: Removals) -> set[str]:
     """Returns the addresses that held removed sources and nothing else."""
     is_gone = pa.array(gone.named(sources["source_id"], gone.sources))
-    removed = set(sources.filter(is_gone)["uri"].to_pylist())
+    removed = set(sources.filter(is_gone)["uri"].to_pylist()) - {None}
     others = sources.filter(pc.and_(pc.invert(is_gone), pc.is_valid(sources["source_id"])))
     return removed - set(others["uri"].to_pylist())
 
 
-def _of_clips(clips: pa.Table, named: Collection[str]) -> Removals:
+def _spans_of(clips: pa.Table, named: Collection[str]) -> dict[str, list[RemovedSpan]]:
     """Returns the spans of clips: a written clip may be shorter than the candidate it was."""
-    own = clips.filter(pc.is_in(clips["clip_id"], value_set=pa.array(sorted(named), pa.string())))
+    own = clips.filter(_among(clips["clip_id"], named))
     wanted = [("start_s", "min"), ("end_s", "max"), ("start_frame", "min"), ("end_frame", "max")]
     spans: dict[str, list[RemovedSpan]] = {}
     for row in (
@@ -190,10 +389,7 @@ def _of_clips(clips: pa.Table, named: Collection[str]) -> Removals:
     ):
         span = RemovedSpan(**{name: row[f"{name}_{how}"] for name, how in wanted})
         spans.setdefault(removal_hash(row["source_id"]), []).append(span)
-    return Removals(
-        spans={source: tuple(found) for source, found in spans.items()},
-        clip_ids=frozenset(map(removal_hash, named)),
-    )
+    return spans
 
 
 def _matching(clips: pa.Table, condition: str) -> list[str]:
@@ -269,3 +465,11 @@ def surviving_requests(store: Store, summaries: Summaries) -> set[str]:
         for row in table_rows(table):
             keys.update(row["request_keys"] or ())
     return keys
+
+
+def surviving_clips(store: Store, summaries: Summaries) -> pa.Array:
+    """Returns the ids of the clips of all snapshots and of stored candidates."""
+    tables = [*_tables(store, summaries, "clips", ("clip_id",)), *_candidates(store)]
+    columns = [table["clip_id"] for table in tables]
+    chunks = [chunk for column in columns for chunk in column.chunks]
+    return pa.chunked_array(chunks, pa.string()).unique()

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from curator.errors import DamagedError, UsageError
+from curator.removal.damage_check import check_tars, repair_snapshots
 from curator.removal.removal_selection import (
     By,
     Selected,
     select,
+    surviving_clips,
     surviving_requests,
     surviving_texts,
 )
@@ -43,15 +45,17 @@ from curator.tables.removal_records import (
     head_of_records,
     mark_finished,
     read_removals,
+    removals_of,
     repaired_removals,
 )
 from curator.tables.snapshot_store import (
     listed_snapshots,
     named_objects,
-    require_snapshots,
+    record_copy,
     snapshot_name,
     with_fixed_paths,
 )
+from curator.verify.removed_check import found_in
 
 _REPLACED = (
     *(name for name, life in LAYOUT.items() if life in (Lifetime.TABLE, Lifetime.KEPT)),
@@ -80,12 +84,13 @@ class Removed:
     n_deleted: int
 
 
-def plan_removal(store: Store, by: By, named: Sequence[str]) -> Selected:
+def plan_removal(
+    store: Store, by: By, named: Sequence[str], *, with_duplicates: bool = False
+) -> Selected:
     """Finds what a removal would take; changes nothing.
 
     Raises:
-        UsageError: There are no snapshots, a removal was not finished, or something that is named
-            is not there.
+        UsageError: A removal was not finished, or something that is named is not there.
     """
     removals = read_removals(store)
     if removals.unfinished:
@@ -93,7 +98,18 @@ def plan_removal(store: Store, by: By, named: Sequence[str]) -> Selected:
             f"a removal from {store.uri} was begun and not finished: run `curate remove "
             f"{store.uri} --finish` first"
         )
-    return select(store, _summaries(store), by, named)
+    return select(
+        store, _summaries(store), by, named, with_duplicates=with_duplicates, before=removals
+    )
+
+
+def repair_before(store: Store) -> None:
+    """Checks the tables that a removal must read, and repairs those that have an equal object.
+
+    Raises:
+        UsageError: One is damaged and cannot be repaired.
+    """
+    repair_snapshots(store, _summaries(store))
 
 
 def begin_removal(store: Store, selected: Selected) -> str:
@@ -101,7 +117,9 @@ def begin_removal(store: Store, selected: Selected) -> str:
 
     Raises:
         CuratorError: Another removal began meanwhile.
+        UsageError: A tar that must be written again is damaged.
     """
+    check_tars(store, _summaries(store), removals_of([selected.record]))
     return add_record(store, selected.record)
 
 
@@ -121,13 +139,14 @@ def finish_removal(
     process may not write any more.
 
     Raises:
-        UsageError: There are no snapshots.
         StorageError: An object that holds removed footage cannot be read or written.
     """
     removals = repaired_removals(store)
+    records = head_of_records(store)
     summaries = _summaries(store)
     scrubbing = StateScrubbing(store, removals)
-    rewriting = SnapshotRewriting(store, removals, scrubbing.pairs(), head_of_records(store))
+    rewriting = SnapshotRewriting(store, removals, scrubbing.pairs(), records)
+    newest: RewrittenSnapshot | None = None
     for number in sorted(summaries):
         check()
         progress(f"snapshot {number}")
@@ -135,16 +154,21 @@ def finish_removal(
         summaries[number] = newest.summary
     check()
     progress("stored results")
-    texts, requests = surviving_texts(store, summaries), surviving_requests(store, summaries)
-    scrubbing.scrub(texts=set(texts), requests=requests)
-    check()
-    progress("indexes and report")
-    _publish(store, newest)
+    scrubbing.scrub(
+        texts=set(surviving_texts(store, summaries)),
+        requests=surviving_requests(store, summaries),
+        clip_ids=surviving_clips(store, summaries),
+    )
+    named = {snapshot_name(number) for number in summaries} | {*map(record_copy, records.values())}
+    if newest is not None:
+        check()
+        progress("indexes and report")
+        _publish(store, newest)
+        named |= newest.shard_files.keys()
+        every = [*summaries.values(), with_fixed_paths(newest.summary)]
+        named = named.union(*map(named_objects, every))
     check()
     progress("old objects")
-    named = {snapshot_name(number) for number in summaries} | newest.shard_files.keys()
-    every = [*summaries.values(), with_fixed_paths(newest.summary)]
-    named = named.union(*map(named_objects, every))
     old = list(_unnamed(store, named))
     store.delete(old)
     store.clean_temporary(("", *OWN_FOLDERS), is_own, older_than_s=0)
@@ -157,9 +181,20 @@ def finish_removal(
     )
 
 
+def delete_returned(store: Store) -> list[str]:
+    """Deletes stored results in which `verify --removed` still finds something; returns them.
+
+    Runs make them again, without what was removed.
+    """
+    removals = read_removals(store)
+    names = [info.key for folder in sorted(STATE) for info in store.list(f"{folder}/")]
+    found = found_in(store, removals, filter(is_own, names))
+    store.delete(found)
+    return found
+
+
 def _summaries(store: Store) -> dict[int, dict[str, Any]]:
     """Reads all snapshots; raises where one cannot be read, because what it names would stay."""
-    require_snapshots(store)
     summaries: dict[int, dict[str, Any]] = {}
     for number, summary in listed_snapshots(store):
         if isinstance(summary, DamagedError):

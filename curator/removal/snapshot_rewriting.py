@@ -143,14 +143,28 @@ class SnapshotRewriting:
             self._store.write(snapshot_name(summary[NUMBER]), data)
         return RewrittenSnapshot(summary=written, shard_files=files, clips=clips, totals=totals)
 
+    def check_tars(self, summary: Mapping[str, Any]) -> None:
+        """Reads the tars of a snapshot that hold removed clips; writes nothing.
+
+        Raises:
+            ShardError: One is damaged, or another version wrote it.
+        """
+        names = self._names(read_parquet(self._store, summary[INDEXES]["dataset"]))
+        values = self._values(summary) if names else {}
+        for name in names:
+            self.tars.check(name, values)
+
     def _tars(
         self, summary: Mapping[str, Any], dataset: pa.Table
     ) -> dict[str, RewrittenTar | None]:
         """Rewrites the tars that hold removed clips; by old name under the output root."""
-        gone = dataset.filter(pa.array(self._removals.rows(dataset)))
-        names = sorted(f"{SHARDS}/{name}" for name in gone["shard"].unique().to_pylist())
+        names = self._names(dataset)
         values = self._values(summary) if names else {}
         return {name: self.tars.rewrite(name, values) for name in names}
+
+    def _names(self, dataset: pa.Table) -> list[str]:
+        gone = dataset.filter(pa.array(self._removals.rows(dataset)))
+        return sorted(f"{SHARDS}/{name}" for name in gone["shard"].unique().to_pylist())
 
     def _values(self, summary: Mapping[str, Any]) -> Values:
         """Reads what the members of a snapshot's samples were made from."""

@@ -42,22 +42,29 @@ class StateScrubbing:
         """Returns objects of similar pairs that name a removed clip: clips are compared anew."""
         return [name for name in self._own(ALIKE) if self._names(name, "clip_id")]
 
-    def scrub(self, *, texts: Collection[str], requests: Collection[str]) -> None:
-        """Rewrites or removes what holds removed footage; texts and requests stay."""
+    def scrub(
+        self, *, texts: Collection[str], requests: Collection[str], clip_ids: pa.Array
+    ) -> None:
+        """Rewrites or removes what holds removed footage.
+
+        Args:
+            texts: Captions that stay.
+            requests: Keys of replies that stay.
+            clip_ids: Clips that snapshots and candidates have, with removed ones or without.
+        """
         for folder in ("scan", "hashes"):
             for name in self._own(folder):
                 self._rewrite(name)
         self._candidates(self._tracks())
         # Made again where they are needed: only a run that was broken off leaves some.
-        unfinished = [
+        unfinished = [name for name in self._own(SEGMENTS) if self._names(name, "source_id")]
+        unfinished += [
             name
-            for folder, column in (
-                (SEGMENTS, "source_id"), ("cuts", "clip_id"), (FRAME_PARTS, "clip_id"),
-                (VALUES, "clip_id"), (FAMILIES, "clip_id"),
-            )
+            for folder in ("cuts", FRAME_PARTS, VALUES, FAMILIES)
             for name in self._own(folder)
-            if name.endswith(".parquet") and self._names(name, column)
-        ]  # fmt: skip
+            if name.endswith(".parquet")
+            and (self._names(name, "clip_id") or self._has_others(name, clip_ids))
+        ]
         # Their keys are hashes, of clips that are not known any more.
         self._store.delete([*unfinished, *self._own("alignments")])
         self._texts({text_hash(text) for text in texts})
@@ -74,6 +81,11 @@ class StateScrubbing:
         if removals.named(table[column], removals.ids | removals.spans.keys()).any():
             return True
         return any(names_removed(key, removals) for key in Parts(self._store, "", "").keys(name))
+
+    def _has_others(self, name: str, clip_ids: pa.Array) -> bool:
+        """Returns whether a part has clips of which it is not known whose they are."""
+        table = read_rows(self._store, name, partial(pq.ParquetFile.read, columns=["clip_id"]))
+        return pc.all(pc.is_in(table["clip_id"], value_set=clip_ids)).as_py() is False
 
     def _rewrite(self, name: str, rows_per_group: int | None = None) -> None:
         table = read_parquet(self._store, name)

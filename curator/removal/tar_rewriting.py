@@ -73,6 +73,26 @@ class TarRewriting:
             self.done[name] = self._rewritten(name, values)
         return self.done[name]
 
+    def check(self, name: str, values: Values) -> None:
+        """Reads all that `rewrite` would read of a tar; writes nothing.
+
+        Raises:
+            ShardError: The tar is damaged, or another version wrote it.
+        """
+        _, split, _ = self._place(name)
+        for sample in self._samples(name, split, values):
+            if not self._is_gone(sample):
+                self._stage.check(sample)
+
+    def _place(self, name: str) -> tuple[str, Split, int]:
+        place = place_of(name)
+        if place is None or name not in self._sizes:
+            raise ShardError(
+                f"{self._store.uri}/{name} is missing, or was written by an older version; "
+                "`curate run` writes it again, after which clips can be removed"
+            )
+        return place
+
     def members(self, name: str) -> SampleMembers:
         """Returns the optional members of the first sample of a tar under the output root."""
         if name not in self._members:
@@ -82,13 +102,7 @@ class TarRewriting:
         return self._members[name]
 
     def _rewritten(self, name: str, values: Values) -> RewrittenTar | None:
-        place = place_of(name)
-        if place is None:
-            raise ShardError(
-                f"{self._store.uri}/{name} was written by an older version; `curate run` writes it "
-                "again, after which clips can be removed"
-            )
-        bucket, split, number = place
+        bucket, split, number = self._place(name)
         samples = [s for s in self._samples(name, split, values) if not self._is_gone(s)]
         if not samples:
             return None

@@ -56,7 +56,7 @@ def reason_order(summary: Mapping[str, Any]) -> list[str]:
         Reason.NOT_MEASURED, Reason.CONTENT_TYPE_UNWANTED, Reason.NO_BUCKET,
         Reason.NO_ASPECT_CLASS, Reason.DUPLICATE, Reason.NOT_SELECTED, Reason.ANSWER_UNWANTED,
         Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
-        Reason.SOURCE_CHANGED,
+        Reason.SOURCE_CHANGED, Reason.REMOVED,
     ]  # fmt: skip
     order = [str(Reason.TOO_SHORT)]
     for rule in applied_rules(summary):

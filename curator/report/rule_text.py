@@ -89,6 +89,7 @@ def reason_words(reason: str, summary: Mapping[str, Any]) -> str:
         Reason.JUDGED_TOO_LOW: "the judge scores a window's best answer too low",
         Reason.CUT_FAILED: "could not be written",
         Reason.SOURCE_CHANGED: "in a source that changed after its analysis",
+        Reason.REMOVED: "footage that `curate remove` took out",
     }
     for rule in applied_rules(summary):
         for given, side, _ in reasons_of(rule):

@@ -35,7 +35,7 @@ SINGLE_KEYS = ("semantic.reject", "semantic.reject_from", "propose.min_s")
 """Keys of other sections that change no score."""
 AFTER_SELECTION = (
     Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
-    Reason.SOURCE_CHANGED,
+    Reason.SOURCE_CHANGED, Reason.REMOVED,
 )  # fmt: skip
 LATE = (Reason.DUPLICATE, Reason.NOT_SELECTED, *AFTER_SELECTION)
 

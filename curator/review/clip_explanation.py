@@ -27,7 +27,7 @@ MAX_LISTED = 50
 LATE = (
     Reason.NO_BUCKET, Reason.NO_ASPECT_CLASS, Reason.DUPLICATE, Reason.NOT_SELECTED,
     Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
-    Reason.SOURCE_CHANGED,
+    Reason.SOURCE_CHANGED, Reason.REMOVED,
 )  # fmt: skip
 
 

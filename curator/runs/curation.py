@@ -157,6 +157,7 @@ class Run:
                 self._semantics,
                 self._removals,
             ),
+            removals=self._removals,
             log=self._log,
             metadata=self._metadata,
             losses=self._losses,

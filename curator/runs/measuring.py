@@ -95,7 +95,7 @@ class Measuring:
         )
 
         def take_new(proposed: ProposedUnit) -> None:
-            proposed, n_withheld = without_removed(proposed, self._removals)
+            proposed, n_withheld = without_removed(self._store, proposed, self._removals)
             if n_withheld:
                 log.counts[WITHHELD] += n_withheld
             candidates.add(proposed)

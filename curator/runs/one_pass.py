@@ -30,6 +30,7 @@ from curator.runs.generations import BOUNDS, GENERATION, STAMP, TAKEN, frozen_bo
 from curator.runs.losses import Losses
 from curator.runs.measuring import Ahead, Measuring
 from curator.runs.run_log import RunLog
+from curator.runs.withheld import reject_removed
 from curator.stage import AnyStage
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.commit.commit_run import Commit, kept_by_source
@@ -49,6 +50,7 @@ from curator.tables.clip_locations import Location
 from curator.tables.kept_vectors import JUDGED, KEPT, kept_vectors
 from curator.tables.out_layout import DATASET, MANIFEST
 from curator.tables.output_format import existing
+from curator.tables.removal_records import Removals
 from curator.tables.snapshot_store import EARLIER, INDEXES
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable
@@ -69,6 +71,7 @@ class RunContext:
         graph: The stages.
         semantics: The models that the recipe names.
         measuring: How sources get their candidates.
+        removals: What may not come back.
         log: What the run took and did.
         metadata: Of the sources.
         losses: Checks that no clips are lost that may not.
@@ -88,6 +91,7 @@ class RunContext:
     graph: Graph
     semantics: Semantics
     measuring: Measuring
+    removals: Removals
     log: RunLog
     metadata: SourceMetadata
     losses: Losses
@@ -359,6 +363,7 @@ class Pass:
                 begun=ahead.begin if ahead is not None else _nothing,
                 **self._origins(),
             )
+            reject_removed(clips, self._run.removals)
         with log.timed("caption"):
             if captioning is not None and is_open:
                 captioning.after_cut(self._locations)

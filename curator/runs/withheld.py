@@ -4,12 +4,17 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.errors import ErrorCode
+from curator.records.clips import Reason
 from curator.stages.propose.stage import ProposedUnit
 from curator.stages.scan.probe_parts import removed_message
+from curator.storage import Store
+from curator.tables.clip_rows import ClipRows, reject
+from curator.tables.frame_hashes import frame_regions, overlapping_regions
 from curator.tables.removal_records import Removals
 from curator.tables.source_table import SourceTable
 
@@ -34,14 +39,22 @@ def withhold_sources(sources: SourceTable, removals: Removals) -> None:
     )  # fmt: skip
 
 
-def without_removed(unit: ProposedUnit, removals: Removals) -> tuple[ProposedUnit, int]:
-    """Returns candidates without those that share more than a frame with a removed clip.
+def without_removed(
+    store: Store, unit: ProposedUnit, removals: Removals
+) -> tuple[ProposedUnit, int]:
+    """Returns candidates without those that share more than a frame with removed footage.
+
+    That is a removed clip of the same source, or the same decoded frames in any other file.
 
     Returns:
         What is left, and the number of clips that were dropped.
     """
-    is_gone = removals.rows(unit.clips) if removals else None
-    if is_gone is None or not is_gone.any():
+    if not removals:
+        return unit, 0
+    is_gone = removals.rows(unit.clips)
+    regions = frame_regions(store, removals.frames, sorted(set(unit.track_parts.values())))
+    is_gone |= overlapping_regions(unit.clips, regions)
+    if not is_gone.any():
         return unit, 0
     gone = unit.clips.filter(pa.array(is_gone))
     ids = gone["clip_id"].combine_chunks()
@@ -52,6 +65,21 @@ def without_removed(unit: ProposedUnit, removals: Removals) -> tuple[ProposedUni
     }
     lost = Counter(gone["source_id"].to_pylist())
     return replace(unit, sources=fewer(unit.sources, "n_clips", lost), **kept), gone.num_rows
+
+
+def reject_removed(clips: ClipRows, removals: Removals) -> None:
+    """Rejects clips whose MP4 has the bytes of a removed one.
+
+    Frames exclude most of them before they are cut; records of older versions have none.
+    """
+    if not removals.mp4:
+        return
+    is_listed = pc.is_in(
+        clips.column("mp4_sha256"), value_set=pa.array(sorted(removals.mp4), pa.string())
+    )
+    for number in np.flatnonzero(is_listed.to_numpy(zero_copy_only=False)).tolist():
+        if clips[number].decision == "kept":
+            reject(clips[number], Reason.REMOVED, detail="`curate remove` took this MP4 out of OUT")
 
 
 def fewer(sources: pa.Table, column: str, lost: Mapping[str, int]) -> pa.Table:

@@ -4,20 +4,21 @@
     removed/00000002.finished.json    says that the removal is finished
     snapshots/removed-<hash>.json     the same bytes as the record with this hash
 
-A record holds no id, address, picture or caption, only hashes of them, so that it can be compared
-and not read. Clips are named by their span in the source too, because another recipe gives the
-same footage another id. A removal that was broken off is finished by the record alone.
+A record holds no id, address, picture, frame or caption, only hashes of them, so that it can be
+compared and not read. Clips are named by their span in the source too, because another recipe gives
+the same footage another id. A removal that was broken off is finished by the record alone.
 
 Records are a chain to which removals only add: each one names the one before and its SHA-256, and
 each snapshot those of all. So a record that is lost or was changed is noticed, and is written again
 from its copy. Records of older versions name no other; the next commit names them.
 """
 
+import base64
 import hashlib
 import json
 import logging
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -40,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 PREVIOUS = "previous"
 """Field of a record: name and SHA-256 of the one before; null for the first."""
+HASHES = "frames"
+"""Field of a record: hashes of decoded frames."""
 LOST = "lost"
 """Field of a record: earlier ones that were given up."""
 LEAST_CAPTION = 16
@@ -72,6 +75,10 @@ class RemovedSpan:
     end_frame: int
 
 
+def _no_frames() -> NDArray[np.uint64]:
+    return np.zeros(0, np.uint64)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Removals:
     """What all records of an output root name, by hash.
@@ -84,6 +91,7 @@ class Removals:
         mp4: SHA-256 of their files.
         captions: As `caption_hash`, without those that other clips share.
         pictures: SHA-256 of their thumbnails.
+        frames: Hashes of their decoded frames, ascending.
         unfinished: Records of removals that were begun and not finished.
     """
 
@@ -94,6 +102,7 @@ class Removals:
     mp4: frozenset[str] = frozenset()
     captions: frozenset[str] = frozenset()
     pictures: frozenset[str] = frozenset()
+    frames: NDArray[np.uint64] = field(default_factory=_no_frames, compare=False)
     unfinished: tuple[str, ...] = ()
     n_records: int = 0
 
@@ -218,7 +227,7 @@ def _whole_chain(store: Store) -> "RecordChain":
     return chain
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Record:
     """A record as it is stored, and its content."""
 
@@ -226,7 +235,7 @@ class Record:
     data: bytes
     value: Mapping[str, Any]
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         """Of its bytes."""
         return hashlib.sha256(self.data).hexdigest()
@@ -255,12 +264,13 @@ class RecordChain:
     def read(cls, store: Store) -> "RecordChain":
         """Reads records and copies."""
         listed = {info.key for info in store.list(f"{REMOVED}/")}
-        copies = _copies(store)
+        read = {name: _read(store, name) for name in sorted(filter(_NAME.fullmatch, listed))}
+        copies = _copies(store, [one for one in read.values() if isinstance(one, Record)])
         expected = _expected(store, copies)
         records: dict[str, Record] = {}
         problems: dict[str, str] = {}
-        for name in sorted({*expected, *filter(_NAME.fullmatch, listed)}):
-            found = _read(store, name) if name in listed else "is missing"
+        for name in sorted({*expected, *read}):
+            found = read.get(name, "is missing")
             wanted = expected.get(name)
             if isinstance(found, Record) and wanted in (None, found.sha256):
                 records[name] = found
@@ -326,23 +336,43 @@ class RecordChain:
 
     def removals(self) -> Removals:
         """Returns what all records name."""
-        records = [record.value for record in self.records.values()]
-        sources: dict[str, str] = {}
-        spans: dict[str, list[RemovedSpan]] = {}
-        for record in records:
-            for source in record["sources"]:
-                sources.setdefault(source, record["made"])
-            for clip in record["clips"]:
-                of = {name: value for name, value in clip.items() if name != "source"}
-                spans.setdefault(clip["source"], []).append(RemovedSpan(**of))
-        sets = {name: frozenset().union(*(record[name] for record in records)) for name in _SETS}
-        return Removals(
-            sources=sources,
-            spans={source: tuple(found) for source, found in spans.items()},
-            unfinished=tuple(name for name in self.records if name not in self.finished),
-            n_records=len(records),
-            **sets,
+        unfinished = tuple(name for name in self.records if name not in self.finished)
+        return replace(
+            removals_of([record.value for record in self.records.values()]), unfinished=unfinished
         )
+
+
+def removals_of(records: Sequence[Mapping[str, Any]]) -> Removals:
+    """Returns what some records name."""
+    sources: dict[str, str] = {}
+    spans: dict[str, list[RemovedSpan]] = {}
+    for record in records:
+        for source in record["sources"]:
+            sources.setdefault(source, record["made"])
+        for clip in record["clips"]:
+            of = {name: value for name, value in clip.items() if name != "source"}
+            spans.setdefault(clip["source"], []).append(RemovedSpan(**of))
+    sets: dict[str, Any] = {
+        name: frozenset().union(*(record[name] for record in records)) for name in _SETS
+    }
+    # Older versions recorded no frames.
+    frames = [_unpacked(record.get(HASHES, "")) for record in records]
+    return Removals(
+        sources=sources,
+        spans={source: tuple(found) for source, found in spans.items()},
+        frames=np.unique(np.concatenate(frames)) if frames else _no_frames(),
+        n_records=len(records),
+        **sets,
+    )
+
+
+def packed_hashes(hashes: NDArray[np.uint64]) -> str:
+    """Returns hashes of frames as records have them: 8 bytes each, in base64."""
+    return base64.b64encode(hashes.astype("<u8").tobytes()).decode()
+
+
+def _unpacked(text: str) -> NDArray[np.uint64]:
+    return np.frombuffer(base64.b64decode(text), "<u8").astype(np.uint64)
 
 
 def restore_remedy(out: str) -> str:
@@ -411,15 +441,21 @@ def _read(store: Store, name: str) -> Record | str:
     return Record(name=name, data=data, value=value)
 
 
-def _copies(store: Store) -> dict[str, Record]:
-    """Returns the whole copies of records, by their own names."""
-    names = [info.key for info in store.list(_COPIES)]
-    found = (_read(store, name) for name in names)
-    return {
-        record.name: record
-        for record in found
-        if isinstance(record, Record) and record.name == record_copy(record.sha256)
-    }
+def _copies(store: Store, records: Sequence[Record]) -> dict[str, Record]:
+    """Returns the whole copies of records, by their own names; `records` are those that are whole.
+
+    A copy of one of these is not parsed: a record may be large.
+    """
+    known = {record_copy(record.sha256): record for record in records}
+    copies: dict[str, Record] = {}
+    for name in [info.key for info in store.list(_COPIES)]:
+        if name in known and store.read(name) == known[name].data:
+            copies[name] = known[name]
+            continue
+        copy = _read(store, name)
+        if isinstance(copy, Record) and record_copy(copy.sha256) == name:
+            copies[name] = copy
+    return copies
 
 
 def _expected(store: Store, copies: Mapping[str, Record]) -> dict[str, str]:

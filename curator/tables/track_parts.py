@@ -8,6 +8,7 @@ A part is named by the stamp of its family and a hash of the sources in it, so t
 decode have the same hash. A source that failed permanently is in `frames` alone.
 """
 
+import hashlib
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from curator.records.tracks import Track
 from curator.storage import ContentHashes, Store
 from curator.storage.source_reader import is_racy
 from curator.tables.checksums import read_parquet
+from curator.tables.frame_hashes import matching_regions
 from curator.tables.key_index import KnownKeys, part_versions
 from curator.tables.out_layout import is_own
 from curator.tables.parts import Parts
@@ -167,7 +169,7 @@ class TrackParts:
     ) -> dict[str, str]:
         """Stores measured families of some sources, and failures; returns the parts, by family."""
         results = [(str(source.source_id), result) for source, result in sources]
-        if self._removals.spans:
+        if self._removals:
             results = [(key, self._withheld(key, result)) for key, result in results]
         failed = [key for key, result in results if isinstance(result, Failure)]
         tracks = [one for one in results if isinstance(one[1], Track)]
@@ -184,11 +186,17 @@ class TrackParts:
         return names
 
     def _withheld(self, source_id: str, result: Track | Failure) -> Track | Failure:
-        """Returns a track without thumbnails of removed clips."""
-        spans = self._removals.spans_of(source_id)
-        if not spans or isinstance(result, Failure):
+        """Returns a track without thumbnails of removed footage."""
+        if isinstance(result, Failure) or not result.thumbnails:
             return result
-        shown = shown_frames(result.thumbnail_frame, spans)
+        removals = self._removals
+        shown = shown_frames(result.thumbnail_frame, removals.spans_of(source_id))
+        for start, end in matching_regions(
+            result.luma_mean, result.luma_spread, removals.frames
+        ).tolist():
+            shown &= (result.thumbnail_frame < start) | (result.thumbnail_frame >= end)
+        hashes = [hashlib.sha256(jpeg).hexdigest() for jpeg in result.thumbnails]
+        shown &= np.array([one not in removals.pictures for one in hashes])
         thumbnails = tuple(result.thumbnails[at] for at in np.flatnonzero(shown))
         return replace(result, thumbnail_frame=result.thumbnail_frame[shown], thumbnails=thumbnails)
 

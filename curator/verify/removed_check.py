@@ -25,6 +25,7 @@ from curator.errors import ShardError, UsageError
 from curator.stages.shard.tar_reader import TarReader
 from curator.storage import Store, open_store
 from curator.tables.checksums import read_parquet
+from curator.tables.frame_hashes import frame_regions, overlapping_regions
 from curator.tables.out_layout import REMOVED
 from curator.tables.removal_records import (
     CAPTION_COLUMNS,
@@ -99,6 +100,7 @@ def verify_removed(
         search.object(info.key)
         n_bytes += info.bytes
         progress(number, n_bytes)
+    _check_returned(store, removals, findings)
     return ProvenRemoved(
         uri=store.uri,
         n_records=removals.n_records,
@@ -122,6 +124,18 @@ def check_records(store: Store, findings: Findings) -> RecordChain:
     return chain
 
 
+def found_in(store: Store, removals: Removals, names: Iterable[str]) -> list[str]:
+    """Returns which of some objects hold something of removed footage."""
+    removals = _without_shared(store, removals)
+    found = []
+    for name in names:
+        findings = Findings()
+        _Search(store, removals, findings).object(name)
+        if findings.counts[Code.REMOVED]:
+            found.append(name)
+    return found
+
+
 def _without_shared(store: Store, removals: Removals) -> Removals:
     """Leaves out captions that a clip that stays has by now: they are that clip's."""
     shared: set[str | None] = set()
@@ -138,6 +152,25 @@ def _without_shared(store: Store, removals: Removals) -> Removals:
                             map(caption_hash, rows[name].unique().drop_null().to_pylist())
                         )
     return replace(removals, captions=removals.captions - shared)
+
+
+def _check_returned(store: Store, removals: Removals, findings: Findings) -> None:
+    """Looks for kept clips with frames of removed footage."""
+    regions = frame_regions(store, removals.frames)
+    if not regions:
+        return
+    columns = ("clip_id", "source_id", "start_frame", "end_frame", "decision")
+    for _, summary in listed_snapshots(store):
+        if isinstance(summary, Exception):
+            continue
+        for part in summary["tables"]["clips"]:
+            rows = read_parquet(store, part, columns)
+            rows = rows.filter(pc.equal(rows["decision"], "kept"))
+            for clip_id in rows.filter(pa.array(overlapping_regions(rows, regions)))[
+                "clip_id"
+            ].to_pylist():
+                where = f"{store.uri}/{part}#{clip_id}"
+                findings.add(Code.REMOVED, where, "frames of removed footage", "none", _REMEDY)
 
 
 class _Search:

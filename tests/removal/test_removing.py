@@ -233,6 +233,26 @@ def test_duplicates_of_a_removed_clip_name_it_no_more(place: Captioned) -> None:
     check_all(out)
 
 
+def test_duplicates_of_a_removed_clip_are_listed_and_go_if_asked(
+    place: Captioned, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = place.out
+    named = {c["duplicate_of"] for c in rows_of(out)[-1]} - {None}
+    victim = next(clip for clip in kept(out) if clip["clip_id"] in named)
+    copies = [c for c in rows_of(out)[-1] if c["duplicate_of"] == victim["clip_id"]]
+    assert remove(out, "clips", victim["clip_id"], "--dry-run") == EXIT_OK
+    printed = capsys.readouterr().out
+    assert f"{len(copies)} clips stay that were rejected as duplicates" in printed
+    assert "--with-duplicates" in printed
+    assert all(f"{c['clip_id']} of {c['source_uri']}" in printed for c in copies)
+    assert remove(out, "clips", victim["clip_id"], "--with-duplicates") == EXIT_OK
+    assert "clips stay" not in capsys.readouterr().out
+    place.run(*SHARED, *LIKE)
+    gone = {victim["clip_id"], *(c["clip_id"] for c in copies)}
+    assert not gone & {clip["clip_id"] for rows in rows_of(out) for clip in rows}
+    check_all(out)
+
+
 def test_where_names_clips_and_opens_no_file(
     place: Captioned, capsys: pytest.CaptureFixture[str]
 ) -> None:

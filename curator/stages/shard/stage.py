@@ -111,6 +111,14 @@ class ShardStage(Stage[ShardConfig, ShardUnit, tuple[str, ShardFacts]]):
             raise DamagedError(self._store.uri, where.name, found)
         return value
 
+    def check(self, sample: Sample) -> None:
+        """Reads the MP4 of a sample.
+
+        Raises:
+            ShardError: Its bytes are not those that were written.
+        """
+        self._read(sample)
+
     def _read(self, sample: Sample) -> bytes:
         where = sample.location
         mp4 = located_bytes(self._store, where)

@@ -1,0 +1,157 @@
+"""Hashes of decoded frames, by which removed footage is recognised in another file.
+
+A hash is of the luma of `WINDOW` frames in a row, as the analysis measured it (`luma_mean` and
+`luma_spread` of each frame), and so of decoded pictures: not of the container, its bytes or its
+timestamps. A record has a hash for each `STRIDE` frames of a removed span. All windows of another
+source are compared with them, so that it does not matter where in its file the footage begins.
+
+Values are rounded to `STEP`, because processors of other kinds differ in the last bits. A window
+counts only if its frames differ: a black or a frozen picture is in footage of many kinds.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from curator.storage import Store
+from curator.tables.checksums import read_rows
+from curator.tables.track_items import FRAMES
+
+WINDOW = 8
+"""Frames that a hash is of."""
+STRIDE = 16
+"""Frames from one hash of a removed span to the next."""
+STEP = 2.0**-16
+"""Luma is 0 to 1; another processor moves it by some 1e-7."""
+_LEAST_CHANGES = 4
+"""Changes from frame to frame below which a window says too little."""
+_COLUMNS = ("source_id", "luma_mean", "luma_spread")
+Regions = NDArray[np.int64]
+"""[N, 2]: half-open ranges of frames, ascending, that do not touch."""
+NO_HASHES: NDArray[np.uint64] = np.zeros(0, np.uint64)
+NO_REGIONS: Regions = np.zeros((0, 2), np.int64)
+
+
+def span_hashes(
+    mean_F: NDArray[np.float32],  # noqa: N803
+    spread_F: NDArray[np.float32],  # noqa: N803
+    spans: Collection[tuple[int, int]],
+) -> NDArray[np.uint64]:
+    """Returns the hashes of some half-open spans of a source's frames, each once."""
+    hashes, counts = _windows(mean_F, spread_F)
+    starts = [
+        np.append(np.arange(start, end - WINDOW, STRIDE), end - WINDOW)
+        for start, end in spans
+        if end - start >= WINDOW
+    ]
+    at = np.unique(np.concatenate(starts)) if starts else np.zeros(0, np.int64)
+    at = at[(at >= 0) & (at < len(hashes))]
+    return np.unique(hashes[at[counts[at]]])
+
+
+def matching_regions(
+    mean_F: NDArray[np.float32],  # noqa: N803
+    spread_F: NDArray[np.float32],  # noqa: N803
+    wanted: NDArray[np.uint64],
+) -> Regions:
+    """Returns where a source has frames with some hashes, which ascend.
+
+    Windows that follow each other as those of a removed span do are one region.
+    """
+    hashes, counts = _windows(mean_F, spread_F)
+    at = np.minimum(np.searchsorted(wanted, hashes), max(len(wanted) - 1, 0))
+    starts = np.flatnonzero(counts & (wanted[at] == hashes)) if len(wanted) else at[:0]
+    if not len(starts):
+        return NO_REGIONS
+    is_first = np.append(True, np.diff(starts) > 2 * STRIDE)
+    is_last = np.append(is_first[1:], True)
+    return np.stack([starts[is_first], starts[is_last] + WINDOW], axis=1)
+
+
+def stored_luma(
+    store: Store, parts: Collection[str] | None = None
+) -> Iterator[tuple[str, NDArray[np.float32], NDArray[np.float32]]]:
+    """Yields source id, mean and spread [F] of the luma of stored tracks; None for all parts."""
+    names = parts
+    if names is None:
+        names = [info.key for info in store.list(f"tracks/{FRAMES}/")]
+    for name in names:
+        table: pa.Table = read_rows(store, name, partial(pq.ParquetFile.read, columns=[*_COLUMNS]))
+        if set(table.column_names) != set(_COLUMNS):
+            # An older version measured none.
+            continue
+        for number, source_id in enumerate(table["source_id"].to_pylist()):
+            mean, spread = (table[column][number].values for column in _COLUMNS[1:])
+            if mean is not None and spread is not None and len(mean) == len(spread):
+                yield source_id, np.asarray(mean, np.float32), np.asarray(spread, np.float32)
+
+
+def frame_regions(
+    store: Store, wanted: NDArray[np.uint64], parts: Collection[str] | None = None
+) -> dict[str, Regions]:
+    """Returns where stored tracks have frames with some hashes, by source id; None for all."""
+    if not len(wanted):
+        return {}
+    found = {
+        source_id: matching_regions(mean, spread, wanted)
+        for source_id, mean, spread in stored_luma(store, parts)
+    }
+    return {source_id: regions for source_id, regions in found.items() if len(regions)}
+
+
+def shares_frames(
+    regions: Regions,
+    start_N: NDArray[np.int64],  # noqa: N803
+    end_N: NDArray[np.int64],  # noqa: N803
+) -> NDArray[np.bool_]:
+    """Returns bool [N]: which half-open spans share more than a frame with a region."""
+    first = np.searchsorted(regions[:, 1], start_N + 1, "right")
+    padded = np.append(regions[:, 0], np.iinfo(np.int64).max)
+    return padded[first] < end_N - 1
+
+
+def overlapping_regions(clips: pa.Table, regions: Mapping[str, Regions]) -> NDArray[np.bool_]:
+    """Returns bool [N]: which clips share more than a frame with a region of their source."""
+    found = np.zeros(clips.num_rows, bool)
+    if not regions or not clips.num_rows:
+        return found
+    coded = clips["source_id"].combine_chunks().dictionary_encode()
+    codes = coded.indices.to_numpy(zero_copy_only=False)
+    start, end = (
+        np.asarray(clips[name].to_numpy(), np.int64) for name in ("start_frame", "end_frame")
+    )
+    for code, source_id in enumerate(coded.dictionary.to_pylist()):
+        if source_id in regions:
+            rows = np.flatnonzero(codes == code)
+            found[rows] = shares_frames(regions[source_id], start[rows], end[rows])
+    return found
+
+
+def _windows(
+    mean_F: NDArray[np.float32],  # noqa: N803
+    spread_F: NDArray[np.float32],  # noqa: N803
+) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Returns the hash of each window, and whether it counts; uint64 and bool [F - WINDOW + 1]."""
+    n_windows = len(mean_F) - WINDOW + 1
+    if n_windows < 1:
+        return np.zeros(0, np.uint64), np.zeros(0, bool)
+    levels = [np.rint(v.astype(np.float64) / STEP).astype(np.uint64) for v in (mean_F, spread_F)]
+    frames = levels[0] << np.uint64(32) | levels[1]
+    changes = np.append(0, np.cumsum(frames[1:] != frames[:-1]))
+    counts = changes[WINDOW - 1 :] - changes[:n_windows] >= _LEAST_CHANGES
+    hashes = np.zeros(n_windows, np.uint64)
+    for offset in range(WINDOW):
+        hashes = _mixed(hashes ^ frames[offset : offset + n_windows])
+    return hashes, counts
+
+
+def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Returns values whose bits all depend on all bits: the finaliser of SplitMix64."""
+    mixed = values + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
