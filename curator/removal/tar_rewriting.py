@@ -58,6 +58,8 @@ class TarRewriting:
         self._stage = ShardStage(ShardConfig(), store)
         self._sizes = {info.key: info.bytes for info in store.list(f"{SHARDS}/")}
         self._members: dict[str, SampleMembers] = {}
+        self._whole: set[str] = set()
+        """Old tars that were checked."""
         self.done: dict[str, RewrittenTar | None] = {}
         """By the name of the old tar under the output root; None where nothing is left."""
 
@@ -79,10 +81,13 @@ class TarRewriting:
         Raises:
             ShardError: The tar is damaged, or another version wrote it.
         """
+        if name in self._whole:
+            return
         _, split, _ = self._place(name)
         for sample in self._samples(name, split, values):
             if not self._is_gone(sample):
                 self._stage.check(sample)
+        self._whole.add(name)
 
     def _place(self, name: str) -> tuple[str, Split, int]:
         place = place_of(name)
