@@ -24,10 +24,17 @@ _READERS = 8
 _FIXED_INDEXES = {"manifest": MANIFEST, "dataset": DATASET}
 
 
-def repair_snapshots(store: Store, summaries: Mapping[int, Mapping[str, Any]]) -> None:
+def repair_snapshots(
+    store: Store, summaries: Mapping[int, Mapping[str, Any]], *, is_begun: bool
+) -> None:
     """Checks tables and indexes of all snapshots; writes damaged ones again from equal objects.
 
     The folders of the tables and the indexes at fixed paths repeat those of the newest snapshot.
+
+    Args:
+        store: Output root.
+        summaries: Of all snapshots.
+        is_begun: Whether a removal is unfinished, so that no run can start.
 
     Raises:
         UsageError: An object is damaged, and there is no other with the same bytes.
@@ -38,7 +45,8 @@ def repair_snapshots(store: Store, summaries: Mapping[int, Mapping[str, Any]]) -
         damaged = [name for name, is_so in zip(equal, found, strict=True) if is_so]
     lost = [name for name in damaged if not _is_equal(store, name, equal[name])]
     if lost:
-        raise _refusal(f"{store.uri}/{lost[0]} is damaged", len(lost))
+        more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+        raise _refusal(f"{store.uri}/{lost[0]} is damaged{more}", is_begun=is_begun)
     for name in damaged:
         logger.warning("%s/%s is damaged; %s is copied to it", store.uri, name, equal[name])
         store.copy(equal[name], name)
@@ -57,7 +65,7 @@ def check_tars(
         try:
             rewriting.check_tars(summary)
         except ShardError as error:
-            raise _refusal(str(error), 1) from error
+            raise _refusal(str(error), is_begun=False) from error
 
 
 def _equal_objects(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -79,10 +87,15 @@ def _is_equal(store: Store, name: str, other: str) -> bool:
     return hashlib.sha256(store.read(other)).hexdigest()[:16] in name
 
 
-def _refusal(found: str, n_objects: int) -> UsageError:
-    more = f" (and {n_objects - 1} more)" if n_objects > 1 else ""
+def _refusal(found: str, *, is_begun: bool) -> UsageError:
+    if is_begun:
+        remedy = "restore it from a copy of OUT; `curate clean OUT` removes older snapshots; then "
+        remedy += "`curate remove OUT --finish`"
+    else:
+        remedy = (
+            "`curate run SOURCE... OUT` with the sources of the last run writes again what the "
+            "newest snapshot names, `curate clean OUT` removes older snapshots; then remove again"
+        )
     return UsageError(
-        f"{found}{more}, and what is removed cannot be taken out of it; nothing was removed: "
-        "`curate run SOURCE... OUT` with the sources of the last run writes again what the newest "
-        "snapshot names, `curate clean OUT` removes older snapshots; then remove again"
+        f"{found}, and what is removed cannot be taken out of it; nothing was removed: {remedy}"
     )

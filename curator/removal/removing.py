@@ -109,7 +109,8 @@ def repair_before(store: Store) -> None:
     Raises:
         UsageError: One is damaged and cannot be repaired.
     """
-    repair_snapshots(store, _summaries(store))
+    is_begun = bool(read_removals(store).unfinished)
+    repair_snapshots(store, _summaries(store), is_begun=is_begun)
 
 
 def begin_removal(store: Store, selected: Selected) -> str:
