@@ -77,6 +77,7 @@ PARTS = {
               "curator.media.audio_level:LevelMeter.levels"),
     "open, first picture": (
         "curator.stages.analyze.decode_source:Measuring.__init__", f"{_READER}._learned",
+        "curator.media.nvdec:first_picture", "curator.media.nvdec:EngineStream._compare",
         f"{_READER}._compare_first",
     ),
     "engine, batches": (

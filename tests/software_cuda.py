@@ -312,11 +312,11 @@ class CUDAGraph:
         soft = _installed[-1]
         soft.counts.graphs += 1
         soft.counts.nodes += self.n_kernels
-        if any(_alive[memory] <= 0 for memory in self._read):
-            raise AssertionError("a graph reads memory that was given back after its capture")
-        for other in soft.graphs[self._pool] - {self}:
-            other._forget_results()
         with soft.own_time():
+            if any(_alive[memory] <= 0 for memory in self._read):
+                raise AssertionError("a graph reads memory that was given back after its capture")
+            for other in soft.graphs[self._pool] - {self}:
+                other._forget_results()
             for step in self._steps:
                 step()
 
