@@ -28,6 +28,8 @@ class ErrorCode(StrEnum):
     """Decoding asked for more memory than one source may take."""
     TOO_SLOW = "too_slow"
     """Decoding took longer than its bytes, frames and pixels allow."""
+    UNSAFE_KEY = "unsafe_key"
+    """A segment of an object's key is `.` or `..`, which programs resolve to another object."""
     VANISHED = "vanished"
     """Listed, and gone when it was read."""
     CHANGED = "changed"

@@ -26,6 +26,10 @@ def is_pattern(text: str) -> bool:
     return not _MAGIC.isdisjoint(text)
 
 
+DOTS = (".", "..")
+"""Segments of a key that programs resolve as folders, to the key of another object."""
+
+
 def is_hidden(name: str) -> bool:
     """Returns whether listings leave out a file or folder of this name."""
     return name.startswith(".")
@@ -158,7 +162,8 @@ def find_objects(service: ObjectService, bucket: str, key: str) -> Iterator[Stor
     """Yields the objects below a folder `key`, or those that match if it is a pattern.
 
     Patterns work as for files: `*` stays within a segment, `**` is any number of them, hidden names
-    need the dot in the pattern, and a folder that matches is listed whole.
+    need the dot in the pattern, and a folder that matches is listed whole. A segment `.` or `..`,
+    which no file can have, hides nothing: the caller has to refuse the key.
 
     Raises:
         StorageError: The listing failed or broke off.
@@ -184,7 +189,8 @@ def _below(
     """Yields the wanted keys below `prefix`, judged by their segments after it."""
     try:
         for found in service.list(bucket, prefix + begin):
-            if is_wanted(found.key.removeprefix(prefix).split("/")):
+            names = found.key.removeprefix(prefix).split("/")
+            if is_wanted(["_" if name in DOTS else name for name in names]):
                 yield found
     except service.errors as error:
         place = f"{service.scheme}://{bucket}/{prefix}"

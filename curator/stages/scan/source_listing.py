@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from curator.errors import ErrorCode, SourceError, StorageError, UsageError
 from curator.number_text import amount
 from curator.storage.base import has_scheme
-from curator.storage.file_walk import Found, expand, find_objects, is_pattern, walk
+from curator.storage.file_walk import DOTS, Found, expand, find_objects, is_pattern, walk
 from curator.storage.metadata_columns import column_name
 from curator.storage.object_service import ADDRESSES, Cause, ObjectService, service_of, split_uri
 from curator.storage.sidecar_files import Sidecar, SidecarProblem, read_sidecars
@@ -309,6 +309,12 @@ def _objects(service: ObjectService, bucket: str, key: str) -> Iterator[Listed]:
         uri = f"{service.scheme}://{bucket}/{found.key}"
         if _is_skipped(found.key):
             yield SkippedName(uri=uri)
+        elif any(name in DOTS for name in found.key.split("/")):
+            message = (
+                f"{uri!r}: a segment of the key is '.' or '..', which programs resolve to another "
+                "object; copy it to a key without one"
+            )
+            yield UnlistedSource(uri=uri, code=ErrorCode.UNSAFE_KEY, message=message)
         else:
             yield ListedSource(uri=uri, bytes=found.bytes, version=object_version(found))
 

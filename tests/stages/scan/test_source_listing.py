@@ -322,6 +322,30 @@ def test_a_listing_that_breaks_off_is_an_error_in_the_stream(
         next(stream)
 
 
+@pytest.mark.parametrize("argument", ["", "/set*", "/set/**/*.mp4"])
+def test_keys_that_no_file_can_have_are_listed_as_failed(
+    s3_bucket: str, monkeypatch: pytest.MonkeyPatch, argument: str
+) -> None:
+    """Pins that keys with `.` or `..` are neither left out nor read as another object."""
+
+    def listed(self: S3Service, bucket: str, prefix: str) -> Iterator[StoredObject]:
+        for key in ("set/../a.mp4", "set/./b.mp4", "set/.git/c.mp4", "set/d..mp4"):
+            yield StoredObject(key=key, bytes=1, version="v")
+
+    monkeypatch.setattr(S3Service, "list", listed)
+    found = {
+        item.uri.removeprefix(f"s3://{s3_bucket}/"): item
+        for item in list_sources([f"s3://{s3_bucket}{argument}"])
+    }
+    assert found.keys() == {"set/../a.mp4", "set/./b.mp4", "set/d..mp4"}
+    assert isinstance(found["set/d..mp4"], ListedSource)
+    for key in ("set/../a.mp4", "set/./b.mp4"):
+        item = found[key]
+        assert isinstance(item, UnlistedSource)
+        assert item.code is ErrorCode.UNSAFE_KEY
+        assert "copy it to a key without one" in item.message
+
+
 def test_many_uris_are_described_in_their_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
