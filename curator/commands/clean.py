@@ -45,6 +45,7 @@ def main(options: argparse.Namespace) -> int:
     from curator.runs.lease import held
     from curator.storage import open_store
     from curator.tables.cleaning import clean
+    from curator.tables.out_layout import OWN_FOLDERS, is_own
     from curator.tables.removal_records import repaired_removals
     from curator.tables.snapshot_store import require_snapshots
 
@@ -58,6 +59,7 @@ def main(options: argparse.Namespace) -> int:
         with held(store, "clean") as lease:
             repaired_removals(store)
             cleaned = clean(store, **chosen, check=lease.check)
+            store.clean_temporary(("", *OWN_FOLDERS), is_own)
     done = "would be removed" if options.dry_run else "removed"
     numbers = ", ".join(map(str, cleaned.removed)) or "none"
     print(

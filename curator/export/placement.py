@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 from curator.errors import StorageError
 from curator.storage import Store
+from curator.tables.out_layout import is_unfinished
 
 
 @dataclass(slots=True)
@@ -67,6 +68,8 @@ class Place:
         self._there: dict[str, int] = {}
         for folder in folders:
             self._there |= {info.key: info.bytes for info in store.list(folder)}
+        # What a killed export did not finish.
+        store.clean_temporary({"", *(key.rpartition("/")[0] for key in self._there)}, is_unfinished)
         self._mine: set[str] = set()
 
     def stands(self, key: str, n_bytes: int, sha256: str) -> bool:

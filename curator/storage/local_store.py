@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 _BUFFER_BYTES = 256 << 10
+_UNLOCKED_S = 2.0
+"""Age until which an unfinished file may not be locked yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,7 @@ class LocalStore(Store):
                 return None
             with _temporary(path, data) as (temporary, descriptor):
                 os.replace(temporary, path)
+                _sync(os.path.dirname(path))
                 return _info(key, descriptor)
 
     @contextmanager
@@ -156,14 +159,18 @@ class LocalStore(Store):
     def clean_temporary(
         self, folders: Iterable[str], is_own: IsOwn, *, older_than_s: float = STALE_AFTER_S
     ) -> int:
-        """Removes temporary files that were last written longer ago than this."""
-        newest = time.time() - older_than_s
+        """Removes temporary files that were last written longer ago than this.
+
+        Younger ones go too if their writer has ended: it holds a lock of them while it lives.
+        """
+        now = time.time()
         removed = 0
         for key, path in chain.from_iterable(map(self._unfinished, folders)):
             if not is_own(key):
                 continue
             with _explained("delete", path), suppress(FileNotFoundError):
-                if os.lstat(path).st_mtime <= newest:
+                age_s = now - os.lstat(path).st_mtime
+                if age_s >= older_than_s or (age_s >= _UNLOCKED_S and _is_abandoned(path)):
                     os.unlink(path)
                     removed += 1
         return removed
@@ -206,7 +213,9 @@ def _replacing(path: str) -> Iterator[BinaryIO]:
     with _explained("write", path):
         os.makedirs(folder, exist_ok=True)
         raw = AppendFile(temporary, "xb")
+        locked = os.dup(raw.fileno())
     try:
+        _lock(locked)
         with io.BufferedWriter(raw, _BUFFER_BYTES) as stream:
             yield stream
         with _explained("write", path):
@@ -217,6 +226,8 @@ def _replacing(path: str) -> Iterator[BinaryIO]:
         with suppress(OSError):
             os.unlink(temporary)
         raise
+    finally:
+        os.close(locked)
 
 
 @contextmanager
@@ -225,6 +236,7 @@ def _temporary(path: str, data: bytes) -> Iterator[tuple[str, int]]:
     temporary = _temporary_name(path)
     with open(temporary, "xb") as stream:
         try:
+            _lock(stream.fileno())
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
@@ -232,6 +244,28 @@ def _temporary(path: str, data: bytes) -> Iterator[tuple[str, int]]:
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
+
+
+def _lock(descriptor: int) -> None:
+    """Locks an unfinished file until its writer has renamed it or ended."""
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _is_abandoned(path: str) -> bool:
+    """Returns whether the writer of an unfinished file surely has ended."""
+    try:
+        # Network mounts grant an exclusive lock only to those who may write.
+        descriptor = os.open(path, os.O_RDWR)
+    except PermissionError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def _linked(temporary: str, path: str) -> bool:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from itertools import chain, islice
 
-from curator.storage import Store
+from curator.storage import ObjectInfo, Store
 from curator.storage.file_walk import is_hidden
 from curator.tables.parts import SUMMARY
 
@@ -141,6 +141,11 @@ def is_own(key: str) -> bool:
     return _HASHED.fullmatch(key) is not None or _FIXED.fullmatch(key) is not None
 
 
+def is_unfinished(key: str) -> bool:
+    """Says whether a file has the name that this package gives to one that it is writing."""
+    return re.fullmatch(_TEMPORARY, key.rpartition("/")[2]) is not None
+
+
 def has_fixed_path(key: str) -> bool:
     """Says whether an object of this package has a name that follows from no content."""
     return _FIXED.fullmatch(key) is not None
@@ -171,24 +176,25 @@ def leftovers(
 
 
 def listed(store: Store, folders: Iterable[str]) -> dict[str, list[str]]:
-    """Returns the objects in some folders of an output root, by folder.
+    """Returns the names of the objects in some folders of an output root, by folder."""
+    found: dict[str, list[str]] = {folder: [] for folder in folders}
+    for key in listed_objects(store, found):
+        found[key.partition("/")[0]].append(key)
+    return found
+
+
+def listed_objects(store: Store, folders: Collection[str]) -> dict[str, ObjectInfo]:
+    """Returns the objects in some folders of an output root, by name.
 
     In a bucket with few objects that is one listing of all: most folders have none or few.
     """
-    found: dict[str, list[str]] = {folder: [] for folder in folders}
     few = list(islice(store.list(), _FEW_OBJECTS + 1)) if not store.is_local else None
     if few is None or len(few) > _FEW_OBJECTS:
-
-        def keys(folder: str) -> list[str]:
-            return [info.key for info in store.list(f"{folder}/")]
-
         with ThreadPoolExecutor(8) as pool:
-            return dict(zip(found, pool.map(keys, found), strict=True))
-    for info in few:
-        folder, slash, _ = info.key.partition("/")
-        if slash and folder in found:
-            found[folder].append(info.key)
-    return found
+            found = pool.map(lambda folder: list(store.list(f"{folder}/")), folders)
+            few = list(chain.from_iterable(found))
+    tops = frozenset(folders)
+    return {info.key: info for info in few if "/" in info.key and info.key.split("/")[0] in tops}
 
 
 def remove(store: Store, keys: Iterable[str]) -> None:

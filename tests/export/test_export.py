@@ -4,6 +4,8 @@ import csv
 import hashlib
 import io
 import json
+import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -55,6 +57,16 @@ def exported(out: Path | str, destination: Path | str, form: str, **options: obj
 def files(folder: Path) -> dict[str, bytes]:
     """All files below a folder."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_what_a_killed_export_left_is_removed_by_the_next(out: Path, tmp_path: Path) -> None:
+    exported(out, tmp_path / "to", "cosmos")
+    left = [tmp_path / "to" / name for name in (f".tmp-{7:016x}", f"train/videos/.tmp-{8:016x}")]
+    for path in left:
+        path.write_bytes(b"half")
+        os.utime(path, (time.time() - 60,) * 2)
+    exported(out, tmp_path / "to", "cosmos")
+    assert not any(path.exists() for path in left)
 
 
 def test_cosmos_is_what_its_dataset_class_reads(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from curator.errors import StorageError, UnconditionalStoreError
-from curator.storage import open_store
+from curator.storage import local_store, open_store
 
 not_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")
 
@@ -48,6 +48,26 @@ def test_a_killed_writer_leaves_nothing_that_is_listed(tmp_path: Path) -> None:
     assert store.clean_temporary(("", "a"), bool) == 0
     assert store.clean_temporary(("", "a"), bool, older_than_s=0) == 1
     assert list((tmp_path / "a").iterdir()) == []
+
+
+def test_what_a_killed_writer_left_goes_at_once_and_what_a_living_one_writes_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_store, "_UNLOCKED_S", 0.0)
+    store = open_store(str(tmp_path))
+    code = (
+        "import os, sys\n"
+        "from curator.storage import open_store\n"
+        "with open_store(sys.argv[1]).create('a/b') as stream:\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    with store.create("a/c") as stream:
+        stream.write(b"x")
+        assert len(list((tmp_path / "a").iterdir())) == 2
+        assert store.clean_temporary(("", "a"), bool) == 1
+    assert [info.key for info in store.list()] == ["a/c"]
+    assert len(list((tmp_path / "a").iterdir())) == 1
 
 
 def test_without_hard_links_the_name_is_taken_by_exclusive_creation(
