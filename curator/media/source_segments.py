@@ -44,6 +44,8 @@ class WholeReason(StrEnum):
     """Timestamps are missing or go backward."""
     DAMAGED = "damaged"
     """Frames are missing or concealed; what decodes depends on what was decoded before."""
+    TOO_MANY_FRAMES = "too_many_frames"
+    """It has more frames than its bytes and pixels allow time for. As a whole it has one limit."""
     FAILED = "failed"
     """A segment could not be analyzed at all."""
 
@@ -78,7 +80,14 @@ class Segment:
 
 
 def plan_segments(
-    reader: BinaryIO, uri: str, *, n_bytes: int, limit_s: float, shared_frames: int, max_pixels: int
+    reader: BinaryIO,
+    uri: str,
+    *,
+    n_bytes: int,
+    limit_s: float,
+    shared_frames: int,
+    max_pixels: int,
+    max_frames: int | None = None,
 ) -> list[Segment]:
     """Plans the segments of a source; decodes only its first frame.
 
@@ -89,6 +98,7 @@ def plan_segments(
         limit_s: Longest time between the beginnings of two segments, as far as key frames allow.
         shared_frames: Frames that two neighbours will both decode.
         max_pixels: Largest frame, in pixels.
+        max_frames: Most frames in the index; None for any number.
 
     Returns:
         At least two segments, in order.
@@ -103,6 +113,8 @@ def plan_segments(
             raise NotInSegmentsError(WholeReason.NO_INDEX)
         anchor_pts = _first_pts(container, stream, uri, max_pixels)
         wanted = list(_wanted(_key_times(container, stream), stream, limit_s))
+        if max_frames is not None and len(stream.index_entries) > max_frames:
+            raise NotInSegmentsError(WholeReason.TOO_MANY_FRAMES)
         borders = [_key_pts(container, stream, time) for time in wanted]
         end_bytes = [_position_after(stream, time, shared_frames) for time in wanted]
     starts = [anchor_pts, *borders]

@@ -100,6 +100,18 @@ def decode_limit_s(source: SourceRef) -> float:
     return LEAST_LIMIT_S + source.n_bytes / BYTES_PER_LIMIT_S + pixels / PIXELS_PER_LIMIT_S
 
 
+FRAME_S = 4.2e-3
+"""CPU-seconds of the shot network for a frame, whatever its size: benchmarks/results/analyze.md."""
+BYTES_PER_FRAME = 32.0
+"""Fewest on average, beyond what `decode_limit_s` allows: a still picture of 1080p has about as
+many, and by its pixels more time; 1.5 million frames of 16x16 in 19 MB have 13."""
+
+
+def frame_limit(source: SourceRef) -> int:
+    """Most frames that a source may have if each of its segments gets a limit of its own."""
+    return round(decode_limit_s(source) / FRAME_S + source.n_bytes / BYTES_PER_FRAME)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """A row of `sources`: one per input, whatever became of it.

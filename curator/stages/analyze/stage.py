@@ -13,7 +13,7 @@ from curator.measures.score_list import use_measures
 from curator.media.source_segments import NotInSegmentsError, Segment, WholeReason, plan_segments
 from curator.models.catalogue import ModelEntry
 from curator.models.weight_store import ModelStore
-from curator.records.sources import Failure, Note, SourceRef, decode_limit_s
+from curator.records.sources import Failure, Note, SourceRef, decode_limit_s, frame_limit
 from curator.records.tracks import Track
 from curator.stage import Resources, Scope, Stage
 from curator.stages.analyze.config import AnalyzeConfig
@@ -214,7 +214,9 @@ class PlanStage(Stage[AnalyzeConfig, SourceItem, Plan]):
 
     def process(self, unit: SourceItem) -> Plan:
         """Plans a source."""
-        source = unit.source
+        source, most = unit.source, frame_limit(unit.source)
+        if source.weight > most:
+            return WholeReason.TOO_MANY_FRAMES
         try:
             with open_source(source.uri, expected_version=source.version) as reader:
                 return plan_segments(
@@ -224,6 +226,7 @@ class PlanStage(Stage[AnalyzeConfig, SourceItem, Plan]):
                     limit_s=self.config.segment_s,
                     shared_frames=OVERLAP,
                     max_pixels=self.config.max_pixels,
+                    max_frames=most,
                 )
         except NotInSegmentsError as error:
             return error.reason

@@ -27,13 +27,16 @@ from curator.media.source_segments import (
 )
 from curator.models.text_detector import TextDetector
 from curator.models.transnet import CONTEXT, ShotNetwork
+from curator.records.sources import SourceRef, frame_limit
 from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import HeaderClaims, analyze_source
 from curator.stages.analyze.measurer import Instruments
 from curator.stages.analyze.segment_join import OVERLAP, analyze_segment, join_segments
+from curator.stages.analyze.stage import AnalyzeStage, PlanStage
 from curator.storage import ContentHashes, open_source, s3_client
 from curator.storage.range_reader import RangeReader
+from curator.tables.track_items import SourceItem
 
 FPS = 30
 DETECTOR = TextDetector()
@@ -58,17 +61,17 @@ def pictures(n_frames: int) -> Iterator[NDArray[np.uint8]]:
         yield from subtitled(frames, [word, None], n_frames=50)
 
 
-def plan(path: Path) -> list[Segment]:
+def plan(path: Path, max_frames: int | None = None) -> list[Segment]:
     with path.open("rb") as reader:
         return plan_segments(
             reader, str(path), n_bytes=path.stat().st_size, limit_s=LIMIT_S,
-            shared_frames=OVERLAP, max_pixels=10**6,
+            shared_frames=OVERLAP, max_pixels=10**6, max_frames=max_frames,
         )  # fmt: skip
 
 
-def reason(path: Path) -> WholeReason:
+def reason(path: Path, max_frames: int | None = None) -> WholeReason:
     with pytest.raises(NotInSegmentsError) as caught:
-        plan(path)
+        plan(path, max_frames)
     return caught.value.reason
 
 
@@ -330,3 +333,29 @@ def test_a_file_that_was_cut_off_is_planned_by_what_is_there_or_not_at_all(tmp_p
     assert reason(path) in (
         WholeReason.NO_INDEX, WholeReason.INDEX_LIES, WholeReason.NO_KEY_FRAMES
     )  # fmt: skip
+
+
+def listed(n_bytes: int, n_frames: int, width: int, height: int) -> SourceRef:
+    return SourceRef(
+        uri="/none.mp4", n_bytes=n_bytes, version="", header_duration_s=n_frames / 25,
+        header_n_frames=n_frames, n_pixels=width * height,
+    )  # fmt: skip
+
+
+def test_tiny_frames_without_number_get_the_one_limit_of_a_whole_source() -> None:
+    """Pins that 19 MB of 1.5 million frames of 16x16 are too slow in minutes, and films are not."""
+    stage = PlanStage(AnalyzeConfig())
+    families = frozenset({"frames"})
+    tiny = listed(19_000_000, 1_500_000, 16, 16)
+    item = SourceItem(source=tiny, families=families, parts={})
+    assert stage.process(item) is WholeReason.TOO_MANY_FRAMES
+    assert AnalyzeStage(AnalyzeConfig(), families=families).limit_s(item) < 300
+    n_frames = 2 * 3600 * 25
+    films = ((30_000_000, 160, 120), (100_000_000, 426, 240), (6_000_000, 1920, 1080))
+    for n_bytes, width, height in films:
+        assert frame_limit(listed(n_bytes, n_frames, width, height)) > n_frames
+
+
+def test_the_index_counts_and_not_the_header(film: Analyzed) -> None:
+    assert len(plan(film.path, 10 * N_FRAMES)) > 1
+    assert reason(film.path, 10) is WholeReason.TOO_MANY_FRAMES
