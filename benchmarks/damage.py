@@ -6,6 +6,10 @@ are called, none of which may show a traceback; then `curate run` must end with 
 shards, or with one clear line.
 
     python benchmarks/damage.py [--only TEXT] [--commands]
+    python benchmarks/damage.py --verify [--only TEXT]
+
+With `--verify` no run follows: only `curate verify` is called over each damage, and what it calls
+well is counted, of what a snapshot or a fixed path names and of what no snapshot names.
 
 prints a row per kind of object and damage, and JSON as its last line.
 """
@@ -36,6 +40,8 @@ from curator.executor.engine import Engine
 
 FILMS = {"2.mkv": 80, "5.mp4": 60}
 """Frames of each."""
+CACHES = ("tracks/", "scan/", "replies/", "report/", "hashes/", "index/")
+"""Folders of what no snapshot names."""
 
 
 class Output:
@@ -159,16 +165,41 @@ def measured(folder: Path, only: str, with_commands: bool) -> list[dict[str, obj
     return rows
 
 
+def verified(folder: Path, only: str) -> list[dict[str, object]]:
+    """Damages every object in every way, and calls `verify`."""
+    output = Output(folder)
+    pristine = folder / "pristine"
+    shutil.copytree(output.out, pristine)
+    rows: list[dict[str, object]] = []
+    for name in objects(pristine):
+        for how in DAMAGES:
+            if only not in f"{name} {how}":
+                continue
+            damage(output.out / name, how)
+            code, _ = called(["verify", str(output.out), "--frames", "none"])
+            shutil.copy2(pristine / name, output.out / name)
+            kind = "cache" if name.startswith(CACHES) else "committed"
+            outcome = f"{kind}, all is well" if code == 0 else f"{kind}, ends with {code}"
+            rows.append({"object": kind_of(name), "damage": how, "outcome": outcome})
+            print(json.dumps(rows[-1]), flush=True)
+    output.server.kill()
+    return rows
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", help="part of `<object> <damage>`")
     parser.add_argument("--commands", action="store_true", help="call the other commands, too")
+    parser.add_argument("--verify", action="store_true", help="call `curate verify` alone")
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as name,
         # A process for each run would take most of the time.
         patch.object(Engine, "run", _run_here),
     ):
-        found = measured(Path(name), options.only, options.commands)
+        if options.verify:
+            found = verified(Path(name), options.only)
+        else:
+            found = measured(Path(name), options.only, options.commands)
     print(Counter(str(row["outcome"]) for row in found))
     print(json.dumps({"cases": len(found), "outcomes": Counter(str(r["outcome"]) for r in found)}))

@@ -109,7 +109,7 @@ def with_texts(clips: pa.Table) -> pa.Table:
 def table_case(table: pa.Table, clips: pa.Table) -> dict[str, Any]:
     """Bytes of a table, and of what repeats in it."""
     n = table.num_rows
-    data = {"dictionaries": with_dictionaries(table), "now": to_parquet(table)}
+    data = {"dictionaries": with_dictionaries(table), "now": to_parquet(table, "clips")}
     of_source, repeating = repeats(table, clips)
     stored, before = chunk_bytes(data["now"]), chunk_bytes(data["dictionaries"])
     found: dict[str, Any] = {
@@ -117,7 +117,7 @@ def table_case(table: pa.Table, clips: pa.Table) -> dict[str, Any]:
         "bytes": {name: len(one) for name, one in data.items()},
         "write_cpu_s": {
             "dictionaries": cpu(lambda: with_dictionaries(table)),
-            "now": cpu(lambda: to_parquet(table)),
+            "now": cpu(lambda: to_parquet(table, "clips")),
         },
         "read_cpu_s": {name: cpu(lambda one=one: opened(one)) for name, one in data.items()},
         "columns": {
@@ -220,8 +220,8 @@ def once(table: pa.Table, names: Sequence[str], clips: pa.Table, *, is_one_key: 
             pa.chunked_array([sources_of(table, clips)]) if is_one_key else table[group[0]]
         )
         first = np.unique(keys.to_numpy(), return_index=True)[1]
-        distinct = to_parquet(table.select(group).take(pa.array(first)))
-        key = to_parquet(pa.table({"key": keys.cast(pa.int32())}))
+        distinct = to_parquet(table.select(group).take(pa.array(first)), "clips")
+        key = to_parquet(pa.table({"key": keys.cast(pa.int32())}), "clips")
         total += sum(chunk_bytes(distinct).values()) + sum(chunk_bytes(key).values())
     return total
 

@@ -60,6 +60,7 @@ def run_killed(
 ) -> None:
     """Runs a command; kills this process after mutation `last`, or sends the number of all."""
     create, delete = LocalStore.create, LocalStore.delete
+    write_new, replace = LocalStore.write_new, LocalStore.replace
     n_done = 0
 
     def count() -> None:
@@ -74,6 +75,15 @@ def run_killed(
             yield stream
         count()
 
+    def conditional(call: Any) -> Any:  # noqa: ANN401
+        def counted_too(self: LocalStore, key: str, *more: Any) -> Any:  # noqa: ANN401
+            done = call(self, key, *more)
+            if done is not None and key != LEASE:
+                count()
+            return done
+
+        return counted_too
+
     def removed(self: LocalStore, keys: Iterable[str]) -> None:
         for key in keys:
             is_there = self.exists(key)
@@ -85,6 +95,7 @@ def run_killed(
         os.environ.update(environment)
     else:
         LocalStore.create, LocalStore.delete = counted, removed  # type: ignore[method-assign, assignment]
+        LocalStore.write_new, LocalStore.replace = map(conditional, (write_new, replace))  # type: ignore[method-assign]
     said = io.StringIO()
     with redirect_stdout(said), redirect_stderr(said):
         code = main(arguments)

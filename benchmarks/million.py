@@ -342,7 +342,8 @@ class Answering:
         named = hashlib.sha256("\n".join(row["key"] for row in rows).encode()).hexdigest()[:16]
         table = pa.Table.from_pylist(rows, schema=REPLY_SCHEMA)
         stamp = self._replies._stamp
-        self._replies.store.write(f"{REPLIES}/{stamp}-{named}.parquet", to_parquet(table))
+        name = f"{REPLIES}/{stamp}-{named}.parquet"
+        self._replies.store.write(name, to_parquet(table, name))
 
 
 _WHO = ("a woman", "a man", "two children", "a cyclist", "a fisherman", "a nurse", "an old dog")

@@ -325,7 +325,7 @@ def digests(
     seen: dict[str, Any] = {}
     render, sealed = commit.render_report, commit.sealed_json
     gone = {"stage_seconds": {}, "cpu_seconds": {}, "versions": {}, "listed_ns": 0}
-    gone |= {"curate_version": "", "extensions": [], "made": ""}
+    gone |= {"curate_version": "", "extensions": [], "made": "", "head": {}}
 
     def same(summary: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in summary.items() if name not in FACTS} | gone
@@ -335,12 +335,14 @@ def digests(
         seen["report"] = shown.encode()
         return shown
 
-    def sealed_summary(value: Mapping[str, Any], encode: Callable[[object], bytes]) -> bytes:
+    def sealed_summary(
+        value: Mapping[str, Any], encode: Callable[[object], bytes], name: str
+    ) -> bytes:
         if "counts" in value:
             shards = [shard | {"versions": {}} for shard in value["shards"]]
             shown = {**same(value), "shards": shards}
             seen["summary"] = json.dumps(shown, default=str).encode()
-        return sealed(value, encode)
+        return sealed(value, encode, name)
 
     with (
         patch.object(commit, "render_report", page),

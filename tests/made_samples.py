@@ -150,7 +150,9 @@ def make_shards(
                         "mp4_sha256": rows[-1]["sha256"],
                     }
                 )
-    named: dict[str, bytes] = {"dataset.parquet": to_parquet(pa.Table.from_pylist(rows))}
+    named: dict[str, bytes] = {
+        "dataset.parquet": to_parquet(pa.Table.from_pylist(rows), "shards/dataset.parquet")
+    }
     for split in ("train", "val"):
         named[f"wids-{split}.json"] = _wids([s for s in shards if s["split"] == split], files)
     for folder in ("", *sorted({f"{shard['bucket']}/" for shard in shards})):

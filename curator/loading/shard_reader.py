@@ -134,7 +134,7 @@ def _newest_indexes(store: Store) -> _Indexes:
 
     name = MANIFEST
     if store.exists(NEXT_MANIFEST) and store.exists(TABLE):
-        files = opened_json(store.read(NEXT_MANIFEST)).get("files", {})
+        files = opened_json(store.read(NEXT_MANIFEST), NEXT_MANIFEST).get("files", {})
         if files.get(TABLE, {}).get("sha256") == hashlib.sha256(store.read(TABLE)).hexdigest():
             name = NEXT_MANIFEST
     return _Indexes(store=store, manifest=name)
@@ -147,7 +147,7 @@ def _from_manifest(
 
     where = f"{indexes.store.uri}/{indexes.manifest}"
     try:
-        manifest = opened_json(indexes.store.read(indexes.manifest))
+        manifest = opened_json(indexes.store.read(indexes.manifest), indexes.manifest)
         version = manifest["version"]
         listed = [
             (str(row["bucket"]), Shard(name=str(row["name"]), n_samples=int(row["samples"])))

@@ -6,7 +6,7 @@ only after all snapshots name new ones.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from curator.errors import DamagedError, UsageError
@@ -22,10 +22,11 @@ from curator.removal.removal_selection import (
 from curator.removal.snapshot_rewriting import RewrittenSnapshot, SnapshotRewriting
 from curator.removal.state_scrubbing import StateScrubbing
 from curator.report import render_report, shown_clips
-from curator.stages.commit.commit_run import to_json, write_shard_files
+from curator.stages.commit.commit_run import write_shard_files
 from curator.stages.propose.candidate_store import read_pictures, stored_candidates
 from curator.storage import Store
-from curator.tables.checksums import sealed_json
+from curator.tables.checksums import find_json, sealed_json, to_json
+from curator.tables.fenced_store import FencedStore
 from curator.tables.out_layout import (
     CONFIG,
     INDEX,
@@ -49,9 +50,12 @@ from curator.tables.removal_records import (
     repaired_removals,
 )
 from curator.tables.snapshot_store import (
+    HEAD,
+    head_of,
     listed_snapshots,
     named_objects,
     record_copy,
+    renew_links,
     snapshot_name,
     with_fixed_paths,
 )
@@ -142,6 +146,7 @@ def finish_removal(
     Raises:
         StorageError: An object that holds removed footage cannot be read or written.
     """
+    store = FencedStore(store, check)
     removals = repaired_removals(store)
     records = head_of_records(store)
     summaries = _summaries(store)
@@ -160,8 +165,11 @@ def finish_removal(
         requests=surviving_requests(store, summaries),
         clip_ids=surviving_clips(store, summaries),
     )
+    for number in sorted(summaries):
+        summaries[number] = renew_links(store, summaries[number])
     named = {snapshot_name(number) for number in summaries} | {*map(record_copy, records.values())}
     if newest is not None:
+        newest = replace(newest, summary=summaries[max(summaries)])
         check()
         progress("indexes and report")
         _publish(store, newest)
@@ -216,14 +224,15 @@ def _publish(store: Store, newest: RewrittenSnapshot) -> None:
     )
     store.write("report/index.html", page.encode())
     used = {"recipe": summary["recipe"], "fingerprints": summary["fingerprints"]}
-    store.write(CONFIG, sealed_json(used, to_json))
+    store.write(CONFIG, sealed_json(used, to_json, CONFIG))
     write_shard_files(store, newest.shard_files)
     known = with_fixed_paths(summary)
     for table, parts in summary["tables"].items():
         for own, part in zip(parts, known["tables"][table], strict=True):
             if own != part and not store.exists(part):
                 store.copy(own, part)
-    store.write(SUMMARY, sealed_json(known, to_json))
+    known[HEAD] = head_of(store, known, find_json(store, SUMMARY) or {})
+    store.write(SUMMARY, sealed_json(known, to_json, SUMMARY))
     # `curate tune --html` makes its page again.
     store.delete([NEXT_MANIFEST, "report/tune.html"])
 

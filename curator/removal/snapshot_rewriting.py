@@ -20,7 +20,6 @@ from curator.stages.commit.commit_run import (
     clip_counts,
     kept_seconds,
     source_counts,
-    to_json,
 )
 from curator.stages.shard.shard_index import (
     DATASET_SCHEMA,
@@ -31,7 +30,7 @@ from curator.stages.shard.shard_index import (
 )
 from curator.stages.shard.tar_reader import declared_members
 from curator.storage import Store
-from curator.tables.checksums import read_json, read_parquet, sealed_json
+from curator.tables.checksums import read_json, read_parquet, sealed_json, to_json
 from curator.tables.clip_rows import ClipRows
 from curator.tables.out_layout import DATASET, MANIFEST, SHARDS
 from curator.tables.parts import tables_to_parquet, with_column, write_table_part
@@ -139,8 +138,8 @@ class SnapshotRewriting:
         written[EARLIER] = sorted(self.named - own)
         self.named |= own
         if written != summary:
-            data = sealed_json(written, to_json)
-            self._store.write(snapshot_name(summary[NUMBER]), data)
+            name = snapshot_name(summary[NUMBER])
+            self._store.write(name, sealed_json(written, to_json, name))
         return RewrittenSnapshot(summary=written, shard_files=files, clips=clips, totals=totals)
 
     def check_tars(self, summary: Mapping[str, Any]) -> None:
@@ -200,7 +199,7 @@ class SnapshotRewriting:
         members = {new.described.name: new.members for new in tars.values() if new is not None}
         return described_files(
             sorted(described.values(), key=lambda tar: tar.name),
-            tables_to_parquet([dataset], DATASET_SCHEMA),
+            tables_to_parquet([dataset], DATASET_SCHEMA, DATASET),
             lambda name: members.get(name) or self.tars.members(f"{SHARDS}/{name}"),
             declared=declared_members(manifest),
             seed=manifest["seed"],

@@ -95,7 +95,7 @@ class StateScrubbing:
         if not left.num_rows and not name.startswith(f"{CANDIDATES}/"):
             self._store.delete([name])
             return
-        data = to_parquet(left.combine_chunks(), rows_per_group=rows_per_group)
+        data = to_parquet(left.combine_chunks(), name, rows_per_group=rows_per_group)
         self._store.write(name, data)
 
     def _tracks(self) -> _Sizes:
@@ -131,7 +131,7 @@ class StateScrubbing:
             left = _resized(table if left is None else left, sizes)
             left = self._recounted(left, f"{CANDIDATES}/clips/{name.rpartition('/')[2]}")
             if left is not table:
-                self._store.write(name, to_parquet(left.combine_chunks()))
+                self._store.write(name, to_parquet(left.combine_chunks(), name))
 
     def _recounted(self, sources: pa.Table, clips: str) -> pa.Table:
         """Returns rows of candidates' sources with the number of clips that sources still have."""
@@ -175,7 +175,7 @@ class StateScrubbing:
             left = rows_of(table, "key", known)
             self.n_replies += table.num_rows - left.num_rows
             if left.num_rows and left.num_rows < table.num_rows:
-                self._store.write(name, to_parquet(left.combine_chunks()))
+                self._store.write(name, to_parquet(left.combine_chunks(), name))
             elif not left.num_rows:
                 self._store.delete([name])
         self.n_replies += len(loose)

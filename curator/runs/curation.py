@@ -25,6 +25,7 @@ from curator.runs.earlier_sources import CARRIED, carry, earlier_sources
 from curator.runs.generations import Generations, judged_by, not_current
 from curator.runs.losses import Losses
 from curator.runs.measuring import Ahead, Measuring
+from curator.runs.object_repair import repair_objects
 from curator.runs.one_pass import Pass, Results, RunContext, Scope, earlier_results
 from curator.runs.run_log import RunLog
 from curator.runs.withheld import withhold_sources
@@ -42,6 +43,7 @@ from curator.stages.scan.source_listing import (
 from curator.stages.shard.standing_shards import StandingShards
 from curator.storage import Store
 from curator.storage.metadata_columns import PREFIX
+from curator.tables.fenced_store import FencedStore
 from curator.tables.output_format import earlier_state, log_older
 from curator.tables.removal_records import finished_removals
 from curator.tables.snapshot_store import EARLIER
@@ -81,11 +83,14 @@ class Run:
     ) -> None:
         self._check = check
         self._store, self._recipe = store, recipe
+        self._fenced = FencedStore(store, check)
         self._engine, self._progress = engine, progress
         self._semantics = semantics_of(recipe)
         self._graph = graph_of(recipe)
         self._stamps = self._graph.fingerprints()
         self._removals = finished_removals(store)
+        # Hashes hold again when a removal is finished.
+        repair_objects(store, check=check)
         self._previous = earlier_state(store)
         log_older(store, self._previous)
         self._log = RunLog(progress=progress)
@@ -144,6 +149,7 @@ class Run:
         ]
         return RunContext(
             store=self._store,
+            fenced=self._fenced,
             recipe=self._recipe,
             engine=self._engine,
             progress=self._progress,
@@ -271,7 +277,7 @@ class Run:
     def _candidates(self, gone: Iterable[str]) -> Candidates:
         """Stored candidates, without some objects."""
         return Candidates(
-            self._store,
+            self._fenced,
             self._stamps["propose"],
             has_clip=self._recipe.analyze.clip is not None,
             earlier=frozenset(gone),

@@ -7,9 +7,11 @@ from functools import partial
 from typing import TypeVar
 
 from curator.errors import DamagedError
+from curator.runs.object_repair import restored
 from curator.stages.commit.commit_run import alone
 from curator.storage import Store
 from curator.tables.checksums import is_damaged
+from curator.tables.fenced_store import FencedStore
 from curator.tables.out_layout import CONFIG, LAYOUT, REMOVED, SHARDS, Lifetime, is_own
 from curator.tables.parts import SUMMARY
 
@@ -51,13 +53,18 @@ def healed(
             return work()
         except DamagedError as error:
             check()
-            if not _remove(store, error, kinds):
+            if not _remove(store, error, kinds, check):
                 raise
     return work()
 
 
-def _remove(store: Store, error: DamagedError, kinds: frozenset[str]) -> bool:
-    """Removes the damaged objects of the kind that an error names; says whether there were any."""
+def _remove(
+    store: Store, error: DamagedError, kinds: frozenset[str], check: Callable[[], None]
+) -> bool:
+    """Removes the damaged objects of the kind that an error names; says whether there were any.
+
+    Those of which the newest snapshot has an equal copy are written again.
+    """
     if error.name.split("/")[0] not in kinds:
         return False
     folder = error.name.rpartition("/")[0]
@@ -79,5 +86,6 @@ def _remove(store: Store, error: DamagedError, kinds: frozenset[str]) -> bool:
         error.name if error.name in damaged else damaged[0],
         error.why,
     )
-    store.delete(damaged)
+    whole = restored(FencedStore(store, check), damaged)
+    store.delete([name for name in damaged if name not in whole])
     return True

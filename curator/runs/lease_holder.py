@@ -14,6 +14,7 @@ import orjson
 from curator.json_bounds import load_bounded
 from curator.number_text import plain
 from curator.tables.checksums import opened_json, sealed_json
+from curator.tables.out_layout import LEASE
 
 IN_THIS_PROCESS: set[str] = set()
 """Holders whose runs go on in this process; one that could not release its root has ended too."""
@@ -54,7 +55,9 @@ class Holder:
     def to_bytes(self) -> bytes:
         """As JSON with a checksum: a flipped bit must not make it another's."""
         return sealed_json(
-            asdict(self), lambda value: orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n"
+            asdict(self),
+            lambda v: orjson.dumps(v, option=orjson.OPT_INDENT_2) + b"\n",
+            LEASE,
         )
 
     @property
@@ -114,7 +117,7 @@ def read_holder(data: bytes) -> Holder | None:
     """Reads `lease.json`; None where it is cut off, damaged or of another form."""
     try:
         load_bounded(data)
-        found: Any = opened_json(data)
+        found: Any = opened_json(data, LEASE)
         values = {field.name: found[field.name] for field in fields(Holder)}
     except (ValueError, KeyError, TypeError):
         return None

@@ -47,6 +47,7 @@ from curator.stages.shard.standing_shards import StandingShards
 from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet
 from curator.tables.clip_locations import Location
+from curator.tables.fenced_store import FencedStore
 from curator.tables.kept_vectors import JUDGED, KEPT, kept_vectors
 from curator.tables.out_layout import DATASET, MANIFEST
 from curator.tables.output_format import existing
@@ -65,6 +66,7 @@ class RunContext:
 
     Attributes:
         store: Output root.
+        fenced: The same, for what snapshots name.
         recipe: Settings.
         engine: Where work is done.
         progress: Where it is shown.
@@ -85,6 +87,7 @@ class RunContext:
     """
 
     store: Store
+    fenced: FencedStore
     recipe: Recipe
     engine: Engine
     progress: Progress
@@ -156,6 +159,7 @@ class Pass:
     def __init__(self, run: RunContext, scope: Scope, previous: Mapping[str, Any]) -> None:
         self._run, self._scope, self._previous = run, scope, previous
         self._store, self._recipe, self._graph = run.store, run.recipe, run.graph
+        self._fenced = run.fenced
         self._engine, self._progress, self._log = run.engine, run.progress, run.log
         self._semantics, self._stamps, self._check = run.semantics, run.stamps, run.check
         self._sources, self._metadata = scope.sources, run.metadata
@@ -163,7 +167,7 @@ class Pass:
         self._candidates, self._standing = scope.candidates, scope.standing
         self._corpus = Corpus(self._formed, run.memory_bytes)
         self._pairs = StoredPairs(
-            run.store, self._stamps["propose"], earlier=frozenset(previous.get(EARLIER, ()))
+            run.fenced, self._stamps["propose"], earlier=frozenset(previous.get(EARLIER, ()))
         )
         self._annotating = Annotating(
             run.store,
@@ -295,7 +299,7 @@ class Pass:
 
     def _earlier(self) -> list[str]:
         assert self._scope.before is not None, "it is called for earlier generations"
-        self._kept_before = kept_vectors(self._store, self._scope.before.summary)
+        self._kept_before = kept_vectors(self._fenced, self._scope.before.summary)
         return self._kept_before
 
     def _cutting(self) -> Cutting:
@@ -430,7 +434,7 @@ class Pass:
         with log.timed("commit"):
             summary: dict[str, Any] = stage.process(
                 Commit(
-                    store=self._store,
+                    store=self._fenced,
                     recipe=recipe.model_dump(mode="json"),
                     sources=self._sources,
                     metadata=self._metadata,
@@ -467,7 +471,6 @@ class Pass:
                     cpu_s=lambda: cpu_profile(log.cpu_s),
                     cut=log.cut,
                     execution=self._engine.facts(),
-                    check=self._check,
                     stamps={
                         "scan": self._stamps["scan"],
                         "tracks": self._stamps["analyze"],

@@ -28,6 +28,7 @@ from curator.report import render_report, shown_clips
 from curator.runs.annotating import Annotating
 from curator.runs.corpus import room_of
 from curator.runs.earlier_sources import earlier_sources
+from curator.runs.object_repair import repair_objects
 from curator.runs.output_recipe import log_changes
 from curator.runs.withheld import fewer
 from curator.stages.caption.annotation_rows import SPAN
@@ -53,8 +54,9 @@ from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
 from curator.tables.clip_rows import ClipRows, fields_of
 from curator.tables.clip_store import ClipStore
 from curator.tables.clip_vectors import StoredVectors, Vectors, vectors_table
+from curator.tables.fenced_store import FencedStore
 from curator.tables.kept_vectors import JUDGED, KEPT
-from curator.tables.out_layout import SHARDS
+from curator.tables.out_layout import SHARDS, SNAPSHOTS
 from curator.tables.output_format import read_current_summary
 from curator.tables.parts import write_table, write_tables
 from curator.tables.removal_records import finished_removals
@@ -117,6 +119,7 @@ class Recaption:
         self._store, self._engine, self._progress = store, engine, progress
         self._check = check
         finished_removals(store)
+        repair_objects(store, check=check, makes_again=False)
         self._room_bytes = room_of(memory_bytes or default_memory_bytes())
         self._previous = read_current_summary(store)
         self._standing = StandingShards(store, self._previous)
@@ -303,19 +306,21 @@ class Recaption:
         counts: dict[str, int],
         lost: Counter[str],
     ) -> dict[str, Any]:
-        store, before = self._store, self._previous
+        store, before = FencedStore(self._store, self._check), self._previous
         tables = {name: list(parts) for name, parts in before["tables"].items()}
         tables.pop("annotations", None)
         sources = pa.concat_tables([read_parquet(store, name) for name in tables["sources"]])
         if lost:
             sources = fewer(sources, "n_kept", lost)
-            tables["sources"] = write_table(store, "sources", sources)
-        tables["clips"] = write_tables(store, "clips", clips.blocks(), clips.schema)
+            tables["sources"] = write_table(store, f"{SNAPSHOTS}/sources", sources)
+        tables["clips"] = write_tables(store, f"{SNAPSHOTS}/clips", clips.blocks(), clips.schema)
         tables.pop(MEMBERS, None)
         if sharding.members is not None:
-            tables[MEMBERS] = write_tables(store, MEMBERS, sharding.members(), MEMBERS_SCHEMA)
+            tables[MEMBERS] = write_tables(
+                store, f"{SNAPSHOTS}/{MEMBERS}", sharding.members(), MEMBERS_SCHEMA
+            )
         for name, (parts, schema) in written.items():
-            tables[name] = write_tables(store, name, parts, schema)
+            tables[name] = write_tables(store, f"{SNAPSHOTS}/{name}", parts, schema)
         recipe = self.recipe.model_dump(mode="json")
         summary = {
             **{name: value for name, value in before.items() if name not in FACTS},
@@ -359,7 +364,6 @@ class Recaption:
             shard_files=sharding.files,
             folders=("sources", "clips", "annotations", SIDECARS, MEMBERS, SHARDS, "frames"),
             stamps=before["fingerprints"],
-            check=self._check,
         )
 
     def _pictures(self, clips: ClipStore) -> dict[str, bytes]:

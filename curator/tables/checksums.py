@@ -5,11 +5,16 @@ of JSON SHA-256 of its bytes as the field `checksum`. Each digest is of the byte
 own place, so that all readers of Parquet and JSON open these objects. Objects of older versions
 have none and are read as they are.
 
+Inside of what the checksum covers each object has its own name, so that a whole object in the place
+of another is found too. A copy has the name of its original: `snapshots/clips/…` that of `clips/…`,
+the manifest of a snapshot that of `shards/manifest.json`.
+
 Rows that are read singly, such as encoded video, are covered by the checksums of Parquet's pages.
 """
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO, TypeVar
 
@@ -25,6 +30,10 @@ CHECKSUM = b"curate.checksum"
 """Key of the value in a Parquet footer."""
 FIELD = "checksum"
 """Field of an object of JSON."""
+NAME, NAME_FIELD = b"curate.object", "object"
+"""Where an object has its own name: key of the value in a footer, and field of JSON."""
+_BY_CONTENT = re.compile("~+")
+"""Part of a name that `sealed_by_content` replaces by as many digits of a digest."""
 TRIES = 3
 """Reads of an object before it counts as damaged: over plain HTTP bits may flip on the way."""
 _HALF = 32
@@ -32,28 +41,71 @@ _NOT_YET = "0" * 2 * _HALF
 _MAGIC = b"PAR1"
 _END = 8
 """Bytes behind a Parquet footer: its length, and a mark."""
+_COPIES = re.compile(r"snapshots/(manifest|dataset|removed)-([0-9a-f]{16})(\.json|\.parquet)")
+"""Copies in snapshots, which are named by their bytes."""
+_OF_SHARDS = {
+    "shards/manifest.next.json": "shards/manifest.json",
+    "manifest.next.json": "shards/manifest.json",
+    "manifest.json": "shards/manifest.json",
+    "dataset.parquet": "shards/dataset.parquet",
+}
 
 
 def sealed_parquet(
-    write: Callable[[pq.ParquetWriter], object], schema: pa.Schema, **options: object
+    write: Callable[[pq.ParquetWriter], object], schema: pa.Schema, name: str, **options: object
 ) -> bytes:
-    """Returns Parquet bytes with a checksum; `options` are those of `ParquetWriter`."""
-    # Rows that were read bring the checksum of where they were.
-    own = {key: value for key, value in (schema.metadata or {}).items() if key != CHECKSUM}
+    """Returns Parquet bytes with a checksum, to be stored as `name`.
+
+    `options` are those of `ParquetWriter`.
+    """
+    body, footer = _parquet(write, schema, name, **options)
+    return b"".join([body, _sealed(footer, hashlib.sha256(body))])
+
+
+def sealed_by_content(
+    write: Callable[[pq.ParquetWriter], object], schema: pa.Schema, name: str, **options: object
+) -> tuple[str, bytes]:
+    """Returns a name that follows from contents, and Parquet bytes with a checksum.
+
+    The name is `name` with digits of a digest, in hex, in the place of `~`.
+    """
+    body, footer = _parquet(write, schema, name, **options)
+    digest = hashlib.sha256(body)
+    of_all = digest.copy()
+    of_all.update(footer)
+    named = _BY_CONTENT.sub(lambda found: of_all.hexdigest()[: len(found[0])], name)
+    footer = footer.replace(_original(name).encode(), _original(named).encode())
+    return named, b"".join([body, _sealed(footer, digest)])
+
+
+def _parquet(
+    write: Callable[[pq.ParquetWriter], object], schema: pa.Schema, name: str, **options: object
+) -> tuple[memoryview, bytes]:
+    """Returns body and footer of an object with its name and with zeros for its checksum."""
+    # Rows that were read bring name and checksum of where they were.
+    metadata = {k: v for k, v in (schema.metadata or {}).items() if k not in (CHECKSUM, NAME)}
     sink = pa.BufferOutputStream()
-    schema = schema.with_metadata(own or None)
+    schema = schema.with_metadata(metadata or None)
     with pq.ParquetWriter(sink, schema, write_page_checksum=True, **options) as writer:
         write(writer)
-        writer.add_key_value_metadata({CHECKSUM: _NOT_YET})
+        writer.add_key_value_metadata({NAME: _original(name), CHECKSUM: _NOT_YET})
     # Views, because a part of a table has hundreds of megabytes.
     data = memoryview(sink.getvalue())
     start = len(data) - _footer_bytes(bytes(data[-_END:]))
-    return b"".join([data[:start], _sealed(bytes(data[start:]), hashlib.sha256(data[:start]))])
+    return data[:start], bytes(data[start:])
 
 
-def sealed_json(value: Mapping[str, Any], dump: Callable[[dict[str, Any]], bytes]) -> bytes:
-    """Returns an object of JSON with a checksum, as `dump` encodes it."""
-    return _sealed(dump({**value, FIELD: _NOT_YET}), hashlib.sha256())
+def sealed_json(
+    value: Mapping[str, Any], dump: Callable[[dict[str, Any]], bytes], name: str
+) -> bytes:
+    """Returns an object of JSON with a checksum, as `dump` encodes it, to be stored as `name`."""
+    sealed = {**value, NAME_FIELD: _original(name), FIELD: _NOT_YET}
+    return _sealed(dump(sealed), hashlib.sha256())
+
+
+def to_json(value: object) -> bytes:
+    """Returns JSON in this package's format for people and programs."""
+    return json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
 def read_json(store: Store, name: str) -> dict[str, Any]:
@@ -74,7 +126,7 @@ def read_json_bytes(store: Store, name: str) -> tuple[dict[str, Any], bytes]:
 
     def read() -> tuple[dict[str, Any], bytes]:
         data = store.read(name)
-        return opened_json(data), data
+        return opened_json(data, name), data
 
     return _tried(store, name, read)
 
@@ -88,16 +140,16 @@ def find_json(store: Store, name: str) -> dict[str, Any] | None:
 
     def read() -> dict[str, Any] | None:
         data = _found(store, name)
-        return opened_json(data) if data is not None else None
+        return opened_json(data, name) if data is not None else None
 
     return _tried(store, name, read)
 
 
-def opened_json(data: bytes) -> dict[str, Any]:
-    """Returns an object of JSON without its checksum.
+def opened_json(data: bytes, name: str) -> dict[str, Any]:
+    """Returns an object of JSON that was read as `name`, without its checksum.
 
     Raises:
-        ValueError: It is cut off or changed.
+        ValueError: It is cut off or changed, or another object.
     """
     value = json.loads(data)
     if not isinstance(value, dict):
@@ -105,6 +157,7 @@ def opened_json(data: bytes) -> dict[str, Any]:
     checksum = value.pop(FIELD, _NOT_YET)
     if checksum != _NOT_YET:
         _check(data, str(checksum).encode(), hashlib.sha256())
+    _check_name(name, value.pop(NAME_FIELD, None), lambda: hashlib.sha256(data).hexdigest())
     return value
 
 
@@ -114,7 +167,7 @@ def read_parquet(store: Store, name: str, columns: Sequence[str] | None = None) 
     Raises:
         DamagedError: It is missing, cut off or changed.
     """
-    return _tried(store, name, lambda: _opened_parquet(store.read(name), columns))
+    return _tried(store, name, lambda: _opened_parquet(store.read(name), name, columns))
 
 
 def find_parquet(store: Store, name: str, columns: Sequence[str]) -> pa.Table | None:
@@ -126,7 +179,7 @@ def find_parquet(store: Store, name: str, columns: Sequence[str]) -> pa.Table | 
 
     def read() -> pa.Table | None:
         data = _found(store, name)
-        return _opened_parquet(data, columns) if data is not None else None
+        return _opened_parquet(data, name, columns) if data is not None else None
 
     return _tried(store, name, read)
 
@@ -140,7 +193,7 @@ def read_rows(store: Store, name: str, read: Callable[[pq.ParquetFile], T]) -> T
 
     def opened() -> T:
         with store.open(name) as stream:
-            metadata = _metadata(_footer(stream))
+            metadata = _metadata(_footer(stream), name)
             stream.seek(0)
             file = pq.ParquetFile(stream, metadata=metadata, page_checksum_verification=True)
             return read(file)
@@ -157,7 +210,7 @@ def read_footer(store: Store, name: str) -> dict[bytes, bytes]:
 
     def read() -> dict[bytes, bytes]:
         with store.open(name) as stream:
-            values: dict[bytes, bytes] = _metadata(_footer(stream)).metadata or {}
+            values: dict[bytes, bytes] = _metadata(_footer(stream), name).metadata or {}
             return values
 
     return _tried(store, name, read)
@@ -169,7 +222,7 @@ def is_damaged(store: Store, name: str) -> bool:
         if name.endswith(".json"):
             read_json(store, name)
         else:
-            _tried(store, name, lambda: _check_whole(store.read(name)))
+            _tried(store, name, lambda: _check_whole(store.read(name), name))
     except DamagedError:
         return True
     return False
@@ -184,8 +237,8 @@ def _found(store: Store, name: str) -> bytes | None:
     return data if len(data) == info.bytes else store.read(name)
 
 
-def _opened_parquet(data: bytes, columns: Sequence[str] | None) -> pa.Table:
-    _check_whole(data)
+def _opened_parquet(data: bytes, name: str, columns: Sequence[str] | None) -> pa.Table:
+    _check_whole(data, name)
     wanted = list(columns) if columns is not None else None
     return pq.read_table(pa.BufferReader(data), columns=wanted)
 
@@ -228,20 +281,51 @@ def _check(part: bytes, checksum: bytes, body: Any) -> None:  # noqa: ANN401
         raise ValueError("its checksum is another")
 
 
-def _check_whole(data: bytes) -> None:
+def _check_whole(data: bytes, name: str) -> None:
     start = len(data) - _footer_bytes(data[-_END:])
     if start < len(_MAGIC):
         raise ValueError("its footer is cut off")
-    _metadata(data[start:], lambda: hashlib.sha256(memoryview(data)[:start]))
+    _metadata(data[start:], name, hashlib.sha256(memoryview(data)[:start]))
 
 
-def _metadata(footer: bytes, body: Callable[[], Any] | None = None) -> pq.FileMetaData:
-    """Parses a footer with the 8 bytes behind it, and checks it."""
+def _metadata(footer: bytes, name: str, body: Any = None) -> pq.FileMetaData:  # noqa: ANN401
+    """Parses a footer with the 8 bytes behind it, and checks it; None for an unread body."""
     metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer))
-    checksum = (metadata.metadata or {}).get(CHECKSUM, _NOT_YET.encode())
+    values = metadata.metadata or {}
+    checksum = values.get(CHECKSUM, _NOT_YET.encode())
     if checksum != _NOT_YET.encode():
-        _check(footer, checksum, body() if body is not None else None)
+        _check(footer, checksum, body)
+
+    def digest() -> str:
+        whole = body.copy()
+        whole.update(footer)
+        return str(whole.hexdigest())
+
+    own = values.get(NAME)
+    _check_name(name, own.decode() if own is not None else None, digest if body else None)
     return metadata
+
+
+def _original(name: str) -> str:
+    """Returns the name that an object and its copies have inside."""
+    if name in _OF_SHARDS:
+        # The folder of the shards may be copied alone.
+        return _OF_SHARDS[name]
+    if (copied := _COPIES.fullmatch(name)) is not None:
+        return f"shards/{copied[1]}{copied[3]}"
+    return name.removeprefix("snapshots/") if name.count("/") > 1 else name
+
+
+def _check_name(name: str, own: object, digest: Callable[[], str] | None) -> None:
+    """Checks that an object is the one of a name; `digest` is None if it is not read whole."""
+    if own is None:
+        return
+    copied = _COPIES.fullmatch(name)
+    is_of_bytes = copied is None or digest is None or digest().startswith(copied[2])
+    # The bytes say which record it is a copy of.
+    is_record = copied is not None and copied[1] == "removed" and str(own).startswith("removed/")
+    if not (is_record or own == _original(name)) or not is_of_bytes:
+        raise ValueError(f"it is another object: {str(own)[:100]}")
 
 
 def _footer(stream: BinaryIO) -> bytes:

@@ -6,8 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 from curator.errors import DamagedError
 from curator.storage import Store
+from curator.tables.checksums import find_json, sealed_json, to_json
+from curator.tables.fenced_store import FencedStore
 from curator.tables.out_layout import LAYOUT, Lifetime, has_fixed_path, is_own, remove
+from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import (
+    HEAD,
     MADE,
     listed_snapshots,
     named_objects,
@@ -73,8 +77,17 @@ def clean(
     }
     if not dry_run and old:
         check()
+        _note_first(FencedStore(store, check), min(kept))
         # First the snapshots themselves, so that none names an object that is gone.
         snapshots = {snapshot_name(number) for number in removed} & old.keys()
         store.delete(sorted(snapshots))
         remove(store, old.keys() - snapshots)
     return Cleaned(kept=kept, removed=removed, n_objects=len(old), n_bytes=sum(old.values()))
+
+
+def _note_first(store: FencedStore, number: int) -> None:
+    """Writes where the chain begins, before anything is removed: what is missing later is lost."""
+    summary = find_json(store, SUMMARY) or {}
+    if HEAD in summary:
+        summary[HEAD]["first"] = number
+        store.write(SUMMARY, sealed_json(summary, to_json, SUMMARY))

@@ -57,7 +57,7 @@ class FamilyStore:
         """Stores a declaration, so that OUT can be read without the class that made it."""
         name = f"{FAMILIES}/{version.family.name}-{version.fingerprint}.json"
         if not self.store.exists(name):
-            self.store.write(name, sealed_json(version.to_json(), _dump))
+            self.store.write(name, sealed_json(version.to_json(), _dump, name))
 
     def put(self, version: FamilyVersion, values: Sequence[NewValue]) -> list[StoredMember]:
         """Stores values as one part; returns them in order."""

@@ -3,7 +3,6 @@
 They are in `embeddings` too, among those of all clips: without this each addition would read all.
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,7 +16,7 @@ from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_rows import ClipColumns
 from curator.tables.clip_vectors import StoredVectors
-from curator.tables.parts import tables_to_parquet, to_parquet
+from curator.tables.parts import parquet_by_content
 
 FOLDER = "alike"
 JUDGED, KEPT = "judged", "kept_vectors"
@@ -38,7 +37,8 @@ def write_vectors(store: Store, vectors: NDArray[np.float32]) -> str:
     """
     flat = pa.array(vectors.astype(np.float32, copy=False).ravel())
     column = pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
-    return _put(store, to_parquet(pa.table({"vector": column})))
+    table = pa.table({"vector": column})
+    return _put(store, [table], table.schema)
 
 
 def kept_vectors(store: Store, summary: Mapping[str, Any]) -> list[str]:
@@ -62,12 +62,12 @@ def _write(store: Store, tables: Iterable[pa.Table], schema: pa.Schema, kept: pa
         table.filter(pc.is_in(table["clip_id"], value_set=kept)).select(_COLUMNS)
         for table in tables
     )
-    return _put(store, tables_to_parquet(rows, pa.schema([schema.field(c) for c in _COLUMNS])))
+    return _put(store, rows, pa.schema([schema.field(c) for c in _COLUMNS]))
 
 
-def _put(store: Store, data: bytes) -> str:
-    named = hashlib.sha256(data).hexdigest()[:16]
-    name = f"{FOLDER}/{fingerprint('kept vectors', 1)}-{named}.parquet"
+def _put(store: Store, tables: Iterable[pa.Table], schema: pa.Schema) -> str:
+    name = f"{FOLDER}/{fingerprint('kept vectors', 1)}-{'~' * 16}.parquet"
+    name, data = parquet_by_content(tables, schema, name)
     store.write(name, data)
     return name
 

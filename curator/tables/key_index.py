@@ -98,7 +98,7 @@ class KnownKeys:
         new = sorted(set(wanted).difference(known["part"].to_pylist()))
         rows = pa.concat_tables([known, _from_footers(store, folder, new, listed)]).sort_by("part")
         if may_write and (len(new) > FEW_FOOTERS or is_damaged):
-            store.write(name, to_parquet(rows.combine_chunks()))
+            store.write(name, to_parquet(rows.combine_chunks(), name))
         return cls(rows.filter(pc.is_in(rows["part"], value_set=pa.array([*wanted], pa.string()))))
 
     def __len__(self) -> int:

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from operator import itemgetter
 from typing import Any
@@ -20,7 +20,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curator.storage import Store
-from curator.tables.checksums import read_footer, read_parquet, read_rows, sealed_parquet
+from curator.tables.checksums import (
+    read_footer,
+    read_parquet,
+    read_rows,
+    sealed_by_content,
+    sealed_parquet,
+)
 
 SUMMARY = "summary.json"
 """Written last: it makes a run a finished one."""
@@ -104,7 +110,7 @@ class Parts:
         if failed:
             meta[FAILED] = json.dumps(list(failed))
         stamped = table.replace_schema_metadata(meta)
-        self.store.write(name, to_parquet(stamped, one_row_groups=one_row_groups))
+        self.store.write(name, to_parquet(stamped, name, one_row_groups=one_row_groups))
         return name
 
     def read(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -127,9 +133,9 @@ class Parts:
 
 
 def to_parquet(
-    table: pa.Table, *, one_row_groups: bool = False, rows_per_group: int | None = None
+    table: pa.Table, name: str, *, one_row_groups: bool = False, rows_per_group: int | None = None
 ) -> bytes:
-    """Returns Parquet bytes of a table; the same table gives the same bytes.
+    """Returns Parquet bytes of a table, to be stored as `name`; the same table gives the same.
 
     `rows_per_group` can be read without the others; for `one_row_groups` see `Parts.write`.
     """
@@ -137,6 +143,7 @@ def to_parquet(
         return sealed_parquet(
             lambda writer: writer.write_table(table, row_group_size=1),
             table.schema,
+            name,
             compression="none",
             use_dictionary=False,
             write_statistics=False,
@@ -145,13 +152,33 @@ def to_parquet(
     return sealed_parquet(
         lambda writer: writer.write_table(table, row_group_size=rows),
         table.schema,
+        name,
         compression="zstd",
         **_encodings(table),
     )
 
 
-def tables_to_parquet(tables: Iterable[pa.Table], schema: pa.Schema) -> bytes:
-    """Returns Parquet bytes of concatenated tables of one schema; holds few rows at a time."""
+def tables_to_parquet(tables: Iterable[pa.Table], schema: pa.Schema, name: str) -> bytes:
+    """Returns Parquet bytes of concatenated tables of one schema, to be stored as `name`.
+
+    Holds few rows at a time.
+    """
+    write, encodings = _in_groups(tables, schema)
+    return sealed_parquet(write, schema, name, compression="zstd", **encodings)
+
+
+def parquet_by_content(
+    tables: Iterable[pa.Table], schema: pa.Schema, name: str
+) -> tuple[str, bytes]:
+    """Returns a name with digits of the content for `~`, and bytes as `tables_to_parquet` does."""
+    write, encodings = _in_groups(tables, schema)
+    return sealed_by_content(write, schema, name, compression="zstd", **encodings)
+
+
+def _in_groups(
+    tables: Iterable[pa.Table], schema: pa.Schema
+) -> tuple[Callable[[pq.ParquetWriter], None], dict[str, list[str]]]:
+    """Returns what writes concatenated tables, and options of the writer."""
     groups = _row_groups(tables, schema)
     first = [next(groups)]
     encodings = _encodings(first[0])
@@ -161,7 +188,7 @@ def tables_to_parquet(tables: Iterable[pa.Table], schema: pa.Schema) -> bytes:
         for group in groups:
             writer.write_table(group, row_group_size=_ROWS_PER_GROUP)
 
-    return sealed_parquet(write, schema, compression="zstd", **encodings)
+    return write, encodings
 
 
 def _row_groups(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.Table]:
@@ -216,14 +243,13 @@ def write_tables(
     names: list[str] = list(before)
     for at, pieces in itertools.groupby(_pieces(tables), itemgetter(0)):
         number = len(before) + at
-        data = tables_to_parquet((piece for _, piece in pieces), schema)
-        names.append(_write_part(store, name, number, data))
-    return names or [_write_part(store, name, 0, tables_to_parquet((), schema))]
+        names.append(_write_part(store, name, number, (piece for _, piece in pieces), schema))
+    return names or [_write_part(store, name, 0, (), schema)]
 
 
 def write_table_part(store: Store, name: str, number: int, rows: pa.Table) -> str:
     """Writes part `number` (from 0), of at most `ROWS_PER_TABLE_PART` rows; returns its name."""
-    return _write_part(store, name, number, to_parquet(rows))
+    return _write_part(store, name, number, [rows], rows.schema)
 
 
 def _pieces(tables: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
@@ -238,8 +264,11 @@ def _pieces(tables: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
             n_rows += piece.num_rows
 
 
-def _write_part(store: Store, name: str, number: int, data: bytes) -> str:
-    part = f"{name}/part-{number:05d}-{hashlib.sha256(data).hexdigest()[:12]}.parquet"
+def _write_part(
+    store: Store, name: str, number: int, tables: Iterable[pa.Table], schema: pa.Schema
+) -> str:
+    digits = "~" * 12
+    part, data = parquet_by_content(tables, schema, f"{name}/part-{number:05d}-{digits}.parquet")
     if not store.holds(store.find(part), data):
         store.write(part, data)
     return part

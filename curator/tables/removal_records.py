@@ -383,9 +383,9 @@ def restore_remedy(out: str) -> str:
     )
 
 
-def record_bytes(record: Mapping[str, Any]) -> bytes:
-    """Returns a record as it is stored."""
-    return sealed_json(record, lambda value: json.dumps(value, indent=1).encode() + b"\n")
+def record_bytes(record: Mapping[str, Any], name: str) -> bytes:
+    """Returns a record as it is stored as `name`."""
+    return sealed_json(record, lambda value: json.dumps(value, indent=1).encode() + b"\n", name)
 
 
 def empty_record(named_by: str) -> dict[str, Any]:
@@ -410,7 +410,7 @@ def add_record(store: Store, record: Mapping[str, Any]) -> str:
     if not record.get(LOST):
         chain.require_whole()
     name, place = chain.next()
-    data = record_bytes({**place, **record})
+    data = record_bytes({**place, **record}, name)
     if not created(store, name, data):
         raise CuratorError(f"{store.uri}/{name} is there already: another removal began meanwhile")
     store.write(record_copy(hashlib.sha256(data).hexdigest()), data)
@@ -421,7 +421,7 @@ def mark_finished(store: Store, names: Iterable[str]) -> None:
     """Says of records that their removals are finished."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     for name in names:
-        store.write(_mark(name), record_bytes({"finished": now}))
+        store.write(_mark(name), record_bytes({"finished": now}, _mark(name)))
 
 
 def _mark(name: str) -> str:

@@ -6,9 +6,11 @@
     snapshots/dataset-<hash>.parquet          its table of the samples
     snapshots/removed-<hash>.json             a copy of a record of `curate remove`
 
-A snapshot names every object that reading it takes. The files at fixed paths (`summary.json`, the
-folders of the tables, the indexes of the shards, the report) follow the newest snapshot and are
-written after it: if a commit breaks off between the two, the next run writes them again.
+A snapshot names every object that reading it takes, with its size and SHA-256; those of tars are in
+its manifest. It names the SHA-256 of the snapshot before it, too, so that all of them are a chain,
+whose newest link `summary.json` has. The files at fixed paths (`summary.json`, the folders of the
+tables, the indexes of the shards, the report) follow the newest snapshot and are written after it:
+if a commit breaks off between the two, the next run writes them again.
 
 Objects that only earlier snapshots name are listed in the newest one as `earlier`, so that a commit
 knows what may not be removed without reading all of them.
@@ -19,26 +21,38 @@ knows what may not be removed without reading all of them.
 import hashlib
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from curator.errors import CuratorError, DamagedError, UnconditionalStoreError, UsageError
 from curator.storage import Store
-from curator.tables.checksums import read_json
-from curator.tables.out_layout import SNAPSHOTS
+from curator.tables.checksums import read_json, sealed_json, to_json
+from curator.tables.fenced_store import Digest, FencedStore
+from curator.tables.out_layout import DATASET, MANIFEST, SNAPSHOTS, listed_objects
 
 NUMBER, MADE, EARLIER = "snapshot", "made", "earlier"
 """Fields of a summary."""
 INDEXES = "indexes"
 """Field of a summary: names of the snapshot's own `manifest` and `dataset`."""
+OBJECTS = "objects"
+"""Field of a summary: size and SHA-256 of each object that it names, but for those of the shards.
+Older versions named none."""
+BEFORE = "previous"
+"""Field of a summary: number and SHA-256 of the snapshot before; None for the first."""
+HEAD = "head"
+"""Field of `summary.json` alone: SHA-256 of its snapshot, number of the first snapshot that
+`curate clean` left, and the versions that the store gave objects after they were written."""
 CANDIDATES = "candidates"
 """Field of a summary: objects of stored candidates, and of what was found by comparing them."""
 REMOVALS = "removals"
 """Field of a summary: SHA-256 of each record of `curate remove`, by name, in order."""
 _CONTENT = ("recipe", "tables", "fingerprints", CANDIDATES, INDEXES, REMOVALS)
 """Fields in which a commit differs from the one before; others tell how it was made."""
+_FIXED_INDEXES = {"manifest": MANIFEST, "dataset": DATASET}
+_READERS = 8
 _NAME = re.compile(rf"{SNAPSHOTS}/(\d{{8}})\.json")
 
 
@@ -83,13 +97,13 @@ def read_snapshot(store: Store, number: int) -> dict[str, Any]:
 
 
 def archived(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a summary that names the snapshot's own parts of tables."""
-    return _renamed(summary, _own)
+    """Returns a summary as a snapshot has it, which names the snapshot's own parts of tables."""
+    return {name: value for name, value in _renamed(summary, own_part).items() if name != HEAD}
 
 
 def with_fixed_paths(summary: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a summary that names the parts of tables in the folders of the tables."""
-    return _renamed(summary, lambda part: part.removeprefix(f"{SNAPSHOTS}/"))
+    return _renamed(summary, fixed_part)
 
 
 def _renamed(summary: Mapping[str, Any], name: Callable[[str], str]) -> dict[str, Any]:
@@ -97,22 +111,28 @@ def _renamed(summary: Mapping[str, Any], name: Callable[[str], str]) -> dict[str
     return {**summary, "tables": tables}
 
 
-def put_in_place(store: Store, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies parts that only `snapshots/` has to the tables' folders; returns their summary."""
+def put_in_place(store: Store, summary: Mapping[str, Any]) -> None:
+    """Copies the snapshot's own parts of tables to the tables' folders, where they are not."""
+    there = {i.key for t in summary["tables"] for i in store.list(f"{t}/")}
     for part in itertools.chain.from_iterable(summary["tables"].values()):
-        if part == _own(part):
-            store.copy(part, part.removeprefix(f"{SNAPSHOTS}/"))
-    return with_fixed_paths(summary)
+        if fixed_part(part) not in there:
+            store.copy(own_part(part), fixed_part(part))
 
 
-def _own(part: str) -> str:
+def fixed_part(part: str) -> str:
+    """Returns the name of a part of a table in the folder of the table."""
+    return part.removeprefix(f"{SNAPSHOTS}/")
+
+
+def own_part(part: str) -> str:
+    """Returns the name of a part of a table that a snapshot has for itself."""
     return part if part.startswith(f"{SNAPSHOTS}/") else f"{SNAPSHOTS}/{part}"
 
 
 def named_objects(summary: Mapping[str, Any]) -> set[str]:
     """Returns the objects that reading a snapshot takes, but itself."""
     names = {part for parts in summary.get("tables", {}).values() for part in parts}
-    names.update(*(shard.get("versions", ()) for shard in summary.get("shards", ())))
+    names |= _of_shards(summary)
     names.update(summary.get(CANDIDATES, ()), summary.get(INDEXES, {}).values())
     names.update(map(record_copy, summary.get(REMOVALS, {}).values()))
     return names
@@ -139,7 +159,7 @@ class Committed:
 
 
 def number_commit(
-    store: Store,
+    store: FencedStore,
     summary: Mapping[str, Any],
     previous: Mapping[str, Any],
     *,
@@ -160,26 +180,124 @@ def number_commit(
         before |= named_objects(archived(previous))
     earlier = before - named
     is_new = not (numbers and previous.get(NUMBER) in numbers and _is_same(summary, previous))
+    there = {info.key: info.bytes for info in store.list(f"{SNAPSHOTS}/")}
+    for name, data in zip(summary[INDEXES].values(), (manifest, dataset), strict=True):
+        if there.get(name) != len(data):
+            store.write(name, data)
+    for part in itertools.chain.from_iterable(own["tables"].values()):
+        if part not in there:
+            # Of a version that made no snapshots.
+            store.copy(fixed_part(part), part)
     if is_new:
         number, made = max(numbers, default=0) + 1, datetime.now(UTC).isoformat(timespec="seconds")
-        for name, data in zip(summary[INDEXES].values(), (manifest, dataset), strict=True):
-            if name not in before:
-                store.write(name, data)
-        parts = (part for parts in summary["tables"].values() for part in parts)
-        for part in parts:
-            if _own(part) not in before and part != _own(part):
-                store.copy(part, _own(part))
+        chain = {
+            OBJECTS: digests(store, named - _of_shards(own), previous),
+            BEFORE: _link(store, numbers[-1]) if numbers else None,
+        }
     else:
         number, made = previous[NUMBER], previous[MADE]
+        chain = {name: previous[name] for name in (OBJECTS, BEFORE) if name in previous}
     if earlier:
         folders = {name.split("/")[0] for name in earlier}
-        there = {info.key for folder in folders for info in store.list(f"{folder}/")}
-        earlier &= there
-    facts = {NUMBER: number, MADE: made, EARLIER: sorted(earlier)}
+        found = {info.key for folder in folders for info in store.list(f"{folder}/")}
+        earlier &= found
+    facts = {NUMBER: number, MADE: made, EARLIER: sorted(earlier), **chain}
     # A summary may be that of the snapshot before, with changes.
-    numbered = {NUMBER: number, MADE: made} | summary | facts
+    numbered = {NUMBER: number, MADE: made} | with_fixed_paths(summary) | facts
     known = named_objects(numbered)
     return Committed(summary=numbered, is_new=is_new, named=frozenset(named | earlier | known))
+
+
+def digests(
+    store: FencedStore, names: Collection[str], previous: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Returns size and SHA-256 of objects.
+
+    They are known of what this process wrote and of what the snapshot before named; other objects,
+    which a run that was broken off left, are read.
+    """
+    known = {name: digest.as_dict() for name, digest in store.written.items()}
+    known = {**previous.get(OBJECTS, {}), **known}
+    unknown = sorted(set(names).difference(known))
+    with ThreadPoolExecutor(_READERS) as pool:
+        found = pool.map(lambda name: Digest.of_object(store, name).as_dict(), unknown)
+        known |= dict(zip(unknown, found, strict=True))
+    return {name: known[name] for name in sorted(names)}
+
+
+def renew_links(store: FencedStore, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Writes a snapshot again with the hashes that its objects, and the one before, have now.
+
+    For `curate remove`, from the oldest on. Candidates, which it rewrites under their names, are
+    read if this process did not write them. Snapshots of older versions stay without hashes.
+
+    Returns:
+        The summary.
+    """
+    if OBJECTS not in summary:
+        return dict(summary)
+    kept = {n: facts for n, facts in summary[OBJECTS].items() if n not in summary[CANDIDATES]}
+    there = listed_objects(store, {name.split("/")[0] for name in summary[CANDIDATES]})
+    # Damaged ones were removed: later runs make them again.
+    summary = {**summary, CANDIDATES: [name for name in summary[CANDIDATES] if name in there]}
+    names = named_objects(summary) - _of_shards(summary)
+    before = summary[BEFORE]
+    if before is not None and store.exists(snapshot_name(before[NUMBER])):
+        before = _link(store, before[NUMBER])
+    facts = {OBJECTS: digests(store, names, {OBJECTS: kept}), BEFORE: before}
+    renewed = {**summary, **facts}
+    name = snapshot_name(summary[NUMBER])
+    store.write(name, sealed_json(renewed, to_json, name))
+    return renewed
+
+
+def head_of(
+    store: Store, summary: Mapping[str, Any], previous: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns what `summary.json` has in addition to its snapshot, which is stored by now."""
+    folders = {name.split("/")[0] for name in objects_of(summary)}
+    found = listed_objects(store, folders)
+    first = previous.get(HEAD, {}).get("first", min(snapshot_numbers(store)))
+    return {
+        "sha256": _link(store, summary[NUMBER])["sha256"],
+        "first": first,
+        "versions": {n: found[n].version for n in sorted(objects_of(summary)) if n in found},
+    }
+
+
+def own_objects(summary: Mapping[str, Any]) -> dict[str, Digest]:
+    """Returns the objects of a snapshot whose size and SHA-256 it names."""
+    return {
+        name: Digest(n_bytes=facts["bytes"], sha256=facts["sha256"])
+        for name, facts in summary.get(OBJECTS, {}).items()
+    }
+
+
+def objects_of(summary: Mapping[str, Any]) -> dict[str, Digest]:
+    """Returns the objects that a summary of the newest snapshot names, also at fixed paths.
+
+    Those of the shards are in the manifest; of a snapshot of an older version there are none.
+    """
+    found = own_objects(summary)
+    parts = itertools.chain.from_iterable(summary.get("tables", {}).values())
+    return found | {fixed_part(p): found[own_part(p)] for p in parts if own_part(p) in found}
+
+
+def copies_of(summary: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the object at a fixed path that has the same bytes, by a snapshot's own object."""
+    parts = itertools.chain.from_iterable(summary.get("tables", {}).values())
+    indexes = summary.get(INDEXES, {})
+    of_indexes = {indexes[n]: path for n, path in _FIXED_INDEXES.items() if n in indexes}
+    return {own_part(part): fixed_part(part) for part in parts} | of_indexes
+
+
+def _of_shards(summary: Mapping[str, Any]) -> set[str]:
+    return set().union(*(shard.get("versions", ()) for shard in summary.get("shards", ())))
+
+
+def _link(store: Store, number: int) -> dict[str, Any]:
+    data = store.read(snapshot_name(number))
+    return {NUMBER: number, "sha256": Digest.of(data).sha256}
 
 
 def index_names(manifest: bytes, dataset: bytes) -> dict[str, str]:
@@ -226,6 +344,12 @@ def listed_snapshots(store: Store) -> Iterator[tuple[int, dict[str, Any] | Damag
             yield number, read_json(store, snapshot_name(number))
         except DamagedError as error:
             yield number, error
+
+
+def follows(summary: Mapping[str, Any], snapshot: Mapping[str, Any]) -> bool:
+    """Returns whether `summary.json` is that of a snapshot, or of a later run that changed none."""
+    fields = (NUMBER, MADE, OBJECTS, BEFORE)
+    return _is_same(summary, snapshot) and all(summary.get(f) == snapshot.get(f) for f in fields)
 
 
 def _is_same(summary: Mapping[str, Any], previous: Mapping[str, Any]) -> bool:

@@ -28,6 +28,7 @@ from curator.stages.shard.tar_reader import (
 from curator.tables.checksums import opened_json
 from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import EARLIER, read_snapshot
+from curator.verify.chain_check import check_chain
 from curator.verify.findings import RERUN, Code, Finding, Findings
 from curator.verify.index_check import (
     COUNTS_FILE,
@@ -126,6 +127,12 @@ def verify(
         if snapshot is None:
             list(pool.map(lambda name: _check_file(sets, name, findings), _index_names(sets)))
         tars = _check_tars(shards, present, frames, seed, pool, findings, progress)
+        n_chained = 0
+        if shards.prefix:
+            of_set = {shards.key(n) for s in present for n in (s.name, s.idx_name, s.meta_name)}
+            n_chained = check_chain(
+                shards.store, summary, frozenset(of_set), pool, findings, only=snapshot
+            )
         n_sources = 0
         if sources and summary is not None:
             n_sources = check_sources(shards, summary, pool, findings, hashed)
@@ -153,7 +160,7 @@ def verify(
         n_shards=len(tars),
         n_samples=sum(len(tar.keys) for tar in tars),
         n_decoded=sum(tar.n_decoded for tar in tars),
-        n_bytes=sum(tar.bytes for tar in tars),
+        n_bytes=sum(tar.bytes for tar in tars) + n_chained,
         n_sources=n_sources,
     )
 
@@ -167,7 +174,7 @@ def _summary(shards: ShardSet, findings: Findings) -> dict[str, Any] | None:
     where = f"{shards.store.uri}/{SUMMARY}"
     try:
         if shards.store.exists(SUMMARY):
-            return opened_json(shards.store.read(SUMMARY))
+            return opened_json(shards.store.read(SUMMARY), SUMMARY)
         if shards.following is not None:
             return None
         found = "missing"

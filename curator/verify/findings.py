@@ -74,6 +74,9 @@ class Code(StrEnum):
     """A source has other bytes than those that were analyzed."""
     SOURCE_GONE = "source_gone"
     """A source that was analyzed does not exist any more; a warning."""
+    UNHASHED = "unhashed"
+    """A snapshot of an older version names no hashes: only that its objects are there was checked;
+    a warning."""
     UNNAMED = "unnamed"
     """An object that no manifest names; a warning."""
     INTERRUPTED = "interrupted"
@@ -81,7 +84,7 @@ class Code(StrEnum):
     one; a warning."""
 
 
-WARNINGS = frozenset({Code.SOURCE_GONE, Code.UNNAMED, Code.INTERRUPTED})
+WARNINGS = frozenset({Code.SOURCE_GONE, Code.UNHASHED, Code.UNNAMED, Code.INTERRUPTED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

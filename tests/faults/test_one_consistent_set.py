@@ -60,6 +60,16 @@ def replay(out: Path, key: str, data: bytes | None) -> None:
 def recorded(journal: Journal) -> Iterator[None]:
     """Records in this process, which does all the work."""
     create, delete = LocalStore.create, LocalStore.delete
+    conditional = {name: getattr(LocalStore, name) for name in ("write_new", "replace")}
+
+    def guarded(name: str) -> Any:  # noqa: ANN401
+        def noted_too(self: LocalStore, key: str, data: bytes, *version: str) -> Any:  # noqa: ANN401
+            done = conditional[name](self, key, data, *version)
+            if done is not None and key != LEASE:
+                journal.steps.append((key, data))
+            return done
+
+        return noted_too
 
     @contextmanager
     def noted(self: LocalStore, key: str) -> Iterator[Any]:
@@ -78,6 +88,8 @@ def recorded(journal: Journal) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalStore, "create", noted)
+        for name in conditional:
+            patch.setattr(LocalStore, name, guarded(name))
         patch.setattr(LocalStore, "delete", deleted)
         patch.setattr(Engine, "run", run_here)
         yield

@@ -53,7 +53,18 @@ def old(fresh: Path, tmp_path: Path) -> Path:
     out = tmp_path / "out"
     shutil.copytree(fresh, out)
     summary = json.loads((out / "summary.json").read_text())
-    for field in ("format", "checksum", "snapshot", "made", "earlier", "indexes"):
+    for field in (
+        "format",
+        "checksum",
+        "snapshot",
+        "made",
+        "earlier",
+        "indexes",
+        "head",
+        "objects",
+        "previous",
+        "object",
+    ):
         del summary[field]
     del summary["candidates"]
     shutil.rmtree(out / "snapshots")

@@ -14,9 +14,8 @@ from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.errors import UsageError
 from curator.recipe import Recipe
 from curator.runs.output_recipe import CONSEQUENCES, recipe_for
-from curator.stages.commit.commit_run import to_json
 from curator.storage import open_store
-from curator.tables.checksums import sealed_json
+from curator.tables.checksums import sealed_json, to_json
 
 OWN = "about: mine\nfilters: {motion: {min: 0.4}}\nrun: {mode: growing}\n"
 
@@ -112,7 +111,7 @@ def test_a_recipe_that_cannot_be_read_must_be_named(
     summary = place / "out" / "summary.json"
     data = json.loads(summary.read_text())
     data["recipe"]["propose"]["gone"] = 1
-    summary.write_bytes(sealed_json(data, to_json))
+    summary.write_bytes(sealed_json(data, to_json, "summary.json"))
     assert run(place) == EXIT_USAGE
     error = capsys.readouterr().err
     assert "with a recipe that this version cannot read (propose.gone" in error

@@ -11,9 +11,8 @@ from captioned import Captioned, assert_described, film_of
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.executor.timeline import Timeline
-from curator.stages.commit.commit_run import to_json
 from curator.stages.cut.stage import CutStage
-from curator.tables.checksums import sealed_json
+from curator.tables.checksums import sealed_json, to_json
 
 
 @pytest.fixture
@@ -236,7 +235,9 @@ def test_metadata_that_no_run_kept_is_missed_with_a_warning(
     path.write_text(json.dumps(summary))
     beside.recaption()
     assert not caplog.text
-    del summary["tables"]["annotations"], summary["snapshot"]
+    for name in ("snapshot", "head", "objects"):
+        del summary[name]
+    del summary["tables"]["annotations"]
     path.write_text(json.dumps(summary))
     shutil.rmtree(beside.out / "snapshots")
     beside.sources.rename(beside.sources.with_name("gone"))
@@ -267,7 +268,7 @@ def test_clips_that_answers_reject_point_at_no_shard(
     # As a growing run would have left it.
     before = alone.summary()
     before["judged"]["kept_vectors"] = ["alike/kept.parquet"]
-    (alone.out / "summary.json").write_bytes(sealed_json(before, to_json))
+    (alone.out / "summary.json").write_bytes(sealed_json(before, to_json, "summary.json"))
     summary = alone.recaption(question, "caption.reject={is_odd: [true]}")
     assert "kept_vectors" not in summary["judged"], "no copy goes for a clip that is rejected"
     n_lost = summary["work"]["clips_rejected"]

@@ -109,7 +109,7 @@ def test_parquet_of_pieces_is_that_of_the_whole(n: int) -> None:
          "later": ["same"] * n},
     )  # fmt: skip
     pieces = (table.slice(start, 777) for start in range(0, n, 777))
-    assert tables_to_parquet(pieces, table.schema) == to_parquet(table)
+    assert tables_to_parquet(pieces, table.schema, "a") == to_parquet(table, "a")
 
 
 def test_what_was_spilled_is_read_wherever_it_lies() -> None:

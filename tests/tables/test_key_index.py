@@ -1,5 +1,6 @@
 """Which part has a key: by the index and by footers, and the same whatever the index says."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,8 @@ from curator.records.sources import Failure, SourceRef
 from curator.storage import ObjectInfo
 from curator.storage.local_store import LocalStore
 from curator.tables.key_index import FEW_FOOTERS, KnownKeys, part_versions
-from curator.tables.parts import Parts
+from curator.tables.parts import FAILED, FINGERPRINT, Parts, to_parquet
+from curator.tables.parts import KEYS as KEY_VALUE
 from curator.tables.track_items import FRAMES, StoredFamily
 from curator.tables.track_parts import TrackParts, track_origins
 
@@ -114,10 +116,9 @@ def rewritten(store: LoggingStore) -> None:
     """A part of the same name and size has other keys."""
     (name,) = known(store).find([KEYS[2]])
     before = store.read(str(name))
-    parts = Parts(store, "scan", "stamp")
-    other = parts.write(pa.table({"n": [1]}), ["g ü\ta", "g ü\tb"], failed=["g ü\tb"])
-    store.write(str(name), store.read(other))
-    store.delete([other])
+    keys = {KEY_VALUE: json.dumps(["g ü\ta", "g ü\tb"]), FAILED: json.dumps(["g ü\tb"])}
+    table = pa.table({"n": [1]}).replace_schema_metadata({**keys, FINGERPRINT: "stamp"})
+    store.write(str(name), to_parquet(table, str(name)))
     assert len(store.read(str(name))) == len(before)
     assert known(store).find(["g ü\ta", KEYS[2]]) == [name, None]
 

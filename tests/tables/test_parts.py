@@ -29,7 +29,7 @@ def test_values_that_differ_get_no_dictionary_and_all_readers_read_them(tmp_path
         }
     )
     path = tmp_path / "part.parquet"
-    path.write_bytes(to_parquet(table))
+    path.write_bytes(to_parquet(table, path.name))
     group = pq.read_metadata(path).row_group(0)
     columns = [group.column(k) for k in range(group.num_columns)]
     split = {one.path_in_schema for one in columns if "BYTE_STREAM_SPLIT" in one.encodings}

@@ -56,7 +56,9 @@ def test_an_unfinished_record_refuses(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_done", [True, False])
 def test_a_record_of_an_older_version_is_taken_as_it_is(is_done: bool, tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
-    store.write("removed/00000001.json", record_bytes(RECORD | {"done": is_done}))
+    store.write(
+        "removed/00000001.json", record_bytes(RECORD | {"done": is_done}, "removed/00000001.json")
+    )
     assert bool(read_removals(store).unfinished) is not is_done
     assert add_record(store, RECORD) == "removed/00000002.json"
     store.delete(["removed/00000001.json"])

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import shutil
+import time
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -125,7 +127,8 @@ def test_verify_finds_what_is_wrong_with_an_old_snapshot_alone(place: Path) -> N
         path = out / name
         path.write_bytes(path.read_bytes().replace(b"moov", b"mooo"))
     assert main(["verify", str(out), "--snapshot", "1"]) == EXIT_FAILED
-    assert main(["verify", str(out)]) == EXIT_OK
+    assert main(["verify", str(out), "--snapshot", "3"]) == EXIT_OK
+    assert main(["verify", str(out)]) == EXIT_FAILED
 
 
 def test_export_tune_and_explain_read_a_snapshot(
@@ -227,6 +230,11 @@ def test_clean_removes_what_only_old_snapshots_name(
     assert main(["clean", str(out)]) == EXIT_OK
     assert run(place, *FEWER, sources="two") == EXIT_OK
     assert summary(place)["earlier"] == []
+    unfinished = out / "snapshots" / f".tmp-{7:016x}"
+    unfinished.write_bytes(b"of a killed command")
+    os.utime(unfinished, (time.time() - 60,) * 2)
+    assert main(["clean", str(out)]) == EXIT_OK
+    assert not unfinished.exists()
     assert main(["clean", str(place)]) == EXIT_USAGE
     assert "has no snapshots" in capsys.readouterr().err
 

@@ -135,7 +135,7 @@ class Replies(Mapping[str, Reply]):
     def keep(self, key: str, reply: Reply) -> None:
         """Stores a reply: after the return, no later run repeats its request."""
         name = f"{REPLIES}/{self._stamp}-{key}.json"
-        self.store.write(name, sealed_json(_row(key, reply), orjson.dumps))
+        self.store.write(name, sealed_json(_row(key, reply), orjson.dumps, name))
         with self._lock:
             self._known.add(key, orjson.dumps(_row(key, reply)))
             self._loose[key] = name
@@ -170,7 +170,7 @@ class Replies(Mapping[str, Reply]):
         keys = table["key"].to_pylist()
         name = f"{REPLIES}/{self._stamp}-{_hash(*sorted(keys))}{_PART}"
         # The part is written before its pieces go: a run that ends in between finds them twice.
-        self.store.write(name, to_parquet(table))
+        self.store.write(name, to_parquet(table, name))
         with self._lock:
             self._known.expect([key for key in keys if key not in loose], len(self._parts))
             self._parts.append(name)
@@ -244,7 +244,7 @@ class WorkerReplies(Mapping[str, Reply]):
             return None
         part = self._piece(self._name, 0)
         if self._unstored or self._n_pieces != 1:
-            self._store.write(part, to_parquet(_table_of(self._new.items())))
+            self._store.write(part, to_parquet(_table_of(self._new.items()), part))
             self._store.delete([self._piece(self._name, n) for n in range(1, self._n_pieces)])
         return StoredReplies(name=part, keys=list(self._new))
 
@@ -256,7 +256,7 @@ class WorkerReplies(Mapping[str, Reply]):
                 if waiting:
                     table = _table_of(waiting.items())
                     piece = self._piece(self._name, self._n_pieces)
-                    self._store.write(piece, to_parquet(table))
+                    self._store.write(piece, to_parquet(table, piece))
                     self._n_pieces += 1
             except Exception as error:  # noqa: BLE001 - raised again where the unit's process waits
                 self._error = error

@@ -19,10 +19,11 @@ from curator.errors import StorageError
 from curator.report import render_report, shown_clips
 from curator.stages.commit.summary_merging import added, by_count
 from curator.storage import Store
-from curator.tables.checksums import sealed_json
+from curator.tables.checksums import sealed_json, to_json
 from curator.tables.clip_rows import ClipColumns
 from curator.tables.clip_vectors import StoredVectors
 from curator.tables.disk_table import SortedRows
+from curator.tables.fenced_store import FencedStore
 from curator.tables.kept_vectors import JUDGED, KEPT, write_kept
 from curator.tables.out_layout import (
     CONFIG,
@@ -47,12 +48,15 @@ from curator.tables.sample_members import MEMBERS, MEMBERS_SCHEMA
 from curator.tables.schemas import ANNOTATIONS_SCHEMA
 from curator.tables.snapshot_store import (
     CANDIDATES,
+    HEAD,
     NUMBER,
     REMOVALS,
     add_snapshot,
     archived,
+    head_of,
     number_commit,
     put_in_place,
+    snapshot_name,
 )
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable, SourceTotals, value_counts
@@ -74,7 +78,7 @@ def alone() -> None:
 class Commit:
     """The results of a finished run."""
 
-    store: Store
+    store: FencedStore
     recipe: Mapping[str, Any]
     """As `summary.json` keeps it."""
     sources: SourceTable
@@ -129,24 +133,21 @@ class Commit:
     stamps: Mapping[str, str]
     extensions: Sequence[Mapping[str, Any]] = ()
     """Classes that were loaded from outside this package, each with its origin."""
-    check: Callable[[], None] = alone
-    """Raises if this run may not write to the output root any more."""
 
 
 def commit_run(run: Commit) -> dict[str, Any]:
     """Publishes a run, `summary.json` last, removes leftovers, and returns the summary."""
-    run.check()
     kept = run.n_kept_before + kept_by_source(run.clips)
     earlier = run.before["tables"] if run.before is not None else {}
-    # Readers of the folders of the tables see no clip twice before there is a snapshot.
-    root = "" if run.publishes else f"{SNAPSHOTS}/"
+    # Nothing that readers of the folders of the tables see changes before there is a snapshot.
+    root = f"{SNAPSHOTS}/"
     totals = SourceTotals()
     names: dict[str, list[str]] = {"sources": []}
     for number, rows in enumerate(run.sources.rows(kept)):
         totals.add(rows)
         if run.publishes:
             rows = run.metadata.joined(rows, "uri")
-            names["sources"].append(write_table_part(run.store, "sources", number, rows))
+            names["sources"].append(write_table_part(run.store, f"{root}sources", number, rows))
     tables: dict[str, SortedRows | StoredVectors | ClipColumns] = {
         "shots": run.shots,
         "clips": run.clips,
@@ -191,7 +192,6 @@ def commit_run(run: Commit) -> dict[str, Any]:
         summary = added(run.before, summary)
     if not run.publishes:
         return summary
-    summary = put_in_place(run.store, summary)
     page = render_report(
         summary=summary,
         sources=totals.failed,
@@ -209,9 +209,7 @@ def commit_run(run: Commit) -> dict[str, Any]:
         shard_files=run.shard_files,
         folders=[name for name in LAYOUT if run.is_last or name not in _ANALYZED],
         stamps=run.stamps,
-        check=run.check,
     )
-    run.check()
     if not run.is_last:
         return summary
     try:
@@ -223,7 +221,7 @@ def commit_run(run: Commit) -> dict[str, Any]:
 
 
 def publish(
-    store: Store,
+    store: FencedStore,
     summary: Mapping[str, Any],
     previous: Mapping[str, Any],
     *,
@@ -232,7 +230,6 @@ def publish(
     shard_files: Mapping[str, bytes],
     folders: Iterable[str],
     stamps: Mapping[str, str],
-    check: Callable[[], None],
 ) -> dict[str, Any]:
     """Adds a snapshot, updates the files at fixed paths, and removes leftovers.
 
@@ -248,37 +245,35 @@ def publish(
         shard_files: What describes all shards, by name, in writing order.
         folders: Where leftovers may be.
         stamps: Current fingerprint of each folder that goes by them.
-        check: Called before each step; raises where this run may not write any more.
 
     Returns:
         The summary with the snapshot's number.
 
     Raises:
         CuratorError: Another run committed meanwhile.
+        LeaseLostError: Another run may write by now.
     """
-    check()
     records = head_of_records(store)
     if records:
         summary = {**summary, REMOVALS: records}
     commit = number_commit(
         store, summary, previous, manifest=shard_files[MANIFEST], dataset=shard_files[DATASET]
     )
-    check()
+    number = commit.summary[NUMBER]
     if commit.is_new:
-        own = sealed_json(archived(commit.summary), to_json)
-        add_snapshot(store, commit.summary[NUMBER], own)
+        own = sealed_json(archived(commit.summary), to_json, snapshot_name(number))
+        add_snapshot(store, number, own)
+    put_in_place(store, commit.summary)
     if commit.is_new or not keeps_report or not store.exists(REPORT):
         store.write(REPORT, report.encode())
     used = {"recipe": summary["recipe"], "fingerprints": summary["fingerprints"]}
-    store.write(CONFIG, sealed_json(used, to_json))
-    check()
+    store.write(CONFIG, sealed_json(used, to_json, CONFIG))
     write_shard_files(store, shard_files)
-    check()
-    store.write(SUMMARY, sealed_json(commit.summary, to_json))
-    check()
+    known = {**commit.summary, HEAD: head_of(store, commit.summary, previous)}
+    store.write(SUMMARY, sealed_json(known, to_json, SUMMARY))
     named = commit.named | shard_files.keys()
     remove(store, [NEXT_MANIFEST, *leftovers(store, named, folders, stamps)])
-    return commit.summary
+    return known
 
 
 def write_shard_files(store: Store, files: Mapping[str, bytes]) -> None:
@@ -390,8 +385,3 @@ def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]])
         "versions": versions(),
         "extensions": [dict(extension) for extension in run.extensions],
     }
-
-
-def to_json(value: object) -> bytes:
-    """Returns JSON in this package's format for people and programs."""
-    return json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n"

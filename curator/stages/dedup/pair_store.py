@@ -1,6 +1,5 @@
 """The pairs of similar clips under the output root, in one object."""
 
-import hashlib
 from collections.abc import Collection
 
 import numpy as np
@@ -14,7 +13,7 @@ from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_vectors import StoredVectors
-from curator.tables.parts import to_parquet
+from curator.tables.parts import parquet_by_content
 
 FOLDER = "alike"
 _LISTS = [("near", pa.list_(pa.int32())), ("cosine", pa.list_(pa.float64()))]
@@ -80,8 +79,9 @@ class StoredPairs:
         values = pa.array(pairs.second[order], pa.int32()), pa.array(pairs.cosine[order])
         lists = [pa.ListArray.from_arrays(offsets, held) for held in values]
         schema = ALIKE_SCHEMA.with_metadata({_LEAST: repr(pairs.least)})
-        data = to_parquet(pa.table([pairs.ids, *lists], schema=schema))
-        self._name = f"{FOLDER}/{self._stamp}-{hashlib.sha256(data).hexdigest()[:16]}.parquet"
+        table = pa.table([pairs.ids, *lists], schema=schema)
+        name = f"{FOLDER}/{self._stamp}-{'~' * 16}.parquet"
+        self._name, data = parquet_by_content([table], schema, name)
         self._store.write(self._name, data)
 
 

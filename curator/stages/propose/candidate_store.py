@@ -234,7 +234,8 @@ class Candidates:
             table, rows = getattr(unit, kind).combine_chunks(), None
             if kind == "pictures":
                 table, rows = table.sort_by("clip_id"), PICTURES_PER_GROUP
-            self._store.write(f"{FOLDER}/{kind}/{part}", to_parquet(table, rows_per_group=rows))
+            name = f"{FOLDER}/{kind}/{part}"
+            self._store.write(name, to_parquet(table, name, rows_per_group=rows))
         self._parts.append(part)
         self._used.add(part)
 

@@ -23,6 +23,7 @@ from curator.stages.shard.sample import Sample
 from curator.stages.shard.shard_plan import ShardPlan, TarLayout
 from curator.stages.shard.tar_reader import SPLITS, Declared, Split, declared_members
 from curator.tables.checksums import sealed_json
+from curator.tables.out_layout import DATASET as DATASET_KEY
 from curator.tables.out_layout import MANIFEST, SHARDS
 from curator.tables.parts import rows_to_table, tables_to_parquet
 from curator.tables.sample_members import MEMBERS, MEMBERS_SCHEMA
@@ -206,7 +207,7 @@ def set_files(
                     declared[member.suffix] = member.version.to_json()
     return described_files(
         tars,
-        tables_to_parquet(tables, DATASET_SCHEMA),
+        tables_to_parquet(tables, DATASET_SCHEMA, DATASET_KEY),
         lambda name: members.get(name) or members_of(new[name].plan.samples[0]),
         declared=declared,
         seed=seed,
@@ -251,7 +252,7 @@ def described_files(
         },
     }
     named = {f"{SHARDS}/{name}": data for name, data in files.items()}
-    return named | {MANIFEST: sealed_json(manifest, _json)}
+    return named | {MANIFEST: sealed_json(manifest, _json, MANIFEST)}
 
 
 def known_facts(manifest: Mapping[str, Any]) -> dict[str, ShardFacts]:

@@ -247,7 +247,7 @@ def _manifest(store: Store, name: str) -> tuple[dict[str, Any] | None, str | Non
     if not store.exists(name):
         return None, "there is none"
     try:
-        manifest = opened_json(store.read(name))
+        manifest = opened_json(store.read(name), name)
     except ValueError as error:
         return None, f"it is damaged ({error})"
     if not isinstance(manifest, dict) or not isinstance(manifest.get("shards"), list):

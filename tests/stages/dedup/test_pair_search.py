@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> Store:
     store = open_store(str(tmp_path))
     for number, (ids, vectors) in enumerate(zip(IDS, EARLIER, strict=True)):
         table = vectors_table(list(zip(ids, vectors, strict=True)))
-        store.write(f"earlier-{number}", to_parquet(table))
+        store.write(f"earlier-{number}", to_parquet(table, f"earlier-{number}"))
     return store
 
 

@@ -1,0 +1,143 @@
+"""Repairs what the newest snapshot names from equal copies, and says what is lost.
+
+A snapshot has its own parts of tables and its own indexes, and the same bytes are at fixed paths:
+each is the copy of the other. What was changed is known by size and version, as the store gave it
+when the snapshot was made, so that nothing is read that did not change.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from curator.errors import DamagedError, StorageError
+from curator.stages.commit.commit_run import alone
+from curator.storage import ObjectInfo, Store
+from curator.tables.checksums import find_json, sealed_json, to_json
+from curator.tables.fenced_store import Digest, FencedStore
+from curator.tables.out_layout import listed_objects
+from curator.tables.output_format import read_summary
+from curator.tables.parts import SUMMARY
+from curator.tables.snapshot_store import (
+    HEAD,
+    NUMBER,
+    archived,
+    copies_of,
+    objects_of,
+    snapshot_name,
+    snapshot_numbers,
+)
+
+logger = logging.getLogger(__name__)
+
+_READERS = 8
+
+
+def repair_objects(
+    store: Store, *, check: Callable[[], None] = alone, makes_again: bool = True
+) -> None:
+    """Writes what is damaged again from an equal copy, and removes it where there is none.
+
+    Args:
+        store: Output root.
+        check: Raises if nothing may be written any more.
+        makes_again: Whether a run with the sources follows; without one all damaged objects stay.
+    """
+    fenced = FencedStore(store, check)
+    numbers = snapshot_numbers(store)
+    try:
+        summary = find_json(store, SUMMARY) or {}
+    except DamagedError:
+        summary = {}
+    head = summary.get(HEAD)
+    if head is not None and summary[NUMBER] >= max(numbers, default=0):
+        _repair_snapshot(fenced, summary, numbers)
+    summary = _newest(store)
+    folders = {name.split("/")[0] for name in objects_of(summary)}
+    there = listed_objects(store, folders) if folders else {}
+    versions = head["versions"] if head is not None else {}
+    suspects = {
+        name: digest
+        for name, digest in objects_of(summary).items()
+        if not _is_unchanged(there.get(name), digest, versions.get(name))
+    }
+    with ThreadPoolExecutor(_READERS) as pool:
+        is_same = pool.map(lambda item: _has(store, *item), suspects.items())
+        damaged = [n for n, same in zip(suspects, is_same, strict=True) if not same]
+    lost = sorted(set(damaged) - restored(fenced, damaged))
+    if lost and makes_again:
+        fenced.delete(lost)
+        logger.warning(
+            "lost objects of snapshot %d in %s: %d, such as %s, of which no whole copy is left; "
+            "they are made again as far as their sources are there",
+            summary[NUMBER], store.uri, len(lost), lost[0],
+        )  # fmt: skip
+
+
+def restored(store: FencedStore, names: Collection[str]) -> frozenset[str]:
+    """Writes damaged objects of the newest snapshot again from equal copies.
+
+    Returns those that are whole now.
+    """
+    summary = _newest(store)
+    objects, whole = objects_of(summary), set()
+    for own, fixed in copies_of(summary).items():
+        for name, copy in ((own, fixed), (fixed, own)):
+            if name not in names or name not in objects:
+                continue
+            if copy not in names and _has(store, copy, objects[name]):
+                store.copy(copy, name)
+                whole.add(name)
+    if whole:
+        logger.warning(
+            "damaged objects in %s: %d, such as %s; they are written again from equal copies",
+            store.uri, len(whole), min(whole),
+        )  # fmt: skip
+    return frozenset(whole)
+
+
+def _repair_snapshot(
+    store: FencedStore, summary: Mapping[str, Any], numbers: Collection[int]
+) -> None:
+    """Writes the newest snapshot again from `summary.json`, and says which others are gone."""
+    number, head = summary[NUMBER], summary[HEAD]
+    name, sha256 = snapshot_name(number), head["sha256"]
+    gone = set(range(head["first"], number)).difference(numbers)
+    if gone:
+        logger.warning(
+            "lost snapshots of %s: %s; their tars and tables stay, and only `curate clean` removes "
+            "them", store.uri, ", ".join(map(str, sorted(gone))),
+        )  # fmt: skip
+    if number in numbers and Digest.of_object(store, name).sha256 == sha256:
+        return
+    logger.warning(
+        "%s/%s is damaged or gone; it is written again from %s", store.uri, name, SUMMARY
+    )
+    data = sealed_json(archived(summary), to_json, name)
+    store.write(name, data)
+    # A later run that changed nothing may have written a summary with other times.
+    renewed = {**summary, HEAD: {**head, "sha256": Digest.of(data).sha256}}
+    store.write(SUMMARY, sealed_json(renewed, to_json, SUMMARY))
+
+
+def _newest(store: Store) -> dict[str, Any]:
+    """Returns the newest summary; empty without one that can be read."""
+    try:
+        return read_summary(store)
+    except DamagedError:
+        # The run meets it too.
+        return {}
+
+
+def _is_unchanged(info: ObjectInfo | None, digest: Digest, version: str | None) -> bool:
+    return info is not None and info.bytes == digest.n_bytes and info.version == version
+
+
+def _has(store: Store, name: str, digest: Digest) -> bool:
+    """Returns whether an object is there with these bytes."""
+    try:
+        return Digest.of_object(store, name) == digest
+    except StorageError:
+        if store.exists(name):
+            raise
+        return False

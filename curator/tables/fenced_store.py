@@ -1,0 +1,181 @@
+"""An output root that only the holder of its lease writes to, and that remembers what it wrote.
+
+Before each write and removal the lease is checked. An object with a fixed path is written over only
+if it is still the one that was there when the lease was last known to be held: a writer that was
+stopped in the middle of a write, and lost the lease meanwhile, changes nothing of its successor.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from curator.errors import StorageError, UnconditionalStoreError
+from curator.storage import ObjectInfo, Store
+from curator.storage.base import IsOwn
+from curator.tables.out_layout import has_fixed_path
+
+_TRIES = 4
+"""Writes of an object before it counts as one that something else writes all the time."""
+_CONDITIONAL_BYTES = 64 << 20
+"""Larger objects go in several requests, which have no condition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digest:
+    """Size and SHA-256, in hex, of an object."""
+
+    n_bytes: int
+    sha256: str
+
+    @classmethod
+    def of(cls, data: bytes) -> "Digest":
+        """Returns those of some bytes."""
+        return cls(n_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+    @classmethod
+    def of_object(cls, store: Store, name: str) -> "Digest":
+        """Reads an object."""
+        with store.open(name) as stream:
+            digest = hashlib.file_digest(stream, "sha256")  # type: ignore[arg-type]
+            return cls(n_bytes=stream.tell(), sha256=digest.hexdigest())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns it as a snapshot has it."""
+        return {"bytes": self.n_bytes, "sha256": self.sha256}
+
+
+class FencedStore(Store):
+    """A store whose writes are checked; a pickled one is the store itself, for workers.
+
+    Args:
+        store: Output root.
+        check: Raises if this process may not write any more.
+    """
+
+    def __init__(self, store: Store, check: Callable[[], None]) -> None:
+        self._store, self._check = store, check
+        self._has_conditions = True
+        self.written: dict[str, Digest] = {}
+        """What `write` wrote, by name."""
+
+    def __reduce__(self) -> tuple[Callable[[Store], Store], tuple[Store]]:
+        """Returns the store alone: the lease is this process's."""
+        return _itself, (self._store,)
+
+    @property
+    def is_local(self) -> bool:  # type: ignore[override]
+        """Whether the root is a folder of this machine."""
+        return self._store.is_local
+
+    @property
+    def uri(self) -> str:
+        """The root."""
+        return self._store.uri
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yields the finished objects."""
+        return self._store.list(prefix)
+
+    def read(self, key: str) -> bytes:
+        """Returns the whole object."""
+        return self._store.read(key)
+
+    def open(self, key: str) -> BinaryIO:
+        """Opens an object for reading."""
+        return self._store.open(key)
+
+    def read_range(self, key: str, start: int, end: int) -> bytes:
+        """Returns some bytes."""
+        return self._store.read_range(key, start, end)
+
+    def read_versioned(self, key: str) -> tuple[ObjectInfo, bytes] | None:
+        """Returns a whole small object with its version."""
+        return self._store.read_versioned(key)
+
+    def find(self, key: str) -> ObjectInfo | None:
+        """Returns size and version of an object."""
+        return self._store.find(key)
+
+    def check_writable(self) -> None:
+        """Writes and removes a small object."""
+        self._store.check_writable()
+
+    def write(self, key: str, data: bytes) -> None:
+        """Writes a whole object, if the lease is held."""
+        is_small = len(data) <= _CONDITIONAL_BYTES
+        if not (has_fixed_path(key) and is_small and self._written_if_same(key, data)):
+            self._check()
+            self._store.write(key, data)
+        self.written[key] = Digest.of(data)
+
+    def _written_if_same(self, key: str, data: bytes) -> bool:
+        """Writes over what was there when the lease was held; False in a store without conditions.
+
+        Raises:
+            StorageError: Something else writes it all the time.
+        """
+        for _ in range(_TRIES if self._has_conditions else 0):
+            # In this order: what replaces the object after the check has another version.
+            found = self._store.find(key)
+            self._check()
+            try:
+                if found is None:
+                    done = self._store.write_new(key, data)
+                else:
+                    done = self._store.replace(key, data, found.version)
+            except UnconditionalStoreError:
+                self._has_conditions = False
+                return False
+            if done is not None:
+                return True
+        if not self._has_conditions:
+            return False
+        self._check()
+        raise StorageError(
+            f"{self.uri}/{key} was changed by something else while it was written; run again when "
+            "nothing else writes there"
+        )
+
+    def write_new(self, key: str, data: bytes) -> ObjectInfo | None:
+        """Writes a small object that is not there, if the lease is held."""
+        self._check()
+        return self._store.write_new(key, data)
+
+    def replace(self, key: str, data: bytes, version: str) -> ObjectInfo | None:
+        """Writes over a small object of a version, if the lease is held."""
+        self._check()
+        return self._store.replace(key, data, version)
+
+    @contextmanager
+    def create(self, key: str) -> Iterator[BinaryIO]:
+        """Opens a stream, whose object appears at the end if the lease is held then."""
+        self._check()
+        with self._store.create(key) as stream:
+            yield stream
+            self._check()
+
+    def copy(self, source: str, target: str) -> None:
+        """Copies an object, if the lease is held."""
+        self._check()
+        self._store.copy(source, target)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Removes objects, as long as the lease is held."""
+
+        def checked() -> Iterator[str]:
+            for key in keys:
+                self._check()
+                yield key
+
+        self._store.delete(checked())
+
+    def clean_temporary(self, folders: Iterable[str], is_own: IsOwn, **options: float) -> int:
+        """Removes unfinished objects, if the lease is held."""
+        self._check()
+        return self._store.clean_temporary(folders, is_own, **options)
+
+
+def _itself(store: Store) -> Store:
+    return store
