@@ -361,6 +361,7 @@ def test_what_candidates_are_stored_survives_the_commit(made: Made) -> None:
     """Pins that a commit removes candidates of other settings and keeps its own."""
     assert TABLES == (
         "sources", "shots", "clips", "embeddings", "clip_embeddings", "annotations", "sidecars",
+        "members",
     )  # fmt: skip
     kinds = sorted(p.name for p in (made.out / "candidates").iterdir())
     assert kinds == ["clips", "pictures", "shots", "sources", "vectors"]

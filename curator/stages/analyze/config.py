@@ -25,10 +25,10 @@ class AnalyzeConfig(StageConfig):
     audio: bool = setting(True, unit="yes or no")
     """measure how loud the audio is, which scores of audio need; 0.05 CPU-seconds a minute of
     stereo"""
-    # 1: a shot that is too short to be kept has a picture too. 3.5 KB each over a part of
-    # `../shared/media`, so 7 KB for a second of video; with 4 it is 2 KB.
-    thumbnail_every: int = setting(1, ge=1, unit="samples")
-    """samples per stored thumbnail, which the report shows"""
+    # 4: 3.5 KB each over a part of the labelled media, so 2 KB for a second of video.
+    thumbnail_every: int = setting(4, ge=1, unit="samples")
+    """samples per stored thumbnail, which the report shows; a sample that differs much from the one
+    before it has one too, so that short shots have pictures"""
     # 240 s: at 30 frames/s the 382 frames that two segments both decode are 5% of one.
     segment_s: float = setting(240.0, ge=10, unit="s")
     """a longer source is cut at key frames into segments of at most this length, which are analyzed

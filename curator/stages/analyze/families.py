@@ -80,7 +80,7 @@ BUILT_IN = (
     ),
     Family(
         name="pictures",
-        version=2,
+        version=3,
         columns=(
             "sample_frame", "sample_pair_frame", "descriptor", "thumbnail_frame", "thumbnails",
             *SIGNALS_OF["pictures"],

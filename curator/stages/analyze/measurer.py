@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 AnyFrame = DecodedFrame | DeviceFrame
 View = HostView | DeviceView
 
+OTHER_PICTURE = 12.0
+"""Mean difference of 8x8 cells, of 255, from which on a sample gets a thumbnail of its own."""
 THUMBNAIL_PX = 160
 
 
@@ -160,6 +162,7 @@ class Measurer:
         # A segment that begins within a block leaves it to the one before.
         self._clip_block = (first.pts - 1 - self._anchor_pts) // self._clip_ticks
         self._thumbnail_block: int | None = None
+        self._cells: NDArray[np.int16] | None = None
         self._sample: _Sample | None = None
         self._samples: list[_Sample] = []
         self._scale_s = self._measure_s = 0.0
@@ -284,7 +287,10 @@ class Measurer:
         with_pictures = "pictures" in self._families
         if with_pictures:
             block = step // self._thumbnail_every
-            if block != self._thumbnail_block:
+            cells = cv2.resize(view.small, (8, 8), interpolation=cv2.INTER_AREA).astype(np.int16)
+            before, self._cells = self._cells, cells
+            is_other = before is None or np.abs(cells - before).mean() > OTHER_PICTURE
+            if block != self._thumbnail_block or is_other:
                 self._thumbnail_block = block
                 self._thumbnails.append((frame.index, _thumbnail(view.small)))
         if self.looks is not None:
