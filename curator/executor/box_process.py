@@ -9,7 +9,6 @@ import io
 import logging
 import os
 import pickle
-import resource
 import sys
 import tempfile
 import threading
@@ -31,18 +30,23 @@ from curator.errors import (
 from curator.executor.attempts import internal_failure
 from curator.executor.garbage import no_collection
 from curator.executor.plain_values import to_bytes
-from curator.executor.sandbox import GpuAccess, end_with_parent, lock
+from curator.executor.sandbox import (
+    GpuAccess,
+    PluginFinder,
+    Plugins,
+    end_with_parent,
+    importable_code,
+    lock,
+)
 from curator.media.device_errors import device_error
 from curator.records.sources import Failure
 from curator.stage import Stage
 from curator.storage.range_reader import BUFFER_BYTES, SeekableReader
+from curator.storage.scratch import use_files
 from curator.storage.source_reader import open_through
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
-
-IS_LINUX = sys.platform == "linux"
-"""Elsewhere the kernel does not count what `RLIMIT_DATA` limits."""
 
 
 class ParentReader(SeekableReader):
@@ -95,12 +99,13 @@ class BoxProcess:
 
     Args:
         pipe: To the parent.
-        folder: The one folder that this process may write in.
+        files: Open files without a name, the only ones that this process may write.
     """
 
-    def __init__(self, pipe: Connection, folder: str) -> None:
+    def __init__(self, pipe: Connection, files: Sequence[int] = ()) -> None:
         self._pipe = pipe
-        self._folder = folder
+        self._files = files
+        self._finder = PluginFinder()
         self._stage: Stage[Any, Any, Any] | None = None
         self._is_locked = False
         self._gpu: GpuAccess | None = None
@@ -128,6 +133,7 @@ class BoxProcess:
     def serve(self) -> None:
         """Does what the parent says until it goes."""
         open_through(self._open)
+        sys.meta_path.append(self._finder)
         self.tell("ready")
         while True:
             try:
@@ -152,17 +158,19 @@ class BoxProcess:
         stage: bytes,
         imports: tuple[str, ...],
         readable: tuple[str, ...],
+        plugins: Plugins,
         locks: bool,
         gpu: GpuAccess | None,
     ) -> None:
         """Loads a stage; before the first one sees a source, this process is locked."""
-        self._gpu = gpu
+        self._gpu, self._finder.plugins = gpu, plugins
         try:
             if locks and not self._is_locked:
                 # What is missing is named by the stage.
                 with suppress(ImportError):
                     _load(imports)
-                lock(readable, self._folder, gpu=gpu)
+                paths = (*readable, *importable_code().paths)
+                lock(paths, writable=[f"/proc/self/fd/{file}" for file in self._files], gpu=gpu)
                 self._is_locked = True
             with no_collection():
                 self._stage = pickle.loads(stage)
@@ -195,13 +203,10 @@ class BoxProcess:
         self.tell("lost", type(error).__name__, one_line(error) + more)
         os._exit(1)
 
-    def _run(self, item: Any, cpu_s: float | None, n_bytes: int | None) -> None:  # noqa: ANN401
+    def _run(self, item: Any, n_bytes: int | None) -> None:  # noqa: ANN401
         stage = self._stage
         assert stage is not None
         begun_s = time.process_time()
-        _limit(resource.RLIMIT_CPU, None if cpu_s is None else round(begun_s + cpu_s) + 1)
-        if IS_LINUX:
-            _limit(resource.RLIMIT_DATA, None if n_bytes is None else _data_bytes() + n_bytes)
         failure: Failure | None = None
         result = b""
         try:
@@ -220,9 +225,6 @@ class BoxProcess:
             if (lost := gpu_error(error, self._gpu)) is not None:
                 self._end(lost)
             failure = internal_failure(item.uri, stage.name, error)
-        _limit(resource.RLIMIT_CPU, None)
-        if IS_LINUX:
-            _limit(resource.RLIMIT_DATA, None)
         spent = (begun_s, time.process_time(), dict(stage.cpu_s), dict(stage.counts))
         stage.cpu_s.clear()
         stage.counts.clear()
@@ -262,35 +264,22 @@ def _too_much(item: Any, n_bytes: int | None) -> str:  # noqa: ANN401
     )
 
 
-def _limit(kind: int, value: int | None) -> None:
-    _, hard = resource.getrlimit(kind)
-    if value is None or (hard != resource.RLIM_INFINITY and hard < value):
-        value = hard
-    resource.setrlimit(kind, (value, hard))
-
-
-def _data_bytes() -> int:
-    """Returns the private memory of this process that counts against `RLIMIT_DATA`."""
-    with open("/proc/self/status", "rb") as file:
-        for line in file:
-            if line.startswith(b"VmData:"):
-                return int(line.split()[1]) << 10
-    return 0
-
-
-def main(number: str, folder: str, *modules: str) -> None:
+def main(number: str, files: str, *modules: str) -> None:
     """Runs a box.
 
     Args:
         number: Of the file descriptor of its pipe.
-        folder: The one folder that it may write in.
+        files: Those of its open files, separated by commas; none where it makes them itself.
         modules: What it imports at once.
     """
     end_with_parent()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    tempfile.tempdir = folder
+    # Without a try, which would make a file there.
+    tempfile.tempdir = os.environ["TMPDIR"]
+    numbers = [int(file) for file in filter(None, files.split(","))]
+    if numbers:
+        use_files(numbers)
     _load(modules)
-    BoxProcess(Connection(int(number)), folder).serve()
+    BoxProcess(Connection(int(number)), numbers).serve()
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ Messages to the box are pickled, because it trusts its parent; messages from it 
     to the box                             from the box
     load     modules                       ready
     stage    stage, imports, readable,     set_up, or refused class, message
-                 locks, GPU
-    item     item, cpu_s, n_bytes          open uri, version, checks -> handle, size, MD5
+                 plug-ins, locks, GPU
+    item     item, n_bytes                 open uri, version, checks -> handle, size, MD5
     release                                read handle, at, n      -> bytes
                                            end handle, at; close handle
                                            done result or failure, CPU-seconds, counts
@@ -16,21 +16,24 @@ Messages to the box are pickled, because it trusts its parent; messages from it 
 """
 
 import contextlib
+import io
 import logging
 import os
 import pickle
+import resource
 import signal
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from curator import errors
 from curator.errors import (
@@ -42,10 +45,9 @@ from curator.errors import (
 )
 from curator.executor.plain_values import from_bytes
 from curator.executor.result_classes import result_classes
-from curator.executor.sandbox import gpu_access
+from curator.executor.sandbox import gpu_access, importable_code
 from curator.stage import Stage
 from curator.storage import expect_end, open_source
-from curator.storage.scratch import ScratchFolder
 from curator.storage.source_reader import local_failure, stored_md5
 
 logger = logging.getLogger(__name__)
@@ -90,8 +92,13 @@ MAX_OPEN = 16
 PIPE_WAIT_S = 600
 """Seconds for which a box may neither take nor send on in the middle of a message."""
 MESSAGE_S = 1e-5
+PRINT_WAIT_S = 1.0
 KILL_WAIT_S = 10.0
 """Seconds for a killed process to end: one that waits in a driver may never do so."""
+N_FILES = 2
+"""Files that a box can write: a clip, and a table of colours."""
+MAX_PRINTED_CHARACTERS = 64 << 10
+"""What is shown of that which a box prints."""
 END_WAIT_S = 10.0
 """Seconds for a process that has closed its pipe to end: a core dump is not written."""
 MAX_SET_UP_S = 900.0
@@ -141,7 +148,7 @@ class Box:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
-        self._folder: ScratchFolder | None = None
+        self._printer: threading.Thread | None = None
         self._stage: Stage[Any, Any, Any] | None = None
         self._readable: tuple[str, ...] | None = None
         """What the process can read since it was locked; None before."""
@@ -179,8 +186,11 @@ class Box:
         result_classes(type(stage))
         try:
             self._use(stage)
-            self._send("item", item, limit_s, stage.limit_bytes)
-            return self._answer(item.uri, None if limit_s is None else limit_s * WALL_PER_CPU)
+            self._limit(limit_s, stage.limit_bytes)
+            self._send("item", item, stage.limit_bytes)
+            answer = self._answer(item.uri, None if limit_s is None else limit_s * WALL_PER_CPU)
+            self._limit(None, None)
+            return answer
         except (BrokenPipeError, EOFError, ConnectionResetError) as error:
             raise self._died() from error
         except BlockingIOError as error:
@@ -213,9 +223,9 @@ class Box:
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()
-        if self._folder is not None:
-            self._folder.close()
-        self._process = self._pipe = self._folder = self._stage = self._readable = None
+        if self._printer is not None:
+            self._printer.join(PRINT_WAIT_S)
+        self._process = self._pipe = self._printer = self._stage = self._readable = None
         self._has_gpu = None
         self._cpu_s = 0.0
 
@@ -233,7 +243,6 @@ class Box:
             ) from error
 
     def _begin(self, modules: Sequence[str]) -> None:
-        self._folder = ScratchFolder("curate-box-")
         ours, theirs = Pipe()
         with socket.socket(fileno=os.dup(ours.fileno())) as wire:
             wait = struct.pack("@ll", PIPE_WAIT_S, 0)
@@ -244,29 +253,68 @@ class Box:
             for name, value in os.environ.items()
             if name in KEPT_VARIABLES or name.startswith(KEPT_FAMILIES)
         }
-        folder = str(self._folder.path)
-        # OpenBLAS starts its threads when it is imported, and they would not be locked.
-        environment |= {"TMPDIR": folder, "HOME": folder, "OPENBLAS_NUM_THREADS": "1"}
-        # Another box could have written to a cache that they share.
-        environment["CUDA_CACHE_PATH"] = folder
+        # OpenBLAS starts its threads when it is imported, and they would not be locked. CUDA's
+        # cache is a folder that processes share.
+        environment |= {
+            "TMPDIR": tempfile.gettempdir(), "HOME": "/nonexistent", "OPENBLAS_NUM_THREADS": "1",
+            "CUDA_CACHE_DISABLE": "1",
+        }  # fmt: skip
         environment.setdefault("OMP_NUM_THREADS", "1")
         environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
-        self._process = subprocess.Popen(
-            [
-                # -P: the folder in which the run was started may be one of strangers' files.
-                sys.executable, "-P", "-m", "curator.executor.box_process",
-                str(theirs.fileno()), folder, *modules,
-            ],
-            pass_fds=[theirs.fileno()],
-            env=environment,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            # An interrupt from the terminal goes to the driver, which ends this process, and this
-            # process can type nothing into the terminal.
-            start_new_session=True,
-        )  # fmt: skip
-        theirs.close()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(theirs)
+            made = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(N_FILES)]
+            files = [file.fileno() for file in made] if sys.platform == "linux" else []
+            self._process = subprocess.Popen(
+                [
+                    # -P: the folder in which the run was started may be one of strangers' files.
+                    sys.executable, "-P", "-m", "curator.executor.box_process",
+                    str(theirs.fileno()), ",".join(map(str, files)), *modules,
+                ],
+                pass_fds=[theirs.fileno(), *files],
+                env=environment,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                # Not the files of this process, which it could empty.
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                # An interrupt from the terminal goes to the driver, which ends this process, and
+                # this process can type nothing into the terminal.
+                start_new_session=True,
+            )  # fmt: skip
+        assert self._process.stdout is not None
+        printed = io.TextIOWrapper(self._process.stdout, encoding="utf-8", errors="replace")
+        self._printer = threading.Thread(target=_print, args=(printed,), daemon=True)
+        self._printer.start()
         self._pipe = ours
+
+    def _limit(self, cpu_s: float | None, n_bytes: int | None) -> None:
+        """Limits CPU-seconds and memory beyond what the process has used; None takes a limit away.
+
+        The soft limits are set from here, because the process itself can change none. Only Linux
+        can do that, and counts what `RLIMIT_DATA` limits; elsewhere wall time is the limit.
+        """
+        if sys.platform != "linux" or self._process is None:
+            return
+        limits = {
+            resource.RLIMIT_CPU: None if cpu_s is None else round(self._used_s() + cpu_s) + 1,
+            resource.RLIMIT_DATA: None if n_bytes is None else self._data_bytes() + n_bytes,
+        }
+        for kind, value in limits.items():
+            with contextlib.suppress(ProcessLookupError):
+                _, hard = resource.prlimit(self._process.pid, kind)
+                if value is None or (hard != resource.RLIM_INFINITY and hard < value):
+                    value = hard
+                resource.prlimit(self._process.pid, kind, (value, hard))
+
+    def _data_bytes(self) -> int:
+        """Returns the private memory of the process that counts against `RLIMIT_DATA`."""
+        assert self._process is not None
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
+                if line.startswith("VmData:"):
+                    return int(line.split()[1]) << 10
+        return 0
 
     def _use(self, stage: Stage[Any, Any, Any]) -> None:
         """Sets a stage up, in another process where this one may not read the stage's files."""
@@ -275,6 +323,8 @@ class Box:
         if self._stage is stage:
             return
         readable, packed = _sendable(stage)
+        code = importable_code()
+        readable = (*readable, *code.paths)
         is_locked_out = self._readable is not None and not set(readable) <= set(self._readable)
         gpu = gpu_access(os.environ) if stage.resources.gpus else None
         # A process with a GPU does nothing else: it has more rights, and holds memory there.
@@ -284,7 +334,7 @@ class Box:
         is_new = self._stage is None
         self._stage, self._has_gpu = None, gpu is not None
         locks = stage.locks and not (gpu is not None and os.environ.get(UNLOCKED) == "1")
-        self._send("stage", packed, stage.imports, readable, locks, gpu)
+        self._send("stage", packed, stage.imports, readable, code.plugins, locks, gpu)
         answer = self._set_up_answer()
         if isinstance(answer, CuratorError):
             self.stop()
@@ -509,6 +559,20 @@ def _sendable(stage: Stage[Any, Any, Any]) -> tuple[tuple[str, ...], bytes]:
                 "open files, locks or functions without a name in it before `setup`"
             )
         ) from error
+
+
+def _print(printed: IO[str]) -> None:
+    """Shows what a process prints, without what could control a terminal, and up to a limit."""
+    left = MAX_PRINTED_CHARACTERS
+    with printed:
+        while line := printed.readline(1 << 10):
+            if left > 0:
+                shown = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in line)
+                more = (
+                    "" if left > len(line) else "\nwhat this process prints further is left out\n"
+                )
+                sys.stderr.write(shown[:left] + more)
+                left -= len(line)
 
 
 def _words(code: int | None) -> str:

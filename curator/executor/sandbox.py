@@ -1,9 +1,9 @@
 """Takes rights away from this process for good: files, network, other processes.
 
-Landlock (Linux 5.13; TCP from 6.7, signals from 6.12) leaves some folders to read and one to write.
-A seccomp filter refuses sockets, new programs, reaching other processes, keys and mounts.
-Capabilities of a superuser go. All need no privilege, hold for all threads that are started later,
-and cannot be undone.
+Landlock (Linux 5.13; TCP from 6.7, signals from 6.12) leaves some folders to read and some files to
+write. A seccomp filter leaves the system calls of `system_calls`, which start no process and reach
+none. Limits are hard, and cannot be lifted from inside; capabilities of a superuser go. All need no
+privilege, hold for all threads that are started later, and cannot be undone.
 
 A process that holds a GPU keeps what NVIDIA's driver needs, and no more (`GpuAccess`): its device
 files with `ioctl`, the names of its own threads, and sockets that lead nowhere. The driver is
@@ -12,15 +12,21 @@ opened afterwards, because it starts threads. `docs/design/gpu.md` says where ea
 
 import ctypes
 import os
-import platform
+import resource
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from glob import glob
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 1, 38, 22, 2
+from curator.executor.system_calls import allow_only_needed, has_seccomp
+
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _ABI_QUERY, _PATH_BENEATH = 1, 1
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
@@ -31,33 +37,20 @@ _TRUNCATE, _IOCTL = 1 << 14, 1 << 15
 _ON_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
 """Rights that a rule on a file, and not on a folder, may give."""
 
-_REFUSED_CALLS = {
-    # connect, bind, listen, accept need a socket; socketpair stays.
-    "socket": (41, 198), "execve": (59, 221), "execveat": (322, 281),
-    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
-    "kill": (62, 129), "tkill": (200, 130), "rt_sigqueueinfo": (129, 138),
-    "rt_tgsigqueueinfo": (297, 240), "pidfd_open": (434, 434), "pidfd_getfd": (438, 438),
-    "pidfd_send_signal": (424, 424), "shmget": (29, 194), "shmat": (30, 196),
-    "mq_open": (240, 180), "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
-    "open_by_handle_at": (304, 265), "mount": (165, 40), "umount2": (166, 39),
-    "pivot_root": (155, 41), "chroot": (161, 51), "unshare": (272, 97), "setns": (308, 268),
-    "bpf": (321, 280), "io_uring_setup": (425, 425), "perf_event_open": (298, 241),
-    "userfaultfd": (323, 282), "init_module": (175, 105), "finit_module": (313, 273),
-    "kexec_load": (246, 104), "reboot": (169, 142),
-}  # fmt: skip
-"""System calls by name, with their numbers on x86_64 and on aarch64."""
-_CONNECT, _ACCEPT = (42, 203), ((43, 202), (288, 242))
-"""Numbers of further calls, which a process that holds a GPU may not make: `accept` has two."""
-_AF_UNIX, _SOCK_SEQPACKET = 1, 5
-_MACHINES = {"x86_64": (0xC000003E, 0, 234), "aarch64": (0xC00000B7, 1, 131)}
-"""By machine: its number for seccomp, its place in `_REFUSED_CALLS`, and its number of tgkill."""
-_X32 = 0x40000000
-"""From here on the numbers of x86_64 are the same calls once more, for 32-bit pointers."""
-
-SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/opt", "/etc/ld.so.cache", "/sys")
+_SYSTEM = (
+    "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64", "/lib", "/lib32",
+    "/lib64", "/usr/share/zoneinfo", "/usr/share/locale", "/etc/ld.so.cache", "/etc/localtime",
+    "/sys/devices/system", "/sys/fs/cgroup", "/sys/kernel/mm", "/dev/urandom", "/dev/random",
+    "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/vm",
+)  # fmt: skip
 """Libraries and descriptions of the machine; nothing of users."""
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
-_PROC = ("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/vm")
+
+MAX_FILE_BYTES = 4 << 30
+"""Of a file that a sandboxed worker writes; it has two."""
+_MAX_ADDRESSES = 1 << 38
+"""Tables of pages for addresses that are only reserved cost a 512th of them."""
+_MORE_THREADS, _THREADS_PER_CORE = 4096, 256
+"""Threads that a user may have besides those of the machine when the worker is locked."""
 
 GPU_FILES = ("/dev/nvidia*",)
 """Device files of NVIDIA's driver: GPUs, control, unified memory, folders of MIG's capabilities."""
@@ -66,13 +59,14 @@ NEEDED_GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 cannot start."""
 _GPU_PROC = (
     "/proc/driver/nvidia", "/proc/driver/nvidia-uvm", "/proc/driver/nvidia-caps",
-    "/proc/devices", "/proc/modules", "/etc/nvidia",
+    "/proc/devices", "/proc/modules", "/etc/nvidia", "/sys", "/usr/local/cuda*",
+    "/usr/local/nvidia", "/usr/share/nvidia",
 )  # fmt: skip
 _OWN_THREADS = "/proc/self/task"
 """CUDA names its threads here, and does not start where it cannot."""
 _MPS_PIPES, _MPS_MEMORY = "/tmp/nvidia-mps", "/dev/shm"
 
-_CAPABILITY_VERSION, _DAC_OVERRIDE, _DAC_READ_SEARCH = 0x20080522, 1 << 1, 1 << 2
+_CAPABILITY_VERSION, _DAC_READ_SEARCH = 0x20080522, 1 << 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -111,14 +105,13 @@ def gpu_access(environment: Mapping[str, str]) -> GpuAccess:
     """Returns what processes need for the GPUs of this machine.
 
     Args:
-        environment: Has the folders of libraries (LD_LIBRARY_PATH) and of MPS.
+        environment: Has the folder of MPS.
     """
     folder = environment.get("CUDA_MPS_PIPE_DIRECTORY") or _MPS_PIPES
     has_mps = os.path.exists(os.path.join(folder, "control"))
-    libraries = environment.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     return GpuAccess(
         devices=tuple(sorted(path for pattern in GPU_FILES for path in glob(pattern))),
-        readable=(*_GPU_PROC, *filter(os.path.isabs, libraries)),
+        readable=tuple(path for pattern in _GPU_PROC for path in glob(pattern)),
         writable=(folder, _MPS_MEMORY) if has_mps else (),
     )
 
@@ -131,23 +124,115 @@ def landlock_version() -> int:
     return max(0, found)
 
 
-def has_seccomp() -> bool:
-    """Returns whether the filter of system calls is known for this machine."""
-    return sys.platform == "linux" and platform.machine() in _MACHINES
-
-
 def end_with_parent() -> None:
     """Lets the kernel kill this process when the thread that started it ends."""
     if sys.platform == "linux":
         _libc.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0)
 
 
-def lock(readable: Iterable[str], writable: str, *, gpu: GpuAccess | None = None) -> None:
+Plugins = Mapping[str, tuple[str | None, tuple[str, ...]]]
+"""File of a module, and its folders if it is a package, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """Python's packages and what users add: what a sandboxed worker may import.
+
+    Attributes:
+        paths: Folders and files to read.
+        plugins: Modules outside of the folders of packages. They are found by name, because the
+            folder around them cannot be read.
+    """
+
+    paths: tuple[str, ...]
+    plugins: Plugins
+
+
+def importable_code() -> Code:
+    """Returns what this process imports from.
+
+    That is folders of installed packages, and beyond these only modules that are loaded, each by
+    its own file or folder: never the current or the home folder as a whole, whatever is in
+    `sys.path`.
+    """
+    installed = [
+        os.path.dirname(os.__file__),
+        *(
+            f"{prefix}/{lib}"
+            for prefix in (sys.prefix, sys.base_prefix)
+            for lib in ("lib", "lib64")
+        ),
+        *(path for path in sys.path if _has_packages(path) and not _is_personal(path)),
+    ]
+    libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    paths = [*installed, *(path for path in libraries if not _is_personal(path))]
+    plugins = {}
+    for name, module in tuple(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        folders = tuple(getattr(module, "__path__", ()))
+        own = folders or (file,)
+        if "." in name or name == "__main__" or not all(map(_is_path, own)):
+            continue
+        is_own = name == __name__.partition(".")[0]
+        if not any(Path(own[0]).is_relative_to(path) for path in installed) and (
+            is_own or not any(map(_is_personal, own))
+        ):
+            plugins[name] = file, folders
+            paths += own
+    return Code(paths=tuple(dict.fromkeys(paths)), plugins=plugins)
+
+
+def _is_path(path: object) -> bool:
+    return isinstance(path, str) and os.path.isabs(path)
+
+
+@cache
+def _has_packages(path: str) -> bool:
+    """Whether packages are installed in a folder."""
+    with suppress(OSError):
+        return os.path.isabs(path) and any(name.endswith(".dist-info") for name in os.listdir(path))
+    return False
+
+
+def _is_personal(path: str) -> bool:
+    """Whether the current folder or that of the user is in a folder, or the folder is none."""
+    personal = [os.path.expanduser("~")]
+    with suppress(OSError):
+        personal.append(os.getcwd())
+    real = os.path.realpath(path)
+    return not os.path.isabs(path) or any(
+        Path(os.path.realpath(folder)).is_relative_to(real) for folder in personal
+    )
+
+
+class PluginFinder:
+    """Finds modules by the names of `Code.plugins`, for `sys.meta_path`."""
+
+    def __init__(self) -> None:
+        self.plugins: Plugins = {}
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Returns where a module is; None for others."""
+        if name not in self.plugins:
+            return None
+        file, folders = self.plugins[name]
+        if file is not None:
+            return spec_from_file_location(
+                name, file, submodule_search_locations=list(folders) or None
+            )
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = list(folders)
+        return spec
+
+
+def lock(
+    readable: Iterable[str], *, writable: Iterable[str] = (), gpu: GpuAccess | None = None
+) -> None:
     """Gives up all that a decoder does not need; protections that the kernel lacks are left out.
 
     Args:
-        readable: Files and folders to read, besides Python's, its packages and the system's.
-        writable: The one folder to write in.
+        readable: Files and folders to read, besides the system's: those of `Code`, and a stage's.
+        writable: Files to write; they exist.
         gpu: What it keeps for a GPU; None for no GPU.
 
     Raises:
@@ -159,29 +244,39 @@ def lock(readable: Iterable[str], writable: str, *, gpu: GpuAccess | None = None
     names = [(thread / "comm").read_text().strip() for thread in Path("/proc/self/task").iterdir()]
     if len(names) > 1:
         raise RuntimeError(f"threads that run already cannot be locked: {', '.join(names)}")
+    _limit(has_gpu=gpu is not None)
     _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     version = landlock_version()
     if version:
-        _restrict(version, _with_python(readable), writable, gpu)
-    if has_seccomp():
-        machine, place, tgkill = _MACHINES[platform.machine()]
-        refused = {name: numbers[place] for name, numbers in _REFUSED_CALLS.items()}
-        special = _own_signal(tgkill)
-        if gpu is not None:
-            special += _local_socket(refused.pop("socket"))
-            if not gpu.writable:
-                special += _when(_CONNECT[place], [(_RETURN, 0, 0, _REFUSE_AS_ABSENT)])
-                refused |= {f"accept {call}": call[place] for call in _ACCEPT}
-        _filter(machine, list(refused.values()), special)
+        _restrict(version, (*_SYSTEM, *readable), writable, gpu)
     _drop_capabilities()
+    if has_seccomp():
+        has_mps = gpu is not None and bool(gpu.writable)
+        allow_only_needed(has_gpu=gpu is not None, has_mps=has_mps)
 
 
-def _with_python(readable: Iterable[str]) -> Iterator[str]:
-    yield from (*SYSTEM, *_PROC, *readable, sys.prefix, sys.base_prefix, sys.exec_prefix)
-    yield from (entry for entry in sys.path if os.path.isabs(entry))
+def _limit(*, has_gpu: bool) -> None:
+    """Sets limits that nothing in this process lifts: hard ones, without a call to change them."""
+    n_threads = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
+    n_cores = os.cpu_count() or 1
+    limits = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_NOFILE: 1024,
+        resource.RLIMIT_FSIZE: MAX_FILE_BYTES,
+        resource.RLIMIT_NPROC: n_threads + _MORE_THREADS + _THREADS_PER_CORE * n_cores,
+    }
+    if not has_gpu:
+        # The driver reserves the addresses of all GPUs and of the machine's memory.
+        limits[resource.RLIMIT_AS] = _MAX_ADDRESSES
+    for kind, value in limits.items():
+        _, hard = resource.getrlimit(kind)
+        most = value if hard == resource.RLIM_INFINITY else min(hard, value)
+        resource.setrlimit(kind, (most, most))
 
 
-def _restrict(version: int, readable: Iterable[str], writable: str, gpu: GpuAccess | None) -> None:
+def _restrict(
+    version: int, readable: Iterable[str], writable: Iterable[str], gpu: GpuAccess | None
+) -> None:
     files = _FILE_RIGHTS.get(version, (1 << 16) - 1)
     tcp = 0b11 if version >= 4 else 0
     scoped = 0b11 if version >= 6 else 0
@@ -191,9 +286,9 @@ def _restrict(version: int, readable: Iterable[str], writable: str, gpu: GpuAcce
     try:
         for path in dict.fromkeys((*readable, *(gpu.readable if gpu is not None else ()))):
             _allow(ruleset, path, _READ & files)
-        for path in _DEVICES:
-            _allow(ruleset, path, (_READ_FILE | _WRITE_FILE) & files)
-        _allow(ruleset, writable, files)
+        _allow(ruleset, "/dev/null", (_READ_FILE | _WRITE_FILE) & files)
+        for path in writable:
+            _allow(ruleset, path, (_READ_FILE | _WRITE_FILE | _TRUNCATE) & files)
         if gpu is not None:
             for path in gpu.devices:
                 _allow(ruleset, path, (_READ_FILE | _READ_DIR | _WRITE_FILE | _IOCTL) & files)
@@ -225,71 +320,8 @@ def _drop_capabilities() -> None:
     head = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
     now = ctypes.create_string_buffer(24)
     _checked(_libc.capget(head, now))
-    kept = struct.unpack("=6I", now.raw)[1] & (_DAC_OVERRIDE | _DAC_READ_SEARCH)
+    kept = struct.unpack("=6I", now.raw)[1] & _DAC_READ_SEARCH
     _checked(_libc.capset(head, struct.pack("=6I", kept, kept, 0, 0, 0, 0)))
-
-
-_LOAD, _EQUAL, _AT_LEAST, _JUMP, _AND, _RETURN = 0x20, 0x15, 0x35, 0x05, 0x54, 0x06
-"""Instructions of a filter: the word to compare, jumps, a mask, and the end."""
-_ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050001, 0x80000000
-_REFUSE_AS_ABSENT = 0x00050002
-"""With ENOENT, which CUDA gets from `connect` where MPS does not run, and goes on."""
-_MACHINE, _NUMBER, _FIRST, _SECOND = 4, 0, 16, 24
-"""Words that a filter reads: the machine, the call's number, its first and second argument."""
-_Program = list[tuple[int, int, int, int]]
-
-
-def _filter(machine: int, refused: Sequence[int], special: _Program) -> None:
-    """Refuses system calls with EPERM, and kills programs of another machine's numbering."""
-    program = [
-        (_LOAD, 0, 0, _MACHINE),
-        (_EQUAL, 1, 0, machine),
-        (_RETURN, 0, 0, _KILL),
-        (_LOAD, 0, 0, _NUMBER),
-        (_AT_LEAST, len(refused) + 1, 0, _X32),
-        *((_EQUAL, len(refused) - at, 0, number) for at, number in enumerate(refused)),
-        (_JUMP, 0, 0, 1),  # Past the refusal, to which the others jump.
-        (_RETURN, 0, 0, _REFUSE),
-        *special,
-        (_RETURN, 0, 0, _ALLOW),
-    ]
-    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *one) for one in program))
-    head = struct.pack("@HP", len(program), ctypes.addressof(code))
-    _checked(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, head, 0, 0))
-
-
-def _when(number: int, then: _Program) -> _Program:
-    """What is done at a call; `then` returns on all ways."""
-    return [(_EQUAL, 0, len(then), number), *then]
-
-
-def _own_signal(tgkill: int) -> _Program:
-    """Allows `tgkill`, with which a process aborts, to reach this process alone."""
-    return _when(
-        tgkill,
-        [
-            (_LOAD, 0, 0, _FIRST),
-            (_EQUAL, 0, 1, os.getpid()),
-            (_RETURN, 0, 0, _ALLOW),
-            (_RETURN, 0, 0, _REFUSE),
-        ],
-    )
-
-
-def _local_socket(socket: int) -> _Program:
-    """Allows the one kind of socket that CUDA makes, listens on, and talks to MPS by."""
-    return _when(
-        socket,
-        [
-            (_LOAD, 0, 0, _FIRST),
-            (_EQUAL, 0, 4, _AF_UNIX),
-            (_LOAD, 0, 0, _SECOND),
-            (_AND, 0, 0, 0xF),  # Without its flags.
-            (_EQUAL, 0, 1, _SOCK_SEQPACKET),
-            (_RETURN, 0, 0, _ALLOW),
-            (_RETURN, 0, 0, _REFUSE),
-        ],
-    )
 
 
 def _checked(result: int) -> int:

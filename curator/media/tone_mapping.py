@@ -13,13 +13,14 @@ until they are inside.
 """
 
 import atexit
-from functools import cache
-from pathlib import Path
+from contextlib import ExitStack
+from functools import cache, lru_cache
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.storage.scratch import ScratchFolder, full_disk_named
+from curator.storage.scratch import full_disk_named, unnamed_file
 
 PQ, HLG = 16, 18
 """Transfer characteristics of ITU-T H.273."""
@@ -47,8 +48,8 @@ Colours = NDArray[np.float64]
 def colour_table(primaries: int, transfer: int) -> str | None:
     """Path of a table for `lut3d` that turns coded R, G, B into those of BT.709, by H.273 codes.
 
-    None if there is nothing to convert: BT.709, unspecified, or primaries with another white than
-    D65 (film, NTSC of 1953, cinema), which are taken for BT.709.
+    The next table overwrites it. None if there is nothing to convert: BT.709, unspecified, or
+    primaries with another white than D65 (film, NTSC of 1953, cinema), which are taken for BT.709.
     """
     if transfer in (PQ, HLG):
         return _written(primaries if primaries in _PRIMARIES else _BT2020, transfer)
@@ -57,26 +58,41 @@ def colour_table(primaries: int, transfer: int) -> str | None:
     return _written(primaries, 0)
 
 
-@cache
+_now: tuple[int, int] | None = None
+"""Primaries and transfer of the table in the file."""
+
+
 def _written(primaries: int, transfer: int) -> str:
-    """The table in a file that exists as long as the process."""
+    """Writes a table into the one file, which exists as long as the process."""
+    global _now
+    path, file = _file()
+    if _now != (primaries, transfer):
+        _now = None
+        with full_disk_named():
+            file.seek(0)
+            file.truncate()
+            file.write(_table(primaries, transfer))
+            file.flush()
+        _now = primaries, transfer
+    return path
+
+
+@cache
+def _file() -> tuple[str, BinaryIO]:
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(unnamed_file(".cube"))
+
+
+@lru_cache(maxsize=4)
+def _table(primaries: int, transfer: int) -> bytes:
     axis = np.linspace(0, 1, _EDGE)
     # Red changes fastest in a .cube file.
     blues, greens, reds = np.meshgrid(axis, axis, axis, indexing="ij")
     coded = np.stack([reds, greens, blues], axis=-1).reshape(-1, 3)
     table = to_bt709(coded, primaries, transfer)
     rows = "\n".join(f"{red:.6f} {green:.6f} {blue:.6f}" for red, green, blue in table.tolist())
-    with full_disk_named():
-        path: Path = _folder().path / f"{primaries}-{transfer}.cube"
-        path.write_text(f"LUT_3D_SIZE {_EDGE}\n{rows}\n")
-    return str(path)
-
-
-@cache
-def _folder() -> ScratchFolder:
-    folder = ScratchFolder("curate-colour-")
-    atexit.register(folder.close)
-    return folder
+    return f"LUT_3D_SIZE {_EDGE}\n{rows}\n".encode()
 
 
 def to_bt709(coded: Colours, primaries: int, transfer: int) -> Colours:

@@ -1,6 +1,7 @@
 """Temporary files that do not outlive a killed process for good.
 
-A file that only FFmpeg and this process use has no name. Folders are locked by the process that
+A file that only FFmpeg and this process use has no name; a sandboxed worker, which may create none,
+gets its files from its parent. Folders are locked by the process that
 made them; the next process that makes one of that kind removes those of ended processes.
 """
 
@@ -11,7 +12,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -28,6 +29,16 @@ ROOM_BYTES = 64 << 20
 """Free space from which a disk does not count as full: some file systems keep a little."""
 
 
+_files: list[int] | None = None
+"""Open files without a name that `unnamed_file` takes; None where it makes new ones."""
+
+
+def use_files(numbers: Iterable[int]) -> None:
+    """Lets `unnamed_file` take these open files from now on, and make none."""
+    global _files
+    _files = list(numbers)
+
+
 @contextmanager
 def unnamed_file(suffix: str) -> Iterator[tuple[str, BinaryIO]]:
     """Opens a temporary file, and returns it with a path for this process.
@@ -36,7 +47,16 @@ def unnamed_file(suffix: str) -> Iterator[tuple[str, BinaryIO]]:
     there raises `FullDiskError` when the disk is full.
     """
     with full_disk_named():
-        if sys.platform == "linux":
+        if _files is not None:
+            number = _files.pop()
+            try:
+                with os.fdopen(number, "w+b", closefd=False) as file:
+                    file.seek(0)
+                    yield f"/proc/self/fd/{number}", file
+            finally:
+                os.ftruncate(number, 0)
+                _files.append(number)
+        elif sys.platform == "linux":
             with tempfile.TemporaryFile() as file:
                 yield f"/proc/self/fd/{file.fileno()}", file
         else:

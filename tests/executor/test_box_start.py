@@ -61,7 +61,7 @@ if not sys.argv[1:]:
 else:
     threading.Thread(target=threading.Event().wait, daemon=True).start()
 try:
-    sandbox.lock((), "/tmp")
+    sandbox.lock(())
 except RuntimeError as error:
     print(error)
 """
