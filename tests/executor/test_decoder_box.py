@@ -4,9 +4,7 @@ import contextlib
 import ctypes
 import io
 import os
-import platform
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -22,7 +20,6 @@ from curator.errors import CuratorError, ErrorCode, ModelError
 from curator.executor import decoder_box
 from curator.executor.decoder_box import Box, BoxDiedError, process_box
 from curator.executor.plain_values import to_bytes
-from curator.executor.sandbox import has_seccomp, landlock_version
 from curator.executor.unit_worker import UnitWorker
 from curator.records.sources import Failure
 from curator.stage import Scope, Stage, StageConfig
@@ -103,27 +100,7 @@ def _rights(unit: Item) -> dict[str, str]:
     return {
         "home": _refused(lambda: Path(unit.uri).read_bytes()),
         "write": _refused(lambda: Path(unit.uri).with_suffix(".new").write_bytes(b"")),
-        "passwords": _refused(lambda: Path("/etc/passwd").read_text()),
-        "parent": _refused(lambda: Path(f"/proc/{os.getppid()}/environ").read_bytes()),
-        "kill": _refused(lambda: os.kill(os.getppid(), 0)),
-        "socket": _refused(socket.socket),
-        "program": _refused(lambda: subprocess.run(["/bin/true"], check=True)),
-        "mount": _refused(lambda: _called(165, 40)),
-        "keys": _refused(lambda: _called(250, 219)),
-        "namespace": _refused(lambda: _called(272, 97, 0x10000000)),
-        "signal": _refused(lambda: _called(234, 131, os.getppid(), os.getppid(), 0)),
-        "other numbers": _refused(lambda: _called(0x40000000 + 41, 198, 2, 1, 0)),
     }
-
-
-def _called(x86_64: int, aarch64: int, *arguments: int) -> int:
-    """A system call by its number."""
-    number = x86_64 if platform.machine() == "x86_64" else aarch64
-    libc = ctypes.CDLL(None, use_errno=True)
-    result: int = libc.syscall(number, *arguments, *[0] * (5 - len(arguments)))
-    if result < 0:
-        raise OSError(ctypes.get_errno(), "refused")
-    return result
 
 
 def _capabilities() -> str:
@@ -167,7 +144,7 @@ ACTS: dict[str, Callable[[Item], Any]] = {
     "crash": lambda _: signal.raise_signal(signal.SIGSEGV),
     "capabilities": lambda _: int(_capabilities(), 16),
     "terminal": lambda _: (
-        os.getsid(0) == os.getpid(),
+        int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[3]) == os.getpid(),
         os.fstat(0).st_rdev == os.stat("/dev/null").st_rdev,
     ),
     "far": lambda unit: _read_at(unit, 2**63 - 1),
@@ -212,16 +189,6 @@ def test_bytes_come_through_the_parent_of_the_one_source(film: str) -> None:
     assert "while it worked on" in failure.message
 
 
-@pytest.mark.usefixtures("box")
-@pytest.mark.skipif(
-    not landlock_version() or not has_seccomp(), reason="this kernel has no Landlock or seccomp"
-)
-def test_a_box_has_no_rights(film: str) -> None:
-    """Pins what an exploited decoder cannot do: files, processes, network, programs."""
-    (rights,) = _run(film, "rights")
-    assert set(rights.values()) == {"PermissionError"}, rights
-
-
 def test_a_box_has_no_credentials(film: str, box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pins that secrets of the environment stay outside, whatever their names."""
     secrets = ("AWS_SECRET_ACCESS_KEY", "RAY_AUTH_TOKEN", "HF_TOKEN", "NVIDIA_API_KEY",
@@ -241,12 +208,12 @@ def test_a_box_has_the_settings_of_a_gpus_packages(
     """Pins those by which GPUs are assigned, memory is split, and MPS is found."""
     names = ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY", "PYTORCH_CUDA_ALLOC_CONF",
              "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG", "CUDNN_LOGLEVEL_DBG")  # fmt: skip
-    for name in (*names, "CUDA_CACHE_PATH"):
+    for name in (*names, "CUDA_CACHE_DISABLE"):
         monkeypatch.setenv(name, "0")
     box.stop()
     (environment,) = _run(film, "environment")
     assert {name: environment.get(name) for name in names} == dict.fromkeys(names, "0")
-    assert environment["CUDA_CACHE_PATH"] == environment["TMPDIR"]
+    assert environment["CUDA_CACHE_DISABLE"] == "1"
 
 
 @pytest.mark.usefixtures("box")
@@ -355,7 +322,7 @@ def test_a_box_that_works_on_a_busy_machine_is_waited_for(
 def test_a_box_has_no_capabilities_and_no_terminal(film: str) -> None:
     """Pins that a superuser's box is none, and that none can type into the user's terminal."""
     capabilities, terminal = _run(film, "capabilities", "terminal")
-    assert capabilities & ~0b110 == 0
+    assert capabilities & ~0b100 == 0
     assert terminal == (True, True)
 
 

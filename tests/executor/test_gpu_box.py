@@ -1,6 +1,7 @@
 """Boxes of stages that hold a GPU: what they may open, and what becomes of one whose GPU fails."""
 
 import contextlib
+import errno
 import fcntl
 import io
 import os
@@ -38,8 +39,9 @@ from curator.records.sources import Failure, Note
 from curator.stage import Resources, Scope, Stage, StageConfig
 from curator.storage import open_source
 
-RNDGETENTCNT = 0x80045200
-"""An `ioctl` of /dev/random that needs no right: bits of entropy."""
+NV_ESC_RM_FREE = 0xC0104629
+"""An `ioctl` of NVIDIA's driver, which other devices do not know."""
+FS_IOC_GETFLAGS = 0x80086601
 LOCKS_DEVICES = landlock_version() >= 5 and has_seccomp()
 needs_lock = pytest.mark.skipif(not LOCKS_DEVICES, reason="no Landlock of version 5, or no seccomp")
 
@@ -138,7 +140,8 @@ def _rights(unit: Item) -> dict[str, str]:
     """What a locked process may do with devices, sockets and files."""
     device, other = (Path(unit.uri).parent / name for name in ("nvidia0", "other"))
     return {
-        "ioctl": _told(lambda: _entropy(device)),
+        "ioctl": _told(lambda: _controls(device, NV_ESC_RM_FREE)),
+        "ioctl of a file": _told(lambda: _controls(device, FS_IOC_GETFLAGS)),
         "other device": _told(lambda: os.open(other, os.O_RDWR)),
         "thread": _told(_names_a_thread),
         "listens": _told(_listens),
@@ -161,11 +164,14 @@ def _told(act: Callable[[], Any]) -> str:
     return "allowed"
 
 
-def _entropy(device: Path) -> None:
-    descriptor = os.open(device, os.O_RDWR)
-    with contextlib.closing(os.fdopen(descriptor, "r+b", buffering=0)):
-        if stat.S_ISCHR(os.fstat(descriptor).st_mode):
-            fcntl.ioctl(descriptor, RNDGETENTCNT, bytes(4))
+def _controls(device: Path, number: int) -> None:
+    with open(device, "r+b", buffering=0) as file:
+        try:
+            fcntl.ioctl(file, number, bytes(16))
+        except OSError as error:
+            # It came to the device, which does not know it.
+            if error.errno not in (errno.EINVAL, errno.ENOTTY):
+                raise
 
 
 def _names_a_thread() -> None:
@@ -240,9 +246,9 @@ def _run(film: str, *items: tuple[str, str] | str, **settings: Any) -> list[Any]
 
 REFUSED = "PermissionError"
 LOCKED = {
-    "ioctl": "allowed", "other device": REFUSED, "thread": "allowed", "listens": "allowed",
-    "no MPS": "FileNotFoundError", "accepts": REFUSED, "stream": REFUSED, "internet": REFUSED,
-    "write": REFUSED, "program": REFUSED, "devices": "allowed", "passwords": REFUSED,
+    "ioctl": "allowed", "ioctl of a file": REFUSED, "other device": REFUSED, "thread": "allowed",
+    "listens": "allowed", "no MPS": "FileNotFoundError", "accepts": REFUSED, "stream": REFUSED,
+    "internet": REFUSED, "write": REFUSED, "program": REFUSED, "devices": "allowed", "passwords": REFUSED,
 }  # fmt: skip
 
 

@@ -1,7 +1,12 @@
 """What a sandboxed worker that was taken over can reach: see `sandbox_probe`."""
 
+import importlib
 import json
 import os
+import platform
+import resource
+import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,8 +18,15 @@ import pytest
 import sandbox_probe
 from sandbox_probe import PROBES, Victim, not_refused
 
+from curator.executor import decoder_box
 from curator.executor.decoder_box import process_box
-from curator.executor.sandbox import has_seccomp, landlock_version
+from curator.executor.sandbox import (
+    MAX_FILE_BYTES,
+    PluginFinder,
+    has_seccomp,
+    importable_code,
+    landlock_version,
+)
 from curator.executor.unit_worker import UnitWorker
 from curator.records.sources import Failure
 from curator.stage import Resources, Scope, Stage, StageConfig
@@ -29,7 +41,7 @@ class Item:
     """What a taken-over decoder goes for."""
 
     uri: str
-    victim: Victim
+    victim: Victim | None = None
 
 
 class ProbingConfig(StageConfig):
@@ -53,10 +65,20 @@ class Probing(Stage[ProbingConfig, Item, Any]):
         return 60.0
 
     def process(self, unit: Item) -> dict[str, str]:
-        return not_refused(unit.victim)
+        return not_refused(unit.victim) if unit.victim is not None else _printed()
 
     def failed(self, unit: Item, failure: Failure) -> Failure:
         return failure
+
+
+def _printed() -> dict[str, str]:
+    """Prints to both outputs, and returns what they are, and its limits."""
+    print("to its output \x1b[2J", flush=True)
+    print("x" * 2000 + "\n" + "y" * 2000, file=sys.stderr, flush=True)
+    kinds = ("CORE", "NOFILE", "FSIZE", "NPROC", "AS")
+    limits = {kind: resource.getrlimit(getattr(resource, f"RLIMIT_{kind}")) for kind in kinds}
+    pipes = [stat.S_ISFIFO(os.fstat(number).st_mode) for number in (1, 2)]
+    return {"pipes": str(pipes), **{kind: f"{s} {h}" for kind, (s, h) in limits.items()}}
 
 
 @pytest.fixture
@@ -83,6 +105,14 @@ def test_a_sandboxed_worker_is_refused_all_that_it_does_not_need(victim: Victim)
     assert _tried(victim) == {}
 
 
+def test_a_sandbox_with_a_gpu_has_no_more_than_its_driver_needs(victim: Victim) -> None:
+    """Pins `docs/design/gpu.md`: memory that is not counted, and sockets without an address."""
+    assert set(_tried(victim, gpus=0.125)) == {
+        "shared map", "checked shared map", "growing stack", "huge pages", "memfd", "mlock",
+        "mbind", "sendmsg",
+    }  # fmt: skip
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root becomes another user")
 def test_a_plain_users_sandbox_is_refused_the_same(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
@@ -91,7 +121,64 @@ def test_a_plain_users_sandbox_is_refused_the_same(tmp_path: Path) -> None:
             parent.chmod(0o755)
     done = subprocess.run(
         [sys.executable, sandbox_probe.__file__, "65534", str(tmp_path)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="it has no calls of 32 bits")
+def test_calls_of_32_bits_end_the_process() -> None:
+    """Pins that numbers which mean other calls there are no way around the list."""
+    done = subprocess.run([sys.executable, sandbox_probe.__file__, "32 bits"], check=False)
+    assert done.returncode == -signal.SIGSYS
+
+
+def test_what_it_prints_goes_through_its_parent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins pipes, which cannot be emptied as a log can, and hard limits."""
+    monkeypatch.setattr(decoder_box, "MAX_PRINTED_CHARACTERS", 1000)
+    process_box().stop()
+    worker = UnitWorker(stage=Probing(ProbingConfig()))
+    (result,) = worker([Item("film")]).results
+    process_box().stop()
+    printed = capsys.readouterr().err
+    assert printed.startswith("to its output ?[2J\nxxx")
+    assert printed.endswith("x\nwhat this process prints further is left out\n")
+    assert len(printed) < 1100
+    assert result.pop("pipes") == "[True, True]"
+    soft_and_hard = {kind: words.split() for kind, words in result.items()}
+    assert all(soft == hard != "-1" for soft, hard in soft_and_hard.values()), result
+    assert soft_and_hard["CORE"] == ["0", "0"]
+    assert int(soft_and_hard["FSIZE"][1]) <= MAX_FILE_BYTES
+
+
+def test_code_is_found_without_the_folder_around_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that neither the current nor the home folder can be read, whatever is in them."""
+    home, current = tmp_path / "home", tmp_path / "current"
+    for folder in (home, current):
+        (folder / "some-1.0.dist-info").mkdir(parents=True)
+        monkeypatch.syspath_prepend(str(folder))
+    (home / "one_file_plugin.py").write_text("")
+    (current / "spread_plugin").mkdir()
+    (current / "spread_plugin" / "part.py").write_text("")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(current)
+    plugins = [importlib.import_module(n) for n in ("one_file_plugin", "spread_plugin.part")]
+    code = importable_code()
+    assert not {str(home), str(current), str(tmp_path)} & set(code.paths)
+    assert {str(home / "one_file_plugin.py"), str(current / "spread_plugin")} <= set(code.paths)
+    finder = PluginFinder()
+    finder.plugins = code.plugins
+    spec = finder.find_spec("one_file_plugin")
+    assert spec is not None
+    assert spec.origin == plugins[0].__file__
+    spec = finder.find_spec("spread_plugin")
+    assert spec is not None
+    assert spec.submodule_search_locations == [str(current / "spread_plugin")]
+    assert finder.find_spec("numpy") is None
