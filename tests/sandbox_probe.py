@@ -26,6 +26,7 @@ from typing import Any
 
 REFUSALS = {errno.EPERM, errno.EACCES, errno.ENOSYS}
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
 _NUMBERS = {
     "clone": (56, 220), "clone3": (435, 435), "execveat": (322, 281), "unshare": (272, 97),
     "setns": (308, 268), "tkill": (200, 130), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138),

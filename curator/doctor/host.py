@@ -17,7 +17,8 @@ from typing import Any
 
 from curator.doctor.diagnosis import first_line
 from curator.executor.host_resources import available_cpus, memory_bytes, object_store_bytes
-from curator.executor.sandbox import has_seccomp, landlock_version
+from curator.executor.sandbox import landlock_version
+from curator.executor.system_calls import has_seccomp
 
 ANSWER_S = 60.0
 """Longest wait for a probe. Importing torch takes 4 CPU-seconds; a machine whose GPU hangs never

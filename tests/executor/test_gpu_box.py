@@ -33,7 +33,8 @@ from curator.executor import decoder_box, sandbox
 from curator.executor.box_process import gpu_error
 from curator.executor.decoder_box import Box, process_box
 from curator.executor.engine import Engine
-from curator.executor.sandbox import gpu_access, has_seccomp, landlock_version
+from curator.executor.sandbox import gpu_access, landlock_version
+from curator.executor.system_calls import has_seccomp
 from curator.executor.unit_worker import UnitWorker, stage_step
 from curator.records.sources import Failure, Note
 from curator.stage import Resources, Scope, Stage, StageConfig
@@ -248,7 +249,8 @@ REFUSED = "PermissionError"
 LOCKED = {
     "ioctl": "allowed", "ioctl of a file": REFUSED, "other device": REFUSED, "thread": "allowed",
     "listens": "allowed", "no MPS": "FileNotFoundError", "accepts": REFUSED, "stream": REFUSED,
-    "internet": REFUSED, "write": REFUSED, "program": REFUSED, "devices": "allowed", "passwords": REFUSED,
+    "internet": REFUSED, "write": REFUSED, "program": REFUSED, "devices": "allowed",
+    "passwords": REFUSED,
 }  # fmt: skip
 
 

@@ -23,10 +23,10 @@ from curator.executor.decoder_box import process_box
 from curator.executor.sandbox import (
     MAX_FILE_BYTES,
     PluginFinder,
-    has_seccomp,
     importable_code,
     landlock_version,
 )
+from curator.executor.system_calls import has_seccomp
 from curator.executor.unit_worker import UnitWorker
 from curator.records.sources import Failure
 from curator.stage import Resources, Scope, Stage, StageConfig
