@@ -126,8 +126,8 @@ def _protections(host: Host) -> Row:
     found = f"Landlock {landlock or 'none'}, seccomp {'yes' if has_seccomp else 'no'}"
     if not landlock or not has_seccomp:
         return _row(
-            "decoder box",
+            "sandbox",
             f"{found}; decoders have no credentials, but reach files or network",
             "run on Linux 5.13 or newer, on x86-64 or ARM, and let containers use Landlock",
         )
-    return _row("decoder box", found)
+    return _row("sandbox", found)

@@ -91,6 +91,6 @@ def test_existing_is_the_nearest_folder(tmp_path: Path) -> None:
 
 def test_a_kernel_without_landlock_is_named() -> None:
     """Pins that what a decoder could still reach is said, and does not stop a run."""
-    row = rows_of(FakeHost(landlock=0))["decoder box"]
+    row = rows_of(FakeHost(landlock=0))["sandbox"]
     assert (row.state, row.stops) == (State.MISSING, False)
     assert "reach files" in row.found
