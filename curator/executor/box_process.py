@@ -172,6 +172,8 @@ class BoxProcess:
                 paths = (*readable, *importable_code().paths)
                 lock(paths, writable=[f"/proc/self/fd/{file}" for file in self._files], gpu=gpu)
                 self._is_locked = True
+                # `ctypes.util.find_library` makes a file for each compiler that it finds.
+                os.environ["PATH"] = "/nonexistent"
             with no_collection():
                 self._stage = pickle.loads(stage)
                 self._stage.setup()

@@ -167,11 +167,12 @@ def importable_code() -> Code:
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     paths = [*installed, *(path for path in libraries if not _is_personal(path))]
     plugins = {}
-    for name, module in tuple(sys.modules.items()):
+    modules = {name: one for name, one in sys.modules.items() if "." not in name}
+    for name, module in modules.items():
         file = getattr(module, "__file__", None)
         folders = tuple(getattr(module, "__path__", ()))
         own = folders or (file,)
-        if "." in name or name == "__main__" or not all(map(_is_path, own)):
+        if name == "__main__" or not all(map(_is_path, own)):
             continue
         is_own = name == __name__.partition(".")[0]
         if not any(Path(own[0]).is_relative_to(path) for path in installed) and (

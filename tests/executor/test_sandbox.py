@@ -1,5 +1,6 @@
 """What a sandboxed worker that was taken over can reach: see `sandbox_probe`."""
 
+import ctypes.util
 import importlib
 import json
 import os
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,6 +75,8 @@ class Probing(Stage[ProbingConfig, Item, Any]):
 
 def _printed() -> dict[str, str]:
     """Prints to both outputs, and returns what they are, and its limits."""
+    # As `import torch` does, and it makes a file where it finds a compiler.
+    ctypes.util.find_library("dl")
     print("to its output \x1b[2J", flush=True)
     print("x" * 2000 + "\n" + "y" * 2000, file=sys.stderr, flush=True)
     kinds = ("CORE", "NOFILE", "FSIZE", "NPROC", "AS")
@@ -170,6 +174,8 @@ def test_code_is_found_without_the_folder_around_it(
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(current)
     plugins = [importlib.import_module(n) for n in ("one_file_plugin", "spread_plugin.part")]
+    # `torch.classes` is no module.
+    monkeypatch.setitem(sys.modules, "one_file_plugin.classes", SimpleNamespace(__path__=1))
     code = importable_code()
     assert not {str(home), str(current), str(tmp_path)} & set(code.paths)
     assert {str(home / "one_file_plugin.py"), str(current / "spread_plugin")} <= set(code.paths)
