@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from curator.errors import (
@@ -42,7 +43,7 @@ from curator.media.device_errors import device_error
 from curator.records.sources import Failure
 from curator.stage import Stage
 from curator.storage.range_reader import BUFFER_BYTES, SeekableReader
-from curator.storage.scratch import use_files
+from curator.storage.scratch import LOCK, use_files
 from curator.storage.source_reader import open_through
 
 if TYPE_CHECKING:
@@ -99,10 +100,10 @@ class BoxProcess:
 
     Args:
         pipe: To the parent.
-        files: Open files without a name, the only ones that this process may write.
+        files: The only ones that this process may write; none where it makes its own.
     """
 
-    def __init__(self, pipe: Connection, files: Sequence[int] = ()) -> None:
+    def __init__(self, pipe: Connection, files: Sequence[str] = ()) -> None:
         self._pipe = pipe
         self._files = files
         self._finder = PluginFinder()
@@ -170,7 +171,7 @@ class BoxProcess:
                 with suppress(ImportError):
                     _load(imports)
                 paths = (*readable, *importable_code().paths)
-                lock(paths, writable=[f"/proc/self/fd/{file}" for file in self._files], gpu=gpu)
+                lock(paths, writable=self._files, gpu=gpu)
                 self._is_locked = True
                 # `ctypes.util.find_library` makes a file for each compiler that it finds.
                 os.environ["PATH"] = "/nonexistent"
@@ -271,17 +272,16 @@ def main(number: str, files: str, *modules: str) -> None:
 
     Args:
         number: Of the file descriptor of its pipe.
-        files: Those of its open files, separated by commas; none where it makes them itself.
+        files: The folder of the files that it may write.
         modules: What it imports at once.
     """
     end_with_parent()
     # Without a try, which would make a file there.
     tempfile.tempdir = os.environ["TMPDIR"]
-    numbers = [int(file) for file in filter(None, files.split(","))]
-    if numbers:
-        use_files(numbers)
+    given = [str(path) for path in Path(files).iterdir() if path.name != LOCK]
+    use_files(given)
     _load(modules)
-    BoxProcess(Connection(int(number)), numbers).serve()
+    BoxProcess(Connection(int(number)), given).serve()
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ from curator.executor.result_classes import result_classes
 from curator.executor.sandbox import gpu_access, importable_code
 from curator.stage import Stage
 from curator.storage import expect_end, open_source
+from curator.storage.scratch import ScratchFolder
 from curator.storage.source_reader import local_failure, stored_md5
 
 logger = logging.getLogger(__name__)
@@ -95,8 +96,8 @@ MESSAGE_S = 1e-5
 PRINT_WAIT_S = 1.0
 KILL_WAIT_S = 10.0
 """Seconds for a killed process to end: one that waits in a driver may never do so."""
-N_FILES = 2
-"""Files that a box can write: a clip, and a table of colours."""
+FILES = ("clip.mp4", "colours.cube")
+"""What a box can write."""
 MAX_PRINTED_CHARACTERS = 64 << 10
 """What is shown of that which a box prints."""
 END_WAIT_S = 10.0
@@ -149,6 +150,7 @@ class Box:
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
         self._printer: threading.Thread | None = None
+        self._folder: ScratchFolder | None = None
         self._stage: Stage[Any, Any, Any] | None = None
         self._readable: tuple[str, ...] | None = None
         """What the process can read since it was locked; None before."""
@@ -225,7 +227,10 @@ class Box:
         self._readers.clear()
         if self._printer is not None:
             self._printer.join(PRINT_WAIT_S)
-        self._process = self._pipe = self._printer = self._stage = self._readable = None
+        if self._folder is not None:
+            self._folder.close()
+        self._process = self._pipe = self._printer = self._folder = self._stage = None
+        self._readable = None
         self._has_gpu = None
         self._cpu_s = 0.0
 
@@ -263,15 +268,16 @@ class Box:
         environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
         with contextlib.ExitStack() as stack:
             stack.enter_context(theirs)
-            made = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(N_FILES)]
-            files = [file.fileno() for file in made] if sys.platform == "linux" else []
+            self._folder = ScratchFolder("curate-box-")
+            for name in FILES:
+                (self._folder.path / name).touch()
             self._process = subprocess.Popen(
                 [
                     # -P: the folder in which the run was started may be one of strangers' files.
                     sys.executable, "-P", "-m", "curator.executor.box_process",
-                    str(theirs.fileno()), ",".join(map(str, files)), *modules,
+                    str(theirs.fileno()), str(self._folder.path), *modules,
                 ],
-                pass_fds=[theirs.fileno(), *files],
+                pass_fds=[theirs.fileno()],
                 env=environment,
                 cwd="/",
                 stdin=subprocess.DEVNULL,

@@ -40,7 +40,8 @@ _ON_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
 _SYSTEM = (
     "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64", "/lib", "/lib32",
     "/lib64", "/usr/share/zoneinfo", "/usr/share/locale", "/etc/ld.so.cache", "/etc/localtime",
-    "/sys/devices/system", "/sys/fs/cgroup", "/sys/kernel/mm", "/dev/urandom", "/dev/random",
+    "/sys/devices", "/sys/bus/pci", "/sys/fs/cgroup", "/sys/kernel/mm", "/dev/urandom",
+    "/dev/random",
     "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/vm",
 )  # fmt: skip
 """Libraries and descriptions of the machine; nothing of users."""

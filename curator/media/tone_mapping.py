@@ -13,14 +13,13 @@ until they are inside.
 """
 
 import atexit
-from contextlib import ExitStack
 from functools import cache, lru_cache
-from typing import BinaryIO
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.storage.scratch import full_disk_named, unnamed_file
+from curator.storage.scratch import ScratchFolder, full_disk_named, given_file
 
 PQ, HLG = 16, 18
 """Transfer characteristics of ITU-T H.273."""
@@ -65,23 +64,22 @@ _now: tuple[int, int] | None = None
 def _written(primaries: int, transfer: int) -> str:
     """Writes a table into the one file, which exists as long as the process."""
     global _now
-    path, file = _file()
     if _now != (primaries, transfer):
         _now = None
         with full_disk_named():
-            file.seek(0)
-            file.truncate()
-            file.write(_table(primaries, transfer))
-            file.flush()
+            Path(_path()).write_bytes(_table(primaries, transfer))
         _now = primaries, transfer
-    return path
+    return _path()
 
 
 @cache
-def _file() -> tuple[str, BinaryIO]:
-    stack = ExitStack()
-    atexit.register(stack.close)
-    return stack.enter_context(unnamed_file(".cube"))
+def _path() -> str:
+    """`lut3d` takes only files with this suffix."""
+    if (given := given_file(".cube")) is not None:
+        return given
+    folder = ScratchFolder("curate-colour-")
+    atexit.register(folder.close)
+    return str(folder.path / "table.cube")
 
 
 @lru_cache(maxsize=4)

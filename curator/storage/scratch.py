@@ -29,14 +29,18 @@ ROOM_BYTES = 64 << 20
 """Free space from which a disk does not count as full: some file systems keep a little."""
 
 
-_files: list[int] | None = None
-"""Open files without a name that `unnamed_file` takes; None where it makes new ones."""
+_files: dict[str, str] = {}
+"""Paths of files that this process may write where it can make none, by their suffixes."""
 
 
-def use_files(numbers: Iterable[int]) -> None:
-    """Lets `unnamed_file` take these open files from now on, and make none."""
-    global _files
-    _files = list(numbers)
+def use_files(paths: Iterable[str]) -> None:
+    """Lets `unnamed_file` and `given_file` take these files from now on."""
+    _files.update({Path(path).suffix: path for path in paths})
+
+
+def given_file(suffix: str) -> str | None:
+    """Returns the file with a suffix that this process was given; None if it makes its own."""
+    return _files.get(suffix)
 
 
 @contextmanager
@@ -47,15 +51,13 @@ def unnamed_file(suffix: str) -> Iterator[tuple[str, BinaryIO]]:
     there raises `FullDiskError` when the disk is full.
     """
     with full_disk_named():
-        if _files is not None:
-            number = _files.pop()
+        if (path := _files.pop(suffix, None)) is not None:
             try:
-                with os.fdopen(number, "w+b", closefd=False) as file:
-                    file.seek(0)
-                    yield f"/proc/self/fd/{number}", file
+                with open(path, "w+b") as file:
+                    yield path, file
             finally:
-                os.ftruncate(number, 0)
-                _files.append(number)
+                open(path, "wb").close()
+                _files[suffix] = path
         elif sys.platform == "linux":
             with tempfile.TemporaryFile() as file:
                 yield f"/proc/self/fd/{file.fileno()}", file
