@@ -15,6 +15,7 @@ import pytest
 from curator.errors import ErrorCode, FullDiskError
 from curator.executor.decoder_box import process_box
 from curator.executor.ray_backend import RayBackend
+from curator.executor.ray_watch import RayWatch
 from curator.executor.unit_worker import UnitWorker
 from curator.records.sources import Failure
 from curator.stage import Scope, Stage, StageConfig
@@ -84,7 +85,11 @@ def test_a_worker_of_ray_that_dies_over_a_full_disk_ends_the_run(
     """Pins one machine, whose workers write where the driver does. Films were `worker_died`."""
     import ray
 
-    backends = [RayBackend(ray, is_elastic=on, may_serve_again=False) for on in (False, True)]
+    # The watch is asked nothing here; making one needs a cluster.
+    watch = RayWatch.__new__(RayWatch)
+    backends = [
+        RayBackend(ray, watch, is_elastic=on, may_serve_again=False) for on in (False, True)
+    ]
     died = ray.exceptions.RayActorError()
     assert [one._lost(died).error for one in backends] == [None, None]
     monkeypatch.setattr(scratch, "ROOM_BYTES", 1 << 62)
