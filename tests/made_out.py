@@ -15,7 +15,7 @@ from curator.models.perceptual import CLIP_DIM
 from curator.recipe import Recipe
 from curator.records.cuts import CROP_COLUMNS
 from curator.runs.corpus import SHOT_ORDER
-from curator.stages.commit.commit_run import Commit, commit_run
+from curator.stages.commit.commit_run import Commit, alone, commit_run
 from curator.stages.dedup.pair_store import remove_duplicates
 from curator.stages.dedup.stage import DedupStage
 from curator.stages.filter.judging import RuleCount
@@ -27,6 +27,7 @@ from curator.storage import Store
 from curator.tables.clip_rows import ClipColumns, ClipRows
 from curator.tables.clip_vectors import StoredVectors, vectors_table
 from curator.tables.disk_table import SortedRows
+from curator.tables.fenced_store import FencedStore
 from curator.tables.output_format import read_summary
 from curator.tables.parts import rows_to_table
 from curator.tables.schemas import (
@@ -163,7 +164,7 @@ def finish_rows(
     """Commits clips that have been decided about."""
     return commit_run(
         Commit(
-            store=store,
+            store=FencedStore(store, alone),
             recipe=recipe.model_dump(mode="json"),
             sources=SourceTable(),
             metadata=SourceMetadata(),

@@ -56,7 +56,7 @@ def test_an_out_below_a_file_cannot_be_written(tmp_path: Path) -> None:
     [
         ((), "does not exist"),
         (("folder/",), "has no files"),
-        (("folder/a.txt", "folder/b.jpg"), "its first 2 names are clearly no videos"),
+        (("folder/a.txt", "folder/b.jpg"), "has no video: 2 files"),
     ],
 )
 def test_sources_that_give_nothing(make: tuple[str, ...], words: str, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_damage_that_nobody_can_heal_is_one_line(
     for path in gone.glob("*"):
         path.write_bytes(b"")
     arguments = place.arguments()
-    arguments[1] = str(gone)
+    arguments[arguments.index(str(place.sources))] = str(gone)
     assert main(arguments) == EXIT_USAGE
     error = capsys.readouterr().err.splitlines()[-1]
     assert "no source of" in error

@@ -88,6 +88,8 @@ def test_a_server_is_told_the_text_of_each_clip(
         assert [film for film, _ in marks_in(row["medium"])] == [1, 1]
     for clip in overlaid.clips():
         assert overlaid.sample(clip, "txt").decode() == clip["caption"]
+    # The earlier snapshot names tars that were taken away.
+    assert main(["clean", str(overlaid.out), "--keep", "1"]) == EXIT_OK
     assert main(["verify", str(overlaid.out)]) == EXIT_OK
 
 
