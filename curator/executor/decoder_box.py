@@ -261,7 +261,8 @@ class Box:
         # OpenBLAS starts its threads when it is imported, and they would not be locked. CUDA's
         # cache is a folder that processes share.
         environment |= {
-            "TMPDIR": tempfile.gettempdir(), "HOME": "/nonexistent", "OPENBLAS_NUM_THREADS": "1",
+            "TMPDIR": tempfile.gettempdir(), "HOME": "/nonexistent", "TORCHINDUCTOR_CACHE_DIR": "/",
+            "OPENBLAS_NUM_THREADS": "1",
             "CUDA_CACHE_DISABLE": "1",
         }  # fmt: skip
         environment.setdefault("OMP_NUM_THREADS", "1")

@@ -24,6 +24,7 @@ from curator.stages.commit.commit_run import (
 from curator.stages.shard.shard_index import (
     DATASET_SCHEMA,
     DescribedTar,
+    EarlierShards,
     ShardFacts,
     described_files,
     described_tars,
@@ -196,11 +197,12 @@ class SnapshotRewriting:
                 described[name] = tar
             elif (new := tars[name]) is not None:
                 described[f"{SHARDS}/{new.described.name}"] = new.described
-        members = {new.described.name: new.members for new in tars.values() if new is not None}
+        members = EarlierShards.of(summary, manifest, dataset).members()
+        members |= {new.described.name: new.members for new in tars.values() if new is not None}
         return described_files(
             sorted(described.values(), key=lambda tar: tar.name),
             tables_to_parquet([dataset], DATASET_SCHEMA, DATASET),
-            lambda name: members.get(name) or self.tars.members(f"{SHARDS}/{name}"),
+            members.__getitem__,
             declared=declared_members(manifest),
             seed=manifest["seed"],
             stamp=manifest["recipe_fingerprint"],

@@ -57,7 +57,6 @@ class TarRewriting:
         self._removals = removals
         self._stage = ShardStage(ShardConfig(), store)
         self._sizes = {info.key: info.bytes for info in store.list(f"{SHARDS}/")}
-        self._members: dict[str, SampleMembers] = {}
         self._whole: set[str] = set()
         """Old tars that were checked."""
         self.done: dict[str, RewrittenTar | None] = {}
@@ -97,14 +96,6 @@ class TarRewriting:
                 "`curate run` writes it again, after which clips can be removed"
             )
         return place
-
-    def members(self, name: str) -> SampleMembers:
-        """Returns the optional members of the first sample of a tar under the output root."""
-        if name not in self._members:
-            place = place_of(name)
-            split: Split = place[1] if place is not None else "train"
-            self._members[name] = members_of(next(self._samples(name, split, {})))
-        return self._members[name]
 
     def _rewritten(self, name: str, values: Values) -> RewrittenTar | None:
         bucket, split, number = self._place(name)
