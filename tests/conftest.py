@@ -10,8 +10,12 @@ from hashlib import md5
 import pytest
 from fake_azure import azure_server
 
+from curator.executor.ray_start import use_own_token
 from curator.storage import source_reader
 from curator.storage.object_service import service_named
+
+# Ray's native code reads the token once a process, at its import, which any test may cause.
+use_own_token()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
