@@ -5,6 +5,7 @@ dotted path; any other name is looked up among the entry points of its kind.
 """
 
 import importlib
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,6 +14,8 @@ from importlib.metadata import packages_distributions as distributions_of_packag
 from typing import Any
 
 from curator.errors import RecipeError, unknown_key
+from curator.family import FamilyError
+from curator.family import __file__ as family_file
 
 
 class Kind(StrEnum):
@@ -64,6 +67,12 @@ def _from_path(kind: Kind, name: str) -> Any:  # noqa: ANN401
         raise RecipeError(
             f"{name!r} cannot be imported: {error}; expected package.module:Class, with the "
             "package installed or its folder in PYTHONPATH, on every node"
+        ) from error
+    except FamilyError as error:
+        place = traceback.extract_tb(error.__traceback__)
+        where = next((f for f in reversed(place) if f.filename != family_file), place[-1])
+        raise RecipeError(
+            f"{name!r} cannot be imported: {error} ({where.filename}:{where.lineno})"
         ) from error
     try:
         return getattr(module, attribute)

@@ -4,6 +4,7 @@
 those from `caption` on, and `curate graph` prints it.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 from curator.barriers import Wait, waits, waits_text
 from curator.errors import ModelError, RecipeError, unknown_key
 from curator.extensions import Extension, Kind, load_extension
+from curator.family import Scope
 from curator.fingerprints import fingerprint
 from curator.measures.score_list import measures_used
 from curator.models.weight_store import ModelStore
@@ -255,6 +257,19 @@ def _insert_annotator(stages: list[AnyStage], stage: Annotator[Any], entry: Stag
         )
     if not stage.families:
         raise RecipeError(f"stages: {entry.use!r} declares no families")
+    if re.fullmatch(r"[a-z][a-z0-9_]{0,39}", stage.name) is None:
+        raise RecipeError(
+            f"stages: {entry.use!r}: the name {stage.name!r}; expected lower case letters, digits "
+            "and underscores"
+        )
+    for what, values in (
+        ("families", [family.name for family in stage.families]),
+        ("members", [family.member for family in stage.families]),
+    ):
+        if len(set(values)) < len(values):
+            raise RecipeError(f"stages: {entry.use!r} declares two {what} of one name: {values}")
+    if any(family.scope is not Scope.CLIP for family in stage.families):
+        raise RecipeError(f"stages: {entry.use!r}: families of an annotator have the scope clip")
     taken = {("family", FAMILY): "caption", ("member", MEMBER): "caption"}
     taken |= {
         (what, value): other.name

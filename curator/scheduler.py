@@ -48,6 +48,8 @@ UNIT_ROWS = 1024
 """Clips of a unit of stages that look at no frames."""
 UNIT_FRAMES = 1800
 """Frames of 1080p of a unit: a minute of work, which a killed run loses at most."""
+MAX_ERROR = 1000
+"""Characters of an error that are kept."""
 MAX_CLIP_BYTES = 1 << 30
 """Frames of one clip that a worker may hold."""
 _DIED = "the worker died {} times while working on it"
@@ -227,8 +229,8 @@ class AnnotatorWorker:
                     continue
                 try:
                     encoded = self._encoded(number, answer)
-                except CuratorError as error:
-                    errors[at][number] = f"{type(stage).__qualname__}: {error}"
+                except Exception as error:  # noqa: BLE001 - a user's value; fails the clip alone
+                    errors[at][number] = f"{type(stage).__qualname__}: {_told(error)}"
                     continue
                 for name, data in encoded.items():
                     values[name].append(
@@ -260,7 +262,7 @@ class AnnotatorWorker:
         try:
             answers = list(stage.process(clips))
             if len(answers) != len(clips):
-                raise ValueError(f"{len(answers)} values for {len(clips)} clips")
+                raise ValueError(f"process returned {len(answers)} values for {len(clips)} clips")
             return list(answers)
         except CuratorError:
             # Raised on purpose: the run ends.
@@ -520,7 +522,10 @@ def _larger(one: Resources, other: Resources) -> Resources:
 
 
 def _told(error: Exception) -> str:
-    """Returns an error in one line, with the file and line that raised it."""
+    """Returns an error in one short line, with the file and line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}"
+    is_own = not frames or frames[-1].filename == __file__
+    place = "" if is_own else f" ({frames[-1].filename}:{frames[-1].lineno})"
+    text = f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return (text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]} ...") + place

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from curator.commands.arguments import EXIT_FAILED, EXIT_OK, fraction
+from curator.errors import ErrorCode
 
 if TYPE_CHECKING:
     from curator.storage import Store
@@ -16,6 +17,10 @@ MAX_FAILED = 0.1
 """Share that may fail without `--max-failed`; one may in any case, unless it is all there is."""
 CUT_REASONS = ("cut_failed", "source_changed", "not_annotated")
 """Reasons of clips that were decided to be kept, and then could not be cut or annotated."""
+
+
+FAILED = "_failed"
+"""How reasons of clips end on which an annotator failed."""
 
 
 def add_max_failed(parser: argparse.ArgumentParser, what: str) -> None:
@@ -74,15 +79,22 @@ _Found = tuple[int, int, str, str]
 
 def _sources(store: "Store", summary: Mapping[str, Any]) -> _Found:
     counts = summary["counts"]
-    by_code = counts.get("by_error") or {}
+    by_code = dict(counts.get("by_error") or {})
+    # Taken out on purpose.
+    n_removed = by_code.pop(str(ErrorCode.REMOVED), 0)
     said = f"sources failed ({_counted(by_code)})"
     first = _first(store, summary, "sources", ("error_code", "error_message"), by_code)
-    return counts["failed"], counts["sources"], said, f"{first}see the table `sources`"
+    n_failed, n_sources = counts["failed"] - n_removed, counts["sources"] - n_removed
+    return n_failed, n_sources, said, f"{first}see the table `sources`"
 
 
 def _clips(store: "Store", summary: Mapping[str, Any], reasons: Sequence[str]) -> _Found:
     counts = summary["counts"]
-    by_reason = {name: n for name, n in counts["by_reason"].items() if name in reasons}
+    by_reason = {
+        name: n
+        for name, n in counts["by_reason"].items()
+        if name in reasons or name.endswith(FAILED)
+    }
     n_failed = sum(by_reason.values())
     said = f"clips that the recipe keeps could not be cut or annotated ({_counted(by_reason)})"
     first = _first(store, summary, "clips", ("reason", "reason_detail"), by_reason)

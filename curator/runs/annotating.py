@@ -1,11 +1,13 @@
 """Hands the kept clips of a run, or of a snapshot, to the scheduler for its annotators."""
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from typing import Any
 
+from curator.errors import DamagedError, ShardError
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.pipeline import Graph
@@ -22,6 +24,8 @@ from curator.tables.clip_rows import ClipRows, reject
 from curator.tables.family_store import FamilyStore
 from curator.tables.out_layout import MANIFEST
 from curator.tables.sample_members import StoredMember
+
+logger = logging.getLogger(__name__)
 
 
 class Annotating:
@@ -109,6 +113,11 @@ class Annotating:
     def _in_tars(self, versions: Any) -> Any:  # noqa: ANN401 - see `FamilyStore.in_tars`
         if not self._previous:
             return iter(())
-        declared = declared_members(find_json(self._store, MANIFEST))
+        try:
+            declared = declared_members(find_json(self._store, MANIFEST))
+        except (DamagedError, ShardError) as error:
+            # The commit writes it again; until then the tars' values are made anew.
+            logger.warning("values in tars are not used again: %s", error)
+            return iter(())
         find = partial(self._families.in_tars, versions, self._previous)
         return find(declared, self._standing.sizes)
