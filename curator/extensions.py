@@ -70,7 +70,8 @@ def _from_path(kind: Kind, name: str) -> Any:  # noqa: ANN401
         ) from error
     except FamilyError as error:
         place = traceback.extract_tb(error.__traceback__)
-        where = next((f for f in reversed(place) if f.filename != family_file), place[-1])
+        others = (f for f in reversed(place) if f.filename not in (family_file, "<string>"))
+        where = next(others, place[-1])
         raise RecipeError(
             f"{name!r} cannot be imported: {error} ({where.filename}:{where.lineno})"
         ) from error

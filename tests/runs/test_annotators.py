@@ -99,10 +99,18 @@ def test_values_go_from_the_class_to_the_trainer_and_need_the_class_no_more(
     assert {v.shape for v in latents(out).values()} == {(3, 16, 3, 5)}
     assert not list((out / "values").rglob("*.parquet"))
 
+    # A run that finds the manifest damaged makes values again, and the manifest.
+    manifest = out / "shards" / "manifest.json"
+    text = manifest.read_text()
+    manifest.write_text(text[: len(text) // 2])
+    curated(sources, out, stage(8), "shard.max_bytes=65536", "shard.min_bytes=1024")
+    assert json.loads(manifest.read_text())["counts"]["shards"] > 1
+
     own.unlink()
     sys.modules.pop("own_latents")
     assert main(["verify", str(out), "--json"]) == EXIT_OK
-    (table,) = [pq.read_table(out / part) for part in coarser["tables"]["members"]]
+    last = json.loads((out / "summary.json").read_text())
+    (table,) = [pq.read_table(out / part) for part in last["tables"]["members"]]
     assert table["member"].to_pylist() == ["latents.safetensors"] * 3
     gone = table["clip_id"][0].as_py()
     named = tmp_path / "gone.txt"
@@ -162,6 +170,18 @@ from curator.family import Array, Family, Scope
 class Twice(MeanLatents):
     name = "twice"
 
+class Names(MeanLatents):
+    families = (
+        Family("one", Scope.CLIP, Array("f32", ("d",)), member="one.npy"),
+        Family("one", Scope.CLIP, Array("f32", ("d",)), member="two.npy"),
+    )
+
+class Sources(MeanLatents):
+    families = (Family("one", Scope.SOURCE, Array("f32", ("d",)), member="one.npy"),)
+
+class Path(MeanLatents):
+    name = "../evil"
+
 class Captions(MeanLatents):
     name = "own_captions"
     families = (Family("captions", Scope.CLIP, Array("f32", ("d",)), member="text.npy"),)
@@ -172,6 +192,10 @@ class Captions(MeanLatents):
     ("stages", "said"),
     [
         ("[mean_latents:MeanLatents, twice:Twice]", "'mean_latents' makes the family 'latents'"),
+        ("[twice:Names]", "two families of one name"),
+        ("[twice:Sources]", "scope clip"),
+        ("[twice:Path]", "'../evil'"),
+        ("[wrong:Wrong]", r"expected one of npy, safetensors \(.*wrong.py:7"),
         ("[twice:Captions]", "'caption' makes the member 'text.npy'"),
         ("[{use: mean_latents:MeanLatents, before: dedup}]", "leave out before and after"),
         ("[{use: mean_latents:MeanLatents, config: {blok: 1}}]", "blok"),
@@ -180,6 +204,11 @@ class Captions(MeanLatents):
 def test_an_annotator_that_cannot_stand_there_is_refused(stages: str, said: str, own: Path) -> None:
     shutil.copy(EXAMPLE, own.parent / "mean_latents.py")
     (own.parent / "twice.py").write_text(TWICE)
+    wrong = TWICE[: TWICE.index("class Twice")] + (
+        "class Wrong(MeanLatents):\n    families = (\n"
+        '        Family("one", Scope.CLIP, Array("f32", ("d",)), member="one.txt"),\n    )\n'
+    )
+    (own.parent / "wrong.py").write_text(wrong)
     with pytest.raises(RecipeError, match=said):
         graph_of(load_recipe("quickstart", [f"stages={stages}"]))
 
@@ -194,7 +223,7 @@ class Failing(Base):
     def process(self, unit):
         values = super().process(unit)
         if any(clip.frames.mean() > {bound} for clip in unit):
-            raise ArithmeticError("too bright")
+            raise ArithmeticError('too bright \\x1b[31m \\ud800' + '!' * 5000)
         return values
 """
 
@@ -216,7 +245,8 @@ def test_a_clip_on_which_it_fails_is_rejected_or_lacks_the_value(
     if required:
         (rejected,) = [row for row in rows if row["decision"] == "rejected"]
         assert rejected["reason"] == "mean_latents_failed"
-        assert "ArithmeticError: too bright" in rejected["reason_detail"]
+        assert "ArithmeticError: too bright [31m \\ud800!!!" in rejected["reason_detail"]
+        assert len(rejected["reason_detail"]) < 1500
         assert "failing.py:11" in rejected["reason_detail"]
     else:
         assert summary["counts"]["kept"] == 3
