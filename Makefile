@@ -47,9 +47,9 @@ lint: $(VENV)/.test ## ruff
 types: $(VENV)/.test ## mypy, strict
 	$(BIN)/mypy
 
-unit: $(VENV)/.test ## pytest, in two processes: many tests wait for clusters and servers to start
+unit: $(VENV)/.test ## pytest, in three processes: many tests wait for clusters and servers to start
 	# Bytecode is kept: some images turn that off, and hundreds of processes would compile torch.
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 2 --dist loadfile
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist loadfile
 
 test-gpu: $(VENV)/.gpu ## the tests that need a GPU; they fail where there is none
 	FAIL_WITHOUT_GPU=1 $(BIN)/python -m pytest -m needs_gpu
