@@ -96,7 +96,11 @@ def test_all_feeders_of_a_gpu_begin_while_cuts_have_all_cores(tmp_path: Path) ->
     fed = [cut for cut, fed in zip(busy["cut"], busy["analyze"], strict=False) if fed]
     assert len(fed) > 0
     assert min(fed[:-1], default=1) > 0
-    assert set(results) == {("cut", os.SCHED_IDLE), ("analyze", os.SCHED_OTHER)}
+    policies = dict(results)
+    assert policies["cut"] == os.SCHED_IDLE
+    # As the node started it, which need not be SCHED_OTHER.
+    assert policies["analyze"] != os.SCHED_IDLE
+    assert len(set(results)) == 2
 
 
 class Machine(Engine):
