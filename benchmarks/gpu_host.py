@@ -107,7 +107,7 @@ PARTS = {
 }  # fmt: skip
 """Which functions are a part; what they call is theirs, unless it is of another part. Names that a
 checkout does not have are left out."""
-_FAKE, _REST = "the engine that stands in", "frames and threads"
+_FAKE, _REST = "the fake engine", "frames and threads"
 
 
 class Parts:

@@ -265,7 +265,7 @@ def filmed(picture: Picture, how: str, rng: random.Random, patch: Picture) -> li
 
 
 def scenes(half: str, rng: random.Random, n: int) -> Iterator[Case]:
-    """Scenes with long straight edges that nobody drew."""
+    """Scenes that have long straight edges of their own, which no editor drew."""
     names = sorted(PHOTOGRAPHS)[0 if half == "tune" else 1 :: 2]
     size = (round(WIDTH * 1.3), round(HEIGHT * 1.3))
     makers: dict[str, Callable[[], Picture]] = {

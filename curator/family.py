@@ -54,7 +54,7 @@ class Lifetime(StrEnum):
     RUN = "run"
     """Until the commit: readers take them from the tars."""
     CACHE = "cache"
-    """Until `curate clean --caches`: another recipe may need them again."""
+    """Until somebody removes the folder `families/`: another recipe may need them again."""
 
 
 class Content(Protocol):

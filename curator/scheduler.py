@@ -8,6 +8,8 @@ It knows no stage by name: a stage declares what it reads, makes and wants to se
 """
 
 import logging
+import os
+import sys
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from curator.errors import CuratorError, DamagedError, FullDiskError, UsageError
+from curator.errors import CuratorError, DeviceLostError, UsageError
 from curator.executor.attempts import CpuClock
 from curator.executor.engine import Engine
 from curator.executor.packing import pack
@@ -27,6 +29,7 @@ from curator.executor.work import MAX_ATTEMPTS
 from curator.executor.worker import Step
 from curator.family import FamilyVersion, Value
 from curator.media.clip_frames import ClipPixels, ClipToSample, Wanted
+from curator.media.device_errors import device_error
 from curator.records.sources import FULL_HD
 from curator.stage import (
     Annotator,
@@ -50,8 +53,8 @@ UNIT_FRAMES = 1800
 """Frames of 1080p of a unit: a minute of work, which a killed run loses at most."""
 MAX_ERROR = 1000
 """Characters of an error that are kept."""
-MAX_CLIP_BYTES = 1 << 30
-"""Frames of one clip that a worker may hold."""
+MAX_BATCH_BYTES = 1 << 30
+"""Frames that a worker may hold at a time."""
 _DIED = "the worker died {} times while working on it"
 
 
@@ -99,14 +102,39 @@ class Annotated:
     cpu_s: Counter[str] = field(default_factory=Counter)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ToDecode:
+    """A clip, and the frames of it that stages asked for.
+
+    Attributes:
+        clip: The clip.
+        wanted: A size and numbers for each request, by the number of the stage.
+        errors: Of the clip, by the number of the stage; stages add to them.
+    """
+
+    clip: ClipWork
+    wanted: Mapping[int, tuple[Wanted, ...]]
+    errors: dict[int, str]
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(one.n_bytes for wanted in self.wanted.values() for one in wanted)
+
+
 class AnnotatorWorker:
     """Decodes clips once, and gives the frames to each annotator of a chain."""
 
     def __init__(
-        self, *, stages: Sequence[Annotator[Any]], decode: Stage[Any, Any, Any], store: FamilyStore
+        self,
+        *,
+        stages: Sequence[Annotator[Any]],
+        decode: Stage[Any, Any, Any],
+        store: FamilyStore,
+        has_gpu: bool,
     ) -> None:
         self._stages = stages
         self._store = store
+        self._has_gpu = has_gpu
         self._decode = UnitWorker(stage=decode)
         self._versions = [stage.versions() for stage in stages]
         self._looks = any(stage.frames for stage in stages)
@@ -137,14 +165,18 @@ class AnnotatorWorker:
         cpu_s, counts = Counter[str](), Counter[str]()
         values: dict[str, list[NewValue]] = defaultdict(list)
         errors: list[dict[int, str]] = [{} for _ in unit]
-        size = max(stage.batch for stage in self._stages)
-        for start in range(0, len(unit), size):
-            batch = unit[start : start + size]
-            decoded = self._decoded(batch) if self._looks else _nothing(batch)
+        batches = pack(
+            self._to_decode(unit, errors),
+            max_items=max(stage.batch for stage in self._stages),
+            weight=lambda item: item.n_bytes,
+            max_weight=MAX_BATCH_BYTES,
+        )
+        for batch in batches:
+            decoded = self._decoded(batch)
             cpu_s.update(decoded.cpu_s)
             counts.update(decoded.counts)
             for number in range(len(self._stages)):
-                self._annotate(number, batch, decoded.results, values, errors[start:])
+                self._annotate(number, batch, decoded.results, values)
         made = self._stored(values)
         results = [
             ClipResult(
@@ -166,38 +198,54 @@ class AnnotatorWorker:
             results=results, cpu_s=dict(cpu_s), counts=counts, n_items=len(unit), video_s=video_s
         )
 
-    def _decoded(self, batch: Sequence[ClipWork]) -> UnitResult[list[ClipPixels | str]]:
-        """Returns the frames of clips for all requests of all stages, or why there are none."""
-        results: list[ClipPixels | str] = ["" for _ in batch]
-        items, places = [], []
-        for at, clip in enumerate(batch):
-            try:
-                wanted = tuple(
-                    _wanted(request, clip.facts)
-                    for number, stage in enumerate(self._stages)
-                    if number in clip.keys
-                    for request in stage.frames
-                )
-                n_bytes = sum(one.n_bytes for one in wanted)
-                if n_bytes > MAX_CLIP_BYTES:
-                    results[at] = (
+    def _to_decode(
+        self, unit: Sequence[ClipWork], errors: Sequence[dict[int, str]]
+    ) -> Iterator[_ToDecode]:
+        """Yields clips with the frames to decode, and adds the errors of requests."""
+        for clip, wrong in zip(unit, errors, strict=True):
+            wanted: dict[int, tuple[Wanted, ...]] = {}
+            for number in sorted(clip.keys):
+                requests = self._stages[number].frames
+                try:
+                    frames = tuple(_wanted(request, clip.facts) for request in requests)
+                except Exception as error:  # noqa: BLE001 - a user's function; fails its own stage
+                    wrong[number] = _told(error)
+                    continue
+                n_bytes = sum(one.n_bytes for one in frames)
+                if n_bytes > MAX_BATCH_BYTES:
+                    wrong[number] = (
                         f"its frames take {n_bytes / 2**30:.1f} GiB, more than "
-                        f"{MAX_CLIP_BYTES / 2**30:g}: ask for fewer (`at`) or smaller ones (`size`)"
+                        f"{MAX_BATCH_BYTES / 2**30:g}: ask for fewer (`at`) or smaller ones "
+                        "(`size`)"
                     )
                     continue
-                mp4 = located_bytes(self._store.store, clip.where)
-            except (DamagedError, FullDiskError):
-                raise
-            except Exception as error:  # noqa: BLE001 - a user's function; fails the clip alone
-                results[at] = _told(error)
+                wanted[number] = frames
+            together = _ToDecode(clip=clip, wanted=wanted, errors=wrong)
+            if together.n_bytes <= MAX_BATCH_BYTES:
+                yield together
                 continue
-            items.append(
-                ClipToSample(
-                    uri=clip.where.name, mp4=mp4, n_frames=clip.facts.n_frames, wanted=wanted
-                )
+            # Stages share a decode as long as memory holds the frames of all.
+            for number, frames in wanted.items():
+                yield _ToDecode(clip=clip, wanted={number: frames}, errors=wrong)
+
+    def _decoded(self, batch: Sequence[_ToDecode]) -> UnitResult[list[ClipPixels | str]]:
+        """Returns the frames of clips for all requests of all stages, or why there are none."""
+        if not self._looks:
+            return UnitResult(results=[ClipPixels() for _ in batch])
+        results: list[ClipPixels | str] = [ClipPixels() for _ in batch]
+        places = [at for at, item in enumerate(batch) if item.wanted]
+        items = [
+            ClipToSample(
+                uri=batch[at].clip.where.name,
+                mp4=located_bytes(self._store.store, batch[at].clip.where),
+                n_frames=batch[at].clip.facts.n_frames,
+                wanted=tuple(one for wanted in batch[at].wanted.values() for one in wanted),
             )
-            places.append(at)
-        decoded = self._decode(items) if items else UnitResult[list[ClipPixels]](results=[])
+            for at in places
+        ]
+        decoded: UnitResult[list[ClipPixels]] = (
+            self._decode(items) if items else UnitResult(results=[])
+        )
         for at, result in zip(places, decoded.results, strict=True):
             results[at] = result if result.error is None else result.error
         return UnitResult(results=results, cpu_s=decoded.cpu_s, counts=decoded.counts)
@@ -205,55 +253,66 @@ class AnnotatorWorker:
     def _annotate(
         self,
         number: int,
-        batch: Sequence[ClipWork],
+        batch: Sequence[_ToDecode],
         decoded: Sequence[ClipPixels | str],
         values: dict[str, list[NewValue]],
-        errors: Sequence[dict[int, str]],
     ) -> None:
         stage = self._stages[number]
-        wanted = []
-        for at, (clip, pixels) in enumerate(zip(batch, decoded, strict=True)):
-            if number not in clip.keys:
+        clips = []
+        for item, pixels in zip(batch, decoded, strict=True):
+            if number not in item.wanted:
                 continue
             if isinstance(pixels, str):
-                errors[at][number] = pixels
+                item.errors[number] = pixels
             else:
-                wanted.append((at, self._sampled(number, clip, pixels)))
-        for start in range(0, len(wanted), stage.batch):
-            some = wanted[start : start + stage.batch]
+                clips.append((item, self._sampled(number, item, pixels)))
+        for start in range(0, len(clips), stage.batch):
+            some = clips[start : start + stage.batch]
             answers = self._processed(stage, [sampled for _, sampled in some])
-            for (at, _), answer in zip(some, answers, strict=True):
-                clip = batch[at]
+            for (item, _), answer in zip(some, answers, strict=True):
                 if isinstance(answer, Exception):
-                    errors[at][number] = _told(answer)
+                    item.errors[number] = _told(answer)
                     continue
                 try:
                     encoded = self._encoded(number, answer)
                 except Exception as error:  # noqa: BLE001 - a user's value; fails the clip alone
-                    errors[at][number] = f"{type(stage).__qualname__}: {_told(error)}"
+                    item.errors[number] = f"{type(stage).__qualname__}: {_told(error)}"
                     continue
                 for name, data in encoded.items():
                     values[name].append(
                         NewValue(
-                            key=clip.keys[number],
-                            clip_id=clip.facts.clip_id,
-                            source_id=clip.facts.source_id,
+                            key=item.clip.keys[number],
+                            clip_id=item.clip.facts.clip_id,
+                            source_id=item.clip.facts.source_id,
                             data=data,
                         )
                     )
 
-    def _sampled(self, number: int, clip: ClipWork, pixels: ClipPixels) -> SampledClip:
+    def _sampled(self, number: int, item: _ToDecode, pixels: ClipPixels) -> SampledClip:
         """Returns a clip with the frames that one stage asked for."""
-        stage = self._stages[number]
-        first = sum(len(self._stages[n].frames) for n in range(number) if n in clip.keys)
+        facts = item.clip.facts
+        first = sum(len(wanted) for other, wanted in item.wanted.items() if other < number)
         requested = tuple(
             RequestedFrames(
-                numbers=tuple(request.numbers(clip.facts)),
-                pixels=_placed(pixels.pixels[first + at], request, stage.resources),
+                numbers=wanted.numbers, pixels=self._placed(pixels.pixels[first + at], request)
             )
-            for at, request in enumerate(stage.frames)
+            for at, (request, wanted) in enumerate(
+                zip(self._stages[number].frames, item.wanted[number], strict=True)
+            )
         )
-        return SampledClip(facts=clip.facts, requested=requested)
+        return SampledClip(facts=facts, requested=requested)
+
+    def _placed(
+        self,
+        pixels_THWC: np.ndarray[Any, Any],  # noqa: N803
+        request: FrameRequest,
+    ) -> Any:  # noqa: ANN401 - an array or a tensor
+        if request.device == "cpu":
+            return pixels_THWC
+        import torch
+
+        tensor = torch.from_numpy(pixels_THWC)
+        return tensor.to("cuda", non_blocking=True) if self._has_gpu else tensor
 
     def _processed(
         self, stage: Annotator[Any], clips: Sequence[SampledClip]
@@ -268,6 +327,8 @@ class AnnotatorWorker:
             # Raised on purpose: the run ends.
             raise
         except Exception as error:  # noqa: BLE001 - a user's code; becomes the clip's outcome
+            if self._has_gpu:
+                _end_if_lost(error)
             if len(clips) == 1:
                 logger.warning("%s: clip %s: %s", stage.name, clips[0].facts.clip_id, _told(error))
                 return [error]
@@ -332,7 +393,7 @@ class Scheduler:
             clips: Facts with the columns that any stage reads, SHA-256 of the MP4, its place.
 
         Raises:
-            UsageError: A stage needs a GPU and there is none, or its `preflight` refuses.
+            UsageError: A stage needs a GPU and no node has one, or its `preflight` refuses.
             CuratorError: A required stage failed on all clips that it got.
         """
         members: dict[str, list[StoredMember]] = defaultdict(list)
@@ -386,8 +447,11 @@ class Scheduler:
         for stage in stages:
             kind = self._kind(stage)
             key = (bool(stage.frames), kind.gpus)
-            resources, chain = chains.get(key, (kind, []))
-            chains[key] = (_larger(resources, kind), [*chain, stage])
+            if key in chains:
+                resources, chain = chains[key]
+                chains[key] = (_together(resources, kind), [*chain, stage])
+            else:
+                chains[key] = (kind, [stage])
         return list(chains.values())
 
     def _kind(self, stage: Annotator[Any]) -> Resources:
@@ -463,6 +527,7 @@ class Scheduler:
                 "stages": chain,
                 "decode": self._decode(self._engine.threads(n_workers)),
                 "store": self._store,
+                "has_gpu": kind.gpus > 0,
             },
             resources=kind,
             keeps_state=True,
@@ -477,8 +542,15 @@ def _refusal(chain: Sequence[Annotator[Any]]) -> str | None:
     return next(filter(None, (stage.node_refusal() for stage in chain)), None)
 
 
-def _nothing(batch: Sequence[ClipWork]) -> UnitResult[list[ClipPixels | str]]:
-    return UnitResult(results=[ClipPixels() for _ in batch])
+def _end_if_lost(error: Exception) -> None:
+    """Ends the process if an error took its GPU: another process repeats the unit."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return
+    lost = device_error(error, torch.cuda.synchronize)
+    if isinstance(lost, DeviceLostError):
+        logger.error("%s; the worker ends", lost)
+        os._exit(1)
 
 
 def _own(facts: ClipFacts, stage: Annotator[Any]) -> ClipFacts:
@@ -495,29 +567,17 @@ def _wanted(request: FrameRequest, facts: ClipFacts) -> Wanted:
     return Wanted(numbers=tuple(request.numbers(facts)), height=height, width=width)
 
 
-def _placed(
-    pixels_THWC: np.ndarray[Any, Any],  # noqa: N803
-    request: FrameRequest,
-    kind: Resources,
-) -> Any:  # noqa: ANN401 - an array or a tensor
-    if request.device == "cpu":
-        return pixels_THWC
-    import torch
-
-    tensor = torch.from_numpy(pixels_THWC)
-    return tensor.to("cuda", non_blocking=True) if torch.cuda.is_available() else tensor
-
-
 def _frames_of(clip: ClipWork) -> float:
     """Returns the frames of a clip, weighted by size: 1 for 1080p."""
     return clip.facts.n_frames * clip.facts.width * clip.facts.height / FULL_HD
 
 
-def _larger(one: Resources, other: Resources) -> Resources:
+def _together(one: Resources, other: Resources) -> Resources:
+    """Returns what a worker takes that holds the models of both."""
     return Resources(
         cpus=max(one.cpus, other.cpus),
-        gpus=max(one.gpus, other.gpus),
-        memory_bytes=max(one.memory_bytes, other.memory_bytes),
+        gpus=min(one.gpus + other.gpus, 1.0) if one.gpus < 1 else one.gpus,
+        memory_bytes=one.memory_bytes + other.memory_bytes,
     )
 
 

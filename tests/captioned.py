@@ -41,6 +41,11 @@ ALL_MAY_FAIL = ("--max-failed", "1")
 _MARK = re.compile(r"(\d+):(\d+)")
 
 
+def run_arguments(sources: Path | str, out: Path, *more: str) -> list[str]:
+    """The command of a run with the recipe `quickstart`, in which all sources may fail."""
+    return ["run", "--recipe", "quickstart", *ALL_MAY_FAIL, str(sources), str(out), *more]
+
+
 @dataclass(frozen=True)
 class Captioned:
     """An output, its sources, and the server that is asked."""
@@ -57,15 +62,7 @@ class Captioned:
 
     def arguments(self, *more: str) -> list[str]:
         changes = [part for change in (*self.settings, *more) for part in ("--set", change)]
-        return [
-            "run",
-            "--recipe",
-            "quickstart",
-            str(self.sources),
-            str(self.out),
-            *ALL_MAY_FAIL,
-            *changes,
-        ]
+        return run_arguments(self.sources, self.out, *changes)
 
     def run(self, *more: str) -> dict[str, Any]:
         assert main(self.arguments(*more)) == EXIT_OK

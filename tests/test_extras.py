@@ -1,6 +1,6 @@
 """What needs an extra says so in one line that names the extra, and how to install it.
 
-Tests of `gpu`, `mds`, `sql` and `loading-ray` are beside those of what they are for.
+The tests of `gpu`, `mds`, `sql` and `loading-ray` are among those of the code that needs them.
 """
 
 import sys

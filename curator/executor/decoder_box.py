@@ -99,7 +99,7 @@ KILL_WAIT_S = 10.0
 FILES = ("clip.mp4", "colours.cube")
 """What a box can write."""
 MAX_PRINTED_CHARACTERS = 64 << 10
-"""What is shown of that which a box prints."""
+"""Characters of a box's output that are shown."""
 END_WAIT_S = 10.0
 """Seconds for a process that has closed its pipe to end: a core dump is not written."""
 MAX_SET_UP_S = 900.0
@@ -259,12 +259,15 @@ class Box:
             if name in KEPT_VARIABLES or name.startswith(KEPT_FAMILIES)
         }
         # OpenBLAS starts its threads when it is imported, and they would not be locked. CUDA's
-        # cache is a folder that processes share.
+        # cache is a folder that processes share. `torch._dynamo` makes its cache folder when it is
+        # imported, which a locked process may not do. It takes a folder that exists as it is.
         environment |= {
-            "TMPDIR": tempfile.gettempdir(), "HOME": "/nonexistent", "TORCHINDUCTOR_CACHE_DIR": "/",
+            "TMPDIR": tempfile.gettempdir(),
+            "HOME": "/nonexistent",
             "OPENBLAS_NUM_THREADS": "1",
             "CUDA_CACHE_DISABLE": "1",
-        }  # fmt: skip
+            "TORCHINDUCTOR_CACHE_DIR": "/",
+        }
         environment.setdefault("OMP_NUM_THREADS", "1")
         environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
         with contextlib.ExitStack() as stack:

@@ -106,10 +106,10 @@ def _straightest(gray_SHW: "Tensor") -> "tuple[Tensor, Tensor]":
     cover = sharp.float().mean(dim=1)
     x = cover[:, margin:-margin].argmax(dim=1, keepdim=True) + margin
     at_x = cover.gather(1, x)
-    beside = x + _beside(x.device)
-    # Beyond the right end there is none.
-    is_there = beside < cover.shape[1]
-    taken = cover.gather(1, beside.clamp(max=cover.shape[1] - 1)) * is_there
+    neighbours = x + _neighbour_offsets(x.device)
+    # Some may lie beyond the right end.
+    is_there = neighbours < cover.shape[1]
+    taken = cover.gather(1, neighbours.clamp(max=cover.shape[1] - 1)) * is_there
     excess = at_x - taken.sum(1, keepdim=True) / is_there.sum(1, keepdim=True)
     # Sums over the columns left of x - 2, and right of x + 5, in 64 bits: squares are large.
     columns = torch.stack([values.sum(1), (values * values).sum(1)]).double().cumsum(2)
@@ -145,12 +145,12 @@ def _area(values_XHW: "Tensor", height: int, width: int) -> "Tensor":
 
 
 @constants(4)
-def _beside(device: object) -> "Tensor":
-    """Places beside a line, from its own."""
+def _neighbour_offsets(device: object) -> "Tensor":
+    """Offsets from a line's column to the columns that it is compared with."""
     import torch
 
-    places = np.array([*range(-8, -3), *range(4, 9)])
-    return torch.from_numpy(places).to(device)  # type: ignore[call-overload,no-any-return]
+    offsets = np.array([*range(-8, -3), *range(4, 9)])
+    return torch.from_numpy(offsets).to(device)  # type: ignore[call-overload,no-any-return]
 
 
 @constants(16)

@@ -44,7 +44,7 @@ class ClipToSample:
     Attributes:
         uri: The object that holds it.
         mp4: Its bytes.
-        n_frames: Frames that were written.
+        n_frames: Frames that were written, for the message of an error.
         wanted: One for each request.
     """
 
@@ -70,14 +70,15 @@ def clip_frames(
     Args:
         mp4: A clip that this program wrote: upright, square pixels, frames in order.
         wanted: Requests.
-        n_frames: Frames that were written.
+        n_frames: Frames that were written, for the message of an error.
         threads: Of the decoder.
 
     Returns:
         uint8 [T, H, W, 3] RGB of each request.
 
     Raises:
-        CutError: The clip does not decode to as many frames as were written.
+        CutError: The clip does not decode, or it ends before the last wanted frame. Frames after
+            that one are not looked at.
     """
     takers = [_Taker(one) for one in wanted]
     last = max(one.numbers[-1] for one in wanted)

@@ -93,12 +93,12 @@ class Replayed:
 
         self._given = given
         device = given[0].device
-        beside = torch.cuda.Stream(device)
-        beside.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(beside):
+        side_stream = torch.cuda.Stream(device)
+        side_stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(side_stream):
             for _ in range(_WARM_UPS):
                 function(*given)
-        torch.cuda.current_stream(device).wait_stream(beside)
+        torch.cuda.current_stream(device).wait_stream(side_stream)
         self._graph = torch.cuda.CUDAGraph()
         self._constants: list[Any] = []
         _capturing.constants = self._constants

@@ -38,7 +38,7 @@ class Note(StrEnum):
     AUDIO_UNPROVEN = "audio_unproven"
     """The audio of two segments could not be shown to fit together; what is in doubt counts as
     without audio."""
-    # Decoded on the CPU beside a GPU, by reason: see `media.nvdec.Refusal`.
+    # Decoded on the CPU of a GPU node, by reason: see `media.nvdec.Refusal`.
     NOT_ON_GPU_CODEC = "not_on_gpu_codec"
     NOT_ON_GPU_PIXEL_FORMAT = "not_on_gpu_pixel_format"
     NOT_ON_GPU_SIZE = "not_on_gpu_size"

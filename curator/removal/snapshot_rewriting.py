@@ -24,10 +24,9 @@ from curator.stages.commit.commit_run import (
 from curator.stages.shard.shard_index import (
     DATASET_SCHEMA,
     DescribedTar,
-    EarlierShards,
-    ShardFacts,
     described_files,
     described_tars,
+    members_by_tar,
 )
 from curator.stages.shard.tar_reader import declared_members
 from curator.storage import Store
@@ -49,8 +48,6 @@ from curator.tables.snapshot_store import (
     snapshot_name,
 )
 from curator.tables.source_table import SourceTotals
-
-_FACTS = tuple(ShardFacts.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +194,7 @@ class SnapshotRewriting:
                 described[name] = tar
             elif (new := tars[name]) is not None:
                 described[f"{SHARDS}/{new.described.name}"] = new.described
-        members = EarlierShards.of(summary, manifest, dataset).members()
+        members = members_by_tar(summary["shards"])
         members |= {new.described.name: new.members for new in tars.values() if new is not None}
         return described_files(
             sorted(described.values(), key=lambda tar: tar.name),

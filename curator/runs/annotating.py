@@ -2,18 +2,18 @@
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
 from curator.errors import DamagedError, ShardError
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
+from curator.family import FamilyVersion
 from curator.pipeline import Graph
 from curator.records.clips import Clip
 from curator.scheduler import Annotated, Scheduler
-from curator.stage import Annotator, ClipFacts, StageConfig
+from curator.stage import ClipFacts, StageConfig
 from curator.stages.cut.written_frames import SampleFramesStage
 from curator.stages.shard.standing_shards import StandingShards
 from curator.stages.shard.tar_reader import declared_members
@@ -71,19 +71,9 @@ class Annotating:
 
     def annotate(self, clips: ClipRows, locations: Mapping[str, Location]) -> None:
         """Makes what is missing; rejects clips on which a required annotator fails."""
-        if stages := self._graph.annotators():
-            self._annotate(stages, clips, locations)
-
-    def members(self, clip: Clip) -> Sequence[StoredMember]:
-        """Returns the members of a clip."""
-        return self._made.members.get(clip.clip_id, ())
-
-    def _annotate(
-        self,
-        stages: Sequence[Annotator[Any]],
-        clips: ClipRows,
-        locations: Mapping[str, Location],
-    ) -> None:
+        stages = self._graph.annotators()
+        if not stages:
+            return
         columns = sorted({name for stage in stages for name in stage.columns})
         given = [
             (
@@ -110,14 +100,17 @@ class Annotating:
                 name, error = made.rejected[clip.clip_id]
                 reject(clip, f"{name}_failed", detail=error)
 
-    def _in_tars(self, versions: Any) -> Any:  # noqa: ANN401 - see `FamilyStore.in_tars`
+    def members(self, clip: Clip) -> Sequence[StoredMember]:
+        """Returns the members of a clip."""
+        return self._made.members.get(clip.clip_id, ())
+
+    def _in_tars(self, versions: Iterable[FamilyVersion]) -> Iterator[tuple[str, StoredMember]]:
         if not self._previous:
-            return iter(())
+            return
         try:
             declared = declared_members(find_json(self._store, MANIFEST))
         except (DamagedError, ShardError) as error:
             # The commit writes it again; until then the tars' values are made anew.
             logger.warning("values in tars are not used again: %s", error)
-            return iter(())
-        find = partial(self._families.in_tars, versions, self._previous)
-        return find(declared, self._standing.sizes)
+            return
+        yield from self._families.in_tars(versions, self._previous, declared, self._standing.sizes)

@@ -36,7 +36,7 @@ _READERS = 8
 def repair_objects(
     store: Store, *, check: Callable[[], None] = alone, makes_again: bool = True
 ) -> None:
-    """Writes what is damaged again from an equal copy, and removes it where there is none.
+    """Writes what is damaged again from an equal copy, and removes what has no equal copy.
 
     Args:
         store: Output root.

@@ -30,7 +30,7 @@ CONSEQUENCES: Mapping[str, str] = {
     "semantic": _AGAIN,
     "run": "it applies to this run's new sources",
     "run.mode": "all clips are decided about again, unless it becomes growing",
-    "stages": "clips are judged or cut again",
+    "stages": "clips are judged, cut or annotated again, as the stages that differ need",
     "models": "weights are read from there",
 }
 """What a run does about a change, by section or key of a recipe."""

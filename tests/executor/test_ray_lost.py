@@ -37,7 +37,7 @@ def pid_of(kind: str) -> int:
 
 
 def test_a_run_ends_when_ray_dies_under_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pins that it does not wait for workers that nobody will start."""
+    """Pins that it does not wait for workers that Ray will never start."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     monkeypatch.setattr(fleet, "LOOK_S", 1.0)
     step = Step(make=Sleeps, resources=Resources(), keeps_state=True, name="analyze")

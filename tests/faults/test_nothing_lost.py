@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from captioned import run_arguments
 from film_makers import write_video
 from film_shots import moving_texture
 
@@ -39,21 +40,8 @@ class Place:
     out: Path
 
     def code(self, *more: str, sources: str | None = None) -> int:
-        named = sources or str(self.sources)
         sets = [part for setting in SETTINGS for part in ("--set", setting)]
-        return main(
-            [
-                "run",
-                "--recipe",
-                "quickstart",
-                "--max-failed",
-                "1",
-                named,
-                str(self.out),
-                *sets,
-                *more,
-            ]
-        )
+        return main(run_arguments(sources or self.sources, self.out, *sets, *more))
 
     def film(self, name: str) -> Path:
         return self.sources / f"{name}.mp4"

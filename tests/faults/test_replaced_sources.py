@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from captioned import run_arguments
 from film_makers import write_video
 from film_shots import moving_texture
 
@@ -31,22 +32,7 @@ class Place:
 
     def run(self, *more: str) -> dict[str, dict[str, Any]]:
         """Runs; returns the rows of `sources` by name."""
-        assert (
-            main(
-                [
-                    "run",
-                    "--recipe",
-                    "quickstart",
-                    "--max-failed",
-                    "1",
-                    str(self.films),
-                    str(self.out),
-                    *SETTINGS,
-                    *more,
-                ]
-            )
-            == 0
-        )
+        assert main(run_arguments(self.films, self.out, *SETTINGS, *more)) == 0
         summary = json.loads((self.out / "summary.json").read_text())
         (part,) = summary["tables"]["sources"]
         rows = pq.ParquetFile(self.out / part).read().to_pylist()

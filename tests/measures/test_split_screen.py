@@ -71,7 +71,7 @@ def test_a_wall_of_bricks_divides_nothing() -> None:
 
 
 def test_a_camera_that_pans_along_an_edge_sees_one_scene() -> None:
-    """A table's edge stands in its place while both of its sides move."""
+    """A table's edge keeps its place while both of its sides move."""
 
     def frame(step: int) -> Gray:
         made = pan(SCENE, 5)(step).copy()

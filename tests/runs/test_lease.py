@@ -347,7 +347,7 @@ def test_a_run_without_progress_renews_no_more_and_says_so(
         time.sleep(0.6 + RENEW_S)
         assert len(versions(3 * RENEW_S)) == 1
         assert caplog.text.count("no progress for 0 min") == 1
-        # A result came after all, and nobody took over.
+        # A result came after all, and no other run has taken over.
         heartbeat.beat()
         assert len(versions(0.5)) > 1
         held.check()

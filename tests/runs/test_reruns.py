@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import webdataset
+from captioned import run_arguments
 from film_makers import text_file, write_video
 from film_shots import moving_texture
 from newest import earlier_objects
@@ -48,19 +49,7 @@ class Place:
         return self.summary()
 
     def code(self, *more: str) -> int:
-        return main(
-            [
-                "run",
-                "--recipe",
-                "quickstart",
-                "--max-failed",
-                "1",
-                str(self.sources),
-                str(self.out),
-                *SETTINGS,
-                *more,
-            ]
-        )
+        return main(run_arguments(self.sources, self.out, *SETTINGS, *more))
 
     def summary(self) -> dict[str, Any]:
         summary: dict[str, Any] = json.loads((self.out / "summary.json").read_text())

@@ -16,6 +16,7 @@ import av
 import pyarrow.parquet as pq
 import pytest
 import webdataset
+from captioned import run_arguments
 from film_makers import MAKERS
 from newest import earlier_objects
 
@@ -54,22 +55,7 @@ class Whole:
 
 
 def run(sources: Path, out: Path, *more: str) -> Whole:
-    assert (
-        main(
-            [
-                "run",
-                "--recipe",
-                "quickstart",
-                "--max-failed",
-                "1",
-                str(sources),
-                str(out),
-                *SETTINGS,
-                *more,
-            ]
-        )
-        == EXIT_OK
-    )
+    assert main(run_arguments(sources, out, *SETTINGS, *more)) == EXIT_OK
     return Whole(sources, out, json.loads((out / "summary.json").read_text()))
 
 

@@ -151,16 +151,6 @@ class EarlierShards:
             for name, start, end in zip(runs.values.to_pylist(), starts, ends, strict=False)
         }
 
-    def members(self) -> dict[str, "SampleMembers"]:
-        """Returns the optional members of each tar's first sample, by its relative name."""
-        own = SampleMembers.__slots__
-        return {
-            fact["name"].removeprefix(f"{SHARDS}/"): SampleMembers(
-                **{name: fact["members"][name] for name in own}
-            )
-            for fact in self.facts
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleMembers:
@@ -169,6 +159,21 @@ class SampleMembers:
     with_embedding: bool = False
     with_id: bool = False
     with_annotation: bool = False
+
+
+def members_by_tar(entries: Iterable[Mapping[str, Any]]) -> dict[str, SampleMembers]:
+    """Returns the optional members of each tar's first sample, by its name relative to `shards/`.
+
+    Args:
+        entries: Of a summary; those of older versions say nothing of some members.
+    """
+    own = SampleMembers.__slots__
+    return {
+        entry["name"].removeprefix(f"{SHARDS}/"): SampleMembers(
+            **{name: entry.get("members", {}).get(name, False) for name in own}
+        )
+        for entry in entries
+    }
 
 
 def index_bytes(offsets: Sequence[int]) -> bytes:
@@ -195,7 +200,7 @@ def set_files(
     """
     new = {shard.name: shard for shard in shards}
     rows = before.rows() if before is not None else {}
-    members = before.members() if before is not None else {}
+    members = members_by_tar(before.facts) if before is not None else {}
     tars = [*(before.tars if before is not None else ()), *map(_described, shards)]
     tars.sort(key=lambda tar: tar.name)
     tables = (rows[tar.name] if tar.name in rows else dataset_table(new[tar.name]) for tar in tars)

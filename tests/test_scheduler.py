@@ -1,0 +1,200 @@
+"""A worker of annotators: what one clip, one stage and one device cost the others."""
+
+import os
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from curator import scheduler
+from curator.executor.unit_worker import UnitResult
+from curator.family import Array, Family, Scope
+from curator.media.clip_frames import ClipPixels, ClipToSample
+from curator.scheduler import AnnotatorWorker, ClipResult, ClipWork, Scheduler
+from curator.stage import (
+    Annotator,
+    ClipFacts,
+    FrameRequest,
+    Resources,
+    SampledClip,
+    Stage,
+    StageConfig,
+)
+from curator.storage.local_store import LocalStore
+from curator.tables.clip_locations import Location
+from curator.tables.family_store import FamilyStore
+
+SIDE_PX = 8
+
+
+def family(name: str) -> Family:
+    return Family(name, Scope.CLIP, Array("f64", ("t",)), member=f"{name}.npy")
+
+
+class Means(Annotator[StageConfig]):
+    """Brightness of each frame."""
+
+    name, version, batch = "means", 1, 3
+    families = (family("means"),)
+    frames = (FrameRequest(size=(SIDE_PX, SIDE_PX)),)
+    kinds = (Resources(cpus=2, gpus=0.75, memory_bytes=100),)
+
+    def process(self, unit: Sequence[SampledClip]) -> list[np.ndarray[Any, Any]]:
+        return [clip.frames.mean(axis=(1, 2, 3)) for clip in unit]
+
+
+def every_other(clip: ClipFacts) -> list[int]:
+    if clip.clip_id == "b":
+        raise LookupError("no such list")
+    return list(range(0, clip.n_frames, 2))
+
+
+class Others(Means):
+    """Of every other frame, which clip b has not."""
+
+    name = "others"
+    families = (family("others"),)
+    frames = (FrameRequest(at=every_other, size=(SIDE_PX, SIDE_PX)),)
+    kinds = (Resources(gpus=0.5, memory_bytes=10),)
+
+
+class Decode(Stage[StageConfig, ClipToSample, ClipPixels]):
+    """Frames whose value is their number."""
+
+    name, version, scope = "decode", 1, Scope.CLIP
+
+    def __init__(self) -> None:
+        super().__init__(StageConfig())
+        self.n_bytes: list[int] = []
+
+    def process(self, unit: ClipToSample) -> ClipPixels:
+        self.n_bytes.append(sum(one.n_bytes for one in unit.wanted))
+        shape = (SIDE_PX, SIDE_PX, 3)
+        return ClipPixels(
+            pixels=tuple(
+                np.stack([np.full(shape, number, np.uint8) for number in one.numbers])
+                for one in unit.wanted
+            )
+        )
+
+
+def works(n_stages: int) -> list[ClipWork]:
+    return [
+        ClipWork(
+            facts=ClipFacts(
+                clip_id=name, source_id="s", n_frames=4, fps=Fraction(30), width=160, height=120,
+                columns={},
+            ),
+            where=Location(name="clip", offset=0, n_bytes=3),
+            keys={number: f"{name}-{number}" for number in range(n_stages)},
+        )
+        for name in "abc"
+    ]  # fmt: skip
+
+
+class Worked:
+    """What a worker makes of three clips of four frames."""
+
+    def __init__(self, folder: Path, stages: Sequence[Annotator[Any]], *, has_gpu: bool) -> None:
+        store = LocalStore(str(folder))
+        store.write("clip", b"mp4")
+        self.families = FamilyStore(store)
+        self.decode = Decode()
+        self._worker = AnnotatorWorker(
+            stages=stages, decode=self.decode, store=self.families, has_gpu=has_gpu
+        )
+        unit: UnitResult[list[ClipResult]] = self._worker(works(len(stages)))
+        self.results = {result.clip_id: result for result in unit.results}
+
+
+def test_a_request_that_fails_fails_its_own_stage_and_clip(tmp_path: Path) -> None:
+    worked = Worked(tmp_path, [Means(StageConfig()), Others(StageConfig())], has_gpu=False)
+    errors = {name: dict(result.errors) for name, result in worked.results.items()}
+    assert errors["a"] == errors["c"] == {}
+    assert list(errors["b"]) == [1]
+    assert errors["b"][1].startswith("LookupError: no such list")
+    assert [len(worked.results[name].members) for name in "abc"] == [2, 1, 2]
+    assert len(worked.decode.n_bytes) == 3, "both stages share a decode"
+
+
+def test_frames_beyond_memory_are_decoded_by_stage_and_a_batch_holds_fewer_clips(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = SIDE_PX * SIDE_PX * 3
+    monkeypatch.setattr(scheduler, "MAX_BATCH_BYTES", 4 * frame)
+    sizes: list[int] = []
+
+    class Counted(Means):
+        def process(self, unit: Sequence[SampledClip]) -> list[np.ndarray[Any, Any]]:
+            sizes.append(len(unit))
+            return super().process(unit)
+
+    worked = Worked(tmp_path, [Counted(StageConfig()), Others(StageConfig())], has_gpu=False)
+    # Clip b has no frames for the second stage, so it fits.
+    assert worked.decode.n_bytes == [4 * frame, 2 * frame, 4 * frame, 4 * frame, 2 * frame]
+    assert sizes == [1, 1, 1]
+    assert [len(worked.results[name].members) for name in "abc"] == [2, 1, 2]
+
+
+def test_frames_of_one_clip_beyond_memory_fail_it_and_say_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "MAX_BATCH_BYTES", SIDE_PX)
+    worked = Worked(tmp_path, [Means(StageConfig())], has_gpu=False)
+    assert all("ask for fewer" in result.errors[0] for result in worked.results.values())
+    assert worked.decode.n_bytes == []
+
+
+def test_storage_that_fails_is_no_fault_of_the_clips(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    worker = AnnotatorWorker(
+        stages=[Means(StageConfig())], decode=Decode(), store=FamilyStore(store), has_gpu=False
+    )
+    with pytest.raises(Exception, match="clip"):
+        worker(works(1))
+
+
+class Ended(BaseException):
+    """The process ended."""
+
+
+@pytest.mark.parametrize("number", [700, 999])
+def test_a_lost_gpu_ends_the_process_and_fails_no_clip(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Lost(Means):
+        def process(self, unit: Sequence[SampledClip]) -> list[np.ndarray[Any, Any]]:
+            error = RuntimeError("CUDA error: an illegal memory access was encountered")
+            error.error_code = number  # type: ignore[attr-defined]
+            raise error
+
+    def end(status: int) -> None:
+        assert status == 1
+        raise Ended
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(os, "_exit", end)
+    with pytest.raises(Ended):
+        Worked(tmp_path, [Lost(StageConfig())], has_gpu=True)
+    failed = Worked(tmp_path / "cpu", [Lost(StageConfig())], has_gpu=False)
+    assert all("illegal memory access" in one.errors[0] for one in failed.results.values())
+
+
+def test_stages_of_one_worker_add_their_memory_and_shares_of_a_gpu() -> None:
+    class Gpus:
+        def may_have_gpus(self) -> bool:
+            return True
+
+    planner = Scheduler(None, Gpus(), None, decode=None, in_tars=None)  # type: ignore[arg-type]
+    (apart,) = planner._chains([Means(StageConfig())])
+    assert apart[0] == Resources(cpus=2, gpus=0.75, memory_bytes=100)
+
+    class Halves(Others):
+        kinds = (Resources(gpus=0.75, memory_bytes=10),)
+
+    (together,) = planner._chains([Means(StageConfig()), Halves(StageConfig())])
+    assert together[0] == Resources(cpus=2, gpus=1.0, memory_bytes=110)
