@@ -11,7 +11,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from curator.barriers import Wait, waits, waits_text
 from curator.errors import ModelError, RecipeError, unknown_key
 from curator.extensions import Extension, Kind, load_extension
 from curator.family import Scope
@@ -20,7 +19,7 @@ from curator.measures.score_list import measures_used
 from curator.models.weight_store import ModelStore
 from curator.recipe import Recipe, StageEntry, semantics_of
 from curator.run_config import RunConfig
-from curator.stage import Annotator, AnyStage, ClipFilter, PixelStage
+from curator.stage import OFF, Annotator, AnyStage, ClipFilter, PixelStage, Wait
 from curator.stages.analyze.stage import AnalyzeStage
 from curator.stages.caption.caption_embeddings import FAMILY, MEMBER, CaptionEmbeddings
 from curator.stages.caption.stage import CaptionStage
@@ -77,6 +76,12 @@ _MOVABLE = ("dedup", "select")
 """Stages of this package that a recipe may move: they reject clips that others kept."""
 
 
+_OF_GENERATIONS = {
+    "growing": "a stage waits for the sources or clips of its generation alone.",
+    "exact": "a stage waits for the sources or clips of its generation and of all before it.",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
     """The stages of one recipe.
@@ -107,6 +112,20 @@ class Graph:
     def annotators(self) -> list[Annotator[Any]]:
         """The stages that make values of written clips."""
         return [stage for stage in self.stages if isinstance(stage, Annotator)]
+
+    def waits(self) -> list[Wait]:
+        """What each stage waits for, in their order."""
+        found: list[Wait] = []
+        is_growing = self.run.mode == "growing"
+        for stage in self.stages:
+            off = Wait(stage=stage.name, granularity=OFF)
+            found.append(stage.wait(found, is_growing=is_growing) if stage.is_on else off)
+        return found
+
+    def may_cut_ahead(self) -> bool:
+        """Whether no decision about a clip depends on other clips."""
+        (cut,) = (one for one in self.waits() if one.stage == "cut")
+        return not cut.is_needed
 
     def fingerprints(self) -> dict[str, str]:
         """Fingerprint of each stage's results, by the stage's name.
@@ -147,17 +166,21 @@ class Graph:
             )
             for stage in self.stages
         ]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-        lines = (
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        )
-        return "\n".join(lines) + f"{missing}\n\n{waits_text(self.stages, self.run)}"
+        waits = [("stage", "goes", "waits for")]
+        waits += [(one.stage, one.granularity, str(one)) for one in self.waits()]
+        parts = [
+            _table(rows) + missing,
+            _table(waits),
+            f"Sources are taken in generations of about {self.run.generation_hours:,.15g} hours of "
+            f"video, in `{self.run.mode}` mode:\n{_OF_GENERATIONS[self.run.mode]}\n"
+            "On Ray, the next generation is analyzed while one is cut.",
+        ]
+        return "\n\n".join(parts)
 
     def mermaid(self) -> str:
         """A Mermaid flowchart: stages as boxes, tables on the arrows between them."""
         lines = ["flowchart LR"]
-        for stage, wait in zip(self.stages, waits(self.stages, self.run), strict=True):
+        for stage, wait in zip(self.stages, self.waits(), strict=True):
             said = f"{stage.name}<br/>{stage.scope}, {_takes(stage)}{_waits_label(wait)}"
             # A second line at the sides: results depend on the wait.
             box = ("[[", "]]") if wait.is_needed else ("[", "]")
@@ -303,10 +326,19 @@ def _filter_needs(recipe: Recipe) -> FilterNeeds:
     )
 
 
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """Aligns columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
 def _waits_label(wait: Wait) -> str:
     """What a stage waits for, for the label of a Mermaid box."""
     if not wait.on:
-        return f"<br/>{wait.goes}" if wait.goes == "off" else ""
+        return f"<br/>{OFF}" if wait.granularity == OFF else ""
     return f"<br/>waits for {wait.on}:<br/>{wait.why}".replace('"', "#quot;")
 
 

@@ -30,6 +30,16 @@ from curator.records.sources import Failure, Note
 if TYPE_CHECKING:
     import pyarrow as pa  # noqa: F401 - named in a string: decoder boxes need no Arrow
 
+GRANULARITY = {
+    Scope.SOURCE: "source by source",
+    Scope.CLIP: "clip by clip",
+    Scope.CORPUS: "all at once",
+}
+OFF = "off"
+BY_ORDER = "only because a run takes stages in turn"
+JUDGED = "every clip to be judged"
+DECISIONS = "the decisions about all clips"
+"""Words for waits, by which later stages know them."""
 WORKER_BYTES = 2 << 30
 """Memory that a worker may need: torch and the network 1.0 GB, with 1080p 1.4, with 8K 1.7."""
 
@@ -41,6 +51,28 @@ class Resources:
     cpus: float = 1.0
     gpus: float = 0.0
     memory_bytes: int = WORKER_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """What a stage waits for in a generation. `curate graph` prints it.
+
+    Attributes:
+        stage: Its name.
+        granularity: Source by source, clip by clip, or all at once; `off` where it does nothing.
+        on: What must be complete before it begins; empty for nothing.
+        why: The reason.
+        is_needed: Whether results depend on the wait; else only the order of a run makes it.
+    """
+
+    stage: str
+    granularity: str
+    on: str = ""
+    why: str = ""
+    is_needed: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.on}: {self.why}" if self.on else "-"
 
 
 class StageConfig(BaseModel):
@@ -99,6 +131,39 @@ class Stage(ABC, Generic[ConfigT, UnitT, ResultT]):
         """CPU-seconds that `process` measured of itself, by name; the worker takes them."""
         self.counts: Counter[str] = Counter()
         """What `process` counted; the worker takes it."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it does anything."""
+        return True
+
+    def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
+        """Returns what it waits for; nothing unless a stage says otherwise.
+
+        Args:
+            before: Waits of the stages before it.
+            is_growing: Whether earlier generations stay as they are.
+        """
+        return self.waits_for()
+
+    def waits_for(self, on: str = "", why: str = "", *, is_needed: bool = True) -> Wait:
+        """Returns a wait of this stage, for `wait`."""
+        return Wait(
+            stage=self.name,
+            granularity=GRANULARITY[self.scope],
+            on=on,
+            why=why,
+            is_needed=is_needed and bool(on),
+        )
+
+    def waits_for_decisions(self, before: Sequence[Wait]) -> Wait:
+        """Returns the wait for the stages that reject clips, for `wait`."""
+        all_at_once = GRANULARITY[Scope.CORPUS]
+        deciding = [one.stage for one in before if one.is_needed and one.granularity == all_at_once]
+        if deciding:
+            return self.waits_for(DECISIONS, f"{', '.join(deciding)} may reject any of them")
+        why = f"{BY_ORDER}; none depends on other clips"
+        return self.waits_for(DECISIONS, why, is_needed=False)
 
     @property
     def resources(self) -> Resources:
@@ -227,6 +292,10 @@ class ClipFilter(Stage[ConfigT, "pa.Table", Iterable[Rejection]]):
     scope = Scope.CORPUS
     reads = ("clips",)
     writes = ("clips",)
+
+    def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
+        """It needs all clips."""
+        return self.waits_for(JUDGED, "it gets all kept clips in one table")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

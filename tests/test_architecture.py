@@ -30,7 +30,7 @@ LAYERS = (
     ("report", "scheduler"),
     ("stages",),
     ("recipe",),
-    ("verify", "barriers", "pipeline"),
+    ("verify", "pipeline"),
     ("export",),
     ("runs", "removal"),
     ("review", "doctor", "loading"),

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curator.barriers import waits
 from curator.executor.cpu_accounting import cpu_profile
 from curator.executor.engine import Engine
 from curator.executor.host_resources import device_of
@@ -250,10 +249,9 @@ class Pass:
         On a single machine without a GPU the analysis takes all cores. Frames for questions about
         clips are taken while they are cut, which is after all of them are known.
         """
-        waiting = {one.stage for one in waits(self._graph, self._graph.run) if one.is_needed}
         return (
             (self._engine.joins or self._decodes_on_gpu(sources))
-            and waiting <= {"analyze", "shard", "commit"}
+            and self._graph.may_cut_ahead()
             and not self._recipe.caption.asks
             and not self._cutting().has_written()
         )

@@ -15,7 +15,7 @@ from curator.models.catalogue import ModelEntry
 from curator.models.weight_store import ModelStore
 from curator.records.sources import Failure, Note, SourceRef, decode_limit_s, frame_limit
 from curator.records.tracks import Track
-from curator.stage import Resources, Scope, Stage
+from curator.stage import Resources, Scope, Stage, Wait
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import HeaderClaims, analyze_source
 from curator.stages.analyze.families import DECODE_VERSION, families_of, tracks_fingerprint
@@ -73,6 +73,11 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         self._clip, self._models, self._measures = clip, models, tuple(measures)
         self._instruments = Instruments()
         self._note: Note | None = None
+
+    def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
+        """Generations are made of all sources."""
+        why = "the hashes of their contents put them into generations"
+        return self.waits_for("every source of the run to be scanned", why)
 
     @property
     def resources(self) -> Resources:

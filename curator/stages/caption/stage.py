@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from curator.errors import CuratorError, DamagedError, ErrorCode
 from curator.media.frame_tap import StoredFrames
 from curator.records.sources import Failure
-from curator.stage import Resources, Scope, Stage
+from curator.stage import BY_ORDER, Resources, Scope, Stage, Wait
 from curator.stages.caption.caption_records import Annotation, Frames, Reply, Role, Task, Unanswered
 from curator.stages.caption.captioners.captioner_contract import Place
 from curator.stages.caption.captioners.captioner_list import captioner_class, captioners_of
@@ -109,6 +109,19 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         self._workers = workers
         self._error: CuratorError | None = None
         self._pump: Pump | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether clips get captions."""
+        return self.config.enabled
+
+    def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
+        """Answers that reject clips come before the cut; else frames are taken while it cuts."""
+        if self.config.decides:
+            return self.waits_for_decisions(before)
+        if self.config.asks:
+            return self.waits_for()
+        return self.waits_for("every kept clip to be cut", BY_ORDER, is_needed=False)
 
     @property
     def resources(self) -> Resources:

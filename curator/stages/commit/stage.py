@@ -1,8 +1,9 @@
 """The stage that makes the results of a run visible to readers."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from curator.stage import Scope, Stage
+from curator.stage import Scope, Stage, Wait
 from curator.stages.commit.commit_run import Commit, commit_run
 from curator.stages.commit.config import CommitConfig
 
@@ -16,6 +17,10 @@ class CommitStage(Stage[CommitConfig, Commit, dict[str, Any]]):
     reads = ("scan", "candidates", "clips", "shards")
     writes = ("sources", "shots", "summary")
     config_type = CommitConfig
+
+    def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
+        """A snapshot names all tars."""
+        return self.waits_for("every tar to be written", "readers see a generation as a whole")
 
     def process(self, unit: Commit) -> dict[str, Any]:
         """Commits a run; returns the summary."""

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,7 +24,7 @@ from curator.records.cuts import (
 )
 from curator.records.sources import Failure, SourceRef, decode_limit_s
 from curator.records.tracks import SourceFrames
-from curator.stage import PixelStage, Resources, Scope, Stage, StageConfig
+from curator.stage import DECISIONS, OFF, PixelStage, Resources, Scope, Stage, StageConfig, Wait
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.output_form import formed
@@ -215,6 +215,19 @@ class CutStage(SourceStage[CutOutcome]):
 
     name = "cut"
     writes = ("cuts", "clips")
+
+    def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
+        """What may still reject a clip comes first."""
+        if any(one.on == DECISIONS for one in before):
+            return self.waits_for("every kept clip to be annotated", "answers may reject it")
+        found = self.waits_for_decisions(before)
+        asks = any(
+            one.stage == "caption" and one.granularity != OFF and not one.on for one in before
+        )
+        if found.is_needed or asks:
+            return found
+        where = "on a cluster, and beside a GPU, clips are cut as they are decided about"
+        return replace(found, why=f"{found.why}; {where}")
 
     @property
     def resources(self) -> Resources:

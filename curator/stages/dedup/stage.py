@@ -1,5 +1,6 @@
 """The stage that rejects clips that show the footage of a better clip."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.records.clips import Reason
-from curator.stage import Scope, Stage
+from curator.stage import JUDGED, Scope, Stage, Wait
 from curator.stages.dedup.cluster_search import search_clusters
 from curator.stages.dedup.config import DedupConfig
 from curator.stages.dedup.pair_search import PairSearch
@@ -45,6 +46,18 @@ class DedupStage(Stage[DedupConfig, DedupUnit, AlikePairs | None]):
     reads = ("clips", "embeddings")
     writes = ("clips", "alike")
     config_type = DedupConfig
+
+    @property
+    def is_on(self) -> bool:
+        """Whether duplicates are searched."""
+        return self.config.enabled
+
+    def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
+        """The best one of all is not known before."""
+        why = "of clips that show the same footage the best one stays"
+        if is_growing:
+            why += ", or the one that an earlier generation kept"
+        return self.waits_for(JUDGED, why)
 
     def process(self, unit: DedupUnit) -> AlikePairs | None:
         """Marks duplicates in the rows of the clips.

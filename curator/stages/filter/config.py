@@ -119,6 +119,10 @@ class FilterConfig(RootModel[dict[str, Rule]]):
         bounded = [score for score, rule in own.items() if rule.bounds]
         return bounded, [score for score in own if score not in bounded]
 
+    def by_quantile(self) -> list[str]:
+        """Returns the rules with a bound that is a share of the corpus."""
+        return [name for name, rule in self.root.items() if rule.is_by_quantile]
+
     def rejecting(self) -> dict[str, str]:
         """Returns rules with bounds that reject clips -> the score of each.
 

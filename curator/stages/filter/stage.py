@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from curator.buckets import class_settings
-from curator.stage import Scope, Stage
+from curator.stage import BY_ORDER, Scope, Stage, Wait
 from curator.stages.filter.config import FilterConfig
 from curator.stages.filter.judging import (
     Columns,
@@ -15,6 +15,9 @@ from curator.stages.filter.judging import (
     judge_table,
 )
 from curator.stages.filter.rules import Bounds, Sides, resolve
+
+MAX_NAMED = 4
+"""Most rules that a wait names."""
 
 
 class FilterStage(Stage[FilterConfig, pa.Table, Decided]):
@@ -40,6 +43,18 @@ class FilterStage(Stage[FilterConfig, pa.Table, Decided]):
             "classes": class_settings(needs.classes),
             "semantic": needs.semantic.model_dump(mode="json"),
         }
+
+    def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
+        """Bounds by quantile need all clips."""
+        on, rules = "every source to be analyzed", self.config.by_quantile()
+        if not rules:
+            why = f"{BY_ORDER}; no bound depends on other clips"
+            return self.waits_for(on, why, is_needed=False)
+        more = f" and {len(rules) - MAX_NAMED} more" if len(rules) > MAX_NAMED else ""
+        why = f"bounds by quantile ({', '.join(rules[:MAX_NAMED])}{more}) are of all clips"
+        if is_growing:
+            why += f" of the first generation, then frozen: later ones wait {BY_ORDER}"
+        return self.waits_for(on, why)
 
     def process(self, unit: pa.Table) -> Decided:
         """Judges candidates: rows of `candidates`, of all sources."""

@@ -1,10 +1,12 @@
 """The stage that takes a share or a number of clips per group."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
 from curator.records.clips import Reason
-from curator.stage import Scope, Stage
+from curator.stage import JUDGED, Scope, Stage, Wait
 from curator.stages.select.config import SelectConfig
 from curator.stages.select.selection import select
 from curator.tables.clip_rows import ClipRows, reject
@@ -24,6 +26,24 @@ class SelectStage(Stage[SelectConfig, ClipRows, None]):
         super().__init__(config)
         self.taken: dict[str, int] = {}
         """Clips taken of each group, with those of earlier generations."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any clip could be left out."""
+        return self.config.enabled
+
+    def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
+        """The size of each group must be known."""
+        config = self.config
+        has_share = config.keep_fraction is not None or bool(config.keep_fractions)
+        taken = ["a share"] if has_share else []
+        if config.max_per_group is not None:
+            taken.append(f"at most {config.max_per_group:,}")
+        of = f"of each group by {', '.join(config.by)}" if config.by else "of all clips"
+        why = f"{' and '.join(taken)} {of}, chosen by a hash"
+        if is_growing and config.max_per_group is not None:
+            why += "; those of earlier generations count"
+        return self.waits_for(JUDGED, why)
 
     def process(self, unit: ClipRows) -> None:
         """Marks kept clips that are not selected."""

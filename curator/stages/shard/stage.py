@@ -1,10 +1,11 @@
 """The stage that assembles tars from written clips."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from curator.errors import DamagedError, ShardError
-from curator.stage import Resources, Scope, Stage
+from curator.stage import OFF, Resources, Scope, Stage, Wait
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample import Sample
 from curator.stages.shard.shard_index import ShardFacts, index_bytes, meta_lines
@@ -54,6 +55,13 @@ class ShardStage(Stage[ShardConfig, ShardUnit, tuple[str, ShardFacts]]):
     def resources(self) -> Resources:
         """Half a core: the work is copying bytes."""
         return Resources(cpus=0.5)
+
+    def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
+        """A tar has clips of all sources."""
+        has_captions = any(one.stage == "caption" and one.granularity != OFF for one in before)
+        captioned = " and captioned" if has_captions else ""
+        why = "a hash orders the clips of each tar, and tars that hold the same clips stay"
+        return self.waits_for(f"every kept clip to be cut{captioned}", why)
 
     @property
     def _store(self) -> Store:

@@ -2,17 +2,16 @@
 
 import pytest
 
-from curator.barriers import Wait, waits
 from curator.pipeline import graph_of
 from curator.recipe import load_recipe
-from curator.stage import Scope
+from curator.stage import Scope, Wait
 
 OFF = ("dedup.enabled=false", "caption.enabled=false")
 
 
 def waits_of(*overrides: str, recipe: str = "quickstart") -> dict[str, Wait]:
     graph = graph_of(load_recipe(recipe, overrides))
-    return {wait.stage: wait for wait in waits(graph.stages, graph.run)}
+    return {wait.stage: wait for wait in graph.waits()}
 
 
 def needed(found: dict[str, Wait]) -> set[str]:
@@ -24,14 +23,14 @@ def test_a_stage_over_the_corpus_waits_or_is_off(recipe: str) -> None:
     found = waits_of(recipe=recipe)
     for stage in graph_of(load_recipe(recipe)).stages:
         if stage.scope is Scope.CORPUS:
-            assert found[stage.name].on or found[stage.name].goes == "off"
-    assert found["propose"] == Wait(stage="propose", goes="source by source")
+            assert found[stage.name].on or found[stage.name].granularity == "off"
+    assert found["propose"] == Wait(stage="propose", granularity="source by source")
 
 
 def test_without_quantiles_and_duplicates_only_the_order_of_a_run_holds_clips_back() -> None:
     found = waits_of(*OFF)
     assert needed(found) == {"analyze", "shard", "commit"}
-    assert [found[name].goes for name in ("dedup", "select", "caption")] == ["off"] * 3
+    assert [found[name].granularity for name in ("dedup", "select", "caption")] == ["off"] * 3
     assert found["filter"].on == "every source to be analyzed"
     for name in ("filter", "cut"):
         assert found[name].why.startswith("only because a run takes stages in turn")
