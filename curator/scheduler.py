@@ -12,12 +12,16 @@ import os
 import sys
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from math import ceil
+from typing import Any, Protocol
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from curator.errors import CuratorError, DeviceLostError, UsageError
 from curator.executor.attempts import CpuClock
@@ -27,7 +31,7 @@ from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult, UnitWorker
 from curator.executor.work import MAX_ATTEMPTS
 from curator.executor.worker import Step
-from curator.family import FamilyVersion, Value
+from curator.family import Value
 from curator.media.clip_frames import ClipPixels, ClipToSample, Wanted
 from curator.media.device_errors import device_error
 from curator.records.sources import FULL_HD
@@ -42,7 +46,7 @@ from curator.stage import (
 )
 from curator.tables.clip_locations import Location, located_bytes
 from curator.tables.family_store import FamilyStore, NewValue
-from curator.tables.sample_members import StoredMember
+from curator.tables.sample_members import MemberColumn, Members, StoredMember
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +55,7 @@ UNIT_ROWS = 1024
 """Clips of a unit of stages that look at no frames."""
 UNIT_FRAMES = 1800
 """Frames of 1080p of a unit: a minute of work, which a killed run loses at most."""
+_KEYS_AT_ONCE = 16_384
 MAX_ERROR = 1000
 """Characters of an error that are kept."""
 MAX_BATCH_BYTES = 1 << 30
@@ -63,11 +68,13 @@ class ClipWork:
     """A written clip, and what is missing of it.
 
     Attributes:
+        number: Of the clip, among all.
         facts: The clip.
         where: Its MP4.
         keys: Key of its values, by the number of the stage in the chain.
     """
 
+    number: int
     facts: ClipFacts
     where: Location
     keys: Mapping[int, str]
@@ -77,10 +84,22 @@ class ClipWork:
 class ClipResult:
     """What became of a clip: members of each stage, or its error, by the number of the stage."""
 
+    number: int
     clip_id: str
-    keys: Mapping[int, str]
     members: Mapping[int, tuple[StoredMember, ...]]
     errors: Mapping[int, str]
+
+
+class Clips(Protocol):
+    """Written clips, in their order; made as they are asked for, because there may be very many."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int) -> tuple[ClipFacts, str, Location]:
+        """Returns facts with the columns that any stage reads, SHA-256 of the MP4, its place."""
+
+    def ids(self) -> pa.Array:
+        """Returns the ids of all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +114,7 @@ class Annotated:
         cpu_s: CPU-seconds of workers, by what they did.
     """
 
-    members: Mapping[str, Sequence[StoredMember]]
+    members: Members
     rejected: Mapping[str, tuple[str, str]]
     lacking: Mapping[str, int] = field(default_factory=dict)
     n_made: Counter[str] = field(default_factory=Counter)
@@ -135,9 +154,9 @@ class AnnotatorWorker:
         self._stages = stages
         self._store = store
         self._has_gpu = has_gpu
-        self._decode = UnitWorker(stage=decode)
         self._versions = [stage.versions() for stage in stages]
-        self._looks = any(stage.frames for stage in stages)
+        looks = any(stage.frames for stage in stages)
+        self._decode = UnitWorker(stage=decode) if looks else None
         self._clock = CpuClock()
 
     def prepare(self) -> None:
@@ -155,7 +174,7 @@ class AnnotatorWorker:
             why = _DIED.format(MAX_ATTEMPTS)
             return UnitResult(
                 results=[
-                    ClipResult(clip_id=clip.facts.clip_id, keys=clip.keys, members={},
+                    ClipResult(number=clip.number, clip_id=clip.facts.clip_id, members={},
                                errors=dict.fromkeys(clip.keys, why))
                     for clip in unit
                 ],
@@ -180,8 +199,8 @@ class AnnotatorWorker:
         made = self._stored(values)
         results = [
             ClipResult(
+                number=clip.number,
                 clip_id=clip.facts.clip_id,
-                keys=clip.keys,
                 members={
                     number: tuple(made[number, key])
                     for number, key in clip.keys.items()
@@ -230,7 +249,7 @@ class AnnotatorWorker:
 
     def _decoded(self, batch: Sequence[_ToDecode]) -> UnitResult[list[ClipPixels | str]]:
         """Returns the frames of clips for all requests of all stages, or why there are none."""
-        if not self._looks:
+        if self._decode is None:
             return UnitResult(results=[ClipPixels() for _ in batch])
         results: list[ClipPixels | str] = [ClipPixels() for _ in batch]
         places = [at for at, item in enumerate(batch) if item.wanted]
@@ -363,7 +382,6 @@ class Scheduler:
         engine: Where work runs.
         progress: Where it is shown.
         decode: Decodes clips in the sandbox; made with the threads of a worker.
-        in_tars: Gives clip and member of values that tars of the last commit hold.
     """
 
     def __init__(
@@ -373,70 +391,60 @@ class Scheduler:
         progress: Progress,
         *,
         decode: Callable[[int], Stage[Any, Any, Any]],
-        in_tars: Callable[[Iterable[FamilyVersion]], Iterator[tuple[str, StoredMember]]],
     ) -> None:
         self._store = store
         self._engine = engine
         self._progress = progress
         self._decode = decode
-        self._in_tars = in_tars
 
-    def annotate(
-        self,
-        stages: Sequence[Annotator[Any]],
-        clips: Sequence[tuple[ClipFacts, str, Location]],
-    ) -> Annotated:
+    def annotate(self, stages: Sequence[Annotator[Any]], clips: Clips) -> Annotated:
         """Returns what stages make of clips: stored values, and those that are made now.
 
         Args:
             stages: Annotators of a graph, in its order.
-            clips: Facts with the columns that any stage reads, SHA-256 of the MP4, its place.
+            clips: Those to annotate.
 
         Raises:
             UsageError: A stage needs a GPU and no node has one, or its `preflight` refuses.
             CuratorError: A required stage failed on all clips that it got.
         """
-        members: dict[str, list[StoredMember]] = defaultdict(list)
+        members = Members(clips.ids())
         rejected: dict[str, tuple[str, str]] = {}
         lacking, made, cpu_s = Counter[str](), Counter[str](), Counter[str]()
         for kind, chain in self._chains(stages):
-            keys = [
-                [stage.key(_own(facts, stage), sha256) for facts, sha256, _ in clips]
-                for stage in chain
-            ]
-            work, wanting = self._missing(chain, keys, clips, members)
-            if not work:
+            work = self._missing(chain, clips)
+            for values in work.values:
+                for column in values.columns:
+                    members.add(column, values.of)
+            if not len(work.numbers):
                 continue
-            for number in {number for _, number, _ in wanting}:
-                chain[number].preflight()
-            found: dict[tuple[int, str], ClipResult] = {}
-            for unit in self._run(chain, kind, work):
+            for stage, values in zip(chain, work.values, strict=True):
+                if values.is_missing.any():
+                    stage.preflight()
+            errors: list[dict[int, str]] = [{} for _ in chain]
+            for unit in self._run(chain, kind, clips, work):
                 cpu_s.update(unit.cpu_s)
                 for result in unit.results:
-                    found |= {(number, key): result for number, key in result.keys.items()}
-                    for some in result.members.values():
+                    for number, error in result.errors.items():
+                        errors[number][int(work.values[number].of[result.number])] = error
+                    for number, some in result.members.items():
+                        work.values[number].take(result.number, some)
                         made.update(member.version.family.name for member in some)
-            failed: dict[int, list[ClipResult]] = defaultdict(list)
-            for clip_id, number, key in wanting:
-                result, stage = found[number, key], chain[number]
-                if number not in result.errors:
-                    members[clip_id] += result.members[number]
+            for stage, values, wrong in zip(chain, work.values, errors, strict=True):
+                failed = values.clips_of(wrong)
+                if not stage.required:
+                    lacking.update({stage.name: len(failed)})
                     continue
-                failed[number].append(result)
-                if stage.required:
-                    rejected[clip_id] = (stage.name, result.errors[number])
-                else:
-                    lacking[stage.name] += 1
-            wanted = Counter(number for _, number, _ in wanting)
-            for number, results in failed.items():
-                if len(results) == wanted[number] and chain[number].required:
+                for number, error in failed.items():
+                    rejected[clips[number][0].clip_id] = (stage.name, error)
+                if failed and len(failed) == values.n_wanting:
+                    number, error = next(iter(failed.items()))
                     raise CuratorError(
-                        f"{chain[number].name} failed on all {len(results)} clips that it got, "
-                        f"such as {results[0].clip_id}: {results[0].errors[number]}; nothing was "
-                        "committed"
+                        f"{stage.name} failed on all {len(failed)} clips that it got, such as "
+                        f"{clips[number][0].clip_id}: {error}; nothing was committed"
                     )
         return Annotated(
-            members=members, rejected=rejected, lacking=lacking, n_made=made, cpu_s=cpu_s
+            members=members, rejected=rejected, lacking=+lacking, n_made=made, cpu_s=cpu_s
         )
 
     def _chains(
@@ -463,64 +471,62 @@ class Scheduler:
             "doctor` says why"
         )
 
-    def _missing(
-        self,
-        chain: Sequence[Annotator[Any]],
-        keys: Sequence[Sequence[str | None]],
-        clips: Sequence[tuple[ClipFacts, str, Location]],
-        members: dict[str, list[StoredMember]],
-    ) -> tuple[list[ClipWork], list[tuple[str, int, str]]]:
-        """Adds stored members; returns work, and clip, stage and key of all that is missing."""
-        versions = [stage.versions() for stage in chain]
-        in_tars = {
-            (member.version.family.name, member.key): member
-            for _, member in self._in_tars(v for own in versions for v in own.values())
-        }
-        in_parts = [
-            {
-                name: self._store.find(version, {key for key in keys[number] if key is not None})
-                for name, version in own.items()
-            }
-            for number, own in enumerate(versions)
+    def _missing(self, chain: Sequence[Annotator[Any]], clips: Clips) -> "_Missing":
+        """Returns the stored values of a chain, and what is missing of them."""
+        keys: list[list[str | None]] = [[] for _ in chain]
+        chunks: list[list[pa.Array]] = [[] for _ in chain]
+        frames, seconds = np.zeros(len(clips), np.float32), np.zeros(len(clips), np.float32)
+        for number in range(len(clips)):
+            facts, sha256, _ = clips[number]
+            frames[number] = _frames_of(facts)
+            seconds[number] = facts.n_frames / facts.fps
+            for stage, own in zip(chain, keys, strict=True):
+                own.append(stage.key(_own(facts, stage), sha256))
+            if len(keys[0]) == _KEYS_AT_ONCE or number == len(clips) - 1:
+                for own, done in zip(keys, chunks, strict=True):
+                    done.append(pa.array(own, pa.string()))
+                    own.clear()
+        values = [
+            _Values.find(self._store, stage, pa.chunked_array(done, pa.string()))
+            for stage, done in zip(chain, chunks, strict=True)
         ]
-        begun: set[tuple[int, str]] = set()
-        work, wanting = [], []
-        for at, (facts, _, where) in enumerate(clips):
-            lacks: dict[int, str] = {}
-            for number, own in enumerate(versions):
-                key = keys[number][at]
-                if key is None:
-                    continue
-                parts = in_parts[number]
-                found = [in_tars.get((name, key)) or parts[name].get(key) for name in own]
-                if None not in found:
-                    members[facts.clip_id] += [one for one in found if one is not None]
-                    continue
-                wanting.append((facts.clip_id, number, key))
-                # Clips with the same key share a value: the first makes it.
-                if (number, key) not in begun:
-                    begun.add((number, key))
-                    lacks[number] = key
-            if lacks:
-                work.append(ClipWork(facts=facts, where=where, keys=lacks))
-        return work, wanting
+        # Clips with the same key share a value: the first makes it.
+        numbers = np.unique(np.concatenate([own.makers for own in values]))
+        return _Missing(values=values, numbers=numbers, frames=frames, seconds=seconds)
 
     def _run(
-        self, chain: Sequence[Annotator[Any]], kind: Resources, work: Sequence[ClipWork]
+        self, chain: Sequence[Annotator[Any]], kind: Resources, clips: Clips, work: "_Missing"
     ) -> Iterator[UnitResult[list[ClipResult]]]:
         for stage in chain:
             for version in stage.versions().values():
                 self._store.declare(version)
+        is_maker = [np.isin(work.numbers, own.makers) for own in work.values]
+
+        def to_do() -> Iterator[ClipWork]:
+            for at, number in enumerate(work.numbers.tolist()):
+                facts, _, where = clips[number]
+                keys = {
+                    own: work.values[own].key(number)
+                    for own, is_one in enumerate(is_maker)
+                    if is_one[at]
+                }
+                yield ClipWork(number=number, facts=facts, where=where, keys=keys)
+
+        frames, n_clips = float(work.frames[work.numbers].sum()), len(work.numbers)
         if any(stage.frames for stage in chain):
-            units = list(
-                pack(work, max_items=UNIT_CLIPS, weight=_frames_of, max_weight=float(UNIT_FRAMES))
+            units = pack(
+                to_do(),
+                max_items=UNIT_CLIPS,
+                weight=lambda one: _frames_of(one.facts),
+                max_weight=float(UNIT_FRAMES),
             )
+            n_units = max(n_clips / UNIT_CLIPS, frames / UNIT_FRAMES)
         else:
-            units = list(pack(work, max_items=UNIT_ROWS))
-        video_s = sum(float(clip.facts.n_frames / clip.facts.fps) for clip in work)
-        self._progress.work(len(work), video_s)
-        small = not kind.gpus and self._engine.is_small(len(work), sum(map(_frames_of, work)))
-        n_workers = 1 if small else self._engine.n_workers(len(units), kind)
+            units = pack(to_do(), max_items=UNIT_ROWS)
+            n_units = n_clips / UNIT_ROWS
+        self._progress.work(n_clips, float(work.seconds[work.numbers].sum()))
+        small = not kind.gpus and self._engine.is_small(n_clips, frames)
+        n_workers = 1 if small else self._engine.n_workers(ceil(n_units), kind)
         step = Step(
             make=AnnotatorWorker,
             settings={
@@ -536,6 +542,78 @@ class Scheduler:
         with self._progress.polling(self._engine.progress):
             check = partial(_refusal, chain) if kind.gpus else None
             yield from self._engine.run([step], units, small=small, check=check)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Values:
+    """The values of one stage: those that are stored, and those that are made now.
+
+    Attributes:
+        keys: Distinct keys.
+        of: Number of each clip's key, int32 [clips], -1 for none.
+        columns: Values by family.
+        is_missing: Which keys lacked a value of any family, bool [keys].
+        makers: The first clip of each of these keys, int64.
+    """
+
+    keys: pa.Array
+    of: NDArray[np.int32]
+    columns: Sequence[MemberColumn]
+    is_missing: NDArray[np.bool_]
+    makers: NDArray[np.int64]
+
+    @classmethod
+    def find(cls, store: FamilyStore, stage: Annotator[Any], keys: pa.ChunkedArray) -> "_Values":
+        distinct = keys.drop_null().unique()
+        of = pc.fill_null(pc.index_in(keys, value_set=distinct), -1).to_numpy()
+        columns = [
+            store.find(one, pa.chunked_array([distinct])) for one in stage.versions().values()
+        ]
+        is_missing = ~np.logical_and.reduce([column.is_there for column in columns])
+        numbers, first = np.unique(of, return_index=True)
+        is_key = numbers >= 0
+        makers = np.sort(first[is_key][is_missing[numbers[is_key]]])
+        return cls(keys=distinct, of=of, columns=columns, is_missing=is_missing, makers=makers)
+
+    def key(self, clip: int) -> str:
+        """Returns the key of a clip by its number."""
+        return str(self.keys[int(self.of[clip])].as_py())
+
+    def take(self, clip: int, members: Sequence[StoredMember]) -> None:
+        """Takes the values that were made of a clip."""
+        at = int(self.of[clip])
+        by_name = {column.version.family.name: column for column in self.columns}
+        for member in members:
+            by_name[member.version.family.name].set(at, member.where)
+
+    @property
+    def n_wanting(self) -> int:
+        """Clips whose values were missing."""
+        return int(self.is_missing[self.of[self.of >= 0]].sum())
+
+    def clips_of(self, errors: Mapping[int, str]) -> dict[int, str]:
+        """Returns clips by number with their errors, which are by number of the key."""
+        if not errors:
+            return {}
+        numbers = np.flatnonzero(np.isin(self.of, list(errors))).tolist()
+        return {number: errors[int(self.of[number])] for number in numbers}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Missing:
+    """What is missing of a chain.
+
+    Attributes:
+        values: Of each stage.
+        numbers: Of clips to work on, int64, ascending.
+        frames: Frames of each clip, weighted by size: 1 for 1080p; float32 [clips].
+        seconds: Likewise.
+    """
+
+    values: Sequence[_Values]
+    numbers: NDArray[np.int64]
+    frames: NDArray[np.float32]
+    seconds: NDArray[np.float32]
 
 
 def _refusal(chain: Sequence[Annotator[Any]]) -> str | None:
@@ -567,9 +645,9 @@ def _wanted(request: FrameRequest, facts: ClipFacts) -> Wanted:
     return Wanted(numbers=tuple(request.numbers(facts)), height=height, width=width)
 
 
-def _frames_of(clip: ClipWork) -> float:
+def _frames_of(clip: ClipFacts) -> float:
     """Returns the frames of a clip, weighted by size: 1 for 1080p."""
-    return clip.facts.n_frames * clip.facts.width * clip.facts.height / FULL_HD
+    return clip.n_frames * clip.width * clip.height / FULL_HD
 
 
 def _together(one: Resources, other: Resources) -> Resources:

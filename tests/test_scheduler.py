@@ -85,14 +85,15 @@ class Decode(Stage[StageConfig, ClipToSample, ClipPixels]):
 def works(n_stages: int) -> list[ClipWork]:
     return [
         ClipWork(
+            number=number,
             facts=ClipFacts(
                 clip_id=name, source_id="s", n_frames=4, fps=Fraction(30), width=160, height=120,
                 columns={},
             ),
             where=Location(name="clip", offset=0, n_bytes=3),
-            keys={number: f"{name}-{number}" for number in range(n_stages)},
+            keys={own: f"{name}-{own}" for own in range(n_stages)},
         )
-        for name in "abc"
+        for number, name in enumerate("abc")
     ]  # fmt: skip
 
 
@@ -189,7 +190,7 @@ def test_stages_of_one_worker_add_their_memory_and_shares_of_a_gpu() -> None:
         def may_have_gpus(self) -> bool:
             return True
 
-    planner = Scheduler(None, Gpus(), None, decode=None, in_tars=None)  # type: ignore[arg-type]
+    planner = Scheduler(None, Gpus(), None, decode=None)  # type: ignore[arg-type]
     (apart,) = planner._chains([Means(StageConfig())])
     assert apart[0] == Resources(cpus=2, gpus=0.75, memory_bytes=100)
 

@@ -2,17 +2,18 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
+
+import pyarrow as pa
 
 from curator.errors import DamagedError, ShardError
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
-from curator.family import FamilyVersion
 from curator.pipeline import Graph
 from curator.records.clips import Clip
-from curator.scheduler import Annotated, Scheduler
+from curator.scheduler import Scheduler
 from curator.stage import ClipFacts, StageConfig
 from curator.stages.cut.written_frames import SampleFramesStage
 from curator.stages.shard.standing_shards import StandingShards
@@ -21,9 +22,9 @@ from curator.storage import Store
 from curator.tables.checksums import find_json
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows, reject
-from curator.tables.family_store import FamilyStore
+from curator.tables.family_store import FamilyStore, values_in_tars
 from curator.tables.out_layout import MANIFEST
-from curator.tables.sample_members import StoredMember
+from curator.tables.sample_members import Members, StoredMember
 
 logger = logging.getLogger(__name__)
 
@@ -50,15 +51,8 @@ class Annotating:
         self._graph = graph
         self._store = store
         self._previous, self._standing = previous, standing
-        self._families = FamilyStore(store)
-        self._scheduler = Scheduler(
-            self._families,
-            engine,
-            progress,
-            decode=lambda threads: SampleFramesStage(StageConfig(), threads=threads),
-            in_tars=self._in_tars,
-        )
-        self._made = Annotated(members={}, rejected={})
+        self._engine, self._progress = engine, progress
+        self._members = Members(pa.array([], pa.string()))
         self.cpu_s: Counter[str] = Counter()
         """CPU-seconds of the workers."""
         self.counts: dict[str, int] = {}
@@ -74,24 +68,15 @@ class Annotating:
         stages = self._graph.annotators()
         if not stages:
             return
+        scheduler = Scheduler(
+            FamilyStore(self._store, self._in_tars()),
+            self._engine,
+            self._progress,
+            decode=lambda threads: SampleFramesStage(StageConfig(), threads=threads),
+        )
         columns = sorted({name for stage in stages for name in stage.columns})
-        given = [
-            (
-                ClipFacts(
-                    clip_id=clip.clip_id,
-                    source_id=clip.source_id,
-                    n_frames=clip.n_frames,
-                    fps=Fraction(clip.fps_fraction),
-                    width=clip.width,
-                    height=clip.height,
-                    columns={name: clip.value(name) for name in columns},
-                ),
-                clip.mp4_sha256,
-                locations[clip.clip_id],
-            )
-            for clip in clips.kept()
-        ]
-        made = self._made = self._scheduler.annotate(stages, given)
+        made = scheduler.annotate(stages, _Written(clips, locations, columns))
+        self._members = made.members
         self.counts |= {f"{name}_made": n for name, n in made.n_made.items()}
         self.counts |= {f"{name}_lacking": n for name, n in made.lacking.items()}
         self.cpu_s.update(made.cpu_s)
@@ -102,15 +87,44 @@ class Annotating:
 
     def members(self, clip: Clip) -> Sequence[StoredMember]:
         """Returns the members of a clip."""
-        return self._made.members.get(clip.clip_id, ())
+        return self._members.of(clip.clip_id)
 
-    def _in_tars(self, versions: Iterable[FamilyVersion]) -> Iterator[tuple[str, StoredMember]]:
+    def _in_tars(self) -> dict[str, pa.Table]:
         if not self._previous:
-            return
+            return {}
         try:
             declared = declared_members(find_json(self._store, MANIFEST))
         except (DamagedError, ShardError) as error:
             # The commit writes it again; until then the tars' values are made anew.
             logger.warning("values in tars are not used again: %s", error)
-            return
-        yield from self._families.in_tars(versions, self._previous, declared, self._standing.sizes)
+            return {}
+        return values_in_tars(self._store, self._previous, declared, self._standing.sizes)
+
+
+class _Written:
+    """The kept clips as annotators see them, with these columns."""
+
+    def __init__(
+        self, clips: ClipRows, locations: Mapping[str, Location], columns: Sequence[str]
+    ) -> None:
+        self._clips, self._locations, self._columns = clips, locations, columns
+        self._numbers = clips.kept_numbers()
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, number: int) -> tuple[ClipFacts, str, Location]:
+        clip = self._clips[int(self._numbers[number])]
+        facts = ClipFacts(
+            clip_id=clip.clip_id,
+            source_id=clip.source_id,
+            n_frames=clip.n_frames,
+            fps=Fraction(clip.fps_fraction),
+            width=clip.width,
+            height=clip.height,
+            columns={name: clip.value(name) for name in self._columns},
+        )
+        return facts, clip.mp4_sha256, self._locations[clip.clip_id]
+
+    def ids(self) -> pa.Array:
+        return self._clips.kept_ids()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from curator.storage import Store
@@ -19,7 +20,8 @@ class Location:
     name: str
     """Part, or tar."""
     row: int | None = None
-    """Row of a part, alone in its row group; None where `offset` counts."""
+    """Row of a part, whose row groups have the same size but for the last; None where `offset`
+    counts."""
     offset: int | None = None
     """First byte within a tar."""
     n_bytes: int = 0
@@ -31,9 +33,15 @@ def located_bytes(store: Store, where: Location) -> bytes:
     """Reads a member of a sample, such as its MP4, from a part or a tar."""
     if where.row is not None:
         row, column = where.row, where.column
-        table = read_rows(store, where.name, lambda file: file.read_row_group(row, [column]))
-        value: bytes = table[column][0].as_py()
-        return value
+
+        def read(file: pq.ParquetFile) -> bytes:
+            n_each = file.metadata.row_group(0).num_rows
+            value: bytes = file.read_row_group(row // n_each, [column])[column][
+                row % n_each
+            ].as_py()
+            return value
+
+        return read_rows(store, where.name, read)
     assert where.offset is not None
     with store.open(where.name) as reader:
         reader.seek(where.offset)

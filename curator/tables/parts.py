@@ -94,6 +94,7 @@ class Parts:
         *,
         failed: Sequence[str] = (),
         one_row_groups: bool = False,
+        rows_per_group: int | None = None,
     ) -> str:
         """Writes one part, whole, and returns its name, which follows from fingerprint and keys.
 
@@ -103,6 +104,8 @@ class Parts:
             failed: Those of the keys that have a permanent failure.
             one_row_groups: Make each row readable by itself, and compress nothing: for rows that
                 hold encoded video.
+            rows_per_group: With `one_row_groups`, rows that are read together, because they are
+                small; None for one.
         """
         named = hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()[:16]
         name = f"{self.stage}/{self.stamp}-{named}.parquet"
@@ -110,7 +113,10 @@ class Parts:
         if failed:
             meta[FAILED] = json.dumps(list(failed))
         stamped = table.replace_schema_metadata(meta)
-        self.store.write(name, to_parquet(stamped, name, one_row_groups=one_row_groups))
+        self.store.write(
+            name,
+            to_parquet(stamped, name, one_row_groups=one_row_groups, rows_per_group=rows_per_group),
+        )
         return name
 
     def read(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -137,11 +143,12 @@ def to_parquet(
 ) -> bytes:
     """Returns Parquet bytes of a table, to be stored as `name`; the same table gives the same.
 
-    `rows_per_group` can be read without the others; for `one_row_groups` see `Parts.write`.
+    `rows_per_group` can be read without the others; they and `one_row_groups` are as in
+    `Parts.write`.
     """
     if one_row_groups:
         return sealed_parquet(
-            lambda writer: writer.write_table(table, row_group_size=1),
+            lambda writer: writer.write_table(table, row_group_size=rows_per_group or 1),
             table.schema,
             name,
             compression="none",

@@ -4,15 +4,20 @@ Places are relative to the clip's MP4, so that a tar may be put together anew fr
 and the table still holds.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from curator.family import FamilyVersion
-from curator.tables.clip_locations import Location
+from curator.tables.clip_locations import KeyRows, Location
 
+VALUE = "value"
+"""Column of a part that has the values."""
 MEMBERS = "members"
 """Name of the table."""
 MEMBERS_SCHEMA = pa.schema(
@@ -60,31 +65,125 @@ class StoredMember:
         return f"{self.version.fingerprint} {self.key}"
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierMembers:
-    """The members of clips in tars, as a snapshot has them.
+class MemberColumn:
+    """The values of one family for N distinct keys: 24 bytes each, and the keys.
 
-    Attributes:
-        declared: Declaration of each member, by suffix.
+    Args:
+        version: The family.
+        keys: What the values are made from.
     """
 
-    declared: Mapping[str, Mapping[str, Any]]
+    def __init__(self, version: FamilyVersion, keys: pa.ChunkedArray) -> None:
+        self.version = version
+        self._keys = keys
+        self._names: list[str] = []
+        self._numbers: dict[str, int] = {}
+        n = len(keys)
+        self._name = np.full(n, -1, np.int32)
+        self._row = np.full(n, -1, np.int32)
+        self._offset = np.full(n, -1, np.int64)
+        self._n_bytes = np.zeros(n, np.int64)
 
-    def of(self, rows: pa.Table) -> Iterator[tuple[str, StoredMember]]:
-        """Yields clip and member of rows of `members`, joined with `shard` and `mp4_offset`.
+    def __getitem__(self, number: int) -> StoredMember | None:
+        name, row = int(self._name[number]), int(self._row[number])
+        if name < 0:
+            return None
+        where = Location(
+            name=self._names[name],
+            row=row if row >= 0 else None,
+            offset=int(self._offset[number]) if row < 0 else None,
+            n_bytes=int(self._n_bytes[number]),
+            column=VALUE,
+        )
+        return StoredMember(version=self.version, key=self._keys[number].as_py(), where=where)
 
-        Rows of members that the manifest does not declare under their fingerprint are left out.
+    @property
+    def is_there(self) -> NDArray[np.bool_]:
+        """Whether each value is stored, bool [N]."""
+        return self._name >= 0
+
+    def set(self, number: int, where: Location) -> None:
+        """Takes where a value is."""
+        self.fill(
+            np.array([number]),
+            [where.name],
+            row=np.array([-1 if where.row is None else where.row]),
+            offset=np.array([-1 if where.offset is None else where.offset]),
+            n_bytes=np.array([where.n_bytes]),
+        )
+
+    def fill(
+        self,
+        numbers: NDArray[np.int64],
+        names: Sequence[str],
+        *,
+        n_bytes: NDArray[np.int64],
+        row: NDArray[np.int64] | None = None,
+        offset: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Takes where the values of some numbers are: a row of a part, or an offset in a tar."""
+        for name in names:
+            if name not in self._numbers:
+                self._numbers[name] = len(self._names)
+                self._names.append(name)
+        self._name[numbers] = [self._numbers[name] for name in names]
+        self._row[numbers] = -1 if row is None else row
+        self._offset[numbers] = -1 if offset is None else offset
+        self._n_bytes[numbers] = n_bytes
+
+
+class Members:
+    """The members of clips, by clip id.
+
+    Args:
+        ids: Of the clips.
+    """
+
+    def __init__(self, ids: pa.Array) -> None:
+        self._rows = KeyRows(pa.chunked_array([ids]))
+        self._columns: list[tuple[MemberColumn, NDArray[np.int32]]] = []
+
+    def add(self, column: MemberColumn, of: NDArray[np.int32]) -> None:
+        """Takes the values of a family.
+
+        Args:
+            column: The values.
+            of: Number of each clip's value, int32 [clips], -1 for none.
         """
-        versions = {
-            suffix: FamilyVersion.from_json(value) for suffix, value in self.declared.items()
-        }
-        for row in rows.to_pylist():
-            version = versions.get(row["member"])
-            if version is None or version.fingerprint != row["fingerprint"]:
-                continue
-            where = Location(
-                name=row["shard"],
-                offset=row["mp4_offset"] + row["mp4_distance"],
-                n_bytes=row["bytes"],
-            )
-            yield row["clip_id"], StoredMember(version=version, key=row["key"], where=where)
+        self._columns.append((column, of))
+
+    def of(self, clip_id: str) -> list[StoredMember]:
+        """Returns the members of a clip."""
+        row = self._rows.find(clip_id)
+        if row is None:
+            return []
+        found = (column[int(of[row])] for column, of in self._columns if of[row] >= 0)
+        return [member for member in found if member is not None]
+
+
+def members_in_tars(
+    rows: pa.Table, declared: Mapping[str, Mapping[str, Any]]
+) -> dict[str, pa.Table]:
+    """Returns `key`, `name`, `offset` and `n_bytes` of members in tars, by fingerprint.
+
+    Rows of members that the manifest does not declare under their fingerprint are left out.
+
+    Args:
+        rows: Of `members`, joined with `shard` and `mp4_offset` of their clips.
+        declared: Declaration of each member, by suffix.
+    """
+    found = {}
+    for suffix, value in declared.items():
+        stamp = FamilyVersion.from_json(value).fingerprint
+        own = rows.filter(
+            pc.and_(pc.equal(rows["member"], suffix), pc.equal(rows["fingerprint"], stamp))
+        )
+        found[stamp] = pa.table(
+            {
+                "key": own["key"],
+                "name": own["shard"],
+                "offset": pc.add(own["mp4_offset"], own["mp4_distance"]),
+                "n_bytes": own["bytes"],
+            }
+        )
+    return found
