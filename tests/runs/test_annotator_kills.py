@@ -1,0 +1,80 @@
+"""A run that is killed while it annotates: what was stored is found again, and nothing is lost."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_annotators import EXAMPLE, SETTINGS, curated, latents, sources
+
+__all__ = ["sources"]
+
+KILLER = f"""
+import os, signal
+from pathlib import Path
+from {EXAMPLE.stem} import MeanLatents
+
+class Killer(MeanLatents):
+    def process(self, unit):
+        began = Path(os.environ["BEGAN"])
+        with began.open("a") as file:
+            file.write(unit[0].facts.clip_id + "\\n")
+        if len(began.read_text().split()) == 3 and "KILLS" in os.environ:
+            os.kill(int(os.environ["KILLS"]), signal.SIGKILL)
+            os._exit(1)
+        return super().process(unit)
+"""
+RUN = """
+import os
+from curator import scheduler
+from curator.cli import main
+os.environ["KILLS"] = str(os.getpid())
+scheduler.UNIT_CLIPS = 1
+raise SystemExit(main({arguments!r}))
+"""
+STAGE = "stages=[{use: killer:Killer}]"
+
+
+def digests(out: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted((out / "shards").rglob("*.tar"))
+    }
+
+
+def test_a_killed_run_makes_the_rest_and_the_same_tars(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "killer.py").write_text(KILLER)
+    monkeypatch.syspath_prepend(str(own))
+    monkeypatch.syspath_prepend(str(EXAMPLE.parent))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(own), str(EXAMPLE.parent))))
+    began = tmp_path / "began"
+    monkeypatch.setenv("BEGAN", str(began))
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    settings = [part for setting in (*SETTINGS, STAGE) for part in ("--set", setting)]
+    arguments = ["run", "--recipe", "quickstart", str(sources), str(out), *settings]
+    script = RUN.format(arguments=arguments)
+    killed = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    first = began.read_text().split()
+    assert len(set(first)) == 3
+    stored = list((out / "values" / "latents").glob("*.parquet"))
+    assert len(stored) == 2, "a part for each unit that was done"
+    assert not (out / "summary.json").exists()
+
+    # The lease of the killed process is on this machine, so it is known to be over.
+    summary = curated(sources, out, STAGE)
+    assert summary["work"]["latents_made"] == 1
+    assert began.read_text().split()[3:] == first[2:]
+    curated(sources, whole, STAGE)
+    assert digests(out) == digests(whole)
+    values, others = latents(out), latents(whole)
+    assert values.keys() == others.keys()
+    assert all(np.array_equal(values[key], others[key]) for key in values)
