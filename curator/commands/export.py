@@ -134,6 +134,11 @@ def as_text(exported: "Exported", destination: str, format: str) -> str:
             f"no manifest ({exported.manifest_problem}): all tars that are there were taken, and "
             "whether these are all is not known"
         )
+    if exported.left_members:
+        lines.append(
+            f"{', '.join(exported.left_members)} of each sample is left out: {format} has no place "
+            "for it; read it from the tars"
+        )
     if exported.n_short:
         lines.append(f"{exported.n_short} clips have too few frames and were left out")
     if exported.n_without_text:

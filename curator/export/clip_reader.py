@@ -25,6 +25,8 @@ class Clip:
     """None where it was not asked for."""
     mp4_offset: int = -1
     mp4_bytes: int = 0
+    members: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Offset in the tar and bytes of each other member, by suffix."""
 
     def row(self) -> dict[str, Any]:
         """Columns as in `dataset.parquet`, without the path."""
@@ -126,3 +128,5 @@ def _take(
         if not isinstance(fields, dict) or not clip.key.isalnum():
             raise ShardError(f"{member.name!r} is no sample of `curate run`")
         clip.fields = fields
+    else:
+        clip.members[member.suffix] = member.data_offset, member.bytes

@@ -65,6 +65,8 @@ class Exporter(ABC, Generic[OptionsT, ResultT]):
             wrote them; the job reports those of other exports.
         indexes_tars: Whether it writes indexes of the tars: these may go into OUT itself, and
             always cover all tars.
+        has_members: Whether it takes the members of samples that annotators make (`Clip.members`);
+            else the job reports them as left out. Indexes of tars have them all.
     """
 
     about: ClassVar[str]
@@ -73,6 +75,7 @@ class Exporter(ABC, Generic[OptionsT, ResultT]):
     records: ClassVar[str | None] = None
     suffixes: ClassVar[tuple[str, ...]] = ()
     indexes_tars: ClassVar[bool] = False
+    has_members: ClassVar[bool] = False
 
     def __init__(self, options: OptionsT) -> None:
         self.options = options

@@ -203,6 +203,9 @@ def export(
         )
     exported = Exported(
         manifest_problem=shards.problem,
+        left_members=()
+        if exporter.indexes_tars or exporter.has_members
+        else tuple(shards.declared),
         records=exporter.records,
         origin=extension.origin if extension is not None else None,
     )

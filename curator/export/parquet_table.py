@@ -1,6 +1,6 @@
 """Parquet, a row per clip: for Ray Data, `datasets` and other readers of tables."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -12,6 +12,7 @@ from curator.errors import StorageError
 from curator.export.clip_reader import Clip
 from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job
+from curator.family import Family
 from curator.stages.shard.shard_index import DATASET_SCHEMA
 from curator.stages.shard.tar_reader import Shard
 
@@ -26,7 +27,8 @@ _AS_IN_DATASET = (
 SCHEMA = pa.schema([*map(DATASET_SCHEMA.field, _AS_IN_DATASET), ("json", pa.string())])
 """Columns as in `dataset.parquet`. `path` is the tar's address, `#`, and the member's name; its
 MP4 is the `bytes` from `offset` on. `json` is all that is known. With videos there is `video`, the
-MP4, last."""
+MP4, last; before it are `<family>_offset` and `<family>_bytes` of each member that an annotator
+made, in the same tar."""
 VIDEO = pa.field("video", pa.binary())
 
 
@@ -43,14 +45,25 @@ class ParquetTables(Exporter[ParquetOptions, None]):
     about = "<split>/*.parquet, a row per clip, with its MP4 if asked for: Ray Data, datasets"
     options_type = ParquetOptions
     suffixes = (".parquet",)
+    has_members = True
 
     def shard(self, job: Job, shard: Shard) -> None:
         """Writes a shard's table."""
         with_videos = self.options.videos
-        schema = SCHEMA.append(VIDEO) if with_videos else SCHEMA
+        declared = {
+            suffix: Family.from_json(value).name for suffix, value in job.shards.declared.items()
+        }
+        places = [
+            pa.field(f"{name}_{fact}", pa.int64())
+            for name in declared.values()
+            for fact in ("offset", "bytes")
+        ]
+        schema = pa.schema([*SCHEMA, *places, *([VIDEO] if with_videos else [])])
         key = f"{shard.split}/{shard.name.removesuffix('.tar').replace('/', '_')}.parquet"
         uri = job.shards.uri(shard.name)
-        stamp = job.stamp(shard, "parquet", self.version, with_videos, uri)
+        # Names are in the stamp where there are some, so that tables without any stay as they are.
+        own = [sorted(declared.items())] if declared else []
+        stamp = job.stamp(shard, "parquet", self.version, with_videos, uri, *own)
         n_rows = _standing_rows(job, key, stamp)
         if n_rows is not None:
             job.place.keep(key)
@@ -69,16 +82,19 @@ class ParquetTables(Exporter[ParquetOptions, None]):
             ) as writer,
         ):
             clips = job.clips(shard, with_videos)
-            for rows, n_bytes in _groups(_row(clip, uri, with_videos) for clip in clips):
+            rows_of = (_row(clip, uri, declared, with_videos) for clip in clips)
+            for rows, n_bytes in _groups(rows_of):
                 writer.write_table(pa.Table.from_pylist(rows, schema))
                 job.exported.add(bytes=n_bytes)
 
 
-def _row(clip: Clip, uri: str, with_videos: bool) -> dict[str, Any]:
+def _row(clip: Clip, uri: str, declared: Mapping[str, str], with_videos: bool) -> dict[str, Any]:
     row = clip.row() | {
         "path": f"{uri}#{clip.key}.mp4",
         "json": orjson.dumps(clip.fields, option=orjson.OPT_SORT_KEYS).decode(),
     }
+    for suffix, name in declared.items():
+        row[f"{name}_offset"], row[f"{name}_bytes"] = clip.members.get(suffix, (None, None))
     return row | {"video": clip.mp4} if with_videos else row
 
 

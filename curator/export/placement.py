@@ -37,6 +37,8 @@ class Exported:
     write: left by another one."""
     manifest_problem: str | None = None
     """Why all tars were taken that are there, and not those of a manifest; None where one is."""
+    left_members: tuple[str, ...] = ()
+    """Members of samples, such as tensors, for which the format has no place."""
     records: str | None = None
     """What `n_records` counts, in words; None where it counts nothing."""
     origin: Mapping[str, str | None] | None = None

@@ -16,6 +16,7 @@ import pytest
 import torch
 from film_makers import write_video
 from film_shots import moving_texture
+from safetensors.torch import load
 from tiny_text import text_folder
 
 from curator.cli import main
@@ -76,7 +77,7 @@ def latents(out: Path) -> dict[str, torch.Tensor]:
 
 
 def test_values_go_from_the_class_to_the_trainer_and_need_the_class_no_more(
-    sources: Path, own: Path, tmp_path: Path
+    sources: Path, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
     summary = curated(sources, out, stage())
@@ -122,6 +123,16 @@ def test_values_go_from_the_class_to_the_trainer_and_need_the_class_no_more(
     assert gone not in left
     exported = tmp_path / "exported"
     assert main(["export", str(out), str(exported), "--format", "wids"]) == EXIT_OK
+    assert "left out" not in capsys.readouterr().out
+    assert main(["export", str(out), str(exported / "cosmos"), "--format", "cosmos"]) == EXIT_OK
+    assert "latents.safetensors of each sample is left out: cosmos" in capsys.readouterr().out
+    assert main(["export", str(out), str(exported / "rows"), "--format", "parquet"]) == EXIT_OK
+    assert "left out" not in capsys.readouterr().out
+    for part in (exported / "rows").rglob("*.parquet"):
+        for row in pq.read_table(part).to_pylist():
+            tar = (out / "shards" / row["shard"]).read_bytes()
+            value = tar[row["latents_offset"] :][: row["latents_bytes"]]
+            assert torch.equal(load(value)["value"], left[row["clip_id"]])
 
 
 def test_captions_are_embedded_each_once_and_again_only_where_they_change(

@@ -138,6 +138,11 @@ class ShardSet:
         """Store key of the table of the samples."""
         return self.own_dataset or self.key(DATASET)
 
+    @property
+    def declared(self) -> "Declared":
+        """Members that families declare; raises as `declared_members` does."""
+        return declared_members(self.manifest)
+
     def uri(self, name: str) -> str:
         """Returns the address of an object of the shards' folder."""
         return f"{self.store.uri}/{self.prefix}{name}"
