@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import software_cuda
 import torch
 
 from curator import scheduler
@@ -25,7 +26,7 @@ from curator.stage import (
     StageConfig,
 )
 from curator.storage.local_store import LocalStore
-from curator.tables.clip_locations import Location
+from curator.tables.clip_locations import Location, located_bytes
 from curator.tables.family_store import FamilyStore
 
 SIDE_PX = 8
@@ -199,3 +200,27 @@ def test_stages_of_one_worker_add_their_memory_and_shares_of_a_gpu() -> None:
 
     (together,) = planner._chains([Means(StageConfig()), Halves(StageConfig())])
     assert together[0] == Resources(cpus=2, gpus=1.0, memory_bytes=110)
+
+
+def test_frames_of_a_worker_with_a_gpu_are_tensors_there_and_values_come_back(
+    tmp_path: Path,
+) -> None:
+    seen: list[bool] = []
+
+    class OnGpu(Means):
+        families = (Family("means", Scope.CLIP, Array("f16", ("t",)), member="means.safetensors"),)
+        frames = (FrameRequest(size=(SIDE_PX, SIDE_PX), device="gpu"),)
+
+        def process(self, unit: Sequence[SampledClip]) -> list[Any]:
+            seen.extend(clip.frames.is_cuda for clip in unit)
+            return [clip.frames.float().mean(dim=(1, 2, 3)).half() for clip in unit]
+
+    with software_cuda.installed():
+        worked = Worked(tmp_path / "gpu", [OnGpu(StageConfig())], has_gpu=True)
+    on_cpu = Worked(tmp_path / "cpu", [OnGpu(StageConfig())], has_gpu=False)
+    assert seen == [True] * 3 + [False] * 3
+    for made in (worked, on_cpu):
+        for result in made.results.values():
+            ((member,),) = result.members.values()
+            data = located_bytes(made.families.store, member.where)
+            assert member.version.family.decode(data).tolist() == [0, 1, 2, 3]
