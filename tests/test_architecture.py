@@ -44,6 +44,7 @@ MODULES = sorted(p for p in ROOT.rglob("*.py") if "pipelines" not in p.parts)
 STAGES = (
     "scan", "analyze", "propose", "filter", "dedup", "select", "caption", "cut", "shard", "commit",
 )  # fmt: skip
+STAGE_CONTRACTS = {"Stage", "Annotator", "ClipFilter", "PixelStage"}
 KNOWS_RAY = {
     Path("executor/ray_backend.py"),
     Path("executor/ray_cluster.py"),
@@ -122,3 +123,64 @@ def test_no_base_name_occurs_twice() -> None:
     free = {"__init__.py", "config.py", "stage.py"}
     counts = Counter(path.name for path in MODULES if path.name not in free)
     assert [name for name, n in counts.items() if n > 1] == []
+
+
+NAMES_STAGES = {
+    "removal/tar_rewriting.py": {"ShardStage"},
+    "review/bound_tuning.py": {"FilterStage"},
+    "runs/annotating.py": {"SampleFramesStage"},
+    "runs/corpus.py": {"DedupStage", "FilterStage"},
+    "runs/dry_run.py": {"ScanStage"},
+    "runs/one_pass.py": {"SelectStage"},
+}
+"""Modules outside of `stages/` and `pipeline.py` that name a stage. The list may only shrink."""
+MOST_ANY_OF_SCHEDULER = 22
+"""How often `scheduler.py` says `Any`, besides its import. The number may only fall."""
+
+
+def stage_classes() -> set[str]:
+    """Names of the classes under `stages/` that derive from a contract in `curator/stage.py`."""
+    derived: dict[str, set[str]] = {}
+    for path in sorted((ROOT / "stages").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                names = (
+                    base.value if isinstance(base, ast.Subscript) else base for base in node.bases
+                )
+                bases = {name.id for name in names if isinstance(name, ast.Name)}
+                derived.setdefault(node.name, set()).update(bases)
+    contracts = ast.parse((ROOT / "stage.py").read_text()).body
+    known = {node.name for node in contracts if isinstance(node, ast.ClassDef)} & STAGE_CONTRACTS
+    assert known == STAGE_CONTRACTS
+    while more := {name for name, bases in derived.items() if bases & known} - known:
+        known |= more
+    return known - STAGE_CONTRACTS
+
+
+def named(path: Path) -> set[str]:
+    """Names that a file has imported, or takes from a module by a dot."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.Attribute):
+            names.add(node.attr)
+    return names
+
+
+def test_only_stages_and_the_graph_name_stages() -> None:
+    """Pins the list exactly: a new module fails here, and so does one that no longer belongs."""
+    classes = stage_classes()
+    assert len(classes) >= len(STAGES)
+    others = [
+        p for p in MODULES if name_of(p) != "pipeline.py" and ROOT / "stages" not in p.parents
+    ]
+    found = {name_of(path): named(path) & classes for path in others}
+    assert {name: names for name, names in found.items() if names} == NAMES_STAGES
+
+
+def test_the_scheduler_says_any_no_more_than_it_did() -> None:
+    """Pins the number exactly, so that each one which goes stays gone."""
+    tree = ast.parse((ROOT / "scheduler.py").read_text())
+    n_any = sum(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(tree))
+    assert n_any == MOST_ANY_OF_SCHEDULER, "fewer: lower the number; more: name the type"
