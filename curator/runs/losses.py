@@ -58,17 +58,27 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """Clips that leave the shards for one reason; `example` is the address of a source."""
+    """Clips that leave the shards for one reason.
+
+    Attributes:
+        example: Address of a source.
+        cause: What failed; empty where nothing did.
+    """
 
     why: Why
     n_clips: int
     seconds: float
     n_sources: int
     example: str
+    cause: str = ""
 
     def __str__(self) -> str:
         clips, sources = amount(self.n_clips, "clip"), amount(self.n_sources, "source")
-        return f"{clips} ({length(self.seconds)} of {sources}, such as {self.example}) {self.why}"
+        cause = f" ({self.cause})" if self.cause else ""
+        return (
+            f"{clips} ({length(self.seconds)} of {sources}, such as {self.example}) "
+            f"{self.why}{cause}"
+        )
 
 
 class Losses:
@@ -138,6 +148,7 @@ class Losses:
         is_kept = pc.equal(clips.column("decision"), "kept")
         is_uncut = pc.equal(clips.column("reason"), str(Reason.CUT_FAILED))
         uncut = clips.column("clip_id").filter(is_uncut)
+        causes = clips.column("reason_detail").filter(is_uncut).slice(0, 1).to_pylist()
         held = self._held
         if generation is not None:
             contents = sources.by_content()
@@ -150,7 +161,7 @@ class Losses:
         rejected = _without(gone, "clip_id", uncut)
         lost = [
             *by_source(failed, sources.contents_of),
-            *_summed(Why.CUT_FAILED, _without(gone, "clip_id", rejected["clip_id"])),
+            *_summed(Why.CUT_FAILED, _without(gone, "clip_id", rejected["clip_id"]), *causes),
             *_summed(Why.RECIPE, rejected),
         ]
         self._judge(lost, sources, unlisted)
@@ -191,10 +202,11 @@ class Losses:
         elif self._replace or (is_repair and n_lost <= MAX_REPAIRED * self._n_held):
             return None
         else:
-            remedy = (
-                "make the sources readable, or name another OUT; if the clips are to be removed, "
-                "add --replace"
-            )
+            failed = [one for one in lost if one.why is Why.CUT_FAILED]
+            mend = "mend what failed" if failed else ""
+            if len(failed) < len(lost):
+                mend = f"{mend} and make the sources readable".removeprefix(" and ")
+            remedy = f"{mend}, or name another OUT; if the clips are to be removed, add --replace"
         return (
             f"{n_lost} of {self._n_held} clips would leave the shards of {self._store.uri}: "
             f"{'; '.join(map(str, lost))}; nothing was removed, and all work is kept; {remedy}"
@@ -273,7 +285,7 @@ def by_source(missing: pa.Table, contents_of: Contents) -> list[Lost]:
     return lost
 
 
-def _summed(why: Why, clips: pa.Table) -> list[Lost]:
+def _summed(why: Why, clips: pa.Table, cause: str = "") -> list[Lost]:
     if not clips.num_rows:
         return []
     return [
@@ -283,6 +295,7 @@ def _summed(why: Why, clips: pa.Table) -> list[Lost]:
             seconds=pc.sum(clips["seconds"]).as_py(),
             n_sources=pc.count_distinct(clips["source_id"]).as_py(),
             example=pc.min(clips["source_uri"]).as_py(),
+            cause=cause,
         )
     ]
 

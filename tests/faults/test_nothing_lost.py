@@ -275,7 +275,9 @@ def test_clips_that_cannot_be_cut_again_need_replace(
     assert settled.code(*changed) == EXIT_USAGE
     error = capsys.readouterr().err.splitlines()[-1]
     assert "1 clip (" in error
-    assert "which could not be cut again" in error
+    assert "which could not be cut again (" in error
+    assert "this one not" in error
+    assert "mend what failed, or name another OUT" in error
     assert settled.objects() == before
     assert settled.code(*changed, "--replace") == EXIT_OK
     assert settled.clips() == {"a": 10, "c": 4}
