@@ -145,6 +145,14 @@ def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
 
 
 def _shown(value: object) -> str:
+    """Returns a value as a recipe has it: entries of `stages` without what they leave out."""
     if value is None:
         return "null"
+    if isinstance(value, Mapping):
+        said = {name: one for name, one in value.items() if one not in (None, {})}
+        if said.keys() == {"use"}:
+            return str(said["use"])
+        return f"{{{', '.join(f'{name}: {_shown(one)}' for name, one in said.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_shown, value))}]"
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -13,7 +13,7 @@ from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.errors import UsageError
 from curator.recipe import Recipe
-from curator.runs.output_recipe import CONSEQUENCES, recipe_for
+from curator.runs.output_recipe import CONSEQUENCES, recipe_changes, recipe_for
 from curator.storage import open_store
 from curator.tables.checksums import sealed_json, to_json
 
@@ -120,3 +120,12 @@ def test_a_recipe_that_cannot_be_read_must_be_named(
 
 def test_each_section_says_what_a_change_of_it_does() -> None:
     assert {*Recipe.model_fields} - {"about"} <= set(CONSEQUENCES)
+
+
+def test_entries_of_lists_are_said_as_a_recipe_has_them() -> None:
+    one = Recipe.model_validate({"stages": ["mine:One"]})
+    config = {"use": "mine:Two", "after": "dedup", "config": {"px": 3, "exact": True}}
+    two = Recipe.model_validate({"stages": ["mine:One", config]})
+    (change,) = recipe_changes(one, two)
+    said = "stages: [mine:One] -> [mine:One, {use: mine:Two, after: dedup, config: {px: 3, "
+    assert str(change).startswith(f"{said}exact: true}}}}]")
