@@ -443,6 +443,7 @@ def recaption(folder: Path) -> dict[str, Any]:
     from curator.executor.engine import Engine
     from curator.executor.progress import Progress
     from curator.runs.recaptioning import Recaption
+    from curator.runs.snapshot_scope import Snapshot
     from curator.stages.caption.caption_driver import Captioning
     from curator.storage import open_store
     from curator.tables.output_format import read_summary
@@ -453,18 +454,18 @@ def recaption(folder: Path) -> dict[str, Any]:
         with Engine(address=None, workers=1) as engine:
             phases.stage(f"{name}: rows")
             again = Recaption(store, changes, engine, Progress(live=False))
-            clips = again._clips().rows
-            again._locations(clips)
+            previous = read_summary(store)
+            snapshot = Snapshot.of(store, previous, again.recipe, again._memory_bytes)
             phases.stage(f"{name}: plan")
             config = again.recipe.caption
             captioning = Captioning(
-                store, config, engine, Progress(live=False), clips, checks=False,
-                annotations=read_summary(store)["tables"].get("annotations", ()),
-                captioned_before=again._captioned_before(),
+                store, config, engine, Progress(live=False), snapshot.corpus.rows, checks=False,
+                annotations=previous["tables"].get("annotations", ()),
+                snapshot=previous["tables"],
             )  # fmt: skip
             with closing(captioning):
                 asked[name] = len(captioning._unannotated())
-            del clips, captioning, again
+            del snapshot, captioning, again
     return {"phases": phases.result(), "asked": asked}
 
 

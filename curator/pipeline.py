@@ -6,7 +6,7 @@ those from `caption` on, and `curate graph` prints it.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -103,6 +103,11 @@ class Graph:
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - the stage of that name
         """The stage of a name."""
         return next(stage for stage in self.stages if stage.name == name)
+
+    def since(self, name: str) -> "Graph":
+        """The stages from one on, for a pass over a snapshot, which holds what the others leave."""
+        at = [stage.name for stage in self.stages].index(name)
+        return replace(self, stages=self.stages[at:])
 
     def deciding(self) -> list[AnyStage]:
         """The stages behind `filter` that reject clips before any of them is cut."""

@@ -15,7 +15,7 @@ from curator.models.perceptual import CLIP_DIM
 from curator.recipe import Recipe
 from curator.records.cuts import CROP_COLUMNS
 from curator.runs.corpus import SHOT_ORDER
-from curator.stages.commit.commit_run import Commit, alone, commit_run
+from curator.stages.commit.commit_run import Commit, alone, commit_run, kept_by_source
 from curator.stages.dedup.pair_store import remove_duplicates
 from curator.stages.dedup.stage import DedupStage
 from curator.stages.filter.judging import RuleCount
@@ -37,7 +37,6 @@ from curator.tables.schemas import (
     clips_schema,
     score_column,
 )
-from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import MEASURED_SCHEMA, SourceTable
 
 TRACK_STAMP = "0" * 16
@@ -162,29 +161,35 @@ def finish_rows(
     vectors: StoredVectors,
 ) -> dict[str, Any]:
     """Commits clips that have been decided about."""
+    shots = SortedRows(SHOTS_SCHEMA, SHOT_ORDER, 0)
+    facts = {
+        "recipe": recipe.model_dump(mode="json"),
+        "fingerprints": {"scan": "0", "tracks": TRACK_STAMP, "candidates": candidates.stamp},
+        "listed_ns": 0,
+        "rules": [rule.facts(recipe.filters.root) for rule in rules],
+        "work": {},
+        "long_sources_analyzed_whole": {},
+        "cut": {},
+        "stage_seconds": {},
+        "cpu_seconds": {},
+        "shards": [],
+        "extensions": [],
+        "judged": {},
+        "candidates": sorted(candidates.names()),
+    }
     return commit_run(
         Commit(
             store=FencedStore(store, alone),
-            recipe=recipe.model_dump(mode="json"),
-            sources=SourceTable(),
-            metadata=SourceMetadata(),
-            shots=SortedRows(SHOTS_SCHEMA, SHOT_ORDER, 0),
-            clips=clips,
-            rules=[rule.facts(recipe.filters.root) for rule in rules],
-            embeddings=vectors,
-            pictures=candidates.pictures,
             previous=read_summary(store),
-            candidates=candidates.names(),
-            shards=[],
+            facts=lambda: facts,
+            sources=SourceTable().rows(kept_by_source(clips)),
+            clips=clips,
+            tables={
+                "shots": (shots.blocks(), shots.schema),
+                "embeddings": (vectors.blocks(), vectors.schema),
+            },
             shard_files=set_files([], seed=0, stamp="0", made_by="a test"),
-            listed_ns=0,
-            n_skipped_names=0,
-            seconds={},
-            counts={},
-            long_whole={},
-            cpu_s=dict,
-            cut={},
-            stamps={"scan": "0", "tracks": TRACK_STAMP, "candidates": candidates.stamp},
+            pictures=candidates.pictures,
         )
     )
 

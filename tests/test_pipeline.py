@@ -45,6 +45,16 @@ def test_own_stages_come_where_the_recipe_says() -> None:
     assert moved[3:7] == ["filter", "blocklist", "select", "dedup"]
 
 
+def test_a_pass_over_a_snapshot_has_the_stages_from_one_on() -> None:
+    """Pins that cut is there, which finds all clips written, with what changed their pixels."""
+    own = f"stages=[blocklist:Blocklist, {{use: {BLUR}, {REGIONS}}}]"
+    whole = graph_of(load_recipe("quickstart", [own, "shard.embedding=none"]))
+    since = whole.since("caption")
+    assert [stage.name for stage in since] == ["caption", "blur", "cut", "shard", "commit"]
+    assert since.pixels_stamp() == whole.pixels_stamp() != ""
+    assert not since.deciding()
+
+
 @pytest.mark.parametrize(
     ("stages", "said"),
     [

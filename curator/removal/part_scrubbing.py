@@ -91,20 +91,6 @@ def _without_thumbnails(table: pa.Table, removals: Removals) -> pa.Table:
     return table
 
 
-def as_runs_write(table: pa.Table) -> pa.Table:
-    """Returns a table that was read with the names that lists have before they are written.
-
-    Parquet gives their elements another name, which would make other bytes of the same rows.
-    """
-    return table.cast(pa.schema([field.with_type(_plain(field.type)) for field in table.schema]))
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(kind.value_type, kind.list_size)
-    return pa.list_(kind.value_type) if pa.types.is_list(kind) else kind
-
-
 def rows_of(table: pa.Table, column: str, values: Collection[str]) -> pa.Table:
     """Returns the rows with one of some values in a column."""
     wanted = pa.array(sorted(values), table[column].type)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.family import FamilyVersion
-from curator.removal.part_scrubbing import as_runs_write, scrubbed
+from curator.removal.part_scrubbing import scrubbed
 from curator.removal.tar_rewriting import RewrittenTar, TarRewriting, Values
 from curator.runs.withheld import fewer
 from curator.stages.commit.commit_run import (
@@ -33,7 +33,7 @@ from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet, sealed_json, to_json
 from curator.tables.clip_rows import ClipRows
 from curator.tables.out_layout import DATASET, MANIFEST, SHARDS
-from curator.tables.parts import tables_to_parquet, with_column, write_table_part
+from curator.tables.parts import as_runs_write, tables_to_parquet, with_column, write_table_part
 from curator.tables.removal_records import Removals
 from curator.tables.sample_members import MEMBERS
 from curator.tables.schemas import clips_schema, metadata_fields

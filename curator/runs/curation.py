@@ -5,7 +5,7 @@ docs/design/generations.md says what generations are.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace as changed
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -20,11 +20,11 @@ from curator.executor.progress import Progress
 from curator.extensions import named
 from curator.measures.score_list import measures_used
 from curator.pipeline import graph_of
-from curator.recipe import Recipe, semantics_of
+from curator.recipe import Recipe
 from curator.runs.earlier_sources import CARRIED, carry, earlier_sources
 from curator.runs.generations import Generations, judged_by, not_current
 from curator.runs.losses import Losses
-from curator.runs.measuring import Ahead, Measuring
+from curator.runs.measuring import Ahead
 from curator.runs.object_repair import repair_objects
 from curator.runs.one_pass import Pass, Results, RunContext, Scope, earlier_results
 from curator.runs.run_log import RunLog
@@ -43,7 +43,6 @@ from curator.stages.scan.source_listing import (
 from curator.stages.shard.standing_shards import StandingShards
 from curator.storage import Store
 from curator.storage.metadata_columns import PREFIX
-from curator.tables.fenced_store import FencedStore
 from curator.tables.output_format import earlier_state, log_older
 from curator.tables.removal_records import finished_removals
 from curator.tables.snapshot_store import EARLIER
@@ -83,9 +82,7 @@ class Run:
     ) -> None:
         self._check = check
         self._store, self._recipe = store, recipe
-        self._fenced = FencedStore(store, check)
         self._engine, self._progress = engine, progress
-        self._semantics = semantics_of(recipe)
         self._graph = graph_of(recipe)
         self._stamps = self._graph.fingerprints()
         self._removals = finished_removals(store)
@@ -149,26 +146,20 @@ class Run:
         ]
         return RunContext(
             store=self._store,
-            fenced=self._fenced,
             recipe=self._recipe,
             engine=self._engine,
-            progress=self._progress,
             graph=self._graph,
-            semantics=self._semantics,
-            measuring=Measuring(
-                self._store,
-                self._recipe,
-                self._graph,
-                self._engine,
-                self._semantics,
-                self._removals,
-            ),
             removals=self._removals,
             log=self._log,
             metadata=self._metadata,
             losses=self._losses,
             extensions=extensions,
-            stamps=self._stamps,
+            stamps={
+                "scan": self._stamps["scan"],
+                "tracks": self._stamps["analyze"],
+                "candidates": self._stamps["propose"],
+                "cuts": self._stamps["cut"],
+            },
             judged=judged_by(
                 self._recipe, self._graph, self._stamps, extensions, self._metadata.schema()
             ),
@@ -185,7 +176,7 @@ class Run:
         for number, after in zip_longest(numbers, numbers[1:]):
             scope = Scope(
                 sources=self._sources.up_to(number),
-                candidates=self._candidates(previous.get(EARLIER, ())),
+                candidates=self._candidates(run, previous),
                 standing=StandingShards(self._store, previous),
                 reuses=previous,
                 ahead=self._ahead(run, after, previous),
@@ -221,7 +212,7 @@ class Run:
         if number is None:
             return None
         sources = list(self._sources.to_analyze(number))
-        return Ahead(run.measuring, sources, self._candidates(previous.get(EARLIER, ())))
+        return Ahead(run.measuring, sources, self._candidates(run, previous))
 
     def _grown(
         self, run: RunContext, generations: Generations, earlier: pa.Table
@@ -249,7 +240,7 @@ class Run:
         known = () if before is not None else generations.known
         scope = Scope(
             sources=self._sources,
-            candidates=self._candidates(previous.get(EARLIER, ())),
+            candidates=self._candidates(run, previous),
             standing=standing,
             reuses=previous,
         )
@@ -274,13 +265,13 @@ class Run:
         assert before is not None, "there is at least one pass"
         return dict(before.summary)
 
-    def _candidates(self, gone: Iterable[str]) -> Candidates:
-        """Stored candidates, without some objects."""
+    def _candidates(self, run: RunContext, previous: Mapping[str, Any]) -> Candidates:
+        """Stored candidates, without objects that only earlier snapshots name."""
         return Candidates(
-            self._fenced,
+            run.fenced,
             self._stamps["propose"],
             has_clip=self._recipe.analyze.clip is not None,
-            earlier=frozenset(gone),
+            earlier=frozenset(previous.get(EARLIER, ())),
         )
 
     def _scan(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
@@ -308,7 +299,7 @@ class Run:
         identifying.run()
         withhold_sources(self._sources, self._removals)
         log.cpu_s.update(identifying.cpu_s)
-        log.counts["skipped_names"] = scanning.n_skipped_names
+        log.n_skipped_names = scanning.n_skipped_names
         log.counts["sources_scanned"] = scanning.n_scanned
         log.cpu_s.update(scanning.cpu_s)
         log.seconds["list"] = round(scanning.list_s, 3)

@@ -6,22 +6,21 @@ changes before `commit`, which adds a snapshot and then removes what no longer c
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curator.executor.cpu_accounting import cpu_profile
 from curator.executor.engine import Engine
 from curator.executor.host_resources import device_of
-from curator.executor.progress import Progress
 from curator.fingerprints import fingerprint
 from curator.measures.clip_semantics import Semantics
+from curator.media.frame_tap import FrameOrder
 from curator.pipeline import Graph
-from curator.recipe import Recipe
+from curator.recipe import Recipe, semantics_of
 from curator.records.sources import SourceRef
 from curator.runs.annotating import Annotating
 from curator.runs.corpus import Corpus, decide
@@ -29,10 +28,12 @@ from curator.runs.generations import BOUNDS, GENERATION, STAMP, TAKEN, frozen_bo
 from curator.runs.losses import Losses
 from curator.runs.measuring import Ahead, Measuring
 from curator.runs.run_log import RunLog
+from curator.runs.snapshot_scope import FOLDERS, Snapshot
 from curator.runs.withheld import reject_removed
 from curator.stage import AnyStage
 from curator.stages.caption.measured_caption import measured_captions
-from curator.stages.commit.commit_run import Commit, kept_by_source
+from curator.stages.caption.sidecar_table import SIDECARS
+from curator.stages.commit.commit_run import Commit, Rows, kept_by_source
 from curator.stages.cut.cut_driver import CutAhead, Cutting, cut_facts
 from curator.stages.cut.output_form import as_written
 from curator.stages.dedup.pair_search import PairSearch
@@ -46,64 +47,80 @@ from curator.stages.shard.standing_shards import StandingShards
 from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet
 from curator.tables.clip_locations import Location
+from curator.tables.clip_vectors import StoredVectors
+from curator.tables.disk_table import SortedRows
 from curator.tables.fenced_store import FencedStore
-from curator.tables.kept_vectors import JUDGED, KEPT, kept_vectors
-from curator.tables.out_layout import DATASET, MANIFEST
+from curator.tables.kept_vectors import JUDGED, KEPT, kept_vectors, write_kept
+from curator.tables.out_layout import DATASET, INDEX, LAYOUT, MANIFEST
 from curator.tables.output_format import existing
 from curator.tables.removal_records import Removals
-from curator.tables.snapshot_store import EARLIER, INDEXES
+from curator.tables.sample_members import MEMBERS, MEMBERS_SCHEMA
+from curator.tables.schemas import ANNOTATIONS_SCHEMA, SIDECARS_SCHEMA
+from curator.tables.snapshot_store import CANDIDATES, EARLIER, INDEXES
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable
 
 if TYPE_CHECKING:
     from curator.stages.caption.caption_driver import Captioning
 
+_ANALYZED = frozenset({"segments", "candidates", "tracks", "scan", INDEX})
+"""Folders in which the analysis of another generation may be writing."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True)
 class RunContext:
     """What all passes of a run share.
 
     Attributes:
         store: Output root.
-        fenced: The same, for what snapshots name.
         recipe: Settings.
         engine: Where work is done.
-        progress: Where it is shown.
         graph: The stages.
-        semantics: The models that the recipe names.
-        measuring: How sources get their candidates.
-        removals: What may not come back.
         log: What the run took and did.
-        metadata: Of the sources.
-        losses: Checks that no clips are lost that may not.
         extensions: Classes from outside this package, with their origins.
-        stamps: Fingerprint of each stage.
+        stamps: Fingerprint of each folder that goes by one.
+        memory_bytes: What the columns of clips may take.
+        check: Raises if this run may not write to the root any more.
+        losses: Checks that no clips are lost that may not; None where they may.
+        removals: What may not come back.
+        metadata: Of the sources.
         judged: What decisions and captions follow from.
         listed_ns: Unix time before the listing.
         unlisted: Addresses that could not be listed or read.
-        memory_bytes: What the columns of clips may take.
-        check: Raises if this run may not write to the root any more.
     """
 
     store: Store
-    fenced: FencedStore
     recipe: Recipe
     engine: Engine
-    progress: Progress
     graph: Graph
-    semantics: Semantics
-    measuring: Measuring
-    removals: Removals
     log: RunLog
-    metadata: SourceMetadata
-    losses: Losses
     extensions: list[dict[str, Any]]
     stamps: Mapping[str, str]
-    judged: Mapping[str, Any]
-    listed_ns: int
-    unlisted: list[str]
     memory_bytes: int
     check: Callable[[], None]
+    losses: Losses | None = None
+    removals: Removals = field(default_factory=Removals)
+    metadata: SourceMetadata = field(default_factory=SourceMetadata)
+    judged: Mapping[str, Any] = field(default_factory=dict)
+    listed_ns: int = 0
+    unlisted: list[str] = field(default_factory=list)
+
+    @cached_property
+    def fenced(self) -> FencedStore:
+        """The output root, for what snapshots name."""
+        return FencedStore(self.store, self.check)
+
+    @cached_property
+    def semantics(self) -> Semantics:
+        """The models that the recipe names."""
+        return semantics_of(self.recipe)
+
+    @cached_property
+    def measuring(self) -> Measuring:
+        """How sources get their candidates."""
+        return Measuring(
+            self.store, self.recipe, self.graph, self.engine, self.semantics, self.removals
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +136,7 @@ class Scope:
         reuses: Summary whose clips, tars and answers may be used again; empty for none.
         publishes: Whether readers see the results.
         ahead: What is measured while clips of this pass are cut; None for nothing.
+        snapshot: What stands for the stages that the graph leaves out; None where it has all.
     """
 
     sources: SourceTable
@@ -129,6 +147,14 @@ class Scope:
     before: "Results | None" = None
     publishes: bool = True
     ahead: Ahead | None = None
+    snapshot: Snapshot | None = None
+
+    @property
+    def folders(self) -> Sequence[str]:
+        """Folders of which what no snapshot names may go once the pass is committed."""
+        if self.snapshot is not None:
+            return FOLDERS
+        return [name for name in LAYOUT if self.ahead is None or name not in _ANALYZED]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,25 +185,26 @@ class Pass:
         self._run, self._scope, self._previous = run, scope, previous
         self._store, self._recipe, self._graph = run.store, run.recipe, run.graph
         self._fenced = run.fenced
-        self._engine, self._progress, self._log = run.engine, run.progress, run.log
+        self._engine, self._progress, self._log = run.engine, run.log.progress, run.log
         self._semantics, self._stamps, self._check = run.semantics, run.stamps, run.check
         self._sources, self._metadata = scope.sources, run.metadata
         self._losses, self._unlisted = run.losses, run.unlisted
         self._candidates, self._standing = scope.candidates, scope.standing
-        self._corpus = Corpus(self._formed, run.memory_bytes)
+        at = scope.snapshot
+        self._corpus = Corpus(self._formed, run.memory_bytes) if at is None else at.corpus
+        self._locations: Mapping[str, Location] = {} if at is None else at.locations
         self._pairs = StoredPairs(
-            run.fenced, self._stamps["propose"], earlier=frozenset(previous.get(EARLIER, ()))
+            run.fenced, self._stamps["candidates"], earlier=frozenset(previous.get(EARLIER, ()))
         )
         self._annotating = Annotating(
             run.store,
             run.graph,
             run.engine,
-            run.progress,
+            self._progress,
             previous=scope.reuses,
             standing=scope.standing,
         )
         self._captioning: Captioning | None = None
-        self._locations: Mapping[str, Location] = {}
         self._is_whole = scope.generation is None
         before = scope.before.summary[JUDGED] if scope.before is not None else {KEPT: []}
         self._kept_before: list[str] | None = before.get(KEPT)
@@ -316,11 +343,12 @@ class Pass:
 
     def _caption(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
         """Annotates clips before they are cut, where answers decide about them; else with them."""
-        if not self._recipe.caption.annotates:
+        if not stage.config.annotates:
             return
         # Imported here: runs that ask no model need nothing of it.
         from curator.stages.caption.caption_driver import Captioning
 
+        at = self._scope.snapshot
         # Without a finished run the server was asked before all work.
         captioning = self._captioning = Captioning(
             self._store,
@@ -331,8 +359,9 @@ class Pass:
             checks=bool(self._previous),
             pixels=self._graph.pixels_stamp(),
             annotations=existing(self._store, self._scope.reuses, "annotations"),
+            snapshot=at.summary["tables"] if at is not None else None,
         )
-        if not stage.config.decides:
+        if at is not None or not stage.config.decides:
             return
         cutting, clips = self._cutting(), self._corpus.rows
         with self._log.timed("caption"):
@@ -347,25 +376,14 @@ class Pass:
         return {"sources": self._sources.find(kept), "track_part": self._candidates.track_part}
 
     def _cut(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
-        """Cuts what is kept, and takes frames for captions on the way."""
+        """Cuts what is not written yet, and captions it; frames are taken on the way."""
         log, captioning, caption = self._log, self._captioning, self._recipe.caption
-        cutting, clips = self._cutting(), self._corpus.rows
-        is_open = captioning is not None and not caption.decides
-        order = captioning.order if captioning is not None and is_open and caption.asks else None
-        with log.timed("cut"):
-            if self._cut_ahead is not None:
-                outcomes = self._cut_ahead.finish()
-                log.cut = _summed(log.cut, cut_facts(outcomes, stage.config.cut.crf))
-                log.counts["clips_cut"] += len(outcomes)
-                log.cpu_s.update(self._cut_ahead.cpu_s)
-            ahead = self._scope.ahead
-            self._locations = cutting.cut(
-                clips,
-                order=order,
-                begun=ahead.begin if ahead is not None else _nothing,
-                **self._origins(),
-            )
-            reject_removed(clips, self._run.removals)
+        clips, is_written = self._corpus.rows, self._scope.snapshot is not None
+        is_open = captioning is not None and (is_written or not caption.decides)
+        if not is_written:
+            takes = is_open and caption.asks
+            with log.timed("cut"):
+                self._write_clips(stage, captioning.order if captioning and takes else None)
         with log.timed("caption"):
             if captioning is not None and is_open:
                 captioning.after_cut(self._locations)
@@ -374,9 +392,26 @@ class Pass:
             measured_captions(clips, caption)
         if captioning is not None:
             self._align(captioning)
+            captioning.close()
             # Not by |=, which drops what is zero.
             log.counts.update(captioning.counts)
             log.cpu_s.update(captioning.cpu_s)
+
+    def _write_clips(self, stage: Any, order: FrameOrder | None) -> None:  # noqa: ANN401 - as `_cut`
+        log, cutting = self._log, self._cutting()
+        if self._cut_ahead is not None:
+            outcomes = self._cut_ahead.finish()
+            log.cut = _summed(log.cut, cut_facts(outcomes, stage.config.cut.crf))
+            log.counts["clips_cut"] += len(outcomes)
+            log.cpu_s.update(self._cut_ahead.cpu_s)
+        ahead = self._scope.ahead
+        self._locations = cutting.cut(
+            self._corpus.rows,
+            order=order,
+            begun=ahead.begin if ahead is not None else _nothing,
+            **self._origins(),
+        )
+        reject_removed(self._corpus.rows, self._run.removals)
         log.cut = _summed(log.cut, cutting.work)
         log.counts["clips_cut"] += cutting.n_cut
         log.cpu_s.update(cutting.cpu_s)
@@ -399,7 +434,7 @@ class Pass:
             log.counts.update(self._annotating.counts)
             log.cpu_s.update(self._annotating.cpu_s)
         with log.timed("shard"):
-            if self._scope.reuses:
+            if self._losses is not None and self._scope.reuses:
                 self._losses.before_shard(
                     self._sources, clips, self._unlisted, self._scope.generation
                 )
@@ -425,64 +460,88 @@ class Pass:
         log.counts["shards_written"] += sharding.n_written
 
     def _commit(self, stage: Any) -> Results:  # noqa: ANN401 - the stage of that name
-        log, corpus, captioning, recipe = self._log, self._corpus, self._captioning, self._recipe
-        scope, sharding = self._scope, self._sharding
-        counts = dict(log.counts)
-        before = scope.before.n_kept if scope.before is not None else Counter()
+        scope, log, corpus = self._scope, self._log, self._corpus
+        at, before, sharding = scope.snapshot, scope.before, self._sharding
+        n_kept = kept_by_source(corpus.clips)
         with log.timed("commit"):
+            if at is not None:
+                log.counts["clips_rejected"] = (at.n_kept - n_kept).total()
+                facts, parts = at.facts(log.counts["clips_rejected"]), at.parts
+            else:
+                facts, parts = self._decided(), before.summary["tables"] if before else {}
+            n_kept += before.n_kept if before is not None else Counter()
+            facts |= {
+                "recipe": self._recipe.model_dump(mode="json"),
+                "extensions": self._run.extensions,
+                "shards": sharding.summary,
+            }
             summary: dict[str, Any] = stage.process(
                 Commit(
                     store=self._fenced,
-                    recipe=recipe.model_dump(mode="json"),
-                    sources=self._sources,
-                    metadata=self._metadata,
-                    shots=corpus.shots,
-                    clips=corpus.clips,
-                    rules=[rule.facts(recipe.filters.root) for rule in corpus.rules],
-                    embeddings=corpus.vectors,
-                    clip_embeddings=corpus.clip_vectors if recipe.analyze.clip else None,
-                    annotations=captioning.tables() if captioning is not None else None,
-                    sidecars=captioning.sidecars if captioning is not None else None,
-                    pictures=self._candidates.pictures,
                     previous=self._previous,
-                    before=scope.before.summary if scope.before is not None else None,
-                    n_kept_before=before,
-                    judged={
-                        STAMP: self._run.judged[STAMP],
-                        BOUNDS: corpus.quantiles,
-                        TAKEN: self._graph["select"].taken,
-                        GENERATION: self._sources.last_generation(),
-                    },
-                    keeps_vectors=not self._is_whole,
-                    kept_before=self._kept_before,
-                    publishes=scope.publishes,
-                    is_last=scope.ahead is None,
-                    candidates=self._candidates.names() | self._pairs.names(),
-                    shards=sharding.summary,
-                    members=sharding.members,
+                    before=before.summary if before is not None else None,
+                    facts=lambda: facts | log.facts() | self._engine.facts(),
+                    parts=parts,
+                    sources=(
+                        self._metadata.joined(rows, "uri") for rows in self._sources.rows(n_kept)
+                    ),
+                    clips=corpus.clips,
+                    tables=dict(self._tables()),
+                    n_skipped_names=log.n_skipped_names,
                     shard_files=sharding.files,
-                    listed_ns=self._run.listed_ns,
-                    n_skipped_names=counts.pop("skipped_names", 0),
-                    seconds=log.seconds,
-                    counts=counts,
-                    long_whole=dict(log.long_whole),
-                    cpu_s=lambda: cpu_profile(log.cpu_s),
-                    cut=log.cut,
-                    execution=self._engine.facts(),
-                    stamps={
-                        "scan": self._stamps["scan"],
-                        "tracks": self._stamps["analyze"],
-                        "candidates": self._stamps["propose"],
-                        "cuts": self._stamps["cut"],
-                    },
-                    extensions=self._run.extensions,
+                    pictures=self._candidates.pictures,
+                    publishes=scope.publishes,
+                    folders=scope.folders,
+                    is_last=scope.ahead is None,
                 )
             )
         return Results(
-            summary=summary,
-            shards=partial(_written, summary, sharding.files),
-            n_kept=before + kept_by_source(corpus.clips),
+            summary=summary, shards=partial(_written, summary, sharding.files), n_kept=n_kept
         )
+
+    def _decided(self) -> dict[str, Any]:
+        """Returns the fields of the summary that the stages before `caption` make."""
+        corpus, run = self._corpus, self._run
+        judged = {
+            STAMP: run.judged[STAMP],
+            BOUNDS: corpus.quantiles,
+            TAKEN: self._graph["select"].taken,
+            GENERATION: self._sources.last_generation(),
+        }
+        candidates = self._candidates.names() | self._pairs.names()
+        if not self._is_whole:
+            # For the generations to come.
+            own = [write_kept(self._fenced, corpus.clips, corpus.vectors)] if corpus.clips else []
+            kept = [*(self._kept_before or ()), *own]
+            candidates.update(kept)
+            if self._kept_before is not None:
+                judged[KEPT] = kept
+        return {
+            "fingerprints": self._stamps,
+            "listed_ns": run.listed_ns,
+            "rules": [rule.facts(self._recipe.filters.root) for rule in corpus.rules],
+            JUDGED: judged,
+            CANDIDATES: sorted(candidates),
+        }
+
+    def _tables(self) -> Iterator[tuple[str, Rows]]:
+        """Yields the tables that this pass makes, but for `sources` and `clips`."""
+        corpus, captioning = self._corpus, self._captioning
+        if self._scope.snapshot is None:
+            tables: dict[str, SortedRows | StoredVectors] = {
+                "shots": corpus.shots,
+                "embeddings": corpus.vectors,
+            }
+            if self._recipe.analyze.clip is not None:
+                # A separate table: the length of a vector is part of a column's type.
+                tables["clip_embeddings"] = corpus.clip_vectors
+            yield from ((n, (rows.blocks(), rows.schema)) for n, rows in tables.items())
+        if captioning is not None:
+            if captioning.sidecars is not None:
+                yield SIDECARS, ([captioning.sidecars], SIDECARS_SCHEMA)
+            yield "annotations", (captioning.tables(), ANNOTATIONS_SCHEMA)
+        if self._sharding.members is not None:
+            yield MEMBERS, (self._sharding.members(), MEMBERS_SCHEMA)
 
 
 def _nothing() -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from curator.executor.cpu_accounting import cpu_profile
 from curator.executor.progress import Progress
 
 
@@ -19,6 +20,7 @@ class RunLog:
         seconds: Wall time by stage.
         cpu_s: CPU-seconds of the workers, by what they went into.
         counts: Counts of work, by name.
+        n_skipped_names: Objects that the listing passed over by their names.
         long_whole: Long sources that were analyzed whole, by reason.
         cut: How clips were written.
     """
@@ -27,6 +29,7 @@ class RunLog:
     seconds: dict[str, float] = field(default_factory=dict)
     cpu_s: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
+    n_skipped_names: int = 0
     long_whole: Counter[str] = field(default_factory=Counter)
     cut: dict[str, Any] = field(default_factory=dict)
 
@@ -37,3 +40,13 @@ class RunLog:
         start = time.monotonic()
         yield
         self.seconds[stage] = round(self.seconds.get(stage, 0.0) + time.monotonic() - start, 3)
+
+    def facts(self) -> dict[str, Any]:
+        """Returns the fields of the summary that say what the run took and did up to now."""
+        return {
+            "work": dict(self.counts),
+            "long_sources_analyzed_whole": dict(self.long_whole),
+            "cut": dict(self.cut),
+            "stage_seconds": dict(self.seconds),
+            "cpu_seconds": cpu_profile(self.cpu_s),
+        }

@@ -281,6 +281,20 @@ def _write_part(
     return part
 
 
+def as_runs_write(table: pa.Table) -> pa.Table:
+    """Returns a table that was read with the names that lists have before they are written.
+
+    Parquet gives their elements another name, which would make other bytes of the same rows.
+    """
+    return table.cast(pa.schema([field.with_type(_plain(field.type)) for field in table.schema]))
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_type, kind.list_size)
+    return pa.list_(kind.value_type) if pa.types.is_list(kind) else kind
+
+
 def rows_to_table(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Table:
     """Makes a table of rows; a missing key is null, an unknown key an error."""
     listed = list(rows)

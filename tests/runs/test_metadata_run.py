@@ -51,6 +51,9 @@ class Place:
 
     def run(self, source: str, *settings: str) -> dict[str, Any]:
         assert self.code(source, *settings) == EXIT_OK
+        return self.summary()
+
+    def summary(self) -> dict[str, Any]:
         summary: dict[str, Any] = json.loads((self.out / "summary.json").read_text())
         return summary
 
@@ -64,7 +67,7 @@ class Place:
         return table.select([n for n in table.schema.names if n.startswith("meta.")]).to_pylist()
 
     def samples(self) -> list[dict[str, Any]]:
-        named = json.loads((self.out / "summary.json").read_text())["shards"]
+        named = self.summary()["shards"]
         tars = [str(self.out / shard["name"]) for shard in named]
         found = [json.loads(s["json"]) for s in webdataset.WebDataset(tars, shardshuffle=False)]
         return sorted(found, key=lambda sample: str(sample["source_uri"]))
@@ -180,6 +183,9 @@ def test_parquet_and_sidecars(place: Place) -> None:
     (place.folder / "in" / "1.json").write_text('{"rating": 7}')
     (place.folder / "in" / "2.json").write_text("no JSON")
     place.run("m.parquet")
+    tables = place.summary()["tables"]
+    assert main(["recaption", str(place.out)]) == EXIT_OK
+    assert place.summary()["tables"] == tables, "lists are written as a run writes them"
     without = place.rows("sources")
     assert [list(row) for row in without] == [["meta.tags", "meta.when", "meta.rating"]] * 3
     assert [row["meta.tags"] for row in without] == [["a", "b"], ["b"], None]

@@ -2,7 +2,7 @@
 
 import pickle
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,10 @@ import pyarrow as pa
 
 from curator.stages.caption.annotation_rows import SPAN, CaptionedSpan
 from curator.stages.caption.caption_records import Annotation
+from curator.storage import Store
+from curator.tables.checksums import read_parquet
 from curator.tables.clip_locations import KeyRows
-from curator.tables.clip_rows import ClipRow, ClipRows
+from curator.tables.clip_rows import ClipRow, ClipRows, fields_of
 from curator.tables.schemas import ANNOTATIONS_SCHEMA
 from curator.tables.spill_file import Spill
 
@@ -92,15 +94,16 @@ class AnnotatedClips:
 class CaptionedSpans:
     """Spans of clips at the time of annotation, by id.
 
-    The tables have `clip_id` and the columns of `SPAN` prefixed with `clip_`.
+    `parts` are parts of the table `annotations`; those of older versions have no spans.
     """
 
-    def __init__(self, tables: Sequence[pa.Table]) -> None:
-        schema = ANNOTATIONS_SCHEMA
-        fields = [schema.field(name) for name in ("clip_id", *(f"clip_{name}" for name in SPAN))]
-        empty = pa.schema(fields).empty_table()
-        found = [table.select(empty.column_names) for table in tables]
-        self._table = pa.concat_tables(found or [empty])
+    def __init__(self, store: Store, parts: Iterable[str] = ()) -> None:
+        columns = ["clip_id", *(f"clip_{name}" for name in SPAN)]
+        tables = [fields_of(ANNOTATIONS_SCHEMA, columns).empty_table()]
+        for name in parts:
+            table = read_parquet(store, name, columns)
+            tables += [table] if set(columns) <= set(table.column_names) else []
+        self._table = pa.concat_tables(tables)
         self._rows = KeyRows(self._table["clip_id"])
 
     def get(self, clip_id: str) -> CaptionedSpan | None:

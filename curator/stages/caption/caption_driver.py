@@ -5,7 +5,7 @@ where this one ended, even after a crash.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -55,7 +55,13 @@ from curator.stages.caption.frame_store import (
 )
 from curator.stages.caption.previous_annotations import PreviousAnnotations, answers_stamp
 from curator.stages.caption.reply_store import Replies, replies_stamp
-from curator.stages.caption.sidecar_table import Sidecars, count_problems, sidecars_table
+from curator.stages.caption.sidecar_table import (
+    SIDECARS,
+    Sidecars,
+    StoredSidecars,
+    count_problems,
+    sidecars_table,
+)
 from curator.stages.caption.windows import windows_of
 from curator.storage import Store
 from curator.storage.sidecar_files import Sidecar, read_sidecars
@@ -86,8 +92,8 @@ class Captioning:
         checks: Whether to send a first question to a server.
         pixels: Fingerprint of the stages that change pixels; empty without any.
         annotations: Parts of the table `annotations` of the last finished run.
-        captioned_before: Spans of clips that were annotated before they were cut.
-        read: Reads the sidecars of sources by their URIs.
+        snapshot: Tables of the snapshot that has the clips: they may have been annotated before
+            they were cut, and their sources may be gone. None for clips that come from sources.
     """
 
     def __init__(
@@ -101,8 +107,7 @@ class Captioning:
         checks: bool,
         pixels: str = "",
         annotations: Iterable[str] = (),
-        captioned_before: CaptionedSpans | None = None,
-        read: Callable[[Collection[str]], Sidecars] = read_sidecars,
+        snapshot: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self._pixels = pixels
         self._checks = checks
@@ -115,7 +120,8 @@ class Captioning:
         self._replies = Replies(store, replies_stamp(config))
         self._parts = FrameParts(store, config)
         self._taker = CaptionFrames(store, config, pixels)
-        self._captioned_before = captioned_before or CaptionedSpans(())
+        before = snapshot or {}
+        self._captioned_before = CaptionedSpans(store, before.get("annotations", ()))
         self._stamp = answers_stamp(config)
         self._previous = PreviousAnnotations(store, annotations)
         self._replies.load()
@@ -127,9 +133,12 @@ class Captioning:
         """Windows that needed requests."""
         self.cpu_s: Counter[str] = Counter()
         self._sidecars: Sidecars = {}
+        stored = StoredSidecars(store, before.get(SIDECARS)) if snapshot is not None else None
         if self._reads_sidecars:
+            read = stored.read if stored is not None else read_sidecars
             of = zip(clips.values("source_uri"), clips.values("decision"), strict=True)
             self._sidecars = read(sorted({uri for uri, decision in of if decision == "kept"}))
+        self._n_stored_sidecars = stored.n_kept if stored is not None else 0
         self._events: dict[str, SourceEvents] = {}
         if config.knows:
             self._events = {
@@ -227,6 +236,7 @@ class Captioning:
             **{f"sidecars_{name}": n for name, n in count_problems(self._sidecars).items()},
             **(event_counts(self._events.values(), len(done.events)) if self._config.knows else {}),
             **named("caption_set_aside_"),
+            **({"sidecars_of_the_run_before": n} if (n := self._n_stored_sidecars) else {}),
         }
 
     def close(self) -> None:

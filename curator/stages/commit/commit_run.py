@@ -5,7 +5,7 @@ import json
 import logging
 import platform
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -21,16 +21,12 @@ from curator.stages.commit.summary_merging import added, by_count
 from curator.storage import Store
 from curator.tables.checksums import sealed_json, to_json
 from curator.tables.clip_rows import ClipColumns
-from curator.tables.clip_vectors import StoredVectors
-from curator.tables.disk_table import SortedRows
 from curator.tables.fenced_store import FencedStore
-from curator.tables.kept_vectors import JUDGED, KEPT, write_kept
 from curator.tables.out_layout import (
     CONFIG,
     DATASET,
     ENERGON_COUNTS,
     ENERGON_SPLITS,
-    INDEX,
     LAYOUT,
     MANIFEST,
     NEXT_MANIFEST,
@@ -44,10 +40,7 @@ from curator.tables.out_layout import (
 from curator.tables.output_format import FORMAT
 from curator.tables.parts import SUMMARY, write_table_part, write_tables
 from curator.tables.removal_records import head_of_records
-from curator.tables.sample_members import MEMBERS, MEMBERS_SCHEMA
-from curator.tables.schemas import ANNOTATIONS_SCHEMA
 from curator.tables.snapshot_store import (
-    CANDIDATES,
     HEAD,
     NUMBER,
     REMOVALS,
@@ -58,15 +51,12 @@ from curator.tables.snapshot_store import (
     put_in_place,
     snapshot_name,
 )
-from curator.tables.source_metadata import SourceMetadata
-from curator.tables.source_table import SourceTable, SourceTotals, value_counts
+from curator.tables.source_table import SourceTotals, value_counts
 
 logger = logging.getLogger(__name__)
 
 
 REPORT = "report/index.html"
-_ANALYZED = frozenset({"segments", "candidates", "tracks", "scan", INDEX})
-"""Folders in which the analysis of another generation may be writing."""
 VERSIONS = ("av", "numpy", "opencv-python-headless", "pyarrow", "ray", "torch")
 
 
@@ -74,120 +64,77 @@ def alone() -> None:
     """The check where nobody else can write."""
 
 
+Rows = tuple[Iterable[pa.Table], pa.Schema]
+"""Rows of a table in their order, some at a time, and their schema."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """The results of a finished run."""
+    """What a pass leaves to readers.
+
+    Attributes:
+        store: Output root.
+        previous: Summary of the newest snapshot; empty without one.
+        before: Summary of earlier generations, which this commit adds to; None where it is of
+            everything.
+        facts: Gives the fields of the summary that follow from no table. They are asked for when
+            the tables are written, so that what those took is in them.
+        parts: Parts of tables that stay. New rows come behind them.
+        sources: Rows of `sources`, a table for each part.
+        clips: All clips that the new rows of `clips` are of.
+        tables: New rows of other tables, by name.
+        n_skipped_names: Objects that the listing passed over by their names.
+        shard_files: What describes all shards, by name, in the order in which it is written.
+        pictures: Gives thumbnails by the ids of clips.
+        publishes: Whether readers see the results; else a later commit of the same run publishes
+            them.
+        folders: Folders of which what no snapshot names may go.
+        is_last: Whether no other work of this run goes on, so that unfinished objects may go.
+    """
 
     store: FencedStore
-    recipe: Mapping[str, Any]
-    """As `summary.json` keeps it."""
-    sources: SourceTable
-    metadata: SourceMetadata
-    shots: SortedRows
-    clips: ClipColumns
-    rules: Sequence[Mapping[str, Any]]
-    """What each rule did before later stages."""
-    embeddings: StoredVectors
-    clip_embeddings: StoredVectors | None = None
-    """Embeddings by the CLIP model; None where the recipe names none."""
-    annotations: Iterable[pa.Table] | None = None
-    """Rows of `annotations`, some at a time; None where no model was asked."""
-    sidecars: pa.Table | None = None
-    """Rows of `sidecars`; None where captions use no sidecars."""
-    pictures: Callable[[Iterable[str]], Mapping[str, bytes]]
-    """Gives thumbnails by the ids of clips."""
     previous: Mapping[str, Any]
-    """Summary of the newest snapshot; empty without one."""
     before: Mapping[str, Any] | None = None
-    """Summary of earlier generations, which this commit adds to; None where it is of everything."""
-    n_kept_before: Counter[str] = field(default_factory=Counter)
-    """Clips that earlier generations keep, by source id."""
-    judged: Mapping[str, Any] = field(default_factory=dict)
-    """What the decisions about clips follow from."""
-    keeps_vectors: bool = False
-    """Whether vectors of kept clips are stored for the generations to come."""
-    kept_before: Sequence[str] | None = None
-    """Objects with those of earlier generations; None if they are not stored."""
-    is_last: bool = True
-    """Whether no other work of this run goes on: else what no snapshot names may be its own."""
-    publishes: bool = True
-    """Whether readers see the results; else a later commit of the same run publishes them."""
-    candidates: Set[str]
-    """Objects of stored candidates, and of what was found by comparing them, that stay."""
-    shards: list[dict[str, Any]]
+    facts: Callable[[], Mapping[str, Any]]
+    parts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    sources: Iterable[pa.Table]
+    clips: ClipColumns
+    tables: Mapping[str, Rows]
+    n_skipped_names: int = 0
     shard_files: Mapping[str, bytes]
-    """What describes all shards, by name, in the order in which it is written."""
-    members: Callable[[], Iterable[pa.Table]] | None = None
-    """Gives the rows of `members`; None where families declare none."""
-    listed_ns: int
-    """Unix time before the listing: versions of files that were young then say nothing."""
-    n_skipped_names: int
-    seconds: Mapping[str, float]
-    counts: Mapping[str, int]
-    long_whole: Mapping[str, int]
-    cpu_s: Callable[[], Mapping[str, float]]
-    """CPU-seconds of the run up to the call, by what they went into."""
-    cut: Mapping[str, Any]
-    execution: Mapping[str, Any] = field(default_factory=dict)
-    """`Timeline.as_dict`: when workers were busy; empty where no unit was handed out."""
-    stamps: Mapping[str, str]
-    extensions: Sequence[Mapping[str, Any]] = ()
-    """Classes that were loaded from outside this package, each with its origin."""
+    pictures: Callable[[Iterable[str]], Mapping[str, bytes]]
+    publishes: bool = True
+    folders: Iterable[str] = tuple(LAYOUT)
+    is_last: bool = True
 
 
 def commit_run(run: Commit) -> dict[str, Any]:
     """Publishes a run, `summary.json` last, removes leftovers, and returns the summary."""
-    kept = run.n_kept_before + kept_by_source(run.clips)
-    earlier = run.before["tables"] if run.before is not None else {}
+    store, clips = run.store, run.clips
     # Nothing that readers of the folders of the tables see changes before there is a snapshot.
     root = f"{SNAPSHOTS}/"
     totals = SourceTotals()
-    names: dict[str, list[str]] = {"sources": []}
-    for number, rows in enumerate(run.sources.rows(kept)):
+    sources: list[str] = []
+    for number, rows in enumerate(run.sources):
         totals.add(rows)
         if run.publishes:
-            rows = run.metadata.joined(rows, "uri")
-            names["sources"].append(write_table_part(run.store, f"{root}sources", number, rows))
-    tables: dict[str, SortedRows | StoredVectors | ClipColumns] = {
-        "shots": run.shots,
-        "clips": run.clips,
-        "embeddings": run.embeddings,
+            sources.append(write_table_part(store, f"{root}sources", number, rows))
+    tables: dict[str, Rows] = {"clips": (clips.blocks(), clips.schema), **run.tables}
+    names = {**run.parts, "sources": sources} | {
+        name: write_tables(store, root + name, blocks, schema, run.parts.get(name, ()))
+        for name, (blocks, schema) in tables.items()
     }
-    if run.clip_embeddings is not None:
-        # A separate table: the length of a vector is part of a column's type.
-        tables["clip_embeddings"] = run.clip_embeddings
-    names |= {
-        name: write_tables(
-            run.store, root + name, table.blocks(), table.schema, earlier.get(name, ())
-        )
-        for name, table in tables.items()
+    summary: dict[str, Any] = {
+        **run.facts(),
+        "curate_version": curator.__version__,
+        "format": FORMAT,
+        "counts": {**source_counts(totals, run.n_skipped_names), **clip_counts(clips)},
+        "video_s": round(totals.video_s, 3),
+        "source_bytes": totals.n_bytes,
+        "kept_s": kept_seconds(clips),
+        "tables": names,
+        "versions": versions(),
     }
-    judged, candidates = dict(run.judged), set(run.candidates)
-    if run.keeps_vectors:
-        own = [write_kept(run.store, run.clips, run.embeddings)] if len(run.clips) else []
-        before = run.kept_before
-        if before is not None:
-            judged[KEPT] = [*before, *own]
-        candidates.update(before or (), own)
-    if run.sidecars is not None:
-        table = run.sidecars
-        names["sidecars"] = write_tables(
-            run.store, f"{root}sidecars", [table], table.schema, earlier.get("sidecars", ())
-        )
-    if run.annotations is not None:
-        names["annotations"] = write_tables(
-            run.store,
-            f"{root}annotations",
-            run.annotations,
-            ANNOTATIONS_SCHEMA,
-            earlier.get("annotations", ()),
-        )
-    if run.members is not None:
-        names[MEMBERS] = write_tables(
-            run.store, root + MEMBERS, run.members(), MEMBERS_SCHEMA, earlier.get(MEMBERS, ())
-        )
-    summary = _summary(run, totals, {**earlier, **names})
-    summary |= {JUDGED: judged, CANDIDATES: sorted(candidates)}
     if run.before is not None:
         summary = added(run.before, summary)
     if not run.publishes:
@@ -195,56 +142,26 @@ def commit_run(run: Commit) -> dict[str, Any]:
     page = render_report(
         summary=summary,
         sources=totals.failed,
-        clips=run.clips,
-        thumbnails=run.pictures(shown_clips(run.clips)),
+        clips=clips,
+        thumbnails=run.pictures(shown_clips(clips)),
         is_of_last=run.before is not None,
     )
-    summary = publish(
-        run.store,
-        summary,
-        run.previous,
-        report=page,
-        # A page that shows clips is of more use than one that says that none was added.
-        keeps_report=run.before is not None and not len(run.clips),
-        shard_files=run.shard_files,
-        folders=[name for name in LAYOUT if run.is_last or name not in _ANALYZED],
-        stamps=run.stamps,
-    )
+    summary = _publish(run, summary, page)
     if not run.is_last:
         return summary
     try:
-        run.store.clean_temporary(("", *OWN_FOLDERS), is_own)
+        store.clean_temporary(("", *OWN_FOLDERS), is_own)
     except StorageError as error:
         # Leftovers of killed writers cost space, not correctness.
         logger.warning("unfinished objects were not all removed: %s", error)
     return summary
 
 
-def publish(
-    store: FencedStore,
-    summary: Mapping[str, Any],
-    previous: Mapping[str, Any],
-    *,
-    report: str,
-    keeps_report: bool = False,
-    shard_files: Mapping[str, bytes],
-    folders: Iterable[str],
-    stamps: Mapping[str, str],
-) -> dict[str, Any]:
+def _publish(run: Commit, summary: dict[str, Any], page: str) -> dict[str, Any]:
     """Adds a snapshot, updates the files at fixed paths, and removes leftovers.
 
     `manifest.next.json` is there from before the first index changes until `summary.json` is
     written, so that a commit that was broken off can be told from a damaged output.
-
-    Args:
-        store: Output root.
-        summary: Of the commit.
-        previous: Of the newest snapshot; empty without one.
-        report: The page.
-        keeps_report: Whether the page that is there stays if nothing changed for readers.
-        shard_files: What describes all shards, by name, in writing order.
-        folders: Where leftovers may be.
-        stamps: Current fingerprint of each folder that goes by them.
 
     Returns:
         The summary with the snapshot's number.
@@ -253,26 +170,30 @@ def publish(
         CuratorError: Another run committed meanwhile.
         LeaseLostError: Another run may write by now.
     """
+    store, shard_files = run.store, run.shard_files
     records = head_of_records(store)
     if records:
         summary = {**summary, REMOVALS: records}
     commit = number_commit(
-        store, summary, previous, manifest=shard_files[MANIFEST], dataset=shard_files[DATASET]
+        store, summary, run.previous, manifest=shard_files[MANIFEST], dataset=shard_files[DATASET]
     )
     number = commit.summary[NUMBER]
     if commit.is_new:
         own = sealed_json(archived(commit.summary), to_json, snapshot_name(number))
         add_snapshot(store, number, own)
     put_in_place(store, commit.summary)
+    # A page that shows clips is of more use than one that says that none was added.
+    keeps_report = run.before is not None and not len(run.clips)
     if commit.is_new or not keeps_report or not store.exists(REPORT):
-        store.write(REPORT, report.encode())
-    used = {"recipe": summary["recipe"], "fingerprints": summary["fingerprints"]}
+        store.write(REPORT, page.encode())
+    stamps = summary["fingerprints"]
+    used = {"recipe": summary["recipe"], "fingerprints": stamps}
     store.write(CONFIG, sealed_json(used, to_json, CONFIG))
     write_shard_files(store, shard_files)
-    known = {**commit.summary, HEAD: head_of(store, commit.summary, previous)}
+    known = {**commit.summary, HEAD: head_of(store, commit.summary, run.previous)}
     store.write(SUMMARY, sealed_json(known, to_json, SUMMARY))
     named = commit.named | shard_files.keys()
-    remove(store, [NEXT_MANIFEST, *leftovers(store, named, folders, stamps)])
+    remove(store, [NEXT_MANIFEST, *leftovers(store, named, run.folders, stamps)])
     return known
 
 
@@ -357,31 +278,3 @@ def kept_seconds(clips: ClipColumns) -> float:
 
     # One sum over all, so that rounding does not depend on blocks.
     return round(sum(itertools.chain.from_iterable(seconds())), 3)
-
-
-def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]]) -> dict[str, Any]:
-    return {
-        "curate_version": curator.__version__,
-        "format": FORMAT,
-        "recipe": dict(run.recipe),
-        "fingerprints": dict(run.stamps),
-        "listed_ns": run.listed_ns,
-        "counts": {
-            **source_counts(sources, run.n_skipped_names),
-            **clip_counts(run.clips),
-        },
-        "rules": [dict(rule) for rule in run.rules],
-        "work": dict(run.counts),
-        "long_sources_analyzed_whole": dict(run.long_whole),
-        "cut": dict(run.cut),
-        "video_s": round(sources.video_s, 3),
-        "source_bytes": sources.n_bytes,
-        "kept_s": kept_seconds(run.clips),
-        "stage_seconds": dict(run.seconds),
-        "cpu_seconds": dict(run.cpu_s()),
-        **run.execution,
-        "shards": run.shards,
-        "tables": dict(names),
-        "versions": versions(),
-        "extensions": [dict(extension) for extension in run.extensions],
-    }

@@ -83,6 +83,15 @@ class Candidates:
         self.track_part: dict[str, str] = {}
         """The part of `tracks` that has the frames of each source."""
 
+    @classmethod
+    def of_snapshot(cls, store: Store, summary: Mapping[str, Any]) -> "Candidates":
+        """Returns those that a snapshot names, for their pictures."""
+        found = cls(store, summary["fingerprints"].get(FOLDER, ""), has_clip=False)
+        names = stored_candidates(store, summary, "pictures")
+        found._parts = [name.rpartition("/")[2] for name in names]
+        found._used = set(found._parts)
+        return found
+
     def load(self, uris: Mapping[str, str], *, all_: bool = True) -> Iterator[ProposedUnit]:
         """Reads what is stored of some sources, a part at a time.
 

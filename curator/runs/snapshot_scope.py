@@ -1,0 +1,180 @@
+"""A snapshot as the scope of a pass: what it holds stands for what the left out stages leave.
+
+Its clips are written, and its decisions are final: rejected clips stay rejected.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curator.errors import UsageError
+from curator.executor.engine import FACTS
+from curator.recipe import Recipe, semantics_of
+from curator.runs.corpus import Corpus, room_of
+from curator.runs.withheld import fewer
+from curator.stages.commit.commit_run import kept_by_source
+from curator.stages.propose.candidate_store import Candidates
+from curator.stages.shard.standing_shards import StandingShards
+from curator.storage import Store
+from curator.tables.checksums import read_parquet
+from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
+from curator.tables.clip_rows import fields_of
+from curator.tables.clip_store import ClipStore
+from curator.tables.disk_table import widened
+from curator.tables.kept_vectors import JUDGED, KEPT
+from curator.tables.out_layout import SHARDS, TABLES, VALUES
+from curator.tables.parts import as_runs_write
+from curator.tables.sample_members import MEMBERS
+from curator.tables.schemas import SOURCES_SCHEMA, clips_schema, metadata_fields
+from curator.tables.source_table import SourceTable
+
+FOLDERS = (*TABLES, SHARDS, "frames", VALUES)
+"""Folders of which a pass over a snapshot removes what no snapshot names."""
+_MADE_AGAIN = frozenset(
+    {"caption", "caption_model", "caption_failure", "caption_alignment"}
+    | {"shard", "key", "mp4_offset", "bucket"}
+)
+"""Columns of `clips` that `caption` and `shard` set."""
+_PLACE = ("clip_id", "shard", "mp4_offset", "mp4_bytes")
+
+
+class SnapshotSources(SourceTable):
+    """The sources of a snapshot: all are analyzed, and some may lose clips.
+
+    Args:
+        store: Output root.
+        parts: Of the table `sources`.
+        n_kept: Clips kept of each source id.
+    """
+
+    def __init__(self, store: Store, parts: Iterable[str], n_kept: Counter[str]) -> None:
+        super().__init__()
+        self._store, self._parts, self._n_kept = store, tuple(parts), n_kept
+
+    def rows(self, n_kept: Mapping[str, int]) -> Iterator[pa.Table]:
+        """Yields rows of `sources`, a table for each part."""
+        lost = self._n_kept - Counter(n_kept)
+        for part in self._parts:
+            yield fewer(as_runs_write(read_parquet(self._store, part)), "n_kept", lost)
+
+    def generation_of(self) -> dict[str, int] | None:
+        """Returns the generation of each content; None where older versions set none."""
+        schema = fields_of(SOURCES_SCHEMA, ("source_id", "outcome", "generation"))
+        found: dict[str, int | None] = {}
+        for part in self._parts:
+            rows = widened(read_parquet(self._store, part), schema)
+            rows = rows.filter(pc.equal(rows["outcome"], "done"))
+            pairs = zip(rows["source_id"].to_pylist(), rows["generation"].to_pylist(), strict=True)
+            found.update(pairs)
+        numbers = {name: number for name, number in found.items() if number is not None}
+        return numbers if len(numbers) == len(found) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What a snapshot holds.
+
+    Attributes:
+        summary: As the commit wrote it.
+        sources: Its sources.
+        candidates: For their pictures.
+        standing: Its tars.
+        corpus: Its clips and vectors.
+        locations: Of the MP4s of its kept clips.
+        n_kept: Clips kept of each source id.
+    """
+
+    summary: Mapping[str, Any]
+    sources: SnapshotSources
+    candidates: Candidates
+    standing: StandingShards
+    corpus: Corpus
+    locations: Locations
+    n_kept: Counter[str]
+
+    @classmethod
+    def of(
+        cls,
+        store: Store,
+        summary: Mapping[str, Any],
+        recipe: Recipe,
+        memory_bytes: int,
+    ) -> "Snapshot":
+        """Reads a snapshot, as far as a recipe needs it.
+
+        Args:
+            store: Output root.
+            summary: Of the snapshot.
+            recipe: Says which vectors are needed.
+            memory_bytes: What the columns of clips may take.
+
+        Raises:
+            UsageError: A tar is missing or damaged.
+        """
+        corpus, tables = Corpus(lambda clips: clips, memory_bytes), summary["tables"]
+        places = []
+        for number, part in enumerate(tables["clips"]):
+            clips = as_runs_write(read_parquet(store, part))
+            places.append(clips.filter(pc.equal(clips["decision"], "kept")).select(_PLACE))
+            names = [f.name for f in clips_schema() if f.name in clips.column_names]
+            names += [field.name for field in metadata_fields(clips.schema)]
+            clips = clips.select([name for name in names if name not in _MADE_AGAIN])
+            if not number:
+                corpus.clips = ClipStore(clips.schema, room_of(memory_bytes))
+            corpus.clips.add(clips)
+        embedding, clip = recipe.shard.embedding, semantics_of(recipe).clip
+        if embedding not in ("none", "clip"):
+            for part in tables["embeddings"]:
+                corpus.vectors.add(read_parquet(store, part))
+        if embedding == "clip" or (clip is not None and recipe.caption.annotates):
+            for part in tables["clip_embeddings"]:
+                corpus.clip_vectors.add(read_parquet(store, part))
+        n_kept, standing = kept_by_source(corpus.clips), StandingShards(store, summary)
+        return cls(
+            summary=summary,
+            sources=SnapshotSources(store, tables["sources"], n_kept),
+            candidates=Candidates.of_snapshot(store, summary),
+            standing=standing,
+            corpus=corpus,
+            locations=_locations(pa.concat_tables(places), store, standing),
+            n_kept=n_kept,
+        )
+
+    @property
+    def parts(self) -> dict[str, list[str]]:
+        """Parts of the tables that `caption` and the stages behind it do not write."""
+        written = ("sources", "clips", "annotations", MEMBERS)
+        return {n: parts for n, parts in self.summary["tables"].items() if n not in written}
+
+    def facts(self, n_lost: int) -> dict[str, Any]:
+        """Returns the fields of the summary that stay, but for what this run did.
+
+        `n_lost` clips of it are not kept any more.
+        """
+        facts = {name: value for name, value in self.summary.items() if name not in FACTS}
+        judged = dict(facts.get(JUDGED, {}))
+        if n_lost:
+            # The next generation asks the tables which clips are kept.
+            judged.pop(KEPT, None)
+        return facts | {JUDGED: judged}
+
+
+def _locations(places: pa.Table, store: Store, standing: StandingShards) -> Locations:
+    there = pa.array(sorted(standing.sizes), pa.string())
+    gone = places.filter(pc.invert(pc.is_in(places["shard"], value_set=there)))
+    for row in gone.slice(0, 1).to_pylist():
+        raise UsageError(
+            f"{store.uri}/{row['shard']} is missing or damaged, which has clip {row['clip_id']}; "
+            "`curate run` cuts it again, `curate verify` tells more"
+        )
+    return Locations(
+        pa.table(
+            [places["clip_id"], places["shard"], pa.nulls(places.num_rows, pa.int64()),
+             places["mp4_offset"], places["mp4_bytes"]],
+            schema=LOCATION_SCHEMA,
+        )
+    )  # fmt: skip
