@@ -17,12 +17,10 @@ from curator.executor.cpu_accounting import mark_processes
 from curator.executor.engine import Engine
 from curator.executor.host_resources import default_memory_bytes
 from curator.executor.progress import Progress
-from curator.extensions import named
-from curator.measures.score_list import measures_used
 from curator.pipeline import graph_of
 from curator.recipe import Recipe
 from curator.runs.earlier_sources import CARRIED, carry, earlier_sources
-from curator.runs.generations import Generations, judged_by, not_current
+from curator.runs.generations import Generations, not_current
 from curator.runs.losses import Losses
 from curator.runs.measuring import Ahead
 from curator.runs.object_repair import repair_objects
@@ -30,7 +28,6 @@ from curator.runs.one_pass import Pass, Results, RunContext, Scope, earlier_resu
 from curator.runs.run_log import RunLog
 from curator.runs.withheld import withhold_sources
 from curator.stages.analyze.identity_driver import Identifying
-from curator.stages.caption.captioners.captioner_list import captioner_extensions
 from curator.stages.commit.commit_run import alone
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.scan.scan_driver import Scanning
@@ -46,7 +43,6 @@ from curator.storage.metadata_columns import PREFIX
 from curator.tables.output_format import earlier_state, log_older
 from curator.tables.removal_records import finished_removals
 from curator.tables.snapshot_store import EARLIER
-from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable
 
 if TYPE_CHECKING:
@@ -80,22 +76,22 @@ class Run:
         check: Callable[[], None] = alone,
         memory_bytes: int | None = None,
     ) -> None:
-        self._check = check
-        self._store, self._recipe = store, recipe
-        self._engine, self._progress = engine, progress
-        self._graph = graph_of(recipe)
-        self._stamps = self._graph.fingerprints()
-        self._removals = finished_removals(store)
+        self._run = RunContext(
+            store=store,
+            recipe=recipe,
+            engine=engine,
+            graph=graph_of(recipe),
+            log=RunLog(progress=progress),
+            memory_bytes=memory_bytes or default_memory_bytes(),
+            check=check,
+            removals=finished_removals(store),
+        )
         # Hashes hold again when a removal is finished.
         repair_objects(store, check=check)
-        self._previous = earlier_state(store)
+        self._store, self._previous = store, earlier_state(store)
         log_older(store, self._previous)
-        self._log = RunLog(progress=progress)
         self._sources = SourceTable()
-        self._metadata = SourceMetadata()
-        self._memory_bytes = memory_bytes or default_memory_bytes()
         self._arguments: Sequence[str] = ()
-        self._listed_ns = 0
         self._limit: int | None = None
         self._unlisted: list[str] = []
         """Addresses that could not be listed or read."""
@@ -118,105 +114,68 @@ class Run:
         Raises:
             UsageError: Clips would be lost that may not.
         """
-        self._arguments, self._limit = arguments, limit
-        self._losses = Losses(self._store, self._previous, replace=replace)
-        self._check()
-        self._scan(self._graph["scan"])
+        self._arguments, self._limit, run = arguments, limit, self._run
+        run.check()
+        self._scan(run.graph["scan"])
+        losses = self._losses = Losses(
+            self._store, self._previous, replace=replace, unlisted=self._unlisted
+        )
         earlier = earlier_sources(self._store, self._previous)
         if not replace:
-            self._losses.refuse_unread(self._sources)
+            losses.refuse_unread(self._sources)
             # Sources of earlier runs that this one does not name stay.
-            self._log.counts[CARRIED] = carry(earlier, self._sources, self._metadata)
+            run.log.counts[CARRIED] = carry(earlier, self._sources, run.metadata)
         self._check_metadata()
-        generations = Generations.of(self._sources, earlier, self._recipe.run)
-        run = self._context()
-        if self._recipe.run.mode == "growing":
-            return self._grown(run, generations, earlier)
-        self._losses.after_scan(self._sources, self._unlisted)
-        return self._whole(run, generations)
+        generations = Generations.of(self._sources, earlier, run.recipe.run)
+        if run.recipe.run.mode == "growing":
+            return self._grown(generations, earlier)
+        losses.after_scan(self._sources)
+        return self._whole(generations)
 
-    def _context(self) -> RunContext:
-        extensions = [
-            named(extension)
-            for extension in (
-                *self._graph.extensions,
-                *measures_used(),
-                *captioner_extensions(self._recipe.caption.captioner),
-            )
-        ]
-        return RunContext(
-            store=self._store,
-            recipe=self._recipe,
-            engine=self._engine,
-            graph=self._graph,
-            removals=self._removals,
-            log=self._log,
-            metadata=self._metadata,
-            losses=self._losses,
-            extensions=extensions,
-            stamps={
-                "scan": self._stamps["scan"],
-                "tracks": self._stamps["analyze"],
-                "candidates": self._stamps["propose"],
-                "cuts": self._stamps["cut"],
-            },
-            judged=judged_by(
-                self._recipe, self._graph, self._stamps, extensions, self._metadata.schema()
-            ),
-            listed_ns=self._listed_ns,
-            unlisted=self._unlisted,
-            memory_bytes=self._memory_bytes,
-            check=self._check,
-        )
-
-    def _whole(self, run: RunContext, generations: Generations) -> dict[str, Any]:
+    def _whole(self, generations: Generations) -> dict[str, Any]:
         """Decides about everything up to each new generation."""
         previous = self._previous
         numbers = generations.new or (generations.last_known,)
         for number, after in zip_longest(numbers, numbers[1:]):
             scope = Scope(
                 sources=self._sources.up_to(number),
-                candidates=self._candidates(run, previous),
+                candidates=self._candidates(previous),
                 standing=StandingShards(self._store, previous),
                 reuses=previous,
-                ahead=self._ahead(run, after, previous),
+                losses=self._losses,
+                ahead=self._ahead(after, previous),
             )
-            previous = dict(self._passed(run, scope, previous, number, generations).summary)
+            previous = dict(self._passed(scope, previous, number, generations).summary)
         return previous
 
     def _passed(
         self,
-        run: RunContext,
         scope: Scope,
         previous: dict[str, Any],
         number: int,
         generations: Generations,
     ) -> Results:
         """Runs a pass, and waits for what it measured ahead."""
-        self._progress.generation(number, generations.last)
+        self._run.log.progress.generation(number, generations.last)
         try:
-            results = Pass(run, scope, previous).execute()
+            results = Pass(self._run, scope, previous).execute()
         except DamagedError:
             # The run starts over: two analyses of the same sources must not write at once.
             if scope.ahead is not None:
-                scope.ahead.join(self._log)
+                scope.ahead.join(self._run.log)
             raise
         if scope.ahead is not None:
-            scope.ahead.join(self._log)
+            scope.ahead.join(self._run.log)
         return results
 
-    def _ahead(
-        self, run: RunContext, number: int | None, previous: Mapping[str, Any]
-    ) -> Ahead | None:
+    def _ahead(self, number: int | None, previous: Mapping[str, Any]) -> Ahead | None:
         """The analysis of a generation during the pass before it; None for no generation."""
         if number is None:
             return None
         sources = list(self._sources.to_analyze(number))
-        return Ahead(run.measuring, sources, self._candidates(run, previous))
+        return Ahead(self._run.measuring, sources, self._candidates(previous))
 
-    def _grown(
-        self, run: RunContext, generations: Generations, earlier: pa.Table
-    ) -> dict[str, Any]:
+    def _grown(self, generations: Generations, earlier: pa.Table) -> dict[str, Any]:
         """Decides about each new generation alone, and about all of them if that must be."""
         previous, store = self._previous, self._store
         standing = StandingShards(store, previous)
@@ -226,23 +185,24 @@ class Run:
                 store,
                 previous,
                 self._sources,
-                self._metadata,
+                self._run.metadata,
                 earlier,
                 standing,
-                run.judged,
+                self._run.judged,
             )
             if why is None:
                 n_kept = self._sources.settle(earlier)
                 before = earlier_results(store, previous, n_kept)
             else:
                 logger.warning("all clips are decided about again: %s", why)
-                self._losses.after_scan(self._sources, self._unlisted)
+                self._losses.after_scan(self._sources)
         known = () if before is not None else generations.known
         scope = Scope(
             sources=self._sources,
-            candidates=self._candidates(run, previous),
+            candidates=self._candidates(previous),
             standing=standing,
             reuses=previous,
+            losses=self._losses,
         )
         numbers = (*known, *generations.new) or (generations.last_known + 1,)
         for number, after in zip_longest(numbers, numbers[1:]):
@@ -257,47 +217,47 @@ class Run:
                 generation=number,
                 before=before,
                 publishes=is_new or number == generations.last_known,
-                ahead=self._ahead(run, ahead, previous),
+                ahead=self._ahead(ahead, previous),
             )
-            before = self._passed(run, scope, previous, number, generations)
+            before = self._passed(scope, previous, number, generations)
             if scope.publishes:
                 previous = dict(before.summary)
         assert before is not None, "there is at least one pass"
         return dict(before.summary)
 
-    def _candidates(self, run: RunContext, previous: Mapping[str, Any]) -> Candidates:
+    def _candidates(self, previous: Mapping[str, Any]) -> Candidates:
         """Stored candidates, without objects that only earlier snapshots name."""
         return Candidates(
-            run.fenced,
-            self._stamps["propose"],
-            has_clip=self._recipe.analyze.clip is not None,
+            self._run.fenced,
+            self._run.fingerprints["propose"],
+            has_clip=self._run.recipe.analyze.clip is not None,
             earlier=frozenset(previous.get(EARLIER, ())),
         )
 
     def _scan(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
-        log, begun = self._log, time.monotonic()
-        self._listed_ns = time.time_ns()
+        run, log, begun = self._run, self._run.log, time.monotonic()
+        log.listed_ns = time.time_ns()
         scanning = Scanning(
-            stage, self._store, self._engine, self._progress, self._sources, self._removals
+            stage, self._store, run.engine, log.progress, self._sources, run.removals
         )
-        self._progress.stage("list")
+        log.progress.stage("list")
         new = scanning.begin(self._listed(stage.config.sidecar_meta))
-        self._progress.stage("scan")
+        log.progress.stage("scan")
         if not self._previous and new and self._is_small(new):
             scanning.finish(then=self._preload)
         else:
             scanning.finish()
         identifying = Identifying(
             self._store,
-            self._recipe.analyze,
-            self._engine,
-            self._progress,
+            run.recipe.analyze,
+            run.engine,
+            log.progress,
             sources=self._sources,
             previous=self._previous,
-            since_ns=self._listed_ns,
+            since_ns=log.listed_ns,
         )
         identifying.run()
-        withhold_sources(self._sources, self._removals)
+        withhold_sources(self._sources, run.removals)
         log.cpu_s.update(identifying.cpu_s)
         log.n_skipped_names = scanning.n_skipped_names
         log.counts["sources_scanned"] = scanning.n_scanned
@@ -311,20 +271,20 @@ class Run:
             if isinstance(item, UnlistedSource) and item.code is ErrorCode.UNREADABLE:
                 self._unlisted.append(item.uri)
             if not isinstance(item, SkippedName) and item.metadata:
-                self._metadata.add(item.uri, item.metadata)
+                self._run.metadata.add(item.uri, item.metadata)
             yield item
 
     def _check_metadata(self) -> None:
-        self._metadata.warn()
-        numbers, texts = self._recipe.filters.metadata()
-        groups = [name for name in self._recipe.select.by if name.startswith(PREFIX)]
-        self._metadata.check(numbers, [*texts, *groups])
+        self._run.metadata.warn()
+        numbers, texts = self._run.recipe.filters.metadata()
+        groups = [name for name in self._run.recipe.select.by if name.startswith(PREFIX)]
+        self._run.metadata.check(numbers, [*texts, *groups])
 
     def _preload(self) -> None:
         """Lets the process for small work load the modules of the analysis."""
-        self._engine.preload(("torch", "cv2", "curator.stages.analyze.stage"))
+        self._run.engine.preload(("torch", "cv2", "curator.stages.analyze.stage"))
 
     def _is_small(self, new: "Sequence[SourceRef]") -> bool:
         """Whether the sources of a first run are likely small work."""
         n_bytes = sum(source.n_bytes for source in new)
-        return n_bytes <= SMALL_BYTES and self._engine.is_small(len(new), 0)
+        return n_bytes <= SMALL_BYTES and self._run.engine.is_small(len(new), 0)

@@ -84,7 +84,7 @@ def dry_run(
         + (f"\n  and {len(unreadable) - MAX_NAMED} more" * (len(unreadable) > MAX_NAMED))
     )
     previous = read_summary(store)
-    losses = Losses(store, previous, replace=replace)
+    losses = Losses(store, previous, replace=replace, unlisted=unlisted)
     usable = {name for name in contents.values() if name is not None and name not in failed}
     if not replace:
         earlier = earlier_sources(store, previous).select(["uri", "source_id"]).to_pylist()
@@ -103,7 +103,7 @@ def dry_run(
         lambda uris: {uri: contents[uri] for uri in uris if uri in contents},
     )
     text += "".join(f"\n  clips would leave the shards: {one}" for one in lost)
-    problem = losses.problem(lost, unlisted)
+    problem = losses.problem(lost)
     if problem is not None and unread:
         text += f"\n  {problem}; unless sources that no run has read hold them: {len(unread)}"
         problem = None

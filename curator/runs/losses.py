@@ -7,7 +7,7 @@ any address.
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -88,29 +88,31 @@ class Losses:
         store: Output root.
         previous: Summary of the last finished run; empty without one.
         replace: Whether the user allows all losses.
+        unlisted: Addresses that could not be listed or read.
     """
 
-    def __init__(self, store: Store, previous: Mapping[str, Any], *, replace: bool) -> None:
+    def __init__(
+        self, store: Store, previous: Mapping[str, Any], *, replace: bool, unlisted: Sequence[str]
+    ) -> None:
         self._store, self._previous = store, previous
-        self._replace = replace
+        self._replace, self._unlisted = replace, unlisted
         self._n_held = 0
         """Clips in the shards."""
         self._said = pa.chunked_array([], pa.string())
         """Contents whose loss was allowed after the scan."""
 
-    def after_scan(self, sources: SourceTable, unlisted: Iterable[str]) -> None:
+    def after_scan(self, sources: SourceTable) -> None:
         """Logs the clips whose content is not in a run, and checks that they may go.
 
         Args:
             sources: Sources of the run, scanned.
-            unlisted: Addresses that could not be listed or read.
 
         Raises:
             UsageError: They may not.
         """
         missing = self.missing(sources.contents())
         self._said = missing["source_id"]
-        self._judge(by_source(missing, sources.contents_of), sources, unlisted)
+        self._judge(by_source(missing, sources.contents_of), sources)
 
     def refuse_unread(self, sources: SourceTable) -> None:
         """Refuses a run that can add nothing to a finished one: its sources are misnamed.
@@ -126,18 +128,13 @@ class Losses:
             )
 
     def before_shard(
-        self,
-        sources: SourceTable,
-        clips: ClipRows,
-        unlisted: Iterable[str],
-        generation: int | None = None,
+        self, sources: SourceTable, clips: ClipRows, generation: int | None = None
     ) -> None:
         """Logs what else is lost once clips are cut, and checks that it may go.
 
         Args:
             sources: Sources of the run, analyzed.
             clips: Clips of the run.
-            unlisted: Addresses that could not be listed or read.
             generation: The one that `clips` are of; None for all.
 
         Raises:
@@ -164,7 +161,7 @@ class Losses:
             *_summed(Why.CUT_FAILED, _without(gone, "clip_id", rejected["clip_id"]), *causes),
             *_summed(Why.RECIPE, rejected),
         ]
-        self._judge(lost, sources, unlisted)
+        self._judge(lost, sources)
 
     def missing(self, contents: pa.ChunkedArray, unread: Sequence[str] = ()) -> pa.Table:
         """Returns the clips in the shards whose content is not in a run.
@@ -181,19 +178,18 @@ class Losses:
         missing = _without(held, "source_id", contents)
         return _without(missing, "source_uri", pa.chunked_array([unread], pa.string()))
 
-    def problem(self, lost: Sequence[Lost], unlisted: Iterable[str]) -> str | None:
+    def problem(self, lost: Sequence[Lost]) -> str | None:
         """Says why a run may not go on, and what to do; None if it may.
 
         Args:
             lost: From `by_source`.
-            unlisted: Addresses that could not be listed or read.
         """
         lost = [one for one in lost if one.why is not Why.RECIPE]
         if not lost:
             return None
         n_lost = sum(one.n_clips for one in lost)
         is_repair = all(one.why is Why.REPLACED for one in lost)
-        folder = next((uri for uri in unlisted if os.path.isdir(uri)), None)
+        folder = next((uri for uri in self._unlisted if os.path.isdir(uri)), None)
         if self._replace and folder is not None:
             remedy = (
                 f"nothing is removed while a part of the sources cannot be listed: make {folder} "
@@ -212,8 +208,8 @@ class Losses:
             f"{'; '.join(map(str, lost))}; nothing was removed, and all work is kept; {remedy}"
         )
 
-    def _judge(self, lost: Sequence[Lost], sources: SourceTable, unlisted: Iterable[str]) -> None:
-        problem = self.problem(lost, unlisted)
+    def _judge(self, lost: Sequence[Lost], sources: SourceTable) -> None:
+        problem = self.problem(lost)
         if problem is not None:
             if not len(sources.contents()):
                 problem = (

@@ -16,21 +16,24 @@ import pyarrow.parquet as pq
 
 from curator.executor.engine import Engine
 from curator.executor.host_resources import device_of
+from curator.extensions import named
 from curator.fingerprints import fingerprint
 from curator.measures.clip_semantics import Semantics
+from curator.measures.score_list import measures_used
 from curator.media.frame_tap import FrameOrder
 from curator.pipeline import Graph
 from curator.recipe import Recipe, semantics_of
 from curator.records.sources import SourceRef
 from curator.runs.annotating import Annotating
 from curator.runs.corpus import Corpus, decide
-from curator.runs.generations import BOUNDS, GENERATION, STAMP, TAKEN, frozen_bounds
+from curator.runs.generations import BOUNDS, GENERATION, STAMP, TAKEN, frozen_bounds, judged_by
 from curator.runs.losses import Losses
 from curator.runs.measuring import Ahead, Measuring
 from curator.runs.run_log import RunLog
 from curator.runs.snapshot_scope import FOLDERS, Snapshot
 from curator.runs.withheld import reject_removed
 from curator.stage import AnyStage
+from curator.stages.caption.captioners.captioner_list import captioner_extensions
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.caption.sidecar_table import SIDECARS
 from curator.stages.commit.commit_run import Commit, Rows, kept_by_source
@@ -63,6 +66,8 @@ from curator.tables.source_table import SourceTable
 if TYPE_CHECKING:
     from curator.stages.caption.caption_driver import Captioning
 
+STAMPED = {"scan": "scan", "tracks": "analyze", "candidates": "propose", "cuts": "cut"}
+"""Stages whose fingerprints a summary has, by the folder of their results."""
 _ANALYZED = frozenset({"segments", "candidates", "tracks", "scan", INDEX})
 """Folders in which the analysis of another generation may be writing."""
 
@@ -77,16 +82,10 @@ class RunContext:
         engine: Where work is done.
         graph: The stages.
         log: What the run took and did.
-        extensions: Classes from outside this package, with their origins.
-        stamps: Fingerprint of each folder that goes by one.
         memory_bytes: What the columns of clips may take.
         check: Raises if this run may not write to the root any more.
-        losses: Checks that no clips are lost that may not; None where they may.
         removals: What may not come back.
         metadata: Of the sources.
-        judged: What decisions and captions follow from.
-        listed_ns: Unix time before the listing.
-        unlisted: Addresses that could not be listed or read.
     """
 
     store: Store
@@ -94,16 +93,10 @@ class RunContext:
     engine: Engine
     graph: Graph
     log: RunLog
-    extensions: list[dict[str, Any]]
-    stamps: Mapping[str, str]
     memory_bytes: int
     check: Callable[[], None]
-    losses: Losses | None = None
-    removals: Removals = field(default_factory=Removals)
+    removals: Removals
     metadata: SourceMetadata = field(default_factory=SourceMetadata)
-    judged: Mapping[str, Any] = field(default_factory=dict)
-    listed_ns: int = 0
-    unlisted: list[str] = field(default_factory=list)
 
     @cached_property
     def fenced(self) -> FencedStore:
@@ -114,6 +107,23 @@ class RunContext:
     def semantics(self) -> Semantics:
         """The models that the recipe names."""
         return semantics_of(self.recipe)
+
+    @cached_property
+    def fingerprints(self) -> dict[str, str]:
+        """Of each stage, by its name."""
+        return self.graph.fingerprints()
+
+    @cached_property
+    def extensions(self) -> list[dict[str, Any]]:
+        """Classes from outside this package, with their origins."""
+        captioners = captioner_extensions(self.recipe.caption.captioner)
+        return list(map(named, (*self.graph.extensions, *measures_used(), *captioners)))
+
+    @cached_property
+    def judged(self) -> dict[str, Any]:
+        """What decisions and captions follow from, once all metadata is known."""
+        columns = self.metadata.schema()
+        return judged_by(self.recipe, self.graph, self.fingerprints, self.extensions, columns)
 
     @cached_property
     def measuring(self) -> Measuring:
@@ -136,6 +146,7 @@ class Scope:
         reuses: Summary whose clips, tars and answers may be used again; empty for none.
         publishes: Whether readers see the results.
         ahead: What is measured while clips of this pass are cut; None for nothing.
+        losses: Checks that no clips are lost that may not; None where they may.
         snapshot: What stands for the stages that the graph leaves out; None where it has all.
     """
 
@@ -147,6 +158,7 @@ class Scope:
     before: "Results | None" = None
     publishes: bool = True
     ahead: Ahead | None = None
+    losses: Losses | None = None
     snapshot: Snapshot | None = None
 
     @property
@@ -186,16 +198,12 @@ class Pass:
         self._store, self._recipe, self._graph = run.store, run.recipe, run.graph
         self._fenced = run.fenced
         self._engine, self._progress, self._log = run.engine, run.log.progress, run.log
-        self._semantics, self._stamps, self._check = run.semantics, run.stamps, run.check
+        self._check = run.check
         self._sources, self._metadata = scope.sources, run.metadata
-        self._losses, self._unlisted = run.losses, run.unlisted
         self._candidates, self._standing = scope.candidates, scope.standing
         at = scope.snapshot
         self._corpus = Corpus(self._formed, run.memory_bytes) if at is None else at.corpus
         self._locations: Mapping[str, Location] = {} if at is None else at.locations
-        self._pairs = StoredPairs(
-            run.fenced, self._stamps["candidates"], earlier=frozenset(previous.get(EARLIER, ()))
-        )
         self._annotating = Annotating(
             run.store,
             run.graph,
@@ -210,6 +218,11 @@ class Pass:
         self._kept_before: list[str] | None = before.get(KEPT)
         self._n_passed = 0
         self._cut_ahead: CutAhead | None = None
+
+    @cached_property
+    def _pairs(self) -> StoredPairs:
+        earlier = frozenset(self._previous.get(EARLIER, ()))
+        return StoredPairs(self._fenced, self._run.fingerprints["propose"], earlier=earlier)
 
     def execute(self) -> Results:
         """Runs the stages of the graph behind the scan.
@@ -417,12 +430,12 @@ class Pass:
         log.cpu_s.update(cutting.cpu_s)
 
     def _align(self, captioning: "Captioning") -> None:
-        entry = self._semantics.clip
+        entry = self._run.semantics.clip
         if entry is not None:
             from curator.stages.caption.caption_alignment import Alignments
 
             rows = self._corpus.rows
-            found = Alignments(self._store, entry, self._semantics.store, self._engine)
+            found = Alignments(self._store, entry, self._run.semantics.store, self._engine)
             captioning.align(rows, found, self._corpus.clip_vectors.some(rows.kept_ids()))
 
     def _shard(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
@@ -434,10 +447,8 @@ class Pass:
             log.counts.update(self._annotating.counts)
             log.cpu_s.update(self._annotating.cpu_s)
         with log.timed("shard"):
-            if self._losses is not None and self._scope.reuses:
-                self._losses.before_shard(
-                    self._sources, clips, self._unlisted, self._scope.generation
-                )
+            if self._scope.losses is not None and self._scope.reuses:
+                self._scope.losses.before_shard(self._sources, clips, self._scope.generation)
             before = self._scope.before
             sharding = self._sharding = Sharding(
                 self._store,
@@ -466,13 +477,12 @@ class Pass:
         with log.timed("commit"):
             if at is not None:
                 log.counts["clips_rejected"] = (at.n_kept - n_kept).total()
-                facts, parts = at.facts(log.counts["clips_rejected"]), at.parts
+                facts, parts = at.facts(log.counts["clips_rejected"], self._recipe), at.parts
             else:
                 facts, parts = self._decided(), before.summary["tables"] if before else {}
             n_kept += before.n_kept if before is not None else Counter()
             facts |= {
                 "recipe": self._recipe.model_dump(mode="json"),
-                "extensions": self._run.extensions,
                 "shards": sharding.summary,
             }
             summary: dict[str, Any] = stage.process(
@@ -517,8 +527,8 @@ class Pass:
             if self._kept_before is not None:
                 judged[KEPT] = kept
         return {
-            "fingerprints": self._stamps,
-            "listed_ns": run.listed_ns,
+            "fingerprints": {folder: run.fingerprints[name] for folder, name in STAMPED.items()},
+            "extensions": run.extensions,
             "rules": [rule.facts(self._recipe.filters.root) for rule in corpus.rules],
             JUDGED: judged,
             CANDIDATES: sorted(candidates),

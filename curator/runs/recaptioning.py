@@ -12,7 +12,6 @@ from curator.executor.cpu_accounting import mark_processes
 from curator.executor.engine import Engine
 from curator.executor.host_resources import default_memory_bytes
 from curator.executor.progress import Progress
-from curator.extensions import named
 from curator.pipeline import graph_of
 from curator.recipe import recipe_used, with_changes
 from curator.runs.object_repair import repair_objects
@@ -20,7 +19,6 @@ from curator.runs.one_pass import Pass, RunContext, Scope
 from curator.runs.output_recipe import log_changes
 from curator.runs.run_log import RunLog
 from curator.runs.snapshot_scope import Snapshot
-from curator.stages.caption.captioners.captioner_list import captioner_extensions
 from curator.stages.commit.commit_run import alone
 from curator.stages.cut.cut_driver import cut_facts
 from curator.storage import Store
@@ -66,7 +64,7 @@ class Recaption:
                 )
         self._store, self._engine, self._progress = store, engine, progress
         self._check, self._memory_bytes = check, memory_bytes or default_memory_bytes()
-        finished_removals(store)
+        self._removals = finished_removals(store)
         repair_objects(store, check=check, makes_again=False)
         self._previous = read_current_summary(store)
         before = recipe_used(self._previous, store.uri)
@@ -99,16 +97,13 @@ class Recaption:
             graph=graph_of(recipe).since(SECTION),
             log=RunLog(
                 progress=self._progress,
+                listed_ns=previous["listed_ns"],
                 n_skipped_names=previous["counts"]["skipped_names"],
                 cut=cut_facts((), recipe.cut.crf),
             ),
-            extensions=[
-                *(e for e in previous.get("extensions", ()) if e["kind"] != "captioners"),
-                *map(named, captioner_extensions(recipe.caption.captioner)),
-            ],
-            stamps=previous["fingerprints"],
             memory_bytes=self._memory_bytes,
             check=self._check,
+            removals=self._removals,
         )
         scope = Scope(
             sources=snapshot.sources,

@@ -20,6 +20,7 @@ class RunLog:
         seconds: Wall time by stage.
         cpu_s: CPU-seconds of the workers, by what they went into.
         counts: Counts of work, by name.
+        listed_ns: Unix time before the listing: versions of files that were young then say nothing.
         n_skipped_names: Objects that the listing passed over by their names.
         long_whole: Long sources that were analyzed whole, by reason.
         cut: How clips were written.
@@ -29,6 +30,7 @@ class RunLog:
     seconds: dict[str, float] = field(default_factory=dict)
     cpu_s: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
+    listed_ns: int = 0
     n_skipped_names: int = 0
     long_whole: Counter[str] = field(default_factory=Counter)
     cut: dict[str, Any] = field(default_factory=dict)
@@ -42,8 +44,9 @@ class RunLog:
         self.seconds[stage] = round(self.seconds.get(stage, 0.0) + time.monotonic() - start, 3)
 
     def facts(self) -> dict[str, Any]:
-        """Returns the fields of the summary that say what the run took and did up to now."""
+        """Returns the fields of the summary that say what the run took and did until now."""
         return {
+            "listed_ns": self.listed_ns,
             "work": dict(self.counts),
             "long_sources_analyzed_whole": dict(self.long_whole),
             "cut": dict(self.cut),

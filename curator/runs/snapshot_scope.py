@@ -13,9 +13,11 @@ import pyarrow.compute as pc
 
 from curator.errors import UsageError
 from curator.executor.engine import FACTS
+from curator.extensions import named
 from curator.recipe import Recipe, semantics_of
 from curator.runs.corpus import Corpus, room_of
 from curator.runs.withheld import fewer
+from curator.stages.caption.captioners.captioner_list import captioner_extensions
 from curator.stages.commit.commit_run import kept_by_source
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.shard.standing_shards import StandingShards
@@ -150,17 +152,21 @@ class Snapshot:
         written = ("sources", "clips", "annotations", MEMBERS)
         return {n: parts for n, parts in self.summary["tables"].items() if n not in written}
 
-    def facts(self, n_lost: int) -> dict[str, Any]:
+    def facts(self, n_lost: int, recipe: Recipe) -> dict[str, Any]:
         """Returns the fields of the summary that stay, but for what this run did.
 
-        `n_lost` clips of it are not kept any more.
+        Args:
+            n_lost: Clips that are not kept any more.
+            recipe: Its captioner may be of a user's own.
         """
         facts = {name: value for name, value in self.summary.items() if name not in FACTS}
         judged = dict(facts.get(JUDGED, {}))
         if n_lost:
             # The next generation asks the tables which clips are kept.
             judged.pop(KEPT, None)
-        return facts | {JUDGED: judged}
+        extensions = [e for e in facts.get("extensions", ()) if e["kind"] != "captioners"]
+        extensions += map(named, captioner_extensions(recipe.caption.captioner))
+        return facts | {JUDGED: judged, "extensions": extensions}
 
 
 def _locations(places: pa.Table, store: Store, standing: StandingShards) -> Locations:
