@@ -55,6 +55,13 @@ def exact() -> ShotNetwork:
     return ShotNetwork(precision="float32")
 
 
+@pytest.fixture(scope="module")
+def seven_hundred(exact: ShotNetwork) -> tuple[NDArray[np.uint8], ShotAnswers]:
+    """Frames, and the answers about them, in three chunks of 256."""
+    frames = footage(700, cuts=(99, 300, 515))
+    return frames, streamed(exact, frames, chunk=256)
+
+
 @pytest.mark.parametrize("n_frames", [1, 7, 30, 64, 141])
 def test_a_stream_gives_what_the_package_gives_for_one_window_of_all_frames(
     exact: ShotNetwork, n_frames: int
@@ -130,11 +137,12 @@ def test_no_frames_give_no_probabilities(exact: ShotNetwork) -> None:
 
 
 def test_a_chunk_that_does_not_fit_is_halved_and_changes_nothing(
-    exact: ShotNetwork, monkeypatch: pytest.MonkeyPatch
+    exact: ShotNetwork,
+    seven_hundred: tuple[NDArray[np.uint8], ShotAnswers],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Pins that what a failed chunk left behind is undone, in each layer that it reached."""
-    frames = footage(700, cuts=(99, 300, 515))
-    expected = streamed(exact, frames, chunk=256)
+    frames, expected = seven_hundred
     calls = count()
     mean = torch.Tensor.mean
 
@@ -164,10 +172,12 @@ def test_a_chunk_that_cannot_be_halved_fails(
 
 @pytest.mark.parametrize("method", ["scatter_add_", "logit", "masked_fill", "sigmoid"])
 def test_memory_that_ends_in_colours_or_in_the_head_changes_nothing(
-    exact: ShotNetwork, monkeypatch: pytest.MonkeyPatch, method: str
+    exact: ShotNetwork,
+    seven_hundred: tuple[NDArray[np.uint8], ShotAnswers],
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
 ) -> None:
-    frames = footage(700, cuts=(99, 300, 515))
-    expected = streamed(exact, frames, chunk=256)
+    frames, expected = seven_hundred
     calls, real = count(), getattr(torch.Tensor, method)
 
     def limited(self: torch.Tensor, *args: object, **options: object) -> torch.Tensor:
