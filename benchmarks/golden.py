@@ -1,156 +1,239 @@
-"""Compares what two versions of the code make of the same sources, by table, tar and clip.
+#!/usr/bin/env python3
+"""Golden runs: what a checkout makes of a fixed set of videos, and how two checkouts differ.
 
-    python benchmarks/golden.py make SOURCE... FOLDER [--python PATH] [--only CASE...]
-    python benchmarks/golden.py compare FOLDER OTHER
+    golden.py make CHECKOUT GOLDEN.json [--media DIR] [--work DIR] [--only CASE ...]
+    golden.py compare GOLDEN.json OTHER.json
 
-`make` runs each case into an output root of its own with the package of an interpreter, so that a
-checkout of an older commit is measured by the same script, and stores digests in
-`FOLDER/golden.json`. `compare` prints what differs: outcomes, decisions, reasons, captions, hashes
-of MP4s, names of tars. What was found: benchmarks/results/golden.md.
+`make` runs the package of CHECKOUT, with this interpreter and this script's recipes and plug-ins,
+and stores what each step left: rows of all tables, decisions, captions, members of samples (MP4s by
+SHA-256), names and hashes of tars, counts of work, CPU-seconds. A case is a root of its own with
+several steps. `killed` has its driver killed by SIGKILL twice and must end with what `quickstart`
+has. `compare` prints each difference with a first example, and ends with 1 if there is one.
+Results: benchmarks/results/golden.md.
 """
 
 import argparse
-import hashlib
+import csv
 import json
+import os
+import shutil
+import subprocess
 import sys
-import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Sequence, Set
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from measure import machine, measured
+import yaml
+from house import SHARED, commit, compare, facts, in_checkout
+from measure import machine
 
-KEYS = {"clips": "clip_id", "sources": "uri", "shots": "source_id", "annotations": "clip_id"}
-"""Tables that are compared row by row, and the column that names a row."""
-VOLATILE = frozenset({"version", "mtime_ns"})
-"""Columns that differ between two runs of the same code."""
+MEDIA = (
+    "multishot/bikes.mp4", "multishot/counter.mp4", "multishot/bbb_642x642_vp9.webm",
+    "multishot/nasa_13013.mp4", "multishot/chrome.mp4", "neardup/chrome_small.webm",
+    "single/awesome*.mov", "single/chaplin.mp4", "single/rotate_fragmented_bbb.mp4",
+    "single/sideways_iphone.mov", "single/solidWhiteRight.mp4", "single/tractor_pan_vp9.webm",
+    "single/whip_pan_vfr_rot180.mp4", "neardup/carphone_*.mp4", "derived/dog_hflip.mp4",
+    "derived/dog_trim_3s_7s.mp4", "derived/dog_logo_banner.mp4", "derived/dog_letterbox_4x3.mp4",
+    "quality/juggle_dark.mp4", "quality/juggle_noise.mp4", "quality/still_image_5s.mp4",
+    "formats/derived_vfr.mp4", "formats/derived_pcm_audio.mov", "formats/derived_mjpeg.avi",
+    "formats/derived_interlaced_tff_mpeg2.ts", "formats/h265_10bit.mp4", "formats/hlg_fragment.mp4",
+    "formats/tiny_10x6.mp4", "formats/vvc_undecodable.mp4", "broken/bitflips_mdat.mp4",
+    "broken/truncated.mkv", "broken/audio_only.mp4", "broken/zero_byte.mp4",
+    "broken/one_frame.mp4",
+)  # fmt: skip
+"""Short files of each kind, as patterns under the folder of labelled test videos."""
 
-Case = tuple[str, list[list[str]]]
+CLASSES = Path(__file__).parent / "golden_classes"
+"""Files of a user's own, the same for all checkouts."""
+
+CAPTIONER = ("caption.captioner=golden_user:Hashed", "caption.language=null")
+STAGES = "{use: golden_user:NoMirrors}, {use: golden_user:Darken}"
+COSMOS = ("analyze.clip=null", "filters.short_side_px.min=240", "shard.by_content_type=false",
+          "shard.embedding=none", *CAPTIONER)  # fmt: skip
+EVERYTHING = (
+    "measures=[golden_user:Edges]", "scores={edge_share: p25}", "filters.edge_share.min=0.01",
+    "filters.meta.rating={min: 1}", f"stages=[{STAGES}]", "select.by=[bucket]",
+    "select.keep_fraction=0.8", "analyze.segment_s=10", "propose.crop_borders=true",
+    "propose.min_s=1", "cut.hdr=tonemap", "filters.hdr.max=1", "cut.audio=aac", "cut.size=bucket",
+    "shard.embedding=descriptor", "shard.id_member=true", "shard.max_bytes=1000000",
+    "shard.resolutions=[120, 240, 480]", "caption.structured=true",
+    "caption.lengths=[short, medium]", "caption.content_types=[]", *CAPTIONER,
+)  # fmt: skip
+GROWING = ("run.mode=growing", "run.generation_hours=0.02", "filters.sharpness.drop_lowest=0.1")
+
+ENTRY = "import curator.cli; curator.cli.command()"
+"""The installed command; `python -m curator.cli` lets the interpreter end by itself."""
+Step = tuple[str, list[str]]
+Result = dict[str, Any]
 
 
-def cases(sources: Sequence[str]) -> Iterator[Case]:
-    """Yields the name of each case, and the arguments of its commands; `OUT` is its root."""
-    run = ["run", *sources, "OUT"]
-    yield "quickstart", [run]
-    yield "cosmos", [[*run, "--recipe", "cosmos", "--set", "analyze.clip=null"]]
-    half = len(sources) // 2 or 1
-    growing = ["--set", "run.mode=growing", "--set", "run.generation_hours=0.02"]
-    yield "growing", [["run", *sources[:half], "OUT", *growing], [*run, *growing], [*run, *growing]]
-    yield "rerun", [run, [*run, "--set", "filters.motion.min=0.05"]]
-    yield "recaption", [run, ["recaption", "OUT", "--set", "caption.enabled=false"]]
+def sets(*changes: str) -> list[str]:
+    """Options of `curate` that change keys of a recipe."""
+    return [word for change in changes for word in ("--set", change)]
 
 
-def make(options: argparse.Namespace) -> None:
-    """Runs all cases, and stores their digests after each."""
-    folder = Path(options.folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Any] = {"machine": machine(), "cases": {}}
-    for name, commands in cases(options.sources):
-        if options.only and name not in options.only:
-            continue
-        out = folder / name
-        cpu_s, begun = 0.0, time.monotonic()
-        for arguments in commands:
-            given = [str(out) if argument == "OUT" else argument for argument in arguments]
-            cost = measured([options.python, "-P", "-m", "curator.cli", *given])
-            cpu_s += cost.cpu_s
-            if cost.code:
-                sys.exit(f"{name}: {' '.join(given)} ended with {cost.code}\n{cost.output[-2000:]}")
-        found["cases"][name] = digests(out) | {"cpu_s": round(cpu_s, 2)}
-        print(f"{name}: {cpu_s:.1f} CPU-s, {time.monotonic() - begun:.1f} s", flush=True)
-        (folder / "golden.json").write_text(json.dumps(found, indent=1))
+def cases(videos: list[str], manifest: str, cosmos: str) -> dict[str, list[Step]]:
+    """Commands by case and step; OUT is the case's root."""
 
+    def run(*arguments: str, sources: Sequence[str] = videos) -> list[str]:
+        return ["run", "--max-failed", "1", *arguments, *sources, "OUT"]
 
-def digests(out: Path) -> dict[str, Any]:
-    """Returns what a root holds: rows by key and column, tars, counts."""
-    summary = json.loads((out / "summary.json").read_text())
-    manifest = json.loads((out / "shards" / "manifest.json").read_text())
-    tables = {
-        name: rows_of(pa.concat_tables([pq.read_table(out / part) for part in parts]), KEYS[name])
-        for name, parts in summary["tables"].items()
-        if name in KEYS
-    }
+    verify = ("verify", ["verify", "OUT"])
+    few = videos[::2]
+    more = sets(f"stages=[{STAGES}, {{use: golden_latents:Latents}}]")
     return {
-        "counts": summary["counts"],
-        "tars": {shard["name"]: shard["sha256"] for shard in manifest["shards"]},
-        "tables": tables,
-    }
+        "everything": [
+            ("first", run(*sets(*EVERYTHING), sources=[manifest])),
+            ("annotated", run(*more, sources=[manifest])),
+            verify,
+        ],
+        "quickstart": [
+            ("first", run()),
+            ("again", run()),
+            ("bound", run(*sets("filters.motion.min=0.05"))),
+            ("captioned", ["recaption", "OUT", *sets(*CAPTIONER)]),
+            ("recaptioned", ["recaption", "OUT", *sets("caption.text=short")]),
+            verify,
+        ],
+        "killed": [("first", run())],
+        "cosmos": [("first", run("--recipe", cosmos, *sets(*COSMOS)))],
+        "growing": [
+            *((f"addition {n + 1}", run(*sets(*GROWING), sources=few[n::3])) for n in range(3)),
+            ("bound", run(*sets("filters.motion.min=0.05"), sources=few[:1])),
+            verify,
+        ],
+    }  # fmt: skip
 
 
-def rows_of(table: pa.Table, key: str) -> dict[str, dict[str, str]]:
-    """Returns a short hash of each value, by row and column; rows of one key are numbered."""
-    rows: dict[str, dict[str, str]] = {}
-    seen: Counter[str] = Counter()
-    for row in table.to_pylist():
-        seen[str(row[key])] += 1
-        rows[f"{row[key]} {seen[str(row[key])]}"] = {
-            name: hashlib.sha256(repr(value).encode()).hexdigest()[:8]
-            for name, value in row.items()
-            if name not in VOLATILE and value is not None
-        }
-    return rows
+def left_by(out: Path) -> dict[str, Any]:
+    """What a step left under its root."""
+    names = sorted(str(tar.relative_to(out)) for tar in (out / "shards").rglob("*.tar"))
+    tars = {name: {"sha256": sha256((out / name).read_bytes()).hexdigest()} for name in names}
+    work = json.loads((out / "summary.json").read_text())["work"]
+    return facts(out) | {"tars": tars, "work": {"counts": work}}
 
 
-def compare(options: argparse.Namespace) -> None:
-    """Prints what differs; ends with 1 if anything does."""
-    one, other = (
-        json.loads((Path(folder) / "golden.json").read_text())["cases"]
-        for folder in (options.folder, options.other)
-    )
+def inputs(checkout: Path, work: Path, videos: list[str]) -> tuple[str, str]:
+    """Writes a manifest with metadata, and `cosmos` without CLIP; returns their paths."""
+    manifest, recipe = work / "sources.csv", work / "cosmos.yaml"
+    with manifest.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["uri", "rating", "license"])
+        writer.writerows([uri, n % 9, ("cc0", "cc-by")[n % 2]] for n, uri in enumerate(videos))
+    cosmos = yaml.safe_load((checkout / "pipelines" / "cosmos.yaml").read_text())
+    del cosmos["semantic"], cosmos["filters"]["aesthetic"]
+    recipe.write_text(json.dumps(cosmos))
+    return str(manifest), str(recipe)
+
+
+def killed(command: list[str], path: str, after_s: Sequence[float]) -> None:
+    """Begins a command, kills its process alone by SIGKILL after some seconds, and so again."""
+    for seconds in after_s:
+        process = subprocess.Popen(
+            [sys.executable, *command], env=os.environ | {"PYTHONPATH": path}, cwd="/",
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            process.wait(seconds)
+            print(f"  ended within {seconds:.0f} s, before it was to be killed")
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def make(options: argparse.Namespace) -> int:
+    """Runs the cases; stores what was found after each step. Returns 1 if a step failed."""
+    checkout, work = options.checkout.absolute(), options.work.absolute()
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    videos = [str(path) for pattern in MEDIA for path in sorted(options.media.glob(pattern))]
+    steps: dict[str, Any] = {}
+    found = {"commit": commit(checkout), "machine": machine(), "sources": len(videos)}
+    written = inputs(checkout, work, videos)
+    for case, commands in cases(videos, *written).items():
+        for step, arguments in commands if case in (options.only or [case]) else ():
+            command = ["-P", "-c", ENTRY, *arguments]
+            command = [str(work / case) if word == "OUT" else word for word in command]
+            path = f"{checkout}:{CLASSES}"
+            if case == "killed":
+                first_s = steps.get("quickstart, first", {}).get("wall_s", 60)
+                killed(command, path, [0.55 * first_s, 0.45 * first_s])
+            result: dict[str, Any] = {}
+            try:
+                result["cpu_s"], result["wall_s"] = in_checkout(Path(path), command)
+            except SystemExit as error:
+                lines = str(error.code).splitlines()
+                result["failed"] = f"{lines[0].rpartition(' ')[2]}: {lines[-1]}"
+            if step != "verify" and (work / case / "summary.json").exists():
+                result["facts"] = left_by(work / case)
+            steps[f"{case}, {step}"] = result
+            # Through JSON, as what it is compared with.
+            options.golden.write_text(json.dumps(found | {"steps": steps}))
+            said = {key: value for key, value in result.items() if key != "facts"}
+            print(f"{case}, {step}: {said}", flush=True)
+        if not options.keep:
+            shutil.rmtree(work / case, ignore_errors=True)
+    if {"quickstart, first", "killed, first"} <= steps.keys():
+        whole, resumed = (steps[f"{case}, first"] for case in ("quickstart", "killed"))
+        for line in differing(whole, resumed, but={"work"}):
+            print(f"killed and resumed differs from the whole run: {line}")
+    return int(any("failed" in result for result in steps.values()))
+
+
+def differing(one: Result, other: Result, but: Set[str] = frozenset()) -> Iterator[str]:
+    """What differs between what two steps left, a line each."""
+    if one.get("failed") != other.get("failed"):
+        yield f"{one.get('failed', 'it worked')} -> {other.get('failed', 'it worked')}"
+    if "facts" in one and "facts" in other:
+        left, right = ({k: v for k, v in r["facts"].items() if k not in but} for r in (one, other))
+        found = compare(left, right, besides=())
+        yield from found["differences"]
+        yield from (f"{table}: new {columns}" for table, columns in found["added"].items())
+
+
+def compared(options: argparse.Namespace) -> int:
+    """Prints what differs between two files of `make`. Returns 1 if anything does."""
+    one, other = (json.loads(path.read_text()) for path in (options.golden, options.other))
+    print(f"{one['commit']} and {other['commit']}\n{'step':28} clips  tars  CPU s      ratio")
     n_different = 0
-    for name in one.keys() & other.keys():
-        lines = list(differences(one[name], other[name]))
+    for name in one["steps"]:
+        if name not in other["steps"]:
+            continue
+        left, right = one["steps"][name], other["steps"][name]
+        lines = list(differing(left, right))
         n_different += len(lines)
-        ratio = other[name]["cpu_s"] / max(one[name]["cpu_s"], 0.01)
-        n_clips = len(one[name]["tables"].get("clips", ()))
-        print(f"{name}: {n_clips} clips, {len(one[name]['tars'])} tars, CPU x {ratio:.3f}: "
-              f"{'the same' if not lines else 'different'}")  # fmt: skip
-        for line in lines:
-            print(f"  {line}")
-    print(json.dumps({"cases": sorted(one.keys() & other.keys()), "differences": n_different}))
-    sys.exit(1 if n_different else 0)
+        n_clips, n_tars = (len(left.get("facts", {}).get(t, ())) for t in ("clips", "tars"))
+        cpu_s = left.get("cpu_s", 0), right.get("cpu_s", 0)
+        print(
+            f"{name:28} {n_clips:5} {n_tars:5} {cpu_s[0]:6.1f} {cpu_s[1]:6.1f} "
+            f"{cpu_s[1] / (cpu_s[0] or 1):5.2f}  {'the same' if not lines else 'DIFFERENT'}"
+        )
+        print(*(f"    {line}" for line in lines), sep="\n", end="\n" * bool(lines))
+    print(json.dumps({"commits": [one["commit"], other["commit"]], "differences": n_different}))
+    return int(bool(n_different))
 
 
-def differences(one: dict[str, Any], other: dict[str, Any]) -> Iterator[str]:
-    """Yields what differs between two roots, in words."""
-    for name in sorted({*one["counts"], *other["counts"]}):
-        if (a := one["counts"].get(name)) != (b := other["counts"].get(name)):
-            yield f"counts.{name}: {a} and {b}"
-    tars = {*one["tars"].items()} ^ {*other["tars"].items()}
-    if tars:
-        yield f"tars: {len(tars)} in one alone, such as {min(tars)[0]}"
-    for table in sorted({*one["tables"], *other["tables"]}):
-        rows, others = one["tables"].get(table, {}), other["tables"].get(table, {})
-        if alone := rows.keys() ^ others.keys():
-            yield f"{table}: {len(alone)} rows in one alone, such as {min(alone)}"
-        changed: Counter[str] = Counter()
-        for key in rows.keys() & others.keys():
-            a, b = rows[key], others[key]
-            changed.update(n for n in {*a, *b} if a.get(n) != b.get(n))
-        for column, n_rows in sorted(changed.items()):
-            yield f"{table}.{column}: {n_rows} of {len(rows)} rows"
-
-
-def main() -> None:
+def main() -> int:
     """Runs one of the two commands."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(required=True)
-    making = commands.add_parser("make", help="run the cases and store digests")
-    making.add_argument("sources", nargs="+")
-    making.add_argument("folder")
-    making.add_argument("--python", default=sys.executable)
-    making.add_argument("--only", nargs="*")
+    making = commands.add_parser("make", help="run the cases and store what they leave")
+    making.add_argument("checkout", type=Path)
+    making.add_argument("golden", type=Path)
+    making.add_argument("--media", type=Path, default=SHARED / "media")
+    making.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "golden_runs")
+    making.add_argument("--only", nargs="+", help="names of cases (default: all)")
+    making.add_argument("--keep", action="store_true", help="keep what the runs leave")
     making.set_defaults(run=make)
     comparing = commands.add_parser("compare", help="print what differs")
-    comparing.add_argument("folder")
-    comparing.add_argument("other")
-    comparing.set_defaults(run=compare)
+    comparing.add_argument("golden", type=Path)
+    comparing.add_argument("other", type=Path)
+    comparing.set_defaults(run=compared)
     options = parser.parse_args()
-    options.run(options)
+    return int(options.run(options))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

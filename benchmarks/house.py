@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tarfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -60,6 +60,7 @@ KEYS = {
     "clip_embeddings": ("clip_id",),
     "annotations": ("clip_id", "window"),
     "sidecars": ("source_uri",),
+    "members": ("clip_id", "member"),
 }
 """Columns that name a row of a table."""
 
@@ -238,8 +239,13 @@ def plain(value: object) -> object:
     return kept
 
 
-def compare(base: Facts, new: Facts) -> dict[str, Any]:
+def compare(base: Facts, new: Facts, besides: Collection[str] = NOT_COMPARED) -> dict[str, Any]:
     """Counts what is equal, and names what is not.
+
+    Args:
+        base: What a run left.
+        new: What another left.
+        besides: Columns that are not compared.
 
     Returns:
         Rows and values compared by table, added columns, and a line per kind of difference.
@@ -256,7 +262,7 @@ def compare(base: Facts, new: Facts) -> dict[str, Any]:
         columns = {}
         for key in old_rows.keys() & new_rows.keys():
             for column, value in old_rows[key].items():
-                if column not in NOT_COMPARED:
+                if column not in besides:
                     equal = json.dumps(value) == json.dumps(new_rows[key].get(column, "missing"))
                     columns.setdefault(column, []).append((equal, key))
         for column, equals in columns.items():
