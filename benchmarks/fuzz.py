@@ -142,15 +142,16 @@ class FuzzStep:
             from curator.stages.cut.stage import CutStage, CutStageConfig
             from curator.stages.propose.stage import KeepProposed, ProposeStage
             from curator.stages.scan.config import ScanConfig
-            from curator.stages.scan.probe_parts import ProbeParts
             from curator.stages.scan.stage import ScanStage
             from curator.storage import open_store
+            from curator.tables.family_store import FamilyRows
             from curator.tables.track_items import SourceItem
             from curator.tables.track_parts import TrackParts
 
             recipe = load_recipe("quickstart", RECIPES[number])
             store = open_store(f"{self._folder}/out{number}-{os.getpid()}")
             load = TrackLoader(store)
+            scan = ScanStage(ScanConfig())
             config = CutStageConfig(cut=recipe.cut, max_pixels=recipe.analyze.max_pixels)
             stored = families_of(recipe.analyze)
             families, parts = frozenset(one.name for one in stored), TrackParts(store, stored)
@@ -165,7 +166,7 @@ class FuzzStep:
             self._made[number] = [
                 recipe,
                 store,
-                UnitWorker(stage=ScanStage(ScanConfig()), keep=ProbeParts(store, "s")),
+                UnitWorker(stage=scan, keep=FamilyRows(scan, store).put),
                 lambda refs: analyze([SourceItem(source=r, families=families) for r in refs]),
                 propose,
                 lambda unit: cut(load(unit)),

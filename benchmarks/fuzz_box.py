@@ -29,10 +29,10 @@ from curator.records.tracks import Track
 from curator.stages.analyze.families import families_of
 from curator.stages.analyze.stage import AnalyzeStage
 from curator.stages.scan.config import ScanConfig
-from curator.stages.scan.probe_parts import SCAN_SCHEMA
 from curator.stages.scan.stage import ScanStage
 from curator.storage import stat_source
 from curator.tables.parts import rows_to_table
+from curator.tables.schemas import SCAN_SCHEMA
 from curator.tables.source_table import SourceTable
 from curator.tables.track_items import SourceItem
 

@@ -37,8 +37,8 @@ from measure import machine
 
 from curator.executor.decoder_box import process_box
 from curator.records.sources import SourceRef
-from curator.stages.scan.probe_parts import SCAN_SCHEMA
 from curator.tables.parts import rows_to_table
+from curator.tables.schemas import SCAN_SCHEMA
 
 MOST_BYTES, MOST_S = 1 << 30, 60.0
 _BOX, _EVERY_S = b"curator.executor.box_process", 0.02

@@ -60,17 +60,17 @@ def links(folder: Path, n: int) -> Path:
 def store_probes(sources: Path, out: Path) -> None:
     """Writes the probes of all sources as parts of `scan`."""
     from curator.stages.scan.config import ScanConfig
-    from curator.stages.scan.probe_parts import SCAN_SCHEMA, scan_key
     from curator.stages.scan.source_listing import ListedSource, list_sources
     from curator.stages.scan.stage import ScanStage
     from curator.storage import open_store
     from curator.tables.parts import Parts, rows_to_table
+    from curator.tables.schemas import SCAN_SCHEMA
 
     parts = Parts(open_store(str(out)), "scan", ScanStage(ScanConfig()).fingerprint({}))
     rows: list[dict[str, Any]] = []
 
     def write() -> None:
-        keys = [scan_key(row["uri"], row["version"]) for row in rows]
+        keys = [f"{row['version']}\t{row['uri']}" for row in rows]
         parts.write(rows_to_table(rows, SCAN_SCHEMA), keys)
         rows.clear()
 

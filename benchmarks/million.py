@@ -137,11 +137,11 @@ def made_chunk(first: int, n: int, uris: Sequence[str]) -> pa.Table:
 def store_scan(sources: Path, out: Path) -> list[str]:
     """Writes probes of all sources; returns their addresses in order."""
     from curator.stages.scan.config import ScanConfig
-    from curator.stages.scan.probe_parts import SCAN_SCHEMA, scan_key
     from curator.stages.scan.source_listing import ListedSource, list_sources
     from curator.stages.scan.stage import ScanStage
     from curator.storage import open_store
     from curator.tables.parts import Parts, rows_to_table
+    from curator.tables.schemas import SCAN_SCHEMA
 
     parts = Parts(open_store(str(out)), "scan", ScanStage(ScanConfig()).fingerprint({}))
     rows: list[dict[str, Any]] = []
@@ -159,7 +159,7 @@ def store_scan(sources: Path, out: Path) -> list[str]:
         )  # fmt: skip
     for start in range(0, len(rows), 256):
         some = rows[start : start + 256]
-        keys = [scan_key(row["uri"], row["version"]) for row in some]
+        keys = [f"{row['version']}\t{row['uri']}" for row in some]
         parts.write(rows_to_table(some, SCAN_SCHEMA), keys)
     return [row["uri"] for row in rows]
 

@@ -7,16 +7,17 @@ look at frames of the same clips, on workers of one kind, share a decode.
 It knows no stage by name: a stage declares what it reads, makes and wants to see.
 """
 
+import itertools
 import logging
 import os
 import sys
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +29,7 @@ from curator.executor.attempts import CpuClock
 from curator.executor.engine import Engine
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
-from curator.executor.unit_worker import UnitResult, UnitWorker
+from curator.executor.unit_worker import UnitResult, UnitWorker, stage_step
 from curator.executor.work import MAX_ATTEMPTS
 from curator.executor.worker import Step
 from curator.family import Value
@@ -37,19 +38,25 @@ from curator.media.device_errors import device_error
 from curator.records.sources import FULL_HD
 from curator.stage import (
     Annotator,
+    AnyStage,
     ClipFacts,
     FrameRequest,
     RequestedFrames,
     Resources,
     SampledClip,
-    Stage,
 )
 from curator.tables.clip_locations import Location, located_bytes
-from curator.tables.family_store import FamilyStore, NewValue
+from curator.tables.family_store import FamilyRows, FamilyStore, NewValue
 from curator.tables.sample_members import MemberColumn, Members, StoredMember
 
 logger = logging.getLogger(__name__)
 
+ItemT = TypeVar("ItemT")
+
+FEW_ITEMS = 256
+"""New items up to which this process works alone: done before a cluster has started."""
+LARGE_AFTER, LARGER = 16_384, 4
+"""Items after which units have more, and how many times: a million must not be as many objects."""
 UNIT_CLIPS = 16
 UNIT_ROWS = 1024
 """Clips of a unit of stages that look at no frames."""
@@ -140,6 +147,81 @@ class _ToDecode:
         return sum(one.n_bytes for wanted in self.wanted.values() for one in wanted)
 
 
+class UnitRunner:
+    """Sends units to workers, shows what is done, and adds up what workers report.
+
+    Attributes:
+        cpu_s: CPU-seconds of workers, by what they went into.
+        counts: What stages counted.
+    """
+
+    def __init__(self, engine: Engine, progress: Progress) -> None:
+        self._engine = engine
+        self._progress = progress
+        self.cpu_s = Counter[str]()
+        self.counts = Counter[str]()
+
+    def run(
+        self,
+        steps: Sequence[Step],
+        units: Iterable[object],
+        *,
+        here: bool = False,
+        **how: Any,  # noqa: ANN401 - of `Engine.run`
+    ) -> Iterator[Any]:
+        """Yields the results of units, in any order; `how` and errors are those of `Engine.run`.
+
+        `here` runs them in this process, one by one and in order.
+        """
+        engine = self._engine
+        results = engine.run_here(steps, units) if here else engine.run(steps, units, **how)
+        with self._progress.polling(engine.progress):
+            for unit in results:
+                self.cpu_s.update(unit.cpu_s)
+                self.counts.update(unit.counts)
+                yield unit.results
+
+
+class RowScheduler(Generic[ItemT]):
+    """Runs a stage over a stream of items, of which earlier runs have rows.
+
+    The stream is taken as there is room: memory holds a window of it and the units in progress.
+
+    Args:
+        rows: Those of the stage.
+        take: Gets all rows, stored and new, in tables of some items.
+    """
+
+    def __init__(self, rows: FamilyRows[ItemT], take: Callable[[pa.Table], None]) -> None:
+        self._rows, self._take = rows, take
+        self._units: Iterator[list[ItemT]] = iter(())
+        self._head: list[list[ItemT]] = []
+        self.n_made = 0
+        """Items that had no rows."""
+
+    def begin(self, items: Iterable[ItemT]) -> list[ItemT] | None:
+        """Takes items until it is known whether few are missing; returns them if so."""
+        self._units = self._packed(self._rows.missing(items, self._take))
+        while self.n_made <= FEW_ITEMS and (unit := next(self._units, None)) is not None:
+            self._head.append(unit)
+        return list(itertools.chain.from_iterable(self._head)) if self.n_made <= FEW_ITEMS else None
+
+    def finish(self, runner: UnitRunner) -> None:
+        """Makes what is missing: few items in this process, sooner than a cluster has started."""
+        step = stage_step(self._rows.stage, keep=self._rows.put)
+        is_few = self.n_made <= FEW_ITEMS
+        for table in runner.run([step], itertools.chain(self._head, self._units), here=is_few):
+            self._take(table)
+
+    def _packed(self, missing: Iterator[ItemT]) -> Iterator[list[ItemT]]:
+        most = self._rows.stage.unit_items
+        while unit := list(
+            itertools.islice(missing, most if self.n_made < LARGE_AFTER else LARGER * most)
+        ):
+            self.n_made += len(unit)
+            yield unit
+
+
 class AnnotatorWorker:
     """Decodes clips once, and gives the frames to each annotator of a chain."""
 
@@ -147,7 +229,7 @@ class AnnotatorWorker:
         self,
         *,
         stages: Sequence[Annotator[Any]],
-        decode: Stage[Any, Any, Any],
+        decode: AnyStage,
         store: FamilyStore,
         has_gpu: bool,
     ) -> None:
@@ -390,11 +472,12 @@ class Scheduler:
         engine: Engine,
         progress: Progress,
         *,
-        decode: Callable[[int], Stage[Any, Any, Any]],
+        decode: Callable[[int], AnyStage],
     ) -> None:
         self._store = store
         self._engine = engine
         self._progress = progress
+        self._runner = UnitRunner(engine, progress)
         self._decode = decode
 
     def annotate(self, stages: Sequence[Annotator[Any]], clips: Clips) -> Annotated:
@@ -410,7 +493,7 @@ class Scheduler:
         """
         members = Members(clips.ids())
         rejected: dict[str, tuple[str, str]] = {}
-        lacking, made, cpu_s = Counter[str](), Counter[str](), Counter[str]()
+        lacking, made = Counter[str](), Counter[str]()
         for kind, chain in self._chains(stages):
             work = self._missing(chain, clips)
             for values in work.values:
@@ -422,9 +505,8 @@ class Scheduler:
                 if values.is_missing.any():
                     stage.preflight()
             errors: list[dict[int, str]] = [{} for _ in chain]
-            for unit in self._run(chain, kind, clips, work):
-                cpu_s.update(unit.cpu_s)
-                for result in unit.results:
+            for results in self._run(chain, kind, clips, work):
+                for result in results:
                     for number, error in result.errors.items():
                         errors[number][int(work.values[number].of[result.number])] = error
                     for number, some in result.members.items():
@@ -444,8 +526,9 @@ class Scheduler:
                         f"{clips[number][0].clip_id}: {error}; nothing was committed"
                     )
         return Annotated(
-            members=members, rejected=rejected, lacking=+lacking, n_made=made, cpu_s=cpu_s
-        )
+            members=members, rejected=rejected, lacking=+lacking, n_made=made,
+            cpu_s=self._runner.cpu_s,
+        )  # fmt: skip
 
     def _chains(
         self, stages: Sequence[Annotator[Any]]
@@ -496,7 +579,7 @@ class Scheduler:
 
     def _run(
         self, chain: Sequence[Annotator[Any]], kind: Resources, clips: Clips, work: "_Missing"
-    ) -> Iterator[UnitResult[list[ClipResult]]]:
+    ) -> Iterator[list[ClipResult]]:
         for stage in chain:
             for version in stage.versions().values():
                 self._store.declare(version)
@@ -539,9 +622,8 @@ class Scheduler:
             keeps_state=True,
             name=chain[0].name,
         )
-        with self._progress.polling(self._engine.progress):
-            check = partial(_refusal, chain) if kind.gpus else None
-            yield from self._engine.run([step], units, small=small, check=check)
+        check = partial(_refusal, chain) if kind.gpus else None
+        yield from self._runner.run([step], units, small=small, check=check)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

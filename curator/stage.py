@@ -28,7 +28,7 @@ from curator.fingerprints import fingerprint
 from curator.records.sources import Failure, Note
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # noqa: F401 - named in a string: decoder boxes need no Arrow
+    import pyarrow as pa
 
 GRANULARITY = {
     Scope.SOURCE: "source by source",
@@ -239,6 +239,26 @@ class Stage(ABC, Generic[ConfigT, UnitT, ResultT]):
 
 
 AnyStage = Stage[Any, Any, Any]
+
+
+class ItemStage(Stage[ConfigT, UnitT, ResultT]):
+    """A stage whose items are done once: their rows are stored, and found again by key.
+
+    Attributes:
+        key: Columns whose values, joined by tabs, are the key of a row; an item has attributes of
+            these names.
+        unit_items: Most items of a unit.
+    """
+
+    key: ClassVar[tuple[str, ...]]
+    unit_items: ClassVar[int]
+
+    @abstractmethod
+    def rows(self, items: Sequence[UnitT], results: Sequence[ResultT], /) -> "pa.Table":
+        """Returns a row for each item; runs outside of the sandbox.
+
+        What names an item comes from the item: a sandboxed result may name another one.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,14 +32,13 @@ from curator.stages.cut import cut_driver
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.propose.stage import ProposedUnit, ProposeStage
 from curator.stages.scan.config import ScanConfig
-from curator.stages.scan.probe_parts import SCAN_SCHEMA, scan_key
 from curator.stages.scan.source_listing import ListedSource
 from curator.stages.scan.stage import ScanStage
 from curator.stages.shard import stage as shard_stage
 from curator.storage import open_store
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
 from curator.tables.parts import Parts, rows_to_table
-from curator.tables.schemas import PICTURES_SCHEMA, SHOTS_SCHEMA, embeddings_schema
+from curator.tables.schemas import PICTURES_SCHEMA, SCAN_SCHEMA, SHOTS_SCHEMA, embeddings_schema
 from curator.tables.source_table import MEASURED_SCHEMA
 
 PER_SOURCE = 50
@@ -176,9 +175,7 @@ def make(
             {"uri": uri_of(k), "source_id": id_of(k), **probe}
             for k in range(start, min(start + 4096, n_sources))
         ]
-        scan.write(
-            rows_to_table(rows, SCAN_SCHEMA), [scan_key(str(row["uri"]), "1") for row in rows]
-        )
+        scan.write(rows_to_table(rows, SCAN_SCHEMA), [f"1\t{row['uri']}" for row in rows])
     stamp = tracks_fingerprint(families_of(recipe.analyze, None))
     track = f"tracks/frames/{stamp}-made.parquet"
     store.write(track, b"tracks")

@@ -163,3 +163,11 @@ class Failure:
     stage: str
     code: ErrorCode
     message: str
+
+    def columns(self) -> dict[str, str]:
+        """Returns the error columns of a row."""
+        return {
+            "error_stage": self.stage,
+            "error_code": str(self.code),
+            "error_message": self.message,
+        }

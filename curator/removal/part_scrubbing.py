@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curator.stages.scan.probe_parts import scan_key
+from curator.tables.family_store import row_keys
 from curator.tables.parts import FAILED, KEYS, with_column
 from curator.tables.removal_records import Removals, removal_hash
 from curator.tables.track_parts import shown_frames
@@ -43,8 +43,7 @@ def scan_keys(rows: pa.Table) -> set[str]:
     """Returns the keys by which probes of some sources are done."""
     if not {"uri", "version"} <= set(rows.column_names):
         return set()
-    pairs = zip(rows["uri"].to_pylist(), rows["version"].to_pylist(), strict=True)
-    return {scan_key(uri, version) for uri, version in pairs}
+    return set(row_keys(rows, ("version", "uri")).to_pylist())
 
 
 def names_removed(key: str, removals: Removals) -> bool:

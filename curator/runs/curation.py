@@ -5,14 +5,14 @@ docs/design/generations.md says what generations are.
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as changed
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from curator.errors import DamagedError, ErrorCode
+from curator.errors import DamagedError
 from curator.executor.cpu_accounting import mark_processes
 from curator.executor.engine import Engine
 from curator.executor.host_resources import default_memory_bytes
@@ -27,19 +27,15 @@ from curator.runs.object_repair import repair_objects
 from curator.runs.one_pass import Pass, Results, RunContext, Scope, earlier_results
 from curator.runs.run_log import RunLog
 from curator.runs.withheld import withhold_sources
+from curator.scheduler import RowScheduler, UnitRunner
 from curator.stages.analyze.identity_driver import Identifying
 from curator.stages.commit.commit_run import alone
 from curator.stages.propose.candidate_store import Candidates
-from curator.stages.scan.scan_driver import Scanning
-from curator.stages.scan.source_listing import (
-    Listed,
-    SkippedName,
-    UnlistedSource,
-    list_sources,
-)
+from curator.stages.scan.source_listing import ListedSources, list_sources
 from curator.stages.shard.standing_shards import StandingShards
 from curator.storage import Store
 from curator.storage.metadata_columns import PREFIX
+from curator.tables.family_store import FamilyRows
 from curator.tables.output_format import earlier_state, log_older
 from curator.tables.removal_records import finished_removals
 from curator.tables.snapshot_store import EARLIER
@@ -237,20 +233,24 @@ class Run:
     def _scan(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
         run, log, begun = self._run, self._run.log, time.monotonic()
         log.listed_ns = time.time_ns()
-        scanning = Scanning(
-            stage, self._store, run.engine, log.progress, self._sources, run.removals
-        )
+        runner = UnitRunner(run.engine, log.progress)
+        sidecar_meta = stage.config.sidecar_meta
+        listed = list_sources(self._arguments, limit=self._limit, sidecar_meta=sidecar_meta)
+        listing = ListedSources(listed, self._sources, run.metadata, self._unlisted)
+        rows = FamilyRows(stage, self._store, removals=run.removals, may_write=True)
+        scan = RowScheduler(rows, self._add_probes)
         log.progress.stage("list")
-        new = scanning.begin(self._listed(stage.config.sidecar_meta))
+        new = scan.begin(listing)
         log.progress.stage("scan")
+        scan.finish(runner)
+        log.progress.sources(len(self._sources))
         if not self._previous and new and self._is_small(new):
-            scanning.finish(then=self._preload)
-        else:
-            scanning.finish()
+            # The process for small work loads the modules of the analysis ahead.
+            run.engine.preload(("torch", "cv2", "curator.stages.analyze.stage"))
         identifying = Identifying(
             self._store,
             run.recipe.analyze,
-            run.engine,
+            runner,
             log.progress,
             sources=self._sources,
             previous=self._previous,
@@ -258,31 +258,21 @@ class Run:
         )
         identifying.run()
         withhold_sources(self._sources, run.removals)
-        log.cpu_s.update(identifying.cpu_s)
-        log.n_skipped_names = scanning.n_skipped_names
-        log.counts["sources_scanned"] = scanning.n_scanned
-        log.cpu_s.update(scanning.cpu_s)
-        log.seconds["list"] = round(scanning.list_s, 3)
-        log.seconds["scan"] = round(time.monotonic() - begun - scanning.list_s, 3)
+        log.n_skipped_names = listing.n_skipped_names
+        log.counts["sources_scanned"] = scan.n_made
+        log.cpu_s.update(runner.cpu_s)
+        log.seconds["list"] = round(listing.list_s, 3)
+        log.seconds["scan"] = round(time.monotonic() - begun - listing.list_s, 3)
 
-    def _listed(self, sidecar_meta: bool) -> Iterator[Listed]:
-        """The listing; keeps the metadata of sources as they pass."""
-        for item in list_sources(self._arguments, limit=self._limit, sidecar_meta=sidecar_meta):
-            if isinstance(item, UnlistedSource) and item.code is ErrorCode.UNREADABLE:
-                self._unlisted.append(item.uri)
-            if not isinstance(item, SkippedName) and item.metadata:
-                self._run.metadata.add(item.uri, item.metadata)
-            yield item
+    def _add_probes(self, rows: pa.Table) -> None:
+        self._sources.add_probes(rows)
+        self._run.log.progress.sources(len(self._sources))
 
     def _check_metadata(self) -> None:
         self._run.metadata.warn()
         numbers, texts = self._run.recipe.filters.metadata()
         groups = [name for name in self._run.recipe.select.by if name.startswith(PREFIX)]
         self._run.metadata.check(numbers, [*texts, *groups])
-
-    def _preload(self) -> None:
-        """Lets the process for small work load the modules of the analysis."""
-        self._run.engine.preload(("torch", "cv2", "curator.stages.analyze.stage"))
 
     def _is_small(self, new: "Sequence[SourceRef]") -> bool:
         """Whether the sources of a first run are likely small work."""

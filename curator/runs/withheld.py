@@ -1,5 +1,6 @@
 """What a run leaves out because `curate remove` took it out of OUT before."""
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,10 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curator.errors import ErrorCode
 from curator.records.clips import Reason
 from curator.stages.propose.stage import ProposedUnit
-from curator.stages.scan.probe_parts import removed_message
 from curator.storage import Store
 from curator.tables.clip_rows import ClipRows, reject
 from curator.tables.frame_hashes import frame_regions, overlapping_regions
@@ -26,17 +25,9 @@ def withhold_sources(sources: SourceTable, removals: Removals) -> None:
     """Fails sources whose content was removed, by the ids that they have after the scan."""
     if not removals.sources:
         return
-    found = [(uri, removals.date_of(source_id)) for uri, source_id in sources.ids()]
-    sources.revise(
-        [
-            {
-                "uri": uri, "source_id": None, "outcome": "failed", "error_stage": "scan",
-                "error_code": str(ErrorCode.REMOVED), "error_message": removed_message(uri, date),
-            }
-            for uri, date in found
-            if date is not None
-        ]
-    )  # fmt: skip
+    failed = {"source_id": None, "outcome": "failed"}
+    refused = filter(None, itertools.starmap(removals.refusal, sources.ids()))
+    sources.revise([{"uri": one.uri} | failed | one.columns() for one in refused])
 
 
 def without_removed(

@@ -8,22 +8,29 @@ A part has a row group for each value, or for some small ones, so that a value i
 others. Parts are immutable.
 """
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import compress, islice
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curator.errors import RETRIED
 from curator.family import FamilyVersion, Lifetime
+from curator.stage import ItemStage
 from curator.storage import Store
+from curator.storage.source_reader import is_racy
 from curator.tables.checksums import read_parquet, sealed_json
 from curator.tables.clip_locations import KeyRows, Location
+from curator.tables.key_index import KnownKeys, part_versions
 from curator.tables.out_layout import FAMILIES, VALUES
 from curator.tables.parts import Parts, rows_to_table
+from curator.tables.removal_records import Removals
 from curator.tables.sample_members import (
     MEMBERS,
     MEMBERS_SCHEMA,
@@ -43,7 +50,13 @@ _SCHEMA = pa.schema(
     ]
 )
 _FACTS = ("key", "n_bytes")
+_OF_SOURCE = ("uri", "bytes", "version")
+"""Columns that stay of a source that was removed."""
 _READERS = 16
+FIRST_WINDOW, WINDOW = 512, 16_384
+"""Items that are looked up together: few at first, so that work begins soon, and more and more, so
+that a part that holds neighbours is read once."""
+ItemT = TypeVar("ItemT")
 GROUP_BYTES = 64 << 10
 """Values that are read together where they are small: each row group costs 700 bytes of footer."""
 
@@ -132,6 +145,91 @@ class FamilyStore:
     def _parts(self, version: FamilyVersion) -> Parts:
         folder = VALUES if version.family.lifetime is Lifetime.RUN else FAMILIES
         return Parts(self.store, f"{folder}/{version.family.name}", version.fingerprint)
+
+
+class FamilyRows(Generic[ItemT]):
+    """The rows of a stage: a part for each unit, found again by key.
+
+    Args:
+        stage: The stage; the first family that it writes names the folder.
+        store: Output root.
+        removals: Sources that may not come back.
+        may_write: Whether this process may write the index of keys: that of a run.
+    """
+
+    def __init__(
+        self,
+        stage: ItemStage[Any, ItemT, Any],
+        store: Store,
+        *,
+        removals: Removals | None = None,
+        may_write: bool = False,
+    ) -> None:
+        self.stage = stage
+        self._parts = Parts(store, stage.writes[0], stage.fingerprint({}))
+        self._removals, self._may_write = removals or Removals(), may_write
+        self._since_ns = time.time_ns()
+
+    def put(self, items: Sequence[ItemT], results: Sequence[Any]) -> pa.Table:
+        """Stores the rows of a unit; returns them, with failures in place of removed sources.
+
+        The next run makes again what failed for the moment, and rows of a file that was being
+        written: a later write may have left the same version.
+        """
+        table = self.stage.rows(items, results)
+        facts = ("uri", "version", "error_code", "source_id")
+        uris, versions, codes, ids = (table[name].to_pylist() for name in facts)
+        is_sure = (not is_racy(*one, self._since_ns) for one in zip(uris, versions, strict=True))
+        is_done = (a and b not in RETRIED for a, b in zip(is_sure, codes, strict=True))
+        done = list(compress(row_keys(table, self.stage.key).to_pylist(), is_done))
+        refusals = list(map(self._removals.refusal, uris, ids))
+        if any(refusals):
+            rows = [
+                row if why is None else {name: row[name] for name in _OF_SOURCE} | why.columns()
+                for row, why in zip(table.to_pylist(), refusals, strict=True)
+            ]
+            table = pa.Table.from_pylist(rows, table.schema)
+        if done:
+            self._parts.write(table, done)
+        return table
+
+    def missing(
+        self,
+        items: Iterable[ItemT],
+        take: Callable[[pa.Table], None],
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[ItemT]:
+        """Yields items without rows, in their order; `take` gets the rows of the others."""
+        store, folder = self._parts.store, self._parts.stage
+        there = part_versions(store, folder)
+        own = self._parts.of(there)
+        known = KnownKeys.of(store, folder, there, own, may_write=self._may_write)
+        stream, size = iter(items), FIRST_WINDOW
+        while window := list(islice(stream, size)):
+            size = min(2 * size, WINDOW)
+            keys = ["\t".join(getattr(one, name) for name in self.stage.key) for one in window]
+            is_missing = np.zeros(len(keys), bool)
+            stored: dict[str, list[int]] = {}
+            for place, part in enumerate(known.find(keys)):
+                if part is None:
+                    is_missing[place] = True
+                else:
+                    stored.setdefault(part, []).append(place)
+            with ThreadPoolExecutor(_READERS) as pool:
+                tables = pool.map(lambda name: self._parts.read(name, columns), stored)
+                for places, table in zip(stored.values(), tables, strict=True):
+                    # A part also has rows that it does not complete.
+                    wanted = pa.array([keys[place] for place in places], pa.large_string())
+                    has = row_keys(table, self.stage.key)
+                    take(table.filter(pc.is_in(has, value_set=wanted)))
+                    is_missing[places] = pc.invert(pc.is_in(wanted, value_set=has)).to_numpy(False)
+            yield from compress(window, is_missing)
+
+
+def row_keys(table: pa.Table, key: Sequence[str]) -> pa.ChunkedArray:
+    """Returns the key of each row: values of the columns `key`, joined by tabs."""
+    columns = (table[name].cast(pa.large_string()) for name in key)
+    return pc.binary_join_element_wise(*columns, pa.scalar("\t", pa.large_string()))
 
 
 def _member(version: FamilyVersion, part: str, row: int, key: str, n_bytes: int) -> StoredMember:

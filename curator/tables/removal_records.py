@@ -30,7 +30,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.errors import CuratorError, DamagedError, UsageError
+from curator.errors import CuratorError, DamagedError, ErrorCode, UsageError
+from curator.records.sources import Failure
 from curator.storage import Store
 from curator.tables.checksums import find_json, read_json_bytes, sealed_json
 from curator.tables.out_layout import REMOVED, SNAPSHOTS
@@ -117,6 +118,16 @@ class Removals:
     def date_of(self, source_id: str | None) -> str | None:
         """Returns when a source was removed whole; None for one that was not."""
         return self.sources.get(removal_hash(source_id)) if source_id and self.sources else None
+
+    def refusal(self, uri: str, source_id: str | None) -> Failure | None:
+        """Returns why a source may not be used; None for one that was not removed."""
+        if (date := self.date_of(source_id)) is None:
+            return None
+        message = (
+            f"{uri}: `curate remove` took it out of this OUT at {date}; it stays out: leave it out "
+            "of the sources, or use another OUT"
+        )
+        return Failure(uri=uri, stage="scan", code=ErrorCode.REMOVED, message=message)
 
     def spans_of(self, source_id: str) -> tuple[RemovedSpan, ...]:
         """Returns the removed spans of a source."""

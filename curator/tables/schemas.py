@@ -65,6 +65,17 @@ def _arrow_type(annotation: Any) -> pa.DataType:  # noqa: ANN401
 SOURCES_SCHEMA = schema_of(Source)
 """A row per input, whatever became of it."""
 
+_SCANNED = (
+    "uri", "bytes", "version", "source_id", "container", "codec", "pixel_format", "width", "height",
+    "rotation_deg", "pixel_aspect", "time_base", "fps", "is_vfr", "header_duration_s",
+    "header_n_frames", "has_audio", "is_hdr", "error_stage", "error_code", "error_message",
+)  # fmt: skip
+_EXACT = dict.fromkeys(("time_base", "fps"), pa.string())
+SCAN_SCHEMA = pa.schema(
+    [(name, _EXACT.get(name) or SOURCES_SCHEMA.field(name).type) for name in _SCANNED]
+)
+"""Row of `scan`: the result of a probe, or its error, in columns of `sources`; rates are exact."""
+
 SHOTS_SCHEMA = pa.schema(
     [
         ("source_id", pa.string()),

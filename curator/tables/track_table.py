@@ -106,12 +106,7 @@ def tracks_to_table(
 
 def _row(source_id: str, result: Track | Failure, columns: Sequence[str]) -> dict[str, Any]:
     if isinstance(result, Failure):
-        return {
-            "source_id": source_id,
-            "error_stage": result.stage,
-            "error_code": str(result.code),
-            "error_message": result.message,
-        }
+        return {"source_id": source_id} | result.columns()
     return {"source_id": source_id} | {name: _value(result, name) for name in columns}
 
 

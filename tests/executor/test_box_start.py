@@ -37,7 +37,8 @@ def test_a_box_begins_with_little(stage: str) -> None:
 
 PARENT = (
     "curator.executor.unit_worker",
-    "curator.stages.scan.probe_parts",
+    "curator.scheduler",
+    "curator.stages.scan.stage",
     "curator.stages.analyze.stage",
     "curator.tables.track_parts",
     "curator.stages.propose.stage",

@@ -16,12 +16,13 @@ from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.records.sources import Failure, SourceRef
 from curator.records.tracks import Track
+from curator.scheduler import UnitRunner
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.families import families_of
 from curator.stages.analyze.identity_driver import Identifying, hash_parts
-from curator.stages.scan.probe_parts import SCAN_SCHEMA
 from curator.storage import Store, content_id, open_source, open_store, source_reader, stat_source
 from curator.storage.content_id import full_content_id
+from curator.tables.schemas import SCAN_SCHEMA
 from curator.tables.source_table import SourceTable
 from curator.tables.track_parts import TrackParts
 
@@ -73,8 +74,8 @@ class Films:
         sources = self.listed(*names)
         with Progress(live=False) as progress, Engine(address=None, workers=None) as engine:
             Identifying(
-                self.store, AnalyzeConfig(), engine, progress, sources=sources,
-                previous=self.summary, since_ns=self.since_ns or 1 << 62,
+                self.store, AnalyzeConfig(), UnitRunner(engine, progress), progress,
+                sources=sources, previous=self.summary, since_ns=self.since_ns or 1 << 62,
             ).run()  # fmt: skip
         (rows,) = sources.rows({})
         return {row["uri"]: row for row in rows.to_pylist()}

@@ -6,9 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from curator.stages.scan.probe_parts import SCAN_SCHEMA
 from curator.tables import source_table
-from curator.tables.schemas import SOURCES_SCHEMA
+from curator.tables.schemas import SCAN_SCHEMA, SOURCES_SCHEMA
 from curator.tables.source_table import SourceTable, SourceTotals
 
 

@@ -8,7 +8,6 @@ do, so that no order decides.
 """
 
 import logging
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,16 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.errors import StorageError
-from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import stage_step
 from curator.fingerprints import fingerprint
 from curator.records.sources import Failure, SourceRef
+from curator.scheduler import UnitRunner
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.stage import HashStage
 from curator.storage import Store
 from curator.storage.content_id import full_content_id
 from curator.storage.source_reader import is_racy
+from curator.tables.family_store import row_keys
 from curator.tables.parts import Parts, rows_to_table
 from curator.tables.source_table import SourceTable
 from curator.tables.track_items import HashItem
@@ -39,6 +39,7 @@ HASHES_SCHEMA = pa.schema(
     [(name, pa.string()) for name in ("uri", "version", "sha256", "source_id")]
 )
 """A row per version of a source that was hashed whole, with the id that it got."""
+_KEY = ("version", "uri")
 
 _Row = Mapping[str, Any]
 _Key = tuple[str, str]
@@ -75,7 +76,7 @@ class Identifying:
         self,
         store: Store,
         config: AnalyzeConfig,
-        engine: Engine,
+        runner: UnitRunner,
         progress: Progress,
         *,
         sources: SourceTable,
@@ -84,13 +85,11 @@ class Identifying:
     ) -> None:
         self._store = store
         self._config = config
-        self._engine = engine
+        self._runner = runner
         self._progress = progress
         self._sources = sources
         self._previous = previous
         self._since_ns = since_ns
-        self.cpu_s: Counter[str] = Counter()
-        """CPU-seconds of the workers, by what they did."""
 
     def run(self) -> None:
         """Checks the ids of large sources."""
@@ -99,9 +98,7 @@ class Identifying:
             return
         decided = decided_sources(self._store)
         if decided.num_rows:
-            place = pc.index_in(
-                _joined(listed, "uri", "version"), value_set=_joined(decided, "uri", "version")
-            )
+            place = pc.index_in(row_keys(listed, _KEY), value_set=row_keys(decided, _KEY))
             ids = decided["source_id"].take(place)
             given = listed.set_column(listed.schema.get_field_index("source_id"), "source_id", ids)
             self._sources.revise(
@@ -122,9 +119,9 @@ class Identifying:
         if since_ns is None:
             return known
         columns = ("uri", "version", "source_id")
-        keys = _joined(listed, *columns)
+        keys = row_keys(listed, columns)
         for before in self._last_sources(columns):
-            known = pc.or_(known, pc.is_in(keys, value_set=_joined(before, *columns)))
+            known = pc.or_(known, pc.is_in(keys, value_set=row_keys(before, columns)))
         rows = zip(listed["uri"].to_pylist(), listed["version"].to_pylist(), strict=True)
         racy = pa.array([is_racy(uri, version, since_ns) for uri, version in rows], pa.bool_())
         return pc.and_not(known, racy)
@@ -190,12 +187,8 @@ class Identifying:
             content, source_id = hashed[_key(row)], row["source_id"]
             if isinstance(content, Failure):
                 failed.append(
-                    {
-                        "uri": row["uri"], "source_id": None, "outcome": "failed",
-                        "error_stage": content.stage, "error_code": str(content.code),
-                        "error_message": content.message,
-                    }
-                )  # fmt: skip
+                    {"uri": row["uri"], "source_id": None, "outcome": "failed"} | content.columns()
+                )
                 continue
             if stands_for.get(source_id, found[source_id]) != {content}:
                 source_id = full_content_id(content)
@@ -207,7 +200,7 @@ class Identifying:
         self._sources.revise(failed)
         if decided:
             table = rows_to_table(decided, HASHES_SCHEMA)
-            hash_parts(self._store).write(table, _joined(table, "version", "uri").to_pylist())
+            hash_parts(self._store).write(table, row_keys(table, _KEY).to_pylist())
 
     def _hashed(self, rows: Sequence[_Row]) -> dict[_Key, str | Failure]:
         """Hashes sources whole: their SHA-256, or why they could not be read."""
@@ -218,20 +211,12 @@ class Identifying:
         step = stage_step(HashStage(self._config))
         self._progress.stage("hash")
         here = sum(item.source.n_bytes for item in items) <= INLINE_BYTES
-        run = self._engine.run_here if here else self._engine.run
-        hashed: dict[_Key, str | Failure] = {}
-        for result in run([step], [[item] for item in items]):
-            self.cpu_s.update(result.cpu_s)
-            ((source, content),) = result.results
-            hashed[source.uri, source.version] = content
-        return hashed
+        units = [[item] for item in items]
+        return {
+            (source.uri, source.version): content
+            for ((source, content),) in self._runner.run([step], units, here=here)
+        }
 
 
 def _key(row: _Row) -> _Key:
     return row["uri"], row["version"]
-
-
-def _joined(table: pa.Table, *columns: str) -> pa.ChunkedArray:
-    """Returns the values of some columns of each row as one text."""
-    texts = (table[name].cast(pa.large_string()) for name in columns)
-    return pc.binary_join_element_wise(*texts, pa.scalar("\t", pa.large_string()))

@@ -213,10 +213,4 @@ def _source_facts(track: Track, uri: str, n_shots: int, n_clips: int) -> dict[st
 
 
 def _failed_source(failure: Failure) -> dict[str, Any]:
-    return {
-        "uri": failure.uri,
-        "outcome": "failed",
-        "error_stage": failure.stage,
-        "error_code": str(failure.code),
-        "error_message": failure.message,
-    }
+    return {"uri": failure.uri, "outcome": "failed"} | failure.columns()

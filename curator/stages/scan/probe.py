@@ -9,7 +9,7 @@ from curator.errors import ErrorCode, SourceError
 from curator.media.container import open_container, pixel_aspect_of, video_stream
 from curator.media.decode import HDR_TRANSFERS
 from curator.media.rotation import header_rotation_deg
-from curator.records.sources import Failure, SourceRef
+from curator.records.sources import Failure
 from curator.storage import content_id, open_source
 
 _CODECS = {"libdav1d": "av1", "libvpx": "vp8", "libvpx-vp9": "vp9"}
@@ -34,25 +34,11 @@ def scan_source(uri: str, n_bytes: int, version: str) -> ScanRow:
             facts = header_facts(reader, uri, n_bytes)
     except SourceError as error:
         failure = Failure(uri=uri, stage="scan", code=error.code, message=error.message)
-        return row | failure_columns(failure)
+        return row | failure.columns()
     return row | {
         name: str(value) if isinstance(value, Fraction) else value
         for name, value in facts.items()
         if value is not None
-    }
-
-
-def identity_columns(source: SourceRef) -> ScanRow:
-    """Returns the columns that name a source."""
-    return {"uri": source.uri, "bytes": source.n_bytes, "version": source.version}
-
-
-def failure_columns(failure: Failure) -> ScanRow:
-    """Returns the error columns of `sources`."""
-    return {
-        "error_stage": failure.stage,
-        "error_code": str(failure.code),
-        "error_message": failure.message,
     }
 
 

@@ -14,10 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
+from time import monotonic
 from typing import Any, TypeVar
 
 from curator.errors import ErrorCode, SourceError, StorageError, UsageError
 from curator.number_text import amount
+from curator.records.sources import SourceRef
 from curator.storage.base import has_scheme
 from curator.storage.file_walk import DOTS, Found, expand, find_objects, is_pattern, walk
 from curator.storage.metadata_columns import column_name
@@ -25,6 +27,8 @@ from curator.storage.object_service import ADDRESSES, Cause, ObjectService, serv
 from curator.storage.sidecar_files import Sidecar, SidecarProblem, read_sidecars
 from curator.storage.source_manifests import Row, absolute_path, is_manifest, manifest_rows
 from curator.storage.source_reader import file_version, local_failure, object_version, stat_source
+from curator.tables.source_metadata import SourceMetadata
+from curator.tables.source_table import SourceTable
 
 _SKIPPED = {
     "images, and what cameras put beside videos": "jpg jpeg png webp bmp tif tiff svg heic heif "
@@ -375,6 +379,59 @@ def _limited(listed: Iterable[Listed], limit: int | None) -> Iterator[Listed]:
         n_listed += not isinstance(item, SkippedName)
         if n_listed == limit:
             return
+
+
+class ListedSources:
+    """Yields sources to scan; notes all else of a listing as it passes.
+
+    Args:
+        listed: The listing.
+        sources: Gets what could not be listed.
+        metadata: Gets what the listing says of sources.
+        unreadable: Gets addresses that could not be read.
+
+    Attributes:
+        n_skipped_names: Files that are clearly no videos.
+        list_s: Seconds of waiting for the listing.
+    """
+
+    def __init__(
+        self,
+        listed: Iterator[Listed],
+        sources: SourceTable,
+        metadata: SourceMetadata,
+        unreadable: list[str],
+    ) -> None:
+        self._listed, self._sources, self._metadata = listed, sources, metadata
+        self._unreadable = unreadable
+        self.n_skipped_names, self.list_s = 0, 0.0
+
+    def __iter__(self) -> Iterator[SourceRef]:
+        """Adds what could not be listed to the table."""
+        begun = monotonic()
+        # In batches: checking the clock for each would take as long as a quick listing.
+        while some := list(islice(self._listed, 64)):
+            self.list_s += monotonic() - begun
+            for item in some:
+                if isinstance(item, SkippedName):
+                    self.n_skipped_names += 1
+                    continue
+                if item.metadata:
+                    self._metadata.add(item.uri, item.metadata)
+                if isinstance(item, ListedSource):
+                    yield SourceRef(uri=item.uri, n_bytes=item.bytes, version=item.version)
+            failed = [item for item in some if isinstance(item, UnlistedSource)]
+            self._unreadable += [one.uri for one in failed if one.code is ErrorCode.UNREADABLE]
+            if failed:
+                self._sources.add_failed(
+                    {
+                        "uri": one.uri, "error_stage": "list", "error_code": str(one.code),
+                        "error_message": one.message,
+                    }
+                    for one in failed
+                )  # fmt: skip
+            begun = monotonic()
+        self.list_s += monotonic() - begun
 
 
 def _with_sidecars(listed: Iterator[Listed]) -> Iterator[Listed]:

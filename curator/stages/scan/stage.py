@@ -1,10 +1,16 @@
 """The stage that probes sources. It imports little, so that its process starts soon."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from curator.errors import ErrorCode
 from curator.records.sources import Failure, SourceRef
-from curator.stage import Resources, Scope, Stage
+from curator.stage import ItemStage, Resources, Scope
 from curator.stages.scan.config import ScanConfig
-from curator.stages.scan.probe import ScanRow, failure_columns, identity_columns, scan_source
+from curator.stages.scan.probe import ScanRow, scan_source
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MAX_PROBE_S = 30.0
 """CPU-seconds for one header: the longest index, of a day at 120 frames/s, takes 5."""
@@ -12,13 +18,15 @@ MAX_PROBE_BYTES = 768 << 20
 """Memory for one header, of which an index of a day at 120 frames/s takes 500 MB."""
 
 
-class ScanStage(Stage[ScanConfig, SourceRef, ScanRow]):
+class ScanStage(ItemStage[ScanConfig, SourceRef, ScanRow]):
     """Probes sources without decoding them."""
 
     name = "scan"
     version = 1
     scope = Scope.SOURCE
     writes = ("scan",)
+    key = ("version", "uri")
+    unit_items = 64
     config_type = ScanConfig
     results_ignore = frozenset({"sidecar_meta"})
     boxed = True
@@ -37,4 +45,17 @@ class ScanStage(Stage[ScanConfig, SourceRef, ScanRow]):
 
     def failed(self, unit: SourceRef, failure: Failure) -> ScanRow:
         """Returns the row of a source that cannot be probed."""
-        return identity_columns(unit) | failure_columns(failure)
+        return _names(unit) | failure.columns()
+
+    def rows(self, items: Sequence[SourceRef], results: Sequence[ScanRow]) -> "pa.Table":
+        """Returns rows of `SCAN_SCHEMA`."""
+        from curator.tables.parts import rows_to_table
+        from curator.tables.schemas import SCAN_SCHEMA
+
+        pairs = zip(items, results, strict=True)
+        return rows_to_table((row | _names(source) for source, row in pairs), SCAN_SCHEMA)
+
+
+def _names(source: SourceRef) -> ScanRow:
+    """Returns what names a source; never out of a sandbox."""
+    return {"uri": source.uri, "bytes": source.n_bytes, "version": source.version}

@@ -16,20 +16,23 @@ from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.executor.worker import Step
 from curator.records.sources import SourceRef
+from curator.scheduler import RowScheduler, UnitRunner
 from curator.stage import Resources
-from curator.stages.scan import scan_driver as scanning_module
 from curator.stages.scan.config import ScanConfig
 from curator.stages.scan.probe import ScanRow
-from curator.stages.scan.scan_driver import Scanning
 from curator.stages.scan.source_listing import (
     Listed,
     ListedSource,
+    ListedSources,
     SkippedName,
     UnlistedSource,
     list_sources,
 )
 from curator.stages.scan.stage import ScanStage
 from curator.storage import Store, open_store, source_reader
+from curator.tables import family_store
+from curator.tables.family_store import FamilyRows
+from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable
 
 
@@ -73,14 +76,15 @@ def store(tmp_path: Path) -> Store:
 
 def scan(
     store: Store, listed: Iterator[Listed], stage: type[ScanStage] = ScanStage
-) -> tuple[SourceTable, Scanning]:
+) -> tuple[SourceTable, int]:
+    """Returns the table, and the number of sources that had to be probed."""
     table = SourceTable()
     with Progress(live=False) as progress, Engine(address=None, workers=None) as engine:
-        scanning = Scanning(stage(ScanConfig()), store, engine, progress, table)
-        scanning.begin(listed)
-        scanning.finish()
+        scheduler = RowScheduler(FamilyRows(stage(ScanConfig()), store), table.add_probes)
+        scheduler.begin(ListedSources(listed, table, SourceMetadata(), []))
+        scheduler.finish(UnitRunner(engine, progress))
         assert not engine.is_started
-    return table, scanning
+    return table, scheduler.n_made
 
 
 def rows(table: SourceTable) -> dict[str, dict[str, Any]]:
@@ -95,10 +99,10 @@ def test_what_was_probed_is_not_probed_again_and_all_is_accounted_for(
         SkippedName(uri="/a.json"),
         UnlistedSource(uri="/gone.mp4", code=ErrorCode.VANISHED, message="is not there"),
     ]
-    first, scanning = scan(store, iter(listed))
-    assert (scanning.n_scanned, scanning.n_skipped_names) == (5, 1)
-    again, scanning = scan(store, iter(listed))
-    assert scanning.n_scanned == 0
+    first, n_scanned = scan(store, iter(listed))
+    assert n_scanned == 5
+    again, n_scanned = scan(store, iter(listed))
+    assert n_scanned == 0
     assert rows(again) == rows(first)
     by_name = rows(first)
     assert sorted(by_name) == ["0.mp4", "1.mp4", "2.mp4", "gone.mp4", "text.mp4", "z same.mp4"]
@@ -112,8 +116,8 @@ def test_what_was_probed_is_not_probed_again_and_all_is_accounted_for(
 def test_a_source_of_another_version_is_probed_again(folder: Path, store: Store) -> None:
     scan(store, list_sources([str(folder)]))
     os.utime(folder / "0.mp4", ns=(1, 1))
-    table, scanning = scan(store, list_sources([str(folder)]))
-    assert scanning.n_scanned == 1
+    table, n_scanned = scan(store, list_sources([str(folder)]))
+    assert n_scanned == 1
     assert len(table) == 5
 
 
@@ -123,13 +127,13 @@ def test_a_file_that_was_just_written_is_probed_by_the_next_run_too(
     """Pins that a write within the resolution of a file's times is not missed for ever."""
     monkeypatch.setattr(source_reader, "RACY_NS", 10**12)
     scan(store, list_sources([str(folder)]))
-    _, scanning = scan(store, list_sources([str(folder)]))
-    assert scanning.n_scanned == 5
+    _, n_scanned = scan(store, list_sources([str(folder)]))
+    assert n_scanned == 5
     monkeypatch.setattr(source_reader, "RACY_NS", 0)
-    _, scanning = scan(store, list_sources([str(folder)]))
-    assert scanning.n_scanned == 5
-    _, scanning = scan(store, list_sources([str(folder)]))
-    assert scanning.n_scanned == 0
+    _, n_scanned = scan(store, list_sources([str(folder)]))
+    assert n_scanned == 5
+    _, n_scanned = scan(store, list_sources([str(folder)]))
+    assert n_scanned == 0
 
 
 @pytest.mark.parametrize(("how", "code"), [("deadly", "worker_died"), ("endless", "too_slow")])
@@ -148,8 +152,8 @@ def test_a_header_that_ends_its_process_is_one_failed_source(
     assert {name for name, row in by_name.items() if row["source_id"]} == {
         "0.mp4", "2.mp4", "text.mp4", "z same.mp4",
     }  # fmt: skip
-    _, again = scan(store, list_sources([str(folder)]), DyingScanStage)
-    assert again.n_scanned == (1 if code in RETRIED else 0)
+    _, n_scanned = scan(store, list_sources([str(folder)]), DyingScanStage)
+    assert n_scanned == (1 if code in RETRIED else 0)
 
 
 def test_the_listing_is_taken_as_it_is_needed(store: Store, tmp_path: Path) -> None:
@@ -161,10 +165,10 @@ def test_the_listing_is_taken_as_it_is_needed(store: Store, tmp_path: Path) -> N
             taken += 1
             yield ListedSource(uri=f"{tmp_path}/{taken}.mp4", bytes=1, version="1-1-1-1")
 
-    with Progress(live=False) as progress, Engine(address=None, workers=None) as engine:
-        scanning = Scanning(ScanStage(ScanConfig()), store, engine, progress, SourceTable())
-        assert scanning.begin(endless()) is None
-    assert taken <= 2 * scanning_module.FIRST_WINDOW
+    table = SourceTable()
+    scheduler = RowScheduler(FamilyRows(ScanStage(ScanConfig()), store), table.add_probes)
+    assert scheduler.begin(ListedSources(endless(), table, SourceMetadata(), [])) is None
+    assert taken <= 2 * family_store.FIRST_WINDOW
 
 
 def test_a_probe_that_its_part_does_not_have_is_made_again(
@@ -172,11 +176,11 @@ def test_a_probe_that_its_part_does_not_have_is_made_again(
 ) -> None:
     scan(store, list_sources([str(folder)]))
     monkeypatch.setattr(
-        scanning_module.KnownKeys, "find", lambda known, keys: known._names * len(keys)
+        family_store.KnownKeys, "find", lambda known, keys: known._names * len(keys)
     )
     gone = ListedSource(uri="/gone.mp4", bytes=1, version="1-1-1-1")
-    table, scanning = scan(store, iter([gone]))
-    assert scanning.n_scanned == 1
+    table, n_scanned = scan(store, iter([gone]))
+    assert n_scanned == 1
     assert rows(table)["gone.mp4"]["error_code"] == "vanished"
 
 
