@@ -1,5 +1,6 @@
 """Scanning: a stream of listed sources, probed once, and safe from headers that end a process."""
 
+import hashlib
 import os
 import time
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from film_makers import text_file, write_video
 from film_shots import moving_texture
@@ -206,3 +208,19 @@ def test_a_stream_of_units_on_ray_is_taken_as_there_is_room(
         room = 4 * engine.n_cpus()
     assert sorted(results) == [-unit for unit in range(59, -1, -1)]
     assert furthest <= room
+
+
+def test_a_part_keeps_its_name_and_its_rows_name_the_items(folder: Path, store: Store) -> None:
+    """Pins that older OUTs are read, and that a sandboxed answer cannot name another source."""
+    rows = FamilyRows(ScanStage(ScanConfig()), store)
+    item = SourceRef(uri=str(folder / "0.mp4"), n_bytes=7, version="7-1-1-1")
+    lies: ScanRow = {"uri": "/etc/passwd", "bytes": 1, "version": "1-1-1-1", "codec": "h264"}
+    (stored,) = rows.put([item], [lies]).to_pylist()
+    assert (stored["uri"], stored["bytes"], stored["version"]) == (item.uri, 7, item.version)
+    digits = hashlib.sha256(f"7-1-1-1\t{item.uri}".encode()).hexdigest()[:16]
+    stamp = ScanStage(ScanConfig()).fingerprint({})
+    assert [info.key for info in store.list("scan/")] == [f"scan/{stamp}-{digits}.parquet"]
+    found: list[pa.Table] = []
+    other = SourceRef(uri=item.uri, n_bytes=7, version="7-2-2-1")
+    assert list(rows.missing([other, item], found.append)) == [other]
+    assert [table.to_pylist() for table in found] == [[stored]]
