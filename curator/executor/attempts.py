@@ -51,6 +51,11 @@ def _own_cpu_s() -> float:
     return 0.0 if is_driver() else time.process_time()
 
 
+def thread_cpu_s() -> float:
+    """Returns CPU-seconds of this thread; 0 in the driver, whose time is counted as a whole."""
+    return 0.0 if is_driver() else time.thread_time()
+
+
 def internal_failure(uri: str, stage: str, error: Exception) -> Failure:
     """Logs an unforeseen error, and makes it the outcome of its source."""
     logger.exception("%s of %r failed", stage, uri)

@@ -22,7 +22,7 @@ from curator.errors import (
     FullDiskError,
     SourceError,
 )
-from curator.executor.attempts import CpuClock, internal_failure
+from curator.executor.attempts import CpuClock, internal_failure, thread_cpu_s
 from curator.executor.decoder_box import BoxDiedError, SetUpError, process_box
 from curator.executor.work import MAX_ATTEMPTS, Divisible
 from curator.executor.worker import Step
@@ -143,9 +143,9 @@ class UnitWorker:
             spent["start_up"] = spent.get("start_up", 0.0) + start_up_s
         spent.update(self._stage.cpu_s)
         if self._keep is not None:
-            begun_s = time.thread_time()
+            begun_s = thread_cpu_s()
             results = self._keep(items, results)
-            spent["store"] = spent.get("store", 0.0) + time.thread_time() - begun_s
+            spent["store"] = spent.get("store", 0.0) + thread_cpu_s() - begun_s
         counts = Counter(before.counts)
         counts.update(self._stage.counts)
         if self._box is not None:

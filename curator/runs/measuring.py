@@ -109,13 +109,11 @@ class Measuring:
             n_known = len(sources) - len(missing)
             analyzing.run(missing, self._propose_step(analyzing), take_new, n_known=n_known)
         candidates.flush()
-        counts = analyzing.counts
-        log.counts["sources_analyzed"] += counts.n_analyzed
-        log.counts["segments_analyzed"] += counts.n_segments
-        log.counts["sources_joined"] += counts.n_joined
-        log.counts["gpu_batches_halved"] += counts.n_halved
-        log.long_whole.update(counts.whole)
-        log.cpu_s.update(analyzing.cpu_s)
+        for name in ("sources_analyzed", "segments_analyzed", "sources_joined"):
+            log.counts[name] += analyzing.counts[name]
+        log.counts["gpu_batches_halved"] += analyzing.runner.counts["gpu_batches_halved"]
+        log.long_whole.update(analyzing.whole)
+        log.cpu_s.update(analyzing.runner.cpu_s)
 
     def _propose_step(self, analyzing: Analyzing) -> Step:
         stage = self._graph["propose"]

@@ -11,7 +11,7 @@ one: they are the last units, which these workers take first. A GPU gets them wh
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
 from operator import not_
@@ -28,6 +28,7 @@ from curator.models.catalogue import ModelEntry
 from curator.models.weight_store import ModelStore
 from curator.records.sources import SourceRef
 from curator.records.tracks import Track
+from curator.scheduler import UnitRunner
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.device_choice import device_here
 from curator.stages.analyze.families import families_of, tracks_fingerprint
@@ -86,19 +87,6 @@ class _InSegments:
         )
 
 
-@dataclass(slots=True, kw_only=True)
-class AnalysisCounts:
-    """What an analysis did."""
-
-    n_analyzed: int = 0
-    n_segments: int = 0
-    n_joined: int = 0
-    n_halved: int = 0
-    """Batches that did not fit a GPU's memory, and were halved."""
-    whole: Counter[str] = field(default_factory=Counter)
-    """Long sources that were analyzed whole, by reason."""
-
-
 class Analyzing:
     """Measures what is missing of each source, and hands on what is made of its track.
 
@@ -136,9 +124,12 @@ class Analyzing:
         self._families = frozenset(family.name for family in families)
         self.stamp = tracks_fingerprint(families)
         self.tracks = TrackParts(store, families, removals)
-        self.counts = AnalysisCounts()
-        self.cpu_s: Counter[str] = Counter()
-        """CPU-seconds of the workers, by what they did."""
+        self.runner = UnitRunner(engine, progress)
+        """Has the CPU-seconds of workers, and what they counted."""
+        self.counts = Counter[str]()
+        """What was done, by name."""
+        self.whole = Counter[str]()
+        """Long sources that were analyzed whole, by reason."""
 
     def run(
         self,
@@ -158,7 +149,7 @@ class Analyzing:
         """
         self._then, self._take = then, take
         stored, pending = self._sorted(list(sources))
-        self.counts.n_analyzed = len(pending)
+        self.counts["sources_analyzed"] = len(pending)
         self._run_stored(stored)
         self._decide_devices(pending)
         in_segments = self._planned(pending)
@@ -173,7 +164,7 @@ class Analyzing:
         self._measure([*segments, *self._units(whole)], in_segments)
         self._join(in_segments)
         failed = [known for known in in_segments.values() if known.failed is not None]
-        self.counts.whole.update(str(known.failed) for known in failed)
+        self.whole.update(str(known.failed) for known in failed)
         self._measure(self._units([known.item for known in failed]), in_segments)
 
     def _sorted(
@@ -211,10 +202,9 @@ class Analyzing:
             for families in {item.families for item in long}
         }
         planned: dict[str, _InSegments] = {}
-        for unit in self._runner(len(long))([step], [[item] for item in long]):
-            ((item, plan),) = unit.results
+        for ((item, plan),) in self._run([step], [[item] for item in long]):
             if isinstance(plan, WholeReason):
-                self.counts.whole[str(plan)] += 1
+                self.whole[str(plan)] += 1
                 continue
             segments = [
                 SegmentItem(source=item.source, segment=segment, families=item.families)
@@ -232,7 +222,7 @@ class Analyzing:
             for item in known.segments
             if item.key not in known.parts
         ]
-        self.counts.n_segments = len(units)
+        self.counts["segments_analyzed"] = len(units)
         # Hashing is short: it fills the gaps at the end.
         hashed = (known.item.source for known in in_segments.values() if known.needs_hashes)
         return units + [[HashItem(source=source)] for source in hashed]
@@ -275,19 +265,15 @@ class Analyzing:
             units = [*compress(units, map(not_, left)), *reversed([*compress(units, left)])]
         n_units = 1 if small else len(units)
         chains = [[self._measure_step(one, families, n_units), self._then] for one in devices]
-        results = engine.run(
+        for result in self.runner.run(
             chains[0],
             units,
             small=small,
             without_gpu=chains[1] if len(chains) > 1 else None,
             check=nvdec_refusal if devices[0] == "gpu" and engine.joins else None,
             is_shown=not self._is_ahead,
-        )
-        with self._progress.polling(engine.progress):
-            for result in results:
-                self.cpu_s.update(result.cpu_s)
-                self.counts.n_halved += result.counts["gpu_batches_halved"]
-                self._note(result.results, in_segments)
+        ):
+            self._note(result, in_segments)
 
     def _decide_devices(self, pending: Sequence[SourceItem]) -> None:
         """Decides what sources are decoded on, and asks a GPU what it can do.
@@ -329,22 +315,21 @@ class Analyzing:
 
     def _run_stored(self, stored: Mapping[int, Sequence[StoredTrack]]) -> None:
         units = [UnitResult(results=AnalyzedUnit(tracks=tuple(t))) for t in stored.values()]
-        for result in self._runner(len(units))([self._then], units):
-            if len(units) > INLINE_UNITS:
-                self.cpu_s.update(result.cpu_s)
-            self._take(result.results)
+        for result in self._run([self._then], units):
+            self._take(result)
 
-    def _runner(self, n_units: int) -> Callable[..., Iterator[UnitResult[Any]]]:
-        return self._engine.run_here if n_units <= INLINE_UNITS else self._engine.run
+    def _run(self, steps: Sequence[Step], units: Sequence[object]) -> Iterator[Any]:
+        """Runs arithmetic: few units in this process."""
+        return self.runner.run(steps, units, here=len(units) <= INLINE_UNITS)
 
     def _join(self, in_segments: Mapping[str, _InSegments]) -> None:
         items = [known.joined() for known in in_segments.values()]
         units = [[item] for item in items if item is not None]
         load, keep = self.tracks.load_segments, self.tracks.keep
         step = stage_step(JoinStage(self._config), load=load, keep=keep)
-        for result in self._runner(len(units))([step, self._then], units):
-            self.counts.n_joined += not isinstance(result.results, AnalyzedUnit)
-            self._note(result.results, in_segments)
+        for result in self._run([step, self._then], units):
+            self.counts["sources_joined"] += not isinstance(result, AnalyzedUnit)
+            self._note(result, in_segments)
 
     def _note(self, result: Any, in_segments: Mapping[str, _InSegments]) -> None:  # noqa: ANN401
         """Takes what the next stage made; of a segment, notes what is known now."""
