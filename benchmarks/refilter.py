@@ -130,17 +130,18 @@ def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object
     """Makes an output root, and times reruns over it."""
     from made_out import candidates_stamp, finish_rows, made_out
 
+    from curator.executor.corpus_work import CorpusWork
     from curator.pipeline import graph_of
     from curator.recipe import load_recipe, with_changes
     from curator.review.bound_tuning import summary_lines, tune
     from curator.review.finished_run import open_finished
     from curator.review.tune_page import render_tune
-    from curator.runs.corpus import Corpus
+    from curator.runs.corpus import Corpus, DecidedClips
     from curator.stages.caption.measured_caption import measured_captions
-    from curator.stages.dedup.pair_store import StoredPairs, remove_duplicates
     from curator.stages.dedup.stage import DedupStage
     from curator.stages.propose.candidate_store import Candidates
     from curator.storage import open_store
+    from curator.tables.corpus_tables import CorpusTables
 
     recipe = with_changes(load_recipe("quickstart"), ["dedup.enabled=false"])
     clips = made_clips(n)
@@ -157,14 +158,14 @@ def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object
                 for stored in candidates.load(uris):
                     corpus.add(stored)
             with clock.of("judge"):
-                corpus.judge(graph_of(flagged)["filter"])
+                corpus.decide(graph_of(flagged)["filter"], CorpusWork("filter"))
             rows = corpus.rows
             with clock.of("captions and plan of shards"):
                 measured_captions(rows, flagged.caption)
                 plan_all(rows, flagged)
             with clock.of("tables, summary, report"):
                 summary = finish_rows(
-                    store, flagged, candidates, corpus.rules, corpus.clips, corpus.vectors
+                    store, flagged, candidates, corpus.decided, corpus.vectors["embeddings"]
                 )
     if dedup:
         exact = with_changes(flagged, ["dedup.enabled=true"]).dedup
@@ -174,8 +175,13 @@ def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object
         for name, compared in (("all new", earlier), ("3% new", kept), ("none new", kept)):
             copies = rows.take(compared)
             with clock.of(f"duplicates, {name}"):
-                pairs = StoredPairs(store, candidates.stamp)
-                remove_duplicates(DedupStage(exact), copies, corpus.vectors, pairs)
+                again = DecidedClips(
+                    copies,
+                    4 << 30,
+                    vectors=corpus.vectors.__getitem__,
+                    tables=CorpusTables(store, candidates.stamp),
+                )
+                again.decide(DedupStage(exact), CorpusWork("dedup"))
     for _ in range(runs):
         with clock.of("curate tune"):
             tuned = tune(open_finished(str(folder / "out")), ["motion.min=0.05"])

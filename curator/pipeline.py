@@ -19,7 +19,7 @@ from curator.measures.score_list import measures_used
 from curator.models.weight_store import ModelStore
 from curator.recipe import Recipe, StageEntry, semantics_of
 from curator.run_config import RunConfig
-from curator.stage import OFF, Annotator, AnyStage, ClipFilter, PixelStage, Wait
+from curator.stage import OFF, Annotator, AnyCorpusStage, AnyStage, CorpusStage, PixelStage, Wait
 from curator.stages.analyze.stage import AnalyzeStage
 from curator.stages.caption.caption_embeddings import FAMILY, MEMBER, CaptionEmbeddings
 from curator.stages.caption.stage import CaptionStage
@@ -109,10 +109,9 @@ class Graph:
         at = [stage.name for stage in self.stages].index(name)
         return replace(self, stages=self.stages[at:])
 
-    def deciding(self) -> list[AnyStage]:
-        """The stages behind `filter` that reject clips before any of them is cut."""
-        kinds = (DedupStage, SelectStage, ClipFilter)
-        return [stage for stage in self.stages if isinstance(stage, kinds)]
+    def deciding(self) -> list[AnyCorpusStage]:
+        """The stages that reject clips before any of them is cut."""
+        return [stage for stage in self.stages if isinstance(stage, CorpusStage)]
 
     def annotators(self) -> list[Annotator[Any]]:
         """The stages that make values of written clips."""
@@ -234,10 +233,10 @@ def graph_of(recipe: Recipe) -> Graph:
 def _loaded(entry: StageEntry) -> tuple[Extension, AnyStage]:
     extension = load_extension(Kind.STAGE, entry.use)
     target = extension.target
-    if not issubclass(target, PixelStage | ClipFilter | Annotator):
+    if not issubclass(target, PixelStage | CorpusStage | Annotator):
         raise RecipeError(
             f"stages: {entry.use!r} is {target.__name__}, which is neither a PixelStage, a "
-            "ClipFilter nor an Annotator of curator.stage"
+            "ClipFilter nor an Annotator, nor another CorpusStage, of curator.stage"
         )
     try:
         config = target.config_type.model_validate(entry.config)

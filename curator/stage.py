@@ -12,10 +12,10 @@ executor's and the tables'. `curator/pipeline.py` lists the stages in their orde
 
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from curator.fingerprints import fingerprint
 from curator.records.sources import Failure, Note
 
 if TYPE_CHECKING:
+    # Decoder boxes need no Arrow.
     import pyarrow as pa
 
 GRANULARITY = {
@@ -89,28 +90,23 @@ def setting(default: Any = ..., *, unit: str, **checks: Any) -> Any:  # noqa: AN
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 UnitT = TypeVar("UnitT")
 ResultT = TypeVar("ResultT")
+PartT = TypeVar("PartT")
 
 
-class Stage(ABC, Generic[ConfigT, UnitT, ResultT]):
-    """One stage of the graph.
+class GraphStage(ABC, Generic[ConfigT]):
+    """What the graph knows of a stage: a declaration.
 
     Attributes:
         name: Its name in the graph, and its section of the recipe.
-        version: Version of its meaning: raised when the same unit and configuration would give
+        version: Version of its meaning: raised when the same input and configuration would give
             another result.
-        scope: What a unit is.
+        scope: What it works on at a time.
         reads: Tables it reads; their fingerprints go into its own.
         writes: Tables it writes.
         by_content: Tables of `reads` whose rows are named by their content: their fingerprints are
             not in this stage's own.
         config_type: Model of its section of the recipe.
         results_ignore: Keys of the configuration that change no result, and are in no fingerprint.
-        boxed: Whether units name bytes of strangers: `process` then runs in a decoder box, where
-            only the unit's own source can be opened, and its results are made of the classes that
-            the type of `process` names.
-        imports: Modules that a box imports before it is locked, so that Python may keep their
-            bytecode.
-        memory_code: Outcome of a unit that asks for more memory than `limit_bytes`.
     """
 
     name: ClassVar[str]
@@ -121,16 +117,9 @@ class Stage(ABC, Generic[ConfigT, UnitT, ResultT]):
     by_content: ClassVar[frozenset[str]] = frozenset()
     results_ignore: ClassVar[frozenset[str]] = frozenset()
     config_type: ClassVar[type[BaseModel]] = StageConfig
-    boxed: ClassVar[bool] = False
-    imports: ClassVar[tuple[str, ...]] = ()
-    memory_code: ClassVar[ErrorCode] = ErrorCode.OUT_OF_MEMORY
 
     def __init__(self, config: ConfigT) -> None:
         self.config = config
-        self.cpu_s: defaultdict[str, float] = defaultdict(float)
-        """CPU-seconds that `process` measured of itself, by name; the worker takes them."""
-        self.counts: Counter[str] = Counter()
-        """What `process` counted; the worker takes it."""
 
     @property
     def is_on(self) -> bool:
@@ -170,6 +159,53 @@ class Stage(ABC, Generic[ConfigT, UnitT, ResultT]):
         """What one worker takes."""
         return Resources()
 
+    def setup(self) -> None:
+        """Runs once in a worker, before its first unit: loads models, opens devices."""
+
+    def settings(self) -> dict[str, object]:
+        """The settings that results depend on, for the fingerprint."""
+        return self.config.model_dump(mode="json", exclude=set(self.results_ignore))
+
+    def models(self) -> tuple[object, ...]:
+        """Names or hashes of weights that results depend on, for the fingerprint."""
+        return ()
+
+    def fingerprint(self, inputs: Mapping[str, str]) -> str:
+        """Fingerprint of the results: name, version, configuration, models and inputs.
+
+        Args:
+            inputs: Fingerprint of each table in `reads`, by name.
+
+        Raises:
+            KeyError: The fingerprint of a table that is read is missing.
+        """
+        read = {name: inputs[name] for name in self.reads if name not in self.by_content}
+        return fingerprint(self.name, self.version, self.settings(), self.models(), read)
+
+
+class Stage(GraphStage[ConfigT], Generic[ConfigT, UnitT, ResultT]):
+    """A stage that workers run, unit by unit.
+
+    Attributes:
+        boxed: Whether units name bytes of strangers: `process` then runs in a decoder box, where
+            only the unit's own source can be opened, and its results are made of the classes that
+            the type of `process` names.
+        imports: Modules that a box imports before it is locked, so that Python may keep their
+            bytecode.
+        memory_code: Outcome of a unit that asks for more memory than `limit_bytes`.
+    """
+
+    boxed: ClassVar[bool] = False
+    imports: ClassVar[tuple[str, ...]] = ()
+    memory_code: ClassVar[ErrorCode] = ErrorCode.OUT_OF_MEMORY
+
+    def __init__(self, config: ConfigT) -> None:
+        super().__init__(config)
+        self.cpu_s: defaultdict[str, float] = defaultdict(float)
+        """CPU-seconds that `process` measured of itself, by name; the worker takes them."""
+        self.counts: Counter[str] = Counter()
+        """What `process` counted; the worker takes it."""
+
     @property
     def locks(self) -> bool:
         """Whether its box gives up files and network; one that holds a GPU keeps its devices."""
@@ -187,9 +223,6 @@ class Stage(ABC, Generic[ConfigT, UnitT, ResultT]):
     def limit_s(self, unit: UnitT, /) -> float | None:
         """CPU-seconds that a unit may take in a box; None for no limit."""
         return None
-
-    def setup(self) -> None:
-        """Runs once in a worker, before its first unit: loads models, opens devices."""
 
     @abstractmethod
     def process(self, unit: UnitT, /) -> ResultT:
@@ -217,28 +250,8 @@ class Stage(ABC, Generic[ConfigT, UnitT, ResultT]):
     def release(self) -> None:
         """Runs after a group of units: closes what they had open in common."""
 
-    def settings(self) -> dict[str, object]:
-        """The settings that results depend on, for the fingerprint."""
-        return self.config.model_dump(mode="json", exclude=set(self.results_ignore))
 
-    def models(self) -> tuple[object, ...]:
-        """Names or hashes of weights that results depend on, for the fingerprint."""
-        return ()
-
-    def fingerprint(self, inputs: Mapping[str, str]) -> str:
-        """Fingerprint of the results: name, version, configuration, models and inputs.
-
-        Args:
-            inputs: Fingerprint of each table in `reads`, by name.
-
-        Raises:
-            KeyError: The fingerprint of a table that is read is missing.
-        """
-        read = {name: inputs[name] for name in self.reads if name not in self.by_content}
-        return fingerprint(self.name, self.version, self.settings(), self.models(), read)
-
-
-AnyStage = Stage[Any, Any, Any]
+AnyStage = GraphStage[Any]
 
 
 class ItemStage(Stage[ConfigT, UnitT, ResultT]):
@@ -287,6 +300,153 @@ class PixelStage(Stage[ConfigT, ClipFrames, Iterator[NDArray[np.uint8]]]):
     by_content = frozenset({"clips"})
 
 
+class ClipVectors(Protocol):
+    """Vectors of clips of one model, on the local disk where they are many."""
+
+    def known(self, ids: "pa.Array", /) -> NDArray[np.bool_]:
+        """Returns which clips have a vector, bool [N]."""
+
+    def matrix(self, ids: "pa.Array", /) -> NDArray[np.float32]:
+        """Returns the vectors of clips that all have one, float32 [N, D]."""
+
+
+class Corpus(Protocol):
+    """The clips that a stage decides about: those that no stage before it rejected.
+
+    They are in the order of source and time, and numbered from 0 in it. Tables and vectors that
+    exceed the memory budget are on the local disk.
+    """
+
+    @property
+    def num_rows(self) -> int:
+        """Number of clips."""
+
+    @property
+    def column_names(self) -> list[str]:
+        """Columns of `clips`, `meta.*` too."""
+
+    def __getitem__(self, name: str, /) -> "pa.ChunkedArray":
+        """A column of all clips; before the rules it is in no order."""
+
+    def blocks(self, names: Sequence[str] | None = None) -> Iterator["pa.Table"]:
+        """Yields some columns of all clips, or all columns, some clips at a time."""
+
+    def vectors(self, family: str) -> ClipVectors:
+        """Vectors of a table, such as `embeddings`."""
+
+    def earlier(self, family: str) -> Any:  # noqa: ANN401 - as the stage left it
+        """What an earlier generation left of a family; None where there is none that counts."""
+
+    def read(self, family: str) -> "pa.Table | None":
+        """The table of a family that earlier runs stored; None for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """What a stage says of some clips of a `Corpus`.
+
+    Attributes:
+        rows: int64 [N], numbers of the clips, ascending.
+        columns: N rows with values of columns of `clips`. A clip with a `reason` is rejected; one
+            whose `reason` is null stays.
+    """
+
+    rows: NDArray[np.int64]
+    columns: "pa.Table"
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a stage leaves of a family of scope corpus.
+
+    Attributes:
+        family: Its name.
+        rows: Values that JSON can hold, for `Corpus.earlier` of later generations; or a table, for
+            `Corpus.read` of later runs.
+    """
+
+    family: str
+    rows: Any
+
+
+class Work(Protocol):
+    """Runs pure functions over an array and parts of the work, on workers if that is worth it."""
+
+    def __call__(
+        self,
+        function: Callable[[NDArray[np.float32], PartT], ResultT],
+        array: NDArray[np.float32],
+        parts: Sequence[PartT],
+        *,
+        cpu_s: float,
+    ) -> Generator[ResultT, None, None]:
+        """Yields `function(array, part)` of each part, in any order; closing it cancels the rest.
+
+        Args:
+            function: Can be pickled, and has no state.
+            array: float32 [N, D], which all parts share.
+            parts: Of a few words each.
+            cpu_s: CPU-seconds of all parts, about.
+        """
+
+    def on_gpu(
+        self,
+        function: Callable[[NDArray[np.float32], PartT], ResultT],
+        array: NDArray[np.float32],
+        part: PartT,
+        *,
+        refusal: Callable[[], str | None],
+    ) -> ResultT | None:
+        """Returns `function(array, part)` of a worker that holds a GPU; None if none did it.
+
+        Args:
+            function: As above.
+            array: Likewise.
+            part: The only one.
+            refusal: Says why a node cannot; runs there.
+        """
+
+
+class CorpusStage(GraphStage[ConfigT]):
+    """A stage that decides about all clips of a generation, in the driver."""
+
+    scope = Scope.CORPUS
+    reads: ClassVar[tuple[str, ...]] = ("clips",)
+    writes: ClassVar[tuple[str, ...]] = ("clips",)
+
+    @property
+    def needs_all(self) -> str | None:
+        """Why it needs all clips at once.
+
+        None if it decides about each clip alone: it may then be asked about the clips of some
+        sources before others are known.
+        """
+        return None
+
+    @property
+    def needs_earlier(self) -> str:
+        """What to add to that where earlier generations stay as they are."""
+        return ""
+
+    @abstractmethod
+    def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | Left | str]:
+        """Yields decisions, what it leaves for later, and lines to warn with.
+
+        The stage of the rules yields decisions about each block before it reads the next one. All
+        others may decide about any clips at any time, about each once.
+        """
+
+    def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
+        """Says `needs_all`."""
+        if self.needs_all is None:
+            why = f"{BY_ORDER}; no decision depends on other clips"
+            return self.waits_for(JUDGED, why, is_needed=False)
+        return self.waits_for(JUDGED, self.needs_all + (self.needs_earlier if is_growing else ""))
+
+
+AnyCorpusStage = CorpusStage[Any]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
     """A clip that a `ClipFilter` rejects.
@@ -302,20 +462,37 @@ class Rejection:
     detail: str | None = None
 
 
-class ClipFilter(Stage[ConfigT, "pa.Table", Iterable[Rejection]]):
+class ClipFilter(CorpusStage[ConfigT]):
     """A stage of a user's own that rejects clips, out of the columns of all kept ones.
 
     `process` takes the rows of `clips` that are kept so far, all in one table. It runs before
     `select` unless the recipe says otherwise.
     """
 
-    scope = Scope.CORPUS
-    reads = ("clips",)
-    writes = ("clips",)
+    needs_all = "it gets all kept clips in one table"
 
-    def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
-        """It needs all clips."""
-        return self.waits_for(JUDGED, "it gets all kept clips in one table")
+    @abstractmethod
+    def process(self, unit: "pa.Table", /) -> Iterable[Rejection]:
+        """Yields a rejection for each clip that it rejects."""
+
+    def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions]:
+        """Gives `process` all clips in one table."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        clips = pa.concat_tables(corpus.blocks())
+        found: defaultdict[str, list[Rejection]] = defaultdict(list)
+        for one in self.process(clips):
+            found[one.clip_id].append(one)
+        names = pa.array(list(found), pa.string())
+        is_rejected = pc.is_in(clips["clip_id"], value_set=names)
+        rejected = [found[name] for name in clips["clip_id"].filter(is_rejected).to_pylist()]
+        columns = {
+            "reason": [ones[-1].reason for ones in rejected],
+            "reasons": [[one.reason for one in ones] for ones in rejected],
+            "reason_detail": [ones[-1].detail for ones in rejected],
+        }
+        yield Decisions(np.flatnonzero(is_rejected.to_numpy()), pa.table(columns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

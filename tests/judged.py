@@ -1,14 +1,21 @@
 """Judges candidates by rules alone, without the recipe around them."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import pyarrow as pa
 
 from curator.buckets import BucketClasses
+from curator.executor.corpus_work import CorpusWork
 from curator.measures.clip_semantics import SemanticConfig
+from curator.runs.corpus import DecidedClips
+from curator.stage import AnyCorpusStage
 from curator.stages.filter.config import Rule
 from curator.stages.filter.judging import Decided, FilterNeeds, corpus_of, judge_table
 from curator.stages.filter.rules import resolve
+from curator.tables.clip_rows import ClipRows
+from curator.tables.clip_vectors import StoredVectors
+from curator.tables.corpus_tables import CorpusTables
 
 
 def needs(
@@ -40,3 +47,24 @@ def decide(
     """Resolves rules over all candidates, and judges them."""
     bounds = resolve(rules, corpus_of(clips, min_s=min_s))
     return judge_table(clips, bounds, needs(shard, min_s=min_s, max_s=max_s, semantic=semantic))
+
+
+def run_stage(
+    stage: AnyCorpusStage,
+    rows: ClipRows,
+    vectors: pa.Table | None = None,
+    *,
+    tables: CorpusTables | None = None,
+    earlier: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Lets a stage decide about rows, as a run does; returns what it leaves."""
+    stored = StoredVectors.of(vectors) if vectors is not None else None
+    decided = DecidedClips(
+        rows,
+        1 << 30,
+        vectors=lambda _: stored,
+        earlier=(earlier or {}).get,
+        tables=tables,
+    )
+    decided.decide(stage, CorpusWork(stage.name))
+    return decided.left

@@ -8,23 +8,19 @@ from typing import Any
 import cv2
 import numpy as np
 import pyarrow as pa
-from judged import decide
 
+from curator.executor.corpus_work import CorpusWork
 from curator.measures.score_list import SCORES
 from curator.models.perceptual import CLIP_DIM
+from curator.pipeline import graph_of
 from curator.recipe import Recipe
 from curator.records.cuts import CROP_COLUMNS
-from curator.runs.corpus import SHOT_ORDER
+from curator.runs.corpus import SHOT_ORDER, DecidedClips
 from curator.stages.commit.commit_run import Commit, alone, commit_run, kept_by_source
-from curator.stages.dedup.pair_store import remove_duplicates
-from curator.stages.dedup.stage import DedupStage
-from curator.stages.filter.judging import RuleCount
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.propose.stage import ProposedUnit, ProposeStage
-from curator.stages.select.stage import SelectStage
 from curator.stages.shard.shard_index import set_files
 from curator.storage import Store
-from curator.tables.clip_rows import ClipColumns, ClipRows
 from curator.tables.clip_vectors import StoredVectors, vectors_table
 from curator.tables.disk_table import SortedRows
 from curator.tables.fenced_store import FencedStore
@@ -34,7 +30,6 @@ from curator.tables.schemas import (
     PICTURES_SCHEMA,
     SHOTS_SCHEMA,
     candidates_schema,
-    clips_schema,
     score_column,
 )
 from curator.tables.source_table import MEASURED_SCHEMA, SourceTable
@@ -136,28 +131,20 @@ def finish_run(
     store: Store, recipe: Recipe, candidates: Candidates, clips: pa.Table, vectors: pa.Table
 ) -> dict[str, Any]:
     """Decides about candidates and commits, without cutting; returns the summary."""
-    decided = decide(
-        clips,
-        recipe.filters.root,
-        min_s=recipe.propose.min_s,
-        shard=recipe.shard,
-        semantic=recipe.semantic,
-    )
-    rows = ClipRows(decided.clips.drop_columns(["seconds"]), clips_schema())
     stored = StoredVectors.of(vectors)
-    remove_duplicates(DedupStage(recipe.dedup), rows, stored)
-    SelectStage(recipe.select).process(rows)
-    for row in rows.kept():
+    decided = DecidedClips(clips, 1 << 30, vectors=lambda _: stored)
+    for stage in graph_of(recipe).deciding():
+        decided.decide(stage, CorpusWork(stage.name))
+    for row in decided.rows.kept():
         row.cut_mode = "copy"
-    return finish_rows(store, recipe, candidates, decided.rules, rows, stored)
+    return finish_rows(store, recipe, candidates, decided, stored)
 
 
 def finish_rows(
     store: Store,
     recipe: Recipe,
     candidates: Candidates,
-    rules: Sequence[RuleCount],
-    clips: ClipColumns,
+    decided: DecidedClips,
     vectors: StoredVectors,
 ) -> dict[str, Any]:
     """Commits clips that have been decided about."""
@@ -166,7 +153,7 @@ def finish_rows(
         "recipe": recipe.model_dump(mode="json"),
         "fingerprints": {"scan": "0", "tracks": TRACK_STAMP, "candidates": candidates.stamp},
         "listed_ns": 0,
-        "rules": [rule.facts(recipe.filters.root) for rule in rules],
+        "rules": decided.left["rules"],
         "work": {},
         "long_sources_analyzed_whole": {},
         "cut": {},
@@ -182,8 +169,8 @@ def finish_rows(
             store=FencedStore(store, alone),
             previous=read_summary(store),
             facts=lambda: facts,
-            sources=SourceTable().rows(kept_by_source(clips)),
-            clips=clips,
+            sources=SourceTable().rows(kept_by_source(decided.clips)),
+            clips=decided.clips,
             tables={
                 "shots": (shots.blocks(), shots.schema),
                 "embeddings": (vectors.blocks(), vectors.schema),

@@ -12,11 +12,13 @@ import pyarrow as pa
 import pytest
 from film_makers import write_video
 from film_shots import moving_texture
+from judged import run_stage
 from numpy.typing import NDArray
 from overlays import lettering, subtitled
 from stage_digests import check_digest, digest_of
 
 from curator.buckets import Bucket
+from curator.executor.corpus_work import CorpusWork
 from curator.executor.unit_worker import UnitWorker
 from curator.pipeline import graph_of
 from curator.recipe import load_recipe
@@ -24,13 +26,13 @@ from curator.records.clips import Span
 from curator.records.cuts import Crop
 from curator.records.sources import SourceRef
 from curator.records.tracks import Track
+from curator.runs.corpus import DecidedClips
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.families import BUILT_IN, families_of
 from curator.stages.analyze.stage import AnalyzeStage
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.stage import ClipToCut, CutItem, CutStage, CutStageConfig
 from curator.stages.dedup.config import DedupConfig
-from curator.stages.dedup.pair_store import remove_duplicates
 from curator.stages.dedup.stage import DedupStage
 from curator.stages.filter.stage import FilterStage
 from curator.stages.propose.config import ProposeConfig
@@ -46,7 +48,7 @@ from curator.stages.shard.stage import ShardStage
 from curator.storage.source_reader import stat_source
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows, candidates_table
-from curator.tables.clip_vectors import StoredVectors, vectors_table
+from curator.tables.clip_vectors import vectors_table
 from curator.tables.schemas import clips_schema
 from curator.tables.track_items import SourceItem, TrackItem
 from curator.tables.track_table import tracks_to_table
@@ -119,12 +121,13 @@ def candidates(track: Track, source: SourceRef) -> pa.Table:
 
 def judged(candidates: pa.Table) -> pa.Table:
     recipe = load_recipe("quickstart", ["shard.resolutions=[100]", "filters.short_side_px.min=50"])
-    stage: FilterStage = graph_of(recipe)["filter"]
-    return stage.process(candidates).clips
+    decided = DecidedClips(candidates, 1 << 30, vectors={}.__getitem__)
+    decided.decide(graph_of(recipe)["filter"], CorpusWork("filter"))
+    return pa.concat_tables(decided.clips.blocks())
 
 
 def rows_of(candidates: pa.Table) -> ClipRows:
-    return ClipRows(judged(candidates).drop_columns(["seconds"]), clips_schema())
+    return ClipRows(judged(candidates), clips_schema())
 
 
 DECISION = ("decision", "reason", "reason_score", "reasons", "bucket", "tags")
@@ -145,9 +148,9 @@ def test_other_duplicates_and_selections_have_another_version(candidates: pa.Tab
     vectors[1::2] = vectors[0 : 2 * (len(rows) // 2) : 2] + 0.1
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     table = vectors_table(list(zip([row.clip_id for row in rows], vectors, strict=True)))
-    remove_duplicates(DedupStage(DedupConfig()), rows, StoredVectors.of(table))
+    run_stage(DedupStage(DedupConfig()), rows, table)
     check_digest("dedup", DedupStage.version, {"of": rows.values("duplicate_of")})
-    SelectStage(SelectConfig(keep_fraction=0.5)).process(rows)
+    run_stage(SelectStage(SelectConfig(keep_fraction=0.5)), rows)
     check_digest("select", SelectStage.version, {"reason": rows.values("reason")})
 
 

@@ -12,11 +12,11 @@ from curator.models.text_encoder import text_hash
 from curator.removal.part_scrubbing import names_removed, rows_of, scrubbed
 from curator.stages.caption.frame_store import FRAMES as FRAME_PARTS
 from curator.stages.caption.reply_store import REPLIES
-from curator.stages.dedup.pair_store import FOLDER as ALIKE
 from curator.stages.propose.candidate_store import FOLDER as CANDIDATES
 from curator.stages.propose.candidate_store import PICTURES_PER_GROUP
 from curator.storage import Store
 from curator.tables.checksums import read_parquet, read_rows
+from curator.tables.kept_vectors import FOLDER as ALIKE
 from curator.tables.out_layout import FAMILIES, VALUES, is_own
 from curator.tables.parts import Parts, to_parquet, with_column
 from curator.tables.removal_records import Removals

@@ -15,20 +15,18 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.errors import UsageError, unknown_key
+from curator.executor.corpus_work import CorpusWork
 from curator.measures.clip_semantics import check_content
 from curator.measures.score_list import SCORES
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, with_changes
 from curator.records.clips import Reason
 from curator.review.finished_run import Finished, is_of_stage
-from curator.runs.corpus import decide
-from curator.stages.filter.judging import Decided, total_counts
+from curator.runs.corpus import RULES, DecidedClips
+from curator.stage import AnyCorpusStage
 from curator.stages.filter.rules import Bounds
-from curator.stages.filter.stage import FilterStage
-from curator.tables.clip_rows import ClipRows
-from curator.tables.disk_table import DiskTable, in_blocks
 from curator.tables.parts import column_values
-from curator.tables.schemas import clips_schema, metadata_fields
+from curator.tables.schemas import metadata_fields
 
 SECTIONS = ("filters", "dedup", "select")
 SINGLE_KEYS = ("semantic.reject", "semantic.reject_from", "propose.min_s")
@@ -48,7 +46,10 @@ class Tuned:
     changes: tuple[str, ...]
     is_exact: bool
     """Whether duplicates and selection were decided anew."""
-    decided: Decided
+    candidates: pa.Table
+    """The clips with their scores."""
+    decided: pa.Table
+    """What the rules decide about them then: `decision`, `reason` and `reasons`."""
     bounds: list[tuple[Bounds | None, Bounds]]
     """Rules with other bounds: the present ones, or None, and the new ones."""
     now: list[str | None]
@@ -78,46 +79,50 @@ def tune(finished: Finished, changes: Sequence[str], *, rules_only: bool = False
     recipe = with_changes(finished.recipe, keys)
     _check_measured(finished, recipe)
     candidates = finished.candidates()
-    decided, rows = _decide(finished, candidates, recipe)
-    now, then = _first_reasons(finished.clips), _first_reasons(decided.clips)
+    rules, *others = graph_of(recipe).deciding()
+    clips = _judged(finished, candidates, rules)
+    decided = _columns(clips)
+    now, then = _first_reasons(finished.clips), _first_reasons(decided)
     if rules_only:
         then = [
             old if new is None and (old in LATE or is_of_stage(old)) else new
             for old, new in zip(now, then, strict=True)
         ]
     else:
-        passed = np.flatnonzero([reason is None for reason in then])
-        vectors = finished.vectors()
-        for stage in graph_of(recipe).deciding():
-            decide(stage, rows, vectors, finished.pairs(), writes=False)
-        for number, row in zip(passed.tolist(), rows, strict=True):
-            before = now[number]
-            then[number] = row.reason or (before if before in AFTER_SELECTION else None)
+        for stage in others:
+            clips.decide(stage, CorpusWork(stage.name))
+        then = [
+            new or (old if old in AFTER_SELECTION else None)
+            for old, new in zip(now, _first_reasons(_columns(clips)), strict=True)
+        ]
+    before = _judged(finished, candidates, graph_of(finished.recipe).deciding()[0])
     return Tuned(
         finished=finished,
         changes=tuple(keys),
         is_exact=not rules_only,
+        candidates=candidates,
         decided=decided,
-        bounds=_changed_bounds(_decide(finished, candidates, finished.recipe)[0], decided),
+        bounds=_changed_bounds(before, clips),
         now=now,
         then=then,
     )
 
 
-def _decide(finished: Finished, candidates: pa.Table, recipe: Recipe) -> tuple[Decided, ClipRows]:
-    """Judges candidates, some at a time; returns all, and rows of those that pass."""
-    stage: FilterStage = graph_of(recipe)["filter"]
-    bounds = stage.bounds(candidates)
-    none = stage.judge(candidates.slice(0, 0), bounds)
-    found, passed = (DiskTable(none.clips.schema, finished.room_bytes) for _ in range(2))
-    counts = [none.rules]
-    for block in in_blocks(candidates):
-        decided = stage.judge(block, bounds)
-        found.add(decided.clips)
-        passed.add(decided.clips.filter(pc.equal(decided.clips["decision"], "kept")))
-        counts.append(decided.rules)
-    rows = ClipRows(passed.whole().drop_columns(["seconds"]), clips_schema())
-    return Decided(clips=found.whole(), rules=total_counts(counts, bounds)), rows
+def _judged(finished: Finished, candidates: pa.Table, rules: AnyCorpusStage) -> DecidedClips:
+    """Judges candidates; other stages may decide after that."""
+    clips = DecidedClips(
+        candidates,
+        finished.room_bytes,
+        vectors=finished.vectors,
+        tables=finished.tables(),
+        writes=False,
+    )
+    clips.decide(rules, CorpusWork(rules.name))
+    return clips
+
+
+def _columns(clips: DecidedClips) -> pa.Table:
+    return pa.concat_tables(clips.clips.blocks(("decision", "reason", "reasons")))
 
 
 def _full_key(change: str) -> str:
@@ -140,10 +145,10 @@ def _first_reasons(clips: pa.Table) -> list[str | None]:
     return column_values(pc.if_else(kept, None, clips["reason"]))
 
 
-def _changed_bounds(now: Decided, then: Decided) -> list[tuple[Bounds | None, Bounds]]:
+def _changed_bounds(now: DecidedClips, then: DecidedClips) -> list[tuple[Bounds | None, Bounds]]:
     before, after = (
-        {rule.bounds.rule: rule.bounds for rule in decided.rules if rule.bounds}
-        for decided in (now, then)
+        {bounds.rule: bounds for bounds in map(Bounds.of, clips.left[RULES]) if bounds}
+        for clips in (now, then)
     )
     gone = {
         name: replace(bounds, min=None, max=None, one_of=None, none_of=None)

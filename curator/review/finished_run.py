@@ -15,15 +15,15 @@ from curator.measures.score_list import SCORES
 from curator.recipe import Recipe, recipe_used
 from curator.records.clips import Reason
 from curator.runs.corpus import CLIP_ORDER, room_of
-from curator.runs.generations import frozen_bounds
-from curator.stages.dedup.pair_store import StoredPairs
 from curator.stages.filter.rules import Sides
 from curator.stages.propose.candidate_store import read_pictures, stored_candidates
 from curator.storage import Store, open_store
 from curator.storage.metadata_columns import is_metadata
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_vectors import StoredVectors, vectors_table
+from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import DiskTable, SortedRows
+from curator.tables.kept_vectors import JUDGED
 from curator.tables.output_format import read_current_summary
 from curator.tables.schemas import candidates_schema, clips_schema, metadata_fields
 from curator.tables.snapshot_store import EARLIER
@@ -44,7 +44,10 @@ class Finished:
 
     def frozen(self) -> dict[str, Sides] | None:
         """Numbers of rules by quantile that a growing run froze, by rule; None of an exact run."""
-        return frozen_bounds(self.summary) if self.recipe.run.mode == "growing" else None
+        if self.recipe.run.mode != "growing":
+            return None
+        bounds = self.summary.get(JUDGED, {}).get("bounds", {})
+        return {rule: (low, high) for rule, (low, high) in bounds.items()}
 
     def candidates(self) -> pa.Table:
         """The clips as proposed and scored, a row for each of `clips`, in its order.
@@ -76,21 +79,21 @@ class Finished:
             "`curate run` makes those of the newest again"
         )
 
-    def vectors(self) -> StoredVectors:
-        """Vectors of all clips."""
+    def vectors(self, name: str) -> StoredVectors:
+        """Vectors of all clips, by the name of their table."""
         stored = StoredVectors(vectors_table([]), self.room_bytes)
-        for name in self.summary["tables"]["embeddings"]:
-            stored.add(read_parquet(self.store, name))
+        for part in self.summary["tables"].get(name, ()):
+            stored.add(read_parquet(self.store, part))
         return stored
 
     def pictures(self, clip_ids: Iterable[str]) -> dict[str, bytes]:
         """Returns thumbnails of clips."""
         return read_pictures(self.store, self._stored("pictures"), clip_ids)
 
-    def pairs(self) -> StoredPairs:
-        """Pairs of similar clips."""
+    def tables(self) -> CorpusTables:
+        """Tables that stages left, such as pairs of similar clips."""
         stamp = self.summary["fingerprints"]["candidates"]
-        return StoredPairs(self.store, stamp, earlier=self.summary.get(EARLIER, ()))
+        return CorpusTables(self.store, stamp, earlier=self.summary.get(EARLIER, ()))
 
     def _stored(self, kind: str) -> list[str]:
         there = {info.key for info in self.store.list(f"candidates/{kind}/")}

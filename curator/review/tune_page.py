@@ -13,7 +13,7 @@ from curator.number_text import compared, score
 from curator.report.histogram import histogram
 from curator.report.page_templates import render
 from curator.review.bound_tuning import Tuned, marks_of
-from curator.stages.filter.judging import Decided, score_values
+from curator.stages.filter.judging import score_values
 from curator.stages.filter.rules import Bounds
 from curator.tables.clip_rows import ClipRows
 from curator.tables.disk_table import taken
@@ -58,7 +58,7 @@ def _change(tuned: Tuned, before: Bounds | None, after: Bounds) -> dict[str, Any
     same = {side: value for side, value in new.items() if old.get(side) == value}
     marks = {f"now {side}": value for side, value in old.items() if side not in same}
     marks |= {f"then {side}": value for side, value in new.items() if side not in same} | same
-    values = score_values(tuned.decided.clips, after.score)
+    values = score_values(tuned.candidates, after.score)
     kept_then = np.array([reason is None for reason in tuned.then], dtype=np.bool_)
     shown = np.where(_up_to(tuned.decided, after), values, np.nan)
     has_new_severity = before is not None and before.severity != after.severity
@@ -74,11 +74,11 @@ def _change(tuned: Tuned, before: Bounds | None, after: Bounds) -> dict[str, Any
     return {"rule": after, "histogram": chart, "rows": rows}
 
 
-def _up_to(decided: Decided, bounds: Bounds) -> NDArray[np.bool_]:
+def _up_to(decided: pa.Table, bounds: Bounds) -> NDArray[np.bool_]:
     """Returns the clips that the rule alone decides."""
     spec = spec_of(bounds.score)
     own = pa.array([spec.low, spec.high, f"{bounds.score}_unwanted"])
-    reasons = decided.clips["reasons"].combine_chunks()
+    reasons = decided["reasons"].combine_chunks()
     others = pc.invert(pc.is_in(reasons.flatten(), value_set=own))
     rows = pc.list_parent_indices(reasons).filter(others).to_numpy(zero_copy_only=False)
     up_to = np.ones(len(reasons), dtype=np.bool_)

@@ -5,35 +5,25 @@ they exceed a share of the memory.
 """
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.errors import CuratorError
-from curator.measures.score_list import spec_of
-from curator.stage import AnyStage, ClipFilter
-from curator.stages.dedup.earlier_clips import reject_copies
-from curator.stages.dedup.pair_search import PairSearch
-from curator.stages.dedup.pair_store import StoredPairs, remove_duplicates
-from curator.stages.dedup.stage import DedupStage
-from curator.stages.filter.judging import RuleCount, total_counts
-from curator.stages.filter.rules import Sides
-from curator.stages.filter.stage import FilterStage
+from curator.executor.corpus_work import CorpusWork
+from curator.stage import AnyCorpusStage, Decisions, Left, Work
 from curator.stages.propose.stage import ProposedUnit
-from curator.tables.clip_rows import ClipRows, reject
+from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_store import ClipStore
 from curator.tables.clip_vectors import StoredVectors, vectors_table
-from curator.tables.disk_table import SortedRows
-from curator.tables.schemas import (
-    SHOTS_SCHEMA,
-    candidates_schema,
-    clips_schema,
-    embeddings_schema,
-    score_column,
-)
+from curator.tables.corpus_tables import CorpusTables
+from curator.tables.disk_table import SortedRows, in_blocks
+from curator.tables.kept_vectors import KEPT
+from curator.tables.schemas import SHOTS_SCHEMA, candidates_schema, embeddings_schema
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +35,224 @@ what is put together of them."""
 MAX_ROOM_BYTES = 1 << 30
 """An Arrow array of texts ends at 2 GiB."""
 
+RULES = "rules"
+"""Family: each rule as applied, with its counts, as `summary.json` has it."""
+RESERVED = frozenset({"stamp", "generation", KEPT})
+"""Names that no family of a stage has: a run leaves these."""
+Earlier = Callable[[str], Any]
+"""Gives what an earlier generation left of a family."""
+
 
 def room_of(memory_bytes: int) -> int:
     """Returns the share of the memory that each of the things may take that are held at a time."""
     return min(MAX_ROOM_BYTES, memory_bytes // N_HELD)
+
+
+def nothing_earlier(family: str) -> None:
+    """What is left where no earlier generation counts."""
+    del family
+
+
+class DecidedClips:
+    """Clips that stages decide about, one stage after the other.
+
+    Args:
+        clips: Candidates in the order of source and time; or rows, which rules have decided about.
+        room_bytes: Memory for each of the tables that are held.
+        vectors: Gives vectors by the name of their table.
+        earlier: Gives what an earlier generation left of a family.
+        tables: Of earlier runs; None for none.
+        writes: Whether new tables are stored.
+        ready: Names of stages that are set up; None for none.
+
+    Attributes:
+        left: What stages left, by family; tables are stored.
+        warnings: Lines of stages.
+    """
+
+    def __init__(
+        self,
+        clips: SortedRows | pa.Table | ClipRows,
+        room_bytes: int,
+        *,
+        vectors: Callable[[str], StoredVectors],
+        earlier: Earlier = nothing_earlier,
+        tables: CorpusTables | None = None,
+        writes: bool = True,
+        ready: set[str] | None = None,
+    ) -> None:
+        self._room_bytes = room_bytes
+        self.vectors, self.earlier, self.tables = vectors, earlier, tables
+        self._writes, self._ready = writes, set() if ready is None else ready
+        self._candidates = None if isinstance(clips, ClipRows) else clips
+        self._rows = clips if isinstance(clips, ClipRows) else None
+        self._store: ClipStore | None = None
+        self.left: dict[str, Any] = {}
+        self.warnings: list[str] = []
+
+    @property
+    def clips(self) -> ClipStore:
+        """All clips, from the first decision on."""
+        assert self._store is not None, "no stage has decided"
+        return self._store
+
+    @property
+    def rows(self) -> ClipRows:
+        """The clips that the rules keep."""
+        return self.clips.rows if self._rows is None else self._rows
+
+    def decide(self, stage: AnyCorpusStage, work: Work) -> None:
+        """Runs a stage.
+
+        Args:
+            stage: Any that decides about a corpus.
+            work: Where it has its work done.
+
+        Raises:
+            CuratorError: A stage from outside this package raised, or leaves what another one does.
+        """
+        corpus = self._corpus()
+        try:
+            if stage.name not in self._ready:
+                stage.setup()
+                self._ready.add(stage.name)
+            for found in stage.decide(corpus, work):
+                if isinstance(found, Decisions):
+                    corpus.take(found)
+                elif isinstance(found, Left):
+                    self._leave(stage.name, found)
+                else:
+                    self.warnings.append(found)
+        except CuratorError:
+            raise
+        except Exception as error:
+            if type(stage).__module__.startswith("curator."):
+                raise
+            raise CuratorError(
+                f"stage {stage.name} of the recipe's `stages` fails: {type(error).__name__}: "
+                f"{error}; nothing was changed"
+            ) from error
+
+    def _corpus(self) -> "_Candidates | _Rows":
+        candidates, self._candidates = self._candidates, None
+        return _Rows(self, self.rows) if candidates is None else _Candidates(self, candidates)
+
+    def _leave(self, stage: str, found: Left) -> None:
+        if isinstance(found.rows, pa.Table):
+            if self.tables is not None and self._writes:
+                self.tables.write(found.family, found.rows)
+            return
+        if found.family in RESERVED or found.family in self.left:
+            raise CuratorError(f"stage {stage}: another stage leaves {found.family!r} already")
+        self.left[found.family] = found.rows
+
+    def add(self, decided: pa.Table) -> None:
+        """Adds the next clips, with decisions."""
+        if self._store is None:
+            self._store = ClipStore(decided.schema, self._room_bytes)
+        self._store.add(decided)
+
+
+class _Shared:
+    """What a stage finds besides the columns of its clips."""
+
+    def __init__(self, of: DecidedClips) -> None:
+        self._of = of
+
+    def vectors(self, family: str) -> StoredVectors:
+        return self._of.vectors(family)
+
+    def earlier(self, family: str) -> Any:  # noqa: ANN401 - as the stage left it
+        return self._of.earlier(family)
+
+    def read(self, family: str) -> pa.Table | None:
+        return self._of.tables.read(family) if self._of.tables is not None else None
+
+
+class _Candidates(_Shared):
+    """Candidates: what is decided about a block goes to the clips before the next one is read."""
+
+    def __init__(self, of: DecidedClips, candidates: SortedRows | pa.Table) -> None:
+        super().__init__(of)
+        self._all = candidates
+        self._block = candidates.schema.empty_table()
+
+    @property
+    def num_rows(self) -> int:
+        return int(self._all.num_rows)
+
+    @property
+    def column_names(self) -> list[str]:
+        return list(self._all.column_names)
+
+    def __getitem__(self, name: str) -> pa.ChunkedArray:
+        return self._all[name]
+
+    def blocks(self, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        blocks = in_blocks(self._all) if isinstance(self._all, pa.Table) else self._all.blocks()
+        # Of no clips there is one block, without rows.
+        for block in blocks if self.num_rows else [self._block]:
+            self._block = block
+            yield block if names is None else block.select(names)
+
+    def take(self, found: Decisions) -> None:
+        assert len(found.rows) == self._block.num_rows, "the first stage decides about whole blocks"
+        clips = self._block.drop_columns(["seconds"])
+        for name, column in _decided(found).items():
+            at = clips.schema.get_field_index(name)
+            changed = clips.append_column if at < 0 else partial(clips.set_column, at)
+            clips = changed(name, column)
+        self._of.add(clips)
+
+
+class _Rows(_Shared):
+    """The rows that were kept when the stage began."""
+
+    def __init__(self, of: DecidedClips, rows: ClipRows) -> None:
+        super().__init__(of)
+        self._rows = rows
+        self._numbers = rows.kept_numbers()
+        self._is_kept = pc.equal(rows.column("decision"), "kept")
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._numbers)
+
+    @property
+    def column_names(self) -> list[str]:
+        return list(self._rows.schema.names)
+
+    def __getitem__(self, name: str) -> pa.ChunkedArray:
+        column = self._rows.column(name)
+        return column if len(self._numbers) == len(column) else column.filter(self._is_kept)
+
+    def blocks(self, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        start = 0
+        for block in self._rows.blocks(names):
+            yield block.filter(self._is_kept.slice(start, block.num_rows))
+            start += block.num_rows
+
+    def take(self, found: Decisions) -> None:
+        if len(found.rows):
+            columns = _decided(found)
+            if "reasons" not in columns:
+                columns["reasons"] = _lists(columns["reason"])
+            self._rows.scatter(self._numbers[found.rows], pa.table(columns))
+
+
+def _decided(found: Decisions) -> dict[str, pa.ChunkedArray]:
+    """Returns columns with `decision`."""
+    columns = dict(zip(found.columns.column_names, found.columns.columns, strict=True))
+    is_rejected = pc.is_valid(columns["reason"])
+    return columns | {"decision": pc.if_else(is_rejected, "rejected", "kept")}
+
+
+def _lists(reasons: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns a list for each reason; an empty one for none."""
+    ends = np.cumsum(pc.is_valid(reasons).to_numpy())
+    offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
+    values = reasons.drop_null().combine_chunks()
+    return pa.chunked_array([pa.ListArray.from_arrays(offsets, values)])
 
 
 class Corpus:
@@ -58,26 +262,45 @@ class Corpus:
         formed: Gives candidates the size, rate and length that they are written with, and the
             metadata of their sources.
         memory_bytes: What may be held in memory; the rest is on the local disk.
+        earlier: Gives what an earlier generation left of a family.
+        tables: Of earlier runs; None for none.
     """
 
-    def __init__(self, formed: Callable[[pa.Table], pa.Table], memory_bytes: int) -> None:
-        self._formed = formed
+    def __init__(
+        self,
+        formed: Callable[[pa.Table], pa.Table],
+        memory_bytes: int,
+        *,
+        earlier: Earlier = nothing_earlier,
+        tables: CorpusTables | None = None,
+    ) -> None:
+        self._formed, self._earlier, self._tables = formed, earlier, tables
         self._room_bytes = room_of(memory_bytes)
         self.shots = SortedRows(SHOTS_SCHEMA, SHOT_ORDER, self._room_bytes)
         self._candidates: SortedRows | None = None
-        self.vectors = StoredVectors(vectors_table([]), self._room_bytes)
-        """Perceptual vectors of all clips."""
-        self.clip_vectors = StoredVectors(embeddings_schema(1).empty_table(), self._room_bytes)
-        """Embeddings of all clips by the CLIP model; none without one."""
-        self.clips = ClipStore(clips_schema(), self._room_bytes)
-        self.rules: list[RuleCount] = []
-        self.quantiles: dict[str, Sides] = {}
-        """Bounds by quantile as numbers, by rule."""
+        self._decided: DecidedClips | None = None
+        self._ready: set[str] = set()
+        self.vectors = {
+            "embeddings": StoredVectors(vectors_table([]), self._room_bytes),
+            "clip_embeddings": StoredVectors(embeddings_schema(1).empty_table(), self._room_bytes),
+        }
+        """Vectors of all clips: perceptual ones; and by the CLIP model, none without one."""
+
+    @property
+    def decided(self) -> DecidedClips:
+        """The clips, from the first decision on."""
+        assert self._decided is not None, "no stage has decided"
+        return self._decided
+
+    @property
+    def clips(self) -> ClipStore:
+        """All clips, from the first decision on."""
+        return self.decided.clips
 
     @property
     def rows(self) -> ClipRows:
         """The clips that the rules keep."""
-        return self.clips.rows
+        return self.decided.rows
 
     def add(self, proposed: ProposedUnit) -> pa.Table:
         """Takes the candidates of some sources; returns them as they would be written.
@@ -87,111 +310,55 @@ class Corpus:
         """
         clips = self._formed(proposed.clips)
         if self._candidates is None:
-            self._candidates = SortedRows(self._empty().schema, CLIP_ORDER, self._room_bytes)
+            self._candidates = self._none()
         self._candidates.add(clips)
         self.shots.add(proposed.shots)
-        self.vectors.add(proposed.vectors)
-        self.clip_vectors.add(proposed.clip_vectors)
+        self.vectors["embeddings"].add(proposed.vectors)
+        self.vectors["clip_embeddings"].add(proposed.clip_vectors)
         return clips
 
-    def passing(self, stage: FilterStage, clips: pa.Table) -> ClipRows:
-        """Returns the clips that the rules keep, where none depends on other clips.
+    def add_decided(self, clips: pa.Table) -> None:
+        """Takes the next clips of a snapshot, with its decisions."""
+        if self._decided is None:
+            self._decided = self._over(self._none())
+        self._decided.add(clips)
+
+    def decide(self, stage: AnyCorpusStage, work: Work) -> None:
+        """Lets a stage decide about all clips; the first one gets the candidates."""
+        if self._decided is None:
+            candidates, self._candidates = self._candidates, None
+            if candidates is None:
+                candidates = self._none()
+            self._decided = self._over(candidates, tables=self._tables)
+        n_known = len(self._decided.warnings)
+        self._decided.decide(stage, work)
+        for line in self._decided.warnings[n_known:]:
+            logger.warning(line)
+
+    def alone(self, stages: Iterable[AnyCorpusStage], clips: pa.Table) -> ClipRows:
+        """Returns clips of some sources that pass stages, none of which depends on other clips.
 
         Args:
-            stage: The rules.
+            stages: They decide one after the other.
             clips: Candidates, as `add` returns them.
         """
-        decided = stage.process(clips).clips.drop_columns(["seconds"])
-        passed = ClipStore(decided.schema, self._room_bytes)
-        passed.add(decided)
-        return passed.rows
+        some = self._over(clips)
+        for stage in stages:
+            some.decide(stage, CorpusWork(stage.name))
+        return some.rows
 
-    def judge(self, stage: FilterStage, frozen: Mapping[str, Sides] | None = None) -> None:
-        """Judges all candidates, which become `clips`.
+    def _over(
+        self, clips: SortedRows | pa.Table, tables: CorpusTables | None = None
+    ) -> DecidedClips:
+        return DecidedClips(
+            clips,
+            self._room_bytes,
+            vectors=self.vectors.__getitem__,
+            earlier=self._earlier,
+            tables=tables,
+            ready=self._ready,
+        )
 
-        Args:
-            stage: The rules.
-            frozen: Bounds by quantile that earlier clips were held to; None for those of these.
-        """
-        candidates, self._candidates = self._candidates, None
-        if candidates is None:
-            candidates = SortedRows(self._empty().schema, CLIP_ORDER, self._room_bytes)
-        bounds = stage.bounds(candidates, frozen)
-        self.quantiles = stage.by_quantile(bounds)
-        # Without clips there are counts of rules all the same.
-        none = stage.judge(self._empty(), bounds)
-        counts = [none.rules]
-        cpu_only = {one.rule: one.score for one in bounds if spec_of(one.score).cpu_only}
-        absent: Counter[str] = Counter()
-        self.clips = ClipStore(none.clips.drop_columns(["seconds"]).schema, self._room_bytes)
-        for block in candidates.blocks():
-            decided = stage.judge(block, bounds)
-            self.clips.add(decided.clips)
-            counts.append(decided.rules)
-            for rule, score in cpu_only.items():
-                absent[rule] += decided.clips[score_column(score)].null_count
-        for rule, n in (+absent).items():
-            logger.warning(
-                "filters.%s: %d clips have no %s, because a GPU decoded them or their codec does "
-                "not say it; tracks of a GPU stay so: analyze them into another OUT on CPUs",
-                rule, n, cpu_only[rule],
-            )  # fmt: skip
-        self.rules = total_counts(counts, bounds)
-
-    def _empty(self) -> pa.Table:
-        return self._formed(candidates_schema().empty_table())
-
-
-def decide(
-    stage: AnyStage,
-    clips: ClipRows,
-    vectors: StoredVectors,
-    pairs: StoredPairs | None,
-    *,
-    writes: bool = True,
-    earlier: Callable[[], Sequence[str]] | None = None,
-    n_earlier: int = 0,
-    search: PairSearch | None = None,
-) -> None:
-    """Runs a stage that rejects clips.
-
-    Args:
-        stage: One of `Graph.deciding`.
-        clips: The clips that the rules keep; those that the stage rejects are marked.
-        vectors: Perceptual vectors of all clips.
-        pairs: Similar pairs that earlier runs stored; None for none.
-        writes: Whether new pairs are stored.
-        earlier: Gives objects with vectors of clips of earlier generations; None for none.
-        n_earlier: Number of these clips.
-        search: Finds alike vectors; None to do that in this process.
-    """
-    if isinstance(stage, DedupStage):
-        if stage.config.enabled:
-            search = search or PairSearch()
-            if earlier is not None and len(clips.kept_numbers()):
-                reject_copies(stage, clips, vectors, earlier(), n_earlier, search)
-            remove_duplicates(stage, clips, vectors, pairs, writes=writes, search=search)
-    elif isinstance(stage, ClipFilter):
-        _filter(stage, clips)
-    else:
-        stage.process(clips)
-
-
-def _filter(stage: ClipFilter[object], clips: ClipRows) -> None:  # type: ignore[type-var]
-    """Rejects clips as a stage of a user's own says."""
-    is_kept = pc.equal(clips.column("decision"), "kept")
-    ids = clips.column("clip_id")
-    stage.setup()
-    try:
-        rejections = list(stage.process(clips.table().filter(is_kept)))
-    except CuratorError:
-        raise
-    except Exception as error:
-        raise CuratorError(
-            f"stage {stage.name} of the recipe's `stages` fails: {type(error).__name__}: {error}; "
-            "nothing was changed"
-        ) from error
-    for rejection in rejections:
-        rows = np.flatnonzero(pc.and_(pc.equal(ids, rejection.clip_id), is_kept))
-        for row in rows.tolist():
-            reject(clips[row], rejection.reason, detail=rejection.detail)
+    def _none(self) -> SortedRows:
+        schema = self._formed(candidates_schema().empty_table()).schema
+        return SortedRows(schema, CLIP_ORDER, self._room_bytes)

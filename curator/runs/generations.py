@@ -22,9 +22,8 @@ from curator.tables.snapshot_store import INDEXES
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable, without_copies
 
-STAMP, BOUNDS, TAKEN, GENERATION = "stamp", "bounds", "taken", "generation"
-"""Fields of `judged`: fingerprint, bounds by quantile as numbers, clips taken of each group, number
-of the last generation."""
+STAMP, GENERATION = "stamp", "generation"
+"""Fields of `judged`: fingerprint, number of the last generation."""
 CAPTIONS = "captions"
 _CAPTIONERS = "captioners"
 _WITH_WORDS = frozenset({"caption", "shard", "commit"})
@@ -216,9 +215,3 @@ def numbered(contents: pa.Table, earlier: pa.Table, config: RunConfig) -> pa.Tab
         lengths[number] += float(seconds[new[place : place + n]].sum())
         place += n
     return pa.table({"source_id": ids, "generation": pa.array(known, pa.int32())})
-
-
-def frozen_bounds(previous: Mapping[str, Any]) -> dict[str, tuple[float | None, float | None]]:
-    """Returns lower and upper bounds by quantile that earlier clips were held to, by rule."""
-    bounds = previous.get(JUDGED, {}).get(BOUNDS, {})
-    return {rule: (low, high) for rule, (low, high) in bounds.items()}

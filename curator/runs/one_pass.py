@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from curator.executor.corpus_work import CorpusWork
 from curator.executor.engine import Engine
 from curator.executor.host_resources import device_of
 from curator.extensions import named
@@ -25,25 +26,22 @@ from curator.pipeline import Graph
 from curator.recipe import Recipe, semantics_of
 from curator.records.sources import SourceRef
 from curator.runs.annotating import Annotating
-from curator.runs.corpus import Corpus, decide
-from curator.runs.generations import BOUNDS, GENERATION, STAMP, TAKEN, frozen_bounds, judged_by
+from curator.runs.corpus import RULES, Corpus
+from curator.runs.generations import GENERATION, STAMP, judged_by
 from curator.runs.losses import Losses
 from curator.runs.measuring import Ahead, Measuring
 from curator.runs.run_log import RunLog
 from curator.runs.snapshot_scope import FOLDERS, Snapshot
 from curator.runs.withheld import reject_removed
-from curator.stage import AnyStage
+from curator.stage import AnyCorpusStage
 from curator.stages.caption.captioners.captioner_list import captioner_extensions
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.caption.sidecar_table import SIDECARS
 from curator.stages.commit.commit_run import Commit, Rows, kept_by_source
 from curator.stages.cut.cut_driver import CutAhead, Cutting, cut_facts
 from curator.stages.cut.output_form import as_written
-from curator.stages.dedup.pair_search import PairSearch
-from curator.stages.dedup.pair_store import StoredPairs
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.propose.stage import ProposedUnit
-from curator.stages.select.stage import SelectStage
 from curator.stages.shard.shard_driver import Sharding
 from curator.stages.shard.shard_index import EarlierShards
 from curator.stages.shard.standing_shards import StandingShards
@@ -51,6 +49,7 @@ from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet
 from curator.tables.clip_locations import Location
 from curator.tables.clip_vectors import StoredVectors
+from curator.tables.corpus_tables import CorpusTables, StoredTables
 from curator.tables.disk_table import SortedRows
 from curator.tables.fenced_store import FencedStore
 from curator.tables.kept_vectors import JUDGED, KEPT, kept_vectors, write_kept
@@ -202,7 +201,8 @@ class Pass:
         self._sources, self._metadata = scope.sources, run.metadata
         self._candidates, self._standing = scope.candidates, scope.standing
         at = scope.snapshot
-        self._corpus = Corpus(self._formed, run.memory_bytes) if at is None else at.corpus
+        self._is_whole = scope.generation is None
+        self._corpus = self._empty() if at is None else at.corpus
         self._locations: Mapping[str, Location] = {} if at is None else at.locations
         self._annotating = Annotating(
             run.store,
@@ -213,16 +213,24 @@ class Pass:
             standing=scope.standing,
         )
         self._captioning: Captioning | None = None
-        self._is_whole = scope.generation is None
         before = scope.before.summary[JUDGED] if scope.before is not None else {KEPT: []}
         self._kept_before: list[str] | None = before.get(KEPT)
         self._n_passed = 0
         self._cut_ahead: CutAhead | None = None
 
     @cached_property
-    def _pairs(self) -> StoredPairs:
+    def _left(self) -> CorpusTables:
+        """Tables that stages left."""
         earlier = frozenset(self._previous.get(EARLIER, ()))
-        return StoredPairs(self._fenced, self._run.fingerprints["propose"], earlier=earlier)
+        return CorpusTables(self._fenced, self._run.fingerprints["propose"], earlier=earlier)
+
+    def _empty(self) -> Corpus:
+        return Corpus(
+            self._formed,
+            self._run.memory_bytes,
+            earlier=self._earlier,
+            tables=self._left if self._is_whole else None,
+        )
 
     def execute(self) -> Results:
         """Runs the stages of the graph behind the scan.
@@ -232,7 +240,6 @@ class Pass:
         """
         drivers: dict[str, Callable[[Any], Any]] = {
             "analyze": self._analyze,
-            "filter": self._filter,
             "caption": self._caption,
             "cut": self._cut,
             "shard": self._shard,
@@ -278,10 +285,11 @@ class Pass:
     def _take(self, proposed: ProposedUnit) -> None:
         self._sources.measured(proposed.sources)
         clips = self._corpus.add(proposed)
-        self._n_passed += self._graph["filter"].n_passing(clips)
-        self._progress.clips(self._n_before() + self._n_passed)
         if self._cut_ahead is not None:
-            self._cut_ahead.add(self._corpus.passing(self._graph["filter"], clips))
+            passing = self._corpus.alone(self._graph.deciding(), clips)
+            self._n_passed += len(passing.kept_numbers())
+            self._progress.clips(self._n_before() + self._n_passed)
+            self._cut_ahead.add(passing)
 
     def _may_cut_ahead(self, sources: Sequence[SourceRef]) -> bool:
         """Returns whether clips are cut as their sources are analyzed.
@@ -302,28 +310,11 @@ class Pass:
         frames = sum(source.work for source in sources)
         return device == "gpu" and not self._engine.is_small(len(sources), frames)
 
-    def _filter(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
-        with self._log.timed("filter"):
-            before = self._scope.before
-            self._corpus.judge(stage, frozen_bounds(before.summary) if before else None)
-        self._show_kept()
-
-    def _decide(self, stage: AnyStage) -> None:
-        before, corpus = self._scope.before, self._corpus
-        if isinstance(stage, SelectStage):
-            stage.taken = dict(before.summary[JUDGED][TAKEN]) if before is not None else {}
-        search = PairSearch(self._store, self._engine)
+    def _decide(self, stage: AnyCorpusStage) -> None:
+        work = CorpusWork(stage.name, self._store, self._engine)
         with self._log.timed(stage.name):
-            decide(
-                stage,
-                corpus.rows,
-                corpus.vectors,
-                self._pairs if self._is_whole else None,
-                earlier=self._earlier if before else None,
-                n_earlier=before.summary["counts"]["kept"] if before else 0,
-                search=search,
-            )
-        self._log.cpu_s.update(search.cpu_s)
+            self._corpus.decide(stage, work)
+        self._log.cpu_s.update(work.cpu_s)
         self._show_kept()
 
     def _show_kept(self) -> None:
@@ -335,10 +326,15 @@ class Pass:
         before = self._scope.before
         return before.n_kept.total() if before is not None else 0
 
-    def _earlier(self) -> list[str]:
-        assert self._scope.before is not None, "it is called for earlier generations"
-        self._kept_before = kept_vectors(self._fenced, self._scope.before.summary)
-        return self._kept_before
+    def _earlier(self, family: str) -> Any:  # noqa: ANN401 - as the stage left it
+        """Returns what the generations before left of a family; None where none count."""
+        before = self._scope.before
+        if before is None:
+            return None
+        if family != KEPT:
+            return before.summary[JUDGED].get(family)
+        names = self._kept_before = kept_vectors(self._fenced, before.summary)
+        return StoredTables(self._store, tuple(names), before.summary["counts"]["kept"])
 
     def _cutting(self) -> Cutting:
         stage = self._graph["cut"]
@@ -436,7 +432,8 @@ class Pass:
 
             rows = self._corpus.rows
             found = Alignments(self._store, entry, self._run.semantics.store, self._engine)
-            captioning.align(rows, found, self._corpus.clip_vectors.some(rows.kept_ids()))
+            vectors = self._corpus.vectors["clip_embeddings"].some(rows.kept_ids())
+            captioning.align(rows, found, vectors)
 
     def _shard(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
         log, recipe, clips = self._log, self._recipe, self._corpus.rows
@@ -460,9 +457,8 @@ class Pass:
             )
             vectors = None
             if recipe.shard.embedding != "none":
-                is_clip = recipe.shard.embedding == "clip"
-                stored = self._corpus.clip_vectors if is_clip else self._corpus.vectors
-                vectors = stored.some(clips.kept_ids())
+                name = "clip_embeddings" if recipe.shard.embedding == "clip" else "embeddings"
+                vectors = self._corpus.vectors[name].some(clips.kept_ids())
             sample = self._captioning.sample if self._captioning is not None else None
             generation_of = self._sources.generation_of()
             sharding.shard(
@@ -512,16 +508,18 @@ class Pass:
     def _decided(self) -> dict[str, Any]:
         """Returns the fields of the summary that the stages before `caption` make."""
         corpus, run = self._corpus, self._run
+        left = dict(corpus.decided.left)
+        rules = left.pop(RULES)
         judged = {
             STAMP: run.judged[STAMP],
-            BOUNDS: corpus.quantiles,
-            TAKEN: self._graph["select"].taken,
+            **left,
             GENERATION: self._sources.last_generation(),
         }
-        candidates = self._candidates.names() | self._pairs.names()
+        candidates = self._candidates.names() | self._left.names("alike")
         if not self._is_whole:
             # For the generations to come.
-            own = [write_kept(self._fenced, corpus.clips, corpus.vectors)] if corpus.clips else []
+            vectors = corpus.vectors["embeddings"]
+            own = [write_kept(self._fenced, corpus.clips, vectors)] if corpus.clips else []
             kept = [*(self._kept_before or ()), *own]
             candidates.update(kept)
             if self._kept_before is not None:
@@ -529,7 +527,7 @@ class Pass:
         return {
             "fingerprints": {folder: run.fingerprints[name] for folder, name in STAMPED.items()},
             "extensions": run.extensions,
-            "rules": [rule.facts(self._recipe.filters.root) for rule in corpus.rules],
+            "rules": rules,
             JUDGED: judged,
             CANDIDATES: sorted(candidates),
         }
@@ -540,11 +538,11 @@ class Pass:
         if self._scope.snapshot is None:
             tables: dict[str, SortedRows | StoredVectors] = {
                 "shots": corpus.shots,
-                "embeddings": corpus.vectors,
+                "embeddings": corpus.vectors["embeddings"],
             }
             if self._recipe.analyze.clip is not None:
                 # A separate table: the length of a vector is part of a column's type.
-                tables["clip_embeddings"] = corpus.clip_vectors
+                tables["clip_embeddings"] = corpus.vectors["clip_embeddings"]
             yield from ((n, (rows.blocks(), rows.schema)) for n, rows in tables.items())
         if captioning is not None:
             if captioning.sidecars is not None:

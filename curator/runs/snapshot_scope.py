@@ -15,7 +15,7 @@ from curator.errors import UsageError
 from curator.executor.engine import FACTS
 from curator.extensions import named
 from curator.recipe import Recipe, semantics_of
-from curator.runs.corpus import Corpus, room_of
+from curator.runs.corpus import Corpus
 from curator.runs.withheld import fewer
 from curator.stages.caption.captioners.captioner_list import captioner_extensions
 from curator.stages.commit.commit_run import kept_by_source
@@ -25,7 +25,6 @@ from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
 from curator.tables.clip_rows import fields_of
-from curator.tables.clip_store import ClipStore
 from curator.tables.disk_table import widened
 from curator.tables.kept_vectors import JUDGED, KEPT
 from curator.tables.out_layout import SHARDS, TABLES, VALUES
@@ -119,22 +118,19 @@ class Snapshot:
         """
         corpus, tables = Corpus(lambda clips: clips, memory_bytes), summary["tables"]
         places = []
-        for number, part in enumerate(tables["clips"]):
+        for part in tables["clips"]:
             clips = as_runs_write(read_parquet(store, part))
             places.append(clips.filter(pc.equal(clips["decision"], "kept")).select(_PLACE))
             names = [f.name for f in clips_schema() if f.name in clips.column_names]
             names += [field.name for field in metadata_fields(clips.schema)]
-            clips = clips.select([name for name in names if name not in _MADE_AGAIN])
-            if not number:
-                corpus.clips = ClipStore(clips.schema, room_of(memory_bytes))
-            corpus.clips.add(clips)
+            corpus.add_decided(clips.select([name for name in names if name not in _MADE_AGAIN]))
         embedding, clip = recipe.shard.embedding, semantics_of(recipe).clip
         if embedding not in ("none", "clip"):
             for part in tables["embeddings"]:
-                corpus.vectors.add(read_parquet(store, part))
+                corpus.vectors["embeddings"].add(read_parquet(store, part))
         if embedding == "clip" or (clip is not None and recipe.caption.annotates):
             for part in tables["clip_embeddings"]:
-                corpus.clip_vectors.add(read_parquet(store, part))
+                corpus.vectors["clip_embeddings"].add(read_parquet(store, part))
         n_kept, standing = kept_by_source(corpus.clips), StandingShards(store, summary)
         return cls(
             summary=summary,

@@ -13,7 +13,7 @@ from film_makers import write_video
 from film_shots import moving_texture
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_FAILED, EXIT_OK
+from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_OK
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SETTINGS = (
@@ -124,3 +124,86 @@ def test_a_stage_rejects_clips(sources: Path, tmp_path: Path) -> None:
     assert (rejected["reason"], rejected["reason_detail"]) == ("on_blocklist", "holiday.mp4")
     assert main(["explain", str(tmp_path / "out"), rejected["clip_id"]]) == EXIT_OK
     assert main(["tune", str(tmp_path / "out"), "motion.min=0.0002"]) == EXIT_OK
+
+
+BALANCED = '''
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from curator.stage import Corpus, CorpusStage, Decisions, Left, StageConfig, Work
+
+
+class BalancedConfig(StageConfig):
+    """The column whose values are the groups."""
+
+    by: str
+
+
+class Balanced(CorpusStage[BalancedConfig]):
+    """Keeps as many clips of each group as the smallest one has, the first by id."""
+
+    name, version, config_type = "balanced", 1, BalancedConfig
+    needs_all = "the smallest group says how many"
+
+    def decide(self, corpus: Corpus, work: Work) -> Iterator[Decisions | Left]:
+        groups = corpus[self.config.by].to_pylist()
+        least = min(Counter(groups).values(), default=0)
+        seen = Counter()
+        out = []
+        for row in np.argsort(corpus["clip_id"].to_pylist()).tolist():
+            seen[groups[row]] += 1
+            if seen[groups[row]] > least:
+                out.append(row)
+        rows = np.sort(np.array(out, np.int64))
+        columns = {
+            "reason": ["group_too_large"] * len(rows),
+            "reason_threshold": np.full(len(rows), float(least)),
+        }
+        yield Decisions(rows, pa.table(columns))
+        yield Left("balanced", dict(seen))
+'''
+
+
+def test_a_stage_over_the_corpus_decides_in_a_run_and_in_tune(
+    sources: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Pins a file outside the package, from the recipe to the report; its wait; and its errors."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "balance.py").write_text(BALANCED)
+    monkeypatch.syspath_prepend(str(tmp_path / "code"))
+    write_video(
+        sources / "long.mp4", moving_texture(180, seed=9, width_px=160, height_px=120),
+        fps=Fraction(30),
+    )  # fmt: skip
+    stage = "stages=[{use: balance:Balanced, after: select, config: {by: source_id}}]"
+    more = ("propose.max_s=2", stage)
+    summary, clips = curated(sources, tmp_path / "out", *more)
+    kept = [clip["source_uri"] for clip in clips if clip["decision"] == "kept"]
+    assert len(set(kept)) == len(kept) == 3
+    (rejected,) = summary["counts"]["by_reason"].items()
+    assert rejected == ("group_too_large", len(clips) - 3)
+    assert len(clips) > 3
+    out = [clip for clip in clips if clip["decision"] == "rejected"]
+    assert {clip["reason_threshold"] for clip in out} == {1.0}
+    assert all(clip["reasons"] == ["group_too_large"] for clip in out)
+    assert sorted(summary["judged"]["balanced"].values()) == [1, 1, len(clips) - 2]
+    assert "group_too_large" in (tmp_path / "out/report/index.html").read_text()
+    capsys.readouterr()
+    assert main(["tune", str(tmp_path / "out"), "motion.min=0.0002"]) == EXIT_OK
+    (line,) = (one for one in capsys.readouterr().out.splitlines() if "group_too_large" in one)
+    assert line.split()[1:] == [str(len(out))] * 2
+    assert main(["explain", str(tmp_path / "out"), out[0]["clip_id"]]) == EXIT_OK
+    assert main(["graph", "--set", stage]) == EXIT_OK
+    shown = capsys.readouterr().out
+    assert "every clip to be judged: the smallest group says how many" in shown
+    settings = [part for setting in SETTINGS for part in ("--set", setting)]
+    wrong = ["--set", stage.replace("source_id", "sauce_id")]
+    assert main(["run", str(sources), str(tmp_path / "out"), *settings, *wrong]) == EXIT_BROKEN_OFF
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "stage balanced of the recipe's `stages` fails: KeyError" in error

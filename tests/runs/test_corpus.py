@@ -1,11 +1,10 @@
 """What judging all clips says aloud."""
 
-from typing import Any, cast
-
 import pytest
 from judged import needs
 from made_out import candidates_table
 
+from curator.executor.corpus_work import CorpusWork
 from curator.runs.corpus import CLIP_ORDER, Corpus
 from curator.stages.filter.config import FilterConfig
 from curator.stages.filter.stage import FilterStage
@@ -28,6 +27,6 @@ def test_clips_without_a_score_that_only_cpus_give_are_counted_aloud(
     clips = candidates_table(5, quantizer=[30.0, None, 45.0, None, 1.0], luma=[None] * 5)
     corpus._candidates = SortedRows(clips.schema, CLIP_ORDER, 1 << 20)
     corpus._candidates.add(clips)
-    corpus.judge(cast(Any, FilterStage(rules, needs(ShardConfig()))))
+    corpus.decide(FilterStage(rules, needs(ShardConfig())), CorpusWork("filter"))
     (said,) = [record.getMessage() for record in caplog.records]
     assert said.startswith("filters.quantizer: 2 clips have no quantizer, because a GPU decoded")

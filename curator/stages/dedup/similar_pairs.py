@@ -15,9 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.stages.dedup.pair_search import PairSearch
+from curator.stage import Work
+from curator.stages.dedup.pair_search import pairs_among
 from curator.stages.dedup.retention import Duplicates, Retention, check_order
 
+_LISTS = [("near", pa.list_(pa.int32())), ("cosine", pa.list_(pa.float64()))]
+ALIKE_SCHEMA = pa.schema([("clip_id", pa.string()), *_LISTS])
+"""A row per clip that was compared with all rows before it; `near` are the numbers of those of them
+that are alike."""
+_LEAST = b"curate.least_cosine"
 PAIRS_PER_CLIP = 32
 """Pairs for each clip beyond which they are not kept: a corpus of copies of a few clips."""
 
@@ -39,6 +45,31 @@ class AlikePairs:
     first: NDArray[np.int64]
     second: NDArray[np.int64]
     cosine: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, table: pa.Table | None, least: float) -> "AlikePairs":
+        """Returns stored pairs of at least a cosine; none if these begin above it."""
+        floor = float((table.schema.metadata or {})[_LEAST]) if table is not None else np.inf
+        if table is None or floor > least:
+            return no_pairs(least)
+        near, cosine = (table[column].combine_chunks() for column in ("near", "cosine"))
+        return cls(
+            ids=table["clip_id"].combine_chunks(),
+            least=floor,
+            first=pc.list_parent_indices(near).to_numpy().astype(np.int64),
+            second=near.flatten().to_numpy().astype(np.int64),
+            cosine=cosine.flatten().to_numpy(),
+        )
+
+    def table(self) -> pa.Table:
+        """Returns them as `of` takes them."""
+        order = np.lexsort((self.second, self.first))
+        counts = np.bincount(self.first, minlength=len(self.ids))
+        offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+        values = pa.array(self.second[order], pa.int32()), pa.array(self.cosine[order])
+        lists = [pa.ListArray.from_arrays(offsets, one) for one in values]
+        schema = ALIKE_SCHEMA.with_metadata({_LEAST: repr(self.least)})
+        return pa.table([self.ids, *lists], schema=schema)
 
     def among(self, ids: pa.Array) -> "AlikePairs":
         """Returns the pairs of some clips alone, in the order of `ids`.
@@ -71,7 +102,7 @@ def compare(
     known: AlikePairs,
     ids: pa.Array,
     vectors_ND: NDArray[np.float32] | NDArray[np.float16],
-    search: PairSearch,
+    work: Work,
 ) -> AlikePairs | None:
     """Compares new clips with those that were compared before, and with each other.
 
@@ -79,7 +110,7 @@ def compare(
         known: Earlier comparisons: its clips are the first of `ids`, in the same order.
         ids: All clips, each once.
         vectors_ND: float32 or float16 [N, D], L2-normalised embedding of each.
-        search: Finds the pairs.
+        work: Where they are compared.
 
     Returns:
         All pairs; None if there are more than `PAIRS_PER_CLIP` for each clip.
@@ -88,8 +119,9 @@ def compare(
         ValueError: The vectors are not finite or not normalised.
     """
     n_known = len(known.first)
-    found = search.among(
+    found = pairs_among(
         vectors_ND,
+        work,
         since=len(known.ids),
         least=known.least,
         most=PAIRS_PER_CLIP * len(ids) - n_known,

@@ -1,7 +1,6 @@
 """The stage that rejects clips that show the footage of a better clip."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,99 +9,102 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.records.clips import Reason
-from curator.stage import JUDGED, Scope, Stage, Wait
+from curator.stage import ClipVectors, Corpus, CorpusStage, Decisions, Left, Work
 from curator.stages.dedup.cluster_search import search_clusters
 from curator.stages.dedup.config import DedupConfig
-from curator.stages.dedup.pair_search import PairSearch
+from curator.stages.dedup.pair_search import nearest_earlier
 from curator.stages.dedup.retention import Duplicates, find_duplicates, rank_order
 from curator.stages.dedup.similar_pairs import AlikePairs, compare, duplicates_of
-from curator.tables.clip_rows import ClipRows, reject
-from curator.tables.clip_vectors import StoredVectors
+from curator.tables.kept_vectors import KEPT
+
+PAIRS = "alike"
+"""Family: similar pairs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DedupUnit:
-    """A corpus to search for duplicates.
+class DedupStage(CorpusStage[DedupConfig]):
+    """Rejects clips that show the footage of a better clip.
 
-    Attributes:
-        clips: Clips in the order of source and time; only kept ones are compared.
-        vectors: Of each clip that could be described.
-        known: Pairs of earlier runs.
-        search: Finds new pairs.
+    Clips of earlier generations all stay. Each new clip is compared with each of them, whatever
+    their number: memory goes with what is new, and the vectors of the earlier ones pass by an
+    object at a time.
     """
-
-    clips: ClipRows
-    vectors: StoredVectors
-    known: AlikePairs
-    search: PairSearch
-
-
-class DedupStage(Stage[DedupConfig, DedupUnit, AlikePairs | None]):
-    """Rejects clips that show the footage of a better clip."""
 
     name = "dedup"
     version = 1
-    scope = Scope.CORPUS
     reads = ("clips", "embeddings")
-    writes = ("clips", "alike")
+    writes = ("clips", PAIRS)
     config_type = DedupConfig
+    needs_all = "of clips that show the same footage the best one stays"
+    needs_earlier = ", or the one that an earlier generation kept"
 
     @property
     def is_on(self) -> bool:
         """Whether duplicates are searched."""
         return self.config.enabled
 
-    def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
-        """The best one of all is not known before."""
-        why = "of clips that show the same footage the best one stays"
-        if is_growing:
-            why += ", or the one that an earlier generation kept"
-        return self.waits_for(JUDGED, why)
+    def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | Left]:
+        """Rejects duplicates of earlier clips first, then those of better clips."""
+        if not self.config.enabled or not corpus.num_rows:
+            return
+        vectors, ids = corpus.vectors("embeddings"), corpus["clip_id"].combine_chunks()
+        rows = np.flatnonzero(vectors.known(ids))
+        ids = ids.take(pa.array(rows))
+        earlier = corpus.earlier(KEPT)
+        if earlier is not None:
+            least = self.config.similarity
+            nearest = nearest_earlier(vectors.matrix(ids), work, earlier, least=least)
+            is_copy = nearest.cosine >= least
+            of = [nearest.clip_id[number] for number in np.flatnonzero(is_copy).tolist()]
+            yield self._rejected(rows[is_copy], nearest.cosine[is_copy], of)
+            rows, ids = rows[~is_copy], ids.filter(pa.array(~is_copy))
+        if not len(rows):
+            return
+        known = AlikePairs.of(corpus.read(PAIRS), self.config.similarity)
+        duplicates, pairs = self._find(ids, _order(corpus, rows), vectors, known, work)
+        found = np.flatnonzero(duplicates.is_duplicate)
+        of = ids.take(pa.array(duplicates.duplicate_of[found]))
+        yield self._rejected(rows[found], duplicates.similarity[found].astype(np.float64), of)
+        if pairs is not None and pairs is not known:
+            yield Left(PAIRS, pairs.table())
 
-    def process(self, unit: DedupUnit) -> AlikePairs | None:
-        """Marks duplicates in the rows of the clips.
-
-        Returns:
-            The pairs known now; None where keeping them is useless.
-        """
-        config, clips = self.config, unit.clips
-        if not config.enabled:
-            return None
-        kept, ids = clips.kept_numbers(), clips.kept_ids()
-        is_known = unit.vectors.known(ids)
-        kept, ids = kept[is_known], ids.filter(pa.array(is_known))
-        if not len(kept):
-            return None
-        duplicates, pairs = self._find(ids, _order(clips, kept), unit)
-        for row in np.flatnonzero(duplicates.is_duplicate).tolist():
-            clip, similarity = clips[int(kept[row])], float(duplicates.similarity[row])
-            reject(clip, Reason.DUPLICATE)
-            clip.reason_score = clip.duplicate_similarity = similarity
-            clip.reason_threshold = config.similarity
-            clip.duplicate_of = ids[int(duplicates.duplicate_of[row])].as_py()
-        return pairs
+    def _rejected(
+        self, rows: NDArray[np.int64], similarity: NDArray[np.float64], of: Sequence[str] | pa.Array
+    ) -> Decisions:
+        columns = {
+            "reason": [str(Reason.DUPLICATE)] * len(rows),
+            "reason_score": similarity,
+            "reason_threshold": np.full(len(rows), self.config.similarity),
+            "duplicate_similarity": similarity,
+            "duplicate_of": of,
+        }
+        return Decisions(rows, pa.table(columns))
 
     def _find(
-        self, ids: pa.Array, order: NDArray[np.int64], unit: DedupUnit
+        self,
+        ids: pa.Array,
+        order: NDArray[np.int64],
+        vectors: ClipVectors,
+        known: AlikePairs,
+        work: Work,
     ) -> tuple[Duplicates, AlikePairs | None]:
+        """Returns duplicates, and the pairs known now; None where keeping them is useless."""
         config = self.config
         if len(ids) <= config.exact_below:
-            pairs = _completed(unit, ids, config)
+            pairs = _completed(known, ids, vectors, config, work)
             if pairs is not None:
                 found = duplicates_of(pairs.among(ids), order, similarity=config.similarity)
                 return found, pairs
         options = config.model_dump(include={"similarity", "exact_below", "probes"})
-        vectors = unit.vectors.matrix(ids)
         if len(ids) > config.exact_below:
-            return search_clusters(vectors, order, unit.search, options), None
-        return find_duplicates(vectors, order, **options), None
+            return search_clusters(vectors.matrix(ids), order, work, options), None
+        return find_duplicates(vectors.matrix(ids), order, **options), None
 
 
-def _order(clips: ClipRows, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def _order(corpus: Corpus, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Returns the places in `rows` of the clips from best to worst, int64 [N]."""
 
     def values(name: str) -> NDArray[Any]:
-        taken: NDArray[Any] = clips.column(name).fill_null(0).to_numpy()[rows]
+        taken: NDArray[Any] = corpus[name].fill_null(0).to_numpy()[rows]
         return taken
 
     return rank_order(
@@ -112,9 +114,10 @@ def _order(clips: ClipRows, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     )
 
 
-def _completed(unit: DedupUnit, ids: pa.Array, config: DedupConfig) -> AlikePairs | None:
+def _completed(
+    known: AlikePairs, ids: pa.Array, vectors: ClipVectors, config: DedupConfig, work: Work
+) -> AlikePairs | None:
     """Adds the pairs of new clips to the known ones; None if there are too many."""
-    known, vectors = unit.known, unit.vectors
     new = ids.filter(pc.invert(pc.is_in(ids, value_set=known.ids)))
     if len(new) == 0:
         return known
@@ -123,4 +126,4 @@ def _completed(unit: DedupUnit, ids: pa.Array, config: DedupConfig) -> AlikePair
         known = known.among(known.ids.filter(pc.is_in(known.ids, value_set=ids)))
     known = known.among(known.ids.filter(pa.array(vectors.known(known.ids))))
     joined = pa.concat_arrays([known.ids, new])
-    return compare(known, joined, vectors.matrix(joined), unit.search)
+    return compare(known, joined, vectors.matrix(joined), work)

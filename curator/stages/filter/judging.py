@@ -26,6 +26,9 @@ from curator.tables.schemas import score_column
 
 Mask = NDArray[np.bool_]
 
+DECIDED = ("reason", "reason_score", "reason_threshold", "reasons", "bucket", "tags")
+"""Columns that judging gives to clips, besides `decision`."""
+
 LENGTH_RULE = "propose.min_s"
 STANDING_RULE = "propose.max_s"
 CONTENT_RULE = "semantic.reject"

@@ -11,6 +11,7 @@ scores of later stages alone, and their rules belong at the end.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,15 @@ class Bounds:
     unmeasured: Unmeasured = "reject"
     n_measured: int | None = None
     """Clips of the corpus that its quantiles were taken of; None where it has no quantile."""
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> "Bounds | None":
+        """Returns the bounds in a rule as applied (`RuleCount.facts`); None where it has none."""
+        if "score" not in facts:
+            return None
+        names = ("rule", "score", "min", "max", "severity", "one_of", "none_of")
+        values: dict[str, Any] = {name: facts.get(name) for name in names}
+        return cls(**values)
 
     @property
     def is_idle(self) -> bool:

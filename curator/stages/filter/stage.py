@@ -1,33 +1,37 @@
 """The stage that judges candidate clips by the rules of the recipe."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
-import pyarrow as pa
+import numpy as np
 
 from curator.buckets import class_settings
-from curator.stage import BY_ORDER, Scope, Stage, Wait
+from curator.measures.score_list import spec_of
+from curator.stage import BY_ORDER, Corpus, CorpusStage, Decisions, Left, Wait, Work
 from curator.stages.filter.config import FilterConfig
 from curator.stages.filter.judging import (
-    Columns,
-    Decided,
+    DECIDED,
     FilterNeeds,
+    RuleCount,
     corpus_of,
     judge_table,
+    total_counts,
 )
 from curator.stages.filter.rules import Bounds, Sides, resolve
+from curator.tables.schemas import score_column
 
+BOUNDS, RULES = "bounds", "rules"
+"""Families: bounds by quantile as numbers, by rule; and each rule as applied, with its counts."""
 MAX_NAMED = 4
 """Most rules that a wait names."""
 
 
-class FilterStage(Stage[FilterConfig, pa.Table, Decided]):
+class FilterStage(CorpusStage[FilterConfig]):
     """Judges all candidates of a run at once, because a bound by quantile needs every one."""
 
     name = "filter"
     version = 1
-    scope = Scope.CORPUS
     reads = ("candidates",)
-    writes = ("clips",)
     config_type = FilterConfig
 
     def __init__(self, config: FilterConfig, needs: FilterNeeds) -> None:
@@ -44,31 +48,48 @@ class FilterStage(Stage[FilterConfig, pa.Table, Decided]):
             "semantic": needs.semantic.model_dump(mode="json"),
         }
 
+    @property
+    def needs_all(self) -> str | None:
+        """Bounds by quantile are of all clips."""
+        rules = self.config.by_quantile()
+        more = f" and {len(rules) - MAX_NAMED} more" if len(rules) > MAX_NAMED else ""
+        named = f"bounds by quantile ({', '.join(rules[:MAX_NAMED])}{more})"
+        return f"{named} are of all clips" if rules else None
+
     def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
-        """Bounds by quantile need all clips."""
-        on, rules = "every source to be analyzed", self.config.by_quantile()
-        if not rules:
+        """It is the first that waits for sources."""
+        on, why = "every source to be analyzed", self.needs_all
+        if why is None:
             why = f"{BY_ORDER}; no bound depends on other clips"
             return self.waits_for(on, why, is_needed=False)
-        more = f" and {len(rules) - MAX_NAMED} more" if len(rules) > MAX_NAMED else ""
-        why = f"bounds by quantile ({', '.join(rules[:MAX_NAMED])}{more}) are of all clips"
-        if is_growing:
-            why += f" of the first generation, then frozen: later ones wait {BY_ORDER}"
-        return self.waits_for(on, why)
+        frozen = f" of the first generation, then frozen: later ones wait {BY_ORDER}"
+        return self.waits_for(on, why + (frozen if is_growing else ""))
 
-    def process(self, unit: pa.Table) -> Decided:
-        """Judges candidates: rows of `candidates`, of all sources."""
-        return self.judge(unit, self.bounds(unit))
-
-    def bounds(self, clips: Columns, frozen: Mapping[str, Sides] | None = None) -> list[Bounds]:
-        """Returns the rules as numbers.
-
-        Args:
-            clips: All candidates, in any order.
-            frozen: Numbers of rules by quantile that earlier clips were held to; other rules have
-                those of `clips`.
-        """
-        return resolve(self.config.root, corpus_of(clips, min_s=self._needs.min_s), frozen)
+    def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | Left | str]:
+        """Judges candidates; bounds by quantile are those of earlier generations, if any."""
+        frozen = {rule: (low, high) for rule, (low, high) in (corpus.earlier(BOUNDS) or {}).items()}
+        bounds = resolve(self.config.root, corpus_of(corpus, min_s=self._needs.min_s), frozen)
+        cpu_only = {one.rule: one.score for one in bounds if spec_of(one.score).cpu_only}
+        absent: Counter[str] = Counter()
+        counts: list[Sequence[RuleCount]] = []
+        start = 0
+        for block in corpus.blocks():
+            decided = judge_table(block, bounds, self._needs)
+            rows = np.arange(start, start + block.num_rows)
+            yield Decisions(rows, decided.clips.select(DECIDED))
+            start += block.num_rows
+            counts.append(decided.rules)
+            for rule, score in cpu_only.items():
+                absent[rule] += block[score_column(score)].null_count
+        yield Left(BOUNDS, self.by_quantile(bounds))
+        facts = [rule.facts(self.config.root) for rule in total_counts(counts, bounds)]
+        yield Left(RULES, facts)
+        for rule, n in (+absent).items():
+            yield (
+                f"filters.{rule}: {n} clips have no {cpu_only[rule]}, because a GPU decoded them "
+                "or their codec does not say it; tracks of a GPU stay so: analyze them into "
+                "another OUT on CPUs"
+            )
 
     def by_quantile(self, bounds: Sequence[Bounds]) -> dict[str, Sides]:
         """Returns lower and upper bound of each rule that drops a share, by its name.
@@ -80,11 +101,3 @@ class FilterStage(Stage[FilterConfig, pa.Table, Decided]):
             for bound in bounds
             if self.config.root[bound.rule].is_by_quantile and bound.n_measured != 0
         }
-
-    def judge(self, clips: pa.Table, bounds: Sequence[Bounds]) -> Decided:
-        """Judges some of the candidates that the bounds are of."""
-        return judge_table(clips, bounds, self._needs)
-
-    def n_passing(self, clips: pa.Table) -> int:
-        """Counts candidates that pass all rules that need no other clip."""
-        return judge_table(clips, resolve(self.config.root), self._needs).n_kept

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from simulated_workers import Simulated
 
+from curator.executor import corpus_work
+from curator.executor.corpus_work import CorpusWork
 from curator.executor.engine import Engine
 from curator.executor.fleet import Lost, Worker
 from curator.executor.work import Repeated
 from curator.executor.worker import call_chain
-from curator.stages.dedup import cluster_search
 from curator.stages.dedup.cluster_search import faiss_refusal, search_clusters
-from curator.stages.dedup.pair_search import PairSearch
 from curator.stages.dedup.retention import Duplicates, find_duplicates
 from curator.storage import open_store
 
@@ -64,7 +64,7 @@ def test_a_worker_with_a_gpu_finds_what_the_driver_finds(
     backend = Simulated(answer)
     engine = engine_with(backend)
     store = open_store(str(tmp_path))
-    found = search_clusters(VECTORS, ORDER, PairSearch(store, engine), OPTIONS)
+    found = search_clusters(VECTORS, ORDER, CorpusWork("dedup", store, engine), OPTIONS)
     assert list(store.list()) == []
     assert n_moved == 1
     assert [worker.lane.resources.gpus for worker in backend.ended] == [1]
@@ -109,10 +109,10 @@ def test_where_no_gpu_searches_the_driver_does_and_it_is_counted(
     backend = Simulated(then, nodes=["one"] if does is not None else [])
     backend.refusals = {"one": refusal} if refusal else {}
     if does is None:
-        monkeypatch.setattr(cluster_search, "WAIT_S", 0.0)
+        monkeypatch.setattr(corpus_work, "WAIT_S", 0.0)
     engine = engine_with(backend)
     store = open_store(str(tmp_path))
-    found = search_clusters(VECTORS, ORDER, PairSearch(store, engine), OPTIONS)
+    found = search_clusters(VECTORS, ORDER, CorpusWork("dedup", store, engine), OPTIONS)
     assert list(store.list()) == []
     assert is_equal(found, find_duplicates(VECTORS, ORDER, **OPTIONS))  # type: ignore[arg-type]
     assert engine.facts()["cpu_instead_of_gpu"] == {words: 600}

@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from curator.executor import corpus_work
+from curator.executor.corpus_work import CorpusWork
 from curator.executor.engine import Engine
 from curator.stages.dedup import pair_search
-from curator.stages.dedup.pair_search import PairSearch
+from curator.stages.dedup.pair_search import nearest_earlier, pairs_among
 from curator.storage import Store, open_store
 from curator.tables.clip_vectors import vectors_table
+from curator.tables.corpus_tables import StoredTables
 from curator.tables.parts import to_parquet
 
 N, N_EARLIER, LEAST = 300, 120, 0.7
@@ -45,23 +48,23 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture(params=["here", "in a worker"])
-def search(
+def work(
     request: pytest.FixtureRequest, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[PairSearch]:
+) -> Iterator[CorpusWork]:
     monkeypatch.setattr(pair_search, "_ROWS", 16)
     monkeypatch.setattr(pair_search, "_OTHERS", 50)
     monkeypatch.setattr(pair_search, "_UNIT_PAIRS", 64 * N)
     if request.param == "in a worker":
-        monkeypatch.setattr(pair_search, "FEW_PAIRS", 0)
+        monkeypatch.setattr(corpus_work, "FEW_S", 0.0)
     with Engine(address=None, workers=None) as engine:
-        found = PairSearch(store, engine)
+        found = CorpusWork("dedup", store, engine)
         yield found
         assert bool(found.cpu_s["dedup"]) == (request.param == "in a worker")
     assert not list(store.list("alike/"))
 
 
-def test_all_pairs_with_new_vectors_are_found(search: PairSearch) -> None:
-    found = search.among(NEW, since=100, least=LEAST, most=N * N)
+def test_all_pairs_with_new_vectors_are_found(work: CorpusWork) -> None:
+    found = pairs_among(NEW, work, since=100, least=LEAST, most=N * N)
     assert found is not None
     expected = np.argwhere(np.tril(cosines(NEW, NEW), -1) >= LEAST)
     expected = expected[expected[:, 0] >= 100]
@@ -71,12 +74,15 @@ def test_all_pairs_with_new_vectors_are_found(search: PairSearch) -> None:
     assert np.abs(found[2] - cosines(NEW, NEW)[found[0], found[1]]).max() < 2e-5
 
 
-def test_more_pairs_than_wanted_are_none(search: PairSearch) -> None:
-    assert search.among(NEW, since=0, least=LEAST, most=20) is None
+def test_more_pairs_than_wanted_are_none(work: CorpusWork) -> None:
+    assert pairs_among(NEW, work, since=0, least=LEAST, most=20) is None
 
 
-def test_the_nearest_earlier_clip_is_found_and_the_first_of_equals(search: PairSearch) -> None:
-    found = search.nearest(NEW, ["earlier-0", "earlier-1"], 2 * N_EARLIER, least=LEAST)
+def test_the_nearest_earlier_clip_is_found_and_the_first_of_equals(
+    work: CorpusWork, store: Store
+) -> None:
+    earlier = StoredTables(store, ("earlier-0", "earlier-1"), 2 * N_EARLIER)
+    found = nearest_earlier(NEW, work, earlier, least=LEAST)
     all_ids = np.array([id_ for ids in IDS for id_ in ids])
     order = np.argsort(all_ids)
     near = cosines(NEW, np.concatenate(EARLIER))[:, order]
@@ -90,10 +96,11 @@ def test_the_nearest_earlier_clip_is_found_and_the_first_of_equals(search: PairS
 
 
 def test_unlike_clips_and_no_clips_give_no_pairs(store: Store) -> None:
-    search = PairSearch(store)
-    none = NEW[:0]
-    assert search.among(none, since=0, least=LEAST, most=9) is not None
-    assert search.nearest(none, ["earlier-0"], N_EARLIER, least=LEAST).clip_id == []
-    assert set(search.nearest(NEW, [], 0, least=LEAST).clip_id) == {""}
+    work, none = CorpusWork("dedup"), NEW[:0]
+    assert pairs_among(none, work, since=0, least=LEAST, most=9) is not None
+    earlier = StoredTables(store, ("earlier-0",), N_EARLIER)
+    assert nearest_earlier(none, work, earlier, least=LEAST).clip_id == []
+    nothing = StoredTables(store, (), 0)
+    assert set(nearest_earlier(NEW, work, nothing, least=LEAST).clip_id) == {""}
     with pytest.raises(ValueError, match="expected 1"):
-        search.among(2 * NEW, since=0, least=LEAST, most=9)
+        pairs_among(2 * NEW, work, since=0, least=LEAST, most=9)

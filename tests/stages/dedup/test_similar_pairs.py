@@ -5,14 +5,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from judged import run_stage
 from made_out import candidates_table
 from numpy.typing import NDArray
 
 import curator.stages.dedup.stage as graph
+from curator.executor.corpus_work import CorpusWork
 from curator.models.perceptual import CLIP_DIM
+from curator.stage import Work
 from curator.stages.dedup.config import DedupConfig
-from curator.stages.dedup.pair_search import PairSearch
-from curator.stages.dedup.pair_store import StoredPairs, remove_duplicates
 from curator.stages.dedup.retention import find_duplicates
 from curator.stages.dedup.similar_pairs import (
     PAIRS_PER_CLIP,
@@ -23,7 +24,8 @@ from curator.stages.dedup.similar_pairs import (
 )
 from curator.stages.dedup.stage import DedupStage
 from curator.storage import Store, open_store
-from curator.tables.clip_vectors import StoredVectors, vectors_table
+from curator.tables.clip_vectors import vectors_table
+from curator.tables.corpus_tables import CorpusTables
 from tests.made_clips import clip_rows
 
 N = 1500
@@ -46,7 +48,7 @@ RANK = np.random.default_rng(1).permutation(N)
 def pairs_in_steps(*stops: int, least: float = 0.7) -> AlikePairs:
     pairs = no_pairs(least)
     for stop in stops:
-        found = compare(pairs, IDS[:stop], VECTORS[:stop], PairSearch())
+        found = compare(pairs, IDS[:stop], VECTORS[:stop], CorpusWork("dedup"))
         assert found is not None
         pairs = found
     return pairs
@@ -78,7 +80,7 @@ def test_steps_find_the_same_pairs() -> None:
 def test_copies_of_one_clip_are_too_many_to_keep() -> None:
     n = 3 * PAIRS_PER_CLIP
     same = np.repeat(VECTORS[:1], n, axis=0)
-    assert compare(no_pairs(0.9), IDS[:n], same, PairSearch()) is None
+    assert compare(no_pairs(0.9), IDS[:n], same, CorpusWork("dedup")) is None
 
 
 def test_what_was_not_compared_or_not_held_is_refused() -> None:
@@ -100,7 +102,7 @@ class Corpus:
         self.store: Store = open_store(str(folder))
 
     def rejected(
-        self, *, kept: slice, stored: StoredPairs | None, similarity: float = 0.7
+        self, *, kept: slice, stored: CorpusTables | None, similarity: float = 0.7
     ) -> dict[str, tuple[str, float]]:
         names = {row["clip_id"] for row in self.rows[kept]}
         rows = clip_rows(
@@ -108,7 +110,7 @@ class Corpus:
             for row in self.rows
         )
         stage = DedupStage(DedupConfig(similarity=similarity))
-        remove_duplicates(stage, rows, StoredVectors.of(self.vectors), stored)
+        run_stage(stage, rows, self.vectors, tables=stored)
         return {
             row.clip_id: (row.duplicate_of, row.duplicate_similarity) for row in rows if row.reason
         }
@@ -117,19 +119,19 @@ class Corpus:
 def test_rerun_compares_only_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pins that pairs survive in the output root, and that the answer is that of a fresh search."""
     corpus = Corpus(tmp_path)
-    first = corpus.rejected(kept=slice(0, 150), stored=StoredPairs(corpus.store, "a" * 16))
+    first = corpus.rejected(kept=slice(0, 150), stored=CorpusTables(corpus.store, "a" * 16))
     assert len(first) > 20
     assert first == corpus.rejected(kept=slice(0, 150), stored=None)
     compared: list[int] = []
 
     def counting(
-        known: AlikePairs, ids: pa.Array, vectors: NDArray[np.float32], search: PairSearch
+        known: AlikePairs, ids: pa.Array, vectors: NDArray[np.float32], work: Work
     ) -> object:
         compared.append(len(ids) - len(known.ids))
-        return compare(known, ids, vectors, search)
+        return compare(known, ids, vectors, work)
 
     monkeypatch.setattr(graph, "compare", counting)
-    stored = StoredPairs(corpus.store, "a" * 16)
+    stored = CorpusTables(corpus.store, "a" * 16)
     assert corpus.rejected(kept=slice(20, 90), stored=stored) == corpus.rejected(
         kept=slice(20, 90), stored=None
     )
@@ -138,22 +140,22 @@ def test_rerun_compares_only_what_is_new(tmp_path: Path, monkeypatch: pytest.Mon
         kept=slice(100, 200), stored=None
     )
     assert compared == [70, 50, 100]
-    assert len(stored.names()) == 1
+    assert len(stored.names("alike")) == 1
 
 
 def test_lower_similarity_and_other_vectors_are_searched_anew(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path)
-    corpus.rejected(kept=slice(0, 150), stored=StoredPairs(corpus.store, "a" * 16))
+    corpus.rejected(kept=slice(0, 150), stored=CorpusTables(corpus.store, "a" * 16))
     lower = corpus.rejected(
-        kept=slice(0, 150), stored=StoredPairs(corpus.store, "a" * 16), similarity=0.5
+        kept=slice(0, 150), stored=CorpusTables(corpus.store, "a" * 16), similarity=0.5
     )
     assert lower == corpus.rejected(kept=slice(0, 150), stored=None, similarity=0.5)
-    assert len(StoredPairs(corpus.store, "b" * 16).read(0.7).ids) == 0
+    assert len(AlikePairs.of(CorpusTables(corpus.store, "b" * 16).read("alike"), 0.7).ids) == 0
 
 
 def test_pairs_stay_through_a_run_that_looks_for_no_duplicates(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path)
-    stored = StoredPairs(corpus.store, "a" * 16)
-    assert stored.names() == set()
+    stored = CorpusTables(corpus.store, "a" * 16)
+    assert stored.names("alike") == set()
     corpus.rejected(kept=slice(0, 150), stored=stored)
-    assert StoredPairs(corpus.store, "a" * 16).names() == stored.names() != set()
+    assert CorpusTables(corpus.store, "a" * 16).names("alike") == stored.names("alike") != set()

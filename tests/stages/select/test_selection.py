@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from judged import run_stage
 from pydantic import ValidationError
 
 from curator.stages.select.config import SelectConfig
@@ -84,7 +85,7 @@ def test_only_survivors_are_chosen_from_and_the_others_keep_their_reason() -> No
     """Pins the columns of a clip that is left out, and that rejected ones take no place."""
     rows = clips(6)
     rows[0].decision, rows[0].reason, rows[0].reasons = "rejected", "too_dark", ["too_dark"]
-    SelectStage(SelectConfig(by=("bucket",), max_per_group=2)).process(rows)
+    run_stage(SelectStage(SelectConfig(by=("bucket",), max_per_group=2)), rows)
     out = [row for row in rows[1:] if row.decision == "rejected"]
     assert rows[0].reasons == ["too_dark"]
     assert len(out) == 3
@@ -98,21 +99,20 @@ def test_only_survivors_are_chosen_from_and_the_others_keep_their_reason() -> No
 def test_a_cap_counts_what_earlier_generations_took() -> None:
     """Pins that a rejected clip says the cap that would have kept it."""
     stage = SelectStage(SelectConfig(max_per_group=3))
-    stage.taken = {"": 2}
     rows = clips(3)
-    stage.process(rows)
+    left = run_stage(stage, rows, earlier={"taken": {"": 2}})
     lost = sorted(row.reason_score for row in rows if row.decision == "rejected")
     assert lost == [4, 5]
     assert {row.reason_threshold for row in rows if row.decision == "rejected"} == {3}
     details = [str(row.reason_detail) for row in rows if row.decision == "rejected"]
     assert all("1 of 3 taken" in d and "after 2 of earlier generations" in d for d in details)
-    assert stage.taken == {"": 3}
+    assert left == {"taken": {"": 3}}
 
 
 def test_without_shares_and_caps_nothing_is_left_out() -> None:
     """Pins that a section which only names columns selects nothing."""
     rows = clips(5)
-    SelectStage(SelectConfig(by=("bucket",))).process(rows)
+    run_stage(SelectStage(SelectConfig(by=("bucket",))), rows)
     assert {row.decision for row in rows} == {"kept"}
 
 

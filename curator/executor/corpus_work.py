@@ -1,0 +1,169 @@
+"""Runs pure functions over an array, for stages that decide about a corpus: here or on workers.
+
+The array is in an object under the output root meanwhile, so that a part is a few words.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.errors import CuratorError
+from curator.executor.engine import Engine
+from curator.executor.unit_worker import UnitResult
+from curator.executor.worker import Step
+from curator.stage import WORKER_BYTES, Resources
+from curator.storage import Store
+from curator.tables.checksums import read_parquet
+from curator.tables.clip_vectors import as_matrix
+from curator.tables.kept_vectors import write_vectors
+
+FEW_S = 3.0
+"""CPU-seconds that this process spends by itself."""
+MANY_S = 48.0
+"""CPU-seconds for which Ray is started where it does not run yet."""
+WAIT_S = 60.0
+"""Wait for a worker with a GPU: others may hold all of them."""
+_COPIES = 4
+"""Of the array in a worker: the object, the table, and two of the function."""
+
+PartT = TypeVar("PartT")
+ResultT = TypeVar("ResultT")
+Function = Callable[[NDArray[np.float32], PartT], ResultT]
+
+
+class ArrayStep:
+    """The step of a worker: calls a function with an array and a part.
+
+    Args:
+        store: Where the array is.
+        array: Its object.
+        function: Is called.
+        work: What its CPU-seconds go into.
+    """
+
+    def __init__(
+        self, *, store: Store, array: str, function: Function[Any, Any], work: str
+    ) -> None:
+        self._begun_s = time.process_time()
+        self._function, self._work = function, work
+        self._array = as_matrix(read_parquet(store, array)["vector"].combine_chunks())
+
+    def __call__(self, part: Any) -> UnitResult[Any]:  # noqa: ANN401 - what the function takes
+        """Returns what the function returns."""
+        found = self._function(self._array, part)
+        ended_s = time.process_time()
+        spent_s, self._begun_s = ended_s - self._begun_s, ended_s
+        return UnitResult(results=found, cpu_s={self._work: spent_s})
+
+
+class GpuStep(ArrayStep):
+    """The same in a worker that holds a GPU."""
+
+    def repeat(self, unit: object, n_deaths: int) -> UnitResult[Any]:
+        """Does not try again.
+
+        Raises:
+            CuratorError: Always.
+        """
+        del unit, n_deaths
+        raise CuratorError("the process that searched on the GPU died")
+
+
+class CorpusWork:
+    """Where a stage that decides about a corpus has its work done.
+
+    Args:
+        name: Of the stage.
+        store: Output root, for workers; None to work in this process.
+        engine: Where they are; None to work in this process.
+
+    Attributes:
+        cpu_s: What workers spent, in seconds.
+    """
+
+    def __init__(self, name: str, store: Store | None = None, engine: Engine | None = None) -> None:
+        self._name, self._store, self._engine = name, store, engine
+        self.cpu_s: Counter[str] = Counter()
+
+    def __call__(
+        self,
+        function: Function[PartT, ResultT],
+        array: NDArray[np.float32],
+        parts: Sequence[PartT],
+        *,
+        cpu_s: float,
+    ) -> Generator[ResultT, None, None]:
+        """Yields results as `curator.stage.Work` says."""
+        store, engine = self._store, self._engine
+        if store is None or engine is None or cpu_s <= FEW_S:
+            for part in parts:
+                yield function(array, part)
+            return
+        name = write_vectors(store, array)
+        step = self._step(ArrayStep, function, array, name, gpus=0.0)
+        is_small = not engine.joins and not engine.is_started and cpu_s < MANY_S
+        try:
+            for result in engine.run([step], parts, small=is_small, is_shown=False):
+                self.cpu_s.update(result.cpu_s)
+                yield result.results
+        finally:
+            store.delete([name])
+
+    def on_gpu(
+        self,
+        function: Function[PartT, ResultT],
+        array: NDArray[np.float32],
+        part: PartT,
+        *,
+        refusal: Callable[[], str | None],
+    ) -> ResultT | None:
+        """Returns the result as `curator.stage.Work` says; why there is none is counted."""
+        store, engine = self._store, self._engine
+        if store is None or engine is None or engine.n_gpus() < 1:
+            return None
+        name = write_vectors(store, array)
+        step = self._step(GpuStep, function, array, name, gpus=1.0)
+        pool = engine.pool([step], most=1, check=refusal)
+        try:
+            pool.submit(part)
+            until_s = time.monotonic() + WAIT_S
+            while pool.n_workers or time.monotonic() < until_s:
+                for found in pool.poll(timeout=1.0):
+                    return found.results  # type: ignore[no-any-return]
+                if pool.refusal is not None and not engine.joins:
+                    break
+            why = pool.refusal or f"no worker with a GPU within {WAIT_S:.0f} s"
+        except CuratorError as error:
+            why = str(error)
+        finally:
+            pool.close()
+            store.delete([name])
+        engine.count_cpu_instead(self._name, why, len(array))
+        return None
+
+    def _step(
+        self,
+        make: type[ArrayStep],
+        function: Function[Any, Any],
+        array: NDArray[np.float32],
+        name: str,
+        *,
+        gpus: float,
+    ) -> Step:
+        memory_bytes = WORKER_BYTES + _COPIES * array.nbytes
+        return Step(
+            make=make,
+            settings={
+                "store": self._store,
+                "array": name,
+                "function": function,
+                "work": self._name,
+            },
+            resources=Resources(gpus=gpus, memory_bytes=memory_bytes),
+            keeps_state=gpus > 0,
+            name=self._name,
+        )
