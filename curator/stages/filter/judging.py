@@ -96,11 +96,6 @@ class Decided:
     rules: list[RuleCount]
     """In order; rules without bounds are left out."""
 
-    @property
-    def n_kept(self) -> int:
-        """Number of clips without a reason."""
-        return int(pc.sum(pc.equal(self.clips["decision"], "kept")).as_py() or 0)
-
 
 @dataclass(frozen=True, slots=True)
 class _Check:

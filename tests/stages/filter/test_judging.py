@@ -122,7 +122,7 @@ def test_what_a_rule_takes_is_counted_first_alone_and_in_all() -> None:
         "luma": (1, 1, 2),
         "shard.bucket": (0, 0, 0),
     }
-    assert result.n_kept == 1
+    assert result.clips["decision"].to_pylist().count("kept") == 1
 
 
 def test_content_types_are_judged_after_rules_and_before_buckets() -> None:
@@ -218,7 +218,7 @@ def test_a_bound_by_quantile_is_of_all_clips_that_are_long_enough() -> None:
 def test_no_clips_are_no_error(rules: dict[str, dict[str, Any]]) -> None:
     """Pins that a corpus without clips has tables with all columns."""
     result = decided(candidates_schema().empty_table(), rules)
-    assert result.n_kept == 0
+    assert result.clips["decision"].to_pylist().count("kept") == 0
     assert set(result.clips.column_names) >= {"decision", "reason", "reasons", "tags", "bucket"}
 
 
@@ -248,4 +248,4 @@ def test_judging_needs_no_column_of_a_rule_that_is_idle() -> None:
     clips = clips_with(3).drop_columns(["noise", "tags"])
     bounds = resolve(FilterConfig.model_validate({"noise": {}, "motion": {"min": 2}}).root)
     result = judge_table(clips, bounds, needs(ShardConfig()))
-    assert result.n_kept == 0
+    assert result.clips["decision"].to_pylist().count("kept") == 0
