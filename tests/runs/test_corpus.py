@@ -1,15 +1,38 @@
-"""What judging all clips says aloud."""
+"""What runs stages that decide about a corpus: all of it, or the clips of some sources."""
 
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
 import pytest
 from judged import needs
 from made_out import candidates_table
 
+from curator.errors import CuratorError
 from curator.executor.corpus_work import CorpusWork
-from curator.runs.corpus import CLIP_ORDER, Corpus
+from curator.runs.corpus import CLIP_ORDER, Corpus, DecidedClips
+from curator.stage import Corpus as CorpusOfStage
+from curator.stage import CorpusStage, Decisions, Left, StageConfig, Work
 from curator.stages.filter.config import FilterConfig
 from curator.stages.filter.stage import FilterStage
 from curator.stages.shard.config import ShardConfig
+from curator.storage import open_store
+from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import SortedRows
+
+RULES = {"luma": {"min": 0.5}}
+
+
+def filter_stage(**rules: object) -> FilterStage:
+    return FilterStage(FilterConfig.model_validate(rules), needs(ShardConfig()))
+
+
+def corpus_of(*tables: pa.Table) -> Corpus:
+    corpus = Corpus(lambda clips: clips, 1 << 24)
+    corpus._candidates = SortedRows(tables[0].schema, CLIP_ORDER, 1 << 20)
+    for table in tables:
+        corpus._candidates.add(table)
+    return corpus
 
 
 @pytest.mark.parametrize("unmeasured", ["keep", "reject"])
@@ -22,11 +45,71 @@ def test_clips_without_a_score_that_only_cpus_give_are_counted_aloud(
     Other absent scores, as luma here, are the clip's own.
     """
     given = {"max": 38, "severity": severity, "unmeasured": unmeasured}
-    rules = FilterConfig.model_validate({"quantizer": given, "luma": {"min": 0.1}})
-    corpus = Corpus(lambda clips: clips, 1 << 24)
     clips = candidates_table(5, quantizer=[30.0, None, 45.0, None, 1.0], luma=[None] * 5)
-    corpus._candidates = SortedRows(clips.schema, CLIP_ORDER, 1 << 20)
-    corpus._candidates.add(clips)
-    corpus.decide(FilterStage(rules, needs(ShardConfig())), CorpusWork("filter"))
+    corpus = corpus_of(clips)
+    corpus.decide(filter_stage(quantizer=given, luma={"min": 0.1}), CorpusWork("filter"))
     (said,) = [record.getMessage() for record in caplog.records]
     assert said.startswith("filters.quantizer: 2 clips have no quantizer, because a GPU decoded")
+
+
+class Early(CorpusStage[StageConfig]):
+    """Rejects the first clip of a shot; it needs no other clip for that."""
+
+    name, version = "early", 1
+    n_setups = 0
+
+    def setup(self) -> None:
+        self.n_setups += 1
+
+    def decide(self, corpus: CorpusOfStage, work: Work, /) -> Iterator[Decisions | Left]:
+        shots = corpus["shot"].to_numpy()
+        rows = np.flatnonzero(shots == 0)
+        yield Decisions(rows, pa.table({"reason": ["early"] * len(rows)}))
+        yield Left("early", len(rows))
+
+
+def test_clips_of_some_sources_are_decided_about_as_among_all() -> None:
+    """Pins what clips that are cut at once follow from, and that a stage is set up once."""
+    luma = np.random.default_rng(0).random(120)
+    luma[::50] = 1
+    whole = candidates_table(120, luma=luma)
+    parts = [whole.slice(0, 50), whole.slice(50, 50), whole.slice(100)]
+    corpus, stages = corpus_of(*parts), [filter_stage(**RULES), Early(StageConfig())]
+    alone = [name for part in parts for name in corpus.alone(stages, part).kept_ids().to_pylist()]
+    for stage in stages:
+        corpus.decide(stage, CorpusWork(stage.name))
+    assert alone == corpus.rows.kept_ids().to_pylist()
+    (rejected,) = {tuple(row.reasons) for row in corpus.rows if row.decision == "rejected"}
+    assert rejected == ("early",)
+    assert (stages[1].n_setups, corpus.decided.left["early"]) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (Left("bounds", {}), "stage early: another stage leaves 'bounds' already"),
+        (Left("stamp", {}), "another stage leaves 'stamp' already"),
+        (Left("early", pa.table({})), "'early' is a table, for which an output root has no folder"),
+        (
+            Decisions(np.zeros(1, np.int64), pa.table({"reason": ["x"], "wron": [1]})),
+            "Column wron does not",
+        ),
+    ],
+)
+def test_what_a_stage_may_not_leave_is_said(
+    found: Left | Decisions, said: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    class Wrong(Early):
+        def decide(self, corpus: CorpusOfStage, work: Work, /) -> Iterator[Decisions | Left]:
+            yield found
+
+    store = open_store(str(tmp_path_factory.mktemp("out")))
+    decided = DecidedClips(
+        candidates_table(5),
+        1 << 20,
+        vectors={}.__getitem__,
+        tables=CorpusTables(store, "0" * 16),
+    )
+    decided.decide(filter_stage(**RULES), CorpusWork("filter"))
+    with pytest.raises(CuratorError, match=said):
+        decided.decide(Wrong(StageConfig()), CorpusWork("early"))
