@@ -346,7 +346,7 @@ class Decisions:
     """What a stage says of some clips of a `Corpus`.
 
     Attributes:
-        rows: int64 [N], numbers of the clips, ascending.
+        rows: int64 [N], numbers of the clips, each once.
         columns: N rows with values of columns of `clips`. A clip with a `reason` is rejected; one
             whose `reason` is null stays.
     """

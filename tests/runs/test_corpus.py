@@ -92,7 +92,7 @@ def test_clips_of_some_sources_are_decided_about_as_among_all() -> None:
         (Left("early", pa.table({})), "'early' is a table, for which an output root has no folder"),
         (
             Decisions(np.zeros(1, np.int64), pa.table({"reason": ["x"], "wron": [1]})),
-            "Column wron does not",
+            "Column wron does",
         ),
     ],
 )
