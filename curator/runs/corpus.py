@@ -82,7 +82,8 @@ class DecidedClips:
         ready: set[str] | None = None,
     ) -> None:
         self._room_bytes = room_bytes
-        self.vectors, self.earlier, self.tables = vectors, earlier, tables
+        self.vectors, self.earlier, self._tables = vectors, earlier, tables
+        self.read = nothing_earlier if tables is None else tables.read
         self._writes, self._ready = writes, set() if ready is None else ready
         self._candidates = None if isinstance(clips, ClipRows) else clips
         self._rows = clips if isinstance(clips, ClipRows) else None
@@ -139,8 +140,8 @@ class DecidedClips:
 
     def _leave(self, stage: str, found: Left) -> None:
         if isinstance(found.rows, pa.Table):
-            if self.tables is not None and self._writes:
-                self.tables.write(found.family, found.rows)
+            if self._tables is not None and self._writes:
+                self._tables.write(found.family, found.rows)
             return
         if found.family in RESERVED or found.family in self.left:
             raise CuratorError(f"stage {stage}: another stage leaves {found.family!r} already")
@@ -158,15 +159,7 @@ class _Shared:
 
     def __init__(self, of: DecidedClips) -> None:
         self._of = of
-
-    def vectors(self, family: str) -> StoredVectors:
-        return self._of.vectors(family)
-
-    def earlier(self, family: str) -> Any:  # noqa: ANN401 - as the stage left it
-        return self._of.earlier(family)
-
-    def read(self, family: str) -> pa.Table | None:
-        return self._of.tables.read(family) if self._of.tables is not None else None
+        self.vectors, self.earlier, self.read = of.vectors, of.earlier, of.read
 
 
 class _Candidates(_Shared):
