@@ -19,7 +19,15 @@ from curator.measures.score_list import measures_used
 from curator.models.weight_store import ModelStore
 from curator.recipe import Recipe, StageEntry, semantics_of
 from curator.run_config import RunConfig
-from curator.stage import OFF, Annotator, AnyCorpusStage, AnyStage, CorpusStage, PixelStage, Wait
+from curator.stage import (
+    OFF,
+    Annotator,
+    AnyCorpusStage,
+    AnyGraphStage,
+    CorpusStage,
+    PixelStage,
+    Wait,
+)
 from curator.stages.analyze.stage import AnalyzeStage
 from curator.stages.caption.caption_embeddings import FAMILY, MEMBER, CaptionEmbeddings
 from curator.stages.caption.stage import CaptionStage
@@ -36,7 +44,7 @@ from curator.stages.select.stage import SelectStage
 from curator.stages.shard.stage import ShardStage
 
 
-def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyStage]:
+def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyGraphStage]:
     """The stages of this package, each with its section of the recipe."""
     semantics = semantics_of(recipe)
     cut = CutStageConfig(cut=recipe.cut, max_pixels=recipe.analyze.max_pixels)
@@ -63,7 +71,7 @@ def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyStag
     ]
 
 
-def _caption_embeddings(recipe: Recipe) -> list[AnyStage]:
+def _caption_embeddings(recipe: Recipe) -> list[AnyGraphStage]:
     """The annotator that embeds captions, where the recipe names a model for it."""
     name = recipe.caption.embedding
     if name is None:
@@ -92,11 +100,11 @@ class Graph:
         extensions: Stages that were loaded from outside this package.
     """
 
-    stages: tuple[AnyStage, ...]
+    stages: tuple[AnyGraphStage, ...]
     run: RunConfig
     extensions: tuple[Extension, ...] = ()
 
-    def __iter__(self) -> Iterator[AnyStage]:
+    def __iter__(self) -> Iterator[AnyGraphStage]:
         """The stages in their order."""
         return iter(self.stages)
 
@@ -207,7 +215,7 @@ def graph_of(recipe: Recipe) -> Graph:
         RecipeError: A stage that the recipe names cannot be loaded, or not stand where it says.
     """
     extensions: list[Extension] = []
-    own: list[tuple[StageEntry, AnyStage]] = []
+    own: list[tuple[StageEntry, AnyGraphStage]] = []
     for entry in recipe.stages:
         if entry.use not in _MOVABLE:
             extension, stage = _loaded(entry)
@@ -230,7 +238,7 @@ def graph_of(recipe: Recipe) -> Graph:
     return Graph(stages=tuple(stages), run=recipe.run, extensions=tuple(extensions))
 
 
-def _loaded(entry: StageEntry) -> tuple[Extension, AnyStage]:
+def _loaded(entry: StageEntry) -> tuple[Extension, AnyGraphStage]:
     extension = load_extension(Kind.STAGE, entry.use)
     target = extension.target
     if not issubclass(target, PixelStage | CorpusStage | Annotator):
@@ -247,7 +255,7 @@ def _loaded(entry: StageEntry) -> tuple[Extension, AnyStage]:
     return extension, target(config)
 
 
-def _insert(stages: list[AnyStage], stage: AnyStage, entry: StageEntry) -> None:
+def _insert(stages: list[AnyGraphStage], stage: AnyGraphStage, entry: StageEntry) -> None:
     names = [known.name for known in stages]
     if stage.name in names:
         raise RecipeError(f"stages: {entry.use!r}: there is a stage {stage.name!r} already")
@@ -271,7 +279,9 @@ def _insert(stages: list[AnyStage], stage: AnyStage, entry: StageEntry) -> None:
     stages.insert(at, stage)
 
 
-def _insert_annotator(stages: list[AnyStage], stage: Annotator[Any], entry: StageEntry) -> None:
+def _insert_annotator(
+    stages: list[AnyGraphStage], stage: Annotator[Any], entry: StageEntry
+) -> None:
     """Puts an annotator before `shard`, behind those that come before it in the recipe.
 
     Raises:
@@ -315,7 +325,7 @@ def _insert_annotator(stages: list[AnyStage], stage: Annotator[Any], entry: Stag
     stages.insert([known.name for known in stages].index("shard"), stage)
 
 
-def _families(stage: AnyStage) -> list[str]:
+def _families(stage: AnyGraphStage) -> list[str]:
     """Names of what an annotator leaves in samples."""
     return [one.name for one in stage.families] if isinstance(stage, Annotator) else []
 
@@ -346,7 +356,7 @@ def _waits_label(wait: Wait) -> str:
     return f"<br/>waits for {wait.on}:<br/>{wait.why}".replace('"', "#quot;")
 
 
-def _takes(stage: AnyStage) -> str:
+def _takes(stage: AnyGraphStage) -> str:
     """Resources of a worker, for people."""
     try:
         each = stage.resources

@@ -251,7 +251,8 @@ class Stage(GraphStage[ConfigT], Generic[ConfigT, UnitT, ResultT]):
         """Runs after a group of units: closes what they had open in common."""
 
 
-AnyStage = GraphStage[Any]
+AnyGraphStage = GraphStage[Any]
+AnyStage = Stage[Any, Any, Any]
 
 
 class ItemStage(Stage[ConfigT, UnitT, ResultT]):
