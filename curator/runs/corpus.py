@@ -17,12 +17,13 @@ from curator.errors import CuratorError
 from curator.executor.corpus_work import CorpusWork
 from curator.stage import AnyCorpusStage, Decisions, Left, Work
 from curator.stages.propose.stage import ProposedUnit
-from curator.tables.clip_rows import ClipRows
+from curator.tables.clip_rows import ClipRows, fields_of
 from curator.tables.clip_store import ClipStore
 from curator.tables.clip_vectors import StoredVectors, vectors_table
 from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import SortedRows, in_blocks
 from curator.tables.kept_vectors import KEPT
+from curator.tables.out_layout import OWN_FOLDERS
 from curator.tables.schemas import SHOTS_SCHEMA, candidates_schema, embeddings_schema
 
 logger = logging.getLogger(__name__)
@@ -140,6 +141,11 @@ class DecidedClips:
 
     def _leave(self, stage: str, found: Left) -> None:
         if isinstance(found.rows, pa.Table):
+            if found.family not in OWN_FOLDERS:
+                raise CuratorError(
+                    f"stage {stage}: {found.family!r} is a table, for which an output root has no "
+                    "folder; leave values that JSON can hold"
+                )
             if self._tables is not None and self._writes:
                 self._tables.write(found.family, found.rows)
             return
@@ -221,7 +227,10 @@ class _Rows(_Shared):
 
     def blocks(self, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
         start = 0
-        for block in self._rows.blocks(names):
+        # Of no clips there is one block, without rows.
+        schema = self._rows.schema if names is None else fields_of(self._rows.schema, names)
+        none = self._rows.slice(0, 0, schema)
+        for block in self._rows.blocks(names) if len(self._rows) else [none]:
             yield block.filter(self._is_kept.slice(start, block.num_rows))
             start += block.num_rows
 

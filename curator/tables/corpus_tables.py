@@ -5,10 +5,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from curator.errors import CuratorError
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
-from curator.tables.out_layout import OWN_FOLDERS
 from curator.tables.parts import parquet_by_content
 
 
@@ -58,16 +56,7 @@ class CorpusTables:
         return read_parquet(self._store, name)
 
     def write(self, family: str, table: pa.Table) -> None:
-        """Replaces the table of a family.
-
-        Raises:
-            CuratorError: The output root has no folder of that name.
-        """
-        if family not in OWN_FOLDERS:
-            raise CuratorError(
-                f"{family!r} is a table, for which an output root has no folder; leave values that "
-                "JSON can hold"
-            )
+        """Replaces the table of a family, whose name is that of a folder of the output root."""
         name = f"{family}/{self._stamp}-{'~' * 16}.parquet"
         self._names[family], data = parquet_by_content([table], table.schema, name)
         self._store.write(self._names[family], data)

@@ -11,8 +11,8 @@ from made_out import candidates_table
 from curator.errors import CuratorError
 from curator.executor.corpus_work import CorpusWork
 from curator.runs.corpus import CLIP_ORDER, Corpus, DecidedClips
+from curator.stage import ClipFilter, CorpusStage, Decisions, Left, Rejection, StageConfig, Work
 from curator.stage import Corpus as CorpusOfStage
-from curator.stage import CorpusStage, Decisions, Left, StageConfig, Work
 from curator.stages.filter.config import FilterConfig
 from curator.stages.filter.stage import FilterStage
 from curator.stages.shard.config import ShardConfig
@@ -82,6 +82,33 @@ def test_clips_of_some_sources_are_decided_about_as_among_all() -> None:
     (rejected,) = {tuple(row.reasons) for row in corpus.rows if row.decision == "rejected"}
     assert rejected == ("early",)
     assert (stages[1].n_setups, corpus.decided.left["early"]) == (1, 3)
+
+
+class Everything(ClipFilter[StageConfig]):
+    """Rejects all clips, the first one twice."""
+
+    name, version = "everything", 1
+    n_rows: int | None = None
+
+    def process(self, unit: pa.Table, /) -> Iterator[Rejection]:
+        self.n_rows = unit.num_rows
+        for clip_id in unit["clip_id"].to_pylist():
+            yield Rejection(clip_id=clip_id, reason="unwanted")
+        if unit.num_rows:
+            yield Rejection(clip_id=unit["clip_id"][0].as_py(), reason="twice", detail="so")
+        yield Rejection(clip_id="of no clip", reason="unwanted")
+
+
+@pytest.mark.parametrize("n", [0, 5])
+def test_a_filter_of_a_user_gets_one_table_though_there_be_no_clips(n: int) -> None:
+    """Pins the form that filters have had: no clips are a table too, and other ids are no error."""
+    corpus, stage = corpus_of(candidates_table(n)), Everything(StageConfig())
+    for one in (filter_stage(**RULES), stage):
+        corpus.decide(one, CorpusWork(one.name))
+    assert stage.n_rows == n
+    found = [(row.reason, row.reasons, row.reason_detail) for row in corpus.rows]
+    all_ = [("twice", ["unwanted", "twice"], "so"), *(n * [("unwanted", ["unwanted"], None)])]
+    assert found == all_[:n]
 
 
 @pytest.mark.parametrize(
