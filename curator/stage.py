@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
@@ -30,6 +31,26 @@ from curator.records.sources import Failure, Note
 if TYPE_CHECKING:
     # Decoder boxes need no Arrow.
     import pyarrow as pa
+
+
+class Phase(StrEnum):
+    """What a run does with a stage; stages of one phase stand side by side in the graph."""
+
+    LIST = "list"
+    """Finds the sources."""
+    MEASURE = "measure"
+    """Decodes sources, and proposes clips."""
+    DECIDE = "decide"
+    """Rejects clips, by what is known of all."""
+    WRITE = "write"
+    """Looks at frames of sources once more: writes and captions clips."""
+    ANNOTATE = "annotate"
+    """Makes values of written clips."""
+    PACK = "pack"
+    """Puts samples into tars."""
+    COMMIT = "commit"
+    """Shows the results to readers."""
+
 
 GRANULARITY = {
     Scope.SOURCE: "source by source",
@@ -100,6 +121,7 @@ class GraphStage(ABC, Generic[ConfigT]):
         name: Its name in the graph, and its section of the recipe.
         version: Version of its meaning: raised when the same input and configuration would give
             another result.
+        phase: What a run does with it.
         scope: What it works on at a time.
         reads: Tables it reads; their fingerprints go into its own.
         writes: Tables it writes.
@@ -111,6 +133,7 @@ class GraphStage(ABC, Generic[ConfigT]):
 
     name: ClassVar[str]
     version: ClassVar[int]
+    phase: ClassVar[Phase]
     scope: ClassVar[Scope]
     reads: ClassVar[tuple[str, ...]] = ()
     writes: ClassVar[tuple[str, ...]] = ()
@@ -296,6 +319,7 @@ class PixelStage(Stage[ConfigT, ClipFrames, Iterator[NDArray[np.uint8]]]):
     `process` yields as many frames as it takes, of the same size. Clips are encoded, never copied.
     """
 
+    phase = Phase.WRITE
     scope = Scope.CLIP
     reads = ("clips",)
     by_content = frozenset({"clips"})
@@ -411,6 +435,7 @@ class Work(Protocol):
 class CorpusStage(GraphStage[ConfigT]):
     """A stage that decides about all clips of a generation, in the driver."""
 
+    phase = Phase.DECIDE
     scope = Scope.CORPUS
     reads: ClassVar[tuple[str, ...]] = ("clips",)
     writes: ClassVar[tuple[str, ...]] = ("clips",)
@@ -612,6 +637,7 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
             lacks the member.
     """
 
+    phase = Phase.ANNOTATE
     scope = Scope.CLIP
     reads = ("clips", "cuts")
     by_content = frozenset(reads)

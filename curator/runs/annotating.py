@@ -58,11 +58,6 @@ class Annotating:
         self.counts: dict[str, int] = {}
         """Values that were made, and clips that lack some, for `work` of the summary."""
 
-    @property
-    def is_needed(self) -> bool:
-        """Whether the graph has annotators."""
-        return bool(self._graph.annotators())
-
     def annotate(self, clips: ClipRows, locations: Mapping[str, Location]) -> None:
         """Makes what is missing; rejects clips on which a required annotator fails."""
         stages = self._graph.annotators()

@@ -7,8 +7,11 @@ changes before `commit`, which adds a snapshot and then removes what no longer c
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -33,7 +36,7 @@ from curator.runs.measuring import Ahead, Measuring
 from curator.runs.run_log import RunLog
 from curator.runs.snapshot_scope import FOLDERS, Snapshot
 from curator.runs.withheld import reject_removed
-from curator.stage import AnyCorpusStage
+from curator.stage import AnyCorpusStage, AnyStage, Phase
 from curator.stages.caption.captioners.captioner_list import captioner_extensions
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.caption.sidecar_table import SIDECARS
@@ -213,6 +216,9 @@ class Pass:
             standing=scope.standing,
         )
         self._captioning: Captioning | None = None
+        self._closing = ExitStack()
+        """Ends what goes on beside the stages."""
+        self._results: Results | None = None
         before = scope.before.summary[JUDGED] if scope.before is not None else {KEPT: []}
         self._kept_before: list[str] | None = before.get(KEPT)
         self._n_passed = 0
@@ -238,34 +244,28 @@ class Pass:
         Raises:
             UsageError: Clips would be lost that may not.
         """
-        drivers: dict[str, Callable[[Any], Any]] = {
-            "analyze": self._analyze,
-            "caption": self._caption,
-            "cut": self._cut,
-            "shard": self._shard,
-            "commit": self._commit,
-        } | {stage.name: self._decide for stage in self._graph.deciding()}
-        result: Any = None
-        try:
-            for stage in self._graph:
-                # `propose` runs in the chain of `analyze`, stages that change pixels in `cut`.
-                if stage.name in drivers:
+        work: dict[Phase, Callable[..., None]] = {
+            Phase.MEASURE: self._measure,
+            Phase.DECIDE: self._decide,
+            Phase.WRITE: self._write,
+            Phase.ANNOTATE: self._annotate,
+            Phase.PACK: self._pack,
+            Phase.COMMIT: self._commit,
+        }
+        with self._closing:
+            for phase, stages in groupby(self._graph, attrgetter("phase")):
+                if phase in work:
                     self._check()
-                    result = drivers[stage.name](stage)
-        finally:
-            if self._captioning is not None:
-                self._captioning.close()
-            if self._cut_ahead is not None:
-                self._cut_ahead.close()
-        results: Results = result
-        return results
+                    work[phase](*stages)
+        assert self._results is not None, "a graph ends with a commit"
+        return self._results
 
     def _formed(self, clips: pa.Table) -> pa.Table:
         """Candidates as they would be written, with the metadata of their sources."""
         formed = as_written(clips, self._recipe.cut, self._recipe.shard)
         return self._metadata.joined(formed, "source_uri")
 
-    def _analyze(self, _: Any) -> None:  # noqa: ANN401 - the stage of that name
+    def _measure(self, *_: AnyStage) -> None:
         """Analyzes what has no candidates yet, and proposes clips in the same processes."""
         sources = list(self._sources.to_analyze(self._scope.generation))
         if self._may_cut_ahead(sources):
@@ -273,6 +273,7 @@ class Pass:
             self._cut_ahead = CutAhead(
                 self._cutting(), self._engine, named, self._candidates.track_part
             )
+            self._closing.callback(self._cut_ahead.close)
         with self._log.timed("analyze"):
             self._run.measuring.run(
                 sources,
@@ -310,12 +311,14 @@ class Pass:
         frames = sum(source.work for source in sources)
         return device == "gpu" and not self._engine.is_small(len(sources), frames)
 
-    def _decide(self, stage: AnyCorpusStage) -> None:
-        work = CorpusWork(stage.name, self._store, self._engine)
-        with self._log.timed(stage.name):
-            self._corpus.decide(stage, work)
-        self._log.cpu_s.update(work.cpu_s)
-        self._show_kept()
+    def _decide(self, *stages: AnyCorpusStage) -> None:
+        for stage in stages:
+            self._check()
+            work = CorpusWork(stage.name, self._store, self._engine)
+            with self._log.timed(stage.name):
+                self._corpus.decide(stage, work)
+            self._log.cpu_s.update(work.cpu_s)
+            self._show_kept()
 
     def _show_kept(self) -> None:
         """Shows the clips that are kept so far, with those of earlier generations."""
@@ -350,10 +353,15 @@ class Pass:
             standing=lambda: self._standing.sizes,
         )
 
-    def _caption(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
-        """Annotates clips before they are cut, where answers decide about them; else with them."""
-        if not stage.config.annotates:
-            return
+    def _write(self, *_: AnyStage) -> None:
+        """Writes and captions clips: captions first where answers decide which clips are cut."""
+        caption, cut = self._graph["caption"], self._graph["cut"]
+        if caption.config.annotates:
+            self._begin_captions(caption)
+            self._check()
+        self._cut(cut)
+
+    def _begin_captions(self, stage: Any) -> None:  # noqa: ANN401 - a stage with its config
         # Imported here: runs that ask no model need nothing of it.
         from curator.stages.caption.caption_driver import Captioning
 
@@ -370,6 +378,7 @@ class Pass:
             annotations=existing(self._store, self._scope.reuses, "annotations"),
             snapshot=at.summary["tables"] if at is not None else None,
         )
+        self._closing.callback(captioning.close)
         if at is not None or not stage.config.decides:
             return
         cutting, clips = self._cutting(), self._corpus.rows
@@ -384,7 +393,7 @@ class Pass:
         kept = kept_by_source(self._corpus.rows)
         return {"sources": self._sources.find(kept), "track_part": self._candidates.track_part}
 
-    def _cut(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
+    def _cut(self, stage: Any) -> None:  # noqa: ANN401 - a stage with its config
         """Cuts what is not written yet, and captions it; frames are taken on the way."""
         log, captioning, caption = self._log, self._captioning, self._recipe.caption
         clips, is_written = self._corpus.rows, self._scope.snapshot is not None
@@ -435,14 +444,15 @@ class Pass:
             vectors = self._corpus.vectors["clip_embeddings"].some(rows.kept_ids())
             captioning.align(rows, found, vectors)
 
-    def _shard(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
+    def _annotate(self, *_: AnyStage) -> None:
+        """Runs all annotators: those that look at frames of the same clips share a decode."""
+        with self._log.timed("annotate"):
+            self._annotating.annotate(self._corpus.rows, self._locations)
+        self._log.counts.update(self._annotating.counts)
+        self._log.cpu_s.update(self._annotating.cpu_s)
+
+    def _pack(self, stage: Any) -> None:  # noqa: ANN401 - a stage with its config
         log, recipe, clips = self._log, self._recipe, self._corpus.rows
-        if self._annotating.is_needed:
-            # All annotators at once: those that look at the same clips share a decode.
-            with log.timed("annotate"):
-                self._annotating.annotate(clips, self._locations)
-            log.counts.update(self._annotating.counts)
-            log.cpu_s.update(self._annotating.cpu_s)
         with log.timed("shard"):
             if self._scope.losses is not None and self._scope.reuses:
                 self._scope.losses.before_shard(self._sources, clips, self._scope.generation)
@@ -466,7 +476,7 @@ class Pass:
             )
         log.counts["shards_written"] += sharding.n_written
 
-    def _commit(self, stage: Any) -> Results:  # noqa: ANN401 - the stage of that name
+    def _commit(self, stage: Any) -> None:  # noqa: ANN401 - a stage with `process`
         scope, log, corpus = self._scope, self._log, self._corpus
         at, before, sharding = scope.snapshot, scope.before, self._sharding
         n_kept = kept_by_source(corpus.clips)
@@ -501,7 +511,7 @@ class Pass:
                     is_last=scope.ahead is None,
                 )
             )
-        return Results(
+        self._results = Results(
             summary=summary, shards=partial(_written, summary, sharding.files), n_kept=n_kept
         )
 

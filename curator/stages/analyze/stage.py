@@ -15,7 +15,7 @@ from curator.models.catalogue import ModelEntry
 from curator.models.weight_store import ModelStore
 from curator.records.sources import Failure, Note, SourceRef, decode_limit_s, frame_limit
 from curator.records.tracks import Track
-from curator.stage import Resources, Scope, Stage, Wait
+from curator.stage import Phase, Resources, Scope, Stage, Wait
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import HeaderClaims, analyze_source
 from curator.stages.analyze.families import DECODE_VERSION, families_of, tracks_fingerprint
@@ -49,6 +49,7 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
 
     name = "analyze"
     version = DECODE_VERSION
+    phase = Phase.MEASURE
     scope = Scope.SOURCE
     reads = ("scan",)
     writes = ("tracks",)

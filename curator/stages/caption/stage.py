@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from curator.errors import CuratorError, DamagedError, ErrorCode
 from curator.media.frame_tap import StoredFrames
 from curator.records.sources import Failure
-from curator.stage import BY_ORDER, Resources, Scope, Stage, Wait
+from curator.stage import BY_ORDER, Phase, Resources, Scope, Stage, Wait
 from curator.stages.caption.caption_records import Annotation, Frames, Reply, Role, Task, Unanswered
 from curator.stages.caption.captioners.captioner_contract import Place
 from curator.stages.caption.captioners.captioner_list import captioner_class, captioners_of
@@ -89,6 +89,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
 
     name = "caption"
     version = ANNOTATE_VERSION
+    phase = Phase.WRITE
     scope = Scope.CLIP
     reads = ("clips", FRAMES, "sidecars")
     writes = ("annotations", REPLIES)

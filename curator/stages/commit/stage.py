@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from curator.stage import Scope, Stage, Wait
+from curator.stage import Phase, Scope, Stage, Wait
 from curator.stages.commit.commit_run import Commit, commit_run
 from curator.stages.commit.config import CommitConfig
 
@@ -13,6 +13,7 @@ class CommitStage(Stage[CommitConfig, Commit, dict[str, Any]]):
 
     name = "commit"
     version = 1
+    phase = Phase.COMMIT
     scope = Scope.CORPUS
     reads = ("scan", "candidates", "clips", "shards")
     writes = ("sources", "shots", "summary")

@@ -24,7 +24,17 @@ from curator.records.cuts import (
 )
 from curator.records.sources import Failure, SourceRef, decode_limit_s
 from curator.records.tracks import SourceFrames
-from curator.stage import DECISIONS, OFF, PixelStage, Resources, Scope, Stage, StageConfig, Wait
+from curator.stage import (
+    DECISIONS,
+    OFF,
+    Phase,
+    PixelStage,
+    Resources,
+    Scope,
+    Stage,
+    StageConfig,
+    Wait,
+)
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.output_form import formed
@@ -107,6 +117,7 @@ class SourceStage(Stage[CutStageConfig, CutItem, ResultT]):
 
     version = 4
     boxed = True
+    phase = Phase.WRITE
     scope = Scope.CLIP
     reads = ("clips", "tracks")
     by_content = frozenset({"clips", "tracks"})

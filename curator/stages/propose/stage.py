@@ -16,7 +16,7 @@ from curator.records.clips import Candidate, Shot
 from curator.records.columns import field_names
 from curator.records.sources import Failure
 from curator.records.tracks import Track
-from curator.stage import Resources, Scope, Stage
+from curator.stage import Phase, Resources, Scope, Stage
 from curator.stages.propose.candidate_row import candidate_of
 from curator.stages.propose.clip_spans import propose_clips
 from curator.stages.propose.config import ProposeConfig
@@ -82,6 +82,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
 
     name = "propose"
     version = 6
+    phase = Phase.MEASURE
     scope = Scope.SOURCE
     reads = ("tracks",)
     writes = ("candidates", "shots", "embeddings")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from curator.errors import ErrorCode
 from curator.records.sources import Failure, SourceRef
-from curator.stage import ItemStage, Resources, Scope
+from curator.stage import ItemStage, Phase, Resources, Scope
 from curator.stages.scan.config import ScanConfig
 from curator.stages.scan.probe import ScanRow, scan_source
 
@@ -23,6 +23,7 @@ class ScanStage(ItemStage[ScanConfig, SourceRef, ScanRow]):
 
     name = "scan"
     version = 1
+    phase = Phase.LIST
     scope = Scope.SOURCE
     writes = ("scan",)
     key = ("version", "uri")

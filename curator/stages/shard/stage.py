@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from curator.errors import DamagedError, ShardError
-from curator.stage import OFF, Resources, Scope, Stage, Wait
+from curator.stage import OFF, Phase, Resources, Scope, Stage, Wait
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample import Sample
 from curator.stages.shard.shard_index import ShardFacts, index_bytes, meta_lines
@@ -41,6 +41,7 @@ class ShardStage(Stage[ShardConfig, ShardUnit, tuple[str, ShardFacts]]):
 
     name = "shard"
     version = SHARD_VERSION
+    phase = Phase.PACK
     scope = Scope.CORPUS
     reads = ("clips", "cuts", "embeddings", "annotations")
     writes = ("shards", "clips")
