@@ -22,13 +22,12 @@ from curator.removal.removal_selection import (
 from curator.removal.snapshot_rewriting import RewrittenSnapshot, SnapshotRewriting
 from curator.removal.state_scrubbing import StateScrubbing
 from curator.report import render_report, shown_clips
-from curator.stages.commit.commit_run import write_shard_files
+from curator.stages.commit.commit_run import write_fixed_paths
 from curator.stages.propose.candidate_store import read_pictures, stored_candidates
 from curator.storage import Store
-from curator.tables.checksums import find_json, sealed_json, to_json
+from curator.tables.checksums import find_json
 from curator.tables.fenced_store import FencedStore
 from curator.tables.out_layout import (
-    CONFIG,
     INDEX,
     LAYOUT,
     NEXT_MANIFEST,
@@ -50,8 +49,6 @@ from curator.tables.removal_records import (
     repaired_removals,
 )
 from curator.tables.snapshot_store import (
-    HEAD,
-    head_of,
     listed_snapshots,
     named_objects,
     record_copy,
@@ -222,17 +219,8 @@ def _publish(store: Store, newest: RewrittenSnapshot) -> None:
         clips=clips,
         thumbnails=read_pictures(store, names, shown_clips(clips)),
     )
-    store.write("report/index.html", page.encode())
-    used = {"recipe": summary["recipe"], "fingerprints": summary["fingerprints"]}
-    store.write(CONFIG, sealed_json(used, to_json, CONFIG))
-    write_shard_files(store, newest.shard_files)
-    known = with_fixed_paths(summary)
-    for table, parts in summary["tables"].items():
-        for own, part in zip(parts, known["tables"][table], strict=True):
-            if own != part and not store.exists(part):
-                store.copy(own, part)
-    known[HEAD] = head_of(store, known, find_json(store, SUMMARY) or {})
-    store.write(SUMMARY, sealed_json(known, to_json, SUMMARY))
+    previous = find_json(store, SUMMARY) or {}
+    write_fixed_paths(store, with_fixed_paths(summary), previous, newest.shard_files, page)
     # `curate tune --html` makes its page again.
     store.delete([NEXT_MANIFEST, "report/tune.html"])
 

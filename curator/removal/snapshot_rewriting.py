@@ -16,11 +16,7 @@ from curator.family import FamilyVersion
 from curator.removal.part_scrubbing import scrubbed
 from curator.removal.tar_rewriting import RewrittenTar, TarRewriting, Values
 from curator.runs.withheld import fewer
-from curator.stages.commit.commit_run import (
-    clip_counts,
-    kept_seconds,
-    source_counts,
-)
+from curator.stages.commit.commit_run import table_facts
 from curator.stages.shard.shard_index import (
     DATASET_SCHEMA,
     DescribedTar,
@@ -118,14 +114,7 @@ class SnapshotRewriting:
         tables = {name: tables.get(name, sources) for name in summary["tables"]}
         written = {
             **summary,
-            "counts": {
-                **summary["counts"],
-                **source_counts(totals, summary["counts"]["skipped_names"]),
-                **clip_counts(clips),
-            },
-            "video_s": round(totals.video_s, 3),
-            "source_bytes": totals.n_bytes,
-            "kept_s": kept_seconds(clips),
+            **table_facts(totals, clips, summary["counts"]["skipped_names"]),
             "shards": _entries(summary["shards"], tars),
             "tables": tables,
             CANDIDATES: [name for name in summary[CANDIDATES] if name not in self._gone],

@@ -128,10 +128,7 @@ def commit_run(run: Commit) -> dict[str, Any]:
         **run.facts(),
         "curate_version": curator.__version__,
         "format": FORMAT,
-        "counts": {**source_counts(totals, run.n_skipped_names), **clip_counts(clips)},
-        "video_s": round(totals.video_s, 3),
-        "source_bytes": totals.n_bytes,
-        "kept_s": kept_seconds(clips),
+        **table_facts(totals, clips, run.n_skipped_names),
         "tables": names,
         "versions": versions(),
     }
@@ -177,23 +174,40 @@ def _publish(run: Commit, summary: dict[str, Any], page: str) -> dict[str, Any]:
     commit = number_commit(
         store, summary, run.previous, manifest=shard_files[MANIFEST], dataset=shard_files[DATASET]
     )
-    number = commit.summary[NUMBER]
     if commit.is_new:
+        number = commit.summary[NUMBER]
         own = sealed_json(archived(commit.summary), to_json, snapshot_name(number))
         add_snapshot(store, number, own)
-    put_in_place(store, commit.summary)
     # A page that shows clips is of more use than one that says that none was added.
     keeps_report = run.before is not None and not len(run.clips)
-    if commit.is_new or not keeps_report or not store.exists(REPORT):
+    is_wanted = commit.is_new or not keeps_report or not store.exists(REPORT)
+    shown = page if is_wanted else None
+    known = write_fixed_paths(store, commit.summary, run.previous, shard_files, shown)
+    named = commit.named | shard_files.keys()
+    remove(store, [NEXT_MANIFEST, *leftovers(store, named, run.folders, known["fingerprints"])])
+    return known
+
+
+def write_fixed_paths(
+    store: Store,
+    summary: Mapping[str, Any],
+    previous: Mapping[str, Any],
+    shard_files: Mapping[str, bytes],
+    page: str | None,
+) -> dict[str, Any]:
+    """Lets the files at fixed paths follow the newest snapshot; returns `summary.json`, the last.
+
+    `summary` names tables by their fixed paths, `previous` is the summary that was there. Without
+    `page` the report stays as it is.
+    """
+    put_in_place(store, summary)
+    if page is not None:
         store.write(REPORT, page.encode())
-    stamps = summary["fingerprints"]
-    used = {"recipe": summary["recipe"], "fingerprints": stamps}
+    used = {"recipe": summary["recipe"], "fingerprints": summary["fingerprints"]}
     store.write(CONFIG, sealed_json(used, to_json, CONFIG))
     write_shard_files(store, shard_files)
-    known = {**commit.summary, HEAD: head_of(store, commit.summary, run.previous)}
+    known = {**summary, HEAD: head_of(store, summary, previous)}
     store.write(SUMMARY, sealed_json(known, to_json, SUMMARY))
-    named = commit.named | shard_files.keys()
-    remove(store, [NEXT_MANIFEST, *leftovers(store, named, run.folders, stamps)])
     return known
 
 
@@ -224,15 +238,21 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in VERSIONS}}
 
 
-def source_counts(sources: SourceTotals, n_skipped_names: int) -> dict[str, Any]:
-    """Counts the outcomes of the sources, for `counts` of the summary."""
+def table_facts(sources: SourceTotals, clips: ClipColumns, n_skipped_names: int) -> dict[str, Any]:
+    """Returns the fields of the summary that follow from the rows of `sources` and `clips`."""
     return {
-        "sources": sources.n_sources,
-        "done": sources.n_sources - sources.n_failed,
-        "failed": sources.n_failed,
-        "skipped_names": n_skipped_names,
-        "by_error": by_count(sources.by_error),
-        "by_note": by_count(sources.by_note),
+        "counts": {
+            "sources": sources.n_sources,
+            "done": sources.n_sources - sources.n_failed,
+            "failed": sources.n_failed,
+            "skipped_names": n_skipped_names,
+            "by_error": by_count(sources.by_error),
+            "by_note": by_count(sources.by_note),
+            **clip_counts(clips),
+        },
+        "video_s": round(sources.video_s, 3),
+        "source_bytes": sources.n_bytes,
+        "kept_s": kept_seconds(clips),
     }
 
 
