@@ -31,7 +31,7 @@ from curator.measures.camera import camera_tags
 from curator.measures.camera_fit import fitted_flow
 from curator.measures.clip_view import ClipView
 from curator.measures.motion import DenseFlow
-from curator.measures.score_list import score_clip
+from curator.measures.score_list import BUILT_IN
 from curator.records.clips import Span
 from curator.records.tracks import Track
 
@@ -195,7 +195,7 @@ def show_files(paths: list[Path]) -> None:
     for path in paths:
         track = analyzed(path)
         view = view_of(track)
-        scores = score_clip(track, view.span)
+        scores = BUILT_IN.score_clip(track, view.span)
         names = ("camera_motion", "object_motion", "camera_jitter", "camera_share", *RATES)
         values = "  ".join(
             f"{name} {'none' if scores[name] is None else format(scores[name], '.3f')}"

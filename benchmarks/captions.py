@@ -172,6 +172,7 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from curator.measures.score_list import SCORES
     from curator.media.frame_tap import FrameWish, TakenFrames, Tap, look_at_clip
     from curator.models.text_reader import TextReader
     from curator.stages.caption.caption_records import Reply, Task
@@ -195,7 +196,7 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
     )
     names = json.loads((out / "summary.json").read_text())["tables"]["clips"]
     table = pa.concat_tables([pq.read_table(out / name) for name in names])
-    rows = ClipRows(table, clips_schema()).kept()
+    rows = ClipRows(table, clips_schema(SCORES)).kept()
     taker, parts = CaptionFrames(store, config), FrameParts(store, config)
     replies, asker = Replies(store, "benchmark"), Asker(config)
     reader = TextReader()

@@ -29,6 +29,7 @@ from PIL import Image
 
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
+from curator.measures.score_list import SCORES
 from curator.media.frame_tap import StoredFrames, TakenFrames
 from curator.records.cuts import Looked
 from curator.stages.caption.caption_driver import Captioning
@@ -67,7 +68,7 @@ def clips(n: int) -> ClipRows:
          "end_frame": N_FRAMES, "start_s": 0.0, "end_s": 4.0, "width": 1920, "height": 1080}
         for number in range(n)
     ]  # fmt: skip
-    return ClipRows(pa.Table.from_pylist(rows, clips_schema()), clips_schema())
+    return ClipRows(pa.Table.from_pylist(rows, clips_schema(SCORES)), clips_schema(SCORES))
 
 
 def stored(store: LocalStore, config: CaptionConfig, rows: ClipRows) -> list[StoredFrames]:

@@ -42,7 +42,7 @@ from overlays import (
 )
 
 from curator.footage.scenes import Picture, View, render_shot
-from curator.measures.score_list import score_clip
+from curator.measures.score_list import BUILT_IN
 from curator.records.clips import Span
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import analyze_source
@@ -339,7 +339,7 @@ def scored(case: Case, folder: Path) -> dict[str, float | None]:
             instruments=Instruments(network=StillNetwork()), config=AnalyzeConfig(),
             decoder_threads=1,
         )  # fmt: skip
-    return score_clip(track, Span(start_frame=0, end_frame=track.n_frames, shot=0))
+    return BUILT_IN.score_clip(track, Span(start_frame=0, end_frame=track.n_frames, shot=0))
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ from film_shots import PHOTOGRAPHS, pan, pan_zoom, photograph, static, texture, 
 from overlays import Corner, Style, emblem, lettering, subtitled, with_mark, with_sign, with_ticker
 
 from curator.footage.scenes import Picture, ShotSpec, View, render_shot
-from curator.measures.score_list import SCORES, score_clip
+from curator.measures.score_list import BUILT_IN, SCORES
 from curator.models.text_detector import TextDetector
 from curator.records.clips import Span
 from curator.stages.analyze.config import AnalyzeConfig
@@ -179,7 +179,7 @@ def scored(frames: Iterable[Picture], folder: Path, detector: TextDetector) -> d
             instruments=Instruments(network=StillNetwork(), detector=detector),
             config=AnalyzeConfig(), decoder_threads=1,
         )  # fmt: skip
-    return score_clip(track, Span(start_frame=0, end_frame=track.n_frames, shot=0))
+    return BUILT_IN.score_clip(track, Span(start_frame=0, end_frame=track.n_frames, shot=0))
 
 
 def cases(media: Path, only: str, base_seed: int) -> Iterator[tuple[str, str, str, list[Picture]]]:

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from curator.measures.noise import full_frame_noise
 from curator.measures.quantizer import quantizer_signals
 from curator.measures.sample_signals import native_signals, picture_signals
-from curator.measures.score_list import score_clip
+from curator.measures.score_list import BUILT_IN
 from curator.media.decode import DECODER_OPTIONS
 from curator.records.clips import Span
 
@@ -357,7 +357,7 @@ def of_files(media: Path) -> Table:
 
 def _of_file(path: Path) -> dict[str, float | None]:
     track = track_of(path)
-    scores = score_clip(track, Span(start_frame=0, end_frame=track.n_frames, shot=0))
+    scores = BUILT_IN.score_clip(track, Span(start_frame=0, end_frame=track.n_frames, shot=0))
     return {name: scores[name] for name in CLIP_SCORES}
 
 

@@ -31,7 +31,7 @@ from insets import CLIPS, ENDS, FPS, SECONDS, banner, letterboxed, placed, real_
 from overlays import lettering, with_inset
 
 from curator.footage.scenes import Picture
-from curator.measures.score_list import score_clip
+from curator.measures.score_list import BUILT_IN
 from curator.records.clips import Span
 from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig
@@ -359,7 +359,9 @@ def main() -> None:
             track = analyzed(case, Path(folder))
             if args.keep:
                 kept.append((case.kind, case.of, case.is_divided, track))
-            scores = score_clip(track, Span(start_frame=0, end_frame=track.n_frames, shot=0))
+            scores = BUILT_IN.score_clip(
+                track, Span(start_frame=0, end_frame=track.n_frames, shot=0)
+            )
             value, inset = scores["split_screen"], scores["picture_in_picture"]
             is_found = value is not None and value > FOUND
             row = counts[case.kind]

@@ -15,9 +15,8 @@ from curator.errors import ModelError, RecipeError, unknown_key
 from curator.extensions import Extension, Kind, load_extension
 from curator.family import Scope
 from curator.fingerprints import fingerprint
-from curator.measures.score_list import measures_used
 from curator.models.weight_store import ModelStore
-from curator.recipe import Recipe, StageEntry, semantics_of
+from curator.recipe import Recipe, StageEntry, measures_of, semantics_of
 from curator.run_config import RunConfig
 from curator.stage import (
     OFF,
@@ -48,7 +47,7 @@ def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyGrap
     """The stages of this package, each with its section of the recipe."""
     semantics = semantics_of(recipe)
     cut = CutStageConfig(cut=recipe.cut, max_pixels=recipe.analyze.max_pixels)
-    measures = [extension.name for extension in measures_used()]
+    measures = measures_of(recipe)
     return [
         ScanStage(recipe.scan),
         AnalyzeStage(
@@ -60,7 +59,7 @@ def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyGrap
             heads_stamp=semantics.heads_stamp,
             measures=measures,
         ),
-        FilterStage(recipe.filters, _filter_needs(recipe)),
+        FilterStage(recipe.filters, _filter_needs(recipe), measures),
         DedupStage(recipe.dedup),
         SelectStage(recipe.select),
         CaptionStage(recipe.caption),

@@ -8,12 +8,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
 from curator.errors import RecipeError, UsageError, unknown_key
 from curator.measures.clip_semantics import SemanticConfig, Semantics
-from curator.measures.score_list import SCORES, ScoreConfig, spec_of, use_measures
+from curator.measures.score_list import Measures, ScoreConfig
 from curator.models.weight_store import ModelStore
 from curator.run_config import RunConfig
 from curator.stages.analyze.config import AnalyzeConfig
@@ -27,7 +35,6 @@ from curator.stages.select.config import SelectConfig
 from curator.stages.shard.config import ShardConfig
 from curator.storage.metadata_columns import PREFIX
 from curator.strict_yaml import StrictYamlError, load_yaml
-from curator.tables.schemas import FACT_COLUMNS
 
 DEFAULT_RECIPE = "quickstart"
 _SHOWN = 60
@@ -96,13 +103,20 @@ class Recipe(BaseModel):
 
     @field_validator("measures")
     @classmethod
-    def _used(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        """This process uses the measures of the recipe that it read last."""
+    def _loaded(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         try:
-            use_measures(names, taken=FACT_COLUMNS)
+            Measures.of(names)
         except RecipeError as error:
             raise ValueError(str(error)) from error
         return names
+
+    @field_validator("scores", "filters", "select", mode="before")
+    @classmethod
+    def _of_measures(cls, section: object, info: ValidationInfo) -> object:
+        """Checks the sections that name scores by the measures of this recipe."""
+        kind: type[BaseModel] = cls.model_fields[str(info.field_name)].annotation  # type: ignore[assignment]
+        names = info.data.get("measures", ())
+        return kind.model_validate(section, context=Measures.of(names))
 
     @model_validator(mode="after")
     def _tone_maps_what_is_kept(self) -> Self:
@@ -116,6 +130,11 @@ class Recipe(BaseModel):
                         f"that rule or set filters.{name}.max to 1"
                     )
         return self
+
+
+def measures_of(recipe: Recipe) -> Measures:
+    """The scores of a recipe, and the measures that it names."""
+    return Measures.of(recipe.measures)
 
 
 def semantics_of(recipe: Recipe) -> Semantics:
@@ -352,14 +371,15 @@ def _fields_at(location: Sequence[str]) -> Iterator[tuple[str, FieldInfo]]:
 
 def describe(recipe: Recipe) -> Iterator[tuple[str, Any, str, str]]:
     """Each key of a recipe with its value, unit and why, for people."""
+    measures = measures_of(recipe)
     for name, info in type(recipe).model_fields.items():
         section = getattr(recipe, name)
         if isinstance(section, FilterConfig):
-            yield from _describe_rules(section)
+            yield from _describe_rules(section, measures)
         elif isinstance(section, ScoreConfig):
             for score, how in section.root.items():
                 kind = "aggregate" if isinstance(how, str) else "share below it"
-                yield f"scores.{score}", how, kind, SCORES[score].meaning
+                yield f"scores.{score}", how, kind, measures.specs[score].meaning
         elif isinstance(section, BaseModel):
             for key, field in type(section).model_fields.items():
                 extra = field.json_schema_extra
@@ -370,9 +390,11 @@ def describe(recipe: Recipe) -> Iterator[tuple[str, Any, str, str]]:
             yield name, section, "", info.description or ""
 
 
-def _describe_rules(filters: FilterConfig) -> Iterator[tuple[str, Any, str, str]]:
+def _describe_rules(
+    filters: FilterConfig, measures: Measures
+) -> Iterator[tuple[str, Any, str, str]]:
     for name, rule in filters.root.items():
-        spec = spec_of(rule.score or name)
+        spec = measures.spec_of(rule.score or name)
         said = f"{spec.meaning}. {rule.why}".strip()
         for bound, value in rule.bounds.items():
             if bound in ("min", "max"):

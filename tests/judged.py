@@ -8,6 +8,7 @@ import pyarrow as pa
 from curator.buckets import BucketClasses
 from curator.executor.corpus_work import CorpusWork
 from curator.measures.clip_semantics import SemanticConfig
+from curator.measures.score_list import BUILT_IN, Measures
 from curator.runs.corpus import DecidedClips
 from curator.stage import AnyCorpusStage
 from curator.stages.filter.config import Rule
@@ -43,9 +44,10 @@ def decide(
     shard: BucketClasses,
     semantic: SemanticConfig | None = None,
     max_s: float | None = None,
+    measures: Measures = BUILT_IN,
 ) -> Decided:
     """Resolves rules over all candidates, and judges them."""
-    bounds = resolve(rules, corpus_of(clips, min_s=min_s))
+    bounds = resolve(rules, corpus_of(clips, min_s=min_s), measures=measures)
     return judge_table(clips, bounds, needs(shard, min_s=min_s, max_s=max_s, semantic=semantic))
 
 

@@ -5,10 +5,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from curator.measures.score_list import SCORES
 from curator.tables.clip_rows import ClipRows
 from curator.tables.schemas import clips_schema
 
 
 def clip_rows(rows: Iterable[Mapping[str, Any]]) -> ClipRows:
     """The rows in columns; what a row does not have is null."""
-    return ClipRows(pa.Table.from_pylist([*map(dict, rows)], clips_schema()), clips_schema())
+    schema = clips_schema(SCORES)
+    return ClipRows(pa.Table.from_pylist([*map(dict, rows)], schema), schema)

@@ -66,8 +66,8 @@ def candidates_table(n: int, **columns: Sequence[Any]) -> pa.Table:
         **dict.fromkeys(CROP_COLUMNS, [None] * n),
     } | columns
     return pa.table(
-        [pa.array(values[field.name], field.type) for field in candidates_schema()],
-        schema=candidates_schema(),
+        [pa.array(values[field.name], field.type) for field in candidates_schema(SCORES)],
+        schema=candidates_schema(SCORES),
     )
 
 

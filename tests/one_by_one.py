@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from curator.measures.score_list import spec_of
+from curator.measures.score_list import BUILT_IN
 from curator.records.clips import Reason
 from curator.stages.filter.rules import Bounds
 
@@ -37,7 +37,7 @@ def flags(scores: Mapping[str, float | None], bounds: Sequence[Bounds]) -> list[
 
 def _judge_rule(score: float | None, bound: Bounds) -> Verdict | None:
     """A rule's reason against a score, whatever its severity."""
-    spec = spec_of(bound.score)
+    spec = BUILT_IN.spec_of(bound.score)
     least = bound.min if bound.min is not None else bound.max
     if least is None or (score is None and bound.unmeasured == "keep"):
         return None

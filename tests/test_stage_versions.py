@@ -20,6 +20,7 @@ from stage_digests import check_digest, digest_of
 from curator.buckets import Bucket
 from curator.executor.corpus_work import CorpusWork
 from curator.executor.unit_worker import UnitWorker
+from curator.measures.score_list import SCORES
 from curator.pipeline import graph_of
 from curator.recipe import load_recipe
 from curator.records.clips import Span
@@ -97,7 +98,7 @@ def test_candidates_that_are_others_have_another_version(track: Track, source: S
     (made,) = UnitWorker(stage=stage)(
         [TrackItem(source=source, track=track, frames_part="p")]
     ).results
-    clips = candidates_table(made.clips)
+    clips = candidates_table(made.clips, SCORES)
     columns = {
         f"clips.{name}": clips[name].to_pylist()
         for name in clips.column_names
@@ -114,7 +115,7 @@ def candidates(track: Track, source: SourceRef) -> pa.Table:
     stage = ProposeStage(ProposeConfig(min_s=0.5, max_s=1.5))
     items = [TrackItem(source=source, track=track, frames_part="p")]
     (made,) = UnitWorker(stage=stage)(items).results
-    table = candidates_table(made.clips)
+    table = candidates_table(made.clips, SCORES)
     ids = pa.array([f"{number:04d}" for number in range(table.num_rows)])
     return table.set_column(table.schema.get_field_index("clip_id"), "clip_id", ids)
 
@@ -127,7 +128,7 @@ def judged(candidates: pa.Table) -> pa.Table:
 
 
 def rows_of(candidates: pa.Table) -> ClipRows:
-    return ClipRows(judged(candidates), clips_schema())
+    return ClipRows(judged(candidates), clips_schema(SCORES))
 
 
 DECISION = ("decision", "reason", "reason_score", "reasons", "bucket", "tags")

@@ -17,13 +17,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     from curator.measures.documentation import markdown, text
+    from curator.measures.score_list import BUILT_IN
 
+    measures = BUILT_IN
     if options.recipe is not None:
-        from curator.recipe import load_recipe
+        from curator.recipe import load_recipe, measures_of
 
-        load_recipe(options.recipe)
+        measures = measures_of(load_recipe(options.recipe))
     if options.markdown:
-        print(markdown(), end="")
+        print(markdown(measures), end="")
     else:
-        print(*text(options.name), sep="\n")
+        print(*text(options.name, measures), sep="\n")
     return EXIT_OK

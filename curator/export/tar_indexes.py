@@ -160,6 +160,7 @@ def _card(job: Job, shards: Sequence[Shard], folder: str) -> bytes:
         with_annotation="annotation" in metadata,
         declared=declared_members(job.shards.manifest),
         fields=metadata.keys(),
+        scores=metadata.get("scores", {}),
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from curator.errors import UsageError, unknown_key
 from curator.measures.measure_contract import ScoreSpec
-from curator.measures.score_list import FAMILIES, SCORES
+from curator.measures.score_list import Measures
 
 HEAD = """# Scores
 
@@ -16,27 +16,27 @@ TABLE_HEAD = """| score | unit | range and direction | what it says of a clip | 
 """
 
 
-def markdown() -> str:
+def markdown(measures: Measures) -> str:
     """Tables of all scores, one for each family."""
     page = HEAD
-    for family, names in FAMILIES.items():
+    for family, names in measures.headings.items():
         page += f"\n## {family}\n\n{TABLE_HEAD}"
         for name in names:
-            spec = SCORES[name]
+            spec = measures.specs[name]
             said = spec.unit, spec.range, spec.meaning, _how(spec), _reasons(spec)
             page += f"| `{name}` | {' | '.join(said)} |\n"
     return page
 
 
-def text(name: str | None) -> Iterator[str]:
+def text(name: str | None, measures: Measures) -> Iterator[str]:
     """Lines about one score, or about all.
 
     Raises:
         UsageError: There is no such score.
     """
-    if name is not None and name not in SCORES:
-        raise UsageError(unknown_key(name, SCORES, "score"))
-    for own, spec in SCORES.items():
+    if name is not None and name not in measures.specs:
+        raise UsageError(unknown_key(name, measures.specs, "score"))
+    for own, spec in measures.specs.items():
         if name in (None, own):
             yield f"{own}  [{spec.unit}]"
             yield f"    {spec.meaning}"

@@ -117,17 +117,3 @@ class Measure(ABC):
     def fingerprint(self) -> str:
         """What its stored values depend on."""
         return fingerprint("measure", self.name, self.version, list(self.signals))
-
-
-_registered: tuple[Measure, ...] = ()
-
-
-def register(measures: Sequence[Measure]) -> None:
-    """Sets the measures of this process; `score_list.use_measures` checks them before."""
-    global _registered
-    _registered = tuple(measures)
-
-
-def registered_measures() -> tuple[Measure, ...]:
-    """Users' measures of this process, in the recipe's order."""
-    return _registered

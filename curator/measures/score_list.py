@@ -3,13 +3,14 @@
 They are arithmetic over what was stored, and are in `clips` for kept and rejected clips alike.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
 from math import isfinite, isnan
 from types import MappingProxyType
 
 import numpy as np
-from pydantic import ConfigDict, RootModel, field_validator
+from pydantic import ConfigDict, RootModel, ValidationInfo, field_validator
 
 from curator.errors import RecipeError, unknown_key
 from curator.extensions import Extension, Kind, load_extension
@@ -38,15 +39,15 @@ from curator.measures import (
     stripes,
 )
 from curator.measures.clip_view import AGGREGATES, ClipView, How, aggregate
-from curator.measures.measure_contract import Measure, ScoreSpec, register, registered_measures
+from curator.measures.measure_contract import Measure, ScoreSpec, Signal
 from curator.measures.sample_signals import SIGNALS
 from curator.models.embedding_heads import Heads
-from curator.records.clips import Span
+from curator.records.clips import FACT_COLUMNS, Span
 from curator.records.columns import field_names
 from curator.records.tracks import Track
 from curator.storage.metadata_columns import is_metadata
 
-_BUILT_IN = (
+_OWN = (
     stream, audio, exposure, sharpness, noise, compression, quantizer, interlacing, resolution,
     stripes, stillness, borders, motion, camera, overlay_text, drawn_marks, split_screen, inset,
     consistency, shot_doubt, clip_semantics,
@@ -65,7 +66,90 @@ _FIRST_COLUMNS = (
 )  # fmt: skip
 """Columns of `clips` that have this order for ever; a score that is not named follows them."""
 
-_Families = dict[str, tuple[str, ...]]
+_COLUMNS = FACT_COLUMNS - {"fps"}
+"""Names that no score can have; the score `fps` is in the column `measured_fps`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Declared:
+    """What one of the project's own measures declares; a user's `Measure` declares the same."""
+
+    name: str
+    scores: Mapping[str, ScoreSpec]
+    signals: Mapping[str, Signal] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measures:
+    """All scores of a recipe: the project's own, and those of the users' measures that it names.
+
+    They belong to a recipe, not to the process. A copy in another process is made of the names.
+
+    Attributes:
+        names: Users' measures, as the recipe names them.
+        specs: Scores that rules can use, by name, users' last. Public: columns of `clips`.
+        headings: Headings under which people look scores up -> the names of theirs.
+        extensions: What was loaded for the names: classes, and where they come from.
+        users: Users' measures, in the recipe's order. They declare; a worker makes its own.
+    """
+
+    names: tuple[str, ...]
+    specs: Mapping[str, ScoreSpec] = field(compare=False)
+    headings: Mapping[str, tuple[str, ...]] = field(compare=False)
+    extensions: tuple[Extension, ...] = field(compare=False)
+    users: tuple[Measure, ...] = field(compare=False)
+
+    @staticmethod
+    def of(names: Iterable[str]) -> "Measures":
+        """Loads users' measures by their names, and puts them behind the project's own.
+
+        Raises:
+            RecipeError: A name leads to no measure, or a measure declares something that cannot
+                be: the name of another score or signal, or of a column.
+        """
+        return _measures_of(tuple(dict.fromkeys(names)))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """A score may be made by any function, so that the names go to another process."""
+        return Measures.of, (self.names,)
+
+    def spec_of(self, score: str) -> ScoreSpec:
+        """What a score is, or a column of metadata, whose reasons derive from its name.
+
+        Raises:
+            KeyError: There is no such score.
+        """
+        if not is_metadata(score):
+            return self.specs[score]
+        own = ScoreSpec(unit="", range="any", meaning="metadata of the source")
+        return _named({score: own})[score]
+
+    def fingerprint(self) -> str:
+        """Fingerprint of the versions and scores of users' measures."""
+        return fingerprint(
+            *(
+                (measure.fingerprint(), {name: spec.how for name, spec in measure.scores.items()})
+                for measure in self.users
+            )
+        )
+
+    def score_clip(
+        self,
+        track: Track,
+        span: Span,
+        aggregates: Mapping[str, How] | None = None,
+        heads: Heads | None = None,
+    ) -> dict[str, float | None]:
+        """A value of one clip for each score; None where nothing was measured within the span.
+
+        `aggregates` says how scores of samples are made, if not as in `specs`; `heads` reads the
+        track's CLIP embeddings.
+        """
+        clip, given = ClipView(track, span, heads), aggregates or {}
+        return {
+            name: _score(clip, name, spec, given.get(name, spec.how))
+            for name, spec in self.specs.items()
+        }
 
 
 def _named(scores: Mapping[str, ScoreSpec]) -> dict[str, ScoreSpec]:
@@ -80,77 +164,27 @@ def _named(scores: Mapping[str, ScoreSpec]) -> dict[str, ScoreSpec]:
     }
 
 
-def _own() -> tuple[dict[str, ScoreSpec], _Families]:
-    """The project's own scores, and their families."""
-    found: dict[str, ScoreSpec] = {}
-    families: _Families = {}
-    for measure in _BUILT_IN:
-        found |= _named(measure.SCORES)
-        families[measure.FAMILY] = (*families.get(measure.FAMILY, ()), *measure.SCORES)
-    return {name: found.pop(name) for name in _FIRST_COLUMNS} | found, families
-
-
-_OWN_SCORES, _OWN_FAMILIES = _own()
-_scores, _families = dict(_OWN_SCORES), dict(_OWN_FAMILIES)
-_used: tuple[Extension, ...] = ()
-
-SCORES: Mapping[str, ScoreSpec] = MappingProxyType(_scores)
-"""All scores that rules can use, those of `use_measures` last. Public: columns of `clips`."""
-FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(_families)
-"""Headings under which people look scores up -> the names of theirs."""
-
-
-def spec_of(score: str) -> ScoreSpec:
-    """What a score is, or a column of metadata, whose reasons derive from its name.
-
-    Raises:
-        KeyError: There is no such score.
-    """
-    if not is_metadata(score):
-        return SCORES[score]
-    own = ScoreSpec(unit="", range="any", meaning="metadata of the source")
-    return _named({score: own})[score]
-
-
-def use_measures(names: Sequence[str], *, taken: Collection[str] = ()) -> None:
-    """Sets the users' measures of this process; a repeated call with the same names does nothing.
-
-    Names of scores must be unique, and not in `taken`.
-
-    Raises:
-        RecipeError: A name leads to no measure, or a measure declares something that cannot be.
-    """
-    global _used
-    if tuple(names) == tuple(extension.name for extension in _used):
-        return
-    loaded = tuple(load_extension(Kind.MEASURE, name) for name in dict.fromkeys(names))
-    measures = [_made(extension) for extension in loaded]
-    scores, families = dict(_OWN_SCORES), dict(_OWN_FAMILIES)
+@cache
+def _measures_of(names: tuple[str, ...]) -> Measures:
+    extensions = tuple(load_extension(Kind.MEASURE, name) for name in names)
+    users = tuple(_made(extension) for extension in extensions)
+    specs: dict[str, ScoreSpec] = {}
+    headings: dict[str, tuple[str, ...]] = {}
     signals = {*SIGNALS, *field_names(Track), "native_noise", "full_frame_noise"}
-    for extension, measure in zip(loaded, measures, strict=True):
-        _check(extension.name, measure, {*scores, *taken}, signals)
-        scores |= _named(measure.scores)
+    declared: list[tuple[str, Measure | _Declared]] = [
+        (own.__name__, _Declared(name=own.FAMILY, scores=own.SCORES)) for own in _OWN
+    ]
+    for origin, measure in [*declared, *zip(names, users, strict=True)]:
+        _check(origin, measure, {*specs, *_COLUMNS}, signals)
+        specs |= _named(measure.scores)
         signals |= set(measure.signals)
-        families[measure.name] = (*families.get(measure.name, ()), *measure.scores)
-    for held, new in ((_scores, scores), (_families, families)):
-        held.clear()
-        held.update(new)  # type: ignore[arg-type]
-    register(measures)
-    _used = loaded
-
-
-def measures_used() -> tuple[Extension, ...]:
-    """What `use_measures` loaded: names, classes, and where they come from."""
-    return _used
-
-
-def measures_fingerprint() -> str:
-    """Fingerprint of the versions and scores of users' measures."""
-    return fingerprint(
-        *(
-            (measure.fingerprint(), {name: spec.how for name, spec in measure.scores.items()})
-            for measure in registered_measures()
-        )
+        headings[measure.name] = (*headings.get(measure.name, ()), *measure.scores)
+    return Measures(
+        names=names,
+        specs=MappingProxyType({name: specs.pop(name) for name in _FIRST_COLUMNS} | specs),
+        headings=MappingProxyType(headings),
+        extensions=extensions,
+        users=users,
     )
 
 
@@ -169,7 +203,9 @@ def _made(extension: Extension) -> Measure:
         raise RecipeError(f"{extension.name!r} cannot be made: {error}") from error
 
 
-def _check(origin: str, measure: Measure, taken: Collection[str], signals: Collection[str]) -> None:
+def _check(
+    origin: str, measure: Measure | _Declared, taken: Collection[str], signals: Collection[str]
+) -> None:
     """Refuses names that are no identifiers or are used already, and scores made of nothing."""
     for kind, names, used in (
         ("signal", measure.signals, signals), ("score", measure.scores, taken)
@@ -198,8 +234,13 @@ def _check(origin: str, measure: Measure, taken: Collection[str], signals: Colle
             )
 
 
+def measures_in(info: ValidationInfo) -> Measures:
+    """The measures by which a section of a recipe is checked: those of the recipe that holds it."""
+    return info.context if isinstance(info.context, Measures) else BUILT_IN
+
+
 class ScoreConfig(RootModel[dict[str, How]]):
-    """Score -> how the samples of a clip become one number, where not as `SCORES` says.
+    """Score -> how the samples of a clip become one number, where not as its `ScoreSpec` says.
 
     An aggregate, or for a share below a bound that bound.
     """
@@ -208,15 +249,16 @@ class ScoreConfig(RootModel[dict[str, How]]):
 
     @field_validator("root", mode="before")
     @classmethod
-    def _known(cls, scores: object) -> object:
+    def _known(cls, scores: object, info: ValidationInfo) -> object:
         """Refuses with one error what fits no member of the union."""
         if not isinstance(scores, Mapping):
             return scores
-        sampled = [name for name, spec in SCORES.items() if spec.how is not None]
+        specs = measures_in(info).specs
+        sampled = [name for name, spec in specs.items() if spec.how is not None]
         for name, how in scores.items():
             if name not in sampled:
                 raise ValueError(unknown_key(name, sampled, "score of samples"))
-            is_share = SCORES[name].below is not None
+            is_share = specs[name].below is not None
             is_number = isinstance(how, int | float) and isfinite(how)
             is_aggregate = isinstance(how, str) and how in AGGREGATES
             if not (is_number if is_share else is_aggregate):
@@ -225,26 +267,15 @@ class ScoreConfig(RootModel[dict[str, How]]):
         return scores
 
 
-def score_clip(
-    track: Track,
-    span: Span,
-    aggregates: Mapping[str, How] | None = None,
-    heads: Heads | None = None,
-) -> dict[str, float | None]:
-    """A value of one clip for each of `SCORES`; None where nothing was measured within the span.
-
-    `aggregates` says how scores of samples are made, if not as in `SCORES`; `heads` reads the
-    track's CLIP embeddings.
-    """
-    clip, given = ClipView(track, span, heads), aggregates or {}
-    return {
-        name: _score(clip, name, spec, given.get(name, spec.how)) for name, spec in SCORES.items()
-    }
-
-
 def _score(clip: ClipView, name: str, spec: ScoreSpec, how: How | None) -> float | None:
     value = spec.of(clip) if callable(spec.of) else clip.signal(spec.of or name)
     if isinstance(value, np.ndarray):
         assert how is not None
         value = aggregate(value, how)
     return None if value is None or isnan(value) else value
+
+
+BUILT_IN = Measures.of(())
+"""The project's own measures alone."""
+SCORES = BUILT_IN.specs
+"""Their scores."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, TypeVar, cast, dataclass_transform
 
-from curator.records.columns import Int32
+from curator.records.columns import Int32, columns_of
 
 Transition = Literal["cut", "gradual", "none"]
 CutMode = Literal["copy", "encode"]
@@ -255,3 +255,7 @@ class Length:
 @dataclass(slots=True, kw_only=True)
 class Written(Coding, Extent, Length, Size, Borders, File):
     """Facts of a clip that was written: columns of `cuts`, and of `clips` by the same names."""
+
+
+FACT_COLUMNS = frozenset({*columns_of(Clip), *columns_of(Candidate)} - {"scores"})
+"""Columns of `clips` and `candidates` that are no scores."""

@@ -40,7 +40,7 @@ from curator.tables.removal_records import (
     packed_hashes,
     removal_hash,
 )
-from curator.tables.schemas import clips_schema
+from curator.tables.schemas import clips_schema, scores_in
 from curator.tables.track_items import FRAMES
 from curator.tables.track_parts import TRACKS
 from curator.tables.track_table import ORIGIN
@@ -113,7 +113,8 @@ def select(
     """
     columns = None if by == "where" else (*_CLIP, "source_uri", *_OF_KEPT)
     tables = _tables(store, summaries, "clips", columns)
-    clips = pa.concat_tables([*tables, clips_schema().empty_table()], promote_options="default")
+    whole = clips_schema(scores_in(pa.schema([]))).empty_table()
+    clips = pa.concat_tables([*tables, whole], promote_options="default")
     sources = _sources_of(store, summaries)
     footage = pa.concat_tables([clips.select(_CLIP), *_candidates(store)])
     found = _Found(store, clips, footage)

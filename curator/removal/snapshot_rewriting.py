@@ -5,7 +5,7 @@ old one either. A snapshot changes at once, when its own object is written.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ from curator.tables.out_layout import DATASET, MANIFEST, SHARDS
 from curator.tables.parts import as_runs_write, tables_to_parquet, with_column, write_table_part
 from curator.tables.removal_records import Removals
 from curator.tables.sample_members import MEMBERS
-from curator.tables.schemas import clips_schema, metadata_fields
+from curator.tables.schemas import clips_schema, metadata_fields, scores_in
 from curator.tables.snapshot_store import (
     CANDIDATES,
     EARLIER,
@@ -87,7 +87,6 @@ class SnapshotRewriting:
         """Writes what a snapshot needs and is not there, then the snapshot; removes nothing."""
         dataset = read_parquet(self._store, summary[INDEXES]["dataset"])
         tars = self._tars(summary, dataset)
-        files = self._shard_files(summary, dataset, tars)
         lost = _Lost()
         tables = {
             name: [self._part(part, tars, lost) for part in parts]
@@ -111,6 +110,7 @@ class SnapshotRewriting:
             totals.add(rows if left is None else left)
             sources.append(part)
         clips = _clip_rows([read_parquet(self._store, part) for part in tables["clips"]])
+        files = self._shard_files(summary, dataset, tars, clips.scores)
         tables = {name: tables.get(name, sources) for name in summary["tables"]}
         written = {
             **summary,
@@ -172,6 +172,7 @@ class SnapshotRewriting:
         summary: Mapping[str, Any],
         dataset: pa.Table,
         tars: Mapping[str, RewrittenTar | None],
+        scores: Iterable[str],
     ) -> dict[str, bytes]:
         manifest = read_json(self._store, summary[INDEXES]["manifest"])
         dataset = dataset.filter(pa.array(~self._removals.rows(dataset)))
@@ -193,6 +194,7 @@ class SnapshotRewriting:
             seed=manifest["seed"],
             stamp=manifest["recipe_fingerprint"],
             made_by=manifest["made_by"],
+            scores=scores,
         )
 
     def _indexes(self, files: Mapping[str, bytes]) -> dict[str, str]:
@@ -284,6 +286,7 @@ def _entries(
 
 def _clip_rows(tables: list[pa.Table]) -> ClipRows:
     table = pa.concat_tables(tables)
-    there = [name for name in clips_schema().names if name in table.column_names]
+    schema = clips_schema(scores_in(table.schema))
+    there = [name for name in schema.names if name in table.column_names]
     there += [field.name for field in metadata_fields(table.schema)]
-    return ClipRows(table.select(there), clips_schema())
+    return ClipRows(table.select(there), schema)

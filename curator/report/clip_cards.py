@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from curator.measures.score_list import FAMILIES, SCORES
+from curator.measures.score_list import Measures
 from curator.number_text import compared
 from curator.records.clips import Reason
 from curator.storage.metadata_columns import PREFIX
@@ -34,18 +34,20 @@ def format_words(clip: ClipRow) -> str:
     return f"{size} \N{MIDDLE DOT} {rate}"
 
 
-def measured_scores(clip: ClipRow) -> tuple[int, list[tuple[str, Scores]], list[str]]:
+def measured_scores(
+    clip: ClipRow, measures: Measures
+) -> tuple[int, list[tuple[str, Scores]], list[str]]:
     """Returns the number of a clip's scores, those by family, and the names of the others."""
-    known = {name: value for name in SCORES if (value := clip.value(name)) is not None}
+    known = {name: value for name in measures.specs if (value := clip.value(name)) is not None}
     families = [
         (title, [(name, known[name]) for name in names if name in known])
-        for title, names in FAMILIES.items()
+        for title, names in measures.headings.items()
     ]
-    missing = [name for name in SCORES if name not in known]
+    missing = [name for name in measures.specs if name not in known]
     return len(known), [family for family in families if family[1]], missing
 
 
-def reason_words_of(clip: ClipRow, required: Iterable[str]) -> str:
+def reason_words_of(clip: ClipRow, required: Iterable[str], measures: Measures) -> str:
     """Returns the first reason against a clip: its score and the bound it misses.
 
     A clip is rejected without the scores `required`.
@@ -56,10 +58,10 @@ def reason_words_of(clip: ClipRow, required: Iterable[str]) -> str:
         return ", ".join(name for name in required if clip.value(name) is None)
     if value is None or bound is None or reason == Reason.NOT_SELECTED:
         return ""
-    return f"{_score_of(reason)} {compared(value, bound)}"
+    return f"{_score_of(reason, measures)} {compared(value, bound)}"
 
 
-def _score_of(reason: str) -> str:
+def _score_of(reason: str, measures: Measures) -> str:
     """Returns the name of the score behind a reason."""
     if reason == Reason.TOO_SHORT:
         return "seconds"
@@ -69,5 +71,5 @@ def _score_of(reason: str) -> str:
         return "share of the picture"
     if reason.startswith(PREFIX):
         return reason.rpartition("_too_")[0]
-    names = (name for name, spec in SCORES.items() if reason in (spec.low, spec.high))
+    names = (name for name, spec in measures.specs.items() if reason in (spec.low, spec.high))
     return next(names, "size or frames" if reason == Reason.NO_BUCKET else "score")

@@ -9,13 +9,14 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.measures.score_list import FAMILIES, spec_of
+from curator.measures.measure_contract import ScoreSpec
 from curator.number_text import count, score
-from curator.report.rule_text import applied_rules, reasons_of
+from curator.report.rule_text import applied_rules, measures_of, reasons_of
 from curator.tables.clip_rows import ClipColumns
 
 LENGTH = "duration"
 """Stands among the scores for the length of a clip as it is kept."""
+_LENGTH = ScoreSpec(unit="s", range="above 0", meaning="length of the clip")
 BINS = 40
 WIDTH = 320
 """Of the picture, in the pixels of `histogram.html.j2`."""
@@ -94,22 +95,23 @@ def histograms(
     Returns:
         Those with a bound, in the recipe's order, and the others by family.
     """
-    bounds = _bounds_by_score(summary)
+    bounds, measures = _bounds_by_score(summary), measures_of(summary)
     found = [pc.equal(block["decision"], "kept") for block in clips.blocks(("decision",))]
     is_kept = np.concatenate([np.zeros(0, np.bool_), *found])
 
     def drawn(names: Iterable[str]) -> Iterator[Histogram]:
         for name in names:
             if name == LENGTH:
+                spec = _LENGTH
                 values = clips.floats("end_s") - clips.floats("start_s")
             else:
-                values = clips.floats(name)
-            if chart := histogram(name, bounds.get(name, {}), values, is_kept):
+                spec, values = measures.spec_of(name), clips.floats(name)
+            if chart := histogram(name, spec, bounds.get(name, {}), values, is_kept):
                 yield chart
 
     others = {
         family: list(drawn(name for name in names if name not in bounds))
-        for family, names in {LENGTH: (LENGTH,), **FAMILIES}.items()
+        for family, names in {LENGTH: (LENGTH,), **measures.headings}.items()
     }
     return list(drawn(bounds)), {family: charts for family, charts in others.items() if charts}
 
@@ -126,7 +128,11 @@ def _bounds_by_score(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def histogram(
-    name: str, bounds: Mapping[str, float], values: Values, is_kept: NDArray[np.bool_]
+    name: str,
+    spec: ScoreSpec,
+    bounds: Mapping[str, float],
+    values: Values,
+    is_kept: NDArray[np.bool_],
 ) -> Histogram | None:
     """Makes the histogram of one score; None where no clip has it.
 
@@ -135,9 +141,6 @@ def histogram(
     measured = np.isfinite(values)
     if not measured.any():
         return None
-    unit, meaning = "s", "length of the clip"
-    if name != LENGTH:
-        unit, meaning = spec_of(name).unit, spec_of(name).meaning
     said = [f"{key} {score(value)}" for key, value in bounds.items()] or ["no bound"]
     if n_missing := int(np.sum(~measured)):
         said.append(f"{count(n_missing)} not measured")
@@ -145,13 +148,13 @@ def histogram(
     kept, rejected, axis = values[is_kept], values[~is_kept], None
     bins, marks = [], []
     if values.min() != values.max():
-        axis = _axis(values, list(bounds.values()), may_be_log=not unit.startswith("0 "))
+        axis = _axis(values, list(bounds.values()), may_be_log=not spec.unit.startswith("0 "))
         bins = list(zip(axis.bins(kept), axis.bins(rejected), strict=True))
         marks = list(_marks(axis, bounds))
     return Histogram(
         name=name,
-        unit=unit,
-        meaning=meaning,
+        unit=spec.unit,
+        meaning=spec.meaning,
         said=", ".join(said),
         value=float(values[0]),
         axis=axis,

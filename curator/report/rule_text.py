@@ -1,35 +1,59 @@
 """Rules in words: the bounds as applied, and their reasons."""
 
+import logging
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
-from curator.measures.score_list import SCORES, spec_of
+from curator.errors import RecipeError
+from curator.measures.score_list import BUILT_IN, Measures
 from curator.number_text import count, percent, score
 from curator.records.clips import Reason
 from curator.storage.metadata_columns import is_metadata
 
+logger = logging.getLogger(__name__)
+
 Facts = Mapping[str, Any]
 
 
+def measures_of(summary: Mapping[str, Any]) -> Measures:
+    """Returns the measures of a run's recipe.
+
+    A page of `curate remove`, which needs no class of a user's, shows the package's own alone
+    where a measure cannot be loaded.
+    """
+    return _measures_of(tuple((summary.get("recipe") or {}).get("measures") or ()))
+
+
+@cache
+def _measures_of(names: tuple[str, ...]) -> Measures:
+    try:
+        return Measures.of(names)
+    except RecipeError as error:
+        logger.warning("the report lacks the scores of the recipe's measures: %s", error)
+        return BUILT_IN
+
+
 def applied_rules(summary: Mapping[str, Any]) -> list[Facts]:
-    """Returns the rules of a run in order, each with `rule`, `score`, `severity`, `why` and bounds.
+    """Returns the rules of a run in order: `rule`, `score`, its `spec`, `severity`, `why`, bounds.
 
     Summaries of older versions have absolute bounds only.
     """
     recipe = (summary.get("recipe") or {}).get("filters") or {}
     applied = {fact["rule"]: fact for fact in summary.get("rules") or () if fact.get("score")}
     rules: list[Facts] = []
+    measures = measures_of(summary)
     for name, rule in recipe.items():
         fact = {"rule": name, "severity": "reject", **rule, **applied.get(name, {})}
         about = fact.get("score") or name
-        if about in SCORES or is_metadata(about):
-            rules.append(fact | {"score": about})
+        if about in measures.specs or is_metadata(about):
+            rules.append(fact | {"score": about, "spec": measures.spec_of(about)})
     return rules
 
 
 def reasons_of(rule: Facts) -> Iterator[tuple[str, str, float]]:
     """Returns the reasons that a rule can give, with the side and the bound of each."""
-    spec = spec_of(rule["score"])
+    spec = rule["spec"]
     for side, reason in (("min", spec.low), ("max", spec.high)):
         if rule.get(side) is not None:
             yield reason, side, float(rule[side])
@@ -37,7 +61,7 @@ def reasons_of(rule: Facts) -> Iterator[tuple[str, str, float]]:
 
 def bound_words(rule: Facts, side: str) -> str:
     """Describes one bound: `motion below 0.005 short sides/s`, with its share for a quantile."""
-    unit = spec_of(rule["score"]).unit
+    unit = rule["spec"].unit
     said = "below" if side == "min" else "above"
     words = f"{rule['score']} {said} {score(rule[side])}"
     words += "" if not unit or unit.startswith("0 ") else f" {unit}"

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.score_list import spec_of
 from curator.number_text import compared, score
-from curator.report.rule_text import applied_rules, reasons_of
+from curator.report.rule_text import applied_rules, measures_of, reasons_of
 from curator.tables.clip_rows import ClipColumns, ClipRow
 
 MOST, MOST_FAILED = 6, 8
@@ -22,6 +21,7 @@ class BoundCheck:
     """A bound of a score, and the value of one clip.
 
     Attributes:
+        unit: Of the score.
         side: `min` or `max`.
         low: The 5th percentile of the score over the clips of the run, moved out to the bound.
         high: The 95th, likewise; never equal to `low`.
@@ -29,6 +29,7 @@ class BoundCheck:
     """
 
     score: str
+    unit: str
     side: str
     bound: float
     is_flag: bool
@@ -47,7 +48,7 @@ class BoundCheck:
 
         It is 0 at the bound, and about 1 for the clips furthest from it.
         """
-        if not self.is_missed and spec_of(self.score).unit == "0 or 1":
+        if not self.is_missed and self.unit == "0 or 1":
             # A clip that is not HDR is not near to being HDR.
             return math.inf
         end = self.low if self.value < self.bound else self.high
@@ -70,6 +71,7 @@ class Nearness:
     """Bounds of a run with the spread of each score over its clips."""
 
     def __init__(self, summary: Mapping[str, Any], clips: ClipColumns) -> None:
+        self.measures = measures_of(summary)
         self._bounds: list[BoundCheck] = []
         columns: dict[str, NDArray[np.float64]] = {}
         for rule in applied_rules(summary):
@@ -82,7 +84,13 @@ class Nearness:
                 is_flag = rule["severity"] == "flag"
                 self._bounds.append(
                     BoundCheck(
-                        score=name, side=side, bound=bound, is_flag=is_flag, low=low, high=high
+                        score=name,
+                        unit=rule["spec"].unit,
+                        side=side,
+                        bound=bound,
+                        is_flag=is_flag,
+                        low=low,
+                        high=high,
                     )
                 )
         self.scores = list(dict.fromkeys(bound.score for bound in self._bounds))

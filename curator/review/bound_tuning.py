@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from curator.errors import UsageError, unknown_key
 from curator.executor.corpus_work import CorpusWork
 from curator.measures.clip_semantics import check_content
-from curator.measures.score_list import SCORES
+from curator.measures.score_list import Measures
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, with_changes
 from curator.records.clips import Reason
@@ -85,7 +85,7 @@ def tune(finished: Finished, changes: Sequence[str], *, rules_only: bool = False
     now, then = _first_reasons(finished.clips), _first_reasons(decided)
     if rules_only:
         then = [
-            old if new is None and (old in LATE or is_of_stage(old)) else new
+            old if new is None and (old in LATE or is_of_stage(old, finished.measures)) else new
             for old, new in zip(now, then, strict=True)
         ]
     else:
@@ -102,7 +102,7 @@ def tune(finished: Finished, changes: Sequence[str], *, rules_only: bool = False
         is_exact=not rules_only,
         candidates=candidates,
         decided=decided,
-        bounds=_changed_bounds(before, clips),
+        bounds=_changed_bounds(before, clips, finished.measures),
         now=now,
         then=then,
     )
@@ -145,9 +145,15 @@ def _first_reasons(clips: pa.Table) -> list[str | None]:
     return column_values(pc.if_else(kept, None, clips["reason"]))
 
 
-def _changed_bounds(now: DecidedClips, then: DecidedClips) -> list[tuple[Bounds | None, Bounds]]:
+def _changed_bounds(
+    now: DecidedClips, then: DecidedClips, measures: Measures
+) -> list[tuple[Bounds | None, Bounds]]:
     before, after = (
-        {bounds.rule: bounds for bounds in map(Bounds.of, clips.left[RULES]) if bounds}
+        {
+            bounds.rule: bounds
+            for facts in clips.left[RULES]
+            if (bounds := Bounds.of(facts, measures)) is not None
+        }
         for clips in (now, then)
     )
     gone = {
@@ -218,7 +224,7 @@ def _check_measured(finished: Finished, recipe: Recipe) -> None:
     used, clips = finished.recipe, finished.clips
     if (recipe.semantic, recipe.select) != (used.semantic, used.select):
         check_content(recipe.semantic, recipe.analyze.clip, recipe.select.by)
-    names = [*SCORES, *(field.name for field in metadata_fields(clips.schema))]
+    names = [*finished.measures.specs, *(field.name for field in metadata_fields(clips.schema))]
     known = [n for n in names if clips.num_rows > pc.sum(pc.is_null(clips[n])).as_py()]
     for name, rule in recipe.filters.root.items():
         score, is_new = rule.score or name, rule != used.filters.root.get(name)

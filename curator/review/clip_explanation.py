@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.errors import UsageError
-from curator.measures.score_list import SCORES
 from curator.number_text import moment, plain, score
 from curator.records.clips import Reason
 from curator.report.rule_text import quantile_words, value_words
@@ -20,7 +19,6 @@ from curator.stages.filter.judging import corpus_of, reason_of, score_values
 from curator.stages.filter.rules import Bounds, resolve
 from curator.tables.clip_rows import ClipRow, ClipRows
 from curator.tables.disk_table import taken
-from curator.tables.schemas import clips_schema
 
 MAX_NAMED = 5
 MAX_LISTED = 50
@@ -67,7 +65,7 @@ def listing(finished: Finished) -> str:
     """Returns the first clips, by source and time, with their outcomes, as text."""
     clips = finished.clips
     rows = [("clip", "outcome", "span", "source")]
-    for clip in ClipRows(clips.slice(0, MAX_LISTED), clips_schema()):
+    for clip in ClipRows(clips.slice(0, MAX_LISTED), finished.clips.schema):
         span = f"{moment(clip.start_s)} to {moment(clip.end_s)}"
         rows.append((clip.clip_id, clip.reason or clip.decision, span, plain(clip.source_uri)))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
@@ -83,12 +81,12 @@ def listing(finished: Finished) -> str:
 def explain(finished: Finished, prefix: str) -> str:
     """Returns the explanation of the clip whose id begins with a prefix, as text."""
     number = find_clip(finished, prefix)
-    (clip,) = ClipRows(finished.clips.slice(number, 1), clips_schema())
+    (clip,) = ClipRows(finished.clips.slice(number, 1), finished.clips.schema)
     judged = list(_judged(finished, number))
     ruled = {rule.bounds.score for rule in judged}
     others = [
         f"{name} {value:.4g}"
-        for name in SCORES
+        for name in finished.measures.specs
         if name not in ruled and (value := clip.value(name)) is not None
     ]
     span = f"{moment(clip.start_s)} to {moment(clip.end_s)}"
@@ -107,7 +105,7 @@ def _judged(finished: Finished, number: int) -> Iterator[Judged]:
     candidates = finished.candidates()
     corpus = corpus_of(candidates, min_s=finished.recipe.propose.min_s)
     rules = finished.recipe.filters.root
-    resolved = resolve(rules, corpus, finished.frozen())
+    resolved = resolve(rules, corpus, finished.frozen(), measures=finished.measures)
     for bounds, rule in zip(resolved, rules.values(), strict=True):
         values = score_values(candidates, bounds.score)
         value = None if np.isnan(values[number]) else float(values[number])
@@ -151,7 +149,7 @@ def _original(finished: Finished, clip: ClipRow) -> Iterator[str]:
     found = taken(clips, pc.indices_nonzero(pc.equal(clips["clip_id"], of)).to_pylist())
     similarity = f"similarity {clip.duplicate_similarity:.3f}"
     yield f"duplicate of {of} ({similarity}, duplicate from {clip.reason_threshold:g})"
-    for other in ClipRows(found, clips_schema()):
+    for other in ClipRows(found, finished.clips.schema):
         what = "kept" if other.decision == "kept" else f"itself rejected: {other.reason}"
         yield f"  which is {plain(other.source_uri)} at {moment(other.start_s)}, {what}"
 
@@ -209,14 +207,14 @@ def _remedies(finished: Finished, clip: ClipRow, judged: Sequence[Judged]) -> It
     if Reason.CONTENT_TYPE_UNWANTED in reasons:
         yield f"  {_content_remedy(finished, clip)}"
     for reason in reasons:
-        if is_of_stage(reason):
+        if is_of_stage(reason, finished.measures):
             yield "  another config of the stage in `stages` that gives it, or without that stage"
         elif reason in LATE:
             yield f"  {_late_remedy(finished, clip, Reason(reason))}"
     if (
         Reason.DUPLICATE not in reasons
         and finished.recipe.dedup.enabled
-        and not any(reason in LATE or is_of_stage(reason) for reason in reasons)
+        and not any(reason in LATE or is_of_stage(reason, finished.measures) for reason in reasons)
     ):
         yield "It was not compared with other clips for duplicates, which comes after the rules."
 

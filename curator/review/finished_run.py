@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from curator.errors import UsageError
 from curator.executor.host_resources import default_memory_bytes
-from curator.measures.score_list import SCORES
-from curator.recipe import Recipe, recipe_used
+from curator.measures.score_list import Measures
+from curator.recipe import Recipe, measures_of, recipe_used
 from curator.records.clips import Reason
 from curator.runs.corpus import CLIP_ORDER, room_of
 from curator.stages.filter.rules import Sides
@@ -39,6 +39,8 @@ class Finished:
     clips: pa.Table
     """Rows of `clips_schema` in `CLIP_ORDER`; columns that were added since are null. Where they
     are many, they are in a temporary file, and what is not used takes no memory."""
+    measures: Measures
+    """Of the recipe."""
     room_bytes: int
     """Memory for each of the tables that are held."""
 
@@ -57,8 +59,9 @@ class Finished:
         """
         ids, done = self.clips["clip_id"], 0
         fields = metadata_fields(self.clips.schema)
-        found = DiskTable(pa.schema([*candidates_schema(), *fields]), self.room_bytes)
-        stored = SortedRows(candidates_schema(), CLIP_ORDER, self.room_bytes)
+        schema = candidates_schema(self.measures.specs)
+        found = DiskTable(pa.schema([*schema, *fields]), self.room_bytes)
+        stored = SortedRows(schema, CLIP_ORDER, self.room_bytes)
         for name in self._stored("clips"):
             stored.add(read_parquet(self.store, name))
         for block in stored.blocks():
@@ -113,10 +116,10 @@ def open_finished(
     """
     store = open_store(out)
     summary = read_current_summary(store, snapshot)
-    # First, because it names the scores of the tables.
     recipe = recipe_used(summary, store.uri)
+    measures = measures_of(recipe)
     room_bytes = room_of(memory_bytes or default_memory_bytes())
-    tables = (_as_now(read_parquet(store, name)) for name in summary["tables"]["clips"])
+    tables = (_as_now(read_parquet(store, name), measures) for name in summary["tables"]["clips"])
     first = next(tables)
     rows: Iterator[pa.Table] = itertools.chain([first], tables)
     if recipe.run.mode == "growing":
@@ -129,12 +132,19 @@ def open_finished(
     for block in rows:
         clips.add(block)
     whole = clips.whole()
-    return Finished(store=store, summary=summary, recipe=recipe, clips=whole, room_bytes=room_bytes)
+    return Finished(
+        store=store,
+        summary=summary,
+        recipe=recipe,
+        clips=whole,
+        measures=measures,
+        room_bytes=room_bytes,
+    )
 
 
-def _as_now(table: pa.Table) -> pa.Table:
+def _as_now(table: pa.Table, measures: Measures) -> pa.Table:
     """Gives the rows this version's columns."""
-    schema = pa.schema([*clips_schema(), *metadata_fields(table.schema)])
+    schema = pa.schema([*clips_schema(measures.specs), *metadata_fields(table.schema)])
     known = set(table.column_names)
     columns = [
         table[field.name].cast(field.type)
@@ -145,9 +155,9 @@ def _as_now(table: pa.Table) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def is_of_stage(reason: str | None) -> bool:
+def is_of_stage(reason: str | None, measures: Measures) -> bool:
     """Whether a reason comes from a stage of a user's own, which runs after the rules."""
     if reason is None or is_metadata(reason):
         return False
-    of_scores = {name for spec in SCORES.values() for name in (spec.low, spec.high)}
+    of_scores = {name for spec in measures.specs.values() for name in (spec.low, spec.high)}
     return reason not in of_scores and reason not in list(Reason)

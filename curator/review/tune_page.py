@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.measures.score_list import spec_of
 from curator.number_text import compared, score
 from curator.report.histogram import histogram
 from curator.report.page_templates import render
@@ -17,7 +16,6 @@ from curator.stages.filter.judging import score_values
 from curator.stages.filter.rules import Bounds
 from curator.tables.clip_rows import ClipRows
 from curator.tables.disk_table import taken
-from curator.tables.schemas import clips_schema
 
 EXAMPLES = 8
 """Clips on each side of a bound, and half of those that are shown of all that change sides."""
@@ -36,7 +34,7 @@ def render_tune(tuned: Tuned) -> str:
     ]
     rows = [*moves, *(row for change in changes for row in change["rows"])]
     shown = sorted({number for _, numbers, _ in rows for number in numbers})
-    clips = list(ClipRows(taken(finished.clips, shown), clips_schema()))
+    clips = list(ClipRows(taken(finished.clips, shown), finished.clips.schema))
     return render(
         "tune.html.j2",
         tuned=tuned,
@@ -70,14 +68,13 @@ def _change(tuned: Tuned, before: Bounds | None, after: Bounds) -> dict[str, Any
         went = "" if side in new else "the bound that goes, "
         for word, numbers in zip(words, _nearest(shown, bound, side), strict=True):
             rows.append((f"{went}{word} {score(bound)}", numbers, bound))
-    chart = histogram(after.score, marks, values, kept_then)
+    chart = histogram(after.score, after.spec, marks, values, kept_then)
     return {"rule": after, "histogram": chart, "rows": rows}
 
 
 def _up_to(decided: pa.Table, bounds: Bounds) -> NDArray[np.bool_]:
     """Returns the clips that the rule alone decides."""
-    spec = spec_of(bounds.score)
-    own = pa.array([spec.low, spec.high, f"{bounds.score}_unwanted"])
+    own = pa.array([bounds.spec.low, bounds.spec.high, f"{bounds.score}_unwanted"])
     reasons = decided["reasons"].combine_chunks()
     others = pc.invert(pc.is_in(reasons.flatten(), value_set=own))
     rows = pc.list_parent_indices(reasons).filter(others).to_numpy(zero_copy_only=False)

@@ -5,7 +5,7 @@ they exceed a share of the memory.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from curator.errors import CuratorError
 from curator.executor.corpus_work import CorpusWork
+from curator.measures.score_list import SCORES
 from curator.stage import AnyCorpusStage, Decisions, Left, Work
 from curator.stages.propose.stage import ProposedUnit
 from curator.tables.clip_rows import ClipRows, fields_of
@@ -61,6 +62,7 @@ class DecidedClips:
         clips: Candidates in the order of source and time; or rows, which rules have decided about.
         room_bytes: Memory for each of the tables that are held.
         vectors: Gives vectors by the name of their table.
+        scores: Names of the scores that candidates have.
         earlier: Gives what an earlier generation left of a family.
         tables: Of earlier runs; None for none.
         writes: Whether new tables are stored.
@@ -273,10 +275,12 @@ class Corpus:
         formed: Callable[[pa.Table], pa.Table],
         memory_bytes: int,
         *,
+        scores: Collection[str] = SCORES,
         earlier: Earlier = nothing_earlier,
         tables: CorpusTables | None = None,
     ) -> None:
         self._formed, self._earlier, self._tables = formed, earlier, tables
+        self._scores = scores
         self._room_bytes = room_of(memory_bytes)
         self.shots = SortedRows(SHOTS_SCHEMA, SHOT_ORDER, self._room_bytes)
         self._candidates: SortedRows | None = None
@@ -362,5 +366,5 @@ class Corpus:
         )
 
     def _none(self) -> SortedRows:
-        schema = self._formed(candidates_schema().empty_table()).schema
+        schema = self._formed(candidates_schema(self._scores).empty_table()).schema
         return SortedRows(schema, CLIP_ORDER, self._room_bytes)

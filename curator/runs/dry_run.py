@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from curator.number_text import amount, plain
-from curator.recipe import Recipe, semantics_of
+from curator.recipe import Recipe, measures_of, semantics_of
 from curator.records.sources import SourceRef
 from curator.runs.earlier_sources import earlier_sources
 from curator.runs.losses import Losses, by_source
@@ -37,7 +37,7 @@ def dry_run(
     """
     decided = decided_sources(store).select(["uri", "version", "source_id"]).to_pylist()
     own_id = {(row["uri"], row["version"]): row["source_id"] for row in decided}
-    families = families_of(recipe.analyze, semantics_of(recipe).stamp)
+    families = families_of(recipe.analyze, semantics_of(recipe).stamp, measures_of(recipe).users)
     counts: Counter[str] = Counter()
     contents: dict[str, str | None] = {}
     unlisted: list[str] = []

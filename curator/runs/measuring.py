@@ -15,9 +15,8 @@ from curator.executor.progress import Progress
 from curator.executor.unit_worker import stage_step
 from curator.executor.worker import Step
 from curator.measures.clip_semantics import Semantics
-from curator.measures.score_list import measures_used
 from curator.pipeline import Graph
-from curator.recipe import Recipe
+from curator.recipe import Recipe, measures_of
 from curator.records.sources import SourceRef
 from curator.runs.run_log import RunLog
 from curator.runs.withheld import WITHHELD, without_removed
@@ -88,7 +87,7 @@ class Measuring:
             log.progress,
             clip=self._semantics.clip,
             models=self._semantics.store,
-            measures=[extension.name for extension in measures_used()],
+            measures=measures_of(self._recipe),
             removals=self._removals,
             is_ahead=is_ahead,
             gpu=self._gpu,
@@ -118,7 +117,7 @@ class Measuring:
     def _propose_step(self, analyzing: Analyzing) -> Step:
         stage = self._graph["propose"]
         stage.heads = self._semantics.heads()
-        keep = KeepProposed(self._recipe.analyze.clip)
+        keep = KeepProposed(self._recipe.analyze.clip, stage.measures)
         return stage_step(stage, load=analyzing.tracks.load, keep=keep)
 
 

@@ -23,10 +23,9 @@ from curator.executor.host_resources import device_of
 from curator.extensions import named
 from curator.fingerprints import fingerprint
 from curator.measures.clip_semantics import Semantics
-from curator.measures.score_list import measures_used
 from curator.media.frame_tap import FrameOrder
 from curator.pipeline import Graph
-from curator.recipe import Recipe, semantics_of
+from curator.recipe import Recipe, measures_of, semantics_of
 from curator.records.sources import SourceRef
 from curator.runs.annotating import Annotating
 from curator.runs.corpus import RULES, Corpus
@@ -119,7 +118,8 @@ class RunContext:
     def extensions(self) -> list[dict[str, Any]]:
         """Classes from outside this package, with their origins."""
         captioners = captioner_extensions(self.recipe.caption.captioner)
-        return list(map(named, (*self.graph.extensions, *measures_used(), *captioners)))
+        measures = measures_of(self.recipe).extensions
+        return list(map(named, (*self.graph.extensions, *measures, *captioners)))
 
     @cached_property
     def judged(self) -> dict[str, Any]:
@@ -234,6 +234,7 @@ class Pass:
         return Corpus(
             self._formed,
             self._run.memory_bytes,
+            scores=measures_of(self._run.recipe).specs,
             earlier=self._earlier,
             tables=self._left if self._is_whole else None,
         )

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from curator.errors import ModelError, StorageError, UsageError
 from curator.executor.host_resources import available_gpus
 from curator.measures.clip_semantics import check_content
-from curator.measures.score_list import SCORES, spec_of
 from curator.models.text_detector import text_model_file
 from curator.models.weight_store import ModelStore
-from curator.recipe import Recipe, semantics_of
+from curator.recipe import Recipe, measures_of, semantics_of
 from curator.stages.analyze.device_choice import device_here
 from curator.stages.scan.source_listing import ListedSource, list_sources
 from curator.storage import Store, open_store
@@ -208,7 +207,7 @@ def check_measured(recipe: Recipe) -> None:
         UsageError: A rule has bounds for a score that is switched off, or a model is missing.
     """
     for name, score in recipe.filters.rejecting().items():
-        key = spec_of(score).needs
+        key = measures_of(recipe).spec_of(score).needs
         if key is None:
             continue
         section, _, leaf = key.partition(".")
@@ -247,7 +246,8 @@ def check_cpu_scores(recipe: Recipe, *, ray_address: str | None) -> None:
     rules = recipe.filters.root.items()
     used = {f"filters.{name}": rule.score or name for name, rule in rules if rule.bounds}
     used |= {f"select.by {name}": name for name in recipe.select.by}
-    absent = [key for key, score in used.items() if score in SCORES and SCORES[score].cpu_only]
+    specs = measures_of(recipe).specs
+    absent = [key for key, score in used.items() if score in specs and specs[score].cpu_only]
     asked = recipe.analyze.device
     if not absent or asked == "cpu":
         return

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from curator.errors import UsageError
 from curator.executor.engine import FACTS
 from curator.extensions import named
-from curator.recipe import Recipe, semantics_of
+from curator.recipe import Recipe, measures_of, semantics_of
 from curator.runs.corpus import Corpus
 from curator.runs.withheld import fewer
 from curator.stages.caption.captioners.captioner_list import captioner_extensions
@@ -116,12 +116,13 @@ class Snapshot:
         Raises:
             UsageError: A tar is missing or damaged.
         """
-        corpus, tables = Corpus(lambda clips: clips, memory_bytes), summary["tables"]
+        scores, tables = measures_of(recipe).specs, summary["tables"]
+        corpus = Corpus(lambda clips: clips, memory_bytes, scores=scores)
         places = []
         for part in tables["clips"]:
             clips = as_runs_write(read_parquet(store, part))
             places.append(clips.filter(pc.equal(clips["decision"], "kept")).select(_PLACE))
-            names = [f.name for f in clips_schema() if f.name in clips.column_names]
+            names = [f.name for f in clips_schema(scores) if f.name in clips.column_names]
             names += [field.name for field in metadata_fields(clips.schema)]
             corpus.add_decided(clips.select([name for name in names if name not in _MADE_AGAIN]))
         embedding, clip = recipe.shard.embedding, semantics_of(recipe).clip

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.measures.score_list import SCORES
 from curator.records.clips import Candidate, Clip
+from curator.records.columns import columns_of
 from curator.storage.metadata_columns import PREFIX
 from curator.tables.disk_table import BLOCK_ROWS
 from curator.tables.parts import column_values, rows_to_table
-from curator.tables.schemas import candidates_schema, columns_of, metadata_fields, score_column
+from curator.tables.schemas import candidates_schema, metadata_fields, score_column, scores_in
 
 BLOCK = 512
 """Rows whose values become Python objects together."""
@@ -54,6 +54,7 @@ class _Changed:
     def __init__(self, row: ClipRow, values: dict[str, Any]) -> None:
         self._row = row
         self._values = values
+        self.scores: Sequence[str] = row.rows.scores
 
     def value_at(self, number: int, name: str) -> Any:  # noqa: ANN401
         return self._values[name] if name in self._values else self._row.value(name)
@@ -73,15 +74,16 @@ class _Scores(Mapping[str, float | None]):
         return score
 
     def __iter__(self) -> Iterator[str]:
-        return iter(SCORES)
+        return iter(self._row.rows.scores)
 
     def __len__(self) -> int:
-        return len(SCORES)
+        return len(self._row.rows.scores)
 
     def items(self) -> ItemsView[str, float | None]:
         """Returns all scores: several times as fast as one by one."""
         rows, number = self._row.rows, self._row.number
-        return {name: rows.value_at(number, score_column(name)) for name in SCORES}.items()
+        names = rows.scores
+        return {name: rows.value_at(number, score_column(name)) for name in names}.items()
 
 
 def _property(name: str) -> property:
@@ -118,13 +120,18 @@ class ClipColumns(Protocol):
 
 
 class ClipRows(Sequence[ClipRow]):
-    """The rows of a table in the columns of a schema, null where it lacks one, and its metadata."""
+    """The rows of a table in the columns of a schema, null where it lacks one, and its metadata.
+
+    Attributes:
+        scores: Names of the scores that the schema has columns for.
+    """
 
     def __init__(self, table: pa.Table, schema: pa.Schema) -> None:
         self._n: int = table.num_rows
         known = set(schema.names)
         own = (field for field in metadata_fields(table.schema) if field.name not in known)
         self._schema = pa.schema([*schema, *own])
+        self.scores = scores_in(schema)
         self._metadata = [field.name for field in metadata_fields(self._schema)]
         self._base = dict(zip(table.column_names, table.columns, strict=True))
         self._own: dict[int, dict[str, pa.Array]] = {}
@@ -328,15 +335,15 @@ def _in_chunks(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array(chunks, column.type)
 
 
-def candidates_table(candidates: Iterable[Candidate]) -> pa.Table:
-    """Returns candidates as rows of `candidates_schema`."""
+def candidates_table(candidates: Iterable[Candidate], measured: Iterable[str]) -> pa.Table:
+    """Returns candidates as rows of `candidates_schema`, with the scores that were measured."""
     names = [name for name in columns_of(Candidate) if name != "scores"]
     rows = (
         {score: value for score, value in one.scores.items() if score != "fps"}
         | {name: getattr(one, name) for name in names}
         for one in candidates
     )
-    return rows_to_table(rows, candidates_schema())
+    return rows_to_table(rows, candidates_schema(measured))
 
 
 def reject(clip: Clip, reason: str, *, detail: str | None = None) -> None:

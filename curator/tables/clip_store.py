@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 
 from curator.tables.clip_rows import ClipRows, fields_of
 from curator.tables.disk_table import BLOCK_ROWS, DiskTable, widened
-from curator.tables.schemas import clips_schema, metadata_fields
+from curator.tables.schemas import clips_schema, metadata_fields, scores_in
 
 
 class ClipStore:
     """The clips of a run, in their order; `room_bytes` of either kind are held in memory."""
 
     def __init__(self, schema: pa.Schema, room_bytes: int) -> None:
-        self.schema = pa.schema([*clips_schema(), *metadata_fields(schema)])
+        self._of_clips = clips_schema(scores_in(schema))
+        self.schema = pa.schema([*self._of_clips, *metadata_fields(schema)])
         self._out = DiskTable(schema, room_bytes)
         self._passed = DiskTable(schema, room_bytes)
         self._masks: list[NDArray[np.bool_]] = []
@@ -36,7 +37,7 @@ class ClipStore:
     @cached_property
     def rows(self) -> ClipRows:
         """The clips that passed the rules."""
-        return ClipRows(self._passed.whole(), clips_schema())
+        return ClipRows(self._passed.whole(), self._of_clips)
 
     @cached_property
     def _is_passed(self) -> NDArray[np.bool_]:
@@ -81,7 +82,7 @@ class ClipStore:
         found = pa.concat_tables([out, passed.table(self.schema)])
         # Where each of the wanted clips is now: first those that are out, then those that passed.
         order = np.argsort(np.argsort(is_passed, kind="stable"))
-        return ClipRows(_taken(found, order), clips_schema())
+        return ClipRows(_taken(found, order), self._of_clips)
 
 
 def _taken(table: pa.Table, order: NDArray[np.int64]) -> pa.Table:

@@ -1,15 +1,16 @@
 """Schemas of the tables that readers see. Public: columns may be added, never changed."""
 
-import inspect
 import types
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pyarrow as pa
 
 from curator.measures.score_list import SCORES
-from curator.records.clips import Candidate, Clip, Written
+from curator.records.clips import FACT_COLUMNS, Candidate, Clip, Written
+from curator.records.columns import columns_of
 from curator.records.sources import Source
-from curator.storage.metadata_columns import PREFIX
+from curator.storage.metadata_columns import PREFIX, is_metadata
 
 _TYPES = {
     str: pa.string(),
@@ -30,23 +31,18 @@ def score_column(score: str) -> str:
     return "measured_fps" if score == "fps" else score
 
 
-def columns_of(record: type) -> dict[str, Any]:
-    """Returns types of a record's fields by name: its bases' from left to right, then its own."""
-    own = {
-        name: hint
-        for name, hint in inspect.get_annotations(record, eval_str=True).items()
-        if not name.startswith("_")
-    }
-    inherited = {name: hint for base in record.__bases__ for name, hint in columns_of(base).items()}
-    return inherited | own
+def scores_in(schema: pa.Schema) -> list[str]:
+    """Returns names of scores: this package's own, then the others that a table of clips has."""
+    others = (name for name in schema.names if name not in SCORES and name not in FACT_COLUMNS)
+    return [*SCORES, *(name for name in others if not is_metadata(name))]
 
 
-def schema_of(record: type) -> pa.Schema:
+def schema_of(record: type, scores: Iterable[str] = ()) -> pa.Schema:
     """Returns columns of a record, in the order of `columns_of`; `scores` is a column per score."""
     columns: list[tuple[str, pa.DataType]] = []
     for name, annotation in columns_of(record).items():
         if name == "scores":
-            columns += [(score, pa.float64()) for score in SCORES if score != "fps"]
+            columns += [(score, pa.float64()) for score in scores if score != "fps"]
         else:
             columns.append((name, _arrow_type(annotation)))
     return pa.schema(columns)
@@ -157,18 +153,14 @@ PICTURES_SCHEMA = pa.schema([("clip_id", pa.string()), ("jpeg", pa.binary())])
 """A thumbnail of a clip, from its middle."""
 
 
-FACT_COLUMNS = frozenset({*columns_of(Clip), *columns_of(Candidate)} - {"scores"})
-"""Columns of `clips` and `candidates` that are no scores."""
+def clips_schema(scores: Iterable[str]) -> pa.Schema:
+    """Returns the schema of `clips`: a row per candidate, with a column for each of some scores."""
+    return schema_of(Clip, scores)
 
 
-def clips_schema() -> pa.Schema:
-    """Returns the schema of `clips`: a row per candidate, with the current scores."""
-    return schema_of(Clip)
-
-
-def candidates_schema() -> pa.Schema:
+def candidates_schema(scores: Iterable[str]) -> pa.Schema:
     """Returns the schema of candidates before any decision."""
-    return schema_of(Candidate)
+    return schema_of(Candidate, scores)
 
 
 def embeddings_schema(dim: int) -> pa.Schema:

@@ -1,7 +1,6 @@
 """`examples/edge_share.py`: a measure in a file of one's own, by its name in a recipe."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +10,12 @@ from samples import made_signals, made_track
 
 from curator.cli import main
 from curator.errors import RecipeError
-from curator.measures.measure_contract import SamplePictures, registered_measures
-from curator.measures.score_list import use_measures
-from curator.recipe import Recipe, load_recipe, with_changes
+from curator.measures.measure_contract import SamplePictures
+from curator.recipe import Recipe, load_recipe, measures_of, with_changes
 from curator.records.clips import Span
 from curator.stages.propose.candidate_row import candidate_of
 from curator.tables.clip_rows import candidates_table
 from curator.tables.parts import columns_to_rows
-from curator.tables.schemas import clips_schema
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MEASURE = "edge_share:EdgeShare"
@@ -26,10 +23,8 @@ NAMED = f"measures=[{MEASURE}]"
 
 
 @pytest.fixture(autouse=True)
-def _on_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    yield
-    use_measures(())
 
 
 def pictures(picture: np.ndarray) -> SamplePictures:
@@ -37,8 +32,7 @@ def pictures(picture: np.ndarray) -> SamplePictures:
 
 
 def test_it_tells_a_wall_from_a_crowd() -> None:
-    load_recipe("quickstart", [NAMED])
-    (measure,) = registered_measures()
+    (measure,) = measures_of(load_recipe("quickstart", [NAMED])).users
     measure.setup()
     wall = np.full((180, 320, 3), 90, np.uint8)
     crowd = np.random.default_rng(0).integers(0, 2, (45, 80, 1), np.uint8) * np.uint8(255)
@@ -56,12 +50,15 @@ def rows(recipe: Recipe, values: list[float]) -> list[dict[str, object]]:
             Span(start_frame=0, end_frame=150, shot=0),
             "a.mp4",
             aggregates=recipe.scores.root,
+            measures=measures_of(recipe),
             crop_borders=False,
         )
         for value in values
     ]
-    table = candidates_table(candidates)
-    decided = decide(table, recipe.filters.root, min_s=2.0, shard=recipe.shard)
+    table = candidates_table(candidates, measures_of(recipe).specs)
+    decided = decide(
+        table, recipe.filters.root, min_s=2.0, shard=recipe.shard, measures=measures_of(recipe)
+    )
     return columns_to_rows(decided.clips)
 
 
@@ -79,16 +76,15 @@ def test_rules_bound_its_scores_and_reasons_derive_from_their_names() -> None:
         "kept", pytest.approx(0.2), 0.0
     )  # fmt: skip
     assert empty["reasons"] == ["edge_share_too_low", "mostly_empty"]
-    assert {"edge_share", "empty_share"} <= set(clips_schema().names)
 
 
 def test_a_recipe_without_it_has_no_such_score() -> None:
-    """Pins that the set follows the recipe that was read last, and the nearest key's name."""
+    """Pins that the set is of the recipe, whichever was read before, and the nearest key's name."""
     recipe = load_recipe("quickstart", [NAMED, "filters.edge_share.min=0.02"])
     assert with_changes(recipe, ["filters.edge_share.min=0.03"]).measures == (MEASURE,)
     with pytest.raises(RecipeError, match="unknown score 'edge_share'"):
         load_recipe("quickstart", ["filters.edge_share.min=0.02"])
-    assert "edge_share" not in clips_schema().names
+    assert "edge_share" in measures_of(recipe).specs
 
 
 def test_a_measure_that_is_not_there_names_the_recipe_and_the_key() -> None:

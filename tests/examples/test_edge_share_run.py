@@ -2,7 +2,6 @@
 
 import json
 import tarfile
-from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from film_shots import moving_texture
 from newest import earlier_objects
 
 from curator.cli import main
-from curator.measures.score_list import use_measures
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SETTINGS = [
@@ -25,11 +23,9 @@ MEASURE = "measures=[edge_share:EdgeShare]"
 
 
 @pytest.fixture
-def _on_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.setenv("PYTHONPATH", f"{EXAMPLES}:{EXAMPLES.parent}")
-    yield
-    use_measures(())
 
 
 def run(folder: Path, *changes: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from samples import analyzed, made_track
 from sound import Sound, tone, write_film
 
 from curator.errors import RecipeError, UsageError
-from curator.measures.score_list import ScoreConfig, score_clip
+from curator.measures.score_list import BUILT_IN, ScoreConfig
 from curator.recipe import describe, load_recipe
 from curator.records.clips import Reason, Span
 from curator.records.sources import Note
@@ -39,7 +39,7 @@ def audio_scores(
     track: Track, of: Span, **scores: float
 ) -> tuple[float | None, float | None, float | None]:
     """Coverage, level and silence."""
-    found = score_clip(track, of, scores)
+    found = BUILT_IN.score_clip(track, of, scores)
     return found["audio_coverage"], found["audio_rms_db"], found["silence"]
 
 
@@ -114,7 +114,9 @@ def test_rules_on_audio_name_what_is_wrong() -> None:
     bounds = resolve(rules)
 
     def reasons(track: Track) -> list[Reason]:
-        return [verdict.reason for verdict in judge(score_clip(track, span(0, 60)), bounds)]
+        return [
+            verdict.reason for verdict in judge(BUILT_IN.score_clip(track, span(0, 60)), bounds)
+        ]
 
     assert reasons(heard([-20.0] * 100)) == []
     assert reasons(heard([-90.0] * 100)) == ["silent"]

@@ -19,7 +19,7 @@ from curator.measures.borders import (
 )
 from curator.measures.clip_view import ClipView
 from curator.measures.sample_signals import picture_signals
-from curator.measures.score_list import score_clip
+from curator.measures.score_list import BUILT_IN
 from curator.models.shot_pictures import tiny_luma
 from curator.records.clips import Span
 
@@ -122,7 +122,7 @@ def test_the_crop_is_what_the_samples_agree_on() -> None:
     view = clip(top=91 / 720, bottom=90 / 720)
     assert crop_of(view) == Crop(x=0, y=92, width=1280, height=538)
     assert content_area(view) == pytest.approx(538 / 720)
-    assert score_clip(view.track, view.span)["content_area"] == pytest.approx(538 / 720)
+    assert BUILT_IN.score_clip(view.track, view.span)["content_area"] == pytest.approx(538 / 720)
     assert crop_of(clip()) is None
     assert content_area(clip()) == 1.0
 
@@ -186,7 +186,7 @@ def test_exposure_is_that_of_the_picture_inside() -> None:
             luma_mean=np.full(300, mean, np.float32),
             luma_spread=np.full(300, spread, np.float32),
         )
-        scores.append(score_clip(track, Span(start_frame=0, end_frame=300, shot=0)))
+        scores.append(BUILT_IN.score_clip(track, Span(start_frame=0, end_frame=300, shot=0)))
     for name in ("luma", "contrast", "clipped_fraction"):
         assert scores[1][name] == pytest.approx(scores[0][name], abs=0.002), name
     assert scores[1]["content_area"] == pytest.approx(380 / 540)

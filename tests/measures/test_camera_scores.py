@@ -8,7 +8,7 @@ from samples import made_signals, made_track
 
 from curator.measures.camera import SHAKY, camera_jitter, camera_tags
 from curator.measures.clip_view import ClipView
-from curator.measures.score_list import SCORES, score_clip
+from curator.measures.score_list import BUILT_IN, SCORES
 from curator.records.clips import Reason, Span
 from curator.stages.filter.config import Rule
 from curator.stages.filter.rules import resolve
@@ -107,7 +107,9 @@ def test_static_and_violent_clips_have_different_reasons() -> None:
 
     def reasons(**signals: object) -> list[Reason]:
         clip = clip_of(**signals)
-        return [verdict.reason for verdict in judge(score_clip(clip.track, clip.span), bounds)]
+        return [
+            verdict.reason for verdict in judge(BUILT_IN.score_clip(clip.track, clip.span), bounds)
+        ]
 
     assert reasons(motion=0.001) == ["motion_too_low"]
     assert reasons(pan_rate=3.0) == ["camera_too_violent"]

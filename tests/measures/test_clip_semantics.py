@@ -14,7 +14,7 @@ from curator.errors import ModelError, UsageError
 from curator.measures.clip_semantics import NEEDS, SemanticConfig, Semantics, content_of
 from curator.measures.clip_view import ClipView
 from curator.measures.consistency import lowest_similarity
-from curator.measures.score_list import SCORES, score_clip
+from curator.measures.score_list import BUILT_IN, SCORES
 from curator.models import zero_shot_prompts as prompts
 from curator.models.embedding_heads import Heads, LinearHead, ZeroShot
 from curator.models.weight_store import ModelStore
@@ -46,7 +46,7 @@ TRACK = seen([0, 0, 0, 1], [1, 0, 0, 0], [0.8, 0.6, 0, 0], [0.6, 0.8, 0, 0], [0,
 
 
 def scores(track: Track, heads: Heads | None, **aggregates: str) -> dict[str, float | None]:
-    return score_clip(track, SPAN, aggregates, heads)  # type: ignore[arg-type]
+    return BUILT_IN.score_clip(track, SPAN, aggregates, heads)  # type: ignore[arg-type]
 
 
 def test_scores_are_of_the_pictures_within_the_clip() -> None:
@@ -112,7 +112,7 @@ def test_descriptors_tell_a_missed_cut_without_any_model() -> None:
 
 def row(track: Track, semantic: SemanticConfig, heads: Heads | None = HEADS) -> dict[str, object]:
     made = candidate_of(track, SPAN, "u", aggregates={}, crop_borders=False, heads=heads)
-    clips = candidates_table([made])
+    clips = candidates_table([made], SCORES)
     decided = decide(clips, {}, min_s=2.0, shard=ShardConfig(), semantic=semantic)
     (judged,) = columns_to_rows(decided.clips)
     return judged

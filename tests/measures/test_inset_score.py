@@ -9,7 +9,7 @@ from film_shots import texture
 from numpy.typing import NDArray
 
 from curator.measures.look_maps import moved_map, standing_lines
-from curator.measures.score_list import score_clip
+from curator.measures.score_list import BUILT_IN
 from curator.records.clips import Span
 from curator.records.tracks import Track
 from tests.samples import made_track
@@ -61,7 +61,7 @@ def track_of(frame_at: Callable[[int], Gray], n_looks: int = N_LOOKS) -> Track:
 
 def score(track: Track, end: int | None = None) -> float | None:
     span = Span(start_frame=0, end_frame=end or track.n_frames, shot=0)
-    return score_clip(track, span)["picture_in_picture"]
+    return BUILT_IN.score_clip(track, span)["picture_in_picture"]
 
 
 def moving(step: int) -> Gray:

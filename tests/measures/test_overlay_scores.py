@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from curator.measures.drawn_marks import EDGE_SIDE
 from curator.measures.look_maps import MOVED_SIDE
-from curator.measures.score_list import SCORES, score_clip
+from curator.measures.score_list import BUILT_IN, SCORES
 from curator.records.clips import Span
 from curator.records.tracks import Track
 from tests.samples import made_track
@@ -40,7 +40,7 @@ def track_with(*looks: Sequence[Line], n_frames: int | None = None, **changes: o
 
 def scores(track: Track, start: int = 0, end: int | None = None) -> dict[str, float | None]:
     end = track.n_frames if end is None else end
-    return score_clip(track, Span(start_frame=start, end_frame=end, shot=0))
+    return BUILT_IN.score_clip(track, Span(start_frame=start, end_frame=end, shot=0))
 
 
 def test_without_looking_for_text_there_are_no_scores_of_it() -> None:

@@ -1,31 +1,39 @@
 """Which scores there are: the project's own, and those of users' measures."""
 
-from collections.abc import Iterator, Mapping
+import itertools
+import pickle
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
+import numpy as np
 import pytest
+from pydantic import ValidationError
 from samples import made_signals, made_track
 
 from curator.errors import RecipeError
+from curator.executor.corpus_work import CorpusWork
+from curator.measures import score_list
 from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import (
     Measure,
     SamplePictures,
     ScoreSpec,
     Signal,
-    registered_measures,
 )
-from curator.measures.score_list import (
-    FAMILIES,
-    SCORES,
-    measures_fingerprint,
-    measures_used,
-    score_clip,
-    use_measures,
-)
+from curator.measures.score_list import BUILT_IN, SCORES, Measures
+from curator.pipeline import graph_of
+from curator.recipe import Recipe, measures_of
 from curator.records.clips import Span
+from curator.records.sources import SourceRef
+from curator.runs.corpus import DecidedClips
+from curator.stages.propose.stage import KeepProposed, ProposedRows
+from curator.tables.clip_vectors import StoredVectors, vectors_table
+from curator.tables.schemas import clips_schema
+from curator.tables.track_items import TrackItem
 
 OWN = tuple(SCORES)
+SOURCE = SourceRef(uri="a.mp4", n_bytes=1, version="1", source_id="a")
 SIGNAL = Signal(unit="0 to 1", range="0 to 1", meaning="one half")
 
 
@@ -94,44 +102,96 @@ class _NoMeasure:
     pass
 
 
-@pytest.fixture(autouse=True)
-def _own_again() -> Iterator[None]:
-    yield
-    use_measures(())
-
-
 def path(measure: type) -> str:
     return f"{__name__}:{measure.__name__}"
 
 
 def test_scores_of_a_measure_follow_the_projects_own() -> None:
     """Pins order, headings, derived and named reasons, and values of all three ways to make one."""
-    use_measures([path(_Half)])
-    assert tuple(SCORES) == (*OWN, "half_mean", "half_low", "n_frames_of")
-    assert FAMILIES["halves"] == ("half_mean", "half_low", "n_frames_of")
-    assert (SCORES["half_mean"].low, SCORES["half_low"].high) == ("half_mean_too_low", "half_empty")
+    measures = Measures.of([path(_Half)])
+    specs = measures.specs
+    assert tuple(specs) == (*OWN, "half_mean", "half_low", "n_frames_of")
+    assert measures.headings["halves"] == ("half_mean", "half_low", "n_frames_of")
+    assert (specs["half_mean"].low, specs["half_low"].high) == ("half_mean_too_low", "half_empty")
     track = made_track(signals=made_signals(20, half=0.5))
-    found = score_clip(track, Span(start_frame=0, end_frame=120, shot=0))
+    span = Span(start_frame=0, end_frame=120, shot=0)
+    found = measures.score_clip(track, span)
     assert (found["half_mean"], found["half_low"], found["n_frames_of"]) == (0.5, 1.0, 120.0)
-    given = score_clip(track, Span(start_frame=0, end_frame=120, shot=0), {"half_low": 0.5})
-    assert given["half_low"] == 0.0
+    assert measures.score_clip(track, span, {"half_low": 0.5})["half_low"] == 0.0
 
 
-def test_a_process_holds_one_set() -> None:
-    """Pins that a repeated call keeps the instances, and another one replaces them."""
-    use_measures([path(_Half)])
-    (first,) = registered_measures()
-    before = measures_fingerprint()
-    use_measures([path(_Half)])
-    assert registered_measures() == (first,)
-    use_measures([path(_Half), path(_More)])
-    assert [measure.name for measure in registered_measures()] == ["halves", "motion"]
-    assert FAMILIES["motion"][-1] == "half_max"
-    assert measures_fingerprint() != before
-    assert measures_used()[0].origin["version"] == "3"
-    use_measures(())
-    assert (tuple(SCORES), registered_measures(), measures_used()) == (OWN, (), ())
-    assert "half_max" not in FAMILIES["motion"]
+def test_each_recipe_has_a_set_of_its_own() -> None:
+    """Pins that sets stand next to each other, and that one is not changed by another."""
+    one, both = Measures.of([path(_Half)]), Measures.of([path(_Half), path(_More)])
+    assert Measures.of([path(_Half), path(_Half)]) == one
+    assert [measure.name for measure in both.users] == ["halves", "motion"]
+    assert (both.headings["motion"][-1], "half_max" in one.specs) == ("half_max", False)
+    assert len({BUILT_IN.fingerprint(), one.fingerprint(), both.fingerprint()}) == 3
+    assert [extension.origin["version"] for extension in one.extensions] == ["3"]
+    assert (BUILT_IN.users, BUILT_IN.extensions, tuple(BUILT_IN.specs)) == ((), (), OWN)
+
+
+def test_a_set_goes_to_another_process_by_its_names() -> None:
+    """Pins that functions of scores, which cannot be pickled, are no obstacle."""
+    measures = Measures.of([path(_Half)])
+    score_list._measures_of.cache_clear()
+    copy = pickle.loads(pickle.dumps(measures))
+    assert (copy == measures, copy.specs == measures.specs) == (True, True)
+    assert copy.users[0] is not measures.users[0]
+
+
+RECIPES: dict[str, tuple[dict[str, object], str, str]] = {
+    "none": ({}, "motion_too_low", "half_mean"),
+    "half": ({"measures": [f"{__name__}:_Half"]}, "half_mean_too_low", "half_max"),
+    "more": (
+        {"measures": [f"{__name__}:_Half", f"{__name__}:_More"]},
+        "half_max_too_low",
+        "half_other",
+    ),
+}
+"""Settings, the reason of a score of theirs, and a score that they have not."""
+
+
+def facts(kind: str) -> tuple[object, ...]:
+    """What a recipe makes of its scores: columns, reasons, fingerprints, an error."""
+    settings, reason, unknown = RECIPES[kind]
+    score = reason.removesuffix("_too_low")
+    recipe = Recipe.model_validate(settings | {"filters": {score: {"min": 0.9}}})
+    graph = graph_of(recipe)
+    columns = tuple(clips_schema(measures_of(recipe).specs).names)
+    track = made_track(
+        signals=made_signals(20, half=0.5, motion=0.5), descriptor=np.zeros((20, 8), np.float32)
+    )
+    made = graph["propose"].process(TrackItem(source=SOURCE, track=track, frames_part="x")).clips
+    keep = KeepProposed(None, measures_of(recipe))
+    clips = keep([], [ProposedRows(clips=made)]).clips
+    decided = DecidedClips(clips, 1 << 24, vectors=lambda _: StoredVectors.of(vectors_table([])))
+    decided.decide(graph["filter"], CorpusWork("filter"))
+    (table,) = decided.clips.blocks(("reasons",))
+    (reasons,) = {tuple(found) for found in table["reasons"].to_pylist()}
+    assert reason in reasons
+    for section in ({"filters": {unknown: {"min": 0}}}, {"select": {"by": [unknown]}}):
+        with pytest.raises(ValidationError, match=f"unknown .* '{unknown}'"):
+            Recipe.model_validate(settings | section)
+    prints = graph.fingerprints()
+    return columns, tuple(clips.column_names), prints["analyze"], prints["propose"]
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(RECIPES)], ids=" ".join)
+def test_recipes_with_unlike_measures_are_right_in_one_process(order: tuple[str, ...]) -> None:
+    """Pins columns, reasons, fingerprints and errors: for any order, alone, and in threads."""
+    recipes = {kind: Recipe.model_validate(RECIPES[kind][0]) for kind in order}
+    graphs = {kind: graph_of(recipe) for kind, recipe in recipes.items()}
+    found = {kind: facts(kind) for kind in order}
+    for kind, graph in graphs.items():
+        # Made before the others were read.
+        assert graph.fingerprints()["propose"] == found[kind][3]
+        assert measures_of(recipes[kind]).names == tuple(RECIPES[kind][0].get("measures", ()))
+    assert len({one[2:] for one in found.values()}) == len(RECIPES)
+    assert found["none"][0] == tuple(clips_schema(OWN).names)
+    with ThreadPoolExecutor(3) as pool:
+        kinds = [*order] * 4
+        assert [*pool.map(facts, kinds)] == [found[kind] for kind in kinds]
 
 
 @pytest.mark.parametrize(
@@ -155,8 +215,8 @@ def test_a_process_holds_one_set() -> None:
 def test_what_cannot_be_is_refused(measures: list[type], words: str) -> None:
     """Pins the message, and that nothing of it is used."""
     with pytest.raises(RecipeError, match=words.replace("?", r"\?")):
-        use_measures([path(measure) for measure in measures], taken=["width"])
-    assert tuple(SCORES) == OWN
+        Measures.of([path(measure) for measure in measures])
+    assert tuple(BUILT_IN.specs) == OWN
 
 
 def test_reasons_derive_from_names() -> None:

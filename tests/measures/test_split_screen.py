@@ -9,7 +9,7 @@ from film_shots import photograph
 from numpy.typing import NDArray
 from test_inset_score import OTHER, SCENE, luma, track_of, view
 
-from curator.measures.score_list import score_clip
+from curator.measures.score_list import BUILT_IN
 from curator.media.opencv import cv2
 from curator.records.clips import Span
 from curator.records.tracks import Track
@@ -20,7 +20,7 @@ THIRD = luma(12)
 
 def score(track: Track, end: int | None = None) -> float | None:
     span = Span(start_frame=0, end_frame=end or track.n_frames, shot=0)
-    return score_clip(track, span)["split_screen"]
+    return BUILT_IN.score_clip(track, span)["split_screen"]
 
 
 def of_two_cameras(track: Track) -> Track:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from curator.measures.score_list import FAMILIES, SCORES
+from curator.measures.score_list import BUILT_IN, SCORES
 from curator.records.clips import Reason
 from curator.report import render_report, shown_clips
 from curator.report.clip_cards import MAX_TEXT
@@ -20,7 +20,7 @@ def ruled(clips: list[dict[str, Any]], **filters: object) -> Nearness:
 
 
 def test_every_score_is_in_one_family() -> None:
-    listed = [name for names in FAMILIES.values() for name in names]
+    listed = [name for names in BUILT_IN.headings.values() for name in names]
     assert sorted(listed) == sorted(SCORES)
 
 

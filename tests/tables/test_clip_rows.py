@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from curator.errors import StorageError
+from curator.measures.score_list import SCORES
 from curator.tables.clip_rows import BLOCK, HELD, ClipRows
 from curator.tables.disk_table import sorted_columns
 from curator.tables.parts import tables_to_parquet, to_parquet
@@ -21,7 +22,7 @@ from curator.tables.spill_file import Spill
 N = (HELD + 3) * BLOCK + 7
 """More than are Python objects at a time, and no whole number of blocks."""
 GIVEN = ("clip_id", "shot", "motion", "decision", "reasons")
-"""Columns that the table has; the others of `clips_schema()` are null."""
+"""Columns that the table has; the others of `clips_schema(SCORES)` are null."""
 
 
 def made() -> tuple[ClipRows, list[dict[str, Any]]]:
@@ -31,12 +32,12 @@ def made() -> tuple[ClipRows, list[dict[str, Any]]]:
          "decision": "kept" if k % 3 else "rejected", "reasons": ["a"] * (k % 3)}
         for k in range(N)
     ]  # fmt: skip
-    schema = pa.schema([clips_schema().field(name) for name in GIVEN])
-    return ClipRows(pa.Table.from_pylist(rows, schema=schema), clips_schema()), rows
+    schema = pa.schema([clips_schema(SCORES).field(name) for name in GIVEN])
+    return ClipRows(pa.Table.from_pylist(rows, schema=schema), clips_schema(SCORES)), rows
 
 
 def table_of(rows: list[dict[str, Any]]) -> pa.Table:
-    return pa.Table.from_pylist(rows, clips_schema())
+    return pa.Table.from_pylist(rows, clips_schema(SCORES))
 
 
 def test_rows_that_are_changed_anywhere_come_out_as_they_were_set() -> None:
@@ -49,9 +50,9 @@ def test_rows_that_are_changed_anywhere_come_out_as_they_were_set() -> None:
         row.caption = f"{row.clip_id} {row.scores['motion']}"
         want |= {"decision": "rejected", "reasons": [*want["reasons"], "b"], "shot": -k,
                  "caption": f"{want['clip_id']} {want['motion']}"}  # fmt: skip
-    assert rows.table(clips_schema()).equals(table_of(wanted))
+    assert rows.table(clips_schema(SCORES)).equals(table_of(wanted))
     some = [k + 1 for k in order[:50]] + [0, N - 1, 0]
-    assert rows.take(some).table(clips_schema()).equals(table_of([wanted[k] for k in some]))
+    assert rows.take(some).table(clips_schema(SCORES)).equals(table_of([wanted[k] for k in some]))
     assert rows.values("reasons") == [want["reasons"] for want in wanted]
     kept = [want["clip_id"] for want in wanted if want["decision"] == "kept"]
     assert [row.clip_id for row in rows.kept()] == kept
@@ -71,7 +72,7 @@ def test_columns_are_set_for_all_and_for_some_rows() -> None:
     rows.set_column("decision", pa.chunked_array([["kept"] * N]))
     for row in wanted:
         row["decision"] = "kept"
-    assert rows.table(clips_schema()).equals(table_of(wanted))
+    assert rows.table(clips_schema(SCORES)).equals(table_of(wanted))
 
 
 def test_a_row_has_the_columns_of_the_schema_and_no_others() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from curator.measures.score_list import SCORES
 from curator.tables import disk_table
 from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_store import ClipStore
@@ -140,14 +141,14 @@ def test_clips_that_passed_and_others_are_one_table(room_bytes: int) -> None:
          "reasons": ["a"] * (k % 3), "motion": None if k % 5 == 0 else k / 7}
         for k in range(1000)
     ]  # fmt: skip
-    schema = pa.schema([clips_schema().field(name) for name in rows[0]])
+    schema = pa.schema([clips_schema(SCORES).field(name) for name in rows[0]])
     table = pa.Table.from_pylist(rows, schema=schema)
     store = ClipStore(schema, room_bytes)
     for start in range(0, 1000, 130):
         store.add(table.slice(start, 130))
     assert [row.shot for row in store.rows] == list(range(0, 1000, 3))
     store.rows[5].caption, rows[15]["caption"] = "said", "said"
-    wanted = ClipRows(pa.Table.from_pylist(rows, clips_schema()), clips_schema())
+    wanted = ClipRows(pa.Table.from_pylist(rows, clips_schema(SCORES)), clips_schema(SCORES))
     assert len(store) == 1000
     assert same(pa.concat_tables(store.blocks()), wanted.table())
     names = ("caption", "clip_id")

@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pytest
 
+from curator.measures.score_list import SCORES
 from curator.tables.schemas import CUT_SCHEMA, SOURCES_SCHEMA, candidates_schema, clips_schema
 
 SOURCES = """
@@ -73,8 +74,8 @@ def columns(pinned: str) -> list[tuple[str, str]]:
     ("schema", "pinned"),
     [
         (SOURCES_SCHEMA, SOURCES),
-        (clips_schema(), CLIPS),
-        (candidates_schema(), CANDIDATES),
+        (clips_schema(SCORES), CLIPS),
+        (candidates_schema(SCORES), CANDIDATES),
         (CUT_SCHEMA, CUTS),
     ],
     ids=["sources", "clips", "candidates", "cuts"],

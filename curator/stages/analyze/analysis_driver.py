@@ -22,6 +22,7 @@ from curator.executor.packing import pack
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult, stage_step
 from curator.executor.worker import Step
+from curator.measures.score_list import BUILT_IN, Measures
 from curator.media.nvdec_check import nvdec_refusal
 from curator.media.source_segments import WholeReason
 from curator.models.catalogue import ModelEntry
@@ -104,7 +105,7 @@ class Analyzing:
         *,
         clip: ModelEntry | None = None,
         models: ModelStore | None = None,
-        measures: Sequence[str] = (),
+        measures: Measures = BUILT_IN,
         removals: Removals | None = None,
         is_ahead: bool = False,
         gpu: GpuProbe | None = None,
@@ -118,9 +119,9 @@ class Analyzing:
         self._config = config
         self._engine = engine
         self._progress = progress
-        self._clip, self._models, self._measures = clip, models, tuple(measures)
+        self._clip, self._models, self._measures = clip, models, measures
         stamp = models.fingerprint(clip) if clip is not None and models is not None else None
-        families = families_of(config, stamp)
+        families = families_of(config, stamp, measures.users)
         self._families = frozenset(family.name for family in families)
         self.stamp = tracks_fingerprint(families)
         self.tracks = TrackParts(store, families, removals)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from curator.fingerprints import fingerprint
-from curator.measures.measure_contract import Measure, registered_measures
+from curator.measures.measure_contract import Measure
 from curator.measures.noise import FULL_FRAME_NOISE, NATIVE_NOISE
 from curator.measures.sample_signals import PAIR_SIGNALS, SIGNALS
 from curator.models.perceptual import DIM, PERCEPTUAL_MODEL
@@ -111,8 +111,13 @@ BUILT_IN = (
 _CLIP = ("clip_frame", "clip_embedding")
 
 
-def families_of(config: AnalyzeConfig, clip_stamp: str | None = None) -> tuple[StoredFamily, ...]:
-    """The families that a recipe needs, `frames` first; `clip_stamp` is that of CLIP's weights."""
+def families_of(
+    config: AnalyzeConfig, clip_stamp: str | None = None, users: Sequence[Measure] = ()
+) -> tuple[StoredFamily, ...]:
+    """The families that a recipe needs, `frames` first.
+
+    `clip_stamp` is that of CLIP's weights, `users` are users' measures.
+    """
     left_out = {name for name in ("text", "audio") if not getattr(config, name)}
     families = [family for family in BUILT_IN if family.name not in left_out]
     if config.clip is not None:
@@ -128,7 +133,7 @@ def families_of(config: AnalyzeConfig, clip_stamp: str | None = None) -> tuple[S
             keys=_GRID,
             models=(measure.fingerprint(),),
         )
-        for measure in registered_measures()
+        for measure in users
         if measure.signals
     ]
     return tuple(family.stored(config) for family in families)

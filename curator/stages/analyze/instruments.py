@@ -2,9 +2,9 @@
 
 import ctypes
 import platform
-from collections.abc import Set
+from collections.abc import Sequence, Set
 
-from curator.measures.measure_contract import registered_measures
+from curator.measures.measure_contract import Measure
 from curator.measures.motion import Flow
 from curator.media.nvdec import Nvdec
 from curator.models.catalogue import ModelEntry
@@ -28,8 +28,9 @@ def instruments_of(
     families: Set[str],
     clip: ModelEntry | None,
     models: ModelStore | None,
+    users: Sequence[Measure] = (),
 ) -> Instruments:
-    """Loads the networks of some families, on the GPU if that is where sources are analyzed."""
+    """Loads the networks and users' measures of some families, on the GPU if that analyzes."""
     import cv2
 
     cv2.setNumThreads(1)
@@ -50,9 +51,7 @@ def instruments_of(
         network = ShotNetwork(precision=config.shot_precision, device=device)
     detector = TextDetector(torch_device=device if on_gpu else None) if "text" in families else None
     measures = {
-        name: measure
-        for measure in registered_measures()
-        if (name := measure_family(measure)) in families
+        name: type(measure)() for measure in users if (name := measure_family(measure)) in families
     }
     for measure in measures.values():
         measure.setup()

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any, BinaryIO, Self
 
 from curator.errors import DeviceLostError, ErrorCode
-from curator.measures.measure_contract import registered_measures
-from curator.measures.score_list import use_measures
+from curator.measures.score_list import BUILT_IN, Measures
 from curator.media.source_segments import NotInSegmentsError, Segment, WholeReason, plan_segments
 from curator.models.catalogue import ModelEntry
 from curator.models.weight_store import ModelStore
@@ -44,7 +43,7 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         threads: Threads of the decoder.
         clip: CLIP model; None for none.
         models: Where its weights are.
-        measures: Users' measures, as the recipe names them.
+        measures: Those of the recipe.
     """
 
     name = "analyze"
@@ -66,12 +65,12 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         threads: int = 1,
         clip: ModelEntry | None = None,
         models: ModelStore | None = None,
-        measures: Sequence[str] = (),
+        measures: Measures = BUILT_IN,
     ) -> None:
         super().__init__(config)
         self._families = families
         self.threads = threads
-        self._clip, self._models, self._measures = clip, models, tuple(measures)
+        self._clip, self._models, self._measures = clip, models, measures
         self._instruments = Instruments()
         self._note: Note | None = None
 
@@ -100,21 +99,21 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
 
     def files(self) -> tuple[str, ...]:
         """Users' own, and the CLIP model, which is fetched here: a box has no network."""
-        use_measures(self._measures)
-        files = tuple(file for measure in registered_measures() for file in measure.files)
+        files = tuple(file for measure in self._measures.users for file in measure.files)
         if self._clip is None or self._models is None:
             return files
         return (*files, str(self._models.find(self._clip).parent), self._models.folder)
 
     def limit_s(self, unit: AnalyzeItem) -> float:
         """CPU-seconds for a source, up to `max_decode_s`."""
-        slower = SLOW_MEASURES if self._clip is not None or self._measures else 1.0
+        slower = SLOW_MEASURES if self._clip is not None or self._measures.users else 1.0
         return min(self.config.max_decode_s, slower * decode_limit_s(unit.source))
 
     def setup(self) -> None:
         """Loads the networks and users' measures of the families."""
-        use_measures(self._measures)
-        self._instruments = instruments_of(self.config, self._families, self._clip, self._models)
+        self._instruments = instruments_of(
+            self.config, self._families, self._clip, self._models, self._measures.users
+        )
         nvdec = self._instruments.nvdec
         if nvdec is not None and (problem := nvdec.decodes_nothing()) is not None:
             # Else each source would go to the CPU for a process that cannot open the engine.
@@ -176,7 +175,7 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         stamp = None
         if self._clip is not None and self._models is not None:
             stamp = self._models.fingerprint(self._clip)
-        return tracks_fingerprint(families_of(self.config, stamp))
+        return tracks_fingerprint(families_of(self.config, stamp, self._measures.users))
 
     def _how(self, item: SourceItem | SegmentItem) -> dict[str, Any]:
         return {

@@ -47,7 +47,7 @@ UNITS_PER_WORKER = 4
 """Few clips make smaller units, so that no core waits for another one's last unit."""
 CUT_FACTS = tuple(name for name in CUT_SCHEMA.names if name not in ("clip_id", "mp4"))
 """Columns of `clips` that say what was written."""
-_FACT_TYPES = {name: clips_schema().field(name).type for name in CUT_FACTS}
+_FACT_TYPES = {name: clips_schema(()).field(name).type for name in CUT_FACTS}
 _ROWS_AT_ONCE = 4096
 
 

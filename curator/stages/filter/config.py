@@ -11,12 +11,13 @@ from pydantic import (
     StrictFloat,
     StrictInt,
     StrictStr,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 
 from curator.errors import unknown_key
-from curator.measures.score_list import SCORES
+from curator.measures.score_list import measures_in
 from curator.stage import StageConfig
 from curator.storage.metadata_columns import is_metadata
 
@@ -90,7 +91,8 @@ class FilterConfig(RootModel[dict[str, Rule]]):
 
     @field_validator("root")
     @classmethod
-    def _known(cls, rules: dict[str, Rule]) -> dict[str, Rule]:
+    def _known(cls, rules: dict[str, Rule], info: ValidationInfo) -> dict[str, Rule]:
+        scores = measures_in(info).specs
         for name, rule in rules.items():
             score = rule.score or name
             if not name.isidentifier() and not is_metadata(name):
@@ -98,14 +100,14 @@ class FilterConfig(RootModel[dict[str, Rule]]):
                     f"rule {name!r}; expected a name of letters, digits and _, or a column such as "
                     "meta.rating"
                 )
-            if score not in SCORES and not is_metadata(score):
-                raise ValueError(unknown_key(score, SCORES, "score"))
+            if score not in scores and not is_metadata(score):
+                raise ValueError(unknown_key(score, scores, "score"))
             if rule.values and not is_metadata(score):
                 raise ValueError(
                     f"rule {name!r}: one_of and none_of are for metadata, such as meta.license; "
                     f"{score} is a number and has bounds"
                 )
-            if (name in SCORES or is_metadata(name)) and rule.score not in (None, name):
+            if (name in scores or is_metadata(name)) and rule.score not in (None, name):
                 raise ValueError(
                     f"rule {name!r} is named after a score and is about {rule.score!r}; give it "
                     "another name"

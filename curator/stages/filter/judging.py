@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from curator.buckets import BucketClasses, aspect_loss, bucket_of
 from curator.measures.clip_semantics import SemanticConfig
-from curator.measures.score_list import spec_of
 from curator.records.clips import Reason
 from curator.stages.filter.config import Rule
 from curator.stages.filter.rules import Bounds, Values
@@ -209,7 +208,6 @@ def _rule_checks(clips: pa.Table, bound: Bounds) -> Iterator[_Check]:
     if bound.is_idle:
         return
     values = score_values(clips, bound.score)
-    spec = spec_of(bound.score)
 
     def check(reason: str, hit: Mask, threshold: float | None) -> _Check:
         least = np.nan if threshold is None else threshold
@@ -222,13 +220,13 @@ def _rule_checks(clips: pa.Table, bound: Bounds) -> Iterator[_Check]:
     if bound.names_values:
         yield check(f"{bound.score}_unwanted", _is_unwanted(clips[bound.score], bound), None)
     if bound.min is not None:
-        yield check(spec.low, values < bound.min, bound.min)
+        yield check(bound.spec.low, values < bound.min, bound.min)
     if bound.max is not None:
         is_above = values > bound.max
         if bound.min is not None:
             # Quantiles can give crossed bounds: the lower one is checked first.
             is_above &= ~(values < bound.min)
-        yield check(spec.high, is_above, bound.max)
+        yield check(bound.spec.high, is_above, bound.max)
 
 
 def _is_unwanted(column: pa.ChunkedArray, bound: Bounds) -> Mask:

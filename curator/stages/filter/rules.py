@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from curator.measures.measure_contract import ScoreSpec
+from curator.measures.score_list import BUILT_IN, Measures
 from curator.stages.filter.config import Rule, Severity, Unmeasured, Value
 
 Values = NDArray[np.float64]
@@ -30,6 +32,8 @@ class Bounds:
     rule: str
     """Its name in the recipe."""
     score: str
+    spec: ScoreSpec
+    """What the score is, and the reasons that it gives."""
     min: float | None
     max: float | None
     severity: Severity
@@ -40,13 +44,13 @@ class Bounds:
     """Clips of the corpus that its quantiles were taken of; None where it has no quantile."""
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> "Bounds | None":
+    def of(cls, facts: Mapping[str, Any], measures: Measures) -> "Bounds | None":
         """Returns the bounds in a rule as applied (`RuleCount.facts`); None where it has none."""
         if "score" not in facts:
             return None
         names = ("rule", "score", "min", "max", "severity", "one_of", "none_of")
         values: dict[str, Any] = {name: facts.get(name) for name in names}
-        return cls(**values)
+        return cls(spec=measures.spec_of(facts["score"]), **values)
 
     @property
     def is_idle(self) -> bool:
@@ -67,6 +71,8 @@ def resolve(
     rules: Mapping[str, Rule],
     corpus: Callable[[str], Values] | None = None,
     frozen: Mapping[str, Sides] | None = None,
+    *,
+    measures: Measures = BUILT_IN,
 ) -> list[Bounds]:
     """Turns rules into numbers, in the same order.
 
@@ -77,6 +83,7 @@ def resolve(
         corpus: Returns the values of a score over all candidate clips that are long enough and have
             it, whatever other rules decide. None leaves bounds by quantile out.
         frozen: Numbers of rules by quantile that earlier clips were held to, by rule.
+        measures: Those of the recipe.
     """
     bounds = []
     for name, rule in rules.items():
@@ -95,6 +102,7 @@ def resolve(
             Bounds(
                 rule=name,
                 score=score,
+                spec=measures.spec_of(score),
                 min=low,
                 max=high,
                 severity=rule.severity,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from curator.buckets import class_settings
-from curator.measures.score_list import spec_of
+from curator.measures.score_list import BUILT_IN, Measures
 from curator.stage import BY_ORDER, Corpus, CorpusStage, Decisions, Left, Wait, Work
 from curator.stages.filter.config import FilterConfig
 from curator.stages.filter.judging import (
@@ -34,9 +34,11 @@ class FilterStage(CorpusStage[FilterConfig]):
     reads = ("candidates",)
     config_type = FilterConfig
 
-    def __init__(self, config: FilterConfig, needs: FilterNeeds) -> None:
+    def __init__(
+        self, config: FilterConfig, needs: FilterNeeds, measures: Measures = BUILT_IN
+    ) -> None:
         super().__init__(config)
-        self._needs = needs
+        self._needs, self._measures = needs, measures
 
     def settings(self) -> dict[str, object]:
         """Rules, and the settings of other sections."""
@@ -68,8 +70,9 @@ class FilterStage(CorpusStage[FilterConfig]):
     def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | Left | str]:
         """Judges candidates; bounds by quantile are those of earlier generations, if any."""
         frozen = {rule: (low, high) for rule, (low, high) in (corpus.earlier(BOUNDS) or {}).items()}
-        bounds = resolve(self.config.root, corpus_of(corpus, min_s=self._needs.min_s), frozen)
-        cpu_only = {one.rule: one.score for one in bounds if spec_of(one.score).cpu_only}
+        values = corpus_of(corpus, min_s=self._needs.min_s)
+        bounds = resolve(self.config.root, values, frozen, measures=self._measures)
+        cpu_only = {one.rule: one.score for one in bounds if one.spec.cpu_only}
         absent: Counter[str] = Counter()
         counts: list[Sequence[RuleCount]] = []
         start = 0

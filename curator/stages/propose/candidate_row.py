@@ -6,7 +6,7 @@ from curator.cut_requests import crop_within, cut_request, target_n_frames
 from curator.measures.camera import camera_tags
 from curator.measures.clip_semantics import content_of
 from curator.measures.clip_view import ClipView, How
-from curator.measures.score_list import score_clip
+from curator.measures.score_list import BUILT_IN, Measures
 from curator.media.decode import upright_size
 from curator.models.embedding_heads import Heads
 from curator.records.clips import Candidate, Span
@@ -23,6 +23,7 @@ def candidate_of(
     aggregates: Mapping[str, How],
     crop_borders: bool,
     heads: Heads | None = None,
+    measures: Measures = BUILT_IN,
 ) -> Candidate:
     """One candidate clip, before any rule.
 
@@ -30,9 +31,10 @@ def candidate_of(
         track: What was measured.
         span: The candidate.
         uri: Address of its source.
-        aggregates: How samples become scores, where not as `SCORES` says.
+        aggregates: How samples become scores, where not as their `ScoreSpec` says.
         crop_borders: Whether black borders are cut away.
         heads: Reads CLIP embeddings; None for nothing.
+        measures: Those of the recipe.
     """
     start_pts = int(track.frame_pts[span.start_frame])
     end_pts = track.pts_of_end(span.end_frame)
@@ -40,7 +42,7 @@ def candidate_of(
     request = cut_request(track, clip_id(track.source_id, start_pts, end_pts), span, crop=crop)
     own = (track.width, track.height) if crop is None else (crop.width, crop.height)
     width, height = upright_size(*own, 0, track.pixel_aspect)
-    scores = score_clip(track, span, aggregates, heads)
+    scores = measures.score_clip(track, span, aggregates, heads)
     if crop is not None:
         # Rules on size and shape are on what will be written.
         scores |= {"short_side_px": float(min(width, height)), "aspect": width / height}

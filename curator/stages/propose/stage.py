@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from curator.measures.clip_view import ClipView, How
-from curator.measures.score_list import measures_fingerprint, use_measures
+from curator.measures.score_list import BUILT_IN, Measures
 from curator.models.embedding_heads import Heads, normalised
 from curator.models.perceptual import aggregate
 from curator.records.clips import Candidate, Shot
@@ -74,10 +74,10 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
     """Finds shots in tracks, cuts them into candidate clips, and scores these.
 
     Args:
-        aggregates: How samples become scores, where not as `SCORES` says.
+        aggregates: How samples become scores, where not as their `ScoreSpec` says.
         heads: Reads CLIP embeddings; None for nothing.
         heads_stamp: Fingerprint of the heads.
-        measures: Users' measures, as the recipe names them.
+        measures: Those of the recipe.
     """
 
     name = "propose"
@@ -97,26 +97,22 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
         aggregates: Mapping[str, How] | None = None,
         heads: Heads | None = None,
         heads_stamp: str | None = None,
-        measures: Sequence[str] = (),
+        measures: Measures = BUILT_IN,
     ) -> None:
         super().__init__(config)
         self._aggregates = dict(aggregates or {})
         self.heads = heads
         self._heads_stamp = heads_stamp
-        self._measures = tuple(measures)
+        self.measures = measures
 
     @property
     def resources(self) -> Resources:
         """Half a core: parts are waited for."""
         return Resources(cpus=0.5)
 
-    def setup(self) -> None:
-        """Makes users' measures known in this process."""
-        use_measures(self._measures)
-
     def models(self) -> tuple[object, ...]:
         """How scores are made, and what reads embeddings."""
-        return self._aggregates, self._heads_stamp, measures_fingerprint()
+        return self._aggregates, self._heads_stamp, self.measures.fingerprint()
 
     def process(self, unit: TrackItem) -> ProposedRows:
         """Makes the rows of a source."""
@@ -136,6 +132,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
                 track,
                 span,
                 uri,
+                measures=self.measures,
                 aggregates=self._aggregates,
                 crop_borders=self.config.crop_borders,
                 heads=self.heads,
@@ -165,6 +162,7 @@ class KeepProposed:
     """Turns the rows of a unit into tables; `clip` is the name of the CLIP model, None for none."""
 
     clip: str | None
+    measures: Measures = BUILT_IN
 
     def __call__(self, items: Sequence[TrackItem], results: Sequence[ProposedRows]) -> ProposedUnit:
         """Tables of the rows of all sources."""
@@ -177,7 +175,7 @@ class KeepProposed:
             track_parts={name: part for name, part in parts.items() if part is not None},
             sources=pa.Table.from_pylist(rows.sources, MEASURED_SCHEMA),
             shots=rows_to_table(rows.shots, SHOTS_SCHEMA),
-            clips=candidates_table(rows.clips),
+            clips=candidates_table(rows.clips, self.measures.specs),
             vectors=vectors_table(rows.vectors),
             clip_vectors=vectors_table(rows.clip_vectors, model=self.clip, least_dim=1),
             pictures=rows_to_table(rows.pictures, PICTURES_SCHEMA),

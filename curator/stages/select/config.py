@@ -1,17 +1,20 @@
 """Settings of the selection: the number of survivors taken of each group."""
 
-from pydantic import field_validator, model_validator
+from collections.abc import Collection
+
+from pydantic import ValidationInfo, field_validator, model_validator
 
 from curator.errors import unknown_key
+from curator.measures.score_list import measures_in
 from curator.stage import StageConfig, setting
 from curator.storage.metadata_columns import is_metadata
 from curator.tables.schemas import candidates_schema, clips_schema
 
 
-def columns() -> list[str]:
+def columns(scores: Collection[str]) -> list[str]:
     """Returns columns of `clips` for groups: those known before a clip is written."""
-    early = {*candidates_schema().names, "bucket"}
-    return [name for name in clips_schema().names if name in early]
+    early = {*candidates_schema(scores).names, "bucket"}
+    return [name for name in clips_schema(scores).names if name in early]
 
 
 class SelectConfig(StageConfig):
@@ -36,8 +39,8 @@ class SelectConfig(StageConfig):
 
     @field_validator("by")
     @classmethod
-    def _known(cls, by: tuple[str, ...]) -> tuple[str, ...]:
-        known = columns()
+    def _known(cls, by: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        known = columns(measures_in(info).specs)
         for name in by:
             if name not in known and not is_metadata(name):
                 raise ValueError(unknown_key(name, known, "column of clips"))

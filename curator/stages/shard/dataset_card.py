@@ -8,7 +8,7 @@ is not read, and the type of each member.
 Source: `Features` and the packaged module `webdataset` of `datasets` 3.3 and 5.2.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -55,6 +55,7 @@ def dataset_card(
     with_annotation: bool = False,
     declared: Declared = MappingProxyType({}),
     fields: Collection[str] | None = None,
+    scores: Iterable[str] = (),
 ) -> bytes:
     """Returns the card of a folder of tars, Markdown with a YAML header in UTF-8.
 
@@ -66,8 +67,9 @@ def dataset_card(
             `structured`, `answers` and `extra` have no fixed fields, and are not typed here.
         declared: Declaration of each member that a family declares, by suffix.
         fields: JSON fields of samples that another version wrote; None for those of this one.
+        scores: Names of the scores in their JSON; those of this package need not be named.
     """
-    known = [*_json_fields(), *(_annotation_fields() if with_annotation else ())]
+    known = [*_json_fields(scores), *(_annotation_fields() if with_annotation else ())]
     told = [field for field in known if fields is None or field["name"] in fields]
     features = [_plain("mp4", "video"), _plain("txt", "string"), {"name": "json", "struct": told}]
     families = {suffix: Family.from_json(value) for suffix, value in declared.items()}
@@ -93,7 +95,8 @@ def dataset_card(
     return "\n".join([*lines, "---", TEXT.format(more=more)]).encode()
 
 
-def _json_fields() -> list[dict[str, Any]]:
+def _json_fields(scores: Iterable[str]) -> list[dict[str, Any]]:
+    known = (name for name in dict.fromkeys([*SCORES, *scores]) if name != "fps")
     return [
         *_plains("string", *_TEXTS),
         *_plains("int64", *_WHOLE),
@@ -107,7 +110,7 @@ def _json_fields() -> list[dict[str, Any]]:
         ),
         _struct("crop", *_plains("int64", "x", "y", "width", "height")),
         _struct("models", *_plains("string", "shots", "descriptor")),
-        _struct("scores", *_plains("float64", *(name for name in SCORES if name != "fps"))),
+        _struct("scores", *_plains("float64", *known)),
     ]
 
 

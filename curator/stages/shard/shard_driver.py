@@ -130,7 +130,12 @@ class Sharding:
         self.summary = sorted([*map(dict, earlier), *new], key=itemgetter("name"))
         made_by = f"curate {curator.__version__}"
         self.files = set_files(
-            shards, self._before, seed=self._config.seed, stamp=self._stamp, made_by=made_by
+            shards,
+            self._before,
+            seed=self._config.seed,
+            stamp=self._stamp,
+            made_by=made_by,
+            scores=clips.scores,
         )
 
     def _run(self, units: Sequence[ShardUnit]) -> Iterator[tuple[str, ShardFacts]]:

@@ -193,6 +193,7 @@ def set_files(
     seed: int,
     stamp: str,
     made_by: str,
+    scores: Iterable[str] = (),
 ) -> dict[str, bytes]:
     """Returns the files that describe all shards together, which are sorted by name.
 
@@ -218,6 +219,7 @@ def set_files(
         seed=seed,
         stamp=stamp,
         made_by=made_by,
+        scores=scores,
     )
 
 
@@ -230,6 +232,7 @@ def described_files(
     seed: int,
     stamp: str,
     made_by: str,
+    scores: Iterable[str],
 ) -> dict[str, bytes]:
     """As `set_files`, for tars of which only the facts are known.
 
@@ -241,8 +244,9 @@ def described_files(
         seed: Of the order of samples.
         stamp: Fingerprint of the recipe.
         made_by: Version.
+        scores: Names of the scores in the JSON of samples.
     """
-    files = {DATASET: dataset, **dict(_files(tars, members, declared))}
+    files = {DATASET: dataset, **dict(_files(tars, members, declared, scores))}
     manifest = {
         "version": MANIFEST_VERSION,
         "made_by": made_by,
@@ -356,7 +360,10 @@ def dataset_table(shard: Shard) -> pa.Table:
 
 
 def _files(
-    tars: Sequence[DescribedTar], members: Callable[[str], SampleMembers], declared: Declared
+    tars: Sequence[DescribedTar],
+    members: Callable[[str], SampleMembers],
+    declared: Declared,
+    scores: Iterable[str],
 ) -> Iterator[tuple[str, bytes]]:
     for split in SPLITS:
         yield f"wids-{split}.json", wids_file(_indexed(tar) for tar in tars if tar.split == split)
@@ -366,7 +373,7 @@ def _files(
         for name, data in energon_files([_indexed(tar) for tar in inside], prefix):
             yield f"{prefix}.nv-meta/{name}", data
         first = members(inside[0].name) if inside else SampleMembers()
-        yield f"{prefix}{CARD}", _card(inside, first, declared, prefix)
+        yield f"{prefix}{CARD}", _card(inside, first, declared, prefix, scores)
 
 
 def members_of(sample: Sample) -> SampleMembers:
@@ -379,12 +386,16 @@ def members_of(sample: Sample) -> SampleMembers:
 
 
 def _card(
-    tars: Sequence[DescribedTar], first: SampleMembers, declared: Declared, prefix: str
+    tars: Sequence[DescribedTar],
+    first: SampleMembers,
+    declared: Declared,
+    prefix: str,
+    scores: Iterable[str],
 ) -> bytes:
     names: dict[Split, list[str]] = {split: [] for split in SPLITS}
     for tar in tars:
         names[tar.split].append(tar.name.removeprefix(prefix))
-    return dataset_card(names, **asdict(first), declared=declared)
+    return dataset_card(names, **asdict(first), declared=declared, scores=scores)
 
 
 def _described(shard: Shard) -> DescribedTar:

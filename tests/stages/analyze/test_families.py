@@ -18,7 +18,6 @@ from sound import write_film as write_sound_film
 
 from curator.errors import ErrorCode
 from curator.executor.unit_worker import UnitWorker
-from curator.measures import measure_contract
 from curator.measures.measure_contract import Measure, SamplePictures, Signal
 from curator.media import source_segments
 from curator.media.source_segments import WholeReason, plan_segments
@@ -90,7 +89,6 @@ def pictures(n_frames: int) -> Iterator[NDArray[np.uint8]]:
 def measures() -> Iterator[None]:
     """A user's measure, and segments of short films."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure_contract, "_registered", (Redness(),))
         patch.setattr(source_segments, "LEAST_FRAMES", 240)
         network, detector = ShotNetwork(precision="float32"), TextDetector()
 
@@ -103,7 +101,6 @@ def measures() -> Iterator[None]:
             )
 
         patch.setattr(stage_module, "instruments_of", instruments)
-        patch.setattr(stage_module, "use_measures", lambda _: None)
         patch.setattr(stage_module.AnalyzeStage, "boxed", False)
         yield
 
@@ -132,7 +129,7 @@ class Place:
     """An output root."""
 
     def __init__(self, folder: Path) -> None:
-        self.families = families_of(CONFIG, "weights")
+        self.families = families_of(CONFIG, "weights", (Redness(),))
         self.names = frozenset(family.name for family in self.families)
         self.parts = TrackParts(open_store(str(folder)), self.families)
 
@@ -300,8 +297,9 @@ def test_every_setting_that_changes_a_result_is_in_a_fingerprint() -> None:
     """Pins which families are measured anew for which setting."""
 
     def changed(**settings: object) -> set[str]:
-        other = {f.name: f.stamp for f in families_of(AnalyzeConfig.model_validate(settings))}
-        own = {f.name: f.stamp for f in families_of(AnalyzeConfig())}
+        config, users = AnalyzeConfig.model_validate(settings), (Redness(),)
+        other = {f.name: f.stamp for f in families_of(config, users=users)}
+        own = {f.name: f.stamp for f in families_of(AnalyzeConfig(), users=users)}
         return {name for name in own if own[name] != other.get(name, own[name])}
 
     of_user = measure_family(Redness())

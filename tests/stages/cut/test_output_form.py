@@ -29,6 +29,7 @@ from curator.errors import (
 )
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
+from curator.measures.score_list import SCORES
 from curator.media import encode as encoding
 from curator.media.encode import _NVENC_OPTIONS, nvenc_problem
 from curator.media.tone_mapping import to_bt709
@@ -162,7 +163,7 @@ def row_of(path: Path, start: int, end: int) -> Candidate:
 def test_rows_say_what_will_be_written(film: Path) -> None:
     """Pins that candidates have the form that the cutter then gives them."""
     rows = [row_of(film, 0, 48), row_of(film, 7, 24)]
-    table = candidates_table(rows)
+    table = candidates_table(rows, SCORES)
     assert as_written(table, CutConfig(), ShardConfig()) is table
     config = CutConfig.model_validate({"size": [160, 96], "fps": 24, "length_frames": 17})
     written = as_written(table, config, ShardConfig()).to_pylist()

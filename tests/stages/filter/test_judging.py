@@ -38,9 +38,9 @@ def clips_with(n: int, **columns: Sequence[Any]) -> pa.Table:
         pa.array(values[field.name], field.type)
         if field.name in values
         else pa.nulls(n, field.type)
-        for field in candidates_schema()
+        for field in candidates_schema(SCORES)
     ]
-    return pa.table(arrays, schema=candidates_schema())
+    return pa.table(arrays, schema=candidates_schema(SCORES))
 
 
 def decided(clips: pa.Table, rules: dict[str, dict[str, Any]]) -> Decided:
@@ -217,7 +217,7 @@ def test_a_bound_by_quantile_is_of_all_clips_that_are_long_enough() -> None:
 @pytest.mark.parametrize("rules", [{}, {"motion": {"drop_lowest": 0.5}}])
 def test_no_clips_are_no_error(rules: dict[str, dict[str, Any]]) -> None:
     """Pins that a corpus without clips has tables with all columns."""
-    result = decided(candidates_schema().empty_table(), rules)
+    result = decided(candidates_schema(SCORES).empty_table(), rules)
     assert result.clips["decision"].to_pylist().count("kept") == 0
     assert set(result.clips.column_names) >= {"decision", "reason", "reasons", "tags", "bucket"}
 

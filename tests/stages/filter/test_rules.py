@@ -14,7 +14,7 @@ from curator.errors import unknown_key
 from curator.measures.audio import SCORES as AUDIO_SCORES
 from curator.measures.clip_semantics import NEEDS
 from curator.measures.clip_view import ClipView
-from curator.measures.score_list import SCORES, score_clip
+from curator.measures.score_list import BUILT_IN, SCORES
 from curator.records.clips import Reason, Span
 from curator.stages.filter.config import FilterConfig
 from curator.stages.filter.rules import Bounds, quantile_bound, resolve
@@ -31,7 +31,7 @@ def test_every_score_is_produced_and_is_what_the_track_says() -> None:
     flags = np.zeros(300, np.uint8)
     flags[0:300:10] = 1
     flags[60:66] |= 2
-    scores = score_clip(made_track(300, frame_flags=flags), span(60, 120))
+    scores = BUILT_IN.score_clip(made_track(300, frame_flags=flags), span(60, 120))
     assert list(scores) == list(SCORES)
     assert scores == {
         "short_side_px": 720.0,
@@ -89,7 +89,7 @@ def test_samples_count_only_with_both_frames_inside() -> None:
 
 def test_scores_without_samples_are_absent_not_zero() -> None:
     """Pins that a short clip has no motion score, rather than a false one."""
-    scores = score_clip(made_track(300), span(1, 10))
+    scores = BUILT_IN.score_clip(made_track(300), span(1, 10))
     assert {name for name, value in scores.items() if value is None} == {
         "clipped_fraction",
         "sharpness",
@@ -128,21 +128,21 @@ def test_measurements_that_failed_do_not_count() -> None:
     motion = made_track(300).signals["motion"].copy()
     motion[0] = np.nan
     track = made_track(300, signals=made_signals(len(motion), motion=motion))
-    assert score_clip(track, span(0, 60))["motion"] == pytest.approx(0.1)
+    assert BUILT_IN.score_clip(track, span(0, 60))["motion"] == pytest.approx(0.1)
     motion[:] = np.nan
     track = made_track(300, signals=made_signals(len(motion), motion=motion))
-    assert score_clip(track, span(0, 60))["motion"] is None
+    assert BUILT_IN.score_clip(track, span(0, 60))["motion"] is None
 
 
 def test_unknown_packet_sizes_give_no_bits_per_pixel() -> None:
     """Pins that a container without packet sizes is not taken for a badly compressed one."""
     track = made_track(300, frame_bytes=np.zeros(300, np.int32))
-    assert score_clip(track, span(0, 60))["bits_per_pixel"] is None
+    assert BUILT_IN.score_clip(track, span(0, 60))["bits_per_pixel"] is None
 
 
 def test_sizes_are_upright_with_square_pixels() -> None:
     """Pins that 720x576 with 16:15 pixels is 768x576."""
-    scores = score_clip(
+    scores = BUILT_IN.score_clip(
         made_track(300, width=720, height=576, pixel_aspect=Fraction(16, 15)), span(0, 60)
     )
     assert (scores["short_side_px"], scores["aspect"]) == (576.0, pytest.approx(4 / 3))
@@ -153,8 +153,8 @@ def test_the_rate_of_a_variable_clip_is_its_own() -> None:
     pts = np.concatenate([np.arange(60) * 512, 60 * 512 + np.arange(60) * 1024]).astype(np.int64)
     track = made_track(120, frame_pts=pts, end_pts=60 * 512 + 60 * 1024)
     assert track.is_vfr
-    assert score_clip(track, span(0, 60))["fps"] == pytest.approx(30)
-    assert score_clip(track, span(60, 120))["fps"] == pytest.approx(15)
+    assert BUILT_IN.score_clip(track, span(0, 60))["fps"] == pytest.approx(30)
+    assert BUILT_IN.score_clip(track, span(60, 120))["fps"] == pytest.approx(15)
 
 
 def rules(**bounds: dict[str, Any]) -> list[Bounds]:

@@ -10,6 +10,7 @@ from samples import made_track
 
 from curator.cut_requests import MAX_VARIABLE_FPS, cut_request, target_n_frames
 from curator.executor.unit_worker import UnitWorker
+from curator.measures.score_list import SCORES
 from curator.records.clips import Reason, Span
 from curator.records.sources import SourceRef
 from curator.records.tracks import Track, nominal_fps
@@ -63,7 +64,7 @@ def test_a_picture_that_stands_for_days_is_too_long_for_any_recipe(
 ) -> None:
     span = Span(start_frame=1, end_frame=2, shot=0)
     row = candidate_of(days(), span, "a.mp4", aggregates={}, crop_borders=False)
-    clips = candidates_table([row])
+    clips = candidates_table([row], SCORES)
     decided = decide(clips, {}, min_s=2.0, shard=ShardConfig(), max_s=max_s)
     (judged,) = columns_to_rows(decided.clips.drop_columns(["seconds"]))
     assert (Reason.TOO_LONG in judged["reasons"]) == (reason is not None)

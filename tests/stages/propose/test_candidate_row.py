@@ -29,7 +29,7 @@ def row_of(
     span = Span(start_frame=start, end_frame=end, shot=4)
     row = candidate_of(track, span, "s3://films/a.mp4", aggregates={}, crop_borders=True)
     decided = decide(
-        candidates_table([row]),
+        candidates_table([row], SCORES),
         FilterConfig.model_validate(RULES if rules is None else rules).root,
         min_s=ProposeConfig().min_s,
         shard=ShardConfig(),
@@ -66,7 +66,7 @@ def test_a_kept_clip_has_span_timing_size_scores_and_bucket() -> None:
     assert {name: row[name] for name in expected} == expected
     assert row["reason"] is row["reason_score"] is row["reason_threshold"] is None
     assert set(SCORES) <= set(row)
-    assert rows_to_table([row], clips_schema()).num_rows == 1
+    assert rows_to_table([row], clips_schema(SCORES)).num_rows == 1
 
 
 def test_seconds_count_from_the_first_frame() -> None:
