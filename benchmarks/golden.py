@@ -158,7 +158,9 @@ def make(options: argparse.Namespace) -> int:
         for step, arguments in commands if case in (options.only or [case]) else ():
             command = ["-P", "-c", ENTRY, *arguments]
             command = [str(work / case) if word == "OUT" else word for word in command]
-            path = f"{checkout}:{CLASSES}"
+            begins = step.startswith(("first", "addition 1"))
+            runs = options.begun_by if begins and options.begun_by else checkout
+            path = f"{runs.absolute()}:{CLASSES}"
             if case == "killed":
                 first_s = steps.get("quickstart, first", {}).get("wall_s", 60)
                 killed(command, path, [0.5 * first_s, 0.25 * first_s])
@@ -229,6 +231,7 @@ def main() -> int:
     making.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "golden_runs")
     making.add_argument("--patterns", nargs="+", default=MEDIA, help="under it (default: some 30)")
     making.add_argument("--only", nargs="+", help="names of cases (default: all)")
+    making.add_argument("--begun-by", type=Path, help="checkout that makes the first step of each")
     making.add_argument("--keep", action="store_true", help="keep what the runs leave")
     making.set_defaults(run=make)
     comparing = commands.add_parser("compare", help="print what differs")
