@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Collection, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -128,19 +129,18 @@ def inputs(checkout: Path, work: Path, videos: list[str]) -> tuple[str, str]:
     return str(manifest), str(recipe)
 
 
-def killed(command: list[str], path: str, after_s: Sequence[float]) -> None:
-    """Begins a command, kills its process alone by SIGKILL after some seconds, and so again."""
-    for seconds in after_s:
+def killed(command: list[str], path: str, out: Path, at_files: Sequence[int]) -> None:
+    """Begins a command, kills its process by SIGKILL at a number of files, and begins it again."""
+    for n_files in at_files:
         process = subprocess.Popen(
             [sys.executable, *command], env=os.environ | {"PYTHONPATH": path}, cwd="/",
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        try:
-            process.wait(seconds)
-            print(f"  ended within {seconds:.0f} s, before it was to be killed")
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        while process.poll() is None and sum(len(n) for *_, n in os.walk(out)) < n_files:
+            time.sleep(0.2)
+        print(f"  killed at {n_files} files" if process.poll() is None else "  it ended before")
+        process.kill()
+        process.wait()
 
 
 def make(options: argparse.Namespace) -> int:
@@ -162,8 +162,7 @@ def make(options: argparse.Namespace) -> int:
             runs = options.begun_by if begins and options.begun_by else checkout
             path = f"{runs.absolute()}:{CLASSES}"
             if case == "killed":
-                first_s = steps.get("quickstart, first", {}).get("wall_s", 60)
-                killed(command, path, [0.5 * first_s, 0.25 * first_s])
+                killed(command, path, work / case, [40, 120])
             result: dict[str, Any] = {}
             try:
                 result["cpu_s"], result["wall_s"] = in_checkout(Path(path), command)
