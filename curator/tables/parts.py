@@ -11,7 +11,6 @@ import itertools
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from operator import itemgetter
 from typing import Any
 
@@ -80,12 +79,10 @@ class Parts:
         """Returns those of some objects in the folder that are this fingerprint's parts."""
         return [name for name in names if name.startswith(f"{self.stage}/{self.stamp}-")]
 
-    def done(self) -> dict[str, str]:
-        """Returns keys that are done, and the part that holds each."""
-        names = self.names()
-        with ThreadPoolExecutor(max_workers=16) as pool:
-            keys = list(pool.map(self.keys, names))
-        return {key: name for name, part in zip(names, keys, strict=True) for key in part}
+    def name_of(self, keys: Iterable[str]) -> str:
+        """Returns the name of the part that completes some keys."""
+        digits = hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()[:16]
+        return f"{self.stage}/{self.stamp}-{digits}.parquet"
 
     def write(
         self,
@@ -107,8 +104,7 @@ class Parts:
             rows_per_group: With `one_row_groups`, rows that are read together, because they are
                 small; None for one.
         """
-        named = hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()[:16]
-        name = f"{self.stage}/{self.stamp}-{named}.parquet"
+        name = self.name_of(keys)
         meta = {KEYS: json.dumps(list(keys)), FINGERPRINT: self.stamp}
         if failed:
             meta[FAILED] = json.dumps(list(failed))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from curator.media.source_segments import Segment
 from curator.records.sources import Failure, SourceRef
 from curator.records.tracks import Track
-from curator.storage import ContentHashes
+from curator.storage import NO_HASHES, ContentHashes
 
 FRAMES = "frames"
 """The family whose rows have the failures too, and the fields of a `SourceFrames`."""
@@ -77,7 +77,7 @@ class JoinItem(SourceItem):
     """
 
     segments: tuple[str, ...]
-    hashes: ContentHashes
+    hashes: ContentHashes = NO_HASHES
     tracks: tuple[Track, ...] = ()
 
 

@@ -63,13 +63,10 @@ class StoredTrack:
 class SegmentDone:
     """The outcome of a segment, a hash or a join.
 
-    `key` is the segment's name within the source, where `part` has it; `whole` says why the source
-    must be analyzed whole.
+    `whole` says why the source must be analyzed whole.
     """
 
     source: SourceRef
-    key: str | None = None
-    part: str | None = None
     hashes: ContentHashes | None = None
     whole: WholeReason | None = None
 
@@ -247,12 +244,12 @@ class TrackParts:
         stamps = {name: self._families[name].stamp for name in families}
         return Parts(self._store, SEGMENTS, fingerprint(SEGMENTS, stamps))
 
-    def write_segment(self, item: SegmentItem, track: Track) -> str:
+    def write_segment(self, item: SegmentItem, track: Track) -> None:
         """Stores the measurements of a segment."""
         own = (self._families[name].columns for name in sorted(item.families))
         columns = list(dict.fromkeys((*PLACES, *(name for names in own for name in names))))
         table = tracks_to_table([(str(item.source.source_id), track)], columns)
-        return self.segments(item.families).write(table, [item.key])
+        self.segments(item.families).write(table, [item.key])
 
     def read_segments(self, item: JoinItem) -> tuple[Track, ...]:
         """Reads the segments of a source."""
@@ -340,8 +337,8 @@ class TrackParts:
 
     def _segment(self, item: SegmentItem | HashItem, result: Found) -> SegmentDone:
         if isinstance(result, Track) and isinstance(item, SegmentItem):
-            part = self.write_segment(item, result)
-            return SegmentDone(source=item.source, key=item.key, part=part)
+            self.write_segment(item, result)
+            return SegmentDone(source=item.source)
         if isinstance(result, WholeReason):
             return SegmentDone(source=item.source, whole=result)
         assert isinstance(result, ContentHashes)

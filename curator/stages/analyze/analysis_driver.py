@@ -11,7 +11,7 @@ one: they are the last units, which these workers take first. A GPU gets them wh
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import compress
 from operator import not_
@@ -60,34 +60,6 @@ STORE_S = 15.0
 more than the sources, or segments, that were being decoded."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _InSegments:
-    """What is known of a source that is analyzed in segments."""
-
-    item: SourceItem
-    segments: list[SegmentItem]
-    parts: dict[str, str]
-    hashes: ContentHashes | None = None
-    failed: WholeReason | None = None
-
-    @property
-    def needs_hashes(self) -> bool:
-        return FRAMES in self.item.families
-
-    def joined(self) -> JoinItem | None:
-        """What is to be joined; None if something is missing."""
-        is_complete = len(self.parts) == len(self.segments)
-        if self.failed or not is_complete or (self.needs_hashes and self.hashes is None):
-            return None
-        return JoinItem(
-            source=self.item.source,
-            families=self.item.families,
-            parts=self.item.parts,
-            segments=tuple(self.parts[item.key] for item in self.segments),
-            hashes=self.hashes or NO_HASHES,
-        )
-
-
 class Analyzing:
     """Measures what is missing of each source, and hands on what is made of its track.
 
@@ -131,6 +103,10 @@ class Analyzing:
         """What was done, by name."""
         self.whole = Counter[str]()
         """Long sources that were analyzed whole, by reason."""
+        self._not_joined: dict[str, WholeReason] = {}
+        """Why sources in segments must be analyzed whole, by address."""
+        self._hashes: dict[str, ContentHashes] = {}
+        """Hashes of sources in segments."""
 
     def run(
         self,
@@ -153,20 +129,19 @@ class Analyzing:
         self.counts["sources_analyzed"] = len(pending)
         self._run_stored(stored)
         self._decide_devices(pending)
-        in_segments = self._planned(pending)
+        segments, joins = self._planned(pending)
+        in_segments = {item.uri for item in joins}
         whole = [item for item in pending if item.uri not in in_segments]
-        segments = self._segment_units(in_segments)
         self._progress.work(
             len(whole) + len(segments),
             sum(item.source.header_duration_s or 0.0 for item in pending),
             n_before=0 if segments else n_known + sum(map(len, stored.values())),
             noun="part" if segments else "source",
         )
-        self._measure([*segments, *self._units(whole)], in_segments)
-        self._join(in_segments)
-        failed = [known for known in in_segments.values() if known.failed is not None]
-        self.whole.update(str(known.failed) for known in failed)
-        self._measure(self._units([known.item for known in failed]), in_segments)
+        self._measure([*segments, *self._units(whole)])
+        self._join(joins)
+        self.whole.update(map(str, self._not_joined.values()))
+        self._measure(self._units([item for item in pending if item.uri in self._not_joined]))
 
     def _sorted(
         self, sources: Sequence[SourceRef]
@@ -192,41 +167,38 @@ class Analyzing:
             stored.setdefault(key, []).append(StoredTrack(source=source, parts=parts))
         return stored, pending
 
-    def _planned(self, pending: Sequence[SourceItem]) -> dict[str, _InSegments]:
+    def _planned(
+        self, pending: Sequence[SourceItem]
+    ) -> tuple[list[list[AnalyzeItem]], list[JoinItem]]:
+        """Returns units of what is missing of long sources, and what is joined then."""
         limit_s = self._config.segment_s
         long = [item for item in pending if (item.source.header_duration_s or 0.0) > limit_s]
         if not long:
-            return {}
+            return [], []
+        parts = {names: self.tracks.segments(names) for names in {one.families for one in long}}
+        there = {name for one in parts.values() for name in one.names()}
         step = stage_step(PlanStage(self._config), keep=_planned)
-        done = {
-            families: self.tracks.segments(families).done()
-            for families in {item.families for item in long}
-        }
-        planned: dict[str, _InSegments] = {}
+        units: list[list[AnalyzeItem]] = []
+        hashed: list[list[AnalyzeItem]] = []
+        joins: list[JoinItem] = []
         for ((item, plan),) in self._run([step], [[item] for item in long]):
             if isinstance(plan, WholeReason):
                 self.whole[str(plan)] += 1
                 continue
+            source, families = item.source, item.families
             segments = [
-                SegmentItem(source=item.source, segment=segment, families=item.families)
-                for segment in plan
+                SegmentItem(source=source, segment=segment, families=families) for segment in plan
             ]
-            known = done[item.families]
-            parts = {one.key: known[one.key] for one in segments if one.key in known}
-            planned[item.uri] = _InSegments(item=item, segments=segments, parts=parts)
-        return planned
-
-    def _segment_units(self, in_segments: Mapping[str, _InSegments]) -> list[list[AnalyzeItem]]:
-        units: list[list[AnalyzeItem]] = [
-            [item]
-            for known in in_segments.values()
-            for item in known.segments
-            if item.key not in known.parts
-        ]
+            names = tuple(parts[families].name_of([one.key]) for one in segments)
+            units += [[s] for s, name in zip(segments, names, strict=True) if name not in there]
+            if FRAMES in families:
+                hashed.append([HashItem(source=source)])
+            joins.append(
+                JoinItem(source=source, families=families, parts=item.parts, segments=names)
+            )
         self.counts["segments_analyzed"] = len(units)
         # Hashing is short: it fills the gaps at the end.
-        hashed = (known.item.source for known in in_segments.values() if known.needs_hashes)
-        return units + [[HashItem(source=source)] for source in hashed]
+        return units + hashed, joins
 
     def _units(self, items: Sequence[SourceItem]) -> list[list[AnalyzeItem]]:
         """Units of whole sources, the longest first, so that none is left alone at the end."""
@@ -246,9 +218,7 @@ class Analyzing:
             )
         ]
 
-    def _measure(
-        self, units: Sequence[Sequence[AnalyzeItem]], in_segments: Mapping[str, _InSegments]
-    ) -> None:
+    def _measure(self, units: Sequence[Sequence[AnalyzeItem]]) -> None:
         if not units:
             return
         engine = self._engine
@@ -274,7 +244,7 @@ class Analyzing:
             check=nvdec_refusal if devices[0] == "gpu" and engine.joins else None,
             is_shown=not self._is_ahead,
         ):
-            self._note(result, in_segments)
+            self._note(result)
 
     def _decide_devices(self, pending: Sequence[SourceItem]) -> None:
         """Decides what sources are decoded on, and asks a GPU what it can do.
@@ -323,26 +293,28 @@ class Analyzing:
         """Runs arithmetic: few units in this process."""
         return self.runner.run(steps, units, here=len(units) <= INLINE_UNITS)
 
-    def _join(self, in_segments: Mapping[str, _InSegments]) -> None:
-        items = [known.joined() for known in in_segments.values()]
-        units = [[item] for item in items if item is not None]
+    def _join(self, items: Sequence[JoinItem]) -> None:
+        units = [
+            [replace(item, hashes=self._hashes.get(item.uri, NO_HASHES))]
+            for item in items
+            if item.uri not in self._not_joined
+        ]
         load, keep = self.tracks.load_segments, self.tracks.keep
         step = stage_step(JoinStage(self._config), load=load, keep=keep)
         for result in self._run([step, self._then], units):
             self.counts["sources_joined"] += not isinstance(result, AnalyzedUnit)
-            self._note(result, in_segments)
+            self._note(result)
 
-    def _note(self, result: Any, in_segments: Mapping[str, _InSegments]) -> None:  # noqa: ANN401
+    def _note(self, result: Any) -> None:  # noqa: ANN401
         """Takes what the next stage made; of a segment, notes what is known now."""
         if not isinstance(result, AnalyzedUnit):
             self._take(result)
             return
         for done in result.segments:
-            known = in_segments[done.source.uri]
-            known.failed = known.failed or done.whole
-            known.hashes = known.hashes or done.hashes
-            if done.part is not None and done.key is not None:
-                known.parts[done.key] = done.part
+            if done.whole is not None:
+                self._not_joined.setdefault(done.source.uri, done.whole)
+            if done.hashes is not None:
+                self._hashes[done.source.uri] = done.hashes
 
 
 def _kept(

@@ -154,10 +154,9 @@ class Place:
                 max_pixels=10**7,
             )  # fmt: skip
         assert len(plan) > 1
-        done = [
-            self.run(SegmentItem(source=source, segment=segment, families=families)).segments[0]
-            for segment in plan
-        ]
+        items = [SegmentItem(source=source, segment=segment, families=families) for segment in plan]
+        for one in items:
+            self.run(one)
         hashes = NO_HASHES
         if FRAMES in families:
             hashes = self.run(HashItem(source=source)).segments[0].hashes or NO_HASHES
@@ -166,7 +165,7 @@ class Place:
             source=source,
             families=families,
             parts=stored.get(str(source.source_id), {}),
-            segments=tuple(str(one.part) for one in done),
+            segments=tuple(self.parts.segments(families).name_of([one.key]) for one in items),
             hashes=hashes,
         )
         worker = UnitWorker(
