@@ -108,9 +108,8 @@ class Measuring:
             n_known = len(sources) - len(missing)
             analyzing.run(missing, self._propose_step(analyzing), take_new, n_known=n_known)
         candidates.flush()
-        for name in ("sources_analyzed", "segments_analyzed", "sources_joined"):
-            log.counts[name] += analyzing.counts[name]
-        log.counts["gpu_batches_halved"] += analyzing.runner.counts["gpu_batches_halved"]
+        halved = analyzing.runner.counts["gpu_batches_halved"]
+        log.counts.update(analyzing.counts, gpu_batches_halved=halved)
         log.long_whole.update(analyzing.whole)
         log.cpu_s.update(analyzing.runner.cpu_s)
 

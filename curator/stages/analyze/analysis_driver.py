@@ -99,7 +99,7 @@ class Analyzing:
         self.tracks = TrackParts(store, families, removals)
         self.runner = UnitRunner(engine, progress)
         """Has the CPU-seconds of workers, and what they counted."""
-        self.counts = Counter[str]()
+        self.counts = Counter(sources_analyzed=0, segments_analyzed=0, sources_joined=0)
         """What was done, by name."""
         self.whole = Counter[str]()
         """Long sources that were analyzed whole, by reason."""
