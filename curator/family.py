@@ -5,9 +5,11 @@ them. Stages declare families. What stores, packs, verifies, removes, exports or
 them from the declaration, and knows no family by name.
 
     Family("latents", Scope.CLIP, Array("f16", ("c", "t", "h", "w")), member="latents.safetensors")
+    Family("people", Scope.CLIP, Columns({"n_people": "i32", "pose_score": "f32"}))
 """
 
 import io
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,11 +21,16 @@ from numpy.typing import NDArray
 
 from curator.errors import CuratorError
 
-Value = NDArray[np.generic] | str | bytes
+Scalar = str | int | float | bool | None
+Row = Mapping[str, Scalar]
+"""A value of each column; None for an unknown one."""
+Value = NDArray[np.generic] | str | bytes | Row
 """A value before it is encoded. Tensors of torch are taken as arrays."""
 Kind = Literal["f16", "bf16", "f32", "f64", "u8", "i8", "i16", "i32", "i64", "bool"]
 
 _MEMBER = re.compile(r"[a-z0-9_]+(?:\.[a-z0-9_]+)+")
+ColumnKind = Literal["i32", "i64", "f32", "f64", "bool", "text"]
+
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _OF_BATCHES = frozenset(
     {
@@ -63,8 +70,8 @@ class Content(Protocol):
     endings: ClassVar[tuple[str, ...]]
     """Endings of members that can hold them."""
 
-    def encode(self, value: Any, ending: str) -> bytes:  # noqa: ANN401 - checked here
-        """Returns a value as bytes; raises `FamilyError` where it does not fit."""
+    def encode(self, value: Any, ending: str) -> bytes | Row:  # noqa: ANN401 - checked here
+        """Returns a value as it is stored; raises `FamilyError` where it does not fit."""
 
     def decode(self, data: bytes, ending: str) -> Any:  # noqa: ANN401 - by the declaration
         """Returns the value; raises `FamilyError` where the bytes do not hold one."""
@@ -80,7 +87,7 @@ _NUMPY = {
 """As stored; NumPy has no bfloat16."""
 _FEATURES = {
     "f16": "float16", "f32": "float32", "f64": "float64", "u8": "uint8", "i8": "int8",
-    "i16": "int16", "i32": "int32", "i64": "int64", "bool": "bool",
+    "i16": "int16", "i32": "int32", "i64": "int64", "bool": "bool", "text": "string",
 }  # fmt: skip
 TENSOR = "value"
 """Name of the only tensor in a safetensors member."""
@@ -247,10 +254,88 @@ class Bytes:
         return {"dtype": "image" if ending in ("png", "jpg", "webp") else "binary"}
 
 
+_PYTHON: Mapping[str, tuple[type, ...]] = {
+    "i32": (int,), "i64": (int,), "f32": (int, float), "f64": (int, float), "bool": (bool,),
+    "text": (str,),
+}  # fmt: skip
+"""Types of the values of a column; a bool is no number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Rows of typed columns: those of clips are columns of the table `clips` by these names.
+
+    Attributes:
+        columns: Type of each column by name. Numbers are finite; None is a value of every type.
+    """
+
+    columns: Mapping[str, ColumnKind]
+
+    endings: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        if not self.columns:
+            raise FamilyError("no columns; expected one at least")
+        for name, kind in self.columns.items():
+            if _NAME.fullmatch(name) is None:
+                raise FamilyError(f"column {name!r}; expected lower case letters, digits and "
+                                  "underscores")  # fmt: skip
+            if kind not in _PYTHON:
+                known = ", ".join(_PYTHON)
+                raise FamilyError(f"column {name!r} is of {kind!r}; expected one of {known}")
+
+    def encode(self, value: Any, ending: str) -> Row:  # noqa: ANN401 - a mapping
+        """Returns a row of plain values, in the order of the columns."""
+        if not isinstance(value, Mapping) or set(value) != set(self.columns):
+            said = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
+            raise FamilyError(f"a value of {said}; expected a mapping of {sorted(self.columns)}")
+        return {name: _scalar(name, kind, value[name]) for name, kind in self.columns.items()}
+
+    def decode(self, data: bytes, ending: str) -> Row:
+        """Refuses: rows are read from tables, not from bytes."""
+        raise FamilyError("rows of columns are in no member of a sample")
+
+    def feature(self, ending: str) -> dict[str, Any]:
+        """Returns the columns as a struct."""
+        return {
+            "struct": [{"name": n, "dtype": _FEATURES[kind]} for n, kind in self.columns.items()]
+        }
+
+
+def _scalar(name: str, kind: ColumnKind, value: Any) -> Scalar:  # noqa: ANN401 - checked here
+    """Returns a value of a column; scalars of NumPy and torch are taken as Python's."""
+    if getattr(value, "shape", None) == ():
+        value = value.item()
+    if value is None:
+        return None
+    is_of_kind = isinstance(value, _PYTHON[kind]) and (
+        kind == "bool" or not isinstance(value, bool)
+    )
+    if not is_of_kind:
+        said = f"{value!r:.80} of {type(value).__name__}"
+        raise FamilyError(f"column {name}: {said}; expected {kind} or None")
+    scalar: Scalar = value
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise FamilyError(f"column {name}: no UTF-8 ({error})") from error
+    elif kind in ("f32", "f64"):
+        with np.errstate(over="ignore"):
+            scalar = float(np.array(value, np.float64).astype(_NUMPY[kind]))
+        if not math.isfinite(scalar):
+            said = f"{value:.4g} as {kind}"
+            raise FamilyError(f"column {name}: {said}; expected a finite number or None")
+    elif kind != "bool" and not -(1 << (bits := int(kind[1:]) - 1)) <= value < 1 << bits:
+        raise FamilyError(f"column {name}: {value} does not fit {kind}")
+    return scalar
+
+
 _CONTENTS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     "array": lambda value: Array(value["dtype"], tuple(value["axes"])),
     "text": lambda value: Text(),
     "bytes": lambda value: Bytes(str(value["media_type"])),
+    "columns": lambda value: Columns(value["columns"]),
 }
 
 
@@ -264,16 +349,18 @@ class Family:
         content: Its values.
         version: Raised when the same input gives other values.
         member: Member of the sample that holds a value, such as `latents.safetensors`: the part
-            after the last dot is the codec, and by that readers of WebDataset decode.
-        lifetime: How long parts stay once the values are in tars.
+            after the last dot is the codec, and by that readers of WebDataset decode. Empty for
+            `Columns`, whose rows are in the table `clips`.
+        lifetime: How long parts stay; None for `RUN` with a member, whose values are then in tars,
+            and for `CACHE` without.
     """
 
     name: str
     scope: Scope
-    content: Array | Text | Bytes
+    content: Array | Text | Bytes | Columns
     version: int = 1
     member: str = ""
-    lifetime: Lifetime = Lifetime.RUN
+    lifetime: Lifetime | None = None
 
     def __post_init__(self) -> None:
         if _NAME.fullmatch(self.name) is None:
@@ -282,6 +369,14 @@ class Family:
         if self.name in _OF_BATCHES:
             raise FamilyError(f"family {self.name!r}: batches of the loader have that name "
                               "already; choose another one")  # fmt: skip
+        if self.lifetime is None:
+            default = Lifetime.CACHE if self.columns else Lifetime.RUN
+            object.__setattr__(self, "lifetime", default)
+        if self.columns:
+            if self.member:
+                raise FamilyError(f"family {self.name!r}: member {self.member!r}; columns go into "
+                                  "the table `clips`, and into no member")  # fmt: skip
+            return
         if self.member in _OWN_MEMBERS or _MEMBER.fullmatch(self.member) is None:
             example = f"{self.name}.{self.content.endings[0]}"
             raise FamilyError(f"family {self.name!r}: member {self.member!r}; expected a name and "
@@ -294,12 +389,17 @@ class Family:
                               f"{self.name}.safetensors")  # fmt: skip
 
     @property
+    def columns(self) -> Mapping[str, ColumnKind]:
+        """Type of each column by name; empty for a family of members."""
+        return self.content.columns if isinstance(self.content, Columns) else {}
+
+    @property
     def ending(self) -> str:
         """Codec of the member."""
         return self.member.rpartition(".")[2]
 
-    def encode(self, value: Any) -> bytes:  # noqa: ANN401 - checked by the content
-        """Returns a value as bytes of the member.
+    def encode(self, value: Any) -> bytes | Row:  # noqa: ANN401 - checked by the content
+        """Returns a value as bytes of the member, or as a row.
 
         Raises:
             FamilyError: It does not fit the declaration.

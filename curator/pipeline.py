@@ -5,20 +5,24 @@ those from `caption` on, and `curate graph` prints it.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
 from pydantic import ValidationError
 
 from curator.errors import ModelError, RecipeError, unknown_key
 from curator.extensions import Extension, Kind, load_extension
 from curator.family import Scope
 from curator.fingerprints import fingerprint
+from curator.measures.clip_semantics import Semantics
 from curator.models.weight_store import ModelStore
 from curator.recipe import Recipe, StageEntry, measures_of, semantics_of
+from curator.records.clips import FACT_COLUMNS
 from curator.run_config import RunConfig
 from curator.stage import (
+    NOT_IN_CLIPS,
     OFF,
     Annotator,
     AnyCorpusStage,
@@ -28,6 +32,7 @@ from curator.stage import (
     Wait,
 )
 from curator.stages.analyze.stage import AnalyzeStage
+from curator.stages.caption.caption_alignment import CaptionAlignment
 from curator.stages.caption.caption_embeddings import FAMILY, MEMBER, CaptionEmbeddings
 from curator.stages.caption.stage import CaptionStage
 from curator.stages.commit.config import CommitConfig
@@ -40,7 +45,10 @@ from curator.stages.filter.stage import FilterStage
 from curator.stages.propose.stage import ProposeStage
 from curator.stages.scan.stage import ScanStage
 from curator.stages.select.stage import SelectStage
+from curator.stages.shard.shard_index import DATASET_SCHEMA
 from curator.stages.shard.stage import ShardStage
+from curator.storage.metadata_columns import is_metadata
+from curator.tables.schemas import declared_fields, score_column
 
 
 def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyGraphStage]:
@@ -64,19 +72,22 @@ def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyGrap
         SelectStage(recipe.select),
         CaptionStage(recipe.caption),
         CutStage(cut, pixels),
-        *_caption_embeddings(recipe),
+        *_caption_annotators(recipe, semantics),
         ShardStage(recipe.shard),
         CommitStage(CommitConfig()),
     ]
 
 
-def _caption_embeddings(recipe: Recipe) -> list[AnyGraphStage]:
-    """The annotator that embeds captions, where the recipe names a model for it."""
-    name = recipe.caption.embedding
-    if name is None:
-        return []
-    models = ModelStore.at(recipe.models)
-    return [CaptionEmbeddings(recipe.caption, models.catalogue.find(name, "text"), models)]
+def _caption_annotators(recipe: Recipe, semantics: Semantics) -> list[AnyGraphStage]:
+    """The annotators that compare captions with pictures, and embed them, where models can."""
+    stages: list[AnyGraphStage] = []
+    if semantics.clip is not None and recipe.caption.annotates:
+        stages.append(CaptionAlignment(recipe.caption, semantics.clip, semantics.store))
+    if recipe.caption.embedding is not None:
+        models = ModelStore.at(recipe.models)
+        entry = models.catalogue.find(recipe.caption.embedding, "text")
+        stages.append(CaptionEmbeddings(recipe.caption, entry, models))
+    return stages
 
 
 _MOVABLE = ("dedup", "select")
@@ -137,6 +148,12 @@ class Graph:
         """Whether no decision about a clip depends on other clips."""
         (cut,) = (one for one in self.waits() if one.stage == "cut")
         return not cut.is_needed
+
+    def columns(self) -> list[pa.Field]:
+        """The columns that annotators add to `clips`, with their declarations."""
+        return declared_fields(
+            version for stage in self.annotators() for version in stage.versions().values()
+        )
 
     def fingerprints(self) -> dict[str, str]:
         """Fingerprint of each stage's results, by the stage's name.
@@ -233,7 +250,10 @@ def graph_of(recipe: Recipe) -> Graph:
             stages.remove(moved)
             _insert(stages, moved, entry)
     for entry, stage in own:
-        _insert(stages, stage, entry)
+        if isinstance(stage, Annotator):
+            _insert_annotator(stages, stage, entry, measures_of(recipe).specs)
+        else:
+            _insert(stages, stage, entry)
     return Graph(stages=tuple(stages), run=recipe.run, extensions=tuple(extensions))
 
 
@@ -256,11 +276,7 @@ def _loaded(entry: StageEntry) -> tuple[Extension, AnyGraphStage]:
 
 def _insert(stages: list[AnyGraphStage], stage: AnyGraphStage, entry: StageEntry) -> None:
     names = [known.name for known in stages]
-    if stage.name in names:
-        raise RecipeError(f"stages: {entry.use!r}: there is a stage {stage.name!r} already")
-    if isinstance(stage, Annotator):
-        _insert_annotator(stages, stage, entry)
-        return
+    _refuse_twice(names, stage, entry)
     place = entry.before or entry.after
     default = "cut" if isinstance(stage, PixelStage) else "select"
     if place is None:
@@ -278,14 +294,29 @@ def _insert(stages: list[AnyGraphStage], stage: AnyGraphStage, entry: StageEntry
     stages.insert(at, stage)
 
 
+def _refuse_twice(names: Sequence[str], stage: AnyGraphStage, entry: StageEntry) -> None:
+    if stage.name in names:
+        raise RecipeError(f"stages: {entry.use!r}: there is a stage {stage.name!r} already")
+
+
 def _insert_annotator(
-    stages: list[AnyGraphStage], stage: Annotator[Any], entry: StageEntry
+    stages: list[AnyGraphStage],
+    stage: Annotator[Any],
+    entry: StageEntry,
+    scores: Iterable[str],
 ) -> None:
     """Puts an annotator before `shard`, behind those that come before it in the recipe.
+
+    Args:
+        stages: Of the graph.
+        stage: The annotator.
+        entry: Its entry in the recipe.
+        scores: Names of the scores of the recipe's measures, which are columns of `clips`.
 
     Raises:
         RecipeError: It stands elsewhere, declares no family, or one that another stage declares.
     """
+    _refuse_twice([known.name for known in stages], stage, entry)
     if entry.before is not None or entry.after is not None:
         raise RecipeError(
             f"stages: {entry.use!r} is an annotator, which looks at written clips: it stands "
@@ -298,34 +329,49 @@ def _insert_annotator(
             f"stages: {entry.use!r}: the name {stage.name!r}; expected lower case letters, digits "
             "and underscores"
         )
-    for what, values in (
-        ("families", [family.name for family in stage.families]),
-        ("members", [family.member for family in stage.families]),
-    ):
-        if len(set(values)) < len(values):
-            raise RecipeError(f"stages: {entry.use!r} declares two {what} of one name: {values}")
+    named = list(_declared(stage))
+    for what, name in named:
+        if named.count((what, name)) > 1:
+            plural = {"family": "families"}.get(what, f"{what}s")
+            raise RecipeError(f"stages: {entry.use!r} declares two {plural} of one name: {name!r}")
     if any(family.scope is not Scope.CLIP for family in stage.families):
         raise RecipeError(f"stages: {entry.use!r}: families of an annotator have the scope clip")
-    taken = {("family", FAMILY): "caption", ("member", MEMBER): "caption"}
+    of_clips = [*FACT_COLUMNS, *scores, score_column("fps"), *NOT_IN_CLIPS]
+    exported = [*DATASET_SCHEMA.names, "json", "video"]
+    taken = dict.fromkeys((("column", name) for name in exported), "an exported table has")
+    taken |= dict.fromkeys((("column", name) for name in of_clips), "the table clips has")
+    taken |= dict.fromkeys((("family", FAMILY), ("member", MEMBER)), "the stage 'caption' makes")
     taken |= {
-        (what, value): other.name
+        declared: f"the stage {other.name!r} makes"
         for other in stages
         if isinstance(other, Annotator)
-        for family in other.families
-        for what, value in (("family", family.name), ("member", family.member))
+        for declared in _declared(other)
     }
-    for family in stage.families:
-        for what, value in (("family", family.name), ("member", family.member)):
-            if (what, value) in taken:
-                raise RecipeError(
-                    f"stages: {entry.use!r}: the stage {taken[what, value]!r} makes the {what} "
-                    f"{value!r} already"
-                )
+    for what, name in named:
+        if (what, name) in taken:
+            raise RecipeError(
+                f"stages: {entry.use!r}: {taken[what, name]} the {what} {name!r} already"
+            )
+    known = [name for what, name in taken if what == "column"]
+    for name in stage.columns:
+        if name not in known and not is_metadata(name):
+            raise RecipeError(
+                f"stages: {entry.use!r} reads: " + unknown_key(name, known, "column of clips")
+            )
     stages.insert([known.name for known in stages].index("shard"), stage)
 
 
+def _declared(stage: Annotator[Any]) -> Iterator[tuple[str, str]]:
+    """Yields kind and name of all that an annotator declares."""
+    for family in stage.families:
+        yield "family", family.name
+        if family.member:
+            yield "member", family.member
+        yield from (("column", name) for name in family.columns)
+
+
 def _families(stage: AnyGraphStage) -> list[str]:
-    """Names of what an annotator leaves in samples."""
+    """Names of what an annotator leaves in samples and columns."""
     return [one.name for one in stage.families] if isinstance(stage, Annotator) else []
 
 

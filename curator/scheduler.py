@@ -32,7 +32,7 @@ from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult, UnitWorker, stage_step
 from curator.executor.work import MAX_ATTEMPTS
 from curator.executor.worker import Step
-from curator.family import Value
+from curator.family import Row, Value
 from curator.media.clip_frames import ClipPixels, ClipToSample, Wanted
 from curator.media.device_errors import device_error
 from curator.records.sources import FULL_HD
@@ -115,6 +115,8 @@ class Annotated:
 
     Attributes:
         members: Members of each clip.
+        columns: Values of families of columns, each with the number of each clip's value, -1 for
+            none.
         rejected: Name of the stage that failed and its error, by clip: of required stages.
         lacking: Clips that lack values of stages that are not required, by stage.
         n_made: Values made now, by family.
@@ -122,6 +124,7 @@ class Annotated:
     """
 
     members: Members
+    columns: Sequence[tuple[MemberColumn, NDArray[np.int32]]]
     rejected: Mapping[str, tuple[str, str]]
     lacking: Mapping[str, int] = field(default_factory=dict)
     n_made: Counter[str] = field(default_factory=Counter)
@@ -435,10 +438,12 @@ class AnnotatorWorker:
                 return [error]
             return [answer for clip in clips for answer in self._processed(stage, [clip])]
 
-    def _encoded(self, number: int, answer: Any) -> dict[str, bytes]:  # noqa: ANN401
-        """Returns the values of a clip as bytes, by family."""
+    def _encoded(self, number: int, answer: Any) -> dict[str, bytes | Row]:  # noqa: ANN401
+        """Returns the values of a clip as they are stored, by family."""
         families = self._stages[number].families
-        by_name = answer if isinstance(answer, Mapping) else {families[0].name: answer}
+        is_row = len(families) == 1 and bool(families[0].columns)
+        is_by_name = isinstance(answer, Mapping) and not is_row
+        by_name = answer if is_by_name else {families[0].name: answer}
         names = [family.name for family in families]
         if set(by_name) != set(names):
             raise UsageError(f"values of {sorted(by_name)}; expected one each of {names}")
@@ -492,13 +497,17 @@ class Scheduler:
             CuratorError: A required stage failed on all clips that it got.
         """
         members = Members(clips.ids())
+        columns: list[tuple[MemberColumn, NDArray[np.int32]]] = []
         rejected: dict[str, tuple[str, str]] = {}
         lacking, made = Counter[str](), Counter[str]()
         for kind, chain in self._chains(stages):
             work = self._missing(chain, clips)
             for values in work.values:
                 for column in values.columns:
-                    members.add(column, values.of)
+                    if column.version.family.columns:
+                        columns.append((column, values.of))
+                    else:
+                        members.add(column, values.of)
             if not len(work.numbers):
                 continue
             for stage, values in zip(chain, work.values, strict=True):
@@ -514,19 +523,24 @@ class Scheduler:
                         made.update(member.version.family.name for member in some)
             for stage, values, wrong in zip(chain, work.values, errors, strict=True):
                 failed = values.clips_of(wrong)
-                if not stage.required:
-                    lacking.update({stage.name: len(failed)})
+                if not failed:
                     continue
+                number, error = next(iter(failed.items()))
+                first = f"such as {clips[number][0].clip_id}: {error}"
+                if not stage.required:
+                    lacking[stage.name] = len(failed)
+                    logger.warning("%s: clips without its values: %d, %s", stage.name, len(failed),
+                                   first)  # fmt: skip
+                    continue
+                if len(failed) == values.n_wanting:
+                    raise CuratorError(
+                        f"{stage.name} failed on all {len(failed)} clips that it got, {first}; "
+                        "nothing was committed"
+                    )
                 for number, error in failed.items():
                     rejected[clips[number][0].clip_id] = (stage.name, error)
-                if failed and len(failed) == values.n_wanting:
-                    number, error = next(iter(failed.items()))
-                    raise CuratorError(
-                        f"{stage.name} failed on all {len(failed)} clips that it got, such as "
-                        f"{clips[number][0].clip_id}: {error}; nothing was committed"
-                    )
         return Annotated(
-            members=members, rejected=rejected, lacking=+lacking, n_made=made,
+            members=members, columns=columns, rejected=rejected, lacking=lacking, n_made=made,
             cpu_s=self._runner.cpu_s,
         )  # fmt: skip
 

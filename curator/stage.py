@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
@@ -532,7 +533,7 @@ class ClipFacts:
         fps: Frames per second.
         width: Of its pictures, in pixels.
         height: Likewise.
-        columns: Values of the columns of `clips` that the annotator reads, by name.
+        columns: Values of the columns that the annotator reads, by name.
     """
 
     clip_id: str
@@ -621,20 +622,28 @@ class SampledClip:
         return self.requested[0].pixels
 
 
+SHORT_CAPTION, EMBEDDING, CLIP_EMBEDDING = NOT_IN_CLIPS = (
+    "short_caption", "embedding", "clip_embedding",
+)  # fmt: skip
+"""What annotators may read as if it were in a column: the short caption by a captioner, and the
+vectors of the tables `embeddings` and `clip_embeddings`, float32 [D]; None where there is none."""
+
+
 class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
     """A stage that makes values of each written clip, such as latents, poses or a depth map.
 
-    A user writes declarations, `setup` and `process`. Values become members of the samples.
+    A user writes declarations, `setup` and `process`. Values become members of the samples, or
+    columns of `clips`.
 
     Attributes:
         families: What it makes: the value of one family, or a mapping by name where it has several.
         frames: Frames that it wants of each clip; none for one that reads columns alone.
-        columns: Columns of `clips` that it reads besides; a clip whose values differ is annotated
-            anew.
+        columns: Columns of `clips` that it reads besides, and of what `NOT_IN_CLIPS` names; a clip
+            whose values differ is annotated anew.
         batch: Most clips that `process` gets at a time.
         kinds: Kinds of workers, the preferred one first; all make the same values.
         required: Whether a clip on which it fails is rejected as `<name>_failed`; else the sample
-            lacks the member.
+            lacks the value.
     """
 
     phase = Phase.ANNOTATE
@@ -685,12 +694,20 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
             for family in self.families
         }  # fmt: skip
 
+    def writes_columns(self) -> list[str]:
+        """Returns the columns of `clips` that it writes."""
+        return [name for family in self.families for name in family.columns]
+
     def key(self, facts: ClipFacts, mp4_sha256: str) -> str | None:
         """Returns a digest of what the values of a clip are made from; None for no values.
 
         Clips with the same key share a value.
         """
-        return fingerprint(facts.clip_id, mp4_sha256, dict(facts.columns))
+        columns = {
+            name: sha256(value.tobytes()).hexdigest() if isinstance(value, np.ndarray) else value
+            for name, value in facts.columns.items()
+        }
+        return fingerprint(facts.clip_id, mp4_sha256, columns)
 
 
 def _frames_name(at: object) -> str:

@@ -14,7 +14,8 @@ from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job
 from curator.family import Family
 from curator.stages.shard.shard_index import DATASET_SCHEMA
-from curator.stages.shard.tar_reader import Shard
+from curator.stages.shard.tar_reader import COLUMNS, Shard, declared_families
+from curator.tables.schemas import family_fields
 
 STAMP = b"curate.export"
 GROUP_BYTES = 16 << 20
@@ -28,7 +29,7 @@ SCHEMA = pa.schema([*map(DATASET_SCHEMA.field, _AS_IN_DATASET), ("json", pa.stri
 """Columns as in `dataset.parquet`. `path` is the tar's address, `#`, and the member's name; its
 MP4 is the `bytes` from `offset` on. `json` is all that is known. With videos there is `video`, the
 MP4, last; before it are `<family>_offset` and `<family>_bytes` of each member that an annotator
-made, in the same tar."""
+made, in the same tar, and before these the columns that annotators wrote."""
 VIDEO = pa.field("video", pa.binary())
 
 
@@ -58,11 +59,15 @@ class ParquetTables(Exporter[ParquetOptions, None]):
             for name in declared.values()
             for fact in ("offset", "bytes")
         ]
-        schema = pa.schema([*SCHEMA, *places, *([VIDEO] if with_videos else [])])
+        families = declared_families(job.shards.manifest).values()
+        columns = [field for one in families for field in family_fields(Family.from_json(one))]
+        video = [VIDEO] if with_videos else []
+        schema = pa.schema([*SCHEMA, *columns, *places, *video])
         key = f"{shard.split}/{shard.name.removesuffix('.tar').replace('/', '_')}.parquet"
         uri = job.shards.uri(shard.name)
         # Names are in the stamp where there are some, so that tables without any stay as they are.
         own = [sorted(declared.items())] if declared else []
+        own += [[(field.name, str(field.type)) for field in columns]] if columns else []
         stamp = job.stamp(shard, "parquet", self.version, with_videos, uri, *own)
         n_rows = _standing_rows(job, key, stamp)
         if n_rows is not None:
@@ -92,6 +97,7 @@ def _row(clip: Clip, uri: str, declared: Mapping[str, str], with_videos: bool) -
     row = clip.row() | {
         "path": f"{uri}#{clip.key}.mp4",
         "json": orjson.dumps(clip.fields, option=orjson.OPT_SORT_KEYS).decode(),
+        **clip.fields.get(COLUMNS, {}),
     }
     for suffix, name in declared.items():
         row[f"{name}_offset"], row[f"{name}_bytes"] = clip.members.get(suffix, (None, None))

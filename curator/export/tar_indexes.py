@@ -17,7 +17,7 @@ from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job
 from curator.stages.shard.dataset_card import CARD, dataset_card
 from curator.stages.shard.shard_index import IndexedTar, energon_files, index_bytes, wids_file
-from curator.stages.shard.tar_reader import SPLITS, Shard, TarReader, declared_members
+from curator.stages.shard.tar_reader import SPLITS, Shard, TarReader, declared_families
 
 
 class TarIndexes(Exporter[ExporterOptions, IndexedTar]):
@@ -158,7 +158,7 @@ def _card(job: Job, shards: Sequence[Shard], folder: str) -> bytes:
         with_embedding="npy" in first,
         with_id="id" in first,
         with_annotation="annotation" in metadata,
-        declared=declared_members(job.shards.manifest),
+        declared=declared_families(job.shards.manifest),
         fields=metadata.keys(),
         scores=metadata.get("scores", {}),
     )

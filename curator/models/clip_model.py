@@ -19,7 +19,7 @@ Shape letters: N pictures, C channels (RGB), H, W height and width, D dimensions
 
 import importlib.util
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
@@ -222,7 +222,14 @@ def prepared(rgb_HWC: NDArray[np.uint8], size_px: int) -> NDArray[np.uint8]:
 def embed_texts(
     entry: ModelEntry, weights: Path, prompts: Sequence[str]
 ) -> tuple[NDArray[np.float32], float]:
-    """Embeds prompts; loads the whole model, in float32 on the CPU.
+    """Embeds prompts, as `text_embedder` does once."""
+    return text_embedder(entry, weights)(prompts)
+
+
+def text_embedder(
+    entry: ModelEntry, weights: Path
+) -> Callable[[Sequence[str]], tuple[NDArray[np.float32], float]]:
+    """Loads the whole model, in float32 on the CPU; returns what embeds prompts.
 
     Returns:
         Unit embeddings, float32 [P, D], and the scale that cosines are multiplied with before a
@@ -243,13 +250,17 @@ def embed_texts(
     except RuntimeError as error:
         raise ModelError(f"{weights} holds no {entry.name}: {one_line(error)}") from error
     tokenizer = SimpleTokenizer(context_length=model.context_length)
-    with torch.inference_mode():
-        parts = [
-            model.encode_text(tokenizer(list(prompts[begin : begin + 64])), normalize=True)
-            for begin in range(0, len(prompts), 64)
-        ]
-        vectors: NDArray[np.float32] = torch.cat(parts).numpy()
-        return vectors, float(model.logit_scale.exp())
+
+    def embed(prompts: Sequence[str]) -> tuple[NDArray[np.float32], float]:
+        with torch.inference_mode():
+            parts = [
+                model.encode_text(tokenizer(list(prompts[begin : begin + 64])), normalize=True)
+                for begin in range(0, len(prompts), 64)
+            ]
+            vectors: NDArray[np.float32] = torch.cat(parts).numpy()
+            return vectors, float(model.logit_scale.exp())
+
+    return embed
 
 
 def clip_config(entry: ModelEntry) -> dict[str, Any]:

@@ -225,3 +225,12 @@ def each_caption(
             "%d of %d captions have more than %d tokens; %s did not read their ends",
             encoder.n_cut, len(distinct), entry.max_tokens, entry.name,
         )  # fmt: skip
+
+
+def torch_refusal() -> str | None:
+    """Returns why a model cannot use the GPU that this process holds, or None."""
+    import torch
+
+    if torch.cuda.is_available():
+        return None
+    return f"torch {torch.__version__} sees no GPU; `curate doctor` says why"

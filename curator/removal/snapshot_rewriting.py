@@ -24,7 +24,7 @@ from curator.stages.shard.shard_index import (
     described_tars,
     members_by_tar,
 )
-from curator.stages.shard.tar_reader import declared_members
+from curator.stages.shard.tar_reader import declared_families
 from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet, sealed_json, to_json
 from curator.tables.clip_rows import ClipRows
@@ -32,7 +32,7 @@ from curator.tables.out_layout import DATASET, MANIFEST, SHARDS
 from curator.tables.parts import as_runs_write, tables_to_parquet, with_column, write_table_part
 from curator.tables.removal_records import Removals
 from curator.tables.sample_members import MEMBERS
-from curator.tables.schemas import clips_schema, metadata_fields, scores_in
+from curator.tables.schemas import clips_schema, further_fields, scores_in
 from curator.tables.snapshot_store import (
     CANDIDATES,
     EARLIER,
@@ -157,7 +157,7 @@ class SnapshotRewriting:
         manifest = read_json(self._store, summary[INDEXES]["manifest"])
         versions = {
             suffix: FamilyVersion.from_json(value)
-            for suffix, value in declared_members(manifest).items()
+            for suffix, value in declared_families(manifest).items()
         }
         tables = [read_parquet(self._store, n) for n in summary["tables"].get(MEMBERS, ())]
         return {
@@ -190,7 +190,7 @@ class SnapshotRewriting:
             sorted(described.values(), key=lambda tar: tar.name),
             tables_to_parquet([dataset], DATASET_SCHEMA, DATASET),
             members.__getitem__,
-            declared=declared_members(manifest),
+            declared=declared_families(manifest),
             seed=manifest["seed"],
             stamp=manifest["recipe_fingerprint"],
             made_by=manifest["made_by"],
@@ -288,5 +288,5 @@ def _clip_rows(tables: list[pa.Table]) -> ClipRows:
     table = pa.concat_tables(tables)
     schema = clips_schema(scores_in(table.schema))
     there = [name for name in schema.names if name in table.column_names]
-    there += [field.name for field in metadata_fields(table.schema)]
+    there += [field.name for field in further_fields(table.schema)]
     return ClipRows(table.select(there), schema)

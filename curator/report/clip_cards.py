@@ -47,6 +47,15 @@ def measured_scores(
     return len(known), [family for family in families if family[1]], missing
 
 
+def declared_values(clip: ClipRow) -> list[tuple[str, str]]:
+    """Returns what annotators wrote into columns of a clip, as texts."""
+    return [
+        (name, f"{value:.4g}" if isinstance(value, float) else short(value))
+        for name, value in clip.declared().items()
+        if value is not None
+    ]
+
+
 def reason_words_of(clip: ClipRow, required: Iterable[str], measures: Measures) -> str:
     """Returns the first reason against a clip: its score and the bound it misses.
 

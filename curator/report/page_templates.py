@@ -6,7 +6,14 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from curator import number_text
-from curator.report.clip_cards import clip_s, format_words, measured_scores, reason_words_of, short
+from curator.report.clip_cards import (
+    clip_s,
+    declared_values,
+    format_words,
+    measured_scores,
+    reason_words_of,
+    short,
+)
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -64,6 +71,7 @@ def _environment() -> "Environment":
     }
     environment.globals |= {
         "amount": number_text.amount,
+        "declared_values": declared_values,
         "measured_scores": measured_scores,
         "reason_words_of": reason_words_of,
         "share": number_text.share,

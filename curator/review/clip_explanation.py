@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from curator.errors import UsageError
 from curator.number_text import moment, plain, score
 from curator.records.clips import Reason
+from curator.report.clip_cards import declared_values
 from curator.report.rule_text import quantile_words, value_words
 from curator.review.finished_run import Finished, is_of_stage
 from curator.stages.filter.config import Rule
@@ -89,6 +90,7 @@ def explain(finished: Finished, prefix: str) -> str:
         for name in finished.measures.specs
         if name not in ruled and (value := clip.value(name)) is not None
     ]
+    declared = [f"{name} {plain(value)}" for name, value in declared_values(clip)]
     span = f"{moment(clip.start_s)} to {moment(clip.end_s)}"
     size = f"{clip.width}x{clip.height}, {clip.n_frames} frames at {clip.fps:.4g}/s"
     blocks = [
@@ -96,6 +98,7 @@ def explain(finished: Finished, prefix: str) -> str:
         "\n".join(_outcome(finished, clip)),
         _table(judged),
         f"scores without a rule: {', '.join(others)}" if others else "",
+        f"by annotators: {', '.join(declared)}" if declared else "",
         "\n".join(_remedies(finished, clip, judged)),
     ]
     return "\n\n".join(block for block in blocks if block)

@@ -25,7 +25,12 @@ from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import DiskTable, SortedRows
 from curator.tables.kept_vectors import JUDGED
 from curator.tables.output_format import read_current_summary
-from curator.tables.schemas import candidates_schema, clips_schema, metadata_fields
+from curator.tables.schemas import (
+    candidates_schema,
+    clips_schema,
+    further_fields,
+    metadata_fields,
+)
 from curator.tables.snapshot_store import EARLIER
 
 
@@ -144,7 +149,7 @@ def open_finished(
 
 def _as_now(table: pa.Table, measures: Measures) -> pa.Table:
     """Gives the rows this version's columns."""
-    schema = pa.schema([*clips_schema(measures.specs), *metadata_fields(table.schema)])
+    schema = pa.schema([*clips_schema(measures.specs), *further_fields(table.schema)])
     known = set(table.column_names)
     columns = [
         table[field.name].cast(field.type)

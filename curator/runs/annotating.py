@@ -2,11 +2,13 @@
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from curator.errors import DamagedError, ShardError
 from curator.executor.engine import Engine
@@ -14,14 +16,22 @@ from curator.executor.progress import Progress
 from curator.pipeline import Graph
 from curator.records.clips import Clip
 from curator.scheduler import Scheduler
-from curator.stage import ClipFacts, StageConfig
+from curator.stage import (
+    CLIP_EMBEDDING,
+    EMBEDDING,
+    SHORT_CAPTION,
+    Annotator,
+    ClipFacts,
+    StageConfig,
+)
 from curator.stages.cut.written_frames import SampleFramesStage
 from curator.stages.shard.standing_shards import StandingShards
-from curator.stages.shard.tar_reader import declared_members
+from curator.stages.shard.tar_reader import declared_families
 from curator.storage import Store
 from curator.tables.checksums import find_json
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows, reject
+from curator.tables.clip_vectors import Vectors
 from curator.tables.family_store import FamilyStore, values_in_tars
 from curator.tables.out_layout import MANIFEST
 from curator.tables.sample_members import Members, StoredMember
@@ -30,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 class Annotating:
-    """The members of clips that annotators make; none where a graph has none.
+    """The members and columns of clips that annotators make; none where a graph has none.
 
     Args:
         graph: Whose annotators run.
@@ -52,43 +62,70 @@ class Annotating:
         self._store = store
         self._previous, self._standing = previous, standing
         self._engine, self._progress = engine, progress
-        self._members = Members(pa.array([], pa.string()))
+        self._members: list[Members] = []
         self.cpu_s: Counter[str] = Counter()
         """CPU-seconds of the workers."""
         self.counts: dict[str, int] = {}
         """Values that were made, and clips that lack some, for `work` of the summary."""
 
-    def annotate(self, clips: ClipRows, locations: Mapping[str, Location]) -> None:
-        """Makes what is missing; rejects clips on which a required annotator fails."""
-        stages = self._graph.annotators()
-        if not stages:
-            return
+    def annotate(
+        self,
+        clips: ClipRows,
+        locations: Mapping[str, Location],
+        vectors: Callable[[str], Vectors | None],
+        short_caption: Callable[[Clip], str | None] | None,
+    ) -> None:
+        """Makes what is missing; rejects clips on which a required annotator fails.
+
+        Args:
+            clips: The kept ones are annotated, and get values in columns.
+            locations: Their MP4s.
+            vectors: Gives vectors of kept clips, `clip` or `descriptor`.
+            short_caption: Gives the short caption of a clip; None without a captioner.
+        """
+        store = FamilyStore(self._store, self._in_tars())
         scheduler = Scheduler(
-            FamilyStore(self._store, self._in_tars()),
+            store,
             self._engine,
             self._progress,
             decode=lambda threads: SampleFramesStage(StageConfig(), threads=threads),
         )
-        columns = sorted({name for stage in stages for name in stage.columns})
-        made = scheduler.annotate(stages, _Written(clips, locations, columns))
-        self._members = made.members
-        self.counts |= {f"{name}_made": n for name, n in made.n_made.items()}
-        self.counts |= {f"{name}_lacking": n for name, n in made.lacking.items()}
-        self.cpu_s.update(made.cpu_s)
-        for clip in clips.kept() if made.rejected else ():
-            if clip.clip_id in made.rejected:
-                name, error = made.rejected[clip.clip_id]
-                reject(clip, f"{name}_failed", detail=error)
+        for stages in _rounds(self._graph.annotators()):
+            columns = {name for stage in stages for name in stage.columns}
+            given: dict[str, Callable[[Clip], Any]] = {
+                name: _vector_in(vectors(kind))
+                for name, kind in ((EMBEDDING, "descriptor"), (CLIP_EMBEDDING, "clip"))
+                if name in columns
+            }
+            given[SHORT_CAPTION] = short_caption or (lambda clip: None)
+            written = _Written(clips, locations, sorted(columns), given)
+            made = scheduler.annotate(stages, written)
+            self._members.append(made.members)
+            self.counts |= {f"{name}_made": n for name, n in made.n_made.items()}
+            self.counts |= {f"{name}_lacking": n for name, n in made.lacking.items()}
+            self.cpu_s.update(made.cpu_s)
+            for clip in clips.kept() if made.rejected else ():
+                if clip.clip_id in made.rejected:
+                    name, error = made.rejected[clip.clip_id]
+                    reject(clip, f"{name}_failed", detail=error)
+            for column, of in made.columns:
+                # By the clips' numbers: what rejected ones had is cleared.
+                rows = np.full(len(clips), -1, np.int32)
+                rows[written.numbers] = of
+                rows[pc.not_equal(clips.column("decision"), "kept").to_numpy()] = -1
+                taken = store.rows(column).take(pa.array(rows, mask=rows < 0))
+                for name in taken.column_names:
+                    clips.set_column(name, taken[name])
 
     def members(self, clip: Clip) -> Sequence[StoredMember]:
         """Returns the members of a clip."""
-        return self._members.of(clip.clip_id)
+        return [member for members in self._members for member in members.of(clip.clip_id)]
 
     def _in_tars(self) -> dict[str, pa.Table]:
         if not self._previous:
             return {}
         try:
-            declared = declared_members(find_json(self._store, MANIFEST))
+            declared = declared_families(find_json(self._store, MANIFEST))
         except (DamagedError, ShardError) as error:
             # The commit writes it again; until then the tars' values are made anew.
             logger.warning("values in tars are not used again: %s", error)
@@ -97,19 +134,28 @@ class Annotating:
 
 
 class _Written:
-    """The kept clips as annotators see them, with these columns."""
+    """The kept clips as annotators see them, with these columns.
+
+    Attributes:
+        numbers: Of their rows.
+    """
 
     def __init__(
-        self, clips: ClipRows, locations: Mapping[str, Location], columns: Sequence[str]
+        self,
+        clips: ClipRows,
+        locations: Mapping[str, Location],
+        columns: Sequence[str],
+        given: Mapping[str, Callable[[Clip], Any]],
     ) -> None:
-        self._clips, self._locations, self._columns = clips, locations, columns
-        self._numbers = clips.kept_numbers()
+        self._clips, self._locations = clips, locations
+        self._columns, self._given = columns, given
+        self.numbers = clips.kept_numbers()
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self.numbers)
 
     def __getitem__(self, number: int) -> tuple[ClipFacts, str, Location]:
-        clip = self._clips[int(self._numbers[number])]
+        clip = self._clips[int(self.numbers[number])]
         facts = ClipFacts(
             clip_id=clip.clip_id,
             source_id=clip.source_id,
@@ -117,9 +163,28 @@ class _Written:
             fps=Fraction(clip.fps_fraction),
             width=clip.width,
             height=clip.height,
-            columns={name: clip.value(name) for name in self._columns},
+            columns={
+                name: self._given[name](clip) if name in self._given else clip.value(name)
+                for name in self._columns
+            },
         )
         return facts, clip.mp4_sha256, self._locations[clip.clip_id]
 
     def ids(self) -> pa.Array:
         return self._clips.kept_ids()
+
+
+def _vector_in(vectors: Vectors | None) -> Callable[[Clip], Any]:
+    return lambda clip: None if vectors is None else vectors.get(clip.clip_id)
+
+
+def _rounds(stages: Sequence[Annotator[Any]]) -> Iterator[list[Annotator[Any]]]:
+    """Yields stages that run together: those that read columns of others come after these."""
+    together: list[Annotator[Any]] = []
+    for stage in stages:
+        if any(set(stage.columns) & set(one.writes_columns()) for one in together):
+            yield together
+            together = []
+        together.append(stage)
+    if together:
+        yield together

@@ -26,7 +26,7 @@ STAMP, GENERATION = "stamp", "generation"
 """Fields of `judged`: fingerprint, number of the last generation."""
 CAPTIONS = "captions"
 _CAPTIONERS = "captioners"
-_WITH_WORDS = frozenset({"caption", "shard", "commit"})
+_WITH_WORDS = frozenset({"caption", "caption_alignment", "shard", "commit"})
 """Stages whose fingerprints change with captions."""
 _SHORT = 0.5
 """Share of a generation below which the last sources join the generation before."""
@@ -153,7 +153,8 @@ def judged_by(
     settings = recipe.model_dump(mode="json", exclude={"run", "about", "caption"})
     others = [extension for extension in extensions if extension["kind"] != _CAPTIONERS]
     stamps = {name: stamp for name, stamp in fingerprints.items() if name not in _WITH_WORDS}
-    versions = {stage.name: stage.version for stage in graph}
+    # With another captioner, which is no reason of its own, there is no alignment.
+    versions = {one.name: one.version for one in graph if one.name != "caption_alignment"}
     columns = sorted((field.name, str(field.type)) for field in metadata)
     return {
         STAMP: fingerprint("judged", settings, stamps, versions, others, columns),

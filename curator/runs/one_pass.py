@@ -50,7 +50,7 @@ from curator.stages.shard.standing_shards import StandingShards
 from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet
 from curator.tables.clip_locations import Location
-from curator.tables.clip_vectors import StoredVectors
+from curator.tables.clip_vectors import StoredVectors, Vectors
 from curator.tables.corpus_tables import CorpusTables, StoredTables
 from curator.tables.disk_table import SortedRows
 from curator.tables.fenced_store import FencedStore
@@ -59,7 +59,7 @@ from curator.tables.out_layout import DATASET, INDEX, LAYOUT, MANIFEST
 from curator.tables.output_format import existing
 from curator.tables.removal_records import Removals
 from curator.tables.sample_members import MEMBERS, MEMBERS_SCHEMA
-from curator.tables.schemas import ANNOTATIONS_SCHEMA, SIDECARS_SCHEMA
+from curator.tables.schemas import ANNOTATIONS_SCHEMA, SIDECARS_SCHEMA, with_declared
 from curator.tables.snapshot_store import CANDIDATES, EARLIER, INDEXES
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable
@@ -203,6 +203,7 @@ class Pass:
         self._check = run.check
         self._sources, self._metadata = scope.sources, run.metadata
         self._candidates, self._standing = scope.candidates, scope.standing
+        self._columns = run.graph.columns()
         at = scope.snapshot
         self._is_whole = scope.generation is None
         self._corpus = self._empty() if at is None else at.corpus
@@ -262,9 +263,9 @@ class Pass:
         return self._results
 
     def _formed(self, clips: pa.Table) -> pa.Table:
-        """Candidates as they would be written, with the metadata of their sources."""
+        """Candidates as they would be written, with metadata, and columns for annotators."""
         formed = as_written(clips, self._recipe.cut, self._recipe.shard)
-        return self._metadata.joined(formed, "source_uri")
+        return with_declared(self._metadata.joined(formed, "source_uri"), self._columns)
 
     def _measure(self, *_: AnyStage) -> None:
         """Analyzes what has no candidates yet, and proposes clips in the same processes."""
@@ -410,7 +411,6 @@ class Pass:
             # A caption tells the length, and a copy may be shorter than its candidate.
             measured_captions(clips, caption)
         if captioning is not None:
-            self._align(captioning)
             captioning.close()
             # Not by |=, which drops what is zero.
             log.counts.update(captioning.counts)
@@ -435,20 +435,17 @@ class Pass:
         log.counts["clips_cut"] += cutting.n_cut
         log.cpu_s.update(cutting.cpu_s)
 
-    def _align(self, captioning: "Captioning") -> None:
-        entry = self._run.semantics.clip
-        if entry is not None:
-            from curator.stages.caption.caption_alignment import Alignments
-
-            rows = self._corpus.rows
-            found = Alignments(self._store, entry, self._run.semantics.store, self._engine)
-            vectors = self._corpus.vectors["clip_embeddings"].some(rows.kept_ids())
-            captioning.align(rows, found, vectors)
+    def _vectors(self, kind: str) -> Vectors | None:
+        if kind == "none":
+            return None
+        name = "clip_embeddings" if kind == "clip" else "embeddings"
+        return self._corpus.vectors[name].some(self._corpus.rows.kept_ids())
 
     def _annotate(self, *_: AnyStage) -> None:
         """Runs all annotators: those that look at frames of the same clips share a decode."""
+        short = self._captioning.short_caption if self._captioning is not None else None
         with self._log.timed("annotate"):
-            self._annotating.annotate(self._corpus.rows, self._locations)
+            self._annotating.annotate(self._corpus.rows, self._locations, self._vectors, short)
         self._log.counts.update(self._annotating.counts)
         self._log.cpu_s.update(self._annotating.cpu_s)
 
@@ -466,10 +463,7 @@ class Pass:
                 standing=self._standing,
                 before=before.shards() if before is not None else None,
             )
-            vectors = None
-            if recipe.shard.embedding != "none":
-                name = "clip_embeddings" if recipe.shard.embedding == "clip" else "embeddings"
-                vectors = self._corpus.vectors[name].some(clips.kept_ids())
+            vectors = self._vectors(recipe.shard.embedding)
             sample = self._captioning.sample if self._captioning is not None else None
             generation_of = self._sources.generation_of()
             sharding.shard(

@@ -13,7 +13,7 @@ from curator.executor.engine import Engine
 from curator.executor.host_resources import default_memory_bytes
 from curator.executor.progress import Progress
 from curator.pipeline import graph_of
-from curator.recipe import recipe_used, with_changes
+from curator.recipe import measures_of, recipe_used, with_changes
 from curator.runs.object_repair import repair_objects
 from curator.runs.one_pass import Pass, RunContext, Scope
 from curator.runs.output_recipe import log_changes
@@ -89,12 +89,14 @@ class Recaption:
             UsageError: A tar is missing or damaged.
         """
         store, recipe, previous = self._store, self.recipe, self._previous
-        snapshot = Snapshot.of(store, previous, recipe, self._memory_bytes)
+        graph = graph_of(recipe).since(SECTION)
+        scores = measures_of(recipe).specs
+        snapshot = Snapshot.of(store, previous, graph, scores, self._memory_bytes)
         run = RunContext(
             store=store,
             recipe=recipe,
             engine=self._engine,
-            graph=graph_of(recipe).since(SECTION),
+            graph=graph,
             log=RunLog(
                 progress=self._progress,
                 listed_ns=previous["listed_ns"],

@@ -4,7 +4,7 @@ Its clips are written, and its decisions are final: rejected clips stay rejected
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,11 @@ import pyarrow.compute as pc
 from curator.errors import UsageError
 from curator.executor.engine import FACTS
 from curator.extensions import named
-from curator.recipe import Recipe, measures_of, semantics_of
+from curator.pipeline import Graph
+from curator.recipe import Recipe
 from curator.runs.corpus import Corpus
 from curator.runs.withheld import fewer
+from curator.stage import CLIP_EMBEDDING, EMBEDDING
 from curator.stages.caption.captioners.captioner_list import captioner_extensions
 from curator.stages.commit.commit_run import kept_by_source
 from curator.stages.propose.candidate_store import Candidates
@@ -30,7 +32,12 @@ from curator.tables.kept_vectors import JUDGED, KEPT
 from curator.tables.out_layout import SHARDS, TABLES, VALUES
 from curator.tables.parts import as_runs_write
 from curator.tables.sample_members import MEMBERS
-from curator.tables.schemas import SOURCES_SCHEMA, clips_schema, metadata_fields
+from curator.tables.schemas import (
+    SOURCES_SCHEMA,
+    clips_schema,
+    metadata_fields,
+    with_declared,
+)
 from curator.tables.source_table import SourceTable
 
 FOLDERS = (*TABLES, SHARDS, "frames", VALUES)
@@ -102,36 +109,38 @@ class Snapshot:
         cls,
         store: Store,
         summary: Mapping[str, Any],
-        recipe: Recipe,
+        graph: Graph,
+        scores: Collection[str],
         memory_bytes: int,
     ) -> "Snapshot":
-        """Reads a snapshot, as far as a recipe needs it.
+        """Reads a snapshot, as far as stages need it.
 
         Args:
             store: Output root.
             summary: Of the snapshot.
-            recipe: Says which vectors are needed.
+            graph: The stages from `caption` on: they read vectors, and add columns.
+            scores: Names of the scores of the recipe's measures.
             memory_bytes: What the columns of clips may take.
 
         Raises:
             UsageError: A tar is missing or damaged.
         """
-        scores, tables = measures_of(recipe).specs, summary["tables"]
+        tables = summary["tables"]
         corpus = Corpus(lambda clips: clips, memory_bytes, scores=scores)
-        places = []
+        places, columns = [], graph.columns()
         for part in tables["clips"]:
             clips = as_runs_write(read_parquet(store, part))
             places.append(clips.filter(pc.equal(clips["decision"], "kept")).select(_PLACE))
             names = [f.name for f in clips_schema(scores) if f.name in clips.column_names]
             names += [field.name for field in metadata_fields(clips.schema)]
-            corpus.add_decided(clips.select([name for name in names if name not in _MADE_AGAIN]))
-        embedding, clip = recipe.shard.embedding, semantics_of(recipe).clip
-        if embedding not in ("none", "clip"):
-            for part in tables["embeddings"]:
-                corpus.vectors["embeddings"].add(read_parquet(store, part))
-        if embedding == "clip" or (clip is not None and recipe.caption.annotates):
-            for part in tables["clip_embeddings"]:
-                corpus.vectors["clip_embeddings"].add(read_parquet(store, part))
+            clips = clips.select([name for name in names if name not in _MADE_AGAIN])
+            corpus.add_decided(with_declared(clips, columns))
+        reads = {name for stage in graph.annotators() for name in stage.columns}
+        packed = {"clip": [CLIP_EMBEDDING], "descriptor": [EMBEDDING], "none": []}
+        reads.update(packed[graph["shard"].config.embedding])
+        for name, table in ((EMBEDDING, "embeddings"), (CLIP_EMBEDDING, "clip_embeddings")):
+            for part in tables.get(table, ()) if name in reads else ():
+                corpus.vectors[table].add(read_parquet(store, part))
         n_kept, standing = kept_by_source(corpus.clips), StandingShards(store, summary)
         return cls(
             summary=summary,

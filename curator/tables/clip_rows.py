@@ -19,7 +19,14 @@ from curator.records.columns import columns_of
 from curator.storage.metadata_columns import PREFIX
 from curator.tables.disk_table import BLOCK_ROWS
 from curator.tables.parts import column_values, rows_to_table
-from curator.tables.schemas import candidates_schema, metadata_fields, score_column, scores_in
+from curator.tables.schemas import (
+    candidates_schema,
+    declared_columns,
+    further_fields,
+    metadata_fields,
+    score_column,
+    scores_in,
+)
 
 BLOCK = 512
 """Rows whose values become Python objects together."""
@@ -45,6 +52,13 @@ class ClipRow(Clip):
         """Returns the value of a column whose name comes from a recipe or a measure."""
         return self.rows.value_at(self.number, column)
 
+    def declared(self) -> dict[str, Any]:
+        """Returns the values in columns that families declare.
+
+        Those of single precision have the fewest digits that mean them.
+        """
+        return self.rows.declared_at(self.number)
+
     def changed(self, values: Mapping[str, Any]) -> "ClipRow":
         """Returns this clip with other values in some columns; the table stays as it is."""
         return ClipRow(_Changed(self, dict(values)), 0)
@@ -61,6 +75,9 @@ class _Changed:
 
     def change(self, number: int, name: str, value: object) -> None:
         self._values[name] = value
+
+    def declared_at(self, number: int) -> dict[str, Any]:
+        return self._row.declared()
 
 
 class _Scores(Mapping[str, float | None]):
@@ -120,7 +137,9 @@ class ClipColumns(Protocol):
 
 
 class ClipRows(Sequence[ClipRow]):
-    """The rows of a table in the columns of a schema, null where it lacks one, and its metadata.
+    """The rows of a table in the columns of a schema, null where it lacks one, and further ones.
+
+    Those are metadata, and columns that families declare.
 
     Attributes:
         scores: Names of the scores that the schema has columns for.
@@ -129,10 +148,11 @@ class ClipRows(Sequence[ClipRow]):
     def __init__(self, table: pa.Table, schema: pa.Schema) -> None:
         self._n: int = table.num_rows
         known = set(schema.names)
-        own = (field for field in metadata_fields(table.schema) if field.name not in known)
+        own = (field for field in further_fields(table.schema) if field.name not in known)
         self._schema = pa.schema([*schema, *own])
         self.scores = scores_in(schema)
         self._metadata = [field.name for field in metadata_fields(self._schema)]
+        self._declared = list(declared_columns(self._schema))
         self._base = dict(zip(table.column_names, table.columns, strict=True))
         self._own: dict[int, dict[str, pa.Array]] = {}
         """Columns of single blocks that have changed since."""
@@ -186,6 +206,15 @@ class ClipRows(Sequence[ClipRow]):
     def metadata_at(self, number: int) -> dict[str, Any]:
         """Returns metadata of a row's source by its name without `meta.`."""
         return {name.removeprefix(PREFIX): self.value_at(number, name) for name in self._metadata}
+
+    def declared_at(self, number: int) -> dict[str, Any]:
+        """Returns values of a row as `ClipRow.declared` does."""
+        row = {}
+        for name in self._declared:
+            value = self.value_at(number, name)
+            is_single = value is not None and pa.types.is_float32(self._schema.field(name).type)
+            row[name] = float(str(np.float32(value))) if is_single else value
+        return row
 
     def values(self, name: str) -> list[Any]:
         """Returns a column of all rows as Python values."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from curator.tables.clip_rows import ClipRows, fields_of
 from curator.tables.disk_table import BLOCK_ROWS, DiskTable, widened
-from curator.tables.schemas import clips_schema, metadata_fields, scores_in
+from curator.tables.schemas import clips_schema, further_fields, scores_in
 
 
 class ClipStore:
@@ -22,7 +22,7 @@ class ClipStore:
 
     def __init__(self, schema: pa.Schema, room_bytes: int) -> None:
         self._of_clips = clips_schema(scores_in(schema))
-        self.schema = pa.schema([*self._of_clips, *metadata_fields(schema)])
+        self.schema = pa.schema([*self._of_clips, *further_fields(schema)])
         self._out = DiskTable(schema, room_bytes)
         self._passed = DiskTable(schema, room_bytes)
         self._masks: list[NDArray[np.bool_]] = []

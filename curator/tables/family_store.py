@@ -5,7 +5,7 @@
     families/<family>-<fingerprint>.json              the declaration
 
 A part has a row group for each value, or for some small ones, so that a value is read without all
-others. Parts are immutable.
+others; one of a family of columns has these, and is read whole. Parts are immutable.
 """
 
 import time
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.errors import RETRIED
-from curator.family import FamilyVersion, Lifetime
+from curator.family import FamilyVersion, Lifetime, Row
 from curator.stage import ItemStage
 from curator.storage import Store
 from curator.storage.source_reader import is_racy
@@ -39,17 +39,10 @@ from curator.tables.sample_members import (
     StoredMember,
     members_in_tars,
 )
+from curator.tables.schemas import family_fields
 
-_SCHEMA = pa.schema(
-    [
-        ("key", pa.string()),
-        ("clip_id", pa.string()),
-        ("source_id", pa.string()),
-        ("n_bytes", pa.int64()),
-        (VALUE, pa.binary()),
-    ]
-)
-_FACTS = ("key", "n_bytes")
+_OF_CLIP = [("key", pa.string()), ("clip_id", pa.string()), ("source_id", pa.string())]
+_OF_MEMBER = [("n_bytes", pa.int64()), (VALUE, pa.binary())]
 _OF_SOURCE = ("uri", "bytes", "version")
 """Columns that stay of a source that was removed."""
 _READERS = 16
@@ -68,7 +61,8 @@ class NewValue:
     key: str
     clip_id: str
     source_id: str
-    data: bytes = field(repr=False)
+    data: bytes | Row = field(repr=False)
+    """Of a member, or a row of columns."""
 
 
 class FamilyStore:
@@ -97,21 +91,18 @@ class FamilyStore:
         """Stores values as one part; returns them in order."""
         if not values:
             return []
-        table = rows_to_table(
-            (
-                {"key": one.key, "clip_id": one.clip_id, "source_id": one.source_id,
-                 "n_bytes": len(one.data), VALUE: one.data}
-                for one in values
-            ),
-            _SCHEMA,
-        )  # fmt: skip
-        keys = [one.key for one in values]
-        most = max(len(one.data) for one in values)
+        fields, rows = family_fields(version.family), list(map(_row, values))
+        sizes = [row.get("n_bytes", 0) for row in rows]
+        table = rows_to_table(rows, pa.schema([*_OF_CLIP, *(fields or _OF_MEMBER)]))
         part = self._parts(version).write(
-            table, keys, one_row_groups=True, rows_per_group=max(1, GROUP_BYTES // max(1, most))
+            table,
+            [one.key for one in values],
+            one_row_groups=not fields,
+            rows_per_group=None if fields else max(1, GROUP_BYTES // max(1, *sizes)),
         )
         return [
-            _member(version, part, row, one.key, len(one.data)) for row, one in enumerate(values)
+            _member(version, part, row, one.key, n_bytes)
+            for row, (one, n_bytes) in enumerate(zip(values, sizes, strict=True))
         ]
 
     def find(self, version: FamilyVersion, keys: pa.ChunkedArray) -> MemberColumn:
@@ -127,20 +118,32 @@ class FamilyStore:
                 offset=there["offset"].to_numpy(),
                 n_bytes=there["n_bytes"].to_numpy(),
             )
-        parts = self._parts(version)
-        names = parts.names()
+        names, facts = self._parts(version).names(), ["key"]
+        facts += [] if version.family.columns else ["n_bytes"]
         with ThreadPoolExecutor(_READERS) as pool:
-            tables = pool.map(lambda name: parts.read_columns(name, _FACTS), names)
+            tables = pool.map(lambda name: self._read(version, name, facts), names)
             for name, table in zip(names, tables, strict=True):
                 numbers = rows.find_all(table["key"].to_pylist())
                 places = np.flatnonzero(numbers >= 0)
-                found.fill(
-                    numbers[places],
-                    [name] * len(places),
-                    row=places,
-                    n_bytes=table["n_bytes"].to_numpy()[places],
+                sizes = (
+                    table["n_bytes"].to_numpy() if "n_bytes" in facts else np.zeros_like(numbers)
                 )
+                found.fill(numbers[places], [name] * len(places), row=places, n_bytes=sizes[places])
         return found
+
+    def rows(self, column: MemberColumn) -> pa.Table:
+        """Returns the rows of a family of columns, one for each key; null where there is none."""
+        names, numbers, rows = column.places()
+        fields = family_fields(column.version.family)
+        columns = [field.name for field in fields]
+        with ThreadPoolExecutor(_READERS) as pool:
+            tables = list(pool.map(lambda name: self._read(column.version, name, columns), names))
+        whole = pa.concat_tables([pa.schema(fields).empty_table(), *tables]).combine_chunks()
+        begins = np.cumsum([0, *(table.num_rows for table in tables)])
+        return whole.take(pa.array(begins[numbers] + rows, mask=numbers < 0))
+
+    def _read(self, version: FamilyVersion, part: str, columns: Sequence[str]) -> pa.Table:
+        return self._parts(version).read_columns(part, columns)
 
     def _parts(self, version: FamilyVersion) -> Parts:
         folder = VALUES if version.family.lifetime is Lifetime.RUN else FAMILIES
@@ -230,6 +233,13 @@ def row_keys(table: pa.Table, key: Sequence[str]) -> pa.ChunkedArray:
     """Returns the key of each row: values of the columns `key`, joined by tabs."""
     columns = (table[name].cast(pa.large_string()) for name in key)
     return pc.binary_join_element_wise(*columns, pa.scalar("\t", pa.large_string()))
+
+
+def _row(value: NewValue) -> dict[str, Any]:
+    """Returns the row of a part for a value."""
+    data = value.data
+    own = {"n_bytes": len(data), VALUE: data} if isinstance(data, bytes) else data
+    return {"key": value.key, "clip_id": value.clip_id, "source_id": value.source_id, **own}
 
 
 def _member(version: FamilyVersion, part: str, row: int, key: str, n_bytes: int) -> StoredMember:

@@ -1,7 +1,7 @@
 """Members of samples that families declare: where their bytes are, and the table that says so.
 
 Places are relative to the clip's MP4, so that a tar may be put together anew from whole samples,
-and the table still holds.
+and the table still holds. Families of columns have rows in parts instead, and the table `clips`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ begins `mp4_distance` bytes behind the first byte of the clip's MP4, in the same
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMember:
-    """A member of a sample: a value that is stored under the output root.
+    """A member of a sample, or a row of columns: a value that is stored under the output root.
 
     Attributes:
         version: Its family.
@@ -96,6 +96,13 @@ class MemberColumn:
             column=VALUE,
         )
         return StoredMember(version=self.version, key=self._keys[number].as_py(), where=where)
+
+    def places(self) -> tuple[list[str], NDArray[np.int32], NDArray[np.int32]]:
+        """Returns names of objects, and of each value the number of its object and its row.
+
+        Numbers are int32 [N], -1 for none.
+        """
+        return self._names, self._name, self._row
 
     @property
     def is_there(self) -> NDArray[np.bool_]:

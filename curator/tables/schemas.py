@@ -1,11 +1,13 @@
 """Schemas of the tables that readers see. Public: columns may be added, never changed."""
 
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+import orjson
 import pyarrow as pa
 
+from curator.family import Family, FamilyVersion
 from curator.measures.score_list import SCORES
 from curator.records.clips import FACT_COLUMNS, Candidate, Clip, Written
 from curator.records.columns import columns_of
@@ -20,10 +22,55 @@ _TYPES = {
     list[str]: pa.list_(pa.string()),
 }
 
+_DECLARATION = b"curate.family"
+"""Metadata of a column that a family declares: its declaration, so that any table says it."""
+
+
+def family_fields(family: Family) -> list[pa.Field]:
+    """Returns the columns that a family declares; none for one of members."""
+    if not family.columns:
+        return []
+    struct = family.content.feature("")["struct"]
+    return [pa.field(one["name"], pa.type_for_alias(one["dtype"])) for one in struct]
+
+
+def declared_fields(versions: Iterable[FamilyVersion]) -> list[pa.Field]:
+    """Returns the columns that families add to `clips`, each with its declaration."""
+    known = columns_of(Clip)
+    return [
+        field.with_metadata({_DECLARATION: orjson.dumps(version.to_json())})
+        for version in versions
+        for field in family_fields(version.family)
+        if field.name not in known
+    ]
+
+
+def declared_columns(schema: pa.Schema) -> dict[str, Mapping[str, Any]]:
+    """Returns the columns of a table that families declare, with their declarations."""
+    return {
+        field.name: orjson.loads(field.metadata[_DECLARATION])
+        for field in schema
+        if _DECLARATION in (field.metadata or {})
+    }
+
+
+def with_declared(table: pa.Table, fields: Iterable[pa.Field]) -> pa.Table:
+    """Returns a table with these columns of families, all null, in place of those that it had."""
+    table = table.drop_columns(list(declared_columns(table.schema)))
+    for field in fields:
+        table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    return table
+
 
 def metadata_fields(schema: pa.Schema) -> list[pa.Field]:
     """Returns the columns of a table that hold source metadata."""
     return [field for field in schema if field.name.startswith(PREFIX)]
+
+
+def further_fields(schema: pa.Schema) -> list[pa.Field]:
+    """Returns the columns of `clips` that not every output has: metadata, and those of families."""
+    declared = declared_columns(schema)
+    return [*metadata_fields(schema), *(field for field in schema if field.name in declared)]
 
 
 def score_column(score: str) -> str:
@@ -33,7 +80,8 @@ def score_column(score: str) -> str:
 
 def scores_in(schema: pa.Schema) -> list[str]:
     """Returns names of scores: this package's own, then the others that a table of clips has."""
-    others = (name for name in schema.names if name not in SCORES and name not in FACT_COLUMNS)
+    known = {*SCORES, *FACT_COLUMNS, *declared_columns(schema)}
+    others = (name for name in schema.names if name not in known)
     return [*SCORES, *(name for name in others if not is_metadata(name))]
 
 

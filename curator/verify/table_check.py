@@ -10,8 +10,17 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from curator.errors import CuratorError
-from curator.stages.shard.tar_reader import DATASET, FOLDER, MAX_TEXT_BYTES, ShardSet, TarReader
+from curator.family import FamilyVersion
+from curator.stages.shard.tar_reader import (
+    DATASET,
+    FOLDER,
+    MAX_TEXT_BYTES,
+    ShardSet,
+    TarReader,
+    declared_families,
+)
 from curator.tables.parts import SUMMARY
+from curator.tables.schemas import declared_columns, declared_fields
 from curator.verify.findings import RERUN, Code, Findings
 from curator.verify.tar_check import REPEATED, TarFacts, columns_digest, json_columns
 
@@ -145,6 +154,10 @@ def check_clips(
         return
     lookup = SampleLookup(tars)
     is_whole = True
+    declared = None
+    if shards.manifest is not None:
+        families = map(FamilyVersion.from_json, declared_families(shards.manifest).values())
+        declared = pa.schema(declared_fields(families))
     for part in map(str, parts):
         path = f"{shards.store.uri}/{part}"
 
@@ -153,7 +166,7 @@ def check_clips(
                 _check_clip(lookup, values, f"{path}#{values.get('clip_id')}", findings)
 
         columns = ["clip_id", "decision", "shard", "key", "mp4_offset", "mp4_bytes"]
-        is_whole &= _rows(shards, part, columns, row, Code.CLIPS, findings)
+        is_whole &= _rows(shards, part, columns, row, Code.CLIPS, findings, declared)
     if is_whole:
         _unlisted(shards, lookup, f"{shards.store.uri}/clips", Code.CLIPS, findings)
 
@@ -179,6 +192,14 @@ def _check_clip(
             findings.add(Code.CLIPS, path, f"{name} {values.get(name)!r}", str(expected), RERUN)
 
 
+def _declared(schema: pa.Schema) -> str:
+    """Returns the columns of a table that families declare, for people."""
+    return ", ".join(
+        f"{name} ({schema.field(name).type}, {family['name']} {family['fingerprint']})"
+        for name, family in sorted(declared_columns(schema).items())
+    )
+
+
 def _unlisted(
     shards: ShardSet, lookup: SampleLookup, table: str, code: Code, findings: Findings
 ) -> None:
@@ -195,12 +216,21 @@ def _rows(
     row: Callable[[Mapping[str, Any]], None],
     code: Code,
     findings: Findings,
+    declared: pa.Schema | None = None,
 ) -> bool:
-    """Calls `row` for each row of a Parquet object; returns whether all could be read."""
+    """Calls `row` for each row of a Parquet object; returns whether all could be read.
+
+    Columns of families must be those of `declared`, if that is not None.
+    """
     path = f"{shards.store.uri}/{name}"
     try:
         with shards.store.open(name) as stream:
             file = pq.ParquetFile(stream)
+            if declared is not None:
+                found, expected = _declared(file.schema_arrow), _declared(declared)
+                if found != expected:
+                    said = f"columns of families: {found or 'none'}"
+                    findings.add(code, path, said, expected or "none, as in the manifest", RERUN)
             there = [column for column in columns if column in file.schema_arrow.names]
             for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=there):
                 for values in batch.to_pylist():

@@ -19,7 +19,7 @@ from curator.stages.shard.tar_reader import (
     Shard,
     ShardSet,
     TarReader,
-    declared_members,
+    declared_families,
 )
 from curator.tables.sample_members import MEMBERS
 from curator.verify.findings import Code, Findings
@@ -112,10 +112,8 @@ class TarCheck:
         seen: Callable[[int], None] = lambda n_bytes: None,
     ) -> None:
         self._shards = shards
-        self._families = {
-            suffix: Family.from_json(value)
-            for suffix, value in declared_members(shards.manifest).items()
-        }
+        declared = map(Family.from_json, declared_families(shards.manifest).values())
+        self._families = {family.member: family for family in declared if family.member}
         self._allowed = ALLOWED | self._families.keys()
         if shards.manifest is None or MEMBERS not in shards.manifest:
             self._allowed |= {UNDECLARED}

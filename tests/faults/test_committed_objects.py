@@ -31,7 +31,7 @@ from curator.tables.out_layout import LEASE
 from curator.tables.snapshot_store import BEFORE, HEAD, OBJECTS, read_snapshot
 from curator.verify import Verified, verify
 
-CACHES = ("tracks/", "scan/", "replies/", "report/", "hashes/", "index/", "alignments/")
+CACHES = ("tracks/", "scan/", "replies/", "report/", "hashes/", "index/", "families/")
 """Folders of what no snapshot names."""
 
 

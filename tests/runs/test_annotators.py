@@ -14,19 +14,23 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+import yaml
 from film_makers import write_video
 from film_shots import moving_texture
 from safetensors.torch import load
 from tiny_text import text_folder
 
+from curator import read_clips
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
 from curator.errors import RecipeError
 from curator.loading import ClipDataset
 from curator.pipeline import graph_of
 from curator.recipe import load_recipe
+from curator.stages.shard.shard_driver import Sharding
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mean_latents.py"
+LIGHT = EXAMPLE.with_name("light_columns.py")
 SETTINGS = (
     "shard.resolutions=[120]", "filters.short_side_px.min=100", "propose.min_s=1",
     "shard.lengths=[17]", "dedup.enabled=false", "filters.motion.min=0.0001",
@@ -174,9 +178,168 @@ def test_verify_finds_a_value_that_is_not_as_declared(
     assert "expected f32" in capsys.readouterr().out
 
 
+def clip_rows(out: Path) -> list[dict[str, Any]]:
+    summary = json.loads((out / "summary.json").read_text())
+    return [r for p in summary["tables"]["clips"] for r in pq.read_table(out / p).to_pylist()]
+
+
+def samples(out: Path) -> dict[str, dict[str, Any]]:
+    """The JSON of each sample."""
+    dataset = ClipDataset(str(out), video=False, batch_size=1)
+    return {batch["key"][0]: batch["json"][0] for batch in dataset}
+
+
+def test_columns_go_from_the_class_to_tables_and_samples_and_need_the_class_no_more(
+    sources: Path,
+    own: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shutil.copy(LIGHT, own.parent / "own_light.py")
+    out, columns = tmp_path / "out", ("brightness", "n_dark", "light")
+    light = "stages=[{use: own_light:LightColumns, config: {dark: %s}}]"
+    settings = [part for one in (*SETTINGS, light % 0.5) for part in ("--set", one)]
+    with monkeypatch.context() as patch:
+        # As if it were killed after annotators, before anything is committed.
+        patch.setattr(Sharding, "shard", lambda *_, **__: sys.exit(9))
+        with pytest.raises(SystemExit):
+            main(["run", "--recipe", "quickstart", str(sources), str(out), *settings])
+    summary = curated(sources, out, light % 0.5)
+    assert summary["work"].get("light_made", 0) == 0, "values of the killed run are found"
+    assert summary["counts"]["kept"] == 3
+    schema = pq.read_schema(out / summary["tables"]["clips"][0])
+    assert [str(schema.field(name).type) for name in columns] == ["float", "int32", "string"]
+    rows = {row["clip_id"]: row for row in clip_rows(out)}
+    told = samples(out)
+    assert set(told) == set(rows)
+    for clip_id, row in rows.items():
+        assert 0 < row["brightness"] < 1
+        assert np.float32(told[clip_id]["columns"]["brightness"]) == np.float32(row["brightness"])
+        assert {name: row[name] for name in columns[1:]} == {
+            name: told[clip_id]["columns"][name] for name in columns[1:]
+        }
+    card = yaml.safe_load((out / "shards" / "README.md").read_text().split("---")[1])
+    (fields,) = [f for f in card["dataset_info"]["features"] if f["name"] == "json"]
+    (typed,) = [field for field in fields["struct"] if field["name"] == "columns"]
+    assert [one["dtype"] for one in typed["struct"]] == ["float32", "int32", "string"]
+
+    other = curated(sources, out, light % 0, "select.max_per_group=2")
+    assert (other["work"]["light_made"], other["work"]["clips_cut"]) == (2, 0)
+    values = {"kept": (0, "light"), "rejected": (None, None)}
+    assert [(row["n_dark"], row["light"]) for row in clip_rows(out)] == [
+        values[row["decision"]] for row in clip_rows(out)
+    ]
+    assert main(["recaption", str(out), "--set", "caption.enabled=false"]) == EXIT_OK
+    assert {row["light"] for row in clip_rows(out)} == {"light", None}
+    again = json.loads((out / "summary.json").read_text())
+    assert again["work"].get("light_made", 0) == 0
+
+    (own.parent / "own_light.py").unlink()
+    sys.modules.pop("own_light")
+    assert main(["verify", str(out), "--json"]) == EXIT_OK
+    kept = sorted(row["clip_id"] for row in clip_rows(out) if row["decision"] == "kept")
+    gone = kept[0]
+    (tmp_path / "gone.txt").write_text(gone)
+    assert main(["remove", str(out), "--clips", str(tmp_path / "gone.txt")]) == EXIT_OK
+    assert main(["verify", str(out), "--removed"]) == EXIT_OK
+    capsys.readouterr()
+    assert main(["verify", str(out)]) == EXIT_OK, capsys.readouterr().out
+    parts = [
+        pq.read_table(part)["clip_id"].to_pylist() for part in out.rglob("families/*/*.parquet")
+    ]
+    assert not any(gone in ids for ids in parts)
+    (row,) = [row for row in clip_rows(out) if row["decision"] == "kept"]
+    assert (row["clip_id"], row["light"]) == (kept[1], "light")
+    assert {one["columns"]["light"] for one in samples(out).values()} == {"light"}
+    assert "light" in read_clips(out).to_arrow().column_names
+    exported = tmp_path / "exported"
+    assert main(["export", str(out), str(exported), "--format", "parquet"]) == EXIT_OK
+    (table,) = map(pq.read_table, exported.rglob("*.parquet"))
+    assert '"light":"light"' in table["json"][0].as_py()
+    assert [str(table.schema.field(name).type) for name in columns] == ["float", "int32", "string"]
+    assert table["light"].to_pylist() == ["light"]
+    capsys.readouterr()
+    assert main(["explain", str(out), kept[1]]) == EXIT_OK
+    assert "n_dark 0" in capsys.readouterr().out
+    assert "n_dark" in (out / "report" / "index.html").read_text()
+
+    manifest = out / "shards" / "manifest.json"
+    value = json.loads(manifest.read_text().replace('"n_dark": "i32"', '"n_dark": "i64"'))
+    del value["checksum"]
+    manifest.write_text(json.dumps(value))
+    capsys.readouterr()
+    assert main(["verify", str(out)]) != EXIT_OK
+    assert "n_dark (int64, light" in capsys.readouterr().out
+
+
+BOTH = """
+from light_columns import LightColumns
+from curator.family import Columns, Family, Scope, Text
+
+class Both(LightColumns):
+    name, required = "both", False
+    families = (*LightColumns.families, Family("word", Scope.CLIP, Text(), member="word.txt"))
+
+    def process(self, unit):
+        rows = super().process(unit)
+        return [
+            {"light": {**row, "n_dark": "many"} if row["brightness"] > BOUND else row, "word": "a"}
+            for row in rows
+        ]
+
+class Reader(LightColumns):
+    name, frames, columns = "reader", (), ("brightness",)
+    families = (Family("twice", Scope.CLIP, Columns({"twice": "f64"})),)
+
+    def key(self, facts, mp4_sha256):
+        return None if facts.columns["brightness"] is None else super().key(facts, mp4_sha256)
+
+    def process(self, unit):
+        return [{"twice": 2 * clip.facts.columns["brightness"]} for clip in unit]
+"""
+
+
+def test_an_annotator_leaves_columns_and_members_and_another_reads_its_columns(
+    sources: Path, own: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pins also that a row which does not fit fails its own clip."""
+    shutil.copy(LIGHT, own.parent / "light_columns.py")
+    out = tmp_path / "out"
+    curated(sources, out, "stages=[light_columns:LightColumns]")
+    bright = sorted(row["brightness"] for row in clip_rows(out))
+    (own.parent / "both.py").write_text(BOTH.replace("BOUND", str(np.mean(bright[1:]))))
+    summary = curated(sources, out, "stages=[both:Both, both:Reader]")
+    work = summary["work"]
+    assert (work["both_lacking"], work["light_made"], work["word_made"]) == (1, 2, 2)
+    rows = sorted(clip_rows(out), key=lambda row: (row["brightness"] is None, row["brightness"]))
+    assert [row["brightness"] for row in rows] == [*bright[:2], None]
+    assert [row["twice"] for row in rows] == [*(2 * one for one in bright[:2]), None]
+    assert "column n_dark: 'many' of str; expected i32 or None" in caplog.text
+    assert main(["verify", str(out), "--json"]) == EXIT_OK
+
+
 TWICE = """
 from mean_latents import MeanLatents
-from curator.family import Array, Family, Scope
+from curator.family import Array, Columns, Family, Scope
+
+class Taken(MeanLatents):
+    name = "taken"
+    families = (Family("taken", Scope.CLIP, Columns({"width": "i32"})),)
+
+class Score(MeanLatents):
+    name = "score"
+    families = (Family("score", Scope.CLIP, Columns({"motion": "f64"})),)
+
+class Doubled(MeanLatents):
+    name = "doubled"
+    families = (
+        Family("one", Scope.CLIP, Columns({"same": "i32"})),
+        Family("two", Scope.CLIP, Columns({"same": "i32"})),
+    )
+
+class Unknown(MeanLatents):
+    name, columns = "unknown", ("captoin",)
 
 class Twice(MeanLatents):
     name = "twice"
@@ -204,9 +367,13 @@ class Captions(MeanLatents):
     [
         ("[mean_latents:MeanLatents, twice:Twice]", "'mean_latents' makes the family 'latents'"),
         ("[twice:Names]", "two families of one name"),
+        ("[twice:Taken]", "the table clips has the column 'width' already"),
+        ("[twice:Score]", "the table clips has the column 'motion' already"),
+        ("[twice:Doubled]", "two columns of one name: 'same'"),
+        ("[twice:Unknown]", "captoin.*caption"),
         ("[twice:Sources]", "scope clip"),
         ("[twice:Path]", "'../evil'"),
-        ("[wrong:Wrong]", r"expected one of npy, safetensors \(.*wrong.py:7"),
+        ("[wrong:Wrong]", r"expected one of npy, safetensors \(.*wrong.py:25"),
         ("[twice:Captions]", "'caption' makes the member 'text.npy'"),
         ("[{use: mean_latents:MeanLatents, before: dedup}]", "leave out before and after"),
         ("[{use: mean_latents:MeanLatents, config: {blok: 1}}]", "blok"),

@@ -18,6 +18,8 @@ from tiny_clip import tiny_folder
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
+from curator.models.clip_model import embed_texts
+from curator.models.weight_store import ModelStore
 
 SETTINGS = [
     "--set", "filters.short_side_px.min=60", "--set", "propose.min_s=1.0",
@@ -109,6 +111,53 @@ def test_a_run_stores_scores_types_and_embeddings_and_reruns_without_pixels(
     assert summary["cpu_seconds"]["clip"] > 0
     assert "shot_network" not in summary["cpu_seconds"]
     assert pq.read_table(out / "clip_embeddings").to_pylist() == embeddings
+
+
+CAPTIONER = """
+from curator.stages.caption.captioners.captioner_contract import Captioner
+
+class Said(Captioner):
+    version = 1
+
+    def answer(self, request, frames):
+        fields = request.schema["properties"]
+        return {name: f"A {name} text of texture {len(frames.arrays())}" for name in fields}
+"""
+
+
+def test_the_short_caption_is_compared_with_the_clip_once(
+    places: tuple[Path, Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that `caption_alignment` is of the short caption, whatever `caption.text` is."""
+    (tmp_path / "said.py").write_text(CAPTIONER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    out, models = places[1], ModelStore(places[2])
+    captions = [
+        "--set", "caption.captioner=said:Said", "--set", "caption.language=null",
+        "--set", "caption.lengths=[short, long]", "--set", "caption.text=long",
+    ]  # fmt: skip
+    summary = run(places, *CLIP, *captions)
+    assert summary["work"]["caption_alignments_made"] == 1
+    (clip,) = pq.read_table(out / "clips").to_pylist()
+    (window,) = pq.read_table(out / "annotations").to_pylist()
+    assert clip["caption"] == window["long"] != window["short"]
+    (row,) = pq.read_table(out / "clip_embeddings").to_pylist()
+    entry = models.catalogue.find("test-tiny")
+    ((text,), _) = embed_texts(entry, models.find(entry), [window["short"]])
+    vector = np.array(row["vector"], np.float32).astype(np.float64)
+    cosine = float(text.astype(np.float64) @ vector) / float(np.linalg.norm(vector))
+    assert clip["caption_alignment"] == cosine
+    names = pq.read_schema(out / summary["tables"]["clips"][0]).names
+    assert names.index("caption_alignment") == names.index("caption_failure") + 1
+    off, on = ["--set", "caption.enabled=false"], ["--set", "caption.enabled=true", *captions]
+    for more, expected in ((off, None), (on, cosine)):
+        assert main(["recaption", str(out), *more]) == EXIT_OK
+        (clip,) = pq.read_table(out / "clips").to_pylist()
+        assert clip["caption_alignment"] == expected
+        summary = json.loads((out / "summary.json").read_text())
+        assert "caption_alignments_made" not in summary["work"]
+    assert main(["verify", str(out), "--json"]) == EXIT_OK
 
 
 @pytest.mark.parametrize("more", [[], ["--set", "semantic.safety=false"]])

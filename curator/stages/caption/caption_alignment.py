@@ -1,114 +1,88 @@
-"""Measures how well captions fit their clips, by the CLIP embeddings that analyze stored.
+"""The annotator that measures how well captions fit their clips, by the CLIP vectors of analyze.
 
 The value is the cosine of the caption's and the clip's embedding. It compares captions of one clip,
 or clips under captions of one kind, by one CLIP model. CLIP reads 77 tokens, so compare the short
 caption: the unread end of a longer one has no effect.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from hashlib import sha256
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from curator.errors import ModelError
-from curator.executor.engine import Engine
-from curator.fingerprints import fingerprint
+from curator.family import Columns, Family, Row, Scope
 from curator.models.catalogue import ModelEntry
-from curator.models.clip_model import embed_texts
-from curator.models.text_encoder import text_hash
+from curator.models.clip_model import text_embedder
 from curator.models.weight_store import ModelStore
-from curator.stage import Resources
-from curator.stages.caption.caption_parts import make_parts
-from curator.storage import Store
-from curator.tables.clip_vectors import Vectors
-from curator.tables.parts import Parts, rows_to_table
+from curator.stage import CLIP_EMBEDDING, SHORT_CAPTION, Annotator, ClipFacts, SampledClip
+from curator.stages.caption.config import CaptionConfig
 
-UNIT_CAPTIONS = 2048
-_SCHEMA = pa.schema([("key", pa.string()), ("cosine", pa.float64())])
+NAME = COLUMN = "caption_alignment"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """A caption, not blank, and the image embedding of its clip, float32 [D]."""
+class CaptionAlignment(Annotator[CaptionConfig]):
+    """Writes the cosine of caption and picture: -1 to 1; usually 0.2 to 0.35 for those that fit.
 
-    key: str
-    caption: str
-    vector: NDArray[np.float32]
-
-
-def cosines_table(
-    compared: Sequence[Compared], *, entry: ModelEntry, models: ModelStore
-) -> pa.Table:
-    """Compares captions with the pictures of their clips, in this process, on its CPU.
-
-    Returns:
-        Columns `key` and `cosine` (-1 to 1; usually 0.2 to 0.35 for captions that fit), sorted by
-        key, without pairs whose embedding has no direction.
-
-    Raises:
-        ModelError: The model cannot be loaded, or an embedding has another length.
+    Args:
+        entry: The CLIP model.
+        models: Where its weights are.
     """
-    for one in compared:
-        if one.vector.shape != (entry.dim,):
-            raise ModelError(
-                f"the embedding of clip {one.key} has shape {one.vector.shape}; expected "
-                f"({entry.dim},) of the model {entry.name}"
-            )
-    texts = {one.key: " ".join(one.caption.split()) for one in compared}
-    distinct = sorted(set(texts.values()))
-    embedded, _ = embed_texts(entry, models.find(entry), distinct)
-    of_text = dict(zip(distinct, embedded.astype(np.float64), strict=True))
-    rows = []
-    for one in sorted(compared, key=lambda one: one.key):
-        picture = one.vector.astype(np.float64)
-        norm = float(np.linalg.norm(picture))
-        if norm != 0 and np.isfinite(norm):
-            rows.append({"key": one.key, "cosine": float(of_text[texts[one.key]] @ picture) / norm})
-    return rows_to_table(rows, _SCHEMA)
 
+    name = NAME
+    version = 1
+    config_type = CaptionConfig
+    frames = ()
+    columns = (SHORT_CAPTION, CLIP_EMBEDDING)
+    batch = 2048
+    families = (Family("caption_alignments", Scope.CLIP, Columns({COLUMN: "f64"})),)
 
-class Alignments:
-    """Alignments of captions, computed once per clip, caption and picture."""
+    def __init__(self, config: CaptionConfig, entry: ModelEntry, models: ModelStore) -> None:
+        super().__init__(config)
+        self._entry, self._models = entry, models
+        self._embed: Callable[[Sequence[str]], tuple[NDArray[np.float32], float]] | None = None
 
-    def __init__(self, store: Store, entry: ModelEntry, models: ModelStore, engine: Engine) -> None:
-        stamp = fingerprint("alignment", models.fingerprint(entry))
-        self._parts = Parts(store, "alignments", stamp)
-        self._compute = partial(cosines_table, entry=entry, models=models)
-        self._engine = engine
-        self.cpu_s: Counter[str] = Counter()
+    def settings(self) -> dict[str, object]:
+        """Returns none: caption, picture and model alone make the value."""
+        return {}
 
-    def of(self, captions: Mapping[str, str], vectors: Vectors) -> dict[str, float]:
-        """Returns cosines of clips with caption and embedding, by id."""
-        compared: dict[str, Compared] = {}
-        for clip, caption in captions.items():
-            vector = vectors.get(clip)
-            if caption.strip() and vector is not None:
-                # The analyze stage's frames and precision change the embedding of a clip.
-                pixels = sha256(vector.tobytes()).hexdigest()
-                key = fingerprint(clip, text_hash(caption), pixels)
-                compared[clip] = Compared(key=key, caption=caption, vector=vector)
-        known: dict[str, float] = {}
-        for name in self._parts.names():
-            self._read(name, known)
-        missing = [one for one in compared.values() if one.key not in known]
-        for made in make_parts(
-            missing,
-            self._compute,
-            self._parts,
-            self._engine,
-            task="align",
-            most=UNIT_CAPTIONS,
-            resources=Resources(cpus=1),
-        ):
-            self._read(made.results, known)
-            self.cpu_s.update(made.cpu_s)
-        return {clip: known[one.key] for clip, one in compared.items() if one.key in known}
+    def models(self) -> tuple[object, ...]:
+        """Returns the weights."""
+        return (self._models.fingerprint(self._entry),)
 
-    def _read(self, part: str, known: dict[str, float]) -> None:
-        table = self._parts.read(part)
-        known.update(zip(table["key"].to_pylist(), table["cosine"].to_pylist(), strict=True))
+    def key(self, facts: ClipFacts, mp4_sha256: str) -> str | None:
+        """Returns a digest of clip, caption and vector; None without either of these."""
+        caption, vector = facts.columns[SHORT_CAPTION], facts.columns[CLIP_EMBEDDING]
+        if vector is None or not (caption or "").strip():
+            return None
+        # The vector is of the analyzed frames, whatever the MP4 is.
+        return super().key(facts, "")
+
+    def process(self, unit: Sequence[SampledClip]) -> list[Row]:
+        """Returns the cosine of each clip; None where its vector has no direction.
+
+        Raises:
+            ModelError: The model cannot be loaded, or a vector has another length.
+        """
+        entry = self._entry
+        vectors: list[Any] = [clip.facts.columns[CLIP_EMBEDDING] for clip in unit]
+        for clip, vector in zip(unit, vectors, strict=True):
+            if vector.shape != (entry.dim,):
+                raise ModelError(
+                    f"the embedding of clip {clip.facts.clip_id} has shape {vector.shape}; "
+                    f"expected ({entry.dim},) of the model {entry.name}"
+                )
+        if self._embed is None:
+            self._embed = text_embedder(entry, self._models.find(entry))
+        texts = [" ".join(clip.facts.columns[SHORT_CAPTION].split()) for clip in unit]
+        distinct = sorted(set(texts))
+        embedded, _ = self._embed(distinct)
+        of_text = dict(zip(distinct, embedded.astype(np.float64), strict=True))
+        rows: list[Row] = []
+        for text, vector in zip(texts, vectors, strict=True):
+            picture = vector.astype(np.float64)
+            norm = float(np.linalg.norm(picture))
+            has_direction = norm != 0 and np.isfinite(norm)
+            rows.append({COLUMN: float(of_text[text] @ picture) / norm if has_direction else None})
+        return rows

@@ -30,7 +30,6 @@ from curator.stages.caption.annotation_rows import (
     sample_annotation,
 )
 from curator.stages.caption.annotation_store import AnnotatedClips, CaptionedSpans, ClipAnnotations
-from curator.stages.caption.caption_alignment import Alignments
 from curator.stages.caption.caption_records import Annotation, Reply, Task, Unanswered
 from curator.stages.caption.captioner_dispatch import Dispatch, check_captioner, make_dispatch
 from curator.stages.caption.config import CaptionConfig, frames_fingerprint
@@ -67,7 +66,6 @@ from curator.storage import Store
 from curator.storage.sidecar_files import Sidecar, read_sidecars
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRow, ClipRows
-from curator.tables.clip_vectors import Vectors
 
 WRITTEN_UNIT = 16
 FAILED_WINDOWS = "caption_failed_"
@@ -194,20 +192,14 @@ class Captioning:
             done = self._done[clip.clip_id]
             apply_annotations(clip, done.annotations, self._config)
 
-    def align(self, clips: ClipRows, found: Alignments, vectors: Vectors) -> None:
-        """Writes the alignment of captions into kept clips."""
-        captions = {}
-        for clip in clips.kept():
-            name, caption = clip.clip_id, clip.caption
-            if caption:
-                windows = self._done[name].annotations
-                short = [one.answer.short for one in windows if one.answer and one.answer.short]
-                captions[name] = " ".join(short) or caption
-        cosines = found.of(captions, vectors)
-        for clip in clips.kept():
-            if (cosine := cosines.get(clip.clip_id)) is not None:
-                clip.caption_alignment = cosine
-        self.cpu_s.update(found.cpu_s)
+    def short_caption(self, clip: Clip) -> str | None:
+        """Returns the short captions of a clip's windows, or its caption; None without one."""
+        if not clip.caption:
+            return None
+        windows = self._done[clip.clip_id].annotations
+        return (
+            " ".join(w.answer.short for w in windows if w.answer and w.answer.short) or clip.caption
+        )
 
     def sample(self, clip: Clip) -> dict[str, Any]:
         """Returns the annotation for the JSON of a clip's sample."""

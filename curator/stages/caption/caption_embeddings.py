@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 
 from curator.family import Array, Family, Lifetime, Scope
 from curator.models.catalogue import ModelEntry
-from curator.models.text_encoder import TextEncoder, text_hash
+from curator.models.text_encoder import TextEncoder, text_hash, torch_refusal
 from curator.models.weight_store import ModelStore
 from curator.stage import Annotator, ClipFacts, Resources, SampledClip
-from curator.stages.caption.caption_parts import torch_refusal
 from curator.stages.caption.config import CaptionConfig
 
 ENCODER_BYTES = 4 << 30

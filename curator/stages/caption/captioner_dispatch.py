@@ -15,8 +15,8 @@ from curator.executor.fleet import Fleet, Passing
 from curator.executor.unit_worker import UnitResult, stage_step
 from curator.executor.worker import Step
 from curator.media.frame_tap import StoredFrames
+from curator.models.text_encoder import torch_refusal
 from curator.stage import Resources
-from curator.stages.caption.caption_parts import torch_refusal
 from curator.stages.caption.caption_records import Annotation, Frames, Reply, Task
 from curator.stages.caption.captioners.captioner_contract import Place
 from curator.stages.caption.captioners.captioner_list import captioner_class, captioners_of

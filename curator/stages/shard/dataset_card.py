@@ -9,6 +9,7 @@ Source: `Features` and the packaged module `webdataset` of `datasets` 3.3 and 5.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -16,7 +17,7 @@ import yaml
 
 from curator.family import Family
 from curator.measures.score_list import SCORES
-from curator.stages.shard.tar_reader import Declared, Split
+from curator.stages.shard.tar_reader import COLUMNS, Declared, Split
 
 CARD = "README.md"
 """Its name, in the folder that it speaks of."""
@@ -65,16 +66,18 @@ def dataset_card(
         with_id: Whether they have the member `id`.
         with_annotation: Whether their JSON has a model's annotation of each window; its
             `structured`, `answers` and `extra` have no fixed fields, and are not typed here.
-        declared: Declaration of each member that a family declares, by suffix.
+        declared: Declarations of families, by member, or by name for those of columns.
         fields: JSON fields of samples that another version wrote; None for those of this one.
         scores: Names of the scores in their JSON; those of this package need not be named.
     """
+    families = [Family.from_json(value) for value in declared.values()]
+    members = [family for family in families if family.member]
+    columns = [f.content.feature("")["struct"] for f in families if not f.member]
     known = [*_json_fields(scores), *(_annotation_fields() if with_annotation else ())]
+    known += [_struct(COLUMNS, *chain.from_iterable(columns))] if columns else []
     told = [field for field in known if fields is None or field["name"] in fields]
     features = [_plain("mp4", "video"), _plain("txt", "string"), {"name": "json", "struct": told}]
-    families = {suffix: Family.from_json(value) for suffix, value in declared.items()}
-    for suffix, family in families.items():
-        features.append({"name": suffix, **family.content.feature(family.ending)})
+    features += [{"name": f.member, **f.content.feature(f.ending)} for f in members]
     if with_embedding:
         features.append({"name": "npy", "sequence": "float32"})
     if with_id:
@@ -90,7 +93,7 @@ def dataset_card(
             lines += [f"  - split: {SPLIT_NAMES[split]}", "    path:"]
             lines += [f"    - {name}" for name in names]
     more = "; `npy` is an embedding" if with_embedding else ""
-    more += "".join(f"; `{suffix}` is of the family {f.name}" for suffix, f in families.items())
+    more += "".join(f"; `{f.member}` is of the family {f.name}" for f in members)
     more += "; `id` is a whole number made from the key" if with_id else ""
     return "\n".join([*lines, "---", TEXT.format(more=more)]).encode()
 

@@ -20,9 +20,10 @@ from curator.stages.shard.shard_index import members_of
 from curator.stages.shard.shard_plan import ShardPlan, TarLayout, split_of
 from curator.stages.shard.tar_reader import Split
 from curator.tables.clip_locations import Location
-from curator.tables.clip_rows import ClipRows, reject
+from curator.tables.clip_rows import ClipRow, ClipRows, reject
 from curator.tables.clip_vectors import Vectors
 from curator.tables.sample_members import StoredMember
+from curator.tables.schemas import declared_columns
 from curator.tables.spill_file import Spill
 
 _SAME = (
@@ -52,6 +53,7 @@ def plan_samples(
     where all are in one generation. Without `spill` their texts stay in memory.
     """
     splits: dict[str, Split] = {}
+    declared = declared_columns(clips.schema)
     for clip in clips.kept():
         bucket = bucket_of(
             clip.width, clip.height, clip.n_frames, config, content_type=clip.content_type
@@ -59,6 +61,8 @@ def plan_samples(
         if bucket is None:
             size = f"{clip.width}x{clip.height}, {clip.n_frames} frames"
             reject(clip, Reason.NO_BUCKET, detail=f"{size} as written")
+            for name in declared:
+                clips.change(clip.number, name, None)
             continue
         if clip.bucket != bucket.name:
             clip.bucket = bucket.name
@@ -85,7 +89,7 @@ def plan_samples(
 
 
 def sample_metadata(
-    clip: Clip,
+    clip: ClipRow,
     bucket: Bucket,
     split: Split,
     annotation: Mapping[str, Any] | None,
@@ -95,7 +99,7 @@ def sample_metadata(
 
     No field changes with this program's version alone, which would replace existing tars.
     """
-    fps = Fraction(clip.fps_fraction)
+    fps, columns = Fraction(clip.fps_fraction), clip.declared()
     crop = {name.removeprefix("crop_"): getattr(clip, name) for name in CROP_COLUMNS}
     return {
         **{name: getattr(clip, name) for name in _SAME},
@@ -114,6 +118,7 @@ def sample_metadata(
         "caption": clip.caption or "",
         **({} if annotation is None else _annotated(clip, annotation)),
         **({"meta": meta} if meta else {}),
+        **({"columns": columns} if columns else {}),
         "models": {"shots": transnet_model_name(), "descriptor": PERCEPTUAL_MODEL},
     }
 

@@ -35,6 +35,7 @@ from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_vectors import Vectors
 from curator.tables.out_layout import SHARDS
 from curator.tables.sample_members import StoredMember
+from curator.tables.schemas import declared_columns
 from curator.tables.spill_file import Spill
 
 COPIED_HERE_BYTES = 256 << 20
@@ -129,9 +130,11 @@ class Sharding:
         ]
         self.summary = sorted([*map(dict, earlier), *new], key=itemgetter("name"))
         made_by = f"curate {curator.__version__}"
+        columns = {value["name"]: value for value in declared_columns(clips.schema).values()}
         self.files = set_files(
             shards,
             self._before,
+            columns=columns,
             seed=self._config.seed,
             stamp=self._stamp,
             made_by=made_by,

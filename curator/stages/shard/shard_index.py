@@ -12,6 +12,7 @@ import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -21,7 +22,13 @@ import pyarrow.compute as pc
 from curator.stages.shard.dataset_card import CARD, dataset_card
 from curator.stages.shard.sample import Sample
 from curator.stages.shard.shard_plan import ShardPlan, TarLayout
-from curator.stages.shard.tar_reader import SPLITS, Declared, Split, declared_members
+from curator.stages.shard.tar_reader import (
+    COLUMNS,
+    SPLITS,
+    Declared,
+    Split,
+    declared_families,
+)
 from curator.tables.checksums import sealed_json
 from curator.tables.out_layout import DATASET as DATASET_KEY
 from curator.tables.out_layout import MANIFEST, SHARDS
@@ -138,7 +145,7 @@ class EarlierShards:
     ) -> "EarlierShards":
         """Returns the shards of a snapshot."""
         tars = list(described_tars(manifest, dataset).values())
-        declared = declared_members(manifest)
+        declared = declared_families(manifest)
         return cls(facts=summary["shards"], tars=tars, dataset=dataset, declared=declared)
 
     def rows(self) -> dict[str, pa.Table]:
@@ -190,6 +197,7 @@ def set_files(
     shards: Sequence[Shard],
     before: EarlierShards | None = None,
     *,
+    columns: Declared = MappingProxyType({}),
     seed: int,
     stamp: str,
     made_by: str,
@@ -197,7 +205,8 @@ def set_files(
 ) -> dict[str, bytes]:
     """Returns the files that describe all shards together, which are sorted by name.
 
-    They are by name under the output root, in writing order: the manifest is the last.
+    They are by name under the output root, in writing order: the manifest is the last. `columns`
+    has families of columns by name.
     """
     new = {shard.name: shard for shard in shards}
     rows = before.rows() if before is not None else {}
@@ -205,7 +214,7 @@ def set_files(
     tars = [*(before.tars if before is not None else ()), *map(_described, shards)]
     tars.sort(key=lambda tar: tar.name)
     tables = (rows[tar.name] if tar.name in rows else dataset_table(new[tar.name]) for tar in tars)
-    declared = dict(before.declared) if before is not None else {}
+    declared = {**(before.declared if before is not None else {}), **columns}
     for shard in shards:
         for sample in shard.plan.samples:
             for member in sample.stored:
@@ -240,7 +249,7 @@ def described_files(
         tars: Sorted by name.
         dataset: Table of their samples.
         members: Gives the optional members of the first sample of a tar by name.
-        declared: Members that families declare.
+        declared: Families, by member or name.
         seed: Of the order of samples.
         stamp: Fingerprint of the recipe.
         made_by: Version.
@@ -253,7 +262,7 @@ def described_files(
         "recipe_fingerprint": stamp,
         "seed": seed,
         "counts": _counts(tars),
-        **({MEMBERS: dict(sorted(declared.items()))} if declared else {}),
+        **_families(declared),
         "shards": [tar.entry() for tar in tars],
         "files": {
             name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
@@ -262,6 +271,14 @@ def described_files(
     }
     named = {f"{SHARDS}/{name}": data for name, data in files.items()}
     return named | {MANIFEST: sealed_json(manifest, _json, MANIFEST)}
+
+
+def _families(declared: Declared) -> dict[str, dict[str, Any]]:
+    """Returns declarations as a manifest has them: families of members, and of columns."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in sorted(declared.items()):
+        found.setdefault(MEMBERS if value["member"] else COLUMNS, {})[name] = value
+    return found
 
 
 def known_facts(manifest: Mapping[str, Any]) -> dict[str, ShardFacts]:

@@ -22,7 +22,9 @@ DATASET = "dataset.parquet"
 NEXT_MANIFEST = "manifest.next.json"
 """Written before the first index of a commit, and removed at its end."""
 Declared = Mapping[str, Mapping[str, Any]]
-"""Declarations of members that families declare, with fingerprints, by suffix."""
+"""Declarations of families, with fingerprints: by member, or by name for those of columns."""
+COLUMNS = "columns"
+"""Field of the manifest with families of columns, and of a sample's JSON with their values."""
 Split = Literal["train", "val"]
 SPLITS: tuple[Split, ...] = ("train", "val")
 BLOCK = tarfile.BLOCKSIZE
@@ -140,28 +142,31 @@ class ShardSet:
 
     @property
     def declared(self) -> "Declared":
-        """Members that families declare; raises as `declared_members` does."""
-        return declared_members(self.manifest)
+        """Members that families declare; raises as `declared_families` does."""
+        families = declared_families(self.manifest)
+        return {suffix: value for suffix, value in families.items() if value["member"]}
 
     def uri(self, name: str) -> str:
         """Returns the address of an object of the shards' folder."""
         return f"{self.store.uri}/{self.prefix}{name}"
 
 
-def declared_members(manifest: Mapping[str, Any] | None) -> Declared:
-    """Returns the members of samples that families declare, as a manifest has them.
+def declared_families(manifest: Mapping[str, Any] | None) -> Declared:
+    """Returns the declarations in a manifest: by member, and by name for families of columns.
 
     Raises:
         ShardError: It has something else there.
     """
-    declared = (manifest or {}).get(MEMBERS, {})
-    try:
-        for suffix, value in declared.items():
-            if Family.from_json(value).member != suffix:
-                raise ShardError(f"the manifest declares {suffix!r} as another member")
-    except (FamilyError, AttributeError) as error:
-        raise ShardError(f"the manifest's `{MEMBERS}`: {error}") from error
-    found: Declared = declared
+    found: dict[str, Mapping[str, Any]] = {}
+    for kind, named_by in ((MEMBERS, "member"), (COLUMNS, "name")):
+        declared = (manifest or {}).get(kind, {})
+        try:
+            for name, value in declared.items():
+                if getattr(Family.from_json(value), named_by) != name:
+                    raise ShardError(f"the manifest's `{kind}` declares {name!r} as another one")
+        except (FamilyError, AttributeError) as error:
+            raise ShardError(f"the manifest's `{kind}`: {error}") from error
+        found |= declared
     return found
 
 

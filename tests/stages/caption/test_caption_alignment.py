@@ -5,26 +5,24 @@ Alignments are made once per clip, caption and picture, and belong to their clip
 
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 from tiny_clip import tiny_folder
 
 from curator.errors import ModelError
-from curator.executor.engine import Engine
 from curator.models.catalogue import ModelEntry
-from curator.models.clip_model import embed_texts
+from curator.models.clip_model import embed_texts, text_embedder
 from curator.models.weight_store import ModelStore
+from curator.stage import CLIP_EMBEDDING, SHORT_CAPTION, ClipFacts, SampledClip
 from curator.stages.caption import caption_alignment as alignment
-from curator.stages.caption.caption_alignment import Alignments, Compared, cosines_table
-from curator.storage import open_store
-from curator.tables.clip_vectors import Vectors
-from curator.tables.schemas import embeddings_schema
+from curator.stages.caption.caption_alignment import COLUMN, CaptionAlignment
+from curator.stages.caption.config import CaptionConfig
 
 DOG, CAR = "A dog runs over wet sand", "A red car waits at a crossing"
 
@@ -35,15 +33,27 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelEntry, ModelSt
     return store.catalogue.find("test-tiny"), store
 
 
+def clip(name: str, caption: str | None, vector: NDArray[np.float32] | None) -> ClipFacts:
+    columns = {SHORT_CAPTION: caption, CLIP_EMBEDDING: vector}
+    return ClipFacts(
+        clip_id=name, source_id="s", n_frames=4, fps=Fraction(30), width=160, height=120,
+        columns=columns,
+    )  # fmt: skip
+
+
+def annotator(model: tuple[ModelEntry, ModelStore]) -> CaptionAlignment:
+    return CaptionAlignment(CaptionConfig(), *model)
+
+
 def cosines(
     model: tuple[ModelEntry, ModelStore],
     captions: Mapping[str, str],
     vectors: Mapping[str, NDArray[np.float32]],
-) -> dict[str, float]:
-    """Cosines of captions and vectors by key, in the order of the table."""
-    pairs = [Compared(key=key, caption=text, vector=vectors[key]) for key, text in captions.items()]
-    table = cosines_table(pairs, entry=model[0], models=model[1])
-    return dict(zip(table["key"].to_pylist(), table["cosine"].to_pylist(), strict=True))
+) -> dict[str, Any]:
+    """Cosines of captions and vectors by clip."""
+    clips = [clip(name, text, vectors[name]) for name, text in captions.items()]
+    rows = annotator(model).process([SampledClip(facts=one, requested=()) for one in clips])
+    return {one.clip_id: row[COLUMN] for one, row in zip(clips, rows, strict=True)}
 
 
 def test_the_cosine_is_that_of_the_clips_own_caption(model: tuple[ModelEntry, ModelStore]) -> None:
@@ -52,8 +62,9 @@ def test_the_cosine_is_that_of_the_clips_own_caption(model: tuple[ModelEntry, Mo
     (dog, car), _ = embed_texts(entry, store.find(entry), [DOG, CAR])
     vectors = {"b": 3 * dog, "a": car, "c": -dog}
     found = cosines(model, {"c": DOG, "a": CAR, "b": f"  {DOG}\n"}, vectors)
-    assert list(found) == ["a", "b", "c"]
-    assert list(found.values()) == pytest.approx([1, 1, -1], abs=1e-5)
+    assert found == pytest.approx({"a": 1, "b": 1, "c": -1}, abs=1e-5)
+    exact = dog.astype(np.float64) @ (3 * dog).astype(np.float64)
+    assert found["b"] == float(exact) / float(np.linalg.norm((3 * dog).astype(np.float64)))
     crossed = cosines(model, {"x": CAR}, {"x": dog})["x"]
     assert crossed == pytest.approx(float(dog @ car), abs=1e-5)
     assert crossed < 0.999
@@ -75,13 +86,18 @@ def test_each_caption_is_embedded_once(
     model: tuple[ModelEntry, ModelStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pins one call with distinct captions."""
-    asked: list[list[str]] = []
+    asked: list[Sequence[str]] = []
 
-    def counted(entry: ModelEntry, weights: Path, texts: list[str]) -> object:
-        asked.append(texts)
-        return embed_texts(entry, weights, texts)
+    def counted(entry: ModelEntry, weights: Path) -> object:
+        embed = text_embedder(entry, weights)
 
-    monkeypatch.setattr(alignment, "embed_texts", counted)
+        def said(texts: Sequence[str]) -> object:
+            asked.append(texts)
+            return embed(texts)
+
+        return said
+
+    monkeypatch.setattr(alignment, "text_embedder", counted)
     vectors = {str(i): np.ones(32, np.float32) for i in range(9)}
     captions = {str(i): (DOG, CAR)[i % 2] for i in range(9)}
     assert len(cosines(model, captions, vectors)) == 9
@@ -91,68 +107,18 @@ def test_each_caption_is_embedded_once(
 def test_embeddings_of_another_model_are_refused(model: tuple[ModelEntry, ModelStore]) -> None:
     with pytest.raises(ModelError, match=r"clip a has shape \(8,\); expected \(32,\)"):
         cosines(model, {"a": DOG}, {"a": np.ones(8, np.float32)})
-    assert cosines(model, {"a": DOG}, {"a": np.zeros(32, np.float32)}) == {}
+    assert cosines(model, {"a": DOG}, {"a": np.zeros(32, np.float32)}) == {"a": None}
 
 
-class Models:
-    """Has one model."""
-
-    def fingerprint(self, entry: object) -> str:
-        """The same."""
-        return "model"
-
-
-class Here:
-    """An engine in this process."""
-
-    def is_small(self, n_items: int, frames: float) -> bool:
-        """Yes."""
-        return True
-
-    def run(self, steps: Any, units: Any, **_: Any) -> Iterator[Any]:  # noqa: ANN401
-        """As the engine."""
-        return Engine(address=None, workers=None).run_here(steps, units)
-
-
-def _vectors(**values: float) -> Vectors:
-    rows = [{"clip_id": name, "vector": [value, 0.0]} for name, value in sorted(values.items())]
-    return Vectors(pa.Table.from_pylist(rows, schema=_schema()))
-
-
-def _schema() -> pa.Schema:
-    schema = embeddings_schema(2)
-    return pa.schema([field for field in schema if field.name in ("clip_id", "vector")])
-
-
-def test_a_cosine_is_made_once_for_a_clip_a_caption_and_a_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[list[str]] = []
-
-    def made(compared: Sequence[Compared], **more: object) -> pa.Table:
-        asked.append([one.caption for one in compared])
-        values = [float(np.sum(one.vector)) + len(one.caption) for one in compared]
-        return pa.table({"key": [one.key for one in compared], "cosine": values})
-
-    monkeypatch.setattr(alignment, "cosines_table", made)
-
-    def found(captions: dict[str, str], vectors: Vectors) -> dict[str, float]:
-        return Alignments(
-            open_store(str(tmp_path)),
-            cast("ModelEntry", None),
-            cast("ModelStore", Models()),
-            cast("Engine", Here()),
-        ).of(captions, vectors)
-
-    captions = {"a": "dog", "b": "dog", "c": " ", "d": "nobody embedded it"}
-    vectors = _vectors(a=0.25, b=0.5, c=0.5)
-    assert found(captions, vectors) == {"a": 3.25, "b": 3.5}
-    assert found(captions, vectors) == {"a": 3.25, "b": 3.5}
-    assert asked == [["dog", "dog"]]
-    assert found({"a": "a dog", "b": "dog"}, vectors) == {"a": 5.25, "b": 3.5}
-    assert asked[1:] == [["a dog"]]
-    # As after another `analyze.clip_every_s`: the same clip has another embedding.
-    assert found({"a": "dog", "b": "dog"}, _vectors(a=0.75, b=0.5)) == {"a": 3.75, "b": 3.5}
+def test_a_key_is_of_a_clip_a_caption_and_a_picture(model: tuple[ModelEntry, ModelStore]) -> None:
+    stage, one, other = annotator(model), np.ones(32, np.float32), np.zeros(32, np.float32)
+    key = stage.key(clip("a", DOG, one), "mp4")
+    # Neither a clip that was cut again nor its columns have another one.
+    assert stage.key(clip("a", DOG, one.copy()), "other mp4") == key
+    others = [clip("b", DOG, one), clip("a", CAR, one), clip("a", DOG, other)]
+    assert len({key, *(stage.key(facts, "mp4") for facts in others)}) == 4
+    for facts in (clip("a", " ", one), clip("a", None, one), clip("a", DOG, None)):
+        assert stage.key(facts, "mp4") is None
 
 
 def test_importing_it_costs_nothing() -> None:
