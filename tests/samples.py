@@ -1,5 +1,6 @@
 """Tracks for tests: of real files without the shot network, and synthetic ones without a file."""
 
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from curator.measures.drawn_marks import EDGE_BYTES, LINE_COLUMNS
 from curator.measures.look_maps import LINE_BYTES, MOVED_BYTES
+from curator.measures.measure_contract import Measure
 from curator.measures.noise import FULL_FRAME_NOISE, NATIVE_NOISE
 from curator.measures.overlay_text import TEXT_COLUMNS
 from curator.measures.sample_signals import SIGNALS
@@ -59,6 +61,7 @@ def analyzed(
     config: AnalyzeConfig | None = None,
     detector: TextDetector | None = None,
     nvdec: Nvdec | None = None,
+    measures: Mapping[str, Measure] | None = None,
 ) -> Track:
     """The track of a file, by the stage itself; without text unless there is a detector."""
     with path.open("rb") as reader:
@@ -71,6 +74,7 @@ def analyzed(
                 network=StillNetwork(),  # type: ignore[arg-type]
                 detector=detector,
                 nvdec=nvdec,
+                measures=measures or {},
             ),
             config=config or AnalyzeConfig(),
             decoder_threads=threads,

@@ -8,7 +8,7 @@ A user's measure is a class in a file of their own. The recipe names it (`measur
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from curator.fingerprints import fingerprint
 from curator.measures.clip_view import Aggregate, ClipView, How
 
 Values = NDArray[np.float64]
+Full = Literal["rgb", "luma"]
+"""Pictures of full size: uint8 RGB [H, W, 3], or luma [H, W] from 0 black to 255 white."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +81,21 @@ class SamplePictures:
         picture_HWC: uint8 RGB, the longer side 640 px or the source's own where that is less.
         small_HWC: The same with 320 px.
         seconds: Time of the sample, from the source's first frame.
+        full: The picture at the source's own size, upright, as `Measure.full` says; None without.
+            Of the sample's frame, or of the first one after it if no other frame refers to it: the
+            decoder leaves out its loop filter.
+        full_after: The same of the next such frame, before the next sample; None without `pairs`.
+        after_s: Time from the one to the other.
+
+    With `Measure.tensors` all pictures are tensors of torch.
     """
 
     picture_HWC: NDArray[np.uint8]  # noqa: N815 - shape letters
     small_HWC: NDArray[np.uint8]  # noqa: N815
     seconds: float
+    full: Any = None
+    full_after: Any = None
+    after_s: float = 0.0
 
 
 class Measure(ABC):
@@ -97,6 +109,10 @@ class Measure(ABC):
         version: Raised when the same picture would give other values: sources are measured again.
         signals: What `measure` gives, by name.
         scores: Scores of a clip, by name: of its own signals, or of any other value of the clip.
+        full: The picture of full size that it sees too; None for none.
+        pairs: Whether it sees the next picture of full size too.
+        batch: Most samples at a time.
+        tensors: Whether it sees tensors, on the worker's GPU where it has one, else on the CPU.
         files: Files and folders that it reads, such as weights: it runs in a decoder box, which
             opens no others but Python's packages.
     """
@@ -105,6 +121,10 @@ class Measure(ABC):
     version: ClassVar[int]
     signals: ClassVar[Mapping[str, Signal]]
     scores: ClassVar[Mapping[str, ScoreSpec]]
+    full: ClassVar[Full | None] = None
+    pairs: ClassVar[bool] = False
+    batch: ClassVar[int] = 1
+    tensors: ClassVar[bool] = False
     files: ClassVar[Sequence[str]] = ()
 
     def setup(self) -> None:  # noqa: B027 - most need none
@@ -114,6 +134,11 @@ class Measure(ABC):
     def measure(self, sample: SamplePictures) -> Mapping[str, float]:
         """Values of `signals` for one sample; NaN where one cannot be measured."""
 
+    def measure_batch(self, samples: Sequence[SamplePictures]) -> Sequence[Mapping[str, float]]:
+        """Values for each of at most `batch` samples of one source, in order."""
+        return [self.measure(sample) for sample in samples]
+
     def fingerprint(self) -> str:
         """What its stored values depend on."""
-        return fingerprint("measure", self.name, self.version, list(self.signals))
+        seen = () if self.full is None else (self.full, self.pairs)
+        return fingerprint("measure", self.name, self.version, list(self.signals), *seen)

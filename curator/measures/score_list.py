@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from math import isfinite, isnan
 from types import MappingProxyType
+from typing import get_args
 
 import numpy as np
 from pydantic import ConfigDict, RootModel, ValidationInfo, field_validator
@@ -39,7 +40,7 @@ from curator.measures import (
     stripes,
 )
 from curator.measures.clip_view import AGGREGATES, ClipView, How, aggregate
-from curator.measures.measure_contract import Measure, ScoreSpec, Signal
+from curator.measures.measure_contract import Full, Measure, ScoreSpec, Signal
 from curator.measures.sample_signals import SIGNALS
 from curator.models.embedding_heads import Heads
 from curator.records.clips import FACT_COLUMNS, Span
@@ -198,9 +199,19 @@ def _made(extension: Extension) -> Measure:
     if missing:
         raise RecipeError(f"{extension.name!r} declares no {missing[0]}")
     try:
-        return extension.target()
+        measure: Measure = extension.target()
     except TypeError as error:
         raise RecipeError(f"{extension.name!r} cannot be made: {error}") from error
+    if measure.full not in (None, *get_args(Full)) or (measure.pairs and measure.full is None):
+        raise RecipeError(
+            f"{extension.name!r} declares full = {measure.full!r} and pairs = {measure.pairs}; "
+            "expected full to be 'rgb' or 'luma', or None without pairs"
+        )
+    if measure.batch < 1:
+        raise RecipeError(
+            f"{extension.name!r} declares batch = {measure.batch}; expected 1 or more"
+        )
+    return measure
 
 
 def _check(

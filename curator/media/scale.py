@@ -23,20 +23,27 @@ class Scaler:
         height: Likewise.
         method: `bicubic` (the command's default) or `area` (no aliasing when shrinking much).
         rotation_deg: Clockwise rotation to apply: 0, 90, 180 or 270.
+        pixels: FFmpeg's `rgb24`, or `gray` for luma of full range.
     """
 
     def __init__(
-        self, width: int, height: int, *, method: str = "bicubic", rotation_deg: int = 0
+        self,
+        width: int,
+        height: int,
+        *,
+        method: str = "bicubic",
+        rotation_deg: int = 0,
+        pixels: str = "rgb24",
     ) -> None:
         turned = rotation_deg % 180 == 90
         self._size = (height, width) if turned else (width, height)
-        self._method = method
+        self._method, self._pixels = method, pixels
         self._turns = rotation_deg // 90
         self._form: tuple[int, int, str] | None = None
         self._graph: av.filter.Graph | None = None
 
     def rgb_HWC(self, picture: av.VideoFrame) -> NDArray[np.uint8]:  # noqa: N802
-        """Scales one frame to uint8 RGB of shape [height, width, 3], contiguous."""
+        """Scales one frame to uint8 RGB [height, width, 3], or luma [height, width]; contiguous."""
         form = (picture.width, picture.height, picture.format.name)
         if self._graph is None or form != self._form:
             self._graph, self._form = self._build(picture), form
@@ -77,7 +84,7 @@ class Scaler:
                 graph.add("scale", f"{width}:{height}:flags={method}")
                 for width, height, method in self._steps(picture)
             ),
-            graph.add("format", "rgb24"),
+            graph.add("format", self._pixels),
             graph.add("buffersink"),
         ).configure()
         return graph

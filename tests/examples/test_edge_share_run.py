@@ -1,4 +1,4 @@
-"""A whole run with `examples/edge_share.py`: decoded once, judged, written, and gone again."""
+"""A run with `edge_share.py` and `flicker.py` of `examples/`: decoded once, and gone again."""
 
 import json
 import tarfile
@@ -19,7 +19,7 @@ SETTINGS = [
     "filters.short_side_px.min=60", "propose.min_s=1.0", "shard.resolutions=[64, 120]",
     "filters.motion.min=null",
 ]  # fmt: skip
-MEASURE = "measures=[edge_share:EdgeShare]"
+MEASURE = "measures=[edge_share:EdgeShare, flicker:Flicker]"
 
 
 @pytest.fixture
@@ -56,6 +56,7 @@ def test_a_run_measures_judges_and_writes_the_score_of_a_user(tmp_path: Path) ->
     (clip,) = clips(tmp_path)
     assert (clip["decision"], 0 <= clip["empty_share"] <= 1) == ("kept", True)
     assert 0 < clip["edge_share"] < 1
+    assert 0 < clip["flicker"] < 0.1
     (tar,) = (path for path in (tmp_path / "out").rglob("*.tar") if is_newest(tmp_path, path))
     with tarfile.open(tar) as members:
         name = next(n for n in members.getnames() if n.endswith(".json"))
@@ -63,11 +64,14 @@ def test_a_run_measures_judges_and_writes_the_score_of_a_user(tmp_path: Path) ->
     assert sample["scores"]["edge_share"] == pytest.approx(clip["edge_share"], rel=1e-3)
     report = (tmp_path / "out" / "report" / "index.html").read_text()
     assert "share of the picture that is edges, median over samples" in report
+    assert "step of brightness between neighbouring pictures" in report
 
-    again = run(tmp_path, MEASURE, "filters.edge_share.min=0.99", "scores.edge_share=max")
+    again = run(tmp_path, MEASURE, "filters.edge_share.min=0.99", "scores.edge_share=max",
+                "filters.flicker.max=0")  # fmt: skip
     assert "decode" not in again["cpu_seconds"]
     (clip,) = clips(tmp_path)
     assert (clip["decision"], clip["reason"]) == ("rejected", "edge_share_too_low")
+    assert clip["reasons"][-1] == "flickers"
     assert main(["explain", str(tmp_path / "out"), clip["clip_id"][:8]]) == 0
 
     without = run(tmp_path)

@@ -26,6 +26,7 @@ from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.device_samples import DeviceSampler
 from curator.stages.analyze.measurer import AnyFrame, Instruments, Measurer
+from curator.stages.analyze.user_measures import full_sizes
 from curator.storage import ContentHashes, HashingReader
 
 FEWER = 0.95
@@ -111,6 +112,7 @@ class Measuring:
             aspect_of=partial(pixel_aspect_of, self.stream),
             detector=found.detector,
             with_pictures=bool(found.measures) or "clip" in self._families,
+            full=full_sizes(m for name, m in found.measures.items() if name in self._families),
         )
 
     @contextmanager

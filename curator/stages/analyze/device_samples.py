@@ -13,10 +13,10 @@ Shape letters: B frames of a batch, S samples, H, W height and width, C channels
 # ruff: noqa: N803, N806 - shape letters
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from curator.measures.device_looks import LEAST_PX as LEAST_LOOK_PX
 from curator.measures.device_looks import edges_of, lines_of, moved_of, standing_of
 from curator.measures.drawn_marks import edge_map, straight_lines
 from curator.measures.look_maps import moved_map, packed_codes, standing_lines
+from curator.measures.measure_contract import Full
 from curator.measures.sample_signals import MIN_PX
 from curator.media.decode import Place, upright_size
 from curator.media.device_batches import DeviceBatch, HostCopy
@@ -37,6 +38,7 @@ from curator.media.device_frames import (
     gray_of,
     luma_of,
     rgb_of_scaled,
+    unscaled_rgb_BHWC,
 )
 from curator.media.device_graphs import DeviceGraphs
 from curator.media.nvdec import Nvdec
@@ -50,7 +52,7 @@ from curator.models.transnet import HEIGHT, WIDTH
 from curator.stages.analyze.config import AnalyzeConfig, look_every
 from curator.stages.analyze.frame_views import SMALL_PX
 from curator.stages.analyze.overlay_samples import LookGrid
-from curator.stages.analyze.sampling_grid import Role, SamplePlan
+from curator.stages.analyze.sampling_grid import SamplePlan
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,6 +77,8 @@ class DeviceView:
         small: RGB of 320 px, of samples; so is all that follows.
         gray: Luma of 640 px.
         picture: RGB of 640 px, where something on the host looks at it.
+        full_rgb: The picture of full size, where a user's measure looks at it; `full_luma`: its
+            luma of full range. Of a sample, and of the frame after it where pairs are asked for.
         text_map: Probabilities of text, of a look.
         edges: Cells with edges of a look; `lines`: its straight lines.
         standing: Lines that stood since the look before; `moved`: codes of what moved.
@@ -90,6 +94,8 @@ class DeviceView:
     small: _Pixels = field(default_factory=_nothing)
     gray: _Pixels = field(default_factory=_nothing)
     picture: _Pixels = field(default_factory=_nothing)
+    full_rgb: _Pixels | None = None
+    full_luma: _Pixels | None = None
     text_map: NDArray[Any] | None = None
     edges: _Pixels | None = None
     lines: NDArray[np.float32] = field(default_factory=_nothing)
@@ -100,6 +106,12 @@ class DeviceView:
 
     is_whole = True
     """An engine smooths the blocks of all frames."""
+
+    def full(self, kind: Full) -> _Pixels:
+        """The picture of full size, for users' measures."""
+        found = self.full_rgb if kind == "rgb" else self.full_luma
+        assert found is not None, "only samples and frames after them have it"
+        return found
 
     def descriptor(self) -> NDArray[np.float32]:
         """The perceptual descriptor."""
@@ -166,6 +178,15 @@ class _Underway:
         self.inside.append((name, signals, members))
 
 
+class _Row(NamedTuple):
+    """What a frame of a batch is for the samples."""
+
+    is_sample: bool
+    ends_pair: bool
+    is_look: bool
+    follows_sample: bool
+
+
 class DeviceSampler:
     """Computes what `Measurer` measures with, for the frames of one source.
 
@@ -179,6 +200,8 @@ class DeviceSampler:
         aspect_of: Width of a pixel by its height, by the rotation in degrees.
         detector: Text detector; None leaves text out.
         with_pictures: Whether something on the host looks at pictures of 640 px in colour.
+        full: Kinds of pictures of full size that users' measures look at, and of how many frames of
+            a sample: 1, or 2 with the one after it.
     """
 
     def __init__(
@@ -193,6 +216,7 @@ class DeviceSampler:
         aspect_of: Callable[[int], Fraction],
         detector: TextDetector | None,
         with_pictures: bool,
+        full: Mapping[Full, int],
     ) -> None:
         self._config = config
         self._families = families
@@ -204,6 +228,8 @@ class DeviceSampler:
         text = detector if "text" in families else None
         self._maps_text = text.on_device.maps if text is not None and text.on_device else None
         self._with_pictures = with_pictures or (text is not None and text.on_device is None)
+        self._full = full
+        self._follows_sample = False
         self._grid = LookGrid(look_every(config))
         self._plan: SamplePlan | None = None
         self._looked: Tensor | None = None
@@ -227,26 +253,35 @@ class DeviceSampler:
         for rest in underway:
             yield rest.places, self._views(rest)
 
-    def _roles(self, batch: DeviceBatch) -> list[tuple[Role, bool]]:
-        """What each frame is for the samples, and whether it is looked at."""
+    def _roles(self, batch: DeviceBatch) -> list[_Row]:
+        """What each frame is for the samples."""
         first_pts = batch.places[0].pts
         if self._plan is None:
             anchor_pts = first_pts if self._anchor_pts is None else self._anchor_pts
             self._plan = SamplePlan(self._config, self._time_base, anchor_pts, first_pts)
             self._make_scalers(batch)
-        roles = [self._plan.role(place.pts) for place in batch.places]
-        return [(r, r.step is not None and self._grid.is_due(r.step)) for r in roles]
+        rows = []
+        for place in batch.places:
+            role = self._plan.role(place.pts)
+            is_sample = role.step is not None
+            is_look = role.step is not None and self._grid.is_due(role.step)
+            rows.append(_Row(is_sample, role.ends_pair, is_look, self._follows_sample))
+            self._follows_sample = is_sample
+        return rows
 
     def _make_scalers(self, batch: DeviceBatch) -> None:
         turn = batch.rotation_deg
+        self._turns = turn // 90
         size = upright_size(batch.form.width, batch.form.height, turn, self._aspect_of(turn))
         self._tiny = DeviceScaler(WIDTH, HEIGHT, rotation_deg=turn)
+        own = upright_size(batch.form.width, batch.form.height, turn, Fraction(1))
+        self._own_size = DeviceScaler(*own, method="area", rotation_deg=turn)
         self._picture, self._small = (
             DeviceScaler(*fit_inside(*size, px), method="area", rotation_deg=turn)
             for px in (PICTURE_PX, SMALL_PX)
         )
 
-    def _begun(self, batch: DeviceBatch, roles: list[tuple[Role, bool]]) -> Iterator[_Underway]:
+    def _begun(self, batch: DeviceBatch, roles: list[_Row]) -> Iterator[_Underway]:
         """Queues the first part; in halves where the device's memory is too small."""
         import torch
 
@@ -270,13 +305,13 @@ class DeviceSampler:
         for rows in (slice(middle), slice(middle, None)):
             yield from self._begun(batch.part(rows), roles[rows])
 
-    def _first(self, batch: DeviceBatch, roles: list[tuple[Role, bool]]) -> _Underway:
+    def _first(self, batch: DeviceBatch, roles: list[_Row]) -> _Underway:
         """Scales frames, and copies what the host needs of them."""
         tiny, luma = self._scaled(_tiny_of, self._tiny, batch.planes, batch.form)
         begun = _Underway(places=batch.places, form=batch.form, tiny=tiny)
         begun.copies("tiny_luma", range(len(batch)), luma)
-        begun.samples = [row for row, (role, _) in enumerate(roles) if role.step is not None]
-        pairs = [row for row, (role, _) in enumerate(roles) if role.ends_pair]
+        begun.samples = [row for row, role in enumerate(roles) if role.is_sample]
+        pairs = [row for row, role in enumerate(roles) if role.ends_pair]
         begun.small_rows = small_rows = sorted({*begun.samples, *pairs})
         if small_rows:
             small, begun.small_gray = self._scaled(
@@ -288,9 +323,31 @@ class DeviceSampler:
                 begun.small_gray = _rows(begun.small_gray, at)
                 begun.copies("small", begun.samples, _rows(small, at))
         if begun.samples:
-            self._see_samples(begun, batch, [is_look for _, is_look in roles])
+            self._see_samples(begun, batch, [role.is_look for role in roles])
+        for kind, n_frames in self._full.items():
+            rows = [
+                row
+                for row, role in enumerate(roles)
+                if role.is_sample or (n_frames > 1 and role.follows_sample)
+            ]
+            if rows:
+                planes = batch.taken(rows)
+                begun.copies(f"full_{kind}", rows, self._of_full_size(planes, batch.form, kind))
         begun.first, begun.tensors = HostCopy(begun.tensors), {}
         return begun
+
+    def _of_full_size(self, planes: "Tensor", form: Form, kind: Full) -> "Tensor":
+        """Pictures at the source's own size, upright; those of a CPU, of 8 bits to the bit."""
+        import torch
+
+        if kind == "luma":
+            found = (luma_of(planes, form).float() - form.black) * (255 / (form.white - form.black))
+            found = found.clamp(0, 255).to(torch.uint8)
+        elif form.bits == 8 and form.width % 2 == 0 == form.height % 2:
+            found = unscaled_rgb_BHWC(planes, form)
+        else:
+            return self._own_size.rgb_BHWC(planes, form)
+        return torch.rot90(found, k=-self._turns, dims=(1, 2)).contiguous()
 
     def _scaled(
         self,

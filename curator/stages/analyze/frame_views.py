@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from curator.measures.drawn_marks import edge_map, straight_lines
 from curator.measures.look_maps import moved_map, standing_lines
+from curator.measures.measure_contract import Full
 from curator.measures.quantizer import quantizer_signals
 from curator.measures.sample_signals import native_signals, picture_signals
 from curator.media.opencv import cv2
@@ -39,11 +40,25 @@ class HostScalers:
 
     def __init__(self, size: tuple[int, int], rotation_deg: int, *, smooths_all: bool) -> None:
         self.smooths_all = smooths_all
+        self._rotation_deg = rotation_deg
+        self._full: dict[Full, Scaler] = {}
         self.tiny = tiny_scaler(rotation_deg)
         self.picture, self.small = (
             Scaler(*fit_inside(*size, px), method="area", rotation_deg=rotation_deg)
             for px in (PICTURE_PX, SMALL_PX)
         )
+
+    def full(self, frame: VideoFrame, kind: Full) -> Picture:
+        """A frame at the size of the source's first one, upright; pixels are not squared."""
+        if kind not in self._full:
+            size = frame.width, frame.height
+            self._full[kind] = Scaler(
+                *(size[::-1] if self._rotation_deg % 180 else size),
+                method="area",
+                rotation_deg=self._rotation_deg,
+                pixels="rgb24" if kind == "rgb" else "gray",
+            )
+        return self._full[kind].rgb_HWC(frame)
 
 
 class HostView:
@@ -86,6 +101,10 @@ class HostView:
         Frames that no other refers to may come without the loop filter.
         """
         return self._scalers.smooths_all or self._frame.pict_type != PictureType.B
+
+    def full(self, kind: Full) -> Picture:
+        """The picture of full size, for users' measures."""
+        return self._scalers.full(self._frame, kind)
 
     def descriptor(self) -> NDArray[np.float32]:
         """The perceptual descriptor."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from curator.measures.camera import camera_signals
 from curator.measures.camera_fit import SURE_SHARE, fitted_flow
-from curator.measures.measure_contract import Measure, SamplePictures
+from curator.measures.measure_contract import Measure
 from curator.measures.motion import DenseFlow, Flow, motion_signals
 from curator.measures.noise import FULL_FRAME_NOISE, NATIVE_NOISE, full_frame_noise, with_noise
 from curator.measures.stillness import change_signals
@@ -39,6 +39,7 @@ from curator.stages.analyze.families import SIGNALS_OF
 from curator.stages.analyze.frame_views import HostScalers, HostView
 from curator.stages.analyze.overlay_samples import Looks
 from curator.stages.analyze.sampling_grid import Role, SamplePlan
+from curator.stages.analyze.user_measures import UserMeasures
 from curator.tables.track_items import FRAMES
 
 if TYPE_CHECKING:
@@ -145,7 +146,10 @@ class Measurer:
                 with_overlays="overlays" in families,
                 detector=instruments.detector if "text" in families else None,
             )
-        self._users = {n: one for n, one in instruments.measures.items() if n in families}
+        self._users = UserMeasures(
+            {name: one for name, one in instruments.measures.items() if name in families},
+            device="cpu" if instruments.nvdec is None else instruments.nvdec.device,
+        )
         self._clip_ticks = max(1, round(config.clip_every_s / time_base))
         self._tick_s = float(time_base)
         self._thumbnail_every = config.thumbnail_every
@@ -244,6 +248,7 @@ class Measurer:
         A last sample that found no frame to measure motion to is dropped.
         """
         self._settle()
+        self._users.flush()
         self._push_tiny()
         pairs = [(sample.index, sample.pair_index) for sample in self._samples]
         frames_S2 = np.array(pairs, np.int32).reshape(-1, 2)
@@ -276,7 +281,7 @@ class Measurer:
     def _signals(self) -> dict[str, NDArray[np.float32]]:
         """All values of the samples, float32 [S] each, NaN where one could not be measured."""
         names = [name for family in self._families for name in SIGNALS_OF.get(family, ())]
-        names += [name for measure in self._users.values() for name in measure.signals]
+        names += self._users.signals
         nan = float("nan")
         return {
             name: np.array([sample.values.get(name, nan) for sample in self._samples], np.float32)
@@ -308,14 +313,7 @@ class Measurer:
         if with_pictures:
             sample.values |= view.picture_signals()
             sample.descriptor = view.descriptor()
-        for measure in self._users.values():
-            pictures = SamplePictures(
-                picture_HWC=view.picture,
-                small_HWC=view.small,
-                seconds=(frame.pts - self._anchor_pts) * self._tick_s,
-            )
-            values = measure.measure(pictures)
-            sample.values |= {name: values[name] for name in measure.signals}
+        self._users.begin(view, self._seconds(frame))
         self._take_native(sample, view)
         return sample
 
@@ -333,6 +331,7 @@ class Measurer:
     def _complete(self, sample: _Sample, frame: AnyFrame, view: View, role: Role) -> None:
         """Gives a sample what a frame after it has for it."""
         self._take_native(sample, view)
+        self._users.see(view, self._seconds(frame))
         if role.ends_pair:
             sample.pair_index = frame.index
             if sample.gray is not None:
@@ -366,9 +365,16 @@ class Measurer:
             sample.values |= {NATIVE_NOISE if n == "noise" else n: v for n, v in native.items()}
 
     def _settle(self) -> None:
-        if self._sample is not None and self._sample.pair_index is not None:
+        if self._sample is None:
+            return
+        is_kept = self._sample.pair_index is not None
+        self._users.settle(self._sample.values if is_kept else None)
+        if is_kept:
             self._samples.append(self._sample)
         self._sample = None
+
+    def _seconds(self, frame: AnyFrame) -> float:
+        return (frame.pts - self._anchor_pts) * self._tick_s
 
 
 def _thumbnail(small: NDArray[np.uint8]) -> bytes:
