@@ -129,11 +129,9 @@ def _as_tensors(pictures: SamplePictures, device: str) -> SamplePictures:
 
     names = ("picture_HWC", "small_HWC", "full", "full_after")
     arrays = {name: getattr(pictures, name) for name in names}
-    return replace(
-        pictures,
-        **{
-            name: torch.from_numpy(np.array(array)).to(device)
-            for name, array in arrays.items()
-            if array is not None
-        },
-    )
+    tensors: dict[str, Any] = {
+        name: torch.from_numpy(np.array(array)).to(device)
+        for name, array in arrays.items()
+        if array is not None
+    }
+    return replace(pictures, **tensors)
