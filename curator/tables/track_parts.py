@@ -137,14 +137,15 @@ class TrackParts:
             return
         by_hash: dict[str, dict[str, str]] = {}
         versions_of = part_versions(self._store, TRACKS)
-        there: dict[str, dict[str, str]] = {family: {} for family in self._families}
-        folders = {self._parts(family).stage: versions for family, versions in there.items()}
+        # Users' measures share a folder.
+        there: dict[str, dict[str, str]] = {self._parts(one).stage: {} for one in self._families}
         for name, version in versions_of.items():
             folder = name.rpartition("/")[0]
-            if folder in folders:
-                folders[folder][name] = version
-        for family, versions in there.items():
-            for name in self._parts(family).of(versions):
+            if folder in there:
+                there[folder][name] = version
+        for family in self._families:
+            parts = self._parts(family)
+            for name in parts.of(there[parts.stage]):
                 by_hash.setdefault(name.rpartition("-")[2], {})[family] = name
         units = sorted(by_hash.values(), key=lambda names: FRAMES not in names)
         # The parts of a unit have the same keys: one of them is asked.
@@ -155,7 +156,7 @@ class TrackParts:
         found: dict[int, list[tuple[str, bool]]] = {}
         for family, numbers in asked.items():
             folder = self._parts(family).stage
-            known = KnownKeys.of(self._store, folder, there[family], numbers, may_write=may_write)
+            known = KnownKeys.of(self._store, folder, there[folder], numbers, may_write=may_write)
             for row, part, has_failed in known.matches(ids):
                 found.setdefault(numbers[part], []).append((ids[row], has_failed))
         for number in sorted(found):
