@@ -9,10 +9,7 @@ It knows no stage by name: a stage declares what it reads, makes and wants to se
 
 import itertools
 import logging
-import os
-import sys
-import traceback
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,29 +21,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.errors import CuratorError, DeviceLostError, UsageError
-from curator.executor.attempts import CpuClock
+from curator.annotator_worker import AnnotatorWorker, ClipResult, ClipWork
+from curator.errors import CuratorError, UsageError
 from curator.executor.engine import Engine
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
-from curator.executor.unit_worker import UnitResult, UnitWorker, stage_step
-from curator.executor.work import MAX_ATTEMPTS
+from curator.executor.unit_worker import stage_step
 from curator.executor.worker import Step
-from curator.family import Row, Value
-from curator.media.clip_frames import ClipPixels, ClipToSample, Wanted
-from curator.media.device_errors import device_error
 from curator.records.sources import FULL_HD
-from curator.stage import (
-    Annotator,
-    AnyStage,
-    ClipFacts,
-    FrameRequest,
-    RequestedFrames,
-    Resources,
-    SampledClip,
-)
-from curator.tables.clip_locations import Location, located_bytes
-from curator.tables.family_store import FamilyRows, FamilyStore, NewValue
+from curator.stage import Annotator, AnyStage, ClipFacts, Resources
+from curator.tables.clip_locations import Location
+from curator.tables.family_store import FamilyRows, FamilyStore
 from curator.tables.sample_members import MemberColumn, Members, StoredMember
 
 logger = logging.getLogger(__name__)
@@ -63,38 +48,6 @@ UNIT_ROWS = 1024
 UNIT_FRAMES = 1800
 """Frames of 1080p of a unit: a minute of work, which a killed run loses at most."""
 _KEYS_AT_ONCE = 16_384
-MAX_ERROR = 1000
-"""Characters of an error that are kept."""
-MAX_BATCH_BYTES = 1 << 30
-"""Frames that a worker may hold at a time."""
-_DIED = "the worker died {} times while working on it"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClipWork:
-    """A written clip, and what is missing of it.
-
-    Attributes:
-        number: Of the clip, among all.
-        facts: The clip.
-        where: Its MP4.
-        keys: Key of its values, by the number of the stage in the chain.
-    """
-
-    number: int
-    facts: ClipFacts
-    where: Location
-    keys: Mapping[int, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClipResult:
-    """What became of a clip: members of each stage, or its error, by the number of the stage."""
-
-    number: int
-    clip_id: str
-    members: Mapping[int, tuple[StoredMember, ...]]
-    errors: Mapping[int, str]
 
 
 class Clips(Protocol):
@@ -129,25 +82,6 @@ class Annotated:
     lacking: Mapping[str, int] = field(default_factory=dict)
     n_made: Counter[str] = field(default_factory=Counter)
     cpu_s: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ToDecode:
-    """A clip, and the frames of it that stages asked for.
-
-    Attributes:
-        clip: The clip.
-        wanted: A size and numbers for each request, by the number of the stage.
-        errors: Of the clip, by the number of the stage; stages add to them.
-    """
-
-    clip: ClipWork
-    wanted: Mapping[int, tuple[Wanted, ...]]
-    errors: dict[int, str]
-
-    @property
-    def n_bytes(self) -> int:
-        return sum(one.n_bytes for wanted in self.wanted.values() for one in wanted)
 
 
 class UnitRunner:
@@ -225,242 +159,6 @@ class RowScheduler(Generic[ItemT]):
             yield unit
 
 
-class AnnotatorWorker:
-    """Decodes clips once, and gives the frames to each annotator of a chain."""
-
-    def __init__(
-        self,
-        *,
-        stages: Sequence[Annotator[Any]],
-        decode: AnyStage,
-        store: FamilyStore,
-        has_gpu: bool,
-    ) -> None:
-        self._stages = stages
-        self._store = store
-        self._has_gpu = has_gpu
-        self._versions = [stage.versions() for stage in stages]
-        looks = any(stage.frames for stage in stages)
-        self._decode = UnitWorker(stage=decode) if looks else None
-        self._clock = CpuClock()
-
-    def prepare(self) -> None:
-        """Loads the models."""
-        for stage in self._stages:
-            stage.setup()
-
-    def __call__(self, unit: Sequence[ClipWork]) -> UnitResult[list[ClipResult]]:
-        """Makes and stores what is missing of some clips."""
-        return self.repeat(unit, 0)
-
-    def repeat(self, unit: Sequence[ClipWork], n_deaths: int) -> UnitResult[list[ClipResult]]:
-        """Works on a unit over which workers died; fails it after `MAX_ATTEMPTS`."""
-        if n_deaths >= MAX_ATTEMPTS:
-            why = _DIED.format(MAX_ATTEMPTS)
-            return UnitResult(
-                results=[
-                    ClipResult(number=clip.number, clip_id=clip.facts.clip_id, members={},
-                               errors=dict.fromkeys(clip.keys, why))
-                    for clip in unit
-                ],
-                n_items=len(unit),
-            )  # fmt: skip
-        spent = self._clock.begin()
-        cpu_s, counts = Counter[str](), Counter[str]()
-        values: dict[str, list[NewValue]] = defaultdict(list)
-        errors: list[dict[int, str]] = [{} for _ in unit]
-        batches = pack(
-            self._to_decode(unit, errors),
-            max_items=max(stage.batch for stage in self._stages),
-            weight=lambda item: item.n_bytes,
-            max_weight=MAX_BATCH_BYTES,
-        )
-        for batch in batches:
-            decoded = self._decoded(batch)
-            cpu_s.update(decoded.cpu_s)
-            counts.update(decoded.counts)
-            for number in range(len(self._stages)):
-                self._annotate(number, batch, decoded.results, values)
-        made = self._stored(values)
-        results = [
-            ClipResult(
-                number=clip.number,
-                clip_id=clip.facts.clip_id,
-                members={
-                    number: tuple(made[number, key])
-                    for number, key in clip.keys.items()
-                    if number not in wrong
-                },
-                errors=wrong,
-            )
-            for clip, wrong in zip(unit, errors, strict=True)
-        ]
-        name = self._stages[0].name
-        cpu_s.update(self._clock.end(spent, rest=name))
-        video_s = sum(float(clip.facts.n_frames / clip.facts.fps) for clip in unit)
-        return UnitResult(
-            results=results, cpu_s=dict(cpu_s), counts=counts, n_items=len(unit), video_s=video_s
-        )
-
-    def _to_decode(
-        self, unit: Sequence[ClipWork], errors: Sequence[dict[int, str]]
-    ) -> Iterator[_ToDecode]:
-        """Yields clips with the frames to decode, and adds the errors of requests."""
-        for clip, wrong in zip(unit, errors, strict=True):
-            wanted: dict[int, tuple[Wanted, ...]] = {}
-            for number in sorted(clip.keys):
-                requests = self._stages[number].frames
-                try:
-                    frames = tuple(_wanted(request, clip.facts) for request in requests)
-                except Exception as error:  # noqa: BLE001 - a user's function; fails its own stage
-                    wrong[number] = _told(error)
-                    continue
-                n_bytes = sum(one.n_bytes for one in frames)
-                if n_bytes > MAX_BATCH_BYTES:
-                    wrong[number] = (
-                        f"its frames take {n_bytes / 2**30:.1f} GiB, more than "
-                        f"{MAX_BATCH_BYTES / 2**30:g}: ask for fewer (`at`) or smaller ones "
-                        "(`size`)"
-                    )
-                    continue
-                wanted[number] = frames
-            together = _ToDecode(clip=clip, wanted=wanted, errors=wrong)
-            if together.n_bytes <= MAX_BATCH_BYTES:
-                yield together
-                continue
-            # Stages share a decode as long as memory holds the frames of all.
-            for number, frames in wanted.items():
-                yield _ToDecode(clip=clip, wanted={number: frames}, errors=wrong)
-
-    def _decoded(self, batch: Sequence[_ToDecode]) -> UnitResult[list[ClipPixels | str]]:
-        """Returns the frames of clips for all requests of all stages, or why there are none."""
-        if self._decode is None:
-            return UnitResult(results=[ClipPixels() for _ in batch])
-        results: list[ClipPixels | str] = [ClipPixels() for _ in batch]
-        places = [at for at, item in enumerate(batch) if item.wanted]
-        items = [
-            ClipToSample(
-                uri=batch[at].clip.where.name,
-                mp4=located_bytes(self._store.store, batch[at].clip.where),
-                n_frames=batch[at].clip.facts.n_frames,
-                wanted=tuple(one for wanted in batch[at].wanted.values() for one in wanted),
-            )
-            for at in places
-        ]
-        decoded: UnitResult[list[ClipPixels]] = (
-            self._decode(items) if items else UnitResult(results=[])
-        )
-        for at, result in zip(places, decoded.results, strict=True):
-            results[at] = result if result.error is None else result.error
-        return UnitResult(results=results, cpu_s=decoded.cpu_s, counts=decoded.counts)
-
-    def _annotate(
-        self,
-        number: int,
-        batch: Sequence[_ToDecode],
-        decoded: Sequence[ClipPixels | str],
-        values: dict[str, list[NewValue]],
-    ) -> None:
-        stage = self._stages[number]
-        clips = []
-        for item, pixels in zip(batch, decoded, strict=True):
-            if number not in item.wanted:
-                continue
-            if isinstance(pixels, str):
-                item.errors[number] = pixels
-            else:
-                clips.append((item, self._sampled(number, item, pixels)))
-        for start in range(0, len(clips), stage.batch):
-            some = clips[start : start + stage.batch]
-            answers = self._processed(stage, [sampled for _, sampled in some])
-            for (item, _), answer in zip(some, answers, strict=True):
-                if isinstance(answer, Exception):
-                    item.errors[number] = _told(answer)
-                    continue
-                try:
-                    encoded = self._encoded(number, answer)
-                except Exception as error:  # noqa: BLE001 - a user's value; fails the clip alone
-                    item.errors[number] = f"{type(stage).__qualname__}: {_told(error)}"
-                    continue
-                for name, data in encoded.items():
-                    values[name].append(
-                        NewValue(
-                            key=item.clip.keys[number],
-                            clip_id=item.clip.facts.clip_id,
-                            source_id=item.clip.facts.source_id,
-                            data=data,
-                        )
-                    )
-
-    def _sampled(self, number: int, item: _ToDecode, pixels: ClipPixels) -> SampledClip:
-        """Returns a clip with the frames that one stage asked for."""
-        facts = item.clip.facts
-        first = sum(len(wanted) for other, wanted in item.wanted.items() if other < number)
-        requested = tuple(
-            RequestedFrames(
-                numbers=wanted.numbers, pixels=self._placed(pixels.pixels[first + at], request)
-            )
-            for at, (request, wanted) in enumerate(
-                zip(self._stages[number].frames, item.wanted[number], strict=True)
-            )
-        )
-        return SampledClip(facts=facts, requested=requested)
-
-    def _placed(
-        self,
-        pixels_THWC: np.ndarray[Any, Any],  # noqa: N803
-        request: FrameRequest,
-    ) -> Any:  # noqa: ANN401 - an array or a tensor
-        if request.device == "cpu":
-            return pixels_THWC
-        import torch
-
-        tensor = torch.from_numpy(pixels_THWC)
-        return tensor.to("cuda", non_blocking=True) if self._has_gpu else tensor
-
-    def _processed(
-        self, stage: Annotator[Any], clips: Sequence[SampledClip]
-    ) -> list[Value | Mapping[str, Value] | Exception]:
-        """Runs a stage over a batch; after an error over each clip of the batch alone."""
-        try:
-            answers = list(stage.process(clips))
-            if len(answers) != len(clips):
-                raise ValueError(f"process returned {len(answers)} values for {len(clips)} clips")
-            return list(answers)
-        except CuratorError:
-            # Raised on purpose: the run ends.
-            raise
-        except Exception as error:  # noqa: BLE001 - a user's code; becomes the clip's outcome
-            if self._has_gpu:
-                _end_if_lost(error)
-            if len(clips) == 1:
-                logger.warning("%s: clip %s: %s", stage.name, clips[0].facts.clip_id, _told(error))
-                return [error]
-            return [answer for clip in clips for answer in self._processed(stage, [clip])]
-
-    def _encoded(self, number: int, answer: Any) -> dict[str, bytes | Row]:  # noqa: ANN401
-        """Returns the values of a clip as they are stored, by family."""
-        families = self._stages[number].families
-        is_row = len(families) == 1 and bool(families[0].columns)
-        is_by_name = isinstance(answer, Mapping) and not is_row
-        by_name = answer if is_by_name else {families[0].name: answer}
-        names = [family.name for family in families]
-        if set(by_name) != set(names):
-            raise UsageError(f"values of {sorted(by_name)}; expected one each of {names}")
-        return {family.name: family.encode(by_name[family.name]) for family in families}
-
-    def _stored(
-        self, values: Mapping[str, Sequence[NewValue]]
-    ) -> dict[tuple[int, str], list[StoredMember]]:
-        """Stores values, a part a family; returns members by number of the stage and key."""
-        members: dict[tuple[int, str], list[StoredMember]] = defaultdict(list)
-        for number, versions in enumerate(self._versions):
-            for name, version in versions.items():
-                for member in self._store.put(version, values.get(name, ())):
-                    members[number, member.key].append(member)
-        return members
-
-
 class Scheduler:
     """Runs annotators over written clips.
 
@@ -482,7 +180,6 @@ class Scheduler:
         self._store = store
         self._engine = engine
         self._progress = progress
-        self._runner = UnitRunner(engine, progress)
         self._decode = decode
 
     def annotate(self, stages: Sequence[Annotator[Any]], clips: Clips) -> Annotated:
@@ -500,6 +197,7 @@ class Scheduler:
         columns: list[tuple[MemberColumn, NDArray[np.int32]]] = []
         rejected: dict[str, tuple[str, str]] = {}
         lacking, made = Counter[str](), Counter[str]()
+        runner = UnitRunner(self._engine, self._progress)
         for kind, chain in self._chains(stages):
             work = self._missing(chain, clips)
             for values in work.values:
@@ -514,7 +212,7 @@ class Scheduler:
                 if values.is_missing.any():
                     stage.preflight()
             errors: list[dict[int, str]] = [{} for _ in chain]
-            for results in self._run(chain, kind, clips, work):
+            for results in self._run(runner, chain, kind, clips, work):
                 for result in results:
                     for number, error in result.errors.items():
                         errors[number][int(work.values[number].of[result.number])] = error
@@ -541,7 +239,7 @@ class Scheduler:
                     rejected[clips[number][0].clip_id] = (stage.name, error)
         return Annotated(
             members=members, columns=columns, rejected=rejected, lacking=lacking, n_made=made,
-            cpu_s=self._runner.cpu_s,
+            cpu_s=runner.cpu_s,
         )  # fmt: skip
 
     def _chains(
@@ -592,11 +290,13 @@ class Scheduler:
         return _Missing(values=values, numbers=numbers, frames=frames, seconds=seconds)
 
     def _run(
-        self, chain: Sequence[Annotator[Any]], kind: Resources, clips: Clips, work: "_Missing"
+        self,
+        runner: UnitRunner,
+        chain: Sequence[Annotator[Any]],
+        kind: Resources,
+        clips: Clips,
+        work: "_Missing",
     ) -> Iterator[list[ClipResult]]:
-        for stage in chain:
-            for version in stage.versions().values():
-                self._store.declare(version)
         is_maker = [np.isin(work.numbers, own.makers) for own in work.values]
 
         def to_do() -> Iterator[ClipWork]:
@@ -637,7 +337,7 @@ class Scheduler:
             name=chain[0].name,
         )
         check = partial(_refusal, chain) if kind.gpus else None
-        yield from self._runner.run([step], units, small=small, check=check)
+        yield from runner.run([step], units, small=small, check=check)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -716,17 +416,6 @@ def _refusal(chain: Sequence[Annotator[Any]]) -> str | None:
     return next(filter(None, (stage.node_refusal() for stage in chain)), None)
 
 
-def _end_if_lost(error: Exception) -> None:
-    """Ends the process if an error took its GPU: another process repeats the unit."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return
-    lost = device_error(error, torch.cuda.synchronize)
-    if isinstance(lost, DeviceLostError):
-        logger.error("%s; the worker ends", lost)
-        os._exit(1)
-
-
 def _own(facts: ClipFacts, stage: Annotator[Any]) -> ClipFacts:
     """Returns a clip with the columns that a stage reads alone."""
     columns = {name: facts.columns[name] for name in stage.columns}
@@ -734,11 +423,6 @@ def _own(facts: ClipFacts, stage: Annotator[Any]) -> ClipFacts:
         clip_id=facts.clip_id, source_id=facts.source_id, n_frames=facts.n_frames, fps=facts.fps,
         width=facts.width, height=facts.height, columns=columns,
     )  # fmt: skip
-
-
-def _wanted(request: FrameRequest, facts: ClipFacts) -> Wanted:
-    height, width = request.size_of(facts)
-    return Wanted(numbers=tuple(request.numbers(facts)), height=height, width=width)
 
 
 def _frames_of(clip: ClipFacts) -> float:
@@ -753,13 +437,3 @@ def _together(one: Resources, other: Resources) -> Resources:
         gpus=min(one.gpus + other.gpus, 1.0) if one.gpus < 1 else one.gpus,
         memory_bytes=one.memory_bytes + other.memory_bytes,
     )
-
-
-def _told(error: Exception) -> str:
-    """Returns an error in one short line, with the file and line that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    is_own = not frames or frames[-1].filename == __file__
-    place = "" if is_own else f" ({frames[-1].filename}:{frames[-1].lineno})"
-    text = f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return (text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]} ...") + place

@@ -3,11 +3,10 @@
 A stage knows neither Ray, nor retries, nor progress, nor where results are stored: those are the
 executor's and the tables'. `curator/pipeline.py` lists the stages in their order.
 
-    class Blurred(Stage[BlurConfig, ClipFrames, ClipFrames]):
-        name, version, scope = "blur", 1, Scope.CLIP
-        reads, writes = ("clips",), ()
+    class Blurred(PixelStage[BlurConfig]):
+        name, version = "blur", 1
 
-        def process(self, unit: ClipFrames) -> ClipFrames: ...
+        def process(self, unit: ClipFrames) -> Iterator[NDArray[np.uint8]]: ...
 """
 
 from abc import ABC, abstractmethod
@@ -361,7 +360,7 @@ class Corpus(Protocol):
         """Vectors of a table, such as `embeddings`."""
 
     def earlier(self, family: str) -> Any:  # noqa: ANN401 - as the stage left it
-        """What an earlier generation left of a family; None where there is none that counts."""
+        """What an earlier generation left of a family; None if no earlier generation counts."""
 
     def read(self, family: str) -> "pa.Table | None":
         """The table of a family that earlier runs stored; None for none."""
@@ -626,7 +625,7 @@ SHORT_CAPTION, EMBEDDING, CLIP_EMBEDDING = NOT_IN_CLIPS = (
     "short_caption", "embedding", "clip_embedding",
 )  # fmt: skip
 """What annotators may read as if it were in a column: the short caption by a captioner, and the
-vectors of the tables `embeddings` and `clip_embeddings`, float32 [D]; None where there is none."""
+vectors of the tables `embeddings` and `clip_embeddings`, float32 [D]; None for a clip without."""
 
 
 class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):

@@ -1,5 +1,6 @@
 """A worker of annotators: what one clip, one stage and one device cost the others."""
 
+import io
 import os
 from collections.abc import Sequence
 from fractions import Fraction
@@ -7,15 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import software_cuda
 import torch
 
-from curator import scheduler
+from curator import annotator_worker
+from curator.annotator_worker import AnnotatorWorker, ClipResult, ClipWork
+from curator.errors import StorageError
+from curator.executor.engine import Engine
+from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult
 from curator.family import Array, Family, Scope
 from curator.media.clip_frames import ClipPixels, ClipToSample
-from curator.scheduler import AnnotatorWorker, ClipResult, ClipWork, Scheduler
+from curator.scheduler import Scheduler
 from curator.stage import (
     Annotator,
     ClipFacts,
@@ -127,7 +133,7 @@ def test_frames_beyond_memory_are_decoded_by_stage_and_a_batch_holds_fewer_clips
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame = SIDE_PX * SIDE_PX * 3
-    monkeypatch.setattr(scheduler, "MAX_BATCH_BYTES", 4 * frame)
+    monkeypatch.setattr(annotator_worker, "MAX_BATCH_BYTES", 4 * frame)
     sizes: list[int] = []
 
     class Counted(Means):
@@ -145,7 +151,7 @@ def test_frames_beyond_memory_are_decoded_by_stage_and_a_batch_holds_fewer_clips
 def test_frames_of_one_clip_beyond_memory_fail_it_and_say_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "MAX_BATCH_BYTES", SIDE_PX)
+    monkeypatch.setattr(annotator_worker, "MAX_BATCH_BYTES", SIDE_PX)
     worked = Worked(tmp_path, [Means(StageConfig())], has_gpu=False)
     assert all("ask for fewer" in result.errors[0] for result in worked.results.values())
     assert worked.decode.n_bytes == []
@@ -156,7 +162,7 @@ def test_storage_that_fails_is_no_fault_of_the_clips(tmp_path: Path) -> None:
     worker = AnnotatorWorker(
         stages=[Means(StageConfig())], decode=Decode(), store=FamilyStore(store), has_gpu=False
     )
-    with pytest.raises(Exception, match="clip"):
+    with pytest.raises(StorageError, match="clip"):
         worker(works(1))
 
 
@@ -224,3 +230,61 @@ def test_frames_of_a_worker_with_a_gpu_are_tensors_there_and_values_come_back(
             ((member,),) = result.members.values()
             data = located_bytes(made.families.store, member.where)
             assert member.version.family.decode(data).tolist() == [0, 1, 2, 3]
+
+
+class Words(Annotator[StageConfig]):
+    """The length of a clip's id; it looks at no frames."""
+
+    name, version = "words", 1
+    families = (family("words"),)
+    frames = ()
+
+    def process(self, unit: Sequence[SampledClip]) -> list[np.ndarray[Any, Any]]:
+        return [np.array([float(len(clip.facts.clip_id))]) for clip in unit]
+
+
+class More(Words):
+    """The same under another name."""
+
+    name = "more"
+    families = (family("more"),)
+
+
+class Here(Engine):
+    """Runs all units in this process."""
+
+    def __init__(self) -> None:
+        super().__init__(address=None, workers=1)
+
+    def run(self, steps: Any, units: Any, **how: Any) -> Any:  # noqa: ANN401 - as `Engine.run`
+        del how
+        return self.run_here(steps, units)
+
+
+class ThreeClips:
+    """The clips of `works`."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, number: int) -> tuple[ClipFacts, str, Location]:
+        work = works(1)[number]
+        return work.facts, f"sha{number}", work.where
+
+    def ids(self) -> pa.Array:
+        return pa.array(list("abc"))
+
+
+def test_cpu_seconds_are_those_of_one_call(tmp_path: Path) -> None:
+    """Stages that read columns of others come in a second call, whose seconds are added."""
+    scheduler = Scheduler(
+        FamilyStore(LocalStore(str(tmp_path))),
+        Here(),
+        Progress(io.StringIO(), live=False),
+        decode=lambda threads: Decode(),
+    )
+    first = scheduler.annotate([Words(StageConfig())], ThreeClips())
+    second = scheduler.annotate([More(StageConfig())], ThreeClips())
+    assert (first.n_made["words"], second.n_made["more"]) == (3, 3)
+    assert "words" in first.cpu_s
+    assert "words" not in second.cpu_s

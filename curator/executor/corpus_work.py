@@ -121,7 +121,7 @@ class CorpusWork:
         *,
         refusal: Callable[[], str | None],
     ) -> ResultT | None:
-        """Returns the result as `curator.stage.Work` says; why there is none is counted."""
+        """Returns the result as `curator.stage.Work` says; counts why no GPU did the work."""
         store, engine = self._store, self._engine
         if store is None or engine is None or engine.n_gpus() < 1:
             return None
@@ -133,7 +133,8 @@ class CorpusWork:
             until_s = time.monotonic() + WAIT_S
             while pool.n_workers or time.monotonic() < until_s:
                 for found in pool.poll(timeout=1.0):
-                    return found.results  # type: ignore[no-any-return]
+                    result: ResultT = found.results
+                    return result
                 if pool.refusal is not None and not engine.joins:
                     break
             why = pool.refusal or f"no worker with a GPU within {WAIT_S:.0f} s"

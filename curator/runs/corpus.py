@@ -62,7 +62,6 @@ class DecidedClips:
         clips: Candidates in the order of source and time; or rows, which rules have decided about.
         room_bytes: Memory for each of the tables that are held.
         vectors: Gives vectors by the name of their table.
-        scores: Names of the scores that candidates have.
         earlier: Gives what an earlier generation left of a family.
         tables: Of earlier runs; None for none.
         writes: Whether new tables are stored.
@@ -266,6 +265,7 @@ class Corpus:
         formed: Gives candidates the size, rate and length that they are written with, and the
             metadata of their sources.
         memory_bytes: What may be held in memory; the rest is on the local disk.
+        scores: Names of the scores that candidates have.
         earlier: Gives what an earlier generation left of a family.
         tables: Of earlier runs; None for none.
     """

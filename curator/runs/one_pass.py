@@ -218,7 +218,7 @@ class Pass:
         )
         self._captioning: Captioning | None = None
         self._closing = ExitStack()
-        """Ends what goes on beside the stages."""
+        """Closes captioners and workers at the end of the pass."""
         self._results: Results | None = None
         before = scope.before.summary[JUDGED] if scope.before is not None else {KEPT: []}
         self._kept_before: list[str] | None = before.get(KEPT)

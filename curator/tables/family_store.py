@@ -2,7 +2,6 @@
 
     values/<family>/<fingerprint>-<keys>.parquet      until the commit: then they are in tars
     families/<family>/<fingerprint>-<keys>.parquet    for good, where the family says so
-    families/<family>-<fingerprint>.json              the declaration
 
 A part has a row group for each value, or for some small ones, so that a value is read without all
 others; one of a family of columns has these, and is read whole. Parts are immutable.
@@ -16,7 +15,6 @@ from itertools import compress, islice
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,7 +23,7 @@ from curator.family import FamilyVersion, Lifetime, Row
 from curator.stage import ItemStage
 from curator.storage import Store
 from curator.storage.source_reader import is_racy
-from curator.tables.checksums import read_parquet, sealed_json
+from curator.tables.checksums import read_parquet
 from curator.tables.clip_locations import KeyRows, Location
 from curator.tables.key_index import KnownKeys, part_versions
 from curator.tables.out_layout import FAMILIES, VALUES
@@ -81,12 +79,6 @@ class FamilyStore:
         """Pickles the root alone: workers write."""
         return FamilyStore, (self.store,)
 
-    def declare(self, version: FamilyVersion) -> None:
-        """Stores a declaration, so that OUT can be read without the class that made it."""
-        name = f"{FAMILIES}/{version.family.name}-{version.fingerprint}.json"
-        if not self.store.exists(name):
-            self.store.write(name, sealed_json(version.to_json(), _dump, name))
-
     def put(self, version: FamilyVersion, values: Sequence[NewValue]) -> list[StoredMember]:
         """Stores values as one part; returns them in order."""
         if not values:
@@ -132,7 +124,7 @@ class FamilyStore:
         return found
 
     def rows(self, column: MemberColumn) -> pa.Table:
-        """Returns the rows of a family of columns, one for each key; null where there is none."""
+        """Returns a row of a family of columns for each key; null for a key without a value."""
         names, numbers, rows = column.places()
         fields = family_fields(column.version.family)
         columns = [field.name for field in fields]
@@ -151,10 +143,11 @@ class FamilyStore:
 
 
 class FamilyRows(Generic[ItemT]):
-    """The rows of a stage: a part for each unit, found again by key.
+    """The rows of a stage about sources: a part for each unit, found again by key.
 
     Args:
-        stage: The stage; the first family that it writes names the folder.
+        stage: The stage; the first family that it writes names the folder. Its rows have `uri`,
+            `version`, `source_id` and `error_code`, as those of `sources`.
         store: Output root.
         removals: Sources that may not come back.
         may_write: Whether this process may write the index of keys: that of a run.
@@ -245,10 +238,6 @@ def _row(value: NewValue) -> dict[str, Any]:
 def _member(version: FamilyVersion, part: str, row: int, key: str, n_bytes: int) -> StoredMember:
     where = Location(name=part, row=row, n_bytes=n_bytes, column=VALUE)
     return StoredMember(version=version, key=key, where=where)
-
-
-def _dump(value: Mapping[str, Any]) -> bytes:
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2)
 
 
 def values_in_tars(

@@ -111,13 +111,10 @@ class MemberColumn:
 
     def set(self, number: int, where: Location) -> None:
         """Takes where a value is."""
-        self.fill(
-            np.array([number]),
-            [where.name],
-            row=np.array([-1 if where.row is None else where.row]),
-            offset=np.array([-1 if where.offset is None else where.offset]),
-            n_bytes=np.array([where.n_bytes]),
-        )
+        self._name[number] = self._number(where.name)
+        self._row[number] = -1 if where.row is None else where.row
+        self._offset[number] = -1 if where.offset is None else where.offset
+        self._n_bytes[number] = where.n_bytes
 
     def fill(
         self,
@@ -129,14 +126,16 @@ class MemberColumn:
         offset: NDArray[np.int64] | None = None,
     ) -> None:
         """Takes where the values of some numbers are: a row of a part, or an offset in a tar."""
-        for name in names:
-            if name not in self._numbers:
-                self._numbers[name] = len(self._names)
-                self._names.append(name)
-        self._name[numbers] = [self._numbers[name] for name in names]
+        self._name[numbers] = list(map(self._number, names))
         self._row[numbers] = -1 if row is None else row
         self._offset[numbers] = -1 if offset is None else offset
         self._n_bytes[numbers] = n_bytes
+
+    def _number(self, name: str) -> int:
+        if name not in self._numbers:
+            self._numbers[name] = len(self._names)
+            self._names.append(name)
+        return self._numbers[name]
 
 
 class Members:

@@ -44,7 +44,6 @@ class UserMeasures:
         self._kinds = full_sizes(self._measures)
         self._begun: _Begun | None = None
         self._waiting: list[list[tuple[SamplePictures, Values]]] = [[] for _ in self._measures]
-        self._waiting_bytes = 0
 
     @property
     def signals(self) -> list[str]:
@@ -91,18 +90,27 @@ class UserMeasures:
                 after_s = seen[1][0] - seen[0][0]
                 pictures = replace(pictures, full_after=seen[1][1], after_s=after_s)
             waiting.append((pictures, values))
-            self._waiting_bytes += sum(picture.nbytes for _, picture in seen)
             if len(waiting) >= measure.batch:
                 self._measure(measure, waiting)
-        if self._waiting_bytes > WAITING_BYTES:
+        if self._waiting_bytes() > WAITING_BYTES:
             self.flush()
+
+    def _waiting_bytes(self) -> int:
+        """Bytes of the pictures of full size that wait; measures share them."""
+        held = {
+            id(picture): picture.nbytes
+            for waiting in self._waiting
+            for pictures, _ in waiting
+            for picture in (pictures.full, pictures.full_after)
+            if picture is not None
+        }
+        return sum(held.values())
 
     def flush(self) -> None:
         """Measures all samples that wait."""
         for measure, waiting in zip(self._measures, self._waiting, strict=True):
             if waiting:
                 self._measure(measure, waiting)
-        self._waiting_bytes = 0
 
     def _measure(self, measure: Measure, waiting: list[tuple[SamplePictures, Values]]) -> None:
         samples = [pictures for pictures, _ in waiting]
