@@ -254,7 +254,7 @@ def make(folder: Path, n: int, *, captions: bool) -> None:
     import hashlib
 
     from curator.stages.cut import cut_driver as cutting
-    from curator.stages.shard import stage as sharding
+    from curator.stages.shard import tar_writer as sharding
     from curator.tables.clip_locations import Location
 
     out = folder / "out"
@@ -279,7 +279,7 @@ def make(folder: Path, n: int, *, captions: bool) -> None:
 
     with (
         patch.object(cutting.Cutting, "cut", cut),
-        patch.object(sharding.ShardStage, "_read", lambda self, sample: mp4),
+        patch.object(sharding.TarWriter, "_read", lambda self, sample: mp4),
     ):
         execute(folder, out, [], answering=captions)
 

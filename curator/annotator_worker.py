@@ -12,9 +12,10 @@ import traceback
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from curator.errors import CuratorError, DeviceLostError, UsageError
 from curator.executor.attempts import CpuClock
@@ -25,10 +26,11 @@ from curator.family import Row, Value
 from curator.media.clip_frames import ClipPixels, ClipToSample, Wanted
 from curator.media.device_errors import device_error
 from curator.stage import (
-    Annotator,
+    AnyAnnotator,
     AnyStage,
     ClipFacts,
     FrameRequest,
+    Pixels,
     RequestedFrames,
     SampledClip,
 )
@@ -97,7 +99,7 @@ class AnnotatorWorker:
     def __init__(
         self,
         *,
-        stages: Sequence[Annotator[Any]],
+        stages: Sequence[AnyAnnotator],
         decode: AnyStage,
         store: FamilyStore,
         has_gpu: bool,
@@ -274,9 +276,9 @@ class AnnotatorWorker:
 
     def _placed(
         self,
-        pixels_THWC: np.ndarray[Any, Any],  # noqa: N803
+        pixels_THWC: NDArray[np.uint8],  # noqa: N803
         request: FrameRequest,
-    ) -> Any:  # noqa: ANN401 - an array or a tensor
+    ) -> Pixels:
         if request.device == "cpu":
             return pixels_THWC
         import torch
@@ -285,7 +287,7 @@ class AnnotatorWorker:
         return tensor.to("cuda", non_blocking=True) if self._has_gpu else tensor
 
     def _processed(
-        self, stage: Annotator[Any], clips: Sequence[SampledClip]
+        self, stage: AnyAnnotator, clips: Sequence[SampledClip]
     ) -> list[Value | Mapping[str, Value] | Exception]:
         """Runs a stage over a batch; after an error over each clip of the batch alone."""
         try:
@@ -304,12 +306,12 @@ class AnnotatorWorker:
                 return [error]
             return [answer for clip in clips for answer in self._processed(stage, [clip])]
 
-    def _encoded(self, number: int, answer: Any) -> dict[str, bytes | Row]:  # noqa: ANN401
+    def _encoded(self, number: int, answer: Value | Mapping[str, Value]) -> dict[str, bytes | Row]:
         """Returns the values of a clip as they are stored, by family."""
         families = self._stages[number].families
         is_row = len(families) == 1 and bool(families[0].columns)
         is_by_name = isinstance(answer, Mapping) and not is_row
-        by_name = answer if is_by_name else {families[0].name: answer}
+        by_name = cast(Mapping[str, Value], answer if is_by_name else {families[0].name: answer})
         names = [family.name for family in families]
         if set(by_name) != set(names):
             raise UsageError(f"values of {sorted(by_name)}; expected one each of {names}")

@@ -25,6 +25,7 @@ from curator.stage import (
     NOT_IN_CLIPS,
     OFF,
     Annotator,
+    AnyAnnotator,
     AnyCorpusStage,
     AnyGraphStage,
     CorpusStage,
@@ -131,7 +132,7 @@ class Graph:
         """The stages that reject clips before any of them is cut."""
         return [stage for stage in self.stages if isinstance(stage, CorpusStage)]
 
-    def annotators(self) -> list[Annotator[Any]]:
+    def annotators(self) -> list[AnyAnnotator]:
         """The stages that make values of written clips."""
         return [stage for stage in self.stages if isinstance(stage, Annotator)]
 
@@ -301,7 +302,7 @@ def _refuse_twice(names: Sequence[str], stage: AnyGraphStage, entry: StageEntry)
 
 def _insert_annotator(
     stages: list[AnyGraphStage],
-    stage: Annotator[Any],
+    stage: AnyAnnotator,
     entry: StageEntry,
     scores: Iterable[str],
 ) -> None:
@@ -361,7 +362,7 @@ def _insert_annotator(
     stages.insert([known.name for known in stages].index("shard"), stage)
 
 
-def _declared(stage: Annotator[Any]) -> Iterator[tuple[str, str]]:
+def _declared(stage: AnyAnnotator) -> Iterator[tuple[str, str]]:
     """Yields kind and name of all that an annotator declares."""
     for family in stage.families:
         yield "family", family.name

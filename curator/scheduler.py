@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 
 from curator.annotator_worker import AnnotatorWorker, ClipResult, ClipWork
 from curator.errors import CuratorError, UsageError
-from curator.executor.engine import Engine
+from curator.executor.engine import Check, Engine
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import stage_step
-from curator.executor.worker import Step
+from curator.executor.worker import Chain, Step
 from curator.records.sources import FULL_HD
-from curator.stage import Annotator, AnyStage, ClipFacts, Resources
+from curator.stage import AnyAnnotator, AnyStage, ClipFacts, Resources
 from curator.tables.clip_locations import Location
 from curator.tables.family_store import FamilyRows, FamilyStore
 from curator.tables.sample_members import MemberColumn, Members, StoredMember
@@ -104,14 +104,22 @@ class UnitRunner:
         units: Iterable[object],
         *,
         here: bool = False,
-        **how: Any,  # noqa: ANN401 - of `Engine.run`
+        small: bool = False,
+        without_gpu: Chain | None = None,
+        check: Check | None = None,
+        is_shown: bool = True,
     ) -> Iterator[Any]:
-        """Yields the results of units, in any order; `how` and errors are those of `Engine.run`.
+        """Yields the results of units, in any order; arguments and errors as of `Engine.run`.
 
         `here` runs them in this process, one by one and in order.
         """
         engine = self._engine
-        results = engine.run_here(steps, units) if here else engine.run(steps, units, **how)
+        if here:
+            results = engine.run_here(steps, units)
+        else:
+            results = engine.run(
+                steps, units, small=small, without_gpu=without_gpu, check=check, is_shown=is_shown
+            )
         with self._progress.polling(engine.progress):
             for unit in results:
                 self.cpu_s.update(unit.cpu_s)
@@ -182,7 +190,7 @@ class Scheduler:
         self._progress = progress
         self._decode = decode
 
-    def annotate(self, stages: Sequence[Annotator[Any]], clips: Clips) -> Annotated:
+    def annotate(self, stages: Sequence[AnyAnnotator], clips: Clips) -> Annotated:
         """Returns what stages make of clips: stored values, and those that are made now.
 
         Args:
@@ -242,11 +250,9 @@ class Scheduler:
             cpu_s=runner.cpu_s,
         )  # fmt: skip
 
-    def _chains(
-        self, stages: Sequence[Annotator[Any]]
-    ) -> list[tuple[Resources, list[Annotator[Any]]]]:
+    def _chains(self, stages: Sequence[AnyAnnotator]) -> list[tuple[Resources, list[AnyAnnotator]]]:
         """Groups stages by the kind of their workers: those of one group share a decode."""
-        chains: dict[tuple[bool, float], tuple[Resources, list[Annotator[Any]]]] = {}
+        chains: dict[tuple[bool, float], tuple[Resources, list[AnyAnnotator]]] = {}
         for stage in stages:
             kind = self._kind(stage)
             key = (bool(stage.frames), kind.gpus)
@@ -257,7 +263,7 @@ class Scheduler:
                 chains[key] = (kind, [stage])
         return list(chains.values())
 
-    def _kind(self, stage: Annotator[Any]) -> Resources:
+    def _kind(self, stage: AnyAnnotator) -> Resources:
         for kind in stage.kinds:
             if not kind.gpus or self._engine.may_have_gpus():
                 return kind
@@ -266,7 +272,7 @@ class Scheduler:
             "doctor` says why"
         )
 
-    def _missing(self, chain: Sequence[Annotator[Any]], clips: Clips) -> "_Missing":
+    def _missing(self, chain: Sequence[AnyAnnotator], clips: Clips) -> "_Missing":
         """Returns the stored values of a chain, and what is missing of them."""
         keys: list[list[str | None]] = [[] for _ in chain]
         chunks: list[list[pa.Array]] = [[] for _ in chain]
@@ -292,7 +298,7 @@ class Scheduler:
     def _run(
         self,
         runner: UnitRunner,
-        chain: Sequence[Annotator[Any]],
+        chain: Sequence[AnyAnnotator],
         kind: Resources,
         clips: Clips,
         work: "_Missing",
@@ -359,7 +365,7 @@ class _Values:
     makers: NDArray[np.int64]
 
     @classmethod
-    def find(cls, store: FamilyStore, stage: Annotator[Any], keys: pa.ChunkedArray) -> "_Values":
+    def find(cls, store: FamilyStore, stage: AnyAnnotator, keys: pa.ChunkedArray) -> "_Values":
         distinct = keys.drop_null().unique()
         of = pc.fill_null(pc.index_in(keys, value_set=distinct), -1).to_numpy()
         columns = [
@@ -412,11 +418,11 @@ class _Missing:
     seconds: NDArray[np.float32]
 
 
-def _refusal(chain: Sequence[Annotator[Any]]) -> str | None:
+def _refusal(chain: Sequence[AnyAnnotator]) -> str | None:
     return next(filter(None, (stage.node_refusal() for stage in chain)), None)
 
 
-def _own(facts: ClipFacts, stage: Annotator[Any]) -> ClipFacts:
+def _own(facts: ClipFacts, stage: AnyAnnotator) -> ClipFacts:
     """Returns a clip with the columns that a stage reads alone."""
     columns = {name: facts.columns[name] for name in stage.columns}
     return ClipFacts(

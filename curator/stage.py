@@ -16,7 +16,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypeVar,
+)
 
 import numpy as np
 from numpy.typing import NDArray
@@ -590,6 +600,10 @@ class FrameRequest:
         return max(1, round(clip.height * scale)), max(1, round(clip.width * scale))
 
 
+Pixels: TypeAlias = Any
+"""An array of NumPy or a tensor of torch, by the `device` of a request."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedFrames:
     """Frames of a clip for one request.
@@ -600,7 +614,7 @@ class RequestedFrames:
     """
 
     numbers: tuple[int, ...]
-    pixels: Any
+    pixels: Pixels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -616,7 +630,7 @@ class SampledClip:
     requested: tuple[RequestedFrames, ...]
 
     @property
-    def frames(self) -> Any:  # noqa: ANN401 - an array or a tensor
+    def frames(self) -> Pixels:
         """Frames of the first request, uint8 [T, H, W, 3] RGB."""
         return self.requested[0].pixels
 
@@ -707,6 +721,9 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
             for name, value in facts.columns.items()
         }
         return fingerprint(facts.clip_id, mp4_sha256, columns)
+
+
+AnyAnnotator = Annotator[Any]
 
 
 def _frames_name(at: object) -> str:

@@ -34,7 +34,7 @@ from curator.stages.propose.stage import ProposedUnit, ProposeStage
 from curator.stages.scan.config import ScanConfig
 from curator.stages.scan.source_listing import ListedSource
 from curator.stages.scan.stage import ScanStage
-from curator.stages.shard import stage as shard_stage
+from curator.stages.shard import tar_writer
 from curator.storage import open_store
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
 from curator.tables.parts import Parts, rows_to_table
@@ -302,7 +302,7 @@ def execute(
         Engine(address=None, workers=1) as engine,
         patch.object(curation, "list_sources", lambda *_, **__: listed(n_sources, meta=meta)),
         patch.object(cut_driver.Cutting, "cut", _cut),
-        patch.object(shard_stage.ShardStage, "_read", lambda self, sample: MP4),
+        patch.object(tar_writer.TarWriter, "_read", lambda self, sample: MP4),
     ):
         for one in replaced:
             stack.enter_context(one)

@@ -12,14 +12,13 @@ import orjson
 
 from curator.errors import ShardError
 from curator.family import Array, Family, FamilyVersion, Kind, Scope
-from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample import Sample
 from curator.stages.shard.sample_plan import shard_facts
 from curator.stages.shard.shard_driver import missing_objects
 from curator.stages.shard.shard_index import DescribedTar, SampleMembers, members_of
 from curator.stages.shard.shard_plan import ShardPlan, place_of, plan_shard, tar_layout
-from curator.stages.shard.stage import ShardStage, ShardUnit, object_names
 from curator.stages.shard.tar_reader import Member, Split, TarReader
+from curator.stages.shard.tar_writer import ShardUnit, TarWriter, object_names
 from curator.storage import Store
 from curator.tables.clip_locations import Location
 from curator.tables.out_layout import SHARDS
@@ -55,7 +54,7 @@ class TarRewriting:
     def __init__(self, store: Store, removals: Removals) -> None:
         self._store = store
         self._removals = removals
-        self._stage = ShardStage(ShardConfig(), store)
+        self._tars = TarWriter(store)
         self._sizes = {info.key: info.bytes for info in store.list(f"{SHARDS}/")}
         self._whole: set[str] = set()
         """Old tars that were checked."""
@@ -85,7 +84,7 @@ class TarRewriting:
         _, split, _ = self._place(name)
         for sample in self._samples(name, split, values):
             if not self._is_gone(sample):
-                self._stage.check(sample)
+                self._tars.check(sample)
         self._whole.add(name)
 
     def _place(self, name: str) -> tuple[str, Split, int]:
@@ -105,7 +104,7 @@ class TarRewriting:
         plan = plan_shard(bucket, split, number, samples)
         layout = tar_layout(plan)
         missing = missing_objects(plan, layout, self._sizes)
-        _, facts = self._stage.process(ShardUnit(plan=plan, missing=missing))
+        _, facts = self._tars.write(ShardUnit(plan=plan, missing=missing))
         n_frames, seconds = plan.totals
         return RewrittenTar(
             described=DescribedTar(

@@ -20,7 +20,7 @@ from curator.stage import (
     CLIP_EMBEDDING,
     EMBEDDING,
     SHORT_CAPTION,
-    Annotator,
+    AnyAnnotator,
     ClipFacts,
     StageConfig,
 )
@@ -178,9 +178,9 @@ def _vector_in(vectors: Vectors | None) -> Callable[[Clip], Any]:
     return lambda clip: None if vectors is None else vectors.get(clip.clip_id)
 
 
-def _rounds(stages: Sequence[Annotator[Any]]) -> Iterator[list[Annotator[Any]]]:
+def _rounds(stages: Sequence[AnyAnnotator]) -> Iterator[list[AnyAnnotator]]:
     """Yields stages that run together: those that read columns of others come after these."""
-    together: list[Annotator[Any]] = []
+    together: list[AnyAnnotator] = []
     for stage in stages:
         if any(set(stage.columns) & set(one.writes_columns()) for one in together):
             yield together

@@ -6,15 +6,14 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from curator.number_text import amount, plain
+from curator.pipeline import graph_of
 from curator.recipe import Recipe, measures_of, semantics_of
 from curator.records.sources import SourceRef
 from curator.runs.earlier_sources import earlier_sources
 from curator.runs.losses import Losses, by_source
 from curator.stages.analyze.families import families_of
 from curator.stages.analyze.identity_driver import decided_sources
-from curator.stages.scan.config import ScanConfig
 from curator.stages.scan.source_listing import SkippedName, UnlistedSource, list_sources
-from curator.stages.scan.stage import ScanStage
 from curator.storage import Store
 from curator.tables.family_store import FamilyRows
 from curator.tables.output_format import read_summary
@@ -61,7 +60,7 @@ def dry_run(
             stored = None if row["error_code"] else row["source_id"]
             contents[row["uri"]] = own_id.get((row["uri"], row["version"])) or stored
 
-    rows = FamilyRows(ScanStage(ScanConfig()), store)
+    rows = FamilyRows(graph_of(recipe)["scan"], store)
     columns = ("uri", "version", "source_id", "error_code")
     unread = [source.uri for source in rows.missing(listed(), take, columns)]
     ids = Counter(source_id for source_id in contents.values() if source_id is not None)

@@ -20,7 +20,7 @@ from film_shots import moving_texture
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
-from curator.stages.shard.stage import ShardStage
+from curator.stages.shard.tar_writer import TarWriter
 from curator.storage import Store, open_store
 
 SETTINGS = [
@@ -192,11 +192,11 @@ def test_shards_of_an_older_version_are_replaced_without_cutting(
 DYING = """
 import os, signal, sys
 from curator.cli import main
-from curator.stages.shard import stage as sharding
+from curator.stages.shard import tar_writer as sharding
 from curator.storage import s3_store as s3
 
 dies_at, calls = int(sys.argv[1]), []
-read = sharding.ShardStage._read
+read = sharding.TarWriter._read
 s3.PART_BYTES = 1 << 12
 s3._BUFFER_BYTES = 1 << 10
 
@@ -208,7 +208,7 @@ def dying(self, sample):
     return read(self, sample)
 
 
-sharding.ShardStage._read = dying
+sharding.TarWriter._read = dying
 main(sys.argv[2:])
 """
 
@@ -251,9 +251,9 @@ def test_a_kill_while_shards_are_written_leaves_only_whole_ones(
         assert_readers_find_only_whole_shards(copied)
     assert unfinished(copied) == 2
     written: list[str] = []
-    read = ShardStage._read
+    read = TarWriter._read
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ShardStage, "_read", lambda s, x: written.append(x.key) or read(s, x))
+        patch.setattr(TarWriter, "_read", lambda s, x: written.append(x.key) or read(s, x))
         assert run(copied.uri, *arguments, "--set", "shard.max_bytes=150000") == EXIT_OK
     assert len(written) == 2, "a tar that was whole was written again"
     assert_readers_find_only_whole_shards(copied)

@@ -27,8 +27,9 @@ from curator.stages.shard.shard_index import (
     set_files,
 )
 from curator.stages.shard.shard_plan import ShardPlan, TarLayout, plan_shards, tar_layout
-from curator.stages.shard.stage import ShardStage, ShardUnit, object_names
+from curator.stages.shard.stage import ShardStage
 from curator.stages.shard.standing_shards import StandingShards
+from curator.stages.shard.tar_writer import ShardUnit, TarWriter, object_names
 from curator.storage import Store
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows
@@ -142,7 +143,7 @@ class Sharding:
         )
 
     def _run(self, units: Sequence[ShardUnit]) -> Iterator[tuple[str, ShardFacts]]:
-        stage = ShardStage(self._config, self._store)
+        stage = ShardStage(self._config, TarWriter(self._store))
         step = Step(make=PlainWorker, settings={"stage": stage}, resources=stage.resources)
         n_bytes = sum(s.mp4_bytes for u in units if u.missing for s in u.plan.samples)
         # Copying little takes less time than starting a process for it.
