@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INPUTS := pyproject.toml constraints.txt
 # Whatever is installed, builds too, must have the version and the hash of constraints.txt.
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -b constraints.txt
-EXTRAS := captions captions-local clip cloud cluster demo gpu gpu-flow loading loading-ray sql test
+EXTRAS := captions captions-local clip cloud cluster demo gpu gpu-flow loading-ray run sql test
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo test test-gpu test-mds lint types unit lock format clean
@@ -28,11 +28,11 @@ $(VENV)/.env: $(VENV)/.uv $(INPUTS)
 	touch $@
 
 $(VENV)/.test: $(VENV)/.uv $(INPUTS)
-	$(INSTALL) -e '.[demo,test]'
+	$(INSTALL) -e '.[test]'
 	touch $@
 
 $(VENV)/.gpu: $(VENV)/.test
-	$(INSTALL) -e '.[demo,test,gpu]'
+	$(INSTALL) -e '.[test,gpu]'
 	touch $@
 
 demo: env ## make footage, curate it, print the funnel, and what to try next

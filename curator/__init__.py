@@ -13,5 +13,10 @@ __all__ = ["ClipTable", "__version__", "read_clips", "run"]
 def __getattr__(name: str) -> object:
     """Imports the Python interface when it is first asked for: the package itself stays light."""
     if name in __all__:
-        return getattr(import_module("curator.api"), name)
+        try:
+            return getattr(import_module("curator.api"), name)
+        except ModuleNotFoundError as error:
+            from curator.errors import without_run
+
+            raise ModuleNotFoundError(without_run(error), name=error.name) from error
     raise AttributeError(f"module 'curator' has no attribute {name!r}")

@@ -18,7 +18,7 @@ from curator.commands.arguments import (
     EXIT_USAGE,
     LateParser,
 )
-from curator.errors import CuratorError, DamagedError, RecipeError, UsageError
+from curator.errors import CuratorError, DamagedError, RecipeError, UsageError, without_run
 from curator.executor.termination import end_process, was_terminated
 
 COMMANDS = (
@@ -47,6 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_NOT_READ
     except (UsageError, RecipeError) as error:
         print(f"curate: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except ModuleNotFoundError as error:
+        # A module of this package that is missing is a fault of its own.
+        if (error.name or "curator").partition(".")[0] == "curator":
+            raise
+        print(f"curate: {without_run(error)}", file=sys.stderr)
         return EXIT_USAGE
     except KeyboardInterrupt:
         print("curate: stopped; the same command goes on from what was done", file=sys.stderr)

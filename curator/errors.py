@@ -203,3 +203,8 @@ def install_extra(extra: str) -> str:
     register it.
     """
     return f"uv pip install '.[{extra}]' in the checkout of this package"
+
+
+def without_run(error: ModuleNotFoundError) -> str:
+    """Words for a package that is missing where only what the loader needs is installed."""
+    return f"the package {error.name} is not installed: {install_extra('run')}"

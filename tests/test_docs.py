@@ -75,7 +75,6 @@ def python_blocks() -> list[Block]:
 
 def run(block: Block, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Runs a Python block in a folder with a finished run; returns its names."""
-    pytest.importorskip("webdataset")
     write_shards(folder / "out", [("48p_3-2_17f", "train", made_clips(folder, 5))])
     monkeypatch.chdir(folder)
     names: dict[str, Any] = {}

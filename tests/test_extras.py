@@ -7,12 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from made_shards import made_clips, write_shards
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
-from curator.errors import UsageError
-from curator.loading import ClipDataset
 
 RUN = ("run", "{film}", "{out}")
 SERVER = ("caption.captioner=openai", "caption.url=http://127.0.0.1:9/v1", "caption.model=m")
@@ -54,14 +51,3 @@ def test_a_command_names_the_extra_that_is_missing(
     error = capsys.readouterr().err
     assert f"uv pip install '.[{extra}]'" in error, error
     assert error.count("\n") == 1, error
-
-
-def test_the_loader_names_its_extra_before_workers_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pins that the trainer's process says it, and not a worker's traceback."""
-    made = tmp_path / "out"
-    write_shards(made, [("48p_3-2_17f", "train", made_clips(tmp_path, 2))])
-    monkeypatch.setitem(sys.modules, "webdataset.tariterators", None)
-    with pytest.raises(UsageError, match=r"uv pip install '\.\[loading\]'"):
-        ClipDataset(str(made), frames=17, batch_size=2)

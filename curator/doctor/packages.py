@@ -66,8 +66,7 @@ def _package(
     installed = [(one, found) for one in distributions if (found := host.version(one)) is not None]
     answer = answers[module]
     if answer.facts is None and not installed:
-        install = f"uv pip install {distributions[0]}"
-        return _row(name, State.MISSING, "not installed", install, needed=needed)
+        return _row(name, State.MISSING, "not installed", install_extra("run"), needed=needed)
     words = ", ".join(f"{one} {found}" for one, found in installed) or "of unknown version"
     if answer.facts is None:
         names = [one for one, _ in installed] or list(distributions[:1])
@@ -132,8 +131,7 @@ def torch_build_words(build: str | None) -> str:
 
 def _others(answer: Answer) -> Row:
     if answer.facts is None:
-        again = "uv pip install --reinstall . in the checkout of this package"
-        return _row("other packages", State.BROKEN, answer.error, again)
+        return _row("other packages", State.BROKEN, answer.error, install_extra("run"))
     return _row("other packages", State.OK, "numpy, pydantic, PyYAML, orjson, rich, pillow")
 
 

@@ -41,7 +41,6 @@ from curator.loading.shard_reader import (
     SampleReader,
     Shard,
     read_buckets,
-    tar_functions,
 )
 from curator.loading.window_decoder import MULTIPLE, ClipWindow, Window, checked_size, decode_window
 
@@ -106,8 +105,7 @@ class ClipDataset(IterableDataset[Batch]):
             decoded, by `media.nvdec.Refusal`.
 
     Raises:
-        UsageError: An argument does not fit the shards, there is no manifest, no such GPU, or
-            webdataset is not installed.
+        UsageError: An argument does not fit the shards, or there is no manifest or no such GPU.
         ShardError: The shards are not whole.
         StorageError: The shards cannot be read.
     """
@@ -140,8 +138,6 @@ class ClipDataset(IterableDataset[Batch]):
         snapshot: int | None = None,
     ) -> None:
         super().__init__()
-        # Here, not in each worker, whose error would come as a traceback.
-        tar_functions()
         if batch_size is not None and batch_size < 1:
             raise UsageError(f"batch_size {batch_size!r}; expected a whole number from 1, or None")
         if shuffle < 0:

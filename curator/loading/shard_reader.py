@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 import orjson
+from webdataset.tariterators import group_by_keys, tar_file_iterator
 
-from curator.errors import ShardError, UsageError, install_extra
+from curator.errors import ShardError, UsageError
 from curator.family import Family, FamilyError
 from curator.storage import Store, open_store
 
@@ -36,7 +37,6 @@ _FETCHES = 8
 """Requests that a process makes at a time."""
 
 Group = TypeVar("Group")
-TarFunction = Callable[..., Iterator[dict[str, Any]]]
 
 logger = logging.getLogger(__name__)
 
@@ -255,19 +255,6 @@ def _scanned(store: Store, name: str) -> tuple[tuple[int, ...], tuple[int, int, 
     return (*offsets, end), (min(heights), min(widths), min(counts))
 
 
-def tar_functions() -> tuple[TarFunction, TarFunction]:
-    """Returns webdataset's functions that list a tar's members, and group them to samples.
-
-    Raises:
-        UsageError: webdataset is not installed.
-    """
-    try:
-        from webdataset.tariterators import group_by_keys, tar_file_iterator
-    except ImportError as error:
-        raise UsageError(f"loading needs webdataset: {install_extra('loading')}") from error
-    return tar_file_iterator, group_by_keys
-
-
 class SampleReader:
     """Reads samples by number; one per process, cannot be pickled.
 
@@ -275,13 +262,9 @@ class SampleReader:
         store: The shards' folder.
         suffixes: Members that each sample must have, such as `mp4`.
         optional: Members to keep where a sample has them.
-
-    Raises:
-        UsageError: webdataset is not installed.
     """
 
     def __init__(self, store: Store, suffixes: Sequence[str], optional: Sequence[str] = ()) -> None:
-        self._members, self._grouped = tar_functions()
         self._store = store
         self._suffixes = frozenset(suffixes)
         self._kept = self._suffixes.union(optional)
@@ -338,7 +321,7 @@ class SampleReader:
             data = self._store.read_range(shard.name, first, end)
         where = f"sample {number} of {self._store.uri}/{shard.name}"
         try:
-            samples = list(self._grouped(self._named(data, shard.name)))
+            samples = list(group_by_keys(self._named(data, shard.name)))
         except (tarfile.TarError, ValueError) as error:
             raise ShardError(
                 f"{where} is not at byte {first} ({error}); tar and index differ: `curate "
@@ -352,7 +335,7 @@ class SampleReader:
 
     def _named(self, data: bytes, name: str) -> Iterator[dict[str, Any]]:
         wanted = lambda member: member.partition(".")[2] in self._kept  # noqa: E731
-        for member in self._members(io.BytesIO(data), select_files=wanted):
+        for member in tar_file_iterator(io.BytesIO(data), select_files=wanted):
             yield member | {"__url__": name}
 
     def _span(self, shard: Shard, number: int) -> tuple[int, int]:

@@ -249,7 +249,7 @@ def main() -> None:
     parser.add_argument("--wheels", type=Path, help="folder for the wheels, to be used again")
     parser.add_argument("--python", default="3.12", help="version over there")
     parser.add_argument("--platform", default="x86_64-manylinux_2_28", help="uv's name of it")
-    parser.add_argument("--extras", default="", help="of this project, with commas")
+    parser.add_argument("--extras", default="run", help="of this project, with commas")
     parser.add_argument("--have", type=Path, help="list of what is there")
     for name, text in (
         ("replace", "send it although it is there"),

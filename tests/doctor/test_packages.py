@@ -28,7 +28,11 @@ def test_a_package_that_is_not_installed() -> None:
     host = FakeHost()
     del host.versions["ray"]
     row = rows_of(host, ray=Answer(error="ModuleNotFoundError: No module named 'ray'"))["Ray"]
-    assert (row.state, row.stops, row.remedy) == (State.MISSING, True, "uv pip install ray")
+    assert (row.state, row.stops, row.remedy) == (
+        State.MISSING,
+        True,
+        "uv pip install '.[run]' in the checkout of this package",
+    )
 
 
 def test_a_package_that_crashes() -> None:

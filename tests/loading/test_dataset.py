@@ -29,7 +29,6 @@ from tests.made_shards import (
 )
 
 A, B = "48p_3-2_17f", "48p_1-1_17f"
-pytest.importorskip("webdataset")
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 

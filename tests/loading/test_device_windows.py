@@ -30,7 +30,6 @@ from tests.made_shards import (
 )
 
 A = "48p_3-2_17f"
-pytest.importorskip("webdataset")
 
 Engines = Callable[..., list[Decoder]]
 

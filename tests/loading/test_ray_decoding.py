@@ -15,7 +15,6 @@ from curator.loading import ClipDataset, ray_clips
 from tests.made_shards import made_clips, write_shards
 
 A, B = "48p_3-2_17f", "48p_1-1_17f"
-pytest.importorskip("webdataset")
 
 IN_A_PROCESS = """
 import hashlib, json, logging, sys
@@ -42,6 +41,7 @@ if __name__ == "__main__":
 
 def test_ray_gives_the_samples_of_the_dataset_in_its_order(tmp_path: Path) -> None:
     """Pins pixels, captions, blend and order, a later first step, and single samples."""
+    pytest.importorskip("ray.data")
     import hashlib
 
     tars = [

@@ -10,7 +10,6 @@ from curator.storage.local_store import LocalStore
 from tests.made_shards import made_clips, write_shards
 
 A = "48p_3-2_17f"
-pytest.importorskip("webdataset")
 
 
 @pytest.fixture(scope="module")
