@@ -1,6 +1,5 @@
 """The finding of one check."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -78,17 +77,7 @@ class Needs:
     s3: bool = False
 
 
-def can_run(rows: Iterable[Row]) -> bool:
-    """Returns whether nothing that the recipe needs is missing or broken."""
-    return not any(row.stops for row in rows)
-
-
-def finding_of(error: Exception, remedy: str = "") -> tuple[str, str]:
+def finding_of(error: Exception | str, remedy: str = "") -> tuple[str, str]:
     """Returns what an error's message says before a semicolon, and the remedy behind it, if any."""
     found, _, own = str(error).partition("; ")
     return found, own or remedy
-
-
-def first_line(text: str) -> str:
-    """Returns the first line that is not blank, stripped."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")

@@ -1,199 +1,164 @@
-"""Packages that use a GPU: torch, FAISS, PyNvVideoCodec with NVDEC and NVENC, DALI."""
+"""The NVIDIA driver, and the packages that use a GPU: torch, PyNvVideoCodec, FAISS."""
 
+import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from curator.doctor.diagnosis import Needs, Row, State
-from curator.doctor.driver import Driver, driver_rows, find_driver, gpu_row
-from curator.doctor.host import Answer, Host
-from curator.doctor.packages import ask_all, torch_build, torch_build_words
-from curator.doctor.probe_process import DECODERS
-from curator.errors import install_extra
-from curator.media.gpu_versions import CODEC, codec_fault, driver_fault
+from curator.doctor.diagnosis import Group, Row, State, finding_of
+from curator.doctor.probe_process import DECODERS, LIBRARIES, Answer, ask_all
+from curator.media.gpu_versions import CODEC, cuda_words
+from curator.media.nvdec_check import nvdec_refusal, torch_fault
 
-_DALI = ("nvidia-dali-cuda130", "nvidia-dali-cuda120", "nvidia-dali-cuda110")
-_EXTRA = install_extra("gpu")
-_FLOW_EXTRA = f"{install_extra('gpu-flow')}, for analyze.flow: hardware alone"
+_FOLDERS = ("/usr/local/nvidia/lib64", "/usr/lib/wsl/lib")
+"""Where GKE and WSL put the driver's libraries, and the loader may not look."""
 
-_NO_ENCODER = ("Error code : 1 ", "Error code : 2 ")
-"""Errors of opening NVENC on a GPU without it: no encode device, unsupported device."""
+CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
+_INSTALL = (
+    "install NVIDIA's driver (580 or newer for CUDA 13) on this machine; start a container with "
+    f"--gpus all -e {CAPABILITIES}=compute,utility,video (in Kubernetes: ask for nvidia.com/gpu, "
+    "and set that variable in the pod)"
+)
+_WHAT_FOR = {
+    "libnvcuvid.so.1": "NVDEC, decoding on the GPU",
+    "libnvidia-encode.so.1": "NVENC; PyNvVideoCodec does not load without it",
+}
+_INIT_ERRORS = {
+    100: ("no GPU that CUDA can use", f"check CUDA_VISIBLE_DEVICES; {_INSTALL}"),
+    802: (
+        "the system is not ready",
+        "start nvidia-fabricmanager, of the driver's own version: GPUs joined by NVSwitch wait "
+        "for it",
+    ),
+    803: (
+        "library and kernel module of the driver have different versions",
+        "restart the machine after a driver update; in a container remove a libcuda of its own "
+        "(such as cuda-compat)",
+    ),
+    804: (
+        "this GPU takes no compatibility package (cuda-compat)",
+        "remove cuda-compat from LD_LIBRARY_PATH, or update the driver",
+    ),
+    999: (
+        "unknown error",
+        "load the kernel module nvidia_uvm (nvidia-modprobe -u), or restart the machine; see dmesg",
+    ),
+}
+"""Meaning and remedy of codes of `cuInit`."""
+_OTHER_INIT = "see `dmesg | grep -i -e nvrm -e xid`; restart the machine, or change the GPU"
+_row = Group.GPU.row
 
 
-def gpu_rows(host: Host, faiss: Answer, needs: Needs) -> list[Row]:
+def gpu_rows(faiss: Answer, *, needed: bool) -> list[Row]:
     """Returns the checks of the GPU, and of packages that would use it.
 
-    Without a GPU, all are *not needed* for a recipe that needs none. With one, every fault is
-    reported, and stops only a recipe that needs a GPU.
+    Without a driver, the GPU is *not needed* for a recipe that needs none. With one, every fault is
+    reported, and stops only a recipe that needs a GPU. Packages are tried only where CUDA starts.
+
+    Args:
+        faiss: Answer to the question `faiss`.
+        needed: Whether the recipe needs a GPU.
     """
-    driver = find_driver(host)
-    answers: Mapping[str, Answer] = {}
-    if driver.works:
-        answers = ask_all(host, _questions(host, driver, faiss))
-    rows = driver_rows(host, driver, needs)
+    (driver,) = ask_all(["libraries"]).values()
+    if driver.facts is None:
+        return [_row("CUDA", State.BROKEN, driver.error, _OTHER_INIT, needed=needed)]
+    loads = driver.facts["loads"]
+    if (error := loads["libcuda.so.1"]) is not None:
+        state = State.MISSING if needed else State.NOT_NEEDED
+        found, remedy = _absent("libcuda.so.1", f"no NVIDIA driver: {error}")
+        return [_row("driver", state, found, remedy if needed else None, needed=needed)]
+    cuda = _cuda(driver.facts, needed=needed)
+    rows = [cuda, *(_library(name, loads[name], needed=needed) for name in LIBRARIES[1:])]
+    if cuda.is_bad:
+        return rows
+    answers = ask_all(["torch", "nvdec", "nvenc", "faiss_gpus"])
     return [
         *rows,
-        _torch(host, driver, answers, needs),
-        *_video(host, driver, answers, needs),
-        _dali(host, driver, answers),
-        _faiss(driver, faiss, answers.get("faiss_gpus")),
+        _torch(answers["torch"], needed=needed),
+        *_video(answers, needed=needed),
+        _faiss(faiss, answers["faiss_gpus"]),
     ]
 
 
-def _questions(host: Host, driver: Driver, faiss: Answer) -> list[str]:
-    asked = []
-    build = torch_build(host)
-    if build is not None and driver_fault(build, driver.cuda or 0) is None:
-        asked.append("torch")
-    if host.version(CODEC) is not None and _video_loads(driver):
-        asked += ["nvdec", "nvenc"]
-    if _dali_version(host) is not None:
-        asked.append("dali")
-    if faiss.facts is not None and faiss.facts["gpu_build"]:
-        asked.append("faiss_gpus")
-    return asked
+def _cuda(facts: Mapping[str, Any], *, needed: bool) -> Row:
+    words = f"libcuda.so.1, up to CUDA {cuda_words(facts['cuda'])}"
+    if facts["init"] == 0 and facts["devices"]:
+        return _row("CUDA", State.OK, f"{words}, GPUs: {facts['devices']}")
+    code = facts["init"] or 100
+    why, remedy = _INIT_ERRORS.get(code, (f"error {code}", _OTHER_INIT))
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        why += f" (CUDA_VISIBLE_DEVICES is {visible!r})"
+    return _row("CUDA", State.BROKEN, f"{words}: {why}", remedy, needed=needed)
 
 
-def _torch(host: Host, driver: Driver, answers: Mapping[str, Answer], needs: Needs) -> Row:
-    name = "torch on the GPU"
-    found = host.version("torch")
-    if found is None:
-        return _absent(name, "torch is not installed", "uv pip install torch torchvision", needs)
-    wrong = partial(gpu_row, name, needed=needs.gpu)
-    build = torch_build(host)
-    words = f"torch {found}, {torch_build_words(build)}"
-    if not driver.works:
-        return _no_gpu(name, words, driver, needs)
-    if build is None:
-        remedy = "uv pip install --reinstall torch torchvision: the registry's own builds have CUDA"
-        return wrong(State.MISSING, f"{words}; there is a GPU", remedy)
-    fault = driver_fault(build, driver.cuda or 0)
-    if fault is not None:
-        why, _, remedy = fault.partition("; ")
-        return wrong(State.BROKEN, f"{words}; {why}", remedy)
-    answer = answers["torch"]
-    why_not = answer.facts["why_not"] if answer.facts is not None else answer.error
-    if why_not is None and answer.facts is not None and answer.facts["devices"]:
-        return gpu_row(name, State.OK, f"{words}, computes on {_counted(answer.facts['devices'])}")
+def _library(name: str, error: str | None, *, needed: bool) -> Row:
+    if error is None:
+        return _row(name, State.OK, _WHAT_FOR[name])
+    found, remedy = _absent(name, f"{error} ({_WHAT_FOR[name]})")
+    return _row(name, State.MISSING, found, remedy, needed=needed)
+
+
+def _absent(library: str, found: str) -> tuple[str, str]:
+    """Returns a finding and a remedy for a library that does not load."""
+    folder = next((at for at in _FOLDERS if Path(at, library).exists()), None)
+    if folder is not None:
+        remedy = f"export LD_LIBRARY_PATH={folder}:$LD_LIBRARY_PATH, or run ldconfig"
+        return f"{found}; it is in {folder}", remedy
+    if (value := os.environ.get(CAPABILITIES)) is not None:
+        found += f"; {CAPABILITIES} is {value!r}"
+    return found, _INSTALL
+
+
+def _torch(answer: Answer, *, needed: bool) -> Row:
+    wrong = partial(_row, "torch on the GPU", State.BROKEN, needed=needed)
+    if (fault := torch_fault()) is not None:
+        return wrong(*finding_of(fault))
+    if answer.facts is not None and answer.facts["devices"]:
+        gpus = "; ".join(f"{n} x {gpu}" for gpu, n in Counter(answer.facts["devices"]).items())
+        return _row("torch on the GPU", State.OK, f"computes on {gpus}")
     return wrong(
-        State.BROKEN,
-        f"{words}; {why_not or 'sees no GPU'}",
+        answer.error or "sees no GPU",
         "install a torch whose CUDA and GPU architectures fit this GPU and driver; check "
         "CUDA_VISIBLE_DEVICES",
     )
 
 
-def _counted(names: Sequence[str]) -> str:
-    return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+def _video(answers: Mapping[str, Answer], *, needed: bool) -> list[Row]:
+    if (refusal := nvdec_refusal()) is not None:
+        remedy = "see the rows of the driver's libraries; NVDEC needs a driver of 530 or newer"
+        found, remedy = finding_of(refusal, remedy)
+        state = State.MISSING if "not installed" in found else State.BROKEN
+        return [_row(CODEC, state, found, remedy, needed=needed)]
+    formats, nvenc = answers["nvdec"].facts, answers["nvenc"]
+    problem = nvenc.error if nvenc.facts is None else nvenc.facts["problem"]
+    words = "opens" if problem is None else f"x264 on CPUs; does not open: {problem}"
+    return [
+        _row(CODEC, State.OK, "decodes H.264 on GPU 0"),
+        *(_nvdec(codec, formats["formats"]) for codec in DECODERS if formats is not None),
+        _row("NVENC h264", State.OK, words),
+    ]
 
 
-def _absent(name: str, found: str, install: str, needs: Needs) -> Row:
-    if needs.gpu:
-        return gpu_row(name, State.MISSING, found, install, needed=True)
-    return gpu_row(name, State.NOT_NEEDED, found, f"{install}, for recipes that decode on the GPU")
-
-
-def _no_gpu(name: str, found: str, driver: Driver, needs: Needs) -> Row:
-    """Returns the row of a package that cannot be tried because CUDA does not start."""
-    if driver.is_here or needs.gpu:
-        found += "; was not tried, because there is no GPU that works"
-        remedy = f"see the row `{'CUDA' if driver.is_here else 'driver'}`"
-        return gpu_row(name, State.MISSING, found, remedy, needed=needs.gpu)
-    return gpu_row(name, State.NOT_NEEDED, f"{found}; no driver")
-
-
-def _video_loads(driver: Driver) -> bool:
-    return driver.has("libnvcuvid.so.1") and driver.has("libnvidia-encode.so.1")
-
-
-def _video(host: Host, driver: Driver, answers: Mapping[str, Answer], needs: Needs) -> list[Row]:
-    found = host.version(CODEC)
-    if found is None:
-        if driver.works and not needs.gpu:
-            words = "not installed; CPUs decode although there is a GPU"
-            return [gpu_row(CODEC, State.MISSING, words, _EXTRA)]
-        return [_absent(CODEC, "not installed", _EXTRA, needs)]
-    fault = codec_fault(found)
-    if fault is not None:
-        why, _, remedy = fault.partition("; ")
-        return [gpu_row(CODEC, State.BROKEN, why, remedy, needed=needs.gpu)]
-    if not driver.works:
-        return [_no_gpu(CODEC, found, driver, needs)]
-    broken = partial(gpu_row, CODEC, State.BROKEN, needed=needs.gpu)
-    if not _video_loads(driver):
-        why = "does not load without libnvcuvid.so.1 and libnvidia-encode.so.1"
-        return [broken(f"{found}; {why}", "see the rows of these libraries")]
-    answer = answers["nvdec"]
-    if answer.facts is None:
-        again = f"uv pip install --reinstall {CODEC}; it needs a driver of 530 or newer"
-        return [broken(f"{found}; {answer.error}", again)]
-    rows = [gpu_row(CODEC, State.OK, f"{found}, loads; GPU 0 was tried")]
-    rows += [_nvdec(codec, answer.facts["formats"], needs) for codec in DECODERS]
-    return [*rows, _nvenc(answers["nvenc"])]
-
-
-def _nvdec(codec: str, formats: Sequence[Mapping[str, Any]], needs: Needs) -> Row:
+def _nvdec(codec: str, formats: Sequence[Mapping[str, Any]]) -> Row:
     """Returns formats of a codec that NVDEC decodes; the CPU decodes sources in others."""
-    name = f"NVDEC {codec}"
-    mine = [one for one in formats if one["codec"] == codec]
-    takes = [one for one in mine if one["caps"].get("supported")]
-    leaves = [_format(one) for one in mine if one not in takes]
-    if not takes and needs.gpu and codec == "h264":
-        remedy = "use a GPU with NVDEC, or a recipe that decodes on CPUs"
-        return gpu_row(name, State.MISSING, "not on this GPU", remedy, needed=True)
+    takes = [one for one in formats if one["codec"] == codec and one["caps"].get("supported")]
     if not takes:
-        return gpu_row(name, State.NOT_NEEDED, f"not on this GPU; {codec} is decoded on CPUs")
+        found = f"not on this GPU; {codec} is decoded on CPUs"
+        return _row(f"NVDEC {codec}", State.NOT_NEEDED, found)
     caps = takes[0]["caps"]
-    words = f"{', '.join(map(_format, takes))}, up to {caps['width_max']}x{caps['height_max']}"
-    words += f", engines: {caps['num_decoder_engines']}"
-    return gpu_row(name, State.OK, words + (f"; not {', '.join(leaves)}" if leaves else ""))
+    words = ", ".join(f"{':'.join(one['chroma'])} of {one['bits']} bits" for one in takes)
+    words += f", up to {caps['width_max']}x{caps['height_max']}"
+    return _row(f"NVDEC {codec}", State.OK, f"{words}, engines: {caps['num_decoder_engines']}")
 
 
-def _format(one: Mapping[str, Any]) -> str:
-    return f"{':'.join(one['chroma'])} of {one['bits']} bits"
-
-
-def _nvenc(answer: Answer) -> Row:
-    name = "NVENC h264"
-    if answer.facts is not None:
-        engines = answer.facts["caps"].get("num_encoder_engines", "unknown")
-        return gpu_row(name, State.OK, f"engines: {engines}")
-    why = "no encoder on this GPU"
-    if not any(code in answer.error for code in _NO_ENCODER):
-        why = f"does not open: {answer.error}"
-    return gpu_row(name, State.OK, f"x264 on CPUs; {why}")
-
-
-def _dali_version(host: Host) -> str | None:
-    return next((found for name in _DALI if (found := host.version(name)) is not None), None)
-
-
-def _dali(host: Host, driver: Driver, answers: Mapping[str, Answer]) -> Row:
-    found = _dali_version(host)
-    if found is None:
-        return gpu_row("DALI", State.NOT_NEEDED, "not installed", _FLOW_EXTRA)
-    if not driver.works:
-        return gpu_row("DALI", State.NOT_NEEDED, f"{found}; there is no GPU that works")
-    answer = answers["dali"]
-    if answer.facts is None:
-        again = f"uv pip install --reinstall {_DALI[0]}"
-        return gpu_row("DALI", State.BROKEN, f"{found}; {answer.error}", again)
-    return gpu_row("DALI", State.OK, f"{found}, loads")
-
-
-def _faiss(driver: Driver, faiss: Answer, gpus: Answer | None) -> Row:
-    name = "FAISS on the GPU"
-    if faiss.facts is None:
-        return gpu_row(name, State.NOT_NEEDED, "FAISS does not work: see its row")
-    has_code = faiss.facts["gpu_build"]
-    build = "a build with GPU code" if has_code else "a CPU-only build"
-    if not driver.works:
-        return gpu_row(name, State.NOT_NEEDED, f"{build}; there is no GPU that works")
-    if not has_code or gpus is None:
+def _faiss(faiss: Answer, gpus: Answer) -> Row:
+    row = partial(_row, "FAISS on the GPU")
+    if faiss.facts is None or not faiss.facts["gpu_build"]:
         install = "uv pip uninstall faiss-cpu; uv pip install faiss-gpu"
-        return gpu_row(name, State.MISSING, f"{build}; CPUs search for duplicates", install)
+        return row(State.MISSING, "a CPU-only build; CPUs search for duplicates", install)
     if gpus.facts is None or not gpus.facts["gpus"]:
-        why = gpus.error or "it sees no GPU"
         remedy = "update the driver to 580 or newer, or see the row `torch on the GPU`"
-        return gpu_row(name, State.BROKEN, f"{build}; {why}", remedy)
-    return gpu_row(name, State.OK, f"{build}, GPUs: {gpus.facts['gpus']}")
+        return row(State.BROKEN, gpus.error or "it sees no GPU", remedy)
+    return row(State.OK, f"a build with GPU code, GPUs: {gpus.facts['gpus']}")

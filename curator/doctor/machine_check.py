@@ -1,15 +1,17 @@
 """The machine: Python, cores, memory, disk, limits."""
 
+import os
 import platform
-import sys
+import resource
+import shutil
 import tempfile
 from pathlib import Path
 
 from curator.doctor.diagnosis import Group, Row, State
-from curator.doctor.host import Host
+from curator.executor.host_resources import available_cpus, memory_bytes, object_store_bytes
+from curator.executor.sandbox import landlock_version
+from curator.executor.system_calls import has_seccomp
 from curator.storage.object_service import scheme_of
-
-MIN_PYTHON = (3, 11)
 
 WORKER_BYTES = 2 << 30
 """Memory that the engine plans for a worker."""
@@ -26,14 +28,15 @@ MIN_OPEN_FILES = 1024
 _SHM = "/dev/shm"
 
 
-def machine_rows(host: Host, out: str | None) -> list[Row]:
+def machine_rows(out: str | None) -> list[Row]:
     """Returns the checks of the machine and of the output root, if one was named."""
-    rows = [_python(host), _row("cores", str(host.cpus())), _memory(host), _shared_memory(host)]
+    python = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    rows = [_row("Python", python), _row("cores", str(available_cpus())), _memory(), _shared()]
     if out is not None and scheme_of(out) is None:
-        rows.append(_disk(host, "disk of OUT", existing(out), "free some, or choose another OUT"))
+        rows.append(_disk("disk of OUT", existing(out), "free some, or choose another OUT"))
     temporary = tempfile.gettempdir()
-    rows.append(_disk(host, "disk for temporary files", temporary, "free some, or set TMPDIR"))
-    return [*rows, _open_files(host), _protections(host)]
+    rows.append(_disk("disk for temporary files", temporary, "free some, or set TMPDIR"))
+    return [*rows, _open_files(), _protections()]
 
 
 def existing(path: str) -> str:
@@ -55,79 +58,59 @@ def _row(name: str, found: str, remedy: str | None = None, *, needed: bool = Fal
     return Group.MACHINE.row(name, state, found, remedy, needed=needed)
 
 
-def _python(host: Host) -> Row:
-    found = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-    if host.version("elasticsearch-curator") is not None:
-        found += "; elasticsearch-curator installs a package `curator` too"
-        remedy = "give each of the two its own environment"
-        return Group.MACHINE.row("Python", State.BROKEN, found, remedy)
-    if sys.version_info < MIN_PYTHON:
-        return _row("Python", found, "make an environment with Python 3.11 or newer", needed=True)
-    return _row("Python", found)
-
-
-def _memory(host: Host) -> Row:
-    memory, cores = host.memory_bytes(), host.cpus()
+def _memory() -> Row:
+    memory, cores = memory_bytes(), available_cpus()
     fits = memory // WORKER_BYTES
     if fits == 0:
-        return _row(
-            "memory",
-            f"{size(memory)}; one worker takes up to {size(WORKER_BYTES)}",
-            "give the machine or container 4 GiB or more",
-            needed=True,
-        )
+        found = f"{size(memory)}; one worker takes up to {size(WORKER_BYTES)}"
+        return _row("memory", found, "give the machine or container 4 GiB or more", needed=True)
     few = f"; room for {fits} of {cores} workers, and no more are started" if fits < cores else ""
     return _row("memory", size(memory) + few)
 
 
-def _shared_memory(host: Host) -> Row:
-    wanted = host.object_store_bytes()
-    if not host.exists(_SHM):
+def _shared() -> Row:
+    if not os.path.exists(_SHM):
         return Group.MACHINE.row(_SHM, State.NOT_NEEDED, "not on this system")
-    free, total = host.disk(_SHM)
-    found = f"{size(free)} free of {size(total)}"
-    if free < wanted:
-        return _row(
-            _SHM,
-            f"{found}; Ray's object store takes {size(wanted)}, and is on disk otherwise",
+    wanted, usage = object_store_bytes(), shutil.disk_usage(_SHM)
+    found, remedy = f"{size(usage.free)} free of {size(usage.total)}", None
+    if usage.free < wanted:
+        found += f"; Ray's object store takes {size(wanted)}, and is on disk otherwise"
+        remedy = (
             f"docker run --shm-size={-(-wanted >> 30) or 1}g, or an emptyDir of medium Memory "
-            "under /dev/shm in Kubernetes",
+            "under /dev/shm in Kubernetes"
         )
-    return _row(_SHM, found)
+    return _row(_SHM, found, remedy)
 
 
-def _disk(host: Host, name: str, path: str, remedy: str) -> Row:
-    free, total = host.disk(path)
-    found = f"{free / 1e9:.1f} GB free of {total / 1e9:.1f} GB at {path}"
-    if free < MIN_DISK_BYTES:
+def _disk(name: str, path: str, remedy: str) -> Row:
+    usage = shutil.disk_usage(path)
+    found = f"{usage.free / 1e9:.1f} GB free of {usage.total / 1e9:.1f} GB at {path}"
+    if usage.free < MIN_DISK_BYTES:
         found += f"; less than {MIN_DISK_BYTES / 1e9:.0f} GB"
-        return _row(name, found, remedy, needed=free < STOP_DISK_BYTES)
+        return _row(name, found, remedy, needed=usage.free < STOP_DISK_BYTES)
     return _row(name, found)
 
 
-def _open_files(host: Host) -> Row:
-    limits = host.open_files()
-    if limits is None:
-        return Group.MACHINE.row("open files", State.NOT_NEEDED, "no such limit")
+def _open_files() -> Row:
     # Ray raises the soft limit to the hard one.
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft, hard = ("without end" if limit < 0 else str(limit) for limit in limits)
-    found = f"limit {soft}, up to {hard}"
+    found, remedy = f"limit {soft}, up to {hard}", None
     if 0 <= limits[1] < MIN_OPEN_FILES:
-        return _row(
-            "open files",
-            f"{found}; Ray opens more",
-            "raise it: ulimit -n 65536, LimitNOFILE= of systemd, docker run --ulimit nofile=65536",
+        found += "; Ray opens more"
+        remedy = (
+            "raise it: ulimit -n 65536, LimitNOFILE= of systemd, docker run --ulimit nofile=65536"
         )
-    return _row("open files", found)
+    return _row("open files", found, remedy)
 
 
-def _protections(host: Host) -> Row:
-    landlock, has_seccomp = host.protections()
-    found = f"Landlock {landlock or 'none'}, seccomp {'yes' if has_seccomp else 'no'}"
-    if not landlock or not has_seccomp:
-        return _row(
-            "sandbox",
-            f"{found}; decoders have no credentials, but reach files or network",
-            "run on Linux 5.13 or newer, on x86-64 or ARM, and let containers use Landlock",
-        )
-    return _row("sandbox", found)
+def _protections() -> Row:
+    landlock, seccomp = landlock_version(), has_seccomp()
+    found = f"Landlock {landlock or 'none'}, seccomp {'yes' if seccomp else 'no'}"
+    if landlock and seccomp:
+        return _row("sandbox", found)
+    return _row(
+        "sandbox",
+        f"{found}; decoders have no credentials, but reach files or network",
+        "run on Linux 5.13 or newer, on x86-64 or ARM, and let containers use Landlock",
+    )

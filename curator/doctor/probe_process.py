@@ -1,17 +1,27 @@
-"""Probes in a separate process: `python -m curator.doctor.probe_process QUESTION`.
+"""Questions to packages that may crash or hang, each in a process of its own.
 
-Each function imports a package that could crash, and returns facts as JSON. An exception becomes
-the answer `error`.
+`python -m curator.doctor.probe_process QUESTION` prints facts as JSON on its last line, or an
+`error`; `ask` runs it.
 """
 
 import ctypes
 import json
 import os
+import signal
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any
+
+from curator.executor.host_resources import available_cpus
+
+ANSWER_S = 60.0
+"""Longest wait for a probe. Importing torch takes 4 CPU-seconds; a machine whose GPU hangs never
+answers."""
 
 DECODERS = ("h264", "hevc", "vp9", "av1")
 
@@ -35,6 +45,52 @@ NVDEC_FORMATS = (
 tenth of a second or more, so only these combinations are probed."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Answer of a probe: facts, or an error."""
+
+    facts: Mapping[str, Any] | None = None
+    error: str = ""
+
+
+def ask(question: str) -> Answer:
+    """Returns the answer to one of `QUESTIONS`; the end of its process is an answer too."""
+    return _answer([sys.executable, "-m", __name__, question], ANSWER_S)
+
+
+def ask_all(questions: Iterable[str]) -> dict[str, Answer]:
+    """Returns answers to questions, as many at a time as there are cores."""
+    names = list(questions)
+    with ThreadPoolExecutor(available_cpus(), thread_name_prefix="doctor") as pool:
+        return dict(zip(names, pool.map(ask, names), strict=True))
+
+
+def _answer(command: list[str], timeout_s: float) -> Answer:
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            timeout=timeout_s,
+            env=environment,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(error="did not answer in time")
+    if done.returncode < 0:
+        return Answer(error=f"the process died of {signal.Signals(-done.returncode).name}")
+    # Packages print when they are imported; the answer is the last line.
+    try:
+        facts = json.loads(done.stdout.splitlines()[-1])
+        return Answer(error=str(facts["error"])) if "error" in facts else Answer(facts=facts)
+    except (ValueError, IndexError, TypeError):
+        said = [*done.stdout.split("\n"), *done.stderr.split("\n"), f"ended with {done.returncode}"]
+        return Answer(error=next(line.strip() for line in said if line.strip()))
+
+
 def av() -> dict[str, Any]:
     """Returns the version, decoders and encoders of FFmpeg behind PyAV."""
     import av as package
@@ -54,23 +110,10 @@ def av() -> dict[str, Any]:
     }
 
 
-def cv2() -> dict[str, Any]:
-    """Checks that OpenCV computes."""
-    import cv2 as package
-    import numpy as np
-
-    package.resize(np.zeros((8, 8), np.uint8), (4, 4))
-    return {}
-
-
 def faiss() -> dict[str, Any]:
-    """Checks that FAISS searches on a CPU, and whether it was built for GPUs."""
+    """Returns whether FAISS was built for GPUs."""
     import faiss as package
-    import numpy as np
 
-    index = package.IndexFlatIP(4)
-    index.add(np.eye(4, dtype=np.float32))
-    assert index.search(np.eye(4, dtype=np.float32), 1)[1].ravel().tolist() == [0, 1, 2, 3]
     return {"gpu_build": hasattr(package, "StandardGpuResources")}
 
 
@@ -81,14 +124,10 @@ def faiss_gpus() -> dict[str, Any]:
     return {"gpus": int(package.get_num_gpus())}
 
 
-def onnxruntime() -> dict[str, Any]:
-    """Imports onnxruntime, which reports nothing to its makers then."""
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    return imported("onnxruntime")
-
-
 def imported(*modules: str) -> dict[str, Any]:
     """Checks whether modules can be imported."""
+    # onnxruntime reports to its makers otherwise.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     for module in modules:
         import_module(module)
     return {}
@@ -121,25 +160,21 @@ def libraries() -> dict[str, Any]:
 
 
 def torch() -> dict[str, Any]:
-    """Checks whether torch computes on a GPU: adds numbers on each."""
+    """Adds numbers on each GPU by torch; returns names and memory of the GPUs."""
     import torch as package
 
-    facts: dict[str, Any] = {"build": package.version.cuda, "devices": [], "why_not": None}
-    try:
-        package.cuda.init()
-        for index in range(package.cuda.device_count()):
-            total = package.ones(8, device=f"cuda:{index}").sum().item()
-            assert total == 8
-            facts["devices"].append(package.cuda.get_device_name(index))
-    except (RuntimeError, AssertionError) as error:
-        facts["why_not"] = " ".join(str(error).split())
-    return facts
+    package.cuda.init()
+    names = []
+    for gpu in range(package.cuda.device_count()):
+        assert package.ones(8, device=f"cuda:{gpu}").sum().item() == 8
+        about = package.cuda.get_device_properties(gpu)
+        names.append(f"{about.name}, {about.total_memory >> 20} MiB")
+    return {"devices": names}
 
 
 def nvdec() -> dict[str, Any]:
     """Returns capabilities of the first GPU's decoder: PyNvVideoCodec's dictionary by format."""
     package = import_module("PyNvVideoCodec")
-
     formats = []
     for codec, chroma, bits in NVDEC_FORMATS:
         caps = package.GetDecoderCaps(
@@ -153,21 +188,26 @@ def nvdec() -> dict[str, Any]:
 
 
 def nvenc() -> dict[str, Any]:
-    """Returns capabilities of the first GPU's H.264 encoder; an error if it has none."""
-    package = import_module("PyNvVideoCodec")
+    """Returns why FFmpeg's encoder on the GPU does not open, or None."""
+    from curator.media.encode import nvenc_problem
 
-    return {"caps": dict(package.GetEncoderCaps(gpuid=0, codec="h264"))}
+    return {"problem": nvenc_problem()}
 
 
 QUESTIONS: dict[str, Callable[[], dict[str, Any]]] = {
-    question.__name__: question
-    for question in (av, cv2, faiss, onnxruntime, libraries, torch, faiss_gpus, nvdec, nvenc)
-} | {
+    "av": av,
+    "cv2": partial(imported, "cv2"),
+    "faiss": faiss,
+    "onnxruntime": partial(imported, "onnxruntime"),
     "pyarrow": partial(imported, "pyarrow.parquet"),
     "boto3": partial(imported, "boto3"),
     "ray": partial(imported, "ray"),
-    "dali": partial(imported, "nvidia.dali.fn"),
     "others": partial(imported, "numpy", "pydantic", "yaml", "orjson", "rich", "PIL"),
+    "libraries": libraries,
+    "torch": torch,
+    "faiss_gpus": faiss_gpus,
+    "nvdec": nvdec,
+    "nvenc": nvenc,
 }
 
 

