@@ -289,7 +289,9 @@ class Alone:
         names -= frozenset() if networks else {"shots"}
         self._families = names
         self._scan = UnitWorker(stage=ScanStage(ScanConfig()))
-        self._analyze = UnitWorker(stage=AnalyzeStage(config, families=names, threads=1 + networks))
+        self._analyze = UnitWorker(
+            stage=AnalyzeStage(config, families=names).with_threads(1 + networks)
+        )
 
     def __call__(self, path: Path) -> Measured:
         """Tries a file."""

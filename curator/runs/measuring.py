@@ -114,8 +114,7 @@ class Measuring:
         log.cpu_s.update(analyzing.runner.cpu_s)
 
     def _propose_step(self, analyzing: Analyzing) -> Step:
-        stage = self._graph["propose"]
-        stage.heads = self._semantics.heads()
+        stage = self._graph["propose"].with_heads(self._semantics.heads())
         keep = KeepProposed(self._recipe.analyze.clip, stage.measures)
         return stage_step(stage, load=analyzing.tracks.load, keep=keep)
 

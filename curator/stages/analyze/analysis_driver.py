@@ -280,7 +280,8 @@ class Analyzing:
             models=self._models if has_clip else None,
             measures=self._measures,
         )
-        stage.threads = self._engine.threads(self._engine.n_workers(n_units, stage.resources))
+        n_workers = self._engine.n_workers(n_units, stage.resources)
+        stage = stage.with_threads(self._engine.threads(n_workers))
         keep = partial(_kept, self.tracks.keep, self._facts if device == "cpu" else GpuFacts())
         return stage_step(stage, keeps_state=True, keep=keep, store_s=STORE_S, rest="decode")
 

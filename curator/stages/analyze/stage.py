@@ -40,7 +40,6 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
     Args:
         config: Where items are processed, `device` is cpu or gpu.
         families: What items may have to be measured.
-        threads: Threads of the decoder.
         clip: CLIP model; None for none.
         models: Where its weights are.
         measures: Those of the recipe.
@@ -62,14 +61,13 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         config: AnalyzeConfig,
         *,
         families: Set[str] = frozenset(),
-        threads: int = 1,
         clip: ModelEntry | None = None,
         models: ModelStore | None = None,
         measures: Measures = BUILT_IN,
     ) -> None:
         super().__init__(config)
         self._families = families
-        self.threads = threads
+        self._threads = 1
         self._clip, self._models, self._measures = clip, models, measures
         self._instruments = Instruments()
         self._note: Note | None = None
@@ -157,6 +155,12 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
             "try it alone with --workers 1",
         )
 
+    def with_threads(self, threads: int) -> Self:
+        """Returns a copy whose decoder has so many threads."""
+        stage = copy(self)
+        stage._threads = threads
+        return stage
+
     def on_cpu(self, note: Note) -> Self | None:
         """The same stage on a CPU; none where the recipe wants the GPU's own flow."""
         if not self._is_on_gpu or self.config.flow == "hardware":
@@ -183,7 +187,7 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
             "n_bytes": item.source.n_bytes,
             "instruments": self._instruments,
             "config": self.config,
-            "decoder_threads": self.threads,
+            "decoder_threads": self._threads,
             "families": item.families,
             "spent": self.cpu_s,
         }

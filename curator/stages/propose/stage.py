@@ -1,8 +1,9 @@
 """The stage that makes shots, candidate clips and their scores of tracks."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -75,8 +76,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
 
     Args:
         aggregates: How samples become scores, where not as their `ScoreSpec` says.
-        heads: Reads CLIP embeddings; None for nothing.
-        heads_stamp: Fingerprint of the heads.
+        heads_stamp: Fingerprint of the heads that `with_heads` gets; None without any.
         measures: Those of the recipe.
     """
 
@@ -95,15 +95,20 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
         config: ProposeConfig,
         *,
         aggregates: Mapping[str, How] | None = None,
-        heads: Heads | None = None,
         heads_stamp: str | None = None,
         measures: Measures = BUILT_IN,
     ) -> None:
         super().__init__(config)
         self._aggregates = dict(aggregates or {})
-        self.heads = heads
+        self._heads: Heads | None = None
         self._heads_stamp = heads_stamp
         self.measures = measures
+
+    def with_heads(self, heads: Heads | None) -> Self:
+        """Returns a copy that reads CLIP embeddings by these heads, for workers."""
+        stage = copy(self)
+        stage._heads = heads
+        return stage
 
     @property
     def resources(self) -> Resources:
@@ -135,7 +140,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
                 measures=self.measures,
                 aggregates=self._aggregates,
                 crop_borders=self.config.crop_borders,
-                heads=self.heads,
+                heads=self._heads,
             )
             made.clips.append(clip)
             view = ClipView(track, span)
