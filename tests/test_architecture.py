@@ -2,9 +2,8 @@
 
 import ast
 from collections import Counter
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 import curator
 
@@ -56,10 +55,16 @@ KNOWS_RAY = {
 }
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """All nodes of a file: every test walks the same ones."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
 def imported(path: Path) -> set[str]:
     """Full names of the modules that a file imports, anywhere in it."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -71,51 +76,50 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_no_module_imports_from_a_later_layer(path: Path) -> None:
-    own = path.relative_to(ROOT).with_suffix("").parts[0]
-    if own == "__init__":
-        return
-    for name in imported(path):
-        if name.startswith("curator."):
-            other = name.split(".")[1]
-            assert LEVEL[other] <= LEVEL[own], f"{own} imports {name}"
+IMPORTS = {path: imported(path) for path in MODULES}
+INNER = [(path, name) for path in MODULES for name in IMPORTS[path] if name.startswith("curator.")]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_only_the_executor_and_remote_loading_import_ray(path: Path) -> None:
-    knows = {name for name in imported(path) if name.split(".")[0] == "ray"}
-    assert not knows or path.relative_to(ROOT) in KNOWS_RAY
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_stage_imports_neither_the_recipe_nor_another_stage(stage: str) -> None:
-    for path in sorted((ROOT / "stages" / stage).rglob("*.py")):
-        for name in imported(path):
-            parts = name.split(".")
-            assert parts[:2] != ["curator", "recipe"], f"{name_of(path)} imports {name}"
-            if parts[:2] == ["curator", "stages"] and len(parts) > 2:
-                assert parts[2] == stage, f"{name_of(path)} imports {name}"
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_every_stage_has_one_shape(stage: str) -> None:
-    folder = ROOT / "stages" / stage
-    assert (folder / "config.py").is_file()
-    classes = [
-        node
-        for node in ast.walk(ast.parse((folder / "stage.py").read_text()))
-        if isinstance(node, ast.ClassDef)
+def test_no_module_imports_from_a_later_layer() -> None:
+    own = {path: path.relative_to(ROOT).with_suffix("").parts[0] for path in MODULES}
+    wrong = [
+        f"{name_of(path)} imports {name}"
+        for path, name in INNER
+        if own[path] != "__init__" and LEVEL[name.split(".")[1]] > LEVEL[own[path]]
     ]
-    names = {
-        statement.value.value
-        for node in classes
-        for statement in node.body
-        if isinstance(statement, ast.Assign)
-        and isinstance(statement.value, ast.Constant)
-        and any(isinstance(t, ast.Name) and t.id == "name" for t in statement.targets)
-    }
-    assert stage in names, f"stages/{stage}/stage.py has no stage of that name"
+    assert not wrong
+
+
+def test_only_the_executor_and_remote_loading_import_ray() -> None:
+    knows = {path for path in MODULES if any(n.split(".")[0] == "ray" for n in IMPORTS[path])}
+    assert {path.relative_to(ROOT) for path in knows} <= KNOWS_RAY
+
+
+def test_a_stage_imports_neither_the_recipe_nor_another_stage() -> None:
+    wrong = []
+    for path, name in INNER:
+        own, parts = path.relative_to(ROOT).parts, name.split(".")
+        if own[0] == "stages" and len(own) > 2:
+            another = parts[1] == "stages" and len(parts) > 2 and parts[2] != own[1]
+            if another or parts[1] == "recipe":
+                wrong.append(f"{name_of(path)} imports {name}")
+    assert not wrong
+
+
+def test_every_stage_has_one_shape() -> None:
+    for stage in STAGES:
+        folder = ROOT / "stages" / stage
+        assert (folder / "config.py").is_file()
+        names = {
+            statement.value.value
+            for node in nodes(folder / "stage.py")
+            if isinstance(node, ast.ClassDef)
+            for statement in node.body
+            if isinstance(statement, ast.Assign)
+            and isinstance(statement.value, ast.Constant)
+            and any(isinstance(t, ast.Name) and t.id == "name" for t in statement.targets)
+        }
+        assert stage in names, f"stages/{stage}/stage.py has no stage of that name"
 
 
 def test_stages_are_all_there_are() -> None:
@@ -142,7 +146,7 @@ def stage_classes() -> set[str]:
     """Names of the classes under `stages/` that derive from a contract in `curator/stage.py`."""
     derived: dict[str, set[str]] = {}
     for path in sorted((ROOT / "stages").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef):
                 names = (
                     base.value if isinstance(base, ast.Subscript) else base for base in node.bases
@@ -160,7 +164,7 @@ def stage_classes() -> set[str]:
 def named(path: Path) -> set[str]:
     """Names that a file has imported, or takes from a module by a dot."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.Attribute):
@@ -181,7 +185,6 @@ def test_only_stages_and_the_graph_name_stages() -> None:
 
 def test_the_scheduler_says_any_no_more_than_it_did() -> None:
     """Pins the number exactly, so that each one which goes stays gone."""
-    trees = [ast.parse((ROOT / name).read_text()) for name in SCHEDULER]
-    nodes = (node for tree in trees for node in ast.walk(tree))
-    n_any = sum(isinstance(node, ast.Name) and node.id == "Any" for node in nodes)
+    walked = (node for name in SCHEDULER for node in nodes(ROOT / name))
+    n_any = sum(isinstance(node, ast.Name) and node.id == "Any" for node in walked)
     assert n_any == MOST_ANY_OF_SCHEDULER, "fewer: lower the number; more: name the type"
