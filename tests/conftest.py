@@ -7,9 +7,15 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from hashlib import md5
 
+# Before torch is imported: threads of several test processes would wait for cores, busily.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 from fake_azure import azure_server
+from kept_box import KeptBox
 
+from curator.executor import engine
+from curator.executor.decoder_box import process_box
 from curator.executor.ray_start import use_own_token
 from curator.storage import source_reader
 from curator.storage.object_service import service_named
@@ -52,6 +58,16 @@ def _not_racy() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(source_reader, "RACY_NS", 0)
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _kept_box() -> Iterator[None]:
+    """Lets runs of this process have one sandboxed process, one after the other."""
+    kept = KeptBox()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "process_box", lambda: kept)
+        yield
+    process_box().stop()
 
 
 @pytest.fixture(scope="session")

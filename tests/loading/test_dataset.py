@@ -64,9 +64,10 @@ def signature(batch: dict[str, Any]) -> tuple[Any, ...]:
 TRAIN = {f"{i:08x}" for i in (*range(7), *range(100, 105), *range(200, 206))}
 
 
-@pytest.mark.parametrize("bframes", [0, 3])
-@pytest.mark.parametrize("gop", [8, 250])
-@pytest.mark.parametrize(("frames", "stride"), [(1, 1), (5, 1), (4, 7)])
+@pytest.mark.parametrize(
+    ("bframes", "gop", "frames", "stride"),
+    [(0, 8, 1, 1), (3, 8, 5, 1), (3, 250, 4, 7), (0, 250, 5, 1)],
+)
 def test_windows_hold_exactly_the_frames_of_their_numbers(
     tmp_path: Path, bframes: int, gop: int, frames: int, stride: int
 ) -> None:
@@ -116,7 +117,7 @@ def test_the_last_window_of_a_clip_is_reached_and_none_beyond(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("ranks", "workers", "shuffle"),
-    [(1, 0, 0), (1, 0, 64), (3, 0, 4), (2, 2, 0), (2, 2, 64), (5, 3, 4)],
+    [(1, 0, 64), (3, 0, 4), (2, 2, 0), (5, 3, 4)],
 )
 def test_each_sample_comes_once_over_ranks_and_workers(
     out: str, ranks: int, workers: int, shuffle: int
@@ -243,8 +244,7 @@ def test_without_shuffle_samples_come_in_their_order(out: str) -> None:
     assert flat(keys_of(dataset)) == flat(keys_of(dataset)) == in_order
 
 
-@pytest.mark.parametrize("workers", [0, 2, 3])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("workers", "weighted"), [(0, True), (2, False), (3, True)])
 def test_a_loaded_state_goes_on_with_the_very_next_batch(
     out: str, workers: int, weighted: bool
 ) -> None:
@@ -257,7 +257,7 @@ def test_a_loaded_state_goes_on_with_the_very_next_batch(
 
     loader = fresh()
     whole = [signature(batch) for _ in range(2) for batch in loader]
-    for stop in (1, 4, len(loader) - 1, len(loader) + 2):
+    for stop in (4, len(loader) - 1, len(loader) + 2):
         loader, seen = fresh(), []
         while len(seen) < stop:
             for batch in loader:

@@ -113,12 +113,13 @@ def check_picture(luma: Luma) -> None:
     check(EXPOSURE, exposure_signals_of(tensor[None])[0], picture_signals(luma))
 
 
-@pytest.mark.parametrize(("black", "white"), [(0, 255), (16, 235)])
-def test_signals_are_those_of_the_cpu(black: int, white: int) -> None:
+def test_signals_are_those_of_the_cpu() -> None:
     """Pins all signals, NaN among them, on each kind of picture."""
-    for luma in pictures():
-        check_native(luma, black, white)
+    for number, luma in enumerate(pictures()):
+        check_native(luma, 16, 235)
         check_picture(luma)
+        if number % 4 == 0:
+            check_native(luma, 0, 255)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_small_and_odd_sizes(size: tuple[int, int]) -> None:
 
 def test_pictures_of_a_call_do_not_depend_on_each_other() -> None:
     """Pins each picture's values for any neighbours, in views of larger frames."""
-    frames = torch.from_numpy(np.stack(pictures()))
+    frames = torch.from_numpy(np.stack(pictures()[::3]))
     inner = frames[:, 30:251, 17:460]
     native = native_signals_of(inner, black=16, white=235)
     shown = picture_signals_of(inner)
@@ -207,11 +208,9 @@ def test_signals_of_real_footage() -> None:
     if not media.is_dir():
         pytest.skip(f"no labelled test videos in {media}; set CURATE_TEST_MEDIA")
     names = (
-        "formats/h264_10bit.mp4", "formats/hdr10_pq_hevc.mp4", "formats/h263.3gp",
-        "formats/derived_interlaced_tff_mpeg2.ts", "formats/av1_testcard.mkv",
-        "formats/mpeg2_1080p.ts", "derived/dog_letterbox_4x3.mp4", "quality/tv_static.mp4",
-        "quality/juggle_upscaled_blocky.mp4", "quality/juggle_dark.mp4", "single/chaplin.mp4",
-        "single/dog_play.mp4", "multishot/fades.mp4", "neardup/chrome_small.webm",
+        "formats/hdr10_pq_hevc.mp4", "formats/derived_interlaced_tff_mpeg2.ts",
+        "derived/dog_letterbox_4x3.mp4", "quality/tv_static.mp4",
+        "quality/juggle_upscaled_blocky.mp4", "single/chaplin.mp4",
     )  # fmt: skip
     for name in names:
         with av.open(str(media / name)) as container:

@@ -62,11 +62,11 @@ def seven_hundred(exact: ShotNetwork) -> tuple[NDArray[np.uint8], ShotAnswers]:
     return frames, streamed(exact, frames, chunk=256)
 
 
-@pytest.mark.parametrize("n_frames", [1, 7, 30, 64, 141])
+@pytest.mark.parametrize("n_frames", [1, 64])
 def test_a_stream_gives_what_the_package_gives_for_one_window_of_all_frames(
     exact: ShotNetwork, n_frames: int
 ) -> None:
-    frames = footage(n_frames, cuts=(20, 60) if n_frames > 60 else ())
+    frames = footage(n_frames, cuts=(20, 50) if n_frames > 60 else ())
     padded = np.concatenate(
         [np.repeat(frames[:1], PADDING, 0), frames, np.repeat(frames[-1:], PADDING, 0)]
     )
@@ -79,11 +79,11 @@ def test_a_stream_gives_what_the_package_gives_for_one_window_of_all_frames(
 
 
 def test_a_stream_finds_the_cuts_that_the_package_finds(exact: ShotNetwork) -> None:
-    frames = footage(260, cuts=(41, 99, 160, 215))
+    frames = footage(170, cuts=(41, 99, 130))
     ours = streamed(exact, frames).shot
     theirs, _ = Reference(device="cpu").eval().predict_frames(torch.from_numpy(frames), quiet=True)
     assert np.flatnonzero(ours > 0.4).tolist() == np.flatnonzero(theirs.numpy() > 0.4).tolist()
-    assert {40, 98, 159, 214} <= set(np.flatnonzero(ours > 0.4).tolist())
+    assert {40, 98, 129} <= set(np.flatnonzero(ours > 0.4).tolist())
 
 
 def test_bfloat16_moves_probabilities_little_and_no_cut(exact: ShotNetwork) -> None:
@@ -101,21 +101,27 @@ def likely_peaks(probability: NDArray[np.float32]) -> list[int]:
     return [int(frame) for frame in peaks if probability[frame] > 0.5]
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_chunks_and_threads_change_no_bit(precision: str) -> None:
+@pytest.mark.parametrize(
+    ("precision", "options"),
+    [
+        ("float32", {"chunk": 49}),
+        ("float32", {"in_background": True}),
+        ("bfloat16", {"chunk": 100}),
+    ],
+)
+def test_chunks_and_threads_change_no_bit(precision: str, options: dict[str, int]) -> None:
     network = ShotNetwork(precision=precision)  # type: ignore[arg-type]
-    frames = footage(230, cuts=(60, 130))
+    frames = footage(140, cuts=(60, 110))
     whole = streamed(network, frames)
-    for options in ({"chunk": 49}, {"chunk": 200}, {"in_background": True}):
-        for one, other in zip(streamed(network, frames, **options), whole, strict=True):
-            np.testing.assert_array_equal(one, other)
+    for one, other in zip(streamed(network, frames, **options), whole, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_context_is_enough_to_join_pieces(exact: ShotNetwork) -> None:
-    start = CONTEXT + 60
-    end = start + 150
-    cuts = (90, start - 30, start + 70, end + 20, end + 150)
-    frames = footage(end + CONTEXT + 60, cuts=cuts, seed=3)
+    start = CONTEXT + 20
+    end = start + 60
+    cuts = (90, start - 30, start + 30, end + 20, end + 150)
+    frames = footage(end + CONTEXT + 20, cuts=cuts, seed=3)
     whole = streamed(exact, frames)
     piece = streamed(exact, frames[start - CONTEXT : end + CONTEXT])
     for joined, expected in zip(piece, whole, strict=True):
@@ -170,7 +176,7 @@ def test_a_chunk_that_cannot_be_halved_fails(
         streamed(exact, footage(200, cuts=()))
 
 
-@pytest.mark.parametrize("method", ["scatter_add_", "logit", "masked_fill", "sigmoid"])
+@pytest.mark.parametrize("method", ["scatter_add_", "masked_fill"])
 def test_memory_that_ends_in_colours_or_in_the_head_changes_nothing(
     exact: ShotNetwork,
     seven_hundred: tuple[NDArray[np.uint8], ShotAnswers],
@@ -193,9 +199,9 @@ def test_memory_that_ends_in_colours_or_in_the_head_changes_nothing(
         np.testing.assert_allclose(one, other, atol=2e-4)
 
 
-@pytest.mark.parametrize("n_batch", [1, 32, 500])
+@pytest.mark.parametrize("n_batch", [1, 500])
 def test_batches_change_no_bit(exact: ShotNetwork, n_batch: int) -> None:
-    frames = footage(230, cuts=(60, 130))
+    frames = footage(140, cuts=(60, 110))
     stream = exact.stream()
     for start in range(0, len(frames), n_batch):
         stream.push_batch(torch.from_numpy(frames[start : start + n_batch]))
@@ -232,6 +238,7 @@ class Operations(TorchDispatchMode):
         return result
 
 
+@pytest.mark.long
 def test_a_chunk_of_a_gpu_waits_for_nothing_and_starts_few_operations(exact: ShotNetwork) -> None:
     """An operation costs the host some 6 us, and one that is only another view of a tensor 2 us."""
     frames = torch.from_numpy(footage(16 * 96, cuts=(300,)))

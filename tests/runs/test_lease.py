@@ -19,6 +19,7 @@ import pytest
 from film_makers import write_video
 from film_shots import moving_texture
 
+from curator.cli import main
 from curator.commands.arguments import (
     EXIT_BROKEN_OFF,
     EXIT_OK,
@@ -64,7 +65,13 @@ stage.commit_run = waiting
 )
 """Waits before the commit until a file is there."""
 
-RUN_ROOTS = ["local", "s3", pytest.param("real_s3", marks=pytest.mark.needs_s3)]
+ROOTS = ["local", "s3", pytest.param("real_s3", marks=pytest.mark.needs_s3)]
+RUN_ROOTS = [
+    "local",
+    pytest.param("s3", marks=pytest.mark.long),
+    pytest.param("real_s3", marks=[pytest.mark.needs_s3, pytest.mark.long]),
+]
+"""Of whole runs: what they ask of a lease is tested on each kind of root above."""
 
 
 @pytest.fixture
@@ -75,7 +82,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "_CONFIRMED_S", 0.0)
 
 
-@pytest.fixture(params=[*RUN_ROOTS, "az"])
+@pytest.fixture(params=[*ROOTS, "az"])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     match request.param:
         case "local":
@@ -155,7 +162,7 @@ def test_of_processes_at_once_one_holds_the_root(root: str, store: Store) -> Non
         "except UsageError:\n"
         "    print('refused', flush=True)\n"
     )
-    for _ in range(3):
+    for _ in range(2):
         runs = [
             subprocess.Popen(
                 [sys.executable, "-c", code, root],
@@ -457,12 +464,6 @@ def ended(process: "subprocess.Popen[str]", code: int) -> str:
     return "\n".join(line for line in said.splitlines() if not line.startswith("curate 0:"))
 
 
-def curate(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-c", COMMAND, "", *arguments], capture_output=True, text=True, check=False
-    )
-
-
 Begin = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -491,11 +492,11 @@ def test_of_two_runs_one_refuses_and_the_other_is_as_if_alone(
     (tmp_path / "go").touch()
     assert ended(first, EXIT_OK) == ""
     same_shards(left_by(store), alone)
-    assert curate("verify", root).returncode == EXIT_OK
+    assert main(["verify", root]) == EXIT_OK
 
 
 def test_commands_that_read_work_while_a_run_holds_the_root(
-    begin: Begin, sources: Path, tmp_path: Path
+    begin: Begin, sources: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = str(tmp_path / "out")
     ended(begin(root), EXIT_OK)
@@ -509,12 +510,10 @@ def test_commands_that_read_work_while_a_run_holds_the_root(
         ["tune", root, "filters.motion.min=0"],
         ["export", root, str(tmp_path / "exported"), "--format", "parquet"],
     ):
-        done = curate(*command)
-        assert done.returncode == EXIT_OK, (command, done.stdout, done.stderr)
-        assert LEASE not in done.stdout + done.stderr
-    done = curate("recaption", root, "--set", "caption.enabled=false")
-    assert done.returncode == EXIT_USAGE
-    assert "being written by another run: `curate run` of" in done.stderr
+        assert main(command) == EXIT_OK, (command, capsys.readouterr())
+        assert LEASE not in "".join(capsys.readouterr())
+    assert main(["recaption", root, "--set", "caption.enabled=false"]) == EXIT_USAGE
+    assert "being written by another run: `curate run` of" in capsys.readouterr().err
     (tmp_path / "go").touch()
     assert ended(first, EXIT_OK) == ""
 

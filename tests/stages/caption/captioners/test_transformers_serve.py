@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from importlib.util import find_spec
 
 import pytest
 from marked import marked_frames, marked_task
@@ -31,8 +32,11 @@ from curator.stages.caption.captioners.dialog_pump import Pump
 from curator.stages.caption.config import ModelConfig
 from curator.stages.caption.dialogs.window_dialog import Dialog
 
-for _package in ("transformers", "fastapi", "uvicorn", "openai", "accelerate"):
-    pytest.importorskip(_package, reason="needs transformers[serving]")
+# Not imported: every process that collects these tests would wait for them.
+_PACKAGES = ("transformers", "fastapi", "uvicorn", "openai", "accelerate")
+pytestmark = pytest.mark.skipif(
+    not all(map(find_spec, _PACKAGES)), reason="needs transformers[serving]"
+)
 
 
 @pytest.fixture(scope="module")
