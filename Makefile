@@ -9,7 +9,7 @@ INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.t
 EXTRAS := captions captions-local clip cloud cluster demo gpu gpu-flow loading-ray run sql test
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-gpu test-mds lint types unit lock format clean
+.PHONY: help env demo test test-long test-gpu test-mds lint types unit lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,7 +38,9 @@ $(VENV)/.gpu: $(VENV)/.test
 demo: env ## make footage, curate it, print the funnel, and what to try next
 	$(BIN)/curate demo demo
 
-test: lint types unit ## ruff, mypy and pytest, as CI runs them
+# mypy takes one core and never waits; tests wait for processes and servers to start.
+test: lint ## ruff, then mypy beside pytest, as CI runs them
+	$(MAKE) --jobs 2 types unit
 
 lint: $(VENV)/.test ## ruff
 	$(BIN)/ruff check .
@@ -49,7 +51,10 @@ types: $(VENV)/.test ## mypy, strict
 
 unit: $(VENV)/.test ## pytest, in three processes: many tests wait for clusters and servers to start
 	# Bytecode is kept: some images turn that off, and hundreds of processes would compile torch.
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist loadfile
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist worksteal
+
+test-long: $(VENV)/.test ## the sweeps of which `make test` runs a sample
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist worksteal -m long
 
 test-gpu: $(VENV)/.gpu ## the tests that need a GPU; they fail where there is none
 	FAIL_WITHOUT_GPU=1 $(BIN)/python -m pytest -m needs_gpu

@@ -159,6 +159,7 @@ def test_parts_measure_films_and_compare_tracks(
     assert compared["clips"] == compared["same_decisions"] == compared["same_tags"] == 1
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     importlib.util.find_spec("PyNvVideoCodec") is None,
     reason="PyNvVideoCodec is not installed; it has no wheel for this platform",

@@ -66,16 +66,35 @@ def test_chains_run_on_ray_with_more_workers_than_cores_and_raise_what_a_step_ra
         assert engine.is_started
         assert engine.n_workers(100) == available_cpus() + 2
         assert children() > before
+        # No daemons that nobody asks.
+        commands = [Path(f"/proc/{child}/cmdline").read_bytes() for child in children()]
+        assert any(b"raylet" in command for command in commands)
+        for daemon in (b"monitor.py", b"log_monitor.py", b"dashboard.py"):
+            assert not any(daemon in command for command in commands)
     assert children() == before
 
 
 @pytest.mark.usefixtures("here")
 def test_a_pool_takes_units_while_others_are_worked_on() -> None:
-    """Pins results of all units, an error as it was raised, and that other work goes on beside."""
+    """Pins results of all units, an error as it was raised, and that other work goes on beside.
+
+    A GPU must not stand idle until the driver, busy with cutting, looks at its result: a worker has
+    its next unit while nobody looks.
+    """
     before = children()
-    with Engine(address=None, workers=2) as engine:
+    with Engine(address=None, workers=1) as engine:
         pool = engine.pool([KEEPS])
         assert pool.poll() == []
+        pool.submit(0)
+        assert pool.poll(timeout=60) == [0]
+        for unit in range(2, 10, 2):
+            pool.submit(unit)
+        time.sleep(3)
+        assert sorted(pool.poll()) == [1, 2]
+        results = []
+        while pool.n_open:
+            results += pool.poll(timeout=60)
+        assert sorted(results) == [3, 4]
         results = []
         for unit in range(0, 20, 2):
             pool.submit(unit)
@@ -90,24 +109,6 @@ def test_a_pool_takes_units_while_others_are_worked_on() -> None:
         pool.close()
         assert pool.n_open == 0
     assert children() == before
-
-
-@pytest.mark.usefixtures("here")
-def test_a_worker_of_a_pool_has_its_next_unit_while_nobody_looks() -> None:
-    """A GPU must not stand idle until the driver, busy with cutting, looks at its result."""
-    with Engine(address=None, workers=1) as engine:
-        pool = engine.pool([KEEPS])
-        pool.submit(0)
-        assert pool.poll(timeout=60) == [0]
-        for unit in range(2, 10, 2):
-            pool.submit(unit)
-        time.sleep(3)
-        assert sorted(pool.poll()) == [1, 2]
-        results = []
-        while pool.n_open:
-            results += pool.poll(timeout=60)
-        assert sorted(results) == [3, 4]
-        pool.close()
 
 
 class Where:
@@ -161,6 +162,10 @@ def test_workers_serve_the_next_chain() -> None:
 
         actors = ray._private.state.state.actor_table(None)
         assert {"curate_Where", "curate_cut"} == {a["ActorClassName"] for a in actors.values()}
+        # A chain that failed leaves no worker.
+        with pytest.raises(StorageError):
+            list(engine.run([KEEPS], [1, 2]))
+        assert next(iter(engine.run([where("b")], [0])))[0] == "b"
 
 
 @pytest.mark.usefixtures("here")
@@ -173,24 +178,6 @@ def test_workers_serve_no_other_chain_where_memory_is_short(
         ((_, first),) = engine.run([where("a")], [0])
         ((_, other),) = engine.run([where("b")], [0])
         assert other != first
-
-
-@pytest.mark.usefixtures("here")
-def test_a_chain_that_failed_leaves_no_worker_to_the_next() -> None:
-    with Engine(address=None, workers=1) as engine:
-        with pytest.raises(StorageError):
-            list(engine.run([KEEPS], [1, 2]))
-        assert next(iter(engine.run([where("b")], [0])))[0] == "b"
-
-
-@pytest.mark.usefixtures("here")
-def test_a_cluster_of_our_own_has_no_daemons_that_nobody_asks() -> None:
-    with Engine(address=None, workers=1) as engine:
-        assert list(engine.run([HALF], [4])) == [2]
-        commands = [Path(f"/proc/{child}/cmdline").read_bytes() for child in children()]
-    assert any(b"raylet" in command for command in commands)
-    for daemon in (b"monitor.py", b"log_monitor.py", b"dashboard.py"):
-        assert not any(daemon in command for command in commands)
 
 
 def test_chains_run_in_this_process_too() -> None:

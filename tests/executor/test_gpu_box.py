@@ -311,12 +311,13 @@ def test_a_locked_box_that_cannot_begin_names_what_may_be_missing(film: str) -> 
 @pytest.mark.parametrize(
     ("act", "note"),
     [
-        ("lost", Note.NOT_ON_GPU_DEVICE_LOST),
         ("internal, lost", Note.NOT_ON_GPU_DEVICE_LOST),
         ("no memory", Note.NOT_ON_GPU_OUT_OF_MEMORY),
         ("crash", Note.NOT_ON_GPU_DEVICE_LOST),
-        ("exit", Note.NOT_ON_GPU_DEVICE_LOST),
-        ("busy", Note.NOT_ON_GPU_DEVICE_LOST),
+        *(
+            pytest.param(act, Note.NOT_ON_GPU_DEVICE_LOST, marks=pytest.mark.long)
+            for act in ("lost", "exit", "busy")
+        ),
     ],
 )
 def test_a_cpu_does_what_a_gpu_failed_under(film: str, act: str, note: Note) -> None:
@@ -329,10 +330,15 @@ def test_a_cpu_does_what_a_gpu_failed_under(film: str, act: str, note: Note) -> 
 
 @pytest.mark.parametrize(
     ("act", "code"),
-    [("lost", ErrorCode.GPU_FAILED), ("no memory", ErrorCode.GPU_OUT_OF_MEMORY),
-     ("crash", ErrorCode.WORKER_DIED), ("busy", ErrorCode.TOO_SLOW), ("exit", ErrorCode.GPU_FAILED),
-     ("internal", ErrorCode.INTERNAL)],
-)  # fmt: skip
+    [
+        ("lost", ErrorCode.GPU_FAILED),
+        ("busy", ErrorCode.TOO_SLOW),
+        ("internal", ErrorCode.INTERNAL),
+        pytest.param("no memory", ErrorCode.GPU_OUT_OF_MEMORY, marks=pytest.mark.long),
+        pytest.param("crash", ErrorCode.WORKER_DIED, marks=pytest.mark.long),
+        pytest.param("exit", ErrorCode.GPU_FAILED, marks=pytest.mark.long),
+    ],
+)
 def test_a_stage_that_needs_a_gpu_fails_the_item(film: str, act: str, code: ErrorCode) -> None:
     """Pins codes of errors of a GPU, and that an error after which it answers is a defect."""
     failure, after = _run(film, act, "pid", may_leave=False)

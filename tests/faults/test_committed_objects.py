@@ -338,7 +338,13 @@ def race(described: Captioned, tmp_path_factory: pytest.TempPathFactory) -> Race
     return Race(begun=begun, after=after, second=second, out=out, steps=counting.steps)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97])
+SHARES = (
+    0.0, 0.5, 0.97,
+    *(pytest.param(share, marks=pytest.mark.long) for share in (0.2, 0.35, 0.6, 0.7, 0.8, 0.9)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("share", SHARES)
 def test_a_writer_that_lost_its_lease_changes_nothing_of_its_successor(
     race: Race, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,8 +13,6 @@ from film_shots import moving_texture
 
 from curator.executor.decoder_box import process_box
 
-N_MUTANTS = 500
-
 
 @pytest.fixture
 def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
@@ -24,8 +22,13 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     process_box().stop()
 
 
-def test_mutants_end_with_their_codes(benchmarks: Any, tmp_path: Path) -> None:  # noqa: ANN401
-    """Pins 500 mutants in boxes: no crash of this process, none past its limit, no defect."""
+@pytest.mark.parametrize("n_mutants", [80, pytest.param(500, marks=pytest.mark.long)])
+def test_mutants_end_with_their_codes(
+    benchmarks: Any,  # noqa: ANN401
+    n_mutants: int,
+    tmp_path: Path,
+) -> None:
+    """Pins mutants in boxes: no crash of this process, none past its limit, no defect."""
     mutations, boxed = benchmarks("mutations"), benchmarks("fuzz_box")
     pool = []
     for number, (name, options) in enumerate(KINDS.items()):
@@ -34,7 +37,7 @@ def test_mutants_end_with_their_codes(benchmarks: Any, tmp_path: Path) -> None: 
         pool.append((tmp_path / name).read_bytes())
     draw, tried = random.Random(15), boxed.BoxedFuzz()
     codes: Counter[str] = Counter()
-    for number in range(N_MUTANTS):
+    for number in range(n_mutants):
         data, other = draw.choice(pool), draw.choice(pool)
         # Its muxers may abort: packets are not written anew here.
         _, data = mutations.mutated(data, other, draw, remuxes=False)
@@ -44,8 +47,8 @@ def test_mutants_end_with_their_codes(benchmarks: Any, tmp_path: Path) -> None: 
     for path, outcome in tried(sorted((tmp_path / "mutants").iterdir())):
         codes[outcome.code] += 1
         assert outcome.problems == [], path
-    assert sum(codes.values()) == N_MUTANTS
-    assert codes["done"] > N_MUTANTS // 5
+    assert sum(codes.values()) == n_mutants
+    assert codes["done"] > n_mutants // 5
     assert codes["not_a_video"]
 
 

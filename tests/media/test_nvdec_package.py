@@ -26,6 +26,7 @@ HAS_WHEEL = sys.platform == "linux" and platform.machine() == "x86_64"
 """Where the extra `test` installs the package."""
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not HAS_WHEEL, reason="PyNvVideoCodec is tested on Linux on x86-64 alone")
 def test_the_package_gives_the_frames_that_its_stand_in_gives() -> None:
     assert importlib.util.find_spec("PyNvVideoCodec") is not None, "install the extra `test`"

@@ -53,9 +53,9 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "own_latents.py"
 
 
-@pytest.fixture
-def sources(tmp_path: Path) -> Path:
-    folder = tmp_path / "in"
+@pytest.fixture(scope="session")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("annotated") / "in"
     folder.mkdir()
     for number, name in enumerate(("beach.mp4", "holiday.mp4", "lake.mp4")):
         frames = moving_texture(60, width_px=160, height_px=120, seed=number)
@@ -70,6 +70,19 @@ def curated(sources: Path, out: Path, *more: str) -> dict[str, Any]:
     return summary
 
 
+@pytest.fixture(scope="module")
+def finished(sources: Path) -> Path:
+    """A run without annotators; not to be changed."""
+    curated(sources, sources.with_name("out"))
+    return sources.with_name("out")
+
+
+@pytest.fixture
+def out(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the finished run: analyzed and cut."""
+    return Path(shutil.copytree(finished, tmp_path / "out"))
+
+
 def latents(out: Path) -> dict[str, torch.Tensor]:
     """Values by clip, as a training reads them: without frames."""
     dataset = ClipDataset(str(out), members=["latents"], video=False, batch_size=1)
@@ -81,9 +94,8 @@ def latents(out: Path) -> dict[str, torch.Tensor]:
 
 
 def test_values_go_from_the_class_to_the_trainer_and_need_the_class_no_more(
-    sources: Path, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sources: Path, own: Path, out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "out"
     summary = curated(sources, out, stage())
     assert (summary["counts"]["kept"], summary["work"]["latents_made"]) == (3, 3)
     values = latents(out)
@@ -140,10 +152,10 @@ def test_values_go_from_the_class_to_the_trainer_and_need_the_class_no_more(
 
 
 def test_captions_are_embedded_each_once_and_again_only_where_they_change(
-    sources: Path, tmp_path: Path
+    sources: Path, out: Path, tmp_path: Path
 ) -> None:
     """Pins that member, card and loader agree, and that equal captions share a value."""
-    out, models = tmp_path / "out", text_folder(tmp_path / "models")
+    models = text_folder(tmp_path / "models")
     settings = (f"models={models}", "caption.embedding=tiny-t5")
     summary = curated(sources, out, *settings)
     clips = [r for p in summary["tables"]["clips"] for r in pq.read_table(out / p).to_pylist()]
@@ -164,9 +176,8 @@ def test_captions_are_embedded_each_once_and_again_only_where_they_change(
 
 
 def test_verify_finds_a_value_that_is_not_as_declared(
-    sources: Path, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sources: Path, own: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "out"
     curated(sources, out, stage())
     manifest = out / "shards" / "manifest.json"
     text = manifest.read_text().replace('"dtype": "f16"', '"dtype": "f32"')
@@ -192,12 +203,13 @@ def samples(out: Path) -> dict[str, dict[str, Any]]:
 def test_columns_go_from_the_class_to_tables_and_samples_and_need_the_class_no_more(
     sources: Path,
     own: Path,
+    out: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     shutil.copy(LIGHT, own.parent / "own_light.py")
-    out, columns = tmp_path / "out", ("brightness", "n_dark", "light")
+    columns = ("brightness", "n_dark", "light")
     light = "stages=[{use: own_light:LightColumns, config: {dark: %s}}]"
     settings = [part for one in (*SETTINGS, light % 0.5) for part in ("--set", one)]
     with monkeypatch.context() as patch:
@@ -301,11 +313,10 @@ class Reader(LightColumns):
 
 
 def test_an_annotator_leaves_columns_and_members_and_another_reads_its_columns(
-    sources: Path, own: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    sources: Path, own: Path, out: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Pins also that a row which does not fit fails its own clip."""
     shutil.copy(LIGHT, own.parent / "light_columns.py")
-    out = tmp_path / "out"
     curated(sources, out, "stages=[light_columns:LightColumns]")
     bright = sorted(row["brightness"] for row in clip_rows(out))
     (own.parent / "both.py").write_text(BOTH.replace("BOUND", str(np.mean(bright[1:]))))
@@ -408,10 +419,9 @@ class Failing(Base):
 
 @pytest.mark.parametrize("required", [True, False])
 def test_a_clip_on_which_it_fails_is_rejected_or_lacks_the_value(
-    required: bool, sources: Path, own: Path, tmp_path: Path
+    required: bool, sources: Path, own: Path, out: Path
 ) -> None:
     shutil.copy(EXAMPLE, own.parent / "mean_latents.py")
-    out = tmp_path / "out"
     curated(sources, out, stage())
     bright = sorted(float(value.float().mean()) for value in latents(out).values())
     bound = (np.mean(bright[1:]) + 1) * 127.5

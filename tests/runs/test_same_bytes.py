@@ -132,7 +132,10 @@ def test_a_killed_run_with_one_worker_goes_on_to_the_bytes_of_three(
         assert part.stat().st_mtime_ns == modified, "stored tracks were made again"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)],
+)
 def test_an_interrupt_ends_a_run_soon_and_leaves_no_process(
     sources: Path, tmp_path: Path, mark: str, number: signal.Signals, code: int
 ) -> None:

@@ -154,7 +154,7 @@ class Analyzed:
         return HeaderClaims(n_frames=self.whole.n_frames, duration_s=self.whole.duration_s)
 
 
-@pytest.fixture(scope="module", params=["cfr.mp4", "vfr.mkv"])
+@pytest.fixture(scope="module", params=[pytest.param("cfr.mp4", marks=pytest.mark.long), "vfr.mkv"])
 def film(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
