@@ -41,41 +41,6 @@ def test_without_quantiles_and_duplicates_only_the_order_of_a_run_holds_clips_ba
     assert words not in asks["cut"].why
 
 
-def test_bounds_by_quantile_need_all_clips() -> None:
-    """Pins that a flag waits too, and that many rules are not all named."""
-    found = waits_of(*OFF, "filters.motion.drop_lowest=0.1")
-    assert found["filter"].why == "bounds by quantile (motion) are of all clips"
-    assert str(found["cut"]) == "the decisions about all clips: filter may reject any of them"
-    many = [f"filters.{name}={{drop_highest: 0.1, severity: flag}}"
-            for name in ("luma", "noise", "banding", "contrast", "blocking")]  # fmt: skip
-    assert " and 1 more) are of all clips" in waits_of(*OFF, *many)["filter"].why
-
-
-def test_frozen_bounds_need_the_first_generation_alone() -> None:
-    found = waits_of("run.mode=growing", "filters.motion.drop_lowest=0.1", "select.max_per_group=9")
-    assert "of all clips of the first generation, then frozen" in found["filter"].why
-    assert found["dedup"].why.endswith("or the one that an earlier generation kept")
-    assert found["select"].why == (
-        "at most 9 of all clips, chosen by a hash; those of earlier generations count"
-    )
-
-
-@pytest.mark.parametrize(
-    ("settings", "why"),
-    [
-        (("select.keep_fraction=0.5",), "a share of all clips, chosen by a hash"),
-        (
-            ("select.keep_fraction=0.5", "select.max_per_group=1000", "select.by=[bucket, fps]"),
-            "a share and at most 1,000 of each group by bucket, fps, chosen by a hash",
-        ),
-    ],
-)
-def test_a_selection_needs_all_clips_of_its_groups(settings: tuple[str, ...], why: str) -> None:
-    found = waits_of(*OFF, *settings)
-    assert found["select"].why == why
-    assert found["cut"].why == "select may reject any of them"
-
-
 def test_answers_that_reject_clips_come_before_the_cut() -> None:
     asked = waits_of(recipe="cosmos")
     assert asked["caption"].on == ""

@@ -39,16 +39,6 @@ def fast_polls(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert not _polls()
 
 
-def test_plain_progress_writes_a_line_per_stage(clock: Clock) -> None:
-    stream = io.StringIO()
-    with Progress(stream=stream) as progress:
-        progress.stage("list")
-        clock.now += 3
-        progress.sources(12)
-        progress.stage("scan")
-    assert stream.getvalue().splitlines() == ["curate 0:00:00 list", "curate 0:00:03 scan"]
-
-
 def test_plain_progress_writes_no_more_than_a_line_in_ten_seconds(clock: Clock) -> None:
     stream = io.StringIO()
     with Progress(stream=stream) as progress:
@@ -90,31 +80,6 @@ def test_what_an_earlier_run_did_counts_as_done_and_for_no_rate(clock: Clock) ->
             _wait_for(stream, "left")
     assert "cut: 9 of 12 clips, 10.0 s of 40.0 s of video, 0.167x real time" in stream.getvalue()
     assert "0:03:00 left" in stream.getvalue()
-
-
-@pytest.mark.usefixtures("fast_polls")
-def test_time_left_is_from_items_where_seconds_are_not_known(clock: Clock) -> None:
-    stream = io.StringIO()
-    with Progress(stream=stream) as progress:
-        progress.stage("cut")
-        progress.work(4, 0.0)
-        with progress.polling(lambda: (1, 0.0)):
-            clock.now += 60
-            _wait_for(stream, "left")
-    assert "cut: 1 of 4 clips, 0:03:00 left" in stream.getvalue()
-
-
-@pytest.mark.usefixtures("fast_polls")
-def test_work_that_grows_beyond_what_headers_said_never_passes_all(clock: Clock) -> None:
-    stream = io.StringIO()
-    with Progress(stream=stream) as progress:
-        progress.stage("analyze")
-        progress.work(2, 10.0)
-        with progress.polling(lambda: (3, 50.0)):
-            clock.now += 60
-            _wait_for(stream, "left")
-    assert "2 of 2 sources" in stream.getvalue()
-    assert "0:00:00 left" in stream.getvalue()
 
 
 @pytest.mark.usefixtures("fast_polls")
@@ -182,22 +147,6 @@ def test_rich_is_not_imported_for_plain_lines() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.usefixtures("fast_polls")
-def test_live_display_shows_stages_and_facts() -> None:
-    stream = io.StringIO()
-    with Progress(stream=stream, live=True) as progress:
-        progress.stage("scan")
-        progress.stage("analyze")
-        progress.sources(4)
-        progress.work(4, 3600.0)
-        with progress.polling(lambda: (1, 900.0)):
-            _wait_for(stream, "left")
-    shown = stream.getvalue()
-    assert "1 of 4 sources" in shown
-    assert "15.0 min of 1.0 h of video" in shown
-    assert "commit" in shown
-
-
 def test_live_display_keeps_log_records_and_gives_the_handler_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -241,10 +190,6 @@ def test_funnel_as_text() -> None:
         "kept                          1,250  25% of clips, 1.5 h",
         "shards                            2  1.5 GB",
     ]
-
-
-def test_funnel_of_nothing() -> None:
-    assert format_funnel({}).splitlines()[0].split() == ["sources", "0"]
 
 
 def _polls() -> list[threading.Thread]:

@@ -3,8 +3,6 @@
 import json
 import math
 import random
-import threading
-from typing import Any
 
 import pytest
 
@@ -22,15 +20,6 @@ from curator.executor.timeline import (
 
 T = 1_790_000_000.0
 """A multiple of each width that is used here."""
-
-
-def rows_of(timeline: Timeline) -> dict[tuple[str, str], dict[str, Any]]:
-    return {(row["node"], row["stage"]): row for row in timeline.as_dict()["rows"]}
-
-
-def test_nothing_is_written_of_a_run_without_units() -> None:
-    assert not Timeline()
-    assert Timeline().as_dict() == {}
 
 
 def test_units_are_added_up_by_node_stage_and_bucket() -> None:
@@ -73,30 +62,6 @@ def test_buckets_become_wider_and_lose_no_second() -> None:
     assert busy_of(row)[10:-10] == pytest.approx(1.5)
 
 
-def test_a_unit_that_began_before_all_others_and_a_day_long_one_are_placed() -> None:
-    timeline = Timeline()
-    timeline.add("cut", "a", T + 10, T + 11)
-    timeline.add("cut", "a", T - 5, T - 4)
-    timeline.add("analyze", "a", T - 40_000, T + 40_000)
-    found = timeline.as_dict()
-    assert [stage["stage"] for stage in found["stages"]] == ["analyze", "cut"]
-    analyze, cut = (busy_of(row) for row in found["rows"])
-    assert math.isclose(analyze.sum() * found["bucket_s"], 80_000, rel_tol=0.01)
-    assert set(analyze[1:-1].tolist()) == {1.0}
-    assert abs(len(cut) - len(analyze) / 2) <= 1
-
-
-def test_a_unit_by_a_clock_that_was_set_back_is_counted_without_time() -> None:
-    timeline = Timeline()
-    timeline.add("scan", "a", T, T - 3600)
-    assert rows_of(timeline)["a", "scan"] == {
-        "node": "a", "stage": "scan", "units": 1, "busy_s": 0.0, "busy": "",
-    }  # fmt: skip
-    assert timeline.as_dict()["start"].startswith("2026-09-21T14:13:20")
-    timeline.add("scan", "a", T, T + 1)
-    assert rows_of(timeline)["a", "scan"]["busy_s"] == 1
-
-
 def test_timelines_kept_apart_add_up_to_what_one_holds() -> None:
     random.seed(0)
     whole, parts = Timeline(), [Timeline() for _ in range(3)]
@@ -132,20 +97,3 @@ def test_a_timeline_of_many_nodes_stays_below_its_limit() -> None:
         sum(stage["busy_s"] for stage in found["stages"]),
         rel_tol=0.01,
     )
-
-
-def test_several_threads_may_add() -> None:
-    timeline = Timeline()
-
-    def add() -> None:
-        for number in range(1000):
-            timeline.add("analyze", "a", T + number, T + number + 1)
-            timeline.as_dict() if number % 100 == 0 else None
-
-    threads = [threading.Thread(target=add) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    row = rows_of(timeline)["a", "analyze"]
-    assert (row["units"], row["busy_s"]) == (4000, 4000)

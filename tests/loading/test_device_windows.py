@@ -34,10 +34,6 @@ A = "48p_3-2_17f"
 Engines = Callable[..., list[Decoder]]
 
 
-def fake_engines() -> Nvdec:
-    return Nvdec(module=fake_module(), device="cpu")
-
-
 @pytest.fixture
 def engines(monkeypatch: pytest.MonkeyPatch) -> Engines:
     """Puts engines behind `decode="gpu"`; gives the list of the decoders that they make."""

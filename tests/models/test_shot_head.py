@@ -6,20 +6,15 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from film_shots import photograph, texture
+from film_shots import photograph
 from numpy.typing import NDArray
 
 from curator.measures.boundaries import boundary_peaks
 from curator.models.shot_head import (
-    ANCHORS,
-    ANCHORS_SHOWN,
     BLOCK,
     LOOK,
-    N_CELL_INPUTS,
     N_PAIR_INPUTS,
-    N_RETURN_INPUTS,
     REACH,
-    STEP_RANKS,
     WEIGHTS,
     HeadStream,
     head_weights,
@@ -83,62 +78,6 @@ def test_sums_do_not_depend_on_their_order() -> None:
     enter[:, first:] = HEAD.enter[:, first:][:, order]
     shuffled = run_head(replace(HEAD, enter=enter), torch.from_numpy(answers), pair[:, order])
     assert torch.equal(shuffled, expected)
-
-
-def test_pair_inputs_see_mixtures_and_wipes() -> None:
-    """Pins what the inputs mean: share and rest of a mixture, and places of either picture."""
-    a, b = (cv2.resize(texture(seed), (48, 27)) for seed in (1, 2))
-    mixed = np.asarray(cv2.addWeighted(a, 0.5, b, 0.5, 0), np.uint8)
-    wiped = a.copy()
-    wiped[:, 24:] = b[:, 24:]
-    at = 2 * 2  # Inputs at 1 and at 2 frames: distances, then share, rest and places.
-    for middle, rest_low, places_low in ((mixed, True, False), (wiped, False, True)):
-        frames = torch.from_numpy(np.stack([a, a, middle, b, b, b]).astype(np.uint8))
-        share, rest, places = pair_inputs(small_pictures(frames), 2, 3)[0, at : at + 3].tolist()
-        assert share == pytest.approx(0.5, abs=0.12)
-        assert (rest < 0.1) == rest_low
-        assert (places < 0.1) == places_low
-
-
-def pictures_of(frames: list[Clip]) -> torch.Tensor:
-    small = [cv2.resize(frame, (48, 27), interpolation=cv2.INTER_AREA) for frame in frames]
-    return small_pictures(torch.from_numpy(np.stack(small).astype(np.uint8)))
-
-
-def test_cells_tell_what_changes_everywhere_at_once_from_what_moves_through() -> None:
-    """The rank that half of the cells exceed: a cut stands out in it, an edge that passes not."""
-    a, b = (cv2.resize(texture(seed), (48, 27)) for seed in (1, 2))
-    cut = [a] * 30 + [b] * 30
-    passing = []
-    for i in range(60):
-        frame = a.copy()
-        frame[:, : int(np.clip((i - 18) * 2, 0, 48))] = b[:, : int(np.clip((i - 18) * 2, 0, 48))]
-        passing.append(frame)
-    first = N_PAIR_INPUTS - 2 - N_RETURN_INPUTS - N_CELL_INPUTS
-    middle = first + len(STEP_RANKS) + 2  # After the levels, at the third of five ranks.
-    of_cut, of_passing = (
-        pair_inputs(pictures_of(frames), 0, 60)[:, middle].numpy() for frames in (cut, passing)
-    )
-    assert np.argmax(of_cut) == 29
-    assert of_cut[29] > 2
-    assert of_passing.max() < 1
-
-
-@pytest.mark.parametrize("away", [100, 220])
-def test_a_scene_that_comes_back_is_seen_from_both_sides(away: int) -> None:
-    """One scene is shown twice, with `away` frames of another between: found up to `LOOK`."""
-    a, b = (cv2.resize(texture(seed), (48, 27)) for seed in (1, 2))
-    pair = pair_inputs(pictures_of([a] * 80 + [b] * away + [a] * 80), 0, 160 + away)
-    least = len(ANCHORS_SHOWN)  # After those of each anchor, the least of all.
-    first = N_PAIR_INPUTS - 2 - N_RETURN_INPUTS
-    goes_on, was_there = pair[:, first + least], pair[:, first + 2 * least + 1]
-    comes_back = away < LOOK
-    for frame, values in ((79, goes_on), (79 + away, was_there)):
-        assert (values[frame] < 0.01) == comes_back
-    if away > ANCHORS[-1]:
-        # What comes was not there before the first change, nor is it after the last.
-        assert pair[79, first + 2 * least + 1] > 0.5
-        assert pair[79 + away, first + least] > 0.5
 
 
 def test_the_weights_are_small_and_on_the_grid() -> None:

@@ -8,9 +8,8 @@ import pytest
 from curator.measures.score_list import BUILT_IN, SCORES
 from curator.records.clips import Reason
 from curator.report import render_report, shown_clips
-from curator.report.clip_cards import MAX_TEXT
 from curator.report.contact_sheets import KEPT, MAX_CARDS, Browsing, Sheet
-from curator.report.score_distance import MOST, Nearness
+from curator.report.score_distance import Nearness
 from tests.made_clips import clip_rows
 from tests.report.test_report import EVIL, Page, clip, rejected, render, summary_of
 
@@ -61,38 +60,6 @@ def test_margin_is_the_nearest_bound_of_a_kept_and_the_furthest_of_a_rejected_cl
     assert ruled(clips).margin(clips[0]) is None
 
 
-def test_clip_that_is_not_hdr_is_not_said_to_be_near_it() -> None:
-    clips = clip_rows([clip(0, hdr=0.0), clip(1, hdr=1.0)])
-    nearness = ruled(clips, hdr={"max": 0})
-    assert nearness.margin(clips[0]) is None
-    assert nearness.of(clips[1])[0].is_missed
-
-
-def test_card_shows_few_scores_and_folds_all_others() -> None:
-    filters = {name: {"min": 0.4} for name in list(SCORES)[:20]}
-    summary = summary_of([clip(0)])
-    summary["recipe"]["filters"] = filters
-    html, page = render([clip(0)], summary=summary)
-    near, folded = html.split('<dl class="near">')[1].split('<details class="all">')[:2]
-    assert near.count("<dt>") == MOST
-    assert folded[: folded.index("</details>")].count("<dt>") == len(SCORES)
-    assert f"{len(SCORES)} scores" in page.text
-
-
-def test_missed_bound_reads_as_it_is_on_the_card() -> None:
-    dark = rejected(1, "too_dark", luma=0.0312, reason_score=0.0312, reason_threshold=0.06)
-    _, page = render([clip(0, luma=0.5), dark])
-    assert "too_dark luma 0.0312 < 0.06" in page.text
-    assert "luma 0.5 ≥ 0.06" in page.text
-
-
-def test_not_measured_names_only_scores_that_a_rule_needs() -> None:
-    dark = rejected(0, "not_measured", motion=None, aesthetic=None, luma=0.5)
-    _, page = render([dark])
-    assert "not_measured motion motion" not in page.text
-    assert re.search(r"not_measured motion (luma|1280)", page.text)
-
-
 def test_lists_filter_and_order_by_style_alone() -> None:
     clips = [
         clip(0, tags=["static"]),
@@ -122,14 +89,6 @@ def test_tag_and_reason_never_become_html_or_style() -> None:
     assert "<script" not in html
     assert "script" not in {tag for tag, _ in page.tags}
     assert html.count("</style>") == 2
-
-
-def test_long_captions_and_details_are_cut_short() -> None:
-    clips = [clip(0, caption="x" * 9000), rejected(1, "cut_failed", reason_detail="y" * 9000)]
-    html, _ = render(clips)
-    assert "x" * (MAX_TEXT - 1) + "…" in html
-    assert "x" * MAX_TEXT not in html
-    assert "y" * MAX_TEXT not in html
 
 
 def test_number_of_cards_and_size_of_the_page_are_bounded() -> None:

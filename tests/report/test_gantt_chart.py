@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 from test_report import EVIL, Page, _refuses_evil, clip, render, summary_of
 
@@ -10,10 +9,7 @@ from curator.executor.timeline import OTHER_NODES, THIS_MACHINE, Timeline
 from curator.report.gantt_chart import (
     MAX_OPEN,
     Gantt,
-    _short_names,
-    busy_by_stage,
     gantt,
-    overlap_s,
 )
 
 T = 1_790_000_000.0
@@ -63,53 +59,6 @@ def test_lanes_are_nodes_and_stages_with_their_sum_first() -> None:
     ]  # fmt: skip
 
 
-def test_an_overlap_is_said_of_the_later_stage() -> None:
-    timeline = two_nodes()
-    sums = busy_by_stage(timeline)
-    assert overlap_s(sums["analyze"], sums["cut"], timeline["bucket_s"]) == pytest.approx(50)
-    assert drawn(timeline).overlaps == [
-        "analyze and cut overlapped for 50% of the time that cut was busy."
-    ]
-
-
-def test_stages_that_take_turns_in_a_bucket_do_not_overlap() -> None:
-    assert overlap_s(np.array([1.0, 0.6]), np.array([0.0, 0.4]), 8.0) == 0
-    timeline = Timeline()
-    timeline.add("analyze", "", T, T + 100.3)
-    timeline.add("cut", "", T + 100.3, T + 150)
-    chart = drawn(timeline.as_dict())
-    assert chart.overlaps == ["No two stages overlapped."]
-    assert chart.total is None
-
-
-def test_hardly_busy_is_seen_and_idle_is_empty() -> None:
-    timeline = Timeline()
-    timeline.add("cut", "", T, T + 1)
-    timeline.add("cut", "", T + 2, T + 2.001)
-    (node,) = drawn(timeline.as_dict()).nodes
-    (lane,) = node.lanes
-    assert lane.path == "M0 1H0V0.00H8V1.00H16V0.90H17V1.00Z"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "labels"),
-    [(4, ["0", "1 s", "2 s", "3 s", "4 s"]), (300, ["0", "1 min", "2 min", "3 min", "4 min",
-     "5 min"]), (30_000, ["0", "2 h", "4 h", "6 h", "8 h"]), (900_000, ["0", "2 d", "4 d", "6 d",
-     "8 d", "10 d"])],
-)  # fmt: skip
-def test_times_are_round(seconds: float, labels: list[str]) -> None:
-    timeline = Timeline()
-    timeline.add("cut", "", T, T + seconds)
-    assert [label for _, label in drawn(timeline.as_dict()).ticks] == labels
-
-
-def test_names_keep_what_tells_them_apart() -> None:
-    timeline = Timeline()
-    for node in ("a.east", "a.west"):
-        timeline.add("cut", node, T, T + 1)
-    assert [node.name for node in drawn(timeline.as_dict()).nodes] == ["a.east", "a.west"]
-
-
 def test_a_page_has_a_timeline_only_if_any_worker_was_busy() -> None:
     html, page = page_with(two_nodes())
     assert "#timeline" in page.attributes("href")
@@ -145,10 +94,3 @@ def test_names_of_nodes_and_stages_never_become_html() -> None:
     timeline.add(EVIL, EVIL, T, T + 1)
     timeline.add("cut", "", T, T + 1)
     _refuses_evil(*page_with(timeline.as_dict()))
-
-
-def test_nodes_lose_their_domains_and_no_part_of_an_address() -> None:
-    nodes = ["cutters 10.0.0.7", "10.0.0.8", "head.example.org"]
-    assert _short_names(nodes) == dict(
-        zip(nodes, ["cutters 10.0.0.7", "10.0.0.8", "head"], strict=True)
-    )
