@@ -148,7 +148,12 @@ def test_a_process_that_serves_several_chains_notes_each_warning_once(tmp_path: 
         log.handlers[:] = before
 
 
-@pytest.mark.parametrize("engine", [1, None], ids=["ray", "child"], indirect=True)
+@pytest.mark.parametrize(
+    "engine",
+    [pytest.param(1, marks=pytest.mark.long), None],
+    ids=["ray", "child"],
+    indirect=True,
+)
 @pytest.mark.parametrize(
     ("model", "said"),
     [("broken", "^model broken: its weights cannot be loaded; fetch it$"),
