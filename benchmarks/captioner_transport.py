@@ -1,11 +1,13 @@
-"""What it costs to ask a server for captions: our client on aiohttp, and the `openai` package.
+"""What it costs to ask a server for captions: our client on urllib3, and the `openai` package.
 
 For each client, in a process of its own: CPU-seconds and memory of its start, then CPU-milliseconds
 per request of 430 KB (8 JPEGs in base64) with 1, 32 and 256 requests in flight, from frames in
 memory to the text of the answer. The server is the tests' fake one, in a process of its own, so
 that CPU-seconds are the client's alone.
 
-    python benchmarks/captioner_transport.py [--rounds 5]
+    python benchmarks/captioner_transport.py [--rounds 5] [--before CHECKOUT]
+
+`--before` measures the client of another checkout too, by that checkout's own copy of this script.
 """
 
 import argparse
@@ -20,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, files, version
 from pathlib import Path
 
@@ -46,33 +49,38 @@ def rss_mib() -> float:
 
 
 Ask = Callable[[int], Awaitable[str]]
+Loads = dict[str, dict[str, list[float]]]
 
 
-async def measured(ask: Ask, in_flight: int, n: int) -> dict[str, float]:
-    """CPU-milliseconds and requests per second of `n` requests."""
+async def in_tasks(ask: Ask, in_flight: int, n: int) -> None:
+    """Makes `n` requests in tasks of one event loop."""
     numbers = iter(range(n))
 
     async def worker() -> None:
         for number in numbers:
             assert await ask(number)
 
-    cpu, wall = time.process_time(), time.monotonic()
     await asyncio.gather(*(worker() for _ in range(in_flight)))
-    cpu, wall = time.process_time() - cpu, time.monotonic() - wall
-    return {"cpu_ms": 1000 * cpu / n, "per_s": n / wall}
 
 
-async def all_loads(ask: Ask, rounds: int) -> dict[str, dict[str, list[float]]]:
-    found: dict[str, dict[str, list[float]]] = {}
-    await measured(ask, 32, 64)
+def all_loads(make: Callable[[int, int], None], rounds: int) -> Loads:
+    """CPU-milliseconds and requests per second, by requests in flight.
+
+    `make` gets the requests in flight, and how many to make.
+    """
+    found: Loads = {}
+    make(32, 64)
     for _ in range(rounds):
         for in_flight, n in IN_FLIGHT.items():
-            for name, value in (await measured(ask, in_flight, n)).items():
+            cpu, wall = time.process_time(), time.monotonic()
+            make(in_flight, n)
+            cpu, wall = time.process_time() - cpu, time.monotonic() - wall
+            for name, value in (("cpu_ms", 1000 * cpu / n), ("per_s", n / wall)):
                 found.setdefault(str(in_flight), {}).setdefault(name, []).append(value)
     return found
 
 
-async def with_curator(url: str, rounds: int, pictures: list[bytes], started: list[float]) -> dict:
+def with_curator(url: str, rounds: int, pictures: list[bytes], started: list[float]) -> Loads:
     from curator.stages.caption.caption_records import (
         Frames,
         Request,
@@ -81,54 +89,60 @@ async def with_curator(url: str, rounds: int, pictures: list[bytes], started: li
         Turn,
         Window,
     )
-    from curator.stages.caption.captioners.chat_server import ServerClient
+    from curator.stages.caption.captioners.chat_server import ServerCaptioner
     from curator.stages.caption.config import ModelConfig
 
     config = ModelConfig(model="tiny-vlm", url=url, in_flight=256)
     frames = Frames(jpegs=tuple(pictures), times_s=tuple(map(float, range(len(pictures)))))
     window = Window(index=0, start_frame=0, end_frame=8, shown=tuple(range(8)))
     task = Task(clip_id="clip", content="content", window=window, fps=1.0)
-    async with ServerClient(config) as client:
-        started += [time.process_time(), rss_mib()]
+    server = ServerCaptioner(config)
+    server.setup()
+    started += [time.process_time(), rss_mib()]
 
-        async def ask(number: int) -> str:
-            request = Request(
-                role="captioner",
-                model="tiny-vlm",
-                task=task,
-                system="",
-                turns=(Turn(role="user", text=f"Describe {number}."),),
-                sampling=Sampling(max_tokens=64, temperature=0.2, top_p=0.9, seed=number),
-            )
-            return (await client.ask(request, frames)).text
+    def ask(number: int) -> str:
+        request = Request(
+            role="captioner",
+            model="tiny-vlm",
+            task=task,
+            system="",
+            turns=(Turn(role="user", text=f"Describe {number}."),),
+            sampling=Sampling(max_tokens=64, temperature=0.2, top_p=0.9, seed=number),
+        )
+        return server.answer(request, frames).text
 
-        return await all_loads(ask, rounds)
+    def make(in_flight: int, n: int) -> None:
+        with ThreadPoolExecutor(in_flight) as pool:
+            assert all(pool.map(ask, range(n)))
+
+    return all_loads(make, rounds)
 
 
-async def with_openai(url: str, rounds: int, pictures: list[bytes], started: list[float]) -> dict:
+def with_openai(url: str, rounds: int, pictures: list[bytes], started: list[float]) -> Loads:
     from openai import AsyncOpenAI
 
-    async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=180) as client:
-        started += [time.process_time(), rss_mib()]
+    client = AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=180)
+    started += [time.process_time(), rss_mib()]
 
-        async def ask(number: int) -> str:
-            content: list = []
-            for time_s, jpeg in enumerate(pictures):
-                content.append({"type": "text", "text": f"at {time_s} s"})
-                image = "data:image/jpeg;base64," + base64.b64encode(jpeg).decode()
-                content.append({"type": "image_url", "image_url": {"url": image}})
-            content.append({"type": "text", "text": f"Describe {number}."})
-            answer = await client.chat.completions.create(
-                model="tiny-vlm",
-                messages=[{"role": "user", "content": content}],
-                max_tokens=64,
-                temperature=0.2,
-                top_p=0.9,
-                seed=number,
-            )
-            return answer.choices[0].message.content or ""
+    async def ask(number: int) -> str:
+        content: list = []
+        for time_s, jpeg in enumerate(pictures):
+            content.append({"type": "text", "text": f"at {time_s} s"})
+            image = "data:image/jpeg;base64," + base64.b64encode(jpeg).decode()
+            content.append({"type": "image_url", "image_url": {"url": image}})
+        content.append({"type": "text", "text": f"Describe {number}."})
+        answer = await client.chat.completions.create(
+            model="tiny-vlm",
+            messages=[{"role": "user", "content": content}],
+            max_tokens=64,
+            temperature=0.2,
+            top_p=0.9,
+            seed=number,
+        )
+        return answer.choices[0].message.content or ""
 
-        return await all_loads(ask, rounds)
+    with asyncio.Runner() as loop:
+        return all_loads(lambda in_flight, n: loop.run(in_tasks(ask, in_flight, n)), rounds)
 
 
 def one(client: str, url: str, rounds: int) -> None:
@@ -137,7 +151,7 @@ def one(client: str, url: str, rounds: int) -> None:
     started: list[float] = []
     before = [time.process_time(), rss_mib()]
     run = with_curator if client == "curator" else with_openai
-    loads = asyncio.run(run(url, rounds, pictures, started))
+    loads = run(url, rounds, pictures, started)
     print(
         json.dumps(
             {
@@ -175,6 +189,7 @@ def main() -> None:
     """Measures both clients in turn; prints a table and JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT")
     parser.add_argument("--one", nargs=2, metavar=("CLIENT", "URL"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -189,11 +204,15 @@ def main() -> None:
         results = {}
         environment = os.environ | {"NO_PROXY": "127.0.0.1"}
         try:
-            for client in CLIENTS:
-                again = [sys.executable, __file__, "--rounds", str(options.rounds)]
+            clients = {client: (Path(__file__), client) for client in CLIENTS}
+            if options.before is not None:
+                script = options.before / "benchmarks" / Path(__file__).name
+                clients = {"before": (script, "curator")} | clients
+            for client, (script, name) in clients.items():
+                again = [sys.executable, str(script), "--rounds", str(options.rounds)]
                 done = subprocess.run(
-                    [*again, "--one", client, url],
-                    env=environment,
+                    [*again, "--one", name, url],
+                    env=environment | {"PYTHONPATH": str(script.parents[1])},
                     check=True,
                     stdout=subprocess.PIPE,
                     text=True,
@@ -202,20 +221,22 @@ def main() -> None:
         finally:
             server.kill()
     sizes = {
-        "aiohttp": ("aiohttp", "multidict", "yarl", "frozenlist", "aiosignal", "propcache"),
+        "aiohttp, before": ("aiohttp", "multidict", "yarl", "frozenlist", "aiosignal", "propcache"),
+        "urllib3": ("urllib3",),
         "openai": ("openai", "httpx2", "httpcore2", "h11", "anyio", "jiter", "sniffio"),
     }
     for name, packages in sizes.items():
         there = versions(packages)
         print(f"{name}: {installed_mib(tuple(there)):.1f} MiB installed; {there}")
     print(f"{'client':<10}{'start':>9}{'memory':>10}{'most':>10}" + "".join(
-        f"{f'{n} in flight':>26}" for n in IN_FLIGHT))  # fmt: skip
+        f"{f'{n} in flight':>32}" for n in IN_FLIGHT))  # fmt: skip
     for client, found in results.items():
         row = f"{client:<10}{found['start_cpu_s']:>7.2f} s{found['start_mib']:>6.0f} MiB"
         row += f"{found['most_mib']:>6.0f} MiB"
         for load in found["loads"].values():
             cpu = load["cpu_ms"]
             row += f"{statistics.median(cpu):>9.2f} ms ({min(cpu):.2f} to {max(cpu):.2f})"
+            row += f" {statistics.median(load['per_s']):.0f}/s"
         print(row)
     print(json.dumps(results))
 

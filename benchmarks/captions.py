@@ -265,12 +265,12 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
     }  # fmt: skip
 
 
-def storing(server: Server, options: argparse.Namespace) -> list[dict[str, float]]:
-    """The share of a fast server's capacity with storage that takes its time, by its threads."""
+def storing(server: Server, options: argparse.Namespace) -> list[float]:
+    """The share of a fast server's capacity with storage that takes its time."""
     from curator.media.frame_tap import StoredFrames
     from curator.stages.caption.caption_records import Frames, Task, Window
-    from curator.stages.caption.captioners.chat_server import ServerClient
-    from curator.stages.caption.captioners.dialog_pump import Pump
+    from curator.stages.caption.captioners.chat_server import ServerCaptioner
+    from curator.stages.caption.captioners.dialog_runner import DialogRunner
     from curator.stages.caption.config import CaptionConfig
     from curator.stages.caption.dialogs.window_dialog import make_dialogs
 
@@ -280,31 +280,26 @@ def storing(server: Server, options: argparse.Namespace) -> list[dict[str, float
          "in_flight": 2 * slots}
     )  # fmt: skip
     window = Window(index=0, start_frame=0, end_frame=1, shown=(0,))
-    found = []
-    for keepers in (1, 2, 8):
-        shares = []
-        for _ in range(options.repeats):
-            server.reset(slots, service_s)
-            pump = Pump(
-                make_dialogs(config),
-                {"captioner": ServerClient(config)},
-                replies={},
-                keep=lambda key, reply: time.sleep(STORE_S),
-                load=lambda where, task: Frames(jpegs=(b"jpeg",), times_s=(0.0,)),
-                budget_s=900,
-                keepers=keepers,
-            )
-            with closing(pump):
-                begun = time.monotonic()
-                for number in range(n_windows):
-                    name = f"clip-{number}"
-                    task = Task(clip_id=name, content=name, window=window, fps=25.0)
-                    pump.submit(task, StoredFrames(clip_id=name))
-                assert sum(map(len, pump.finish())) == n_windows
-            shares.append(n_windows * service_s / slots / (time.monotonic() - begun))
-        found.append({"keepers": keepers, "shares": shares})
-        print(f"| {keepers} | {spread(shares)} |", flush=True)
-    return found
+    shares = []
+    for _ in range(options.repeats):
+        server.reset(slots, service_s)
+        runner = DialogRunner(
+            make_dialogs(config),
+            {"captioner": ServerCaptioner(config)},
+            replies={},
+            keep=lambda key, reply: time.sleep(STORE_S),
+            load=lambda where, task: Frames(jpegs=(b"jpeg",), times_s=(0.0,)),
+            budget_s=900,
+        )
+        with closing(runner):
+            begun = time.monotonic()
+            for number in range(n_windows):
+                name = f"clip-{number}"
+                task = Task(clip_id=name, content=name, window=window, fps=25.0)
+                runner.submit(task, StoredFrames(clip_id=name))
+            assert sum(map(len, runner.finish())) == n_windows
+        shares.append(n_windows * service_s / slots / (time.monotonic() - begun))
+    return shares
 
 
 def main() -> None:
@@ -349,8 +344,8 @@ def main() -> None:
             found["kills"] = kills(server, options, random.Random(0))
             print("\n" + ", ".join(f"{name} {n}" for name, n in found["kills"].items()))
         if options.storing:
-            print("\n| threads that store | share of capacity |\n|---|---|")
             found["storing"] = storing(server, options)
+            print(f"\nshare of capacity with slow storage: {spread(found['storing'])}")
     finally:
         server.stop()
     if not options.no_preparation:

@@ -1,6 +1,5 @@
 """A fake model server as a process, which tests kill and start again."""
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -13,8 +12,8 @@ from typing import Any
 import pytest
 
 from curator.stages.caption.caption_records import Annotation, Frames, Task
-from curator.stages.caption.captioners.chat_server import ServerClient
-from curator.stages.caption.captioners.dialog_pump import Pump
+from curator.stages.caption.captioners.chat_server import ServerCaptioner
+from curator.stages.caption.captioners.dialog_runner import DialogRunner
 from curator.stages.caption.config import ModelConfig
 
 NO_FRAMES = Frames(jpegs=(), times_s=())
@@ -23,24 +22,19 @@ NO_FRAMES = Frames(jpegs=(), times_s=())
 def check_server(
     config: ModelConfig, trial: Frames = NO_FRAMES, *, section: str = "caption"
 ) -> None:
-    """`ServerClient.check` without an event loop."""
-
-    async def check() -> None:
-        async with ServerClient(config, section=section) as client:
-            await client.check(trial)
-
-    asyncio.run(check())
+    """`ServerCaptioner.check`."""
+    ServerCaptioner(config, section=section).check(trial)
 
 
 def given(where: Any, task: Task) -> Frames:  # noqa: ANN401
-    """Loads frames for a pump that was given them, or their loader, in place of their location."""
+    """Returns the frames that a runner was given, or loads them, in place of their location."""
     frames: Frames = where() if callable(where) else where
     return frames
 
 
-def rest_of(pump: Pump) -> list[Annotation]:
-    """Waits for all open windows of a pump."""
-    return [one for some in pump.finish() for one in some]
+def rest_of(runner: DialogRunner) -> list[Annotation]:
+    """Waits for all open windows of a runner."""
+    return [one for some in runner.finish() for one in some]
 
 
 class FakeServer:

@@ -20,7 +20,7 @@ from curator.stage import Resources
 from curator.stages.caption.caption_records import Annotation, Frames, Reply, Task
 from curator.stages.caption.captioners.captioner_contract import Place
 from curator.stages.caption.captioners.captioner_list import captioner_class, captioners_of
-from curator.stages.caption.captioners.dialog_pump import POLL_S, Pump
+from curator.stages.caption.captioners.dialog_runner import POLL_S, DialogRunner
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.stages.caption.dialogs.window_dialog import Dialogs, make_dialogs
@@ -186,7 +186,7 @@ class ServiceDispatch(Dispatch):
         super().__init__(config, replies, engine)
         self._dialogs = dialogs
         self._parts = parts
-        self._pump: Pump | None = None
+        self._pump: DialogRunner | None = None
         self._in_flight = min(one.in_flight for one in config.models)
         self._most_workers = max(1, self._in_flight // IN_FLIGHT)
         self._n_workers = 1

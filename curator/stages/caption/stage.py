@@ -16,7 +16,7 @@ from curator.stages.caption.caption_records import Annotation, Frames, Reply, Ro
 from curator.stages.caption.captioners.captioner_contract import Place
 from curator.stages.caption.captioners.captioner_list import captioner_class, captioners_of
 from curator.stages.caption.captioners.dialog_batches import BatchModel, annotate
-from curator.stages.caption.captioners.dialog_pump import Pump
+from curator.stages.caption.captioners.dialog_runner import DialogRunner
 from curator.stages.caption.config import ANNOTATE_VERSION, CaptionConfig, ModelConfig
 from curator.stages.caption.dialogs.prompt_files import Prompt, give_prompts
 from curator.stages.caption.dialogs.window_dialog import Dialogs, make_dialogs
@@ -109,7 +109,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         self._prompts = prompts or {}
         self._workers = workers
         self._error: CuratorError | None = None
-        self._pump: Pump | None = None
+        self._pump: DialogRunner | None = None
 
     @property
     def is_on(self) -> bool:
@@ -224,16 +224,16 @@ def make_pump(
     replies: Replies | WorkerReplies,
     parts: FrameParts,
     workers: int = 1,
-) -> Pump:
-    """Makes the pump that asks a service, with one of `workers` equal shares of `in_flight`."""
+) -> DialogRunner:
+    """Makes the runner that asks a service, with one of `workers` equal shares of `in_flight`."""
     judge = config.judge
     if judge is not None:
         judge = judge.model_copy(update={"in_flight": max(1, judge.in_flight // workers)})
     in_flight = max(1, config.in_flight // workers)
     shared = config.model_copy(update={"in_flight": in_flight, "judge": judge})
-    return Pump(
+    return DialogRunner(
         dialogs,
-        {role: one.client() for role, one in captioners_of(shared).items()},
+        captioners_of(shared),
         replies=replies,
         keep=replies.keep,
         load=parts.frames,

@@ -6,42 +6,24 @@ the words of a prompt, and returns text. Schema, rules, repairs, retries, stored
 decisions are the same for every captioner. For an example, see `examples/captioner.py`.
 """
 
-import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import orjson
 
 from curator.errors import CuratorError
 from curator.stages.caption.caption_records import Frames, Reply, Request, Unanswered
 from curator.stages.caption.captioners.dialog_batches import BatchModel, SizedRequest
-from curator.stages.caption.captioners.request_slots import RequestSlots
+from curator.stages.caption.captioners.request_limit import RequestLimit
 
 if TYPE_CHECKING:
     from curator.stages.caption.config import ModelConfig
 
 logger = logging.getLogger(__name__)
-
-
-class Client(AbstractAsyncContextManager["Client", None], Protocol):
-    """Answers many requests at a time in one event loop."""
-
-    slots: RequestSlots
-
-    async def ask(
-        self, request: Request, frames: Frames, *, deadline: Callable[[], float] | None = None
-    ) -> Reply:
-        """Answers one request when a slot is free.
-
-        `deadline` is called when the request first gets a slot; it returns when to end tries and
-        waits, on `time.monotonic` in seconds.
-        """
 
 
 class Place(StrEnum):
@@ -77,6 +59,7 @@ class Captioner(ABC):
     def __init__(self, config: "ModelConfig", *, section: str = "caption") -> None:
         self.config = config
         self.section = section
+        self.request_limit = RequestLimit(config.in_flight)
 
     def check(self, trial: Frames | None) -> None:  # noqa: B027 - optional
         """Checks before any work that requests can be answered.
@@ -111,45 +94,36 @@ class Captioner(ABC):
     def close(self) -> None:  # noqa: B027 - optional
         """Runs when a process no longer needs the captioner."""
 
-    def client(self) -> Client:
-        """Returns the client that asks a service."""
-        return ThreadClient(self)
-
     def batches(self) -> BatchModel:
         """Returns the model that runs this captioner in a worker."""
         return SingleRequests(self)
 
-
-class ThreadClient:
-    """Calls a captioner from `in_flight` threads."""
-
-    def __init__(self, captioner: Captioner) -> None:
-        self.slots = RequestSlots(captioner.config.in_flight)
-        self._captioner = captioner
-        self._pool = ThreadPoolExecutor(captioner.config.in_flight, "captioner")
-
-    async def __aenter__(self) -> Self:
-        await asyncio.get_running_loop().run_in_executor(self._pool, self._captioner.setup)
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        """Closes the captioner after running requests have ended."""
-        self._pool.shutdown(cancel_futures=True)
-        self._captioner.close()
-
-    async def ask(
-        self, request: Request, frames: Frames, *, deadline: Callable[[], float] | None = None
+    def answer_in_time(
+        self, request: Request, frames: Frames, deadline: Callable[[], float]
     ) -> Reply:
-        """As `Client.ask`; a started request is not cancelled."""
-        await self.slots.take(is_again=False)
+        """Calls `answer` when a slot of `request_limit` is free; many threads call it at a time.
+
+        Args:
+            request: As for `answer`.
+            frames: As for `answer`.
+            deadline: Called when the request first gets a slot; returns when to end tries and
+                waits, on `time.monotonic` in seconds.
+
+        Raises:
+            CuratorError: The run cannot continue.
+            CancelledError: Requests were cancelled.
+        """
+        self.request_limit.acquire()
         try:
-            if deadline is not None and time.monotonic() >= deadline():
+            if time.monotonic() >= deadline():
                 return Reply(failure=Unanswered.OVER_BUDGET, detail="nothing sent", n_tries=0)
-            return await asyncio.get_running_loop().run_in_executor(
-                self._pool, reply_of, self._captioner, request, frames
-            )
+            return reply_of(self, request, frames)
         finally:
-            self.slots.give_back()
+            self.request_limit.release()
+
+    def cancel_requests(self) -> None:
+        """Ends all waits; running requests end too where they can."""
+        self.request_limit.close()
 
 
 class SingleRequests(BatchModel):

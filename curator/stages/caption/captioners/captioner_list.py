@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
@@ -51,8 +52,8 @@ def name_problem(name: str) -> str | None:
     """Says why a captioner's name is wrong, or returns None. Imports no captioner."""
     if name in CAPTIONERS or ":" in name or name in (others := entry_point_names(Kind.CAPTIONER)):
         return None
-    said = unknown_key(name, [*CAPTIONERS, *others], "captioner")
-    return f"{said}; a class of your own is named package.module:Class"
+    problem = unknown_key(name, [*CAPTIONERS, *others], "captioner")
+    return f"{problem}; a class of your own is named package.module:Class"
 
 
 def captioner_class(name: str) -> "type[Captioner]":
@@ -65,25 +66,30 @@ def captioner_class(name: str) -> "type[Captioner]":
     if built_in is None:
         from curator.stages.caption.captioners.captioner_contract import Captioner
 
-        found = load_extension(Kind.CAPTIONER, name)
-        if not issubclass(found.target, Captioner):
+        external = load_extension(Kind.CAPTIONER, name).target
+        if not issubclass(external, Captioner):
             raise RecipeError(
                 f"caption.captioner {name!r} is no Captioner; expected a subclass of "
                 "curator.stages.caption.captioners.captioner_contract.Captioner"
             )
-        return found.target
+        if iscoroutinefunction(external.answer) or callable(getattr(external, "client", None)):
+            raise RecipeError(
+                f"caption.captioner {name!r} answers asynchronously (by `client` or an async "
+                "`answer`); expected a plain method `answer`, which several threads may call"
+            )
+        return external
     assert built_in.target is not None
-    made: type[Captioner] = resolve_name(built_in.target)
-    return made
+    captioner: type[Captioner] = resolve_name(built_in.target)
+    return captioner
 
 
 def captioners_of(config: "CaptionConfig") -> "dict[Role, Captioner]":
     """Makes captioner and judge of a recipe; raises errors as `captioner_class`."""
-    made = captioner_class(config.captioner)
-    found: dict[Role, Captioner] = {"captioner": made(config)}
+    captioner = captioner_class(config.captioner)
+    by_role: dict[Role, Captioner] = {"captioner": captioner(config)}
     if config.judge is not None:
-        found["judge"] = made(config.judge, section="caption.judge")
-    return found
+        by_role["judge"] = captioner(config.judge, section="caption.judge")
+    return by_role
 
 
 def captioner_extensions(name: str) -> list[Extension]:
@@ -95,6 +101,6 @@ def outside_version(name: str) -> tuple[str, ...]:
     """Returns class and version of an external captioner, for fingerprints; empty if built in."""
     return tuple(
         str(value)
-        for found in captioner_extensions(name)
-        for value in (found.origin["class"], getattr(found.target, "version", None))
+        for extension in captioner_extensions(name)
+        for value in (extension.origin["class"], getattr(extension.target, "version", None))
     )

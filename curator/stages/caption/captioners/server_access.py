@@ -1,23 +1,32 @@
-"""Access to a server: its address, key and proxy, and what its errors mean.
+"""Access to a server: connections, its address, key and proxy, and what its errors mean.
 
 No text from here holds the key, a user and password from an address, or pictures.
 """
 
 import os
 import re
-import ssl
+import socket
 import time
 from collections.abc import Mapping
+from contextlib import closing, suppress
 from email.utils import parsedate_to_datetime
-from urllib.parse import quote, urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
+from weakref import WeakSet
 
 import orjson
 
-from curator.errors import ServerError
+from curator.errors import ServerError, UnreachableError
 from curator.json_bounds import load_bounded
 from curator.stages.caption.config import ModelConfig
 
+if TYPE_CHECKING:
+    from urllib3 import PoolManager
+
+MAX_ANSWER_BYTES = 16 << 20
+"""Longest body that is read; a server that sends more is broken."""
+CONNECT_S = 10.0
 _MAX_DETAIL = 300
 # Servers that check with pydantic echo the request, including pictures.
 _BLOB = re.compile(r"[A-Za-z0-9+/=_-]{80,}")
@@ -25,17 +34,13 @@ _BLOB = re.compile(r"[A-Za-z0-9+/=_-]{80,}")
 # OpenAI's codes for an empty account, https://platform.openai.com/docs/guides/error-codes.
 _NO_CREDIT = {"insufficient_quota", "credit_balance_exhausted", "billing_hard_limit_reached"}
 
-_WORDS = {
-    "ServerDisconnectedError": "the server closed the connection",
-    "ConnectionTimeoutError": "no connection in time",
-    "TimeoutError": "no answer in time",
-    "ClientPayloadError": "the answer broke off",
-}
-"""Connection errors for which the operating system has no words, by class."""
-
 
 class ServerAccess:
-    """Address and key of the server of one section of the recipe."""
+    """Connections to the server of one section of the recipe, kept alive; threads share them.
+
+    Raises:
+        ServerError: Address, key or proxy are unusable.
+    """
 
     def __init__(self, config: ModelConfig, section: str) -> None:
         if config.url is None or config.model is None:
@@ -52,31 +57,136 @@ class ServerAccess:
             raise ServerError(
                 f"{config.key_from} holds spaces or letters that no key has; expected the key alone"
             )
+        self._sockets: WeakSet[socket.socket] = WeakSet()
+        self._is_broken = False
+        self._pools = self._pool_manager()
 
-    def headers(self) -> dict[str, str]:
-        """Returns the headers of all requests."""
-        key = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        return {"Content-Type": "application/json", **key}
+    def _pool_manager(self) -> "PoolManager":
+        from urllib3 import PoolManager, make_headers, proxy_from_url
+        from urllib3.exceptions import LocationValueError
 
-    def proxy(self) -> str | None:
-        """Returns the environment's proxy for the address (`HTTP_PROXY`, `NO_PROXY`)."""
-        parts = urlsplit(self.url)
-        return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
+        headers = {"Content-Type": "application/json"}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        parts, n = urlsplit(self.url), self._config.in_flight
+        # HTTP_PROXY and NO_PROXY, but not ~/.netrc, which has passwords.
+        proxy = None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
+        try:
+            if proxy is None:
+                pools = PoolManager(headers=headers, maxsize=n)
+            else:
+                user, at, _ = urlsplit(proxy).netloc.rpartition("@")
+                login = make_headers(proxy_basic_auth=unquote(user)) if at else None
+                pools = proxy_from_url(proxy, headers=headers, maxsize=n, proxy_headers=login)
+            pool = pools.connection_from_url(self.url)
+        except LocationValueError:
+            raise self._no_address() from None
+        make_connection = pool.ConnectionCls
+
+        def tracked(**settings: Any) -> Any:  # noqa: ANN401 - settings of urllib3
+            connection: Any = make_connection(**settings)
+            connect = connection.connect
+
+            def connect_tracked() -> None:
+                connect()
+                self._track(connection.sock)
+
+            connection.connect = connect_tracked
+            return connection
+
+        pool.ConnectionCls = tracked  # type: ignore[assignment]
+        return pools
+
+    def _track(self, connected: object) -> None:
+        if isinstance(connected, socket.socket):
+            self._sockets.add(connected)
+        if self._is_broken:
+            raise OSError("cancelled")
+
+    def send(
+        self, method: str, path: str, body: bytes | None, limit_s: float
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """Sends a request; returns status, headers and body of the answer.
+
+        Raises:
+            UnreachableError: There is no connection. This and the next errors give only the reason.
+            TimeoutError: There is no answer within `limit_s`.
+            OSError: The connection broke, or the answer is too long or cannot be decoded.
+            ServerError: Address or certificate are wrong; the message gives the remedy.
+        """
+        from urllib3 import Timeout
+        from urllib3.exceptions import (
+            ConnectTimeoutError,
+            HTTPError,
+            LocationValueError,
+            ProxyError,
+            ReadTimeoutError,
+            SSLError,
+        )
+
+        # urllib3 refuses a limit of 0.
+        limit_s = max(limit_s, 1e-3)
+        until = time.monotonic() + limit_s
+        answer = bytearray()
+        try:
+            response = self._pools.urlopen(
+                method,
+                self.url + path,
+                body=body,
+                timeout=Timeout(connect=min(CONNECT_S, limit_s), read=limit_s),
+                retries=False,
+                redirect=False,
+                preload_content=False,
+            )
+            with closing(response):
+                while piece := response.read1(1 << 16):
+                    answer += piece
+                    if len(answer) > MAX_ANSWER_BYTES:
+                        raise OSError(f"answer of more than {MAX_ANSWER_BYTES} bytes")
+                    if time.monotonic() > until:
+                        raise TimeoutError
+        except LocationValueError:
+            raise self._no_address() from None
+        except (ConnectTimeoutError, ProxyError) as error:
+            raise UnreachableError(self._reason(error)) from None
+        except (ReadTimeoutError, TimeoutError):
+            raise TimeoutError from None
+        except (HTTPError, OSError) as error:
+            reason = self._reason(error)
+            if isinstance(error, SSLError) and "EOF" not in reason:
+                raise ServerError(
+                    f"{self.shown_url} cannot be trusted: {reason}; set SSL_CERT_FILE to its "
+                    f"authority, or {self.section}.url to http:// if it has no TLS"
+                ) from None
+            raise OSError(reason) from None
+        return response.status, response.headers, bytes(answer)
+
+    def break_connections(self) -> None:
+        """Breaks all connections, so that running requests fail; any thread may call it."""
+        self._is_broken = True
+        for connected in list(self._sockets):
+            with suppress(OSError):
+                # Not SSLSocket's own method: the thread that reads needs its state.
+                socket.socket.shutdown(connected, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Closes idle connections."""
+        self._pools.clear()
+
+    def _no_address(self) -> ServerError:
+        return ServerError(f"{self.shown_url} is no address; set {self.section}.url")
 
     def said(self, answer: bytes) -> str:
         """Returns the server's error message in one line that can be stored."""
         return error_in(answer, self._key)
 
-    def why(self, error: BaseException) -> str:
-        """Describes a connection error without its address, which may hold a password."""
-        reason = getattr(error, "os_error", None) or error
-        text = getattr(reason, "strerror", None)
-        if isinstance(reason, OSError) and (reason.errno or 0) > 0:
-            text = os.strerror(reason.errno or 0)
-        if text is None and isinstance(reason, ssl.SSLError | ValueError):
-            text = str(reason)
-        if text is None:
-            text = _WORDS.get(type(error).__name__, type(error).__name__)
+    def _reason(self, error: BaseException) -> str:
+        """Describes a connection error by its innermost cause, without a password."""
+        causes = [error, *error.args, error.__cause__]
+        inner = next((e for e in reversed(causes) if isinstance(e, BaseException)), error)
+        if inner is not error:
+            return self._reason(inner)
+        text = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return unended(_shown(text, self._key))
 
     def misconfigured(self, status: int, answer: bytes, location: str | None = None) -> ServerError:

@@ -2,8 +2,12 @@
 
 import sys
 import types
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
+from threading import Lock
+from time import sleep
 from typing import Any
 
 import pytest
@@ -16,7 +20,7 @@ from curator.stages.caption.caption_records import Frames, Reply, Request, Task,
 from curator.stages.caption.captioners.captioner_contract import Captioner, Place
 from curator.stages.caption.captioners.captioner_list import CAPTIONERS, captioner_class
 from curator.stages.caption.captioners.dialog_batches import annotate
-from curator.stages.caption.captioners.dialog_pump import Pump
+from curator.stages.caption.captioners.dialog_runner import DialogRunner
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.window_dialog import make_dialogs
 from curator.stages.caption.reply_store import replies_stamp
@@ -61,19 +65,18 @@ def test_a_driver_captioner_answers_and_its_exceptions_cost_one_window() -> None
     """Pins that such a failure is not stored, so that another run asks again."""
     config = CaptionConfig.model_validate(CONFIG)
     kept: dict[str, Reply] = {}
-    client = captioner_class(config.captioner)(config).client()
-    pump = Pump(
+    runner = DialogRunner(
         make_dialogs(config),
-        {"captioner": client},
+        {"captioner": captioner_class(config.captioner)(config)},
         replies=kept,
         keep=kept.__setitem__,
         load=given,
         budget_s=60,
     )
-    with closing(pump):
+    with closing(runner):
         for task, frames in windows(1, 2, 3):
-            pump.submit(task, frames)
-        made = {one.task.clip_id: one for one in rest_of(pump)}
+            runner.submit(task, frames)
+        made = {one.task.clip_id: one for one in rest_of(runner)}
     for clip in ("clip-1", "clip-2"):
         answer = made[clip].answer
         assert answer is not None
@@ -106,6 +109,62 @@ def test_names_that_lead_nowhere_are_refused_with_a_remedy() -> None:
         captioner_class("mine:Other")
     with pytest.raises(RecipeError, match="'absent:Mine' cannot be imported"):
         captioner_class("absent:Mine")
+
+
+def test_a_service_gets_no_more_requests_than_in_flight() -> None:
+    """Pins the promise of `Place.SERVICE`, and that all windows of a clip share its budget."""
+    config = CaptionConfig.model_validate(CONFIG | {"budget_s": 0.5})
+    counted, running = Lock(), Counter[str]()
+
+    class Slow(Mine):
+        def answer(self, request: Request, frames: Frames) -> dict[str, str]:
+            with counted:
+                running["now"] += 1
+                running["most"] = max(running["most"], running["now"])
+            sleep(0.2)
+            with counted:
+                running["now"] -= 1
+            return super().answer(request, frames)
+
+    kept: dict[str, Reply] = {}
+    runner = DialogRunner(
+        make_dialogs(config),
+        {"captioner": Slow(config)},
+        replies=kept,
+        keep=kept.__setitem__,
+        load=given,
+        budget_s=config.budget_s,
+    )
+    with closing(runner):
+        for window in range(12):
+            task = replace(marked_task(1, window), content=f"pixels-{window}")
+            runner.submit(task, marked_frames(1))
+        failures = Counter(one.failure for one in rest_of(runner))
+    assert running["most"] == 2
+    assert 4 <= failures[None] <= 8
+    assert failures[None] + failures[Unanswered.OVER_BUDGET] == 12
+
+
+class AsyncAnswer(Mine):
+    """Answers in an event loop."""
+
+    async def answer(self, request: Request, frames: Frames) -> str:  # type: ignore[override]
+        return ""
+
+
+class OwnClient(Mine):
+    """Has the method by which older versions answered in an event loop."""
+
+    def client(self) -> None: ...
+
+
+@pytest.mark.parametrize("old", [AsyncAnswer, OwnClient])
+def test_an_asynchronous_captioner_is_refused(
+    old: type[Captioner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["mine"], "Old", old, raising=False)
+    with pytest.raises(RecipeError, match=r"'mine:Old' answers asynchronously.*a plain method"):
+        captioner_class("mine:Old")
 
 
 @pytest.mark.parametrize("name", [n for n, one in CAPTIONERS.items() if one.target is not None])

@@ -1,12 +1,13 @@
 """The client against a server process that fails in every way that a server can."""
 
-import asyncio
 import io
 import logging
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -28,7 +29,7 @@ from curator.stages.caption.caption_records import (
     Unanswered,
 )
 from curator.stages.caption.captioner_dispatch import trial_frames
-from curator.stages.caption.captioners.chat_server import ServerClient
+from curator.stages.caption.captioners.chat_server import ServerCaptioner
 from curator.stages.caption.captioners.chat_wire import mp4_of, parse_answer
 from curator.stages.caption.captioners.server_access import (
     error_in,
@@ -58,21 +59,21 @@ def asked(
     config: ModelConfig,
     requests: Sequence[Request],
     *,
-    budget_s: float | None = None,
+    budget_s: float = 3600.0,
     **settings: float,
-) -> tuple[list[Reply], ServerClient]:
-    """Asks all at once."""
+) -> tuple[list[Reply], ServerCaptioner]:
+    """Asks all at once; each request has the budget, from its own first try on."""
+    server = ServerCaptioner(config, **({"backoff_s": 0.02} | settings))
 
-    async def ask() -> tuple[list[Reply], ServerClient]:
-        until = None if budget_s is None else time.monotonic() + budget_s
-        deadline = None if until is None else lambda: until
-        async with ServerClient(config, **({"backoff_s": 0.02} | settings)) as client:
-            replies = await asyncio.gather(
-                *(client.ask(each, frames_of(each), deadline=deadline) for each in requests)
-            )
-        return replies, client
+    def ask(request: Request) -> Reply:
+        def deadline() -> float:
+            return time.monotonic() + budget_s
 
-    return asyncio.run(ask())
+        return server.answer_in_time(request, frames_of(request), deadline)
+
+    server.setup()
+    with closing(server), ThreadPoolExecutor(len(requests)) as pool:
+        return list(pool.map(ask, requests)), server
 
 
 def frames_of(request: Request) -> Frames:
@@ -135,9 +136,8 @@ def test_the_schema_is_sent_and_left_out_where_the_server_refuses_it(
     assert all(seen(reply)["guided"] for reply in replies)
     fake_server.set(no_schema=True)
     with caplog.at_level(logging.WARNING):
-        replies, client = asked(fake_server.config(in_flight=1), requests)
+        replies, _ = asked(fake_server.config(in_flight=1), requests)
     assert [seen(reply)["guided"] for reply in replies] == [False] * 4
-    assert client.counts["schema_refused"] == 1
     assert caplog.text.count("refuses response_format") == 1
     # Four requests, each once with and once without; and only the first one anew with it.
     assert sum(fake_server.counts().values()) == 4 + 4 + 1
@@ -146,10 +146,11 @@ def test_the_schema_is_sent_and_left_out_where_the_server_refuses_it(
 def test_a_400_for_another_reason_does_not_cost_the_schema(fake_server: FakeServer) -> None:
     fake_server.start(faults=[{"status": 400, "body": "too long"}] * 2)
     requests = [request_about(i, schema=SCHEMA) for i in range(2)]
-    replies, client = asked(fake_server.config(in_flight=1), requests)
-    assert replies[0].failure is Unanswered.REFUSED_REQUEST
-    assert seen(replies[1])["guided"]
-    assert client.guided
+    replies, server = asked(fake_server.config(in_flight=1), requests)
+    refused, answered = sorted(replies, key=lambda reply: reply.failure is None)
+    assert refused.failure is Unanswered.REFUSED_REQUEST
+    assert seen(answered)["guided"]
+    assert server.guided
 
 
 @pytest.mark.parametrize(
@@ -223,33 +224,21 @@ def test_nothing_goes_beyond_the_budget(
     assert detail in reply.detail
 
 
-def test_waiting_for_a_first_turn_costs_no_budget(fake_server: FakeServer) -> None:
+def test_waiting_for_a_first_slot_costs_no_budget(fake_server: FakeServer) -> None:
     fake_server.start(service_s=0.3)
-
-    async def ask() -> list[Reply]:
-        async with ServerClient(fake_server.config(in_flight=1)) as client:
-            return await asyncio.gather(
-                *(
-                    client.ask(
-                        request_about(i),
-                        marked_frames(i),
-                        deadline=lambda: time.monotonic() + 0.5,
-                    )
-                    for i in range(3)
-                )
-            )
-
-    assert [reply.failure for reply in asyncio.run(ask())] == [None] * 3
+    requests = [request_about(i) for i in range(3)]
+    replies, _ = asked(fake_server.config(in_flight=1), requests, budget_s=0.5)
+    assert [reply.failure for reply in replies] == [None] * 3
 
 
 def test_a_crowded_server_gets_no_more_than_it_takes(fake_server: FakeServer) -> None:
     fake_server.start(slots=4, crowded=True, service_s=0.03)
     requests = [request_about(i) for i in range(80)]
-    replies, client = asked(fake_server.config(in_flight=24), requests)
+    replies, server = asked(fake_server.config(in_flight=24), requests)
     assert [seen(reply)["seen"][0][0] for reply in replies] == list(range(80))
-    assert client.slots.limit < 8
+    assert server.request_limit.limit < 8
     # A burst of 20 finds out, later ones feel their way.
-    assert client.counts["rate_limited"] < 60
+    assert sum(fake_server.counts().values()) - 80 < 60
 
 
 @pytest.mark.parametrize("status", [400, 413, 415, 422])
@@ -315,33 +304,26 @@ def test_the_key_is_sent_and_told_nowhere(
 def test_a_key_that_no_header_can_hold(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", key)
     with pytest.raises(ServerError, match="OPENAI_API_KEY holds") as caught:
-        ServerClient(ModelConfig(model="m", url="http://h/v1"))
+        ServerCaptioner(ModelConfig(model="m", url="http://h/v1")).setup()
     assert "secret" not in str(caught.value)
 
 
 def test_a_server_that_dies_and_comes_back_loses_nothing(fake_server: FakeServer) -> None:
     fake_server.start(service_s=0.05)
     config = fake_server.config(in_flight=6, tries=3)
-
-    async def ask() -> tuple[list[Reply], ServerClient]:
-        async with ServerClient(config, backoff_s=0.05) as client:
-            asking = [
-                asyncio.create_task(client.ask(request_about(i), marked_frames(i)))
-                for i in range(40)
-            ]
-            while sum(reply.done() for reply in asking) < 10:
-                await asyncio.sleep(0.01)
-            fake_server.kill()
-            await asyncio.sleep(0.7)
-            fake_server.start(service_s=0.05)
-            return await asyncio.gather(*asking), client
-
-    replies, client = asyncio.run(ask())
+    server = ServerCaptioner(config, backoff_s=0.05)
+    server.setup()
+    with closing(server), ThreadPoolExecutor(40) as pool:
+        asking = [pool.submit(server.answer, request_about(i), marked_frames(i)) for i in range(40)]
+        while sum(reply.done() for reply in asking) < 10:
+            time.sleep(0.01)
+        fake_server.kill()
+        time.sleep(0.7)
+        fake_server.start(service_s=0.05)
+        replies = [reply.result() for reply in asking]
     assert [seen(reply)["seen"][0][0] for reply in replies] == list(range(40))
     assert max(reply.n_tries for reply in replies) == 2
     assert set(fake_server.counts("answered").values()) == {1}
-    # One after the other knocked, and not each for itself.
-    assert client.counts["server_error"] < 6 + 25
 
 
 def test_a_server_that_stays_away_ends_the_run(
@@ -351,14 +333,14 @@ def test_a_server_that_stays_away_ends_the_run(
     fake_server.kill()
     with pytest.raises(ServerError, match=r"could not be reached for .* start the server"):
         asked(config, [request_about(i) for i in range(3)], give_up_s=0.3)
-    assert "tried again, and the run stops after 0.005 minutes without it" in caplog.text
+    assert "cannot be reached; the run stops after 0.005 minutes without it" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ({"status": 500}, "a request met an error of the server; it is tried again"),
-        ({"status": 429}, "a request was one too many for the server (429); it is tried again"),
+        ({"status": 500}, "does not answer a request: server_error; it is tried again"),
+        ({"status": 429}, "does not answer a request: rate_limited; it is tried again"),
     ],
 )
 def test_a_first_failure_is_told_in_words(
@@ -415,11 +397,11 @@ def test_the_trial_is_as_large_as_the_largest_window() -> None:
 
 
 def test_nothing_is_imported_before_a_server_is_asked() -> None:
-    names = "{'aiohttp', 'av', 'PIL', 'torch', 'transformers'}"
+    names = "{'urllib3', 'av', 'PIL', 'torch', 'transformers'}"
     code = (
         "import sys\n"
         "import curator.stages.caption.captioners.chat_server\n"
-        "import curator.stages.caption.captioners.dialog_pump\n"
+        "import curator.stages.caption.captioners.dialog_runner\n"
         f"print({names} & set(sys.modules))"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

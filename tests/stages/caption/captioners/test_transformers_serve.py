@@ -10,6 +10,7 @@ from contextlib import closing
 from importlib.util import find_spec
 
 import pytest
+from curator.stages.caption.captioners.dialog_pump import Pump
 from marked import marked_frames, marked_task
 from served import check_server, given, rest_of
 from tiny_llava import write_tiny_llava
@@ -28,7 +29,6 @@ from curator.stages.caption.caption_records import (
 )
 from curator.stages.caption.captioners.captioner_contract import Client
 from curator.stages.caption.captioners.chat_server import ServerClient
-from curator.stages.caption.captioners.dialog_pump import Pump
 from curator.stages.caption.config import ModelConfig
 from curator.stages.caption.dialogs.window_dialog import Dialog
 

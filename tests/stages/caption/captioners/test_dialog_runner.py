@@ -1,4 +1,4 @@
-"""The pump: many dialogs at once, each answered by its own frames, none twice."""
+"""The runner: many dialogs at once, each answered by its own frames, none twice."""
 
 import itertools
 import json
@@ -31,9 +31,9 @@ from curator.stages.caption.caption_records import (
     Turn,
     Unanswered,
 )
-from curator.stages.caption.captioners.chat_server import ServerClient
+from curator.stages.caption.captioners.chat_server import ServerCaptioner
 from curator.stages.caption.captioners.dialog_batches import Keep
-from curator.stages.caption.captioners.dialog_pump import Pump
+from curator.stages.caption.captioners.dialog_runner import DialogRunner
 from curator.stages.caption.config import ModelConfig
 from curator.stages.caption.dialogs.window_dialog import Dialog, Dialogs
 
@@ -82,7 +82,7 @@ class Kept(dict[str, Reply]):
         self[key] = reply
 
 
-def pump_of(
+def runner_of(
     config: ModelConfig,
     *,
     dialogs: Dialogs = one_question,
@@ -92,12 +92,12 @@ def pump_of(
     budget_s: float = 60.0,
     backoff_s: float = 0.02,
     read_ahead: int = 8,
-) -> Pump:
+) -> DialogRunner:
     stored = Kept() if kept is None else kept
-    client = ServerClient(config, backoff_s=backoff_s)
-    return Pump(
+    server = ServerCaptioner(config, backoff_s=backoff_s)
+    return DialogRunner(
         dialogs,
-        {"captioner": client, "judge": client},
+        {"captioner": server, "judge": server},
         replies=stored if replies is None else replies,
         keep=stored.keep if keep is None else keep,
         load=given,
@@ -106,12 +106,14 @@ def pump_of(
     )
 
 
-def all_of(pump: Pump, clips: range, loader: Callable[[int], Frames] = marked_frames) -> list[int]:
+def all_of(
+    runner: DialogRunner, clips: range, loader: Callable[[int], Frames] = marked_frames
+) -> list[int]:
     """Asks about one window of each clip; the clips that the frames of each answer were of."""
-    with closing(pump):
+    with closing(runner):
         for clip in clips:
-            pump.submit(marked_task(clip), lambda clip=clip: loader(clip))
-        found = rest_of(pump)
+            runner.submit(marked_task(clip), lambda clip=clip: loader(clip))
+        found = rest_of(runner)
     assert Counter(each.task.clip_id for each in found) == Counter(f"clip-{i}" for i in clips)
     by_clip = {each.task.clip_id: each for each in found}
     return [clip_seen(by_clip[f"clip-{i}"]) for i in clips]
@@ -128,32 +130,34 @@ def clip_seen(annotation: Annotation) -> int:
 
 def test_each_answer_is_of_its_own_clips_frames(fake_server: FakeServer) -> None:
     fake_server.start(delay_s=[0, 0.05])
+    n_before = sum(fake_server.counts().values())
     kept = Kept()
-    pump = pump_of(fake_server.config(in_flight=16), kept=kept)
-    assert all_of(pump, range(150)) == list(range(150))
+    runner = runner_of(fake_server.config(in_flight=16), kept=kept)
+    assert all_of(runner, range(150)) == list(range(150))
     assert set(kept.times.values()) == {1}
-    assert (len(kept), pump.counts["asked"], pump.n_open) == (150, 150, 0)
+    assert sum(fake_server.counts().values()) - n_before == 150
+    assert (len(kept), runner.n_open) == (150, 0)
 
 
 def test_several_requests_and_a_judge_stay_with_their_window(fake_server: FakeServer) -> None:
     fake_server.start(delay_s=[0, 0.03])
-    pump = pump_of(fake_server.config(in_flight=8), dialogs=two_and_a_judge)
+    runner = runner_of(fake_server.config(in_flight=8), dialogs=two_and_a_judge)
     loads: Counter[int] = Counter()
 
     def load(clip: int) -> Frames:
         loads[clip] += 1
         return marked_frames(clip)
 
-    assert all_of(pump, range(40), load) == list(range(40))
+    assert all_of(runner, range(40), load) == list(range(40))
     # The judge was quoted what the captioner said of the same clip, twice.
     assert set(loads.values()) == {1}
-    assert pump.counts["asked"] == 120
+    assert sum(fake_server.counts().values()) == 120
 
 
 def test_as_soon_as_one_request_ends_another_begins(fake_server: FakeServer) -> None:
     fake_server.start(delay_s=[0.05, 0.4])
-    pump = pump_of(fake_server.config(in_flight=12))
-    all_of(pump, range(200), lambda clip: (time.sleep(0.002), marked_frames(clip))[1])
+    runner = runner_of(fake_server.config(in_flight=12))
+    all_of(runner, range(200), lambda clip: (time.sleep(0.002), marked_frames(clip))[1])
     # By what the server noted, and not by a clock: the machine may be busy with other things.
     events = fake_server.journal.read_text().split("\n")[:-1]
     steps = [1 if event.startswith("received") else -1 for event in events]
@@ -167,16 +171,15 @@ def test_as_soon_as_one_request_ends_another_begins(fake_server: FakeServer) -> 
 def test_stored_replies_are_not_asked_for_and_need_no_frames(fake_server: FakeServer) -> None:
     fake_server.start()
     kept = Kept()
-    all_of(pump_of(fake_server.config(), kept=kept), range(10))
+    all_of(runner_of(fake_server.config(), kept=kept), range(10))
     before = sum(fake_server.counts().values())
 
     def no_frames(clip: int) -> Frames:
         raise AssertionError(f"clip {clip} was loaded")
 
-    again = pump_of(fake_server.config(), kept=kept)
+    again = runner_of(fake_server.config(), kept=kept)
     assert all_of(again, range(10), no_frames) == list(range(10))
     assert sum(fake_server.counts().values()) == before == 10
-    assert again.counts == {"known": 10}
 
 
 def test_equal_requests_in_flight_are_asked_once(fake_server: FakeServer) -> None:
@@ -184,10 +187,10 @@ def test_equal_requests_in_flight_are_asked_once(fake_server: FakeServer) -> Non
     kept = Kept()
     task = marked_task(3)
     twin = replace(task, clip_id="twin")
-    with closing(pump_of(fake_server.config(), kept=kept)) as pump:
-        pump.submit(task, marked_frames(3))
-        pump.submit(twin, marked_frames(3))
-        found = {each.task.clip_id: clip_seen(each) for each in rest_of(pump)}
+    with closing(runner_of(fake_server.config(), kept=kept)) as runner:
+        runner.submit(task, marked_frames(3))
+        runner.submit(twin, marked_frames(3))
+        found = {each.task.clip_id: clip_seen(each) for each in rest_of(runner)}
     assert found == {"clip-3": 3, "twin": 3}
     assert sum(fake_server.counts().values()) == 1
     assert set(kept.times.values()) == {1}
@@ -202,12 +205,12 @@ def test_frames_are_loaded_shortly_before_their_turn(fake_server: FakeServer) ->
         n_loaded[0] = next(loaded) + 1
         return marked_frames(clip)
 
-    with closing(pump_of(fake_server.config(in_flight=4), read_ahead=3)) as pump:
+    with closing(runner_of(fake_server.config(in_flight=4), read_ahead=3)) as runner:
         for clip in range(60):
-            pump.submit(marked_task(clip), lambda clip=clip: load(clip))
+            runner.submit(marked_task(clip), lambda clip=clip: load(clip))
         most_ahead, n_found = 0, 0
-        while pump.n_open:
-            n_found += len(pump.poll(0.01))
+        while runner.n_open:
+            n_found += len(runner.poll(0.01))
             most_ahead = max(most_ahead, n_loaded[0] - n_found)
     assert n_found == 60
     # Those in flight and ahead, and up to a burst that ended since the last look.
@@ -227,10 +230,10 @@ def test_every_fault_ends_in_one_annotation_or_one_reason(fake_server: FakeServe
     fake_server.start(delay_s=[0, 0.02], faults=faults * 6)
     kept = Kept()
     config = fake_server.config(in_flight=8, timeout_s=2, tries=20)
-    with closing(pump_of(config, kept=kept)) as pump:
+    with closing(runner_of(config, kept=kept)) as runner:
         for clip in range(80):
-            pump.submit(marked_task(clip), marked_frames(clip))
-        found = rest_of(pump)
+            runner.submit(marked_task(clip), marked_frames(clip))
+        found = rest_of(runner)
     assert sorted(each.task.clip_id for each in found) == sorted(f"clip-{i}" for i in range(80))
     for each in found:
         if each.failure is None:
@@ -246,10 +249,10 @@ def test_every_fault_ends_in_one_annotation_or_one_reason(fake_server: FakeServe
 def test_failures_that_pass_are_not_kept(fake_server: FakeServer) -> None:
     fake_server.start(faults=[{"status": 500}] * 2)
     kept = Kept()
-    with closing(pump_of(fake_server.config(tries=1), kept=kept)) as pump:
+    with closing(runner_of(fake_server.config(tries=1), kept=kept)) as runner:
         for clip in range(3):
-            pump.submit(marked_task(clip), marked_frames(clip))
-        found = rest_of(pump)
+            runner.submit(marked_task(clip), marked_frames(clip))
+        found = rest_of(runner)
     failures = Counter(each.failure for each in found)
     assert failures == {Unanswered.SERVER_ERROR: 2, None: 1}
     assert len(kept) == 1
@@ -259,17 +262,17 @@ def test_a_server_that_is_killed_and_comes_back(fake_server: FakeServer) -> None
     fake_server.start(service_s=0.03, slots=6)
     kept = Kept()
     found: list[Annotation] = []
-    with closing(pump_of(fake_server.config(in_flight=8), kept=kept, backoff_s=0.05)) as pump:
+    with closing(runner_of(fake_server.config(in_flight=8), kept=kept, backoff_s=0.05)) as runner:
         for clip in range(90):
-            pump.submit(marked_task(clip), marked_frames(clip))
+            runner.submit(marked_task(clip), marked_frames(clip))
         for _ in range(2):
             n_before = len(found)
             while len(found) < n_before + 20:
-                found += pump.poll(None)
+                found += runner.poll(None)
             fake_server.kill()
             time.sleep(0.3)
             fake_server.start(service_s=0.03, slots=6)
-        found += rest_of(pump)
+        found += rest_of(runner)
     assert Counter(each.task.clip_id for each in found) == Counter(f"clip-{i}" for i in range(90))
     assert all(each.task.clip_id == f"clip-{clip_seen(each)}" for each in found)
     assert set(kept.times.values()) == {1}
@@ -279,15 +282,15 @@ def test_a_server_that_is_killed_and_comes_back(fake_server: FakeServer) -> None
 
 def test_the_budget_of_a_clip_counts_from_its_first_request(fake_server: FakeServer) -> None:
     fake_server.start(service_s=0.6)
-    with closing(pump_of(fake_server.config(in_flight=1), budget_s=2.0)) as pump:
+    with closing(runner_of(fake_server.config(in_flight=1), budget_s=2.0)) as runner:
         # Five clips, one at a time: each takes less than its budget, and all together more.
         for clip in range(5):
-            pump.submit(marked_task(clip), marked_frames(clip))
+            runner.submit(marked_task(clip), marked_frames(clip))
         # One clip whose four windows together take more.
         for window in range(4):
             task = marked_task(7, window)
-            pump.submit(replace(task, content=f"pixels-7-{window}"), marked_frames(7))
-        found = rest_of(pump)
+            runner.submit(replace(task, content=f"pixels-7-{window}"), marked_frames(7))
+        found = rest_of(runner)
     failures = {(each.task.clip_id, each.task.window.index): each.failure for each in found}
     assert [failures[f"clip-{i}", 0] for i in range(5)] == [None] * 5
     assert failures["clip-7", 0] is None
@@ -300,34 +303,34 @@ def test_frames_that_cannot_be_had_are_an_outcome(fake_server: FakeServer) -> No
     def gone() -> Frames:
         raise StorageError("frames/1 is gone")
 
-    with closing(pump_of(fake_server.config(), dialogs=two_and_a_judge)) as pump:
-        pump.submit(marked_task(1), gone)
-        pump.submit(marked_task(2), marked_frames(2))
-        found = {each.task.clip_id: each for each in rest_of(pump)}
+    with closing(runner_of(fake_server.config(), dialogs=two_and_a_judge)) as runner:
+        runner.submit(marked_task(1), gone)
+        runner.submit(marked_task(2), marked_frames(2))
+        found = {each.task.clip_id: each for each in rest_of(runner)}
     assert found["clip-1"].failure is Unanswered.NO_FRAMES
     assert found["clip-1"].detail == "frames/1 is gone"
     assert clip_seen(found["clip-2"]) == 2
 
 
-def test_a_wrong_key_ends_the_pump_and_is_raised(fake_server: FakeServer) -> None:
+def test_a_wrong_key_ends_the_runner_and_is_raised(fake_server: FakeServer) -> None:
     fake_server.start(key="another")
     kept = Kept()
 
-    def ask_all(pump: Pump) -> None:
+    def ask_all(runner: DialogRunner) -> None:
         for clip in range(50):
-            pump.submit(marked_task(clip), marked_frames(clip))
-        rest_of(pump)
+            runner.submit(marked_task(clip), marked_frames(clip))
+        rest_of(runner)
 
-    with closing(pump_of(fake_server.config(), kept=kept)) as pump:
-        # On a busy machine the pump may have ended while windows are still submitted.
+    with closing(runner_of(fake_server.config(), kept=kept)) as runner:
+        # On a busy machine the runner may have ended while windows are still submitted.
         with pytest.raises(ServerError, match="OPENAI_API_KEY is not set"):
-            ask_all(pump)
+            ask_all(runner)
         with pytest.raises(ServerError, match="OPENAI_API_KEY is not set"):
-            pump.submit(marked_task(99), marked_frames(99))
+            runner.submit(marked_task(99), marked_frames(99))
     assert not kept
 
 
-def test_what_cannot_be_kept_ends_the_pump(fake_server: FakeServer) -> None:
+def test_what_cannot_be_kept_ends_the_runner(fake_server: FakeServer) -> None:
     fake_server.start()
     stored, one_at_a_time = Kept(), threading.Lock()
 
@@ -340,17 +343,18 @@ def test_what_cannot_be_kept_ends_the_pump(fake_server: FakeServer) -> None:
     found: list[Annotation] = []
 
     def poll_to_the_end() -> None:
-        while some := pump.poll(None):
+        # On a busy machine the runner may have ended while windows are still submitted.
+        for clip in range(20):
+            runner.submit(marked_task(clip), marked_frames(clip))
+        while some := runner.poll(None):
             found.extend(some)
 
-    pump = pump_of(fake_server.config(in_flight=2), keep=keep, replies=stored)
-    for clip in range(20):
-        pump.submit(marked_task(clip), marked_frames(clip))
-    with pytest.raises(OSError, match="no space left"):
+    runner = runner_of(fake_server.config(in_flight=2), keep=keep, replies=stored)
+    with closing(runner), pytest.raises(OSError, match="no space left"):
         poll_to_the_end()
     # No window is told as answered whose reply is not stored.
     assert len(found) <= 5
-    assert not pump_threads()
+    assert not runner_threads()
 
 
 def test_slow_storage_takes_several_replies_at_once(fake_server: FakeServer) -> None:
@@ -363,21 +367,21 @@ def test_slow_storage_takes_several_replies_at_once(fake_server: FakeServer) -> 
         kept.keep(key, reply)
 
     clips = range(4)
-    assert all_of(pump_of(fake_server.config(), keep=keep, replies=kept), clips) == list(clips)
+    assert all_of(runner_of(fake_server.config(), keep=keep, replies=kept), clips) == list(clips)
     assert len(kept) == 4
 
 
-def test_a_defect_in_a_dialog_ends_the_pump(fake_server: FakeServer) -> None:
+def test_a_defect_in_a_dialog_ends_the_runner(fake_server: FakeServer) -> None:
     fake_server.start()
 
     def wrong(task: Task) -> Dialog:
         yield [request_about(task, "What is it?")]
         return Annotation(task=marked_task(9), failure=Unanswered.EMPTY)
 
-    with closing(pump_of(fake_server.config(), dialogs=wrong)) as pump:
-        pump.submit(marked_task(1), marked_frames(1))
+    with closing(runner_of(fake_server.config(), dialogs=wrong)) as runner:
+        runner.submit(marked_task(1), marked_frames(1))
         with pytest.raises(RuntimeError, match=r"dialog about .*clip-1.*clip-9"):
-            rest_of(pump)
+            rest_of(runner)
 
 
 def test_stopping_is_prompt_and_keeps_what_came(fake_server: FakeServer) -> None:
@@ -388,27 +392,27 @@ def test_stopping_is_prompt_and_keeps_what_came(fake_server: FakeServer) -> None
         time.sleep(0.02)
         kept.keep(key, reply)
 
-    with closing(pump_of(fake_server.config(in_flight=4), keep=slowly, replies=kept)) as pump:
+    with closing(runner_of(fake_server.config(in_flight=4), keep=slowly, replies=kept)) as runner:
         for clip in range(100):
-            pump.submit(marked_task(clip), marked_frames(clip))
+            runner.submit(marked_task(clip), marked_frames(clip))
         while sum(fake_server.counts().values()) != 14:
-            pump.poll(0.01)
+            runner.poll(0.01)
         began = time.monotonic()
     assert time.monotonic() - began < 1
     assert len(kept) == len(fake_server.counts("answered")) == 10
-    assert not pump_threads()
+    assert not runner_threads()
     with pytest.raises(RuntimeError, match="has ended"):
-        pump.submit(marked_task(1), marked_frames(1))
+        runner.submit(marked_task(1), marked_frames(1))
 
 
 def test_polling_waits_as_long_as_it_is_told(fake_server: FakeServer) -> None:
     fake_server.start(service_s=0.4)
-    with closing(pump_of(fake_server.config())) as pump:
-        assert pump.poll() == []
-        pump.submit(marked_task(1), marked_frames(1))
-        assert pump.poll(0.05) == []
-        assert [clip_seen(each) for each in pump.poll(None)] == [1]
-        assert rest_of(pump) == []
+    with closing(runner_of(fake_server.config())) as runner:
+        assert runner.poll() == []
+        runner.submit(marked_task(1), marked_frames(1))
+        assert runner.poll(0.05) == []
+        assert [clip_seen(each) for each in runner.poll(None)] == [1]
+        assert rest_of(runner) == []
 
 
 def test_ctrl_c_ends_a_run_at_once(fake_server: FakeServer, tmp_path: Path) -> None:
@@ -419,11 +423,11 @@ def test_ctrl_c_ends_a_run_at_once(fake_server: FakeServer, tmp_path: Path) -> N
         # A shell's background jobs ignore it.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[3])]!r}\n"
-        "from test_dialog_pump import *\n"
+        "from test_dialog_runner import *\n"
         f"config = ModelConfig(model='tiny-vlm', url='http://127.0.0.1:{fake_server.port}/v1')\n"
-        "pump = pump_of(config)\n"
-        "pump.submit(marked_task(1), marked_frames(1))\n"
-        "rest_of(pump)\n"
+        "runner = runner_of(config)\n"
+        "runner.submit(marked_task(1), marked_frames(1))\n"
+        "rest_of(runner)\n"
     )
     process = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE, text=True)
     while not fake_server.counts():
@@ -445,16 +449,16 @@ def test_a_run_that_is_killed_repeats_nothing_that_was_kept(
     script.write_text(
         "import sys\n"
         f"sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[3])]!r}\n"
-        "from test_dialog_pump import *\n"
+        "from test_dialog_runner import *\n"
         f"config = ModelConfig(model='tiny-vlm', url='http://127.0.0.1:{fake_server.port}/v1',"
         " in_flight=4)\n"
         f"file = open({str(kept_file)!r}, 'a')\n"
         "def keep(key, reply):\n"
         "    print(key, reply.text, sep='\\t', file=file, flush=True)\n"
-        "pump = pump_of(config, keep=keep)\n"
+        "runner = runner_of(config, keep=keep)\n"
         "for clip in range(60):\n"
-        "    pump.submit(marked_task(clip), marked_frames(clip))\n"
-        "rest_of(pump)\n"
+        "    runner.submit(marked_task(clip), marked_frames(clip))\n"
+        "rest_of(runner)\n"
     )
     process = subprocess.Popen([sys.executable, str(script)])
     while not kept_file.exists() or kept_file.read_text().count("\n") < 20:
@@ -466,16 +470,14 @@ def test_a_run_that_is_killed_repeats_nothing_that_was_kept(
     for line in kept_file.read_text().split("\n")[:-1]:
         key, text = line.split("\t")
         kept[key] = Reply(text=text)
-    n_kept = len(kept)
-    assert 20 <= n_kept < 60
-    pump = pump_of(fake_server.config(in_flight=4), kept=kept)
-    assert all_of(pump, range(60)) == list(range(60))
-    assert pump.counts == {"known": n_kept, "asked": 60 - n_kept}
+    assert 20 <= len(kept) < 60
+    runner = runner_of(fake_server.config(in_flight=4), kept=kept)
+    assert all_of(runner, range(60)) == list(range(60))
     # Only what was under way at the kill was asked twice.
     again = [key for key, times in fake_server.counts().items() if times > 1]
     assert len(again) <= 4
 
 
-def pump_threads() -> list[str]:
+def runner_threads() -> list[str]:
     names = (thread.name for thread in threading.enumerate())
-    return [name for name in names if name.startswith(("caption-pump", "caption-replies"))]
+    return [name for name in names if name.startswith("caption-")]
