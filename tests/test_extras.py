@@ -12,9 +12,7 @@ from curator.cli import main
 from curator.commands.arguments import EXIT_OK
 
 RUN = ("run", "{film}", "{out}")
-SERVER = ("caption.captioner=openai", "caption.url=http://127.0.0.1:9/v1", "caption.model=m")
 CASES = {
-    "captions": ("aiohttp", (*RUN, *(word for key in SERVER for word in ("--set", key)))),
     "captions-local": (
         "transformers",
         (*RUN, "--set", "caption.captioner=transformers", "--set", "caption.model={out}"),

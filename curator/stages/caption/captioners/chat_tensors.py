@@ -45,7 +45,7 @@ class Chat:
 
         sizes: tuple[Size, ...] = tuple(_opened(jpeg).size for jpeg in frames.jpegs)
         with self._lock:
-            words = self._rendered(self._messages(request, 0))
+            words = self._rendered(self._messages(request, []))
             n_tokens = len(self.tokenizer(words, add_special_tokens=False)["input_ids"])
             if sizes and sizes not in self._of_pictures:
                 black = [Image.new("RGB", size) for size in sizes]
@@ -72,58 +72,56 @@ class Chat:
         return text.strip()
 
     def _inputs(self, requests: Sequence[Request], pictures: list[list[Any]]) -> dict[str, Any]:
-        import numpy as np
-
-        text = [
-            self._rendered(self._messages(request, len(shown)))
-            for request, shown in zip(requests, pictures, strict=True)
-        ]
-        begin = self.tokenizer.bos_token
-        more: dict[str, Any] = {}
-        if begin is not None and text[0].startswith(begin):
-            # The template already wrote it, and the tokenizer would repeat it.
-            more["add_special_tokens"] = False
+        settings: dict[str, Any] = {"padding": True}
         if any(pictures) and self.frames_as == "video":
-            more["videos"] = [np.stack([np.asarray(p) for p in shown]) for shown in pictures]
-            more["video_metadata"] = [_metadata(request) for request in requests]
-            more["do_sample_frames"] = False
-        elif any(pictures):
-            more["images"] = pictures
-        return dict(self.processor(text=text, padding=True, return_tensors="pt", **more))
+            settings["video_metadata"] = [_metadata(request) for request in requests]
+            settings["do_sample_frames"] = False
+        conversations = [self._messages(*one) for one in zip(requests, pictures, strict=True)]
+        return dict(
+            self._rendered(
+                conversations,
+                tokenize=True,
+                return_dict=True,
+                return_tensors="pt",
+                processor_kwargs=settings,
+            )
+        )
 
-    def _rendered(self, messages: list[dict[str, Any]]) -> str:
+    def _rendered(self, messages: list[Any], **settings: Any) -> Any:  # noqa: ANN401
         from jinja2 import TemplateError
 
         try:
-            text: str = self.processor.apply_chat_template(
-                messages, add_generation_prompt=True, tokenize=False
+            return self.processor.apply_chat_template(
+                messages, add_generation_prompt=True, **settings
             )
         except TemplateError as error:
             raise ValueError(f"the model's chat template refuses the turns: {error}") from error
-        return text
 
     def _renders_system(self) -> bool:
         mark = "A system prompt."
         turns = [{"role": role, "content": [self._words(mark)]} for role in ("system", "user")]
         try:
-            return self._rendered(turns).count(mark) == 2
+            return bool(self._rendered(turns).count(mark) == 2)
         except ValueError:
             return False
 
-    def _messages(self, request: Request, n_pictures: int) -> list[dict[str, Any]]:
+    def _messages(self, request: Request, pictures: Sequence[Any]) -> list[dict[str, Any]]:
         """Returns the conversation; pictures come before the first words of the user."""
+        import numpy as np
+
         messages: list[dict[str, Any]] = []
         before = request.system
         if before and self.has_system_role:
             messages.append({"role": "system", "content": [self._words(before)]})
             before = ""
-        pictures = [{"type": "image"}] * n_pictures
+        shown = [{"type": "image", "image": picture} for picture in pictures]
         if pictures and self.frames_as == "video":
-            pictures = [{"type": "video"}]
+            frames = np.stack([np.asarray(picture) for picture in pictures])
+            shown = [{"type": "video", "video": frames}]
         for turn in request.turns:
-            content: list[dict[str, str]] = []
+            content: list[dict[str, Any]] = []
             if turn.role == "user":
-                content, pictures = pictures, []
+                content, shown = shown, []
             text = f"{before}\n\n{turn.text}" if before else turn.text
             before = ""
             messages.append({"role": turn.role, "content": [*content, self._words(text)]})

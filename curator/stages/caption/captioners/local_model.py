@@ -1,9 +1,10 @@
 """A vision-language model in the worker: `captioner: transformers`.
 
-Requests are sorted by length and batched so that their tokens, padding and longest answers stay
-below `batch_tokens`. `generate` answers a batch, and each row is sampled by its own request
-(`token_sampling.py`). So an answer depends on its request alone, except for rounding: other rows
-change the last bits of sums, which may swap two words of nearly equal probability in bfloat16.
+Requests with equal sampling are sorted by length and batched so that their tokens, padding and
+longest answers stay below `batch_tokens`. `generate` answers a batch, and each row is drawn by the
+seed of its own request (`token_sampling.py`). So an answer depends on its request alone, except for
+rounding: other rows change the last bits of sums, which may swap two words of nearly equal
+probability in bfloat16.
 
 No JSON Schema guides the model. The prompt describes the schema, and one request repairs a broken
 answer.
@@ -13,13 +14,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from curator.stages.caption.caption_records import Frames, Reply, Request, Unanswered
 from curator.stages.caption.captioners.captioner_contract import Captioner
 from curator.stages.caption.captioners.dialog_batches import BatchModel, RequestQueue, SizedRequest
 from curator.stages.caption.captioners.model_loading import Device, Loaded, check_model, load
-from curator.stages.caption.captioners.token_sampling import RowSampler
+from curator.stages.caption.captioners.token_sampling import row_processors
 from curator.stages.caption.config import ModelConfig
 
 
@@ -61,13 +63,13 @@ class LocalModel(BatchModel):
 
     def ask(self, asked: Sequence[tuple[Request, Frames]]) -> list[Reply]:
         """Answers requests in batches; returns one reply per request, in order."""
-        looked = [self.sized(request, frames) for request, frames in asked]
-        replies = {i: found for i, found in enumerate(looked) if isinstance(found, Reply)}
-        places = {id(found): i for i, found in enumerate(looked)}
+        measured = [self.sized(request, frames) for request, frames in asked]
+        replies = {i: reply for i, reply in enumerate(measured) if isinstance(reply, Reply)}
+        places = {id(sized): i for i, sized in enumerate(measured)}
         queue = RequestQueue(self)
-        for found in looked:
-            if isinstance(found, SizedRequest):
-                queue.add(found)
+        for sized in measured:
+            if isinstance(sized, SizedRequest):
+                queue.add(sized)
         while batch := queue.take():
             for done, reply in self.answer(batch):
                 replies[places[id(done)]] = reply
@@ -94,7 +96,9 @@ class LocalModel(BatchModel):
         if not pending:
             return [], []
         ordered = sorted(
-            pending, key=lambda one: (one.request.sampling.max_tokens, one.n_tokens), reverse=True
+            pending,
+            key=lambda asked: (asked.request.sampling.max_tokens, asked.n_tokens),
+            reverse=True,
         )
         group = self._group(ordered[0])
         batch: list[SizedRequest] = []
@@ -156,7 +160,6 @@ class LocalModel(BatchModel):
         prepared_s = time.monotonic()
         requests = [asked.request for asked in batch]
         ends = loaded.model.generation_config.eos_token_id
-        sampler = RowSampler(requests, end_token=ends[0], device=loaded.device)
         placed = {
             name: value.to(loaded.device) if hasattr(value, "to") else value
             for name, value in inputs.items()
@@ -164,16 +167,15 @@ class LocalModel(BatchModel):
         with torch.no_grad():
             tokens = loaded.model.generate(
                 **placed,
-                max_new_tokens=max(request.sampling.max_tokens for request in requests),
-                logits_processor=LogitsProcessorList([sampler]),
+                max_new_tokens=requests[0].sampling.max_tokens,
+                logits_processor=LogitsProcessorList(row_processors(requests, loaded.device)),
             )
         length = inputs["input_ids"].shape[1]
         answers = tokens[:, length:].tolist()
         ended_s = time.monotonic()
-        asked = zip(requests, inputs["attention_mask"].sum(dim=1), answers, strict=True)
         replies = [
-            self._reply(request, int(n_in), answer, ends, ended_s - begun_s)
-            for request, n_in, answer in asked
+            self._reply(int(n_in), answer, ends, ended_s - begun_s)
+            for n_in, answer in zip(inputs["attention_mask"].sum(dim=1), answers, strict=True)
         ]
         self.counts.update(
             batches=1,
@@ -185,11 +187,8 @@ class LocalModel(BatchModel):
         self.counts.update(times)
         return replies
 
-    def _reply(
-        self, request: Request, n_in: int, answer: list[int], ends: list[int], seconds: float
-    ) -> Reply:
+    def _reply(self, n_in: int, answer: list[int], ends: list[int], seconds: float) -> Reply:
         """Makes a reply; the end counts as a token, as servers count it."""
-        answer = answer[: request.sampling.max_tokens]
         n_out = next((i for i, token in enumerate(answer) if token in ends), None)
         return Reply(
             text=self._chat.decoded(answer[:n_out]),
@@ -213,7 +212,8 @@ class LocalModel(BatchModel):
 
     def _group(self, asked: SizedRequest) -> object:
         """Returns the batch group. Processors pad videos to the longest and largest of a batch."""
-        return asked.sizes if self._chat.frames_as == "video" else bool(asked.sizes)
+        sizes = asked.sizes if self._chat.frames_as == "video" else bool(asked.sizes)
+        return sizes, replace(asked.request.sampling, seed=0)
 
 
 class LocalCaptioner(Captioner):

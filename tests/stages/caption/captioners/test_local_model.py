@@ -76,12 +76,19 @@ def test_a_batch_answers_as_its_requests_do_alone(
     frames_as: str,
 ) -> None:
     model = model_of(folders(family), frames_as)
-    asked = mixed_requests(10)
+    # As video, requests with equal sampling and sizes share a batch: these are of twelve kinds.
+    asked = mixed_requests(16)
     replies = model.ask(asked)
-    assert 1 <= model.counts["batches"] < 10
+    assert 1 <= model.counts["batches"] < 16
     alone = [model.ask([one])[0] for one in asked]
     assert [told(reply) for reply in replies] == [told(reply) for reply in alone]
-    assert len({reply.text for reply in replies}) == 10
+    # Of these tiny models, only drawn words surely differ.
+    drawn = [
+        reply.text
+        for (request, _), reply in zip(asked, replies, strict=True)
+        if request.sampling.temperature > 0
+    ]
+    assert len(set(drawn)) == len(drawn) > 8
     for (request, frames), reply in zip(asked, replies, strict=True):
         assert reply.failure is None
         looked = model.sized(request, frames)

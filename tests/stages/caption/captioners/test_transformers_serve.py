@@ -10,7 +10,6 @@ from contextlib import closing
 from importlib.util import find_spec
 
 import pytest
-from curator.stages.caption.captioners.dialog_pump import Pump
 from marked import marked_frames, marked_task
 from served import check_server, given, rest_of
 from tiny_llava import write_tiny_llava
@@ -21,14 +20,13 @@ from curator.stages.caption.caption_records import (
     Answer,
     Reply,
     Request,
-    Role,
     Sampling,
     Task,
     Turn,
     Unanswered,
 )
-from curator.stages.caption.captioners.captioner_contract import Client
-from curator.stages.caption.captioners.chat_server import ServerClient
+from curator.stages.caption.captioners.chat_server import ServerCaptioner
+from curator.stages.caption.captioners.dialog_runner import DialogRunner
 from curator.stages.caption.config import ModelConfig
 from curator.stages.caption.dialogs.window_dialog import Dialog
 
@@ -101,19 +99,20 @@ def one_question(task: Task) -> Dialog:
     return Annotation(task=task, answer=Answer(medium=reply.text), tokens_in=reply.tokens_in)
 
 
-def pump_of(client: ServerClient, kept: dict[str, Reply]) -> Pump:
-    clients: dict[Role, Client] = {"captioner": client}
+def runner_of(server: ServerCaptioner, kept: dict[str, Reply]) -> DialogRunner:
     keep = kept.__setitem__
-    return Pump(one_question, clients, replies={}, keep=keep, load=given, budget_s=60)
+    return DialogRunner(
+        one_question, {"captioner": server}, replies={}, keep=keep, load=given, budget_s=60
+    )
 
 
-def pumped(config: ModelConfig, n_clips: int, n_frames: int) -> list[tuple[Annotation, Reply]]:
+def answers_of(config: ModelConfig, n_clips: int, n_frames: int) -> list[tuple[Annotation, Reply]]:
     """Asks about clips of marked frames, and gives what was said of each."""
     kept: dict[str, Reply] = {}
-    with closing(pump_of(ServerClient(config), kept)) as pump:
+    with closing(runner_of(ServerCaptioner(config), kept)) as runner:
         for clip in range(n_clips):
-            pump.submit(marked_task(clip), marked_frames(clip, n_frames))
-        found = rest_of(pump)
+            runner.submit(marked_task(clip), marked_frames(clip, n_frames))
+        found = rest_of(runner)
     found.sort(key=lambda each: each.task.clip_id)
     return [(each, kept[request_about(each.task).key]) for each in found]
 
@@ -125,8 +124,8 @@ def test_a_real_server_takes_the_trial_and_refuses_another_model(served: ModelCo
 
 
 def test_a_real_server_answers_each_clip_by_its_own_frames(served: ModelConfig) -> None:
-    together = pumped(served, 6, 2)
-    alone = pumped(served.model_copy(update={"in_flight": 1}), 6, 2)
+    together = answers_of(served, 6, 2)
+    alone = answers_of(served.model_copy(update={"in_flight": 1}), 6, 2)
     assert [each.task.clip_id for each, _ in together] == [f"clip-{i}" for i in range(6)]
     texts = [reply.text for _, reply in together]
     assert texts == [reply.text for _, reply in alone]
@@ -139,7 +138,7 @@ def test_a_real_server_answers_each_clip_by_its_own_frames(served: ModelConfig) 
 
 
 def test_a_real_server_sees_every_frame(served: ModelConfig) -> None:
-    tokens = [pumped(served, 1, n_frames)[0][0].tokens_in for n_frames in (1, 2, 3)]
+    tokens = [answers_of(served, 1, n_frames)[0][0].tokens_in for n_frames in (1, 2, 3)]
     # A picture is 5 tokens, and its time, such as "at 0.5 s", one token a letter.
     assert tokens[1] - tokens[0] == 5 + len("at 0.5 s")
     assert tokens[2] - tokens[1] == 5 + len("at 1 s")
@@ -148,9 +147,9 @@ def test_a_real_server_sees_every_frame(served: ModelConfig) -> None:
 def test_what_a_real_server_cannot_take_is_a_reason(served: ModelConfig) -> None:
     broken = marked_frames(1, 1)
     broken = type(broken)(jpegs=(b"no picture",), times_s=broken.times_s)
-    client = ServerClient(served.model_copy(update={"tries": 2}), backoff_s=0.05)
-    with closing(pump_of(client, {})) as pump:
-        pump.submit(marked_task(1), broken)
-        (annotation,) = rest_of(pump)
+    server = ServerCaptioner(served.model_copy(update={"tries": 2}), backoff_s=0.05)
+    with closing(runner_of(server, {})) as runner:
+        runner.submit(marked_task(1), broken)
+        (annotation,) = rest_of(runner)
     # It says 500, and not 400, to a picture that it cannot read.
     assert annotation.failure is Unanswered.SERVER_ERROR
