@@ -75,6 +75,7 @@ class ServerAccess:
             if proxy is None:
                 pools = PoolManager(headers=headers, maxsize=n)
             else:
+                proxy = proxy if "://" in proxy else f"http://{proxy}"
                 user, at, _ = urlsplit(proxy).netloc.rpartition("@")
                 login = make_headers(proxy_basic_auth=unquote(user)) if at else None
                 pools = proxy_from_url(proxy, headers=headers, maxsize=n, proxy_headers=login)

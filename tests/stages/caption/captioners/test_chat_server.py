@@ -29,6 +29,7 @@ from curator.stages.caption.caption_records import (
     Unanswered,
 )
 from curator.stages.caption.captioner_dispatch import trial_frames
+from curator.stages.caption.captioners import server_access
 from curator.stages.caption.captioners.chat_server import ServerCaptioner
 from curator.stages.caption.captioners.chat_wire import mp4_of, parse_answer
 from curator.stages.caption.captioners.server_access import (
@@ -196,6 +197,32 @@ def test_tries_end_with_the_reason(
     reply = asked_one(fake_server.config(tries=3, timeout_s=0.2))
     assert (reply.failure, reply.n_tries, reply.text) == (failure, 3, "")
     assert sum(fake_server.counts().values()) == 3
+
+
+def test_an_answer_that_is_too_long_is_a_broken_server(
+    fake_server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_access, "MAX_ANSWER_BYTES", 500)
+    fake_server.start(faults=[{"status": 200, "body": "x" * 501}] * 2)
+    reply = asked_one(fake_server.config(tries=2))
+    assert reply.failure is Unanswered.SERVER_ERROR
+    assert reply.detail == "answer of more than 500 bytes"
+
+
+@pytest.mark.parametrize("scheme", ["http://user:hidden@", ""])
+def test_the_proxy_of_the_environment_is_asked(
+    fake_server: FakeServer, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    """Pins that it gets the whole address, and that its password is in no message."""
+    fake_server.start()
+    monkeypatch.setenv("HTTP_PROXY", f"{scheme}127.0.0.1:{fake_server.port}")
+    config = ModelConfig(model="tiny-vlm", url="http://far.example/v1")
+    with pytest.raises(ServerError, match=r"far\.example/v1 answers 404: Not Found"):
+        asked_one(config)
+    fake_server.kill()
+    with pytest.raises(ServerError, match="could not be reached") as caught:
+        asked_one(config, give_up_s=0.0)
+    assert "hidden" not in str(caught.value)
 
 
 def test_retry_after_is_obeyed(fake_server: FakeServer) -> None:
