@@ -1,7 +1,7 @@
-"""Hands out units to workers that come, die and go.
+"""Gives units to workers, which may start, die and leave at any time.
 
-It is the only loop that does so, and knows no Ray: a backend starts workers, calls them, and puts
-what they answer into a queue. `docs/design/cluster.md` has the rules.
+This is the only loop that does so, and it does not know Ray: a backend starts workers, calls them,
+and puts their answers into a queue. `docs/design/cluster.md` has the rules.
 """
 
 import logging
@@ -23,20 +23,20 @@ from curator.stage import Resources
 logger = logging.getLogger(__name__)
 
 LOOK_S = 10.0
-"""Time between looks at the cluster: nodes that are drained, and whether anything comes up."""
+"""Time between checks of the cluster for drained nodes and for new workers."""
 
 PLACE_S = 20.0
-"""Wait for a first worker after which a run asks whether any node can hold one; with `LOOK_S` it
-has the answer within 30 s."""
+"""Wait for a first worker, after which a run asks whether any node can hold one. With `LOOK_S`, the
+run has the answer within 30 s."""
 
 FIRST_WARNING_S = 60.0
-"""Wait for a first worker after which a run says what it waits for; later ones double it."""
+"""Wait for a first worker, after which a run warns; each later warning doubles the wait."""
 
 PATIENCE_S = 30.0
-"""Wait for workers of a lane after which the next lane gets workers for the same units."""
+"""Wait for workers of a lane, after which the next lane gets workers for the same units."""
 
 MAX_UNPLACED = 1000
-"""Workers that are requested at a time and have no place yet: enough demand for any autoscaler."""
+"""Most requested workers without a node: enough demand for any autoscaler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,15 +44,15 @@ class Lane:
     """A kind of worker.
 
     Attributes:
-        stage: Name of what it does.
-        chain: Its chain, packed.
-        resources: What one worker takes.
-        most: Returns the most workers.
+        stage: Name of the stage.
+        chain: The packed chain.
+        resources: Resources of one worker.
+        most: Returns the largest number of workers.
         check: Packed function that a worker calls once: it returns why its node cannot do this
             work, or None. None for no check.
         place: Custom resource of the nodes to use; None for any node.
-        is_expected: Whether there is room for it, or will be: the next lane then leaves it the
-            units that it asks for, for a while.
+        is_expected: Whether nodes can hold its workers, now or soon. The next lane then waits for
+            a while before it takes units that this lane has requested workers for.
     """
 
     stage: str
@@ -66,21 +66,21 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unmet:
-    """Why no node can hold a worker, for people; `is_final` if none will ever come that can."""
+    """Why no node can hold a worker, for people; `is_final` if no such node will ever come."""
 
     why: str
     is_final: bool
 
 
 class Passing(str):
-    """A refusal that is no fault of the node: it is asked again after `LOOK_S`."""
+    """A refusal that is not the node's fault: the node is asked again after `LOOK_S`."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Greeting:
-    """What a worker says when it is up.
+    """Sent by a worker that has started.
 
     Attributes:
         node: Id of its node.
@@ -95,7 +95,7 @@ class Greeting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The result of a unit, pickled, and when it was worked on, in seconds since the epoch."""
+    """The pickled result of a unit, and its start and end in seconds since the epoch."""
 
     result: bytes
     begun_s: float
@@ -106,9 +106,9 @@ class Lost(Exception):  # noqa: N818 - an event, as Greeting and Answer
     """A worker ended.
 
     Attributes:
-        is_node: Whether its node is known to be gone; a death is not held against units then.
-        error: What ends the run; starting another one is no use.
-        is_loading: Whether it ended while it loaded its chain, and did no unit.
+        is_node: Whether its node is known to be gone; the death then does not count against units.
+        error: The error that ends the run; None if another worker may start.
+        is_loading: Whether the worker ended while it loaded its chain, before any unit.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Backend(Protocol):
     """Where workers are processes."""
 
     is_elastic: bool
-    """Whether workers may be requested that have no place yet, and idle ones are to be ended."""
+    """Whether workers may be requested before a node can hold them, and idle ones must end."""
     settle_s: float
     """Time after which a node that vanished is known to be gone."""
 
@@ -139,7 +139,7 @@ class Backend(Protocol):
         ...
 
     def start(self, lane: Lane, refused: Sequence[str], worker: "Worker") -> None:
-        """Requests a process for a worker, on no refused node; its greeting comes as an event."""
+        """Requests a process for a worker, not on refused nodes; its greeting comes as an event."""
         ...
 
     def call(self, worker: "Worker", unit: bytes) -> None:
@@ -167,14 +167,14 @@ class Backend(Protocol):
         ...
 
     def relax(self, lane: Lane) -> bool:
-        """Asks for less where nodes come only then; returns whether it does so from now on."""
+        """Requests less if nodes come only then; returns whether it requests less from now on."""
         ...
 
     def check(self) -> None:
-        """Makes sure that what runs the workers is there.
+        """Checks that the system that runs the workers still exists.
 
         Raises:
-            CuratorError: It is gone.
+            CuratorError: It does not.
         """
         ...
 
@@ -184,13 +184,13 @@ class Worker:
     """A process that was requested, and the units it has.
 
     Attributes:
-        lane: Its kind.
-        events: Where the backend puts what comes from it.
+        lane: Its lane.
+        events: Queue into which the backend puts events of this worker.
         number: Its number in the run.
-        asked_s: When it was requested, by the monotonic clock.
-        handle: The backend's.
-        greeting: None until it is up.
-        given: Its units, the one it works on first.
+        asked_s: Time of the request, by the monotonic clock.
+        handle: The backend's handle.
+        greeting: None until the worker has started.
+        given: Its units; it works on the first one.
     """
 
     lane: Lane
@@ -209,33 +209,33 @@ class FleetCounts:
     workers: int = 0
     deaths: int = 0
     died_on: set[str] = field(default_factory=set)
-    """Nodes of workers that died; those that are gone by the end were lost."""
+    """Nodes of workers that died; a node that is gone at the end of the run was lost."""
     lost_nodes: set[str] = field(default_factory=set)
     repeated_units: int = 0
     refusals: dict[str, str] = field(default_factory=dict)
     """Why nodes could not do the work of a lane, by name."""
     cpu_instead: Counter[str] = field(default_factory=Counter)
-    """Items of work that CPUs did although GPUs should, by work and reason."""
+    """Items that CPUs processed although GPUs should have, by kind of work and reason."""
     boxes: Counter[str] = field(default_factory=Counter)
     """What happened to processes with a GPU: see `decoder_box.BOX_COUNTS`."""
     lanes: dict[str, dict[str, float]] = field(default_factory=dict)
-    """What a worker of each lane takes."""
+    """Resources of a worker of each lane."""
     gpu: dict[str, Any] = field(default_factory=dict)
-    """What a GPU said of itself, and how many workers share each."""
+    """Answer of a GPU to the query of the run, and the number of workers per GPU."""
 
 
 class Fleet:
     """Workers of one chain.
 
     Args:
-        backend: Where they are.
-        lanes: Kinds of workers, the preferred one first. With several, the last one takes units
-            from the end, so that the longest are left to the others.
-        counts: Added to.
-        timeline: Gets each unit's time and place.
+        backend: Starts and calls the workers.
+        lanes: Kinds of workers, the preferred kind first. If there are several, the last one takes
+            units from the end, which leaves the longest units to the others.
+        counts: Incremented by the fleet.
+        timeline: Gets time and node of each unit.
         beat: Called when a worker comes up, or ends a unit.
         ahead: Units that a worker has at a time.
-        keeps: Whether workers stay although there is no unit: more are submitted later.
+        keeps: Whether idle workers stay, because more units are submitted later.
     """
 
     def __init__(
@@ -295,7 +295,7 @@ class Fleet:
             Results, in any order.
 
         Raises:
-            CuratorError: The first that a step raised, unchanged; or workers die again and again.
+            CuratorError: The first error of a step, unchanged; or workers keep dying.
         """
         is_sized = isinstance(units, Sequence)
         remaining = iter(units)
@@ -333,7 +333,7 @@ class Fleet:
                 return results
 
     def _taken(self, timeout: float) -> list[Any]:
-        """Takes all events that are there; waits for the first."""
+        """Handles all available events; waits for the first."""
         results: list[Any] = []
         try:
             event = self._events.get(timeout=timeout) if timeout > 0 else self._events.get_nowait()
@@ -357,12 +357,12 @@ class Fleet:
             self._backend.closed()
 
     def _stream_room(self) -> int:
-        """How many units of a stream are taken now: enough for workers to come."""
+        """Returns how many units of a stream to take now: enough for the workers that may start."""
         expected = max(lane.most() for lane in self._lanes)
         return max(0, 2 * min(expected, self.n_workers + MAX_UNPLACED) - self.n_open)
 
     def _begin(self) -> None:
-        """Gives out units, requests workers for the others, and ends those without a unit."""
+        """Gives units to workers, requests workers for the other units, and ends idle workers."""
         self._give()
         n_left = len(self._waiting)
         for lane in self._lanes:
@@ -392,7 +392,7 @@ class Fleet:
             self._place(worker)
 
     def _place(self, worker: Worker) -> None:
-        """Puts a worker that is up among those that can take a unit, or not."""
+        """Lists a started worker as free or as full."""
         self._free.pop(worker, None)
         self._full.pop(worker, None)
         is_leaving = worker.greeting is not None and worker.greeting.node in self._leaving
@@ -417,7 +417,7 @@ class Fleet:
         self._backend.end(worker, may_serve_again=may_serve_again)
 
     def _forget(self, worker: Worker) -> bool:
-        """Takes a worker off the lists; returns whether it was on one."""
+        """Removes a worker from the lists; returns whether it was listed."""
         if self._unplaced[worker.lane].pop(worker, self) is None:
             return True
         is_up = self._free.pop(worker, self) is None or self._full.pop(worker, self) is None
@@ -451,7 +451,7 @@ class Fleet:
         if isinstance(result, CuratorError):
             raise result
         if isinstance(result, UnitResult) and result.left:
-            # To be taken by a worker of the same lane, if there is one.
+            # A worker of the same lane takes it, if there is one.
             is_last = len(self._lanes) > 1 and worker.lane is self._lanes[-1]
             put = self._waiting.append if is_last else self._waiting.appendleft
             put(Work(unit=list(result.left)))
@@ -484,7 +484,7 @@ class Fleet:
         self._n_given -= len(worker.given)
         again = list(worker.given)
         if again and not lost.is_node and not lost.is_loading:
-            # The others were not begun.
+            # The worker had not begun its other units.
             death = Death(node=node, at_s=time.monotonic(), message=str(lost))
             again[:1] = again[0].after_death(death)
         if not lost.is_node:
@@ -510,7 +510,7 @@ class Fleet:
                 self._waiting.appendleft(work)
 
     def _look(self) -> None:
-        """Looks at the cluster from time to time, and takes up what waited for that."""
+        """Checks the cluster every `LOOK_S`, and resumes work that waited for the check."""
         now_s = time.monotonic()
         while self._suspects:
             work = self._suspects[0]
@@ -543,7 +543,7 @@ class Fleet:
             self._end(worker)
 
     def _wait(self, waited_s: float, unplaced: Sequence[Worker]) -> None:
-        """Says what a run without workers waits for.
+        """Warns what a run without workers waits for.
 
         Raises:
             UsageError: No node can hold a worker, and none will come.
@@ -556,7 +556,7 @@ class Fleet:
             return
         unmet = [self._backend.unmet(lane) for lane in lanes]
         if None in unmet and waited_s < FIRST_WARNING_S:
-            # A worker has a place soon, or when others have ended.
+            # A worker will start soon, or when others have ended.
             self._warn_after_s = FIRST_WARNING_S
             return
         self._warn_after_s *= 2

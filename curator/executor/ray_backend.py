@@ -1,6 +1,6 @@
-"""Workers of a fleet as Ray actors.
+"""Runs the workers of a fleet as Ray actors.
 
-Ray restarts none of them: what is to be repeated is the fleet's to decide. An actor gets its chain
+Ray restarts no actor, because the fleet decides which units to repeat. An actor gets its chain
 before its first unit, so that it can serve the next chain too.
 """
 
@@ -39,18 +39,18 @@ from curator.executor.worker import call_chain, load_chain
 logger = logging.getLogger(__name__)
 
 SETTLE_S = 30.0
-"""Time in which Ray misses a node that vanished: five health checks, 3 s apart, and some."""
+"""Time after which Ray has noticed a lost node: five health checks, 3 s apart, and a margin."""
 
 PULSE_S = 30.0
-"""Time between a worker's looks at whether it works."""
+"""Time between a worker's checks of its own CPU use."""
 
 PLACE_SHARE = 0.001
-"""Share of a custom resource that a worker takes: any number of them fit."""
+"""Share of a custom resource that a worker takes, so small that any number of workers fit."""
 
 
 _WITH_NODE = ("never ran", "node was terminated", "node has died", "node is dead")
-"""Words of Ray's about actors that ended with their node, or waited on it for a place: it has no
-attribute for that."""
+"""Words in Ray's errors about actors that ended with their node or waited for it; the errors have
+no attribute for this case."""
 
 
 class WorkerProcess:
@@ -61,14 +61,13 @@ class WorkerProcess:
     def begin(
         self, stamp: str, check: bytes | None, chain: bytes, *, stage: str, holds_gpu: bool
     ) -> tuple[str, Greeting, bytes]:
-        """Takes the chain of the units that come.
+        """Loads the chain for the next units.
 
-        On a node with GPUs, a worker that holds none has the cores that nothing else wants.
-        Workers that hold one ask Ray for no core, so that they begin while others have all of
-        them.
+        On a node with GPUs, a worker without a GPU runs at idle priority. Workers with a GPU
+        request no core from Ray, so that they start even while other workers hold all cores.
 
         Returns:
-            The version of the package here; who this is; None or an error of loading, pickled.
+            The package version on this node; the greeting; None or an error of loading, pickled.
         """
         import ray
 
@@ -77,11 +76,11 @@ class WorkerProcess:
             self._pulse = threading.Thread(target=_send_pulses, name="pulse", daemon=True)
             self._pulse.start()
         node = ray.get_runtime_context().get_node_id()
-        # The autoscaler's name of the node's type, where there is one.
+        # The autoscaler's name for the type of this node, if any.
         kind = os.environ.get("RAY_NODE_TYPE_NAME", "")
         name = f"{kind} {ray.util.get_node_ip_address()}".strip()  # type: ignore[no-untyped-call]
         if not holds_gpu and sys.platform == "linux" and _has_gpus(node):
-            # Of this thread, and of threads and processes that it starts from here on.
+            # Applies to this thread, and to threads and processes that it starts later.
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         here = package_stamp()
         is_same = here == stamp
@@ -101,7 +100,7 @@ class WorkerProcess:
 
 
 def _send_pulses() -> None:
-    """Tells the driver, through the head, whenever this process has worked for a while."""
+    """Tells the driver, through the head node, that this process has used CPU time."""
     import ray
 
     context = ray.get_runtime_context()
@@ -131,7 +130,7 @@ def _has_gpus(node: str) -> bool:
 
 
 def _refusal(check: bytes) -> str | None:
-    """Asks a check, once per node and run: workers that start together wait for one answer."""
+    """Runs a check once per node and run; workers that start together wait for one answer."""
     import ray
 
     context, private = ray.get_runtime_context(), ray._private.worker._global_node  # type: Any, Any
@@ -155,8 +154,8 @@ class RayBackend:
 
     Args:
         ray: The module.
-        watch: Of the cluster.
-        is_elastic: Whether this is a cluster, which may grow, and others may use.
+        watch: The watch of the cluster.
+        is_elastic: Whether this is a cluster, which may grow and which others may use.
         may_serve_again: Whether this machine has the memory for workers of several chains.
     """
 
@@ -177,7 +176,7 @@ class RayBackend:
         self._classes: dict[str, Any] = {}
         self._idle: list[Any] = []
         self._n_fleets = 0
-        """Fleets that run: an idle worker holds the core that another one's may wait for."""
+        """Running fleets. An idle worker may hold a core that another fleet's worker waits for."""
         self._lock = threading.RLock()
 
     def opened(self) -> None:
@@ -204,7 +203,7 @@ class RayBackend:
         self._begin(lane, worker)
 
     def _actor_class(self, stage: str) -> Any:  # noqa: ANN401
-        """Returns a class named after a stage: Ray's lists and titles show the class."""
+        """Returns an actor class named after a stage, because Ray's lists show the class name."""
         name = class_name(stage)
         if name not in self._classes:
             self._classes[name] = self._ray.remote(type(name, (WorkerProcess,), {}))
@@ -235,7 +234,7 @@ class RayBackend:
         self._ray.kill(actor)
 
     def let_go(self) -> None:
-        """Ends idle workers, which would hold cores that others wait for."""
+        """Ends idle workers, so that they hold no cores that others wait for."""
         with self._lock:
             for actor in self._idle:
                 self._ray.kill(actor)
@@ -246,7 +245,7 @@ class RayBackend:
         return set(nodes).difference(self._watch.state.nodes)
 
     def leaving(self) -> set[str]:
-        """Returns the nodes that are drained, as spot nodes are before they are taken away."""
+        """Returns the nodes that are being drained, such as spot nodes before they end."""
         return set(self._watch.state.draining)
 
     def check(self) -> None:
@@ -272,7 +271,7 @@ class RayBackend:
         why = unmet(self._demand(lane), state)
         if why is None:
             return None
-        # Nodes of a cluster that has just been started join one after the other.
+        # Nodes of a new cluster join one after the other.
         is_settled = time.monotonic() - self._watch.changed_s >= PLACE_S
         return Unmet(why=why, is_final=not state.has_autoscaler and is_settled)
 
@@ -290,11 +289,11 @@ class RayBackend:
         return True
 
     def _demand(self, lane: Lane) -> dict[str, float]:
-        """What a lane's worker asks a node for; memory in bytes."""
+        """Resources that a lane's worker requests from a node; memory in bytes."""
         each = lane.resources
         demand = {"CPU": each.cpus, "GPU": each.gpus}
         if self.is_elastic and self._asks_memory:
-            # A machine of our own has no more workers than fit its memory.
+            # On a single machine, the engine starts only as many workers as fit its memory.
             demand[MEMORY] = each.memory_bytes
         if lane.place is not None:
             demand[lane.place] = PLACE_SHARE
@@ -322,7 +321,7 @@ class RayBackend:
         done: Any,  # noqa: ANN401
         read: Callable[[Any], Greeting | Answer],
     ) -> None:
-        """Makes an event of a call that ended; runs in a thread of Ray's."""
+        """Converts the outcome of a call to an event; runs in a thread of Ray."""
         event: Greeting | Answer | Lost
         try:
             event = read(done.result())
@@ -341,7 +340,7 @@ class RayBackend:
             return _final(f"a worker cannot be started: {line}; are all nodes set up alike?")
         if isinstance(error, kinds.RuntimeEnvSetupError):
             return _final(f"a worker cannot be started: {line}")
-        # Imported here: it brings PyAV, which not every worker needs.
+        # Imported here because it imports PyAV, which not every worker needs.
         from curator.storage.scratch import has_room
 
         if not self.is_elastic and not has_room():

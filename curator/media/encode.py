@@ -1,12 +1,13 @@
-"""Writes clips as MP4 that all decoders agree on.
+"""Writes clips as MP4 files that all decoders read alike.
 
-H.264 High or VP9, 8-bit 4:2:0, constant frame rate, closed GOPs of at most a second, first frame a
-key frame at time 0, no edit list, index in front, square pixels, upright, even sizes, BT.709.
-No B-frames and no hidden frames, so packets are in the order of their frames and need no offsets.
+The video is H.264 High or VP9, 8-bit 4:2:0, with a constant frame rate and closed GOPs of at most a
+second. The first frame is a key frame at time 0. The file has no edit list, and its index is in
+front. Pictures are upright, BT.709, with square pixels and even sizes. Without B-frames and hidden
+frames, packets are in the order of their frames and need no offsets.
 
-VP9 is for those who cannot use x264, which is GPL. FFmpeg decodes it without any library, and
-every NVDEC since Pascal does; AV1 needs a library, A100 and H100 cannot decode it, and SVT-AV1
-takes three times the CPU before its clips are smaller (benchmarks/results/encoders.md).
+VP9 is for users who cannot use x264, which is GPL. FFmpeg decodes VP9 without a library, and
+every NVDEC since Pascal decodes it. AV1 needs a library, A100 and H100 cannot decode it, and
+SVT-AV1 needs three times the CPU time before its clips are smaller (benchmarks/results/encoders.md).
 """
 
 from collections.abc import Iterable
@@ -26,7 +27,7 @@ from curator.records.cuts import Crop
 from curator.storage.scratch import unnamed_file
 
 MP4_OPTIONS = {"movflags": "+faststart", "fflags": "+bitexact", "use_editlist": "0"}
-"""Options of the muxer: index in front, no date and no version, no edit list."""
+"""Options of the muxer: index in front; no date, version or edit list."""
 
 BT709 = 1
 """ITU-T H.273 code of BT.709 primaries, transfer and matrix."""
@@ -39,14 +40,14 @@ Encoder = Literal["x264", "vp9", "nvenc"]
 class EncodeSettings:
     """How clips are encoded.
 
-    x264 and VP9 have one thread, so the same frames give the same bytes on like CPUs; bytes of
-    NVENC depend on the GPU.
+    x264 and VP9 use one thread, so the same frames give the same bytes on CPUs of one model. The
+    bytes of NVENC depend on the GPU.
     """
 
     crf: int
-    """On x264's scale, whatever the encoder; for NVENC the constant QP."""
+    """Quality on x264's scale for every encoder; for NVENC, the constant QP."""
     preset: str
-    """One of x264's names."""
+    """Name of an x264 preset."""
     encoder: Encoder = "x264"
 
 
@@ -55,11 +56,12 @@ class Upright:
 
     Args:
         width: Upright width of the crop in square pixels; an odd one loses a column.
-        height: Likewise; an odd one loses a row.
+        height: Upright height of the crop; an odd one loses a row.
         rotation_deg: Clockwise rotation to apply.
         crop: The part of the upright picture to keep; None for all of it.
         deinterlace: Deinterlaces frames that are marked as interlaced.
-        cover: Even size that the picture is scaled to cover, its middle kept; None keeps its own.
+        cover: Even size; the picture is scaled to cover it, and its middle is kept. None keeps the
+            size of the crop.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class Upright:
         return ready + self._pull()
 
     def flush(self) -> list[av.VideoFrame]:
-        """Ends the frames; returns those still inside."""
+        """Ends the stream of frames; returns the remaining ones."""
         if self._graph is None:
             return []
         self._graph.push(None)
@@ -159,9 +161,9 @@ class Upright:
         return [*scale, ("setsar", "1")]
 
     def _colours(self, picture: av.VideoFrame, own: tuple[int, int]) -> list[str]:
-        """Arguments of `scale`: once, or before and after a table of colours."""
+        """Arguments of `scale`: for one filter, or for two, before and after a colour table."""
         known = int(picture.colorspace) not in (2, 0)
-        # As in players, untagged colour is BT.709 in HD and BT.601 below.
+        # As in players, untagged colour is BT.709 from HD on, and BT.601 below.
         matrix = "auto" if known else "bt709" if min(own) >= 720 else "bt601"
         # Without the two flags a change of matrix darkens the picture by 2 to 3 levels.
         flags = "flags=bicubic+accurate_rnd+full_chroma_int"
@@ -172,7 +174,7 @@ class Upright:
         return [f"{size}:out_range=pc:{flags}", to_bt709]
 
     def _covering(self, own: tuple[int, int]) -> str:
-        """The middle of the picture in the shape of `cover`, in pixels that may not be square."""
+        """Crops to the picture's middle with the aspect of `cover`; pixels may not be square."""
         assert self._cover is not None
         shares = [full / part for full, part in zip(self._upright, self._cover, strict=True)]
         kept = [
@@ -192,13 +194,13 @@ def encode_mp4(
     fps: Fraction,
     settings: EncodeSettings,
 ) -> tuple[bytes, int]:
-    """Encodes upright frames, yuv420p, of an even size; their timestamps are replaced.
+    """Encodes upright yuv420p frames of an even size, and replaces their timestamps.
 
     Returns:
         The MP4 and its number of frames.
 
     Raises:
-        DeviceError: NVENC fails, by no fault of the frames.
+        DeviceError: NVENC fails, and the frames are not the cause.
     """
     with unnamed_file(".mp4") as (path, file):
         n_frames = 0
@@ -221,7 +223,7 @@ def _packets(
     n_frames: int,
     settings: EncodeSettings,
 ) -> "list[Packet[Any]]":
-    """What an encoder gives for a picture, after `n_frames` others; None ends the clip."""
+    """Returns the packets for a picture, which follows `n_frames` others; None ends the clip."""
     try:
         return stream.encode(picture)
     except av.error.FFmpegError as error:
@@ -229,8 +231,8 @@ def _packets(
             raise
         if isinstance(error, MemoryError):
             raise DeviceMemoryError(f"the GPU's memory is short for NVENC ({error})") from error
-        # FFmpeg's errors do not say what failed. The encoder opens with the first picture: if it
-        # opens elsewhere, that one's size or rate is not NVENC's.
+        # FFmpeg's errors do not name the cause. The encoder opens with the first picture. If NVENC
+        # opens with other settings, it does not support the size or rate of this picture.
         problem = str(error) if n_frames else nvenc_problem()
         if problem is None:
             raise
@@ -285,27 +287,27 @@ _NVENC_OPTIONS = {"preset": "p4", "profile": "high", "rc": "constqp", "strict_go
 
 
 _VP9_OPTIONS = {"b": "0", "lag-in-frames": "0", "auto-alt-ref": "0", "row-mt": "0"}
-"""Constant quality; no frames that are held back, or decoded and not shown."""
+"""Constant quality, no delayed frames, and no frames that are decoded but not shown."""
 _VP9_SPEEDS = {
     "ultrafast": 9, "superfast": 9, "veryfast": 8, "faster": 7, "fast": 6, "medium": 5,
     "slow": 4, "slower": 2,
 }  # fmt: skip
-"""`cpu-used` that takes about the CPU of x264's preset."""
+"""`cpu-used` of VP9 with about the CPU time of each x264 preset."""
 _VP9_LAST_GOOD_SPEED = 5
 _VP9_COARSEST = 63
 
 
 def vp9_crf(crf: int) -> int:
-    """Returns VP9's quality that is as near to the source as a CRF of x264 is.
+    """Returns the VP9 CRF with about the same distortion as an x264 CRF.
 
-    A line near the pairs of equal SSIM or PSNR: x264's 14, 20, 26 and 32 are VP9's 17, 30, 42 and
-    53 (benchmarks/results/encoders.md).
+    The line fits pairs of equal SSIM or PSNR: x264's 14, 20, 26 and 32 correspond to VP9's 17, 30,
+    42 and 53 (benchmarks/results/encoders.md).
     """
     return max(1, min(_VP9_COARSEST, 2 * crf - 11))
 
 
 def nvenc_problem() -> str | None:
-    """Why FFmpeg's NVENC encoder does not open on this machine; None if it does."""
+    """Returns why FFmpeg's NVENC encoder does not open on this machine; None if it opens."""
     context = av.CodecContext.create("h264_nvenc", "w")
     context.width, context.height, context.pix_fmt = 256, 256, "yuv420p"
     context.time_base = Fraction(1, 30)
@@ -337,11 +339,11 @@ def refuse_without(encoder: Encoder) -> None:
 
 
 def with_steady_bytes(x264_params: str) -> str:
-    """Adds to x264's parameters the use of AVX2 on CPUs with AVX-512, for steady bytes.
+    """Makes x264 use AVX2 on CPUs with AVX-512, so that its bytes are reproducible.
 
-    x264's AVX-512 code reads memory that it never wrote, for the costs of blocks that later frames
-    refer to (`mbtree`): its choices depend on what was there, at widths such as 320, 432 and 854.
-    Of clips of 192x108 without B-frames 3 of 4,500 had other bytes, and none with AVX2.
+    For the costs of blocks that later frames refer to (`mbtree`), x264's AVX-512 code reads memory
+    that it never wrote. At widths such as 320, 432 and 854, its choices depend on that memory. Of
+    4,500 clips of 192x108 without B-frames, 3 had other bytes, and none with AVX2.
     """
     return ":".join(filter(None, (x264_params, "asm=avx2" if _has_avx512() else "")))
 
@@ -351,5 +353,5 @@ def _has_avx512() -> bool:
     try:
         return " avx512f" in Path("/proc/cpuinfo").read_text()
     except OSError:
-        # Not Linux: x264 chooses.
+        # Not Linux: x264 chooses its code itself.
         return False

@@ -11,14 +11,14 @@ from curator.errors import ModelError, unknown_key
 Kind = Literal["clip", "aesthetic", "shots", "text"]
 
 CATALOGUE = "catalogue.yaml"
-"""Name of the packaged file, and of one in a models folder that adds to it."""
+"""Name of the packaged file, and of the file in a models folder that adds entries."""
 
 TEXT_FILES = ("config.json", "tokenizer.json")
-"""What a text encoder needs beside its weights."""
+"""Files that a text encoder needs besides its weights."""
 
 
 class ModelFile(BaseModel):
-    """A file of a model that has several."""
+    """One further file of a model."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -86,23 +86,23 @@ class ModelEntry(BaseModel):
 
     @property
     def key(self) -> str:
-        """Where the file lies below a models folder or a mirror."""
+        """Path of the file below a models folder or a mirror."""
         return f"{self.name}/{self.file}"
 
     @property
     def parts(self) -> tuple["ModelEntry", ...]:
-        """An entry for each file, as if it were the only one; the weights first."""
+        """One entry per file, each with that file alone; the weights come first."""
         alone = self.model_copy(update={"also": ()})
         return (alone, *(alone.model_copy(update=dict(other)) for other in self.also))
 
     @property
     def total_bytes(self) -> int | None:
-        """Size of all files whose size is known; None where that of the weights is not."""
+        """Total size of the files with a known size; None if the size of the weights is unknown."""
         return None if self.bytes is None else sum(part.bytes or 0 for part in self.parts)
 
     @property
     def source(self) -> str:
-        """Where the file comes from, for people."""
+        """Origin of the file, for people."""
         if self.package is not None:
             return f"wheel of {self.package}"
         if self.repository is not None:
@@ -112,16 +112,16 @@ class ModelEntry(BaseModel):
 
 
 class Catalogue:
-    """Models by name, in the order in which they are listed."""
+    """Models by name, in the order of the catalogue."""
 
     def __init__(self, entries: Mapping[str, ModelEntry]) -> None:
         self.entries = dict(entries)
 
     def find(self, name: str, kind: Kind | None = None) -> ModelEntry:
-        """The entry of a name, which must be of a kind where one is given.
+        """Returns the entry with a name, and of a kind unless `kind` is None.
 
         Raises:
-            ModelError: There is none of that name and kind; names the nearest.
+            ModelError: No entry has that name and kind; the message suggests the nearest name.
         """
         known = [n for n, entry in self.entries.items() if kind in (None, entry.kind)]
         if name not in known:
@@ -131,10 +131,10 @@ class Catalogue:
 
 
 def load_catalogue(added: str | None = None) -> Catalogue:
-    """The packaged catalogue, with what a text in YAML adds to it or replaces.
+    """Returns the packaged catalogue; entries of the YAML text `added` extend or replace it.
 
     Raises:
-        ModelError: What is added cannot be read.
+        ModelError: `added` cannot be parsed.
     """
     packaged = (Path(__file__).parent / CATALOGUE).read_text(encoding="utf-8")
     return Catalogue(_entries(packaged) | (_entries(added) if added is not None else {}))

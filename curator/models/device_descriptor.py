@@ -1,7 +1,8 @@
-"""The perceptual descriptor (`perceptual.describe`) of pictures on a device, some at a time.
+"""The perceptual descriptor (`perceptual.describe`) of batches of pictures on a device.
 
-Blurs are products with constant matrices, whose columns are OpenCV's blurs of lines, so that
-borders and kernels are the same. Cosines to the host's descriptors are above 0.9999.
+Blurs are products with constant matrices. The columns of these matrices are OpenCV's blurs of
+single lines, so borders and kernels equal OpenCV's. Cosines to the host's descriptors are above
+0.9999.
 
 Shape letters: S pictures, H, W height and width, D dimensions.
 """
@@ -20,11 +21,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LEAST_PX = host.SIDE
-"""Shorter side from which a picture is shrunk to the square; smaller ones are the host's."""
+"""Shortest side of pictures that the device describes; the host describes smaller ones."""
 
 
 def describe_of(gray_SHW: "Tensor") -> "Tensor":
-    """Describes pictures inside their bars, uint8 luma: float32 [S, D], zeros without structure."""
+    """Describes uint8 luma pictures without black bars.
+
+    Returns:
+        float32 [S, D], unit vectors; zeros for a picture without structure.
+    """
     import torch
 
     H, W = gray_SHW.shape[1:]

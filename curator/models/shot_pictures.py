@@ -1,4 +1,4 @@
-"""The shot network's small pictures of a frame, and the luma that is measured on them."""
+"""The small pictures that the shot network reads, and their luma."""
 
 # ruff: noqa: N803 - shape letters
 
@@ -15,35 +15,36 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PICTURE_PX = 640
-"""Longer side of the picture for sharpness and exposure: out-of-focus edges still show at it."""
+"""Longer side of the picture for sharpness and exposure; it still shows out-of-focus edges."""
 LUMA = np.array([0.2126, 0.7152, 0.0722], np.float32)
 """ITU-R BT.709 luma weights."""
 
 
 def needs_smoothing(stream: VideoStream) -> bool:
-    """Whether a stream is so small that the loop filter of all frames shows in a measurement.
+    """Returns whether measurements of a stream this small need the loop filter on all frames.
 
-    At half the size and below, what it does to a block's edge is gone.
+    Larger pictures are scaled to half their size or less, which removes the filter's effect on
+    block edges.
     """
     return max(stream.width, stream.height) < 2 * PICTURE_PX
 
 
 def tiny_scaler(rotation_deg: int) -> Scaler:
-    """Scaler to the shot network's picture; `rotation_deg` is clockwise, to show it upright."""
+    """Returns a scaler to the shot network's picture, which turns `rotation_deg` clockwise."""
     return Scaler(WIDTH, HEIGHT, rotation_deg=rotation_deg)
 
 
 def tiny_luma(rgb_HWC: NDArray[np.uint8]) -> tuple[float, float]:
-    """Mean and standard deviation of luma, 0 (black) to 1 (white), of uint8 RGB."""
+    """Returns mean and standard deviation of the luma of uint8 RGB, 0 (black) to 1 (white)."""
     luma = rgb_HWC.astype(np.float32) @ LUMA
     return float(luma.mean()) / 255, float(luma.std()) / 255
 
 
 def tiny_luma_of(frames_BHWC: "Tensor") -> "Tensor":
-    """The same of many pictures on any device, float32 [B, 2]."""
+    """Returns the values of `tiny_luma` for many pictures on any device, float32 [B, 2]."""
     import torch
 
-    # Not a product with weights made here, whose copy to a GPU would wait for it.
+    # No product with a tensor of weights: copying the weights to a GPU would wait for the GPU.
     red, green, blue = frames_BHWC.flatten(1, 2).float().unbind(2)
     r, g, b = LUMA.tolist()
     luma = red * r + green * g + blue * b

@@ -1,4 +1,4 @@
-"""A store under a prefix of a bucket: the part that all object stores share."""
+"""The base of all object stores: a store under a prefix of a bucket."""
 
 import io
 import secrets
@@ -21,12 +21,12 @@ from curator.storage.object_service import Cause, NoRangeError, ObjectService, s
 from curator.storage.range_reader import BUFFER_BYTES, FIRST_BYTES, RangeReader
 
 SINGLE_REQUEST_BYTES = 64 << 20
-"""Up to this size, `write` and `read` are one request."""
+"""Largest object that `write` and `read` transfer in one request."""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketStore(Store):
-    """Objects below `scheme://bucket/prefix`, each of which appears whole."""
+    """Objects below `scheme://bucket/prefix`; a reader sees each object whole or not at all."""
 
     is_local = False
     bucket: str
@@ -35,7 +35,7 @@ class BucketStore(Store):
 
     @property
     def service(self) -> ObjectService:
-        """This process's requests."""
+        """The client of this process."""
         return service_named(self.scheme)
 
     @property
@@ -62,13 +62,13 @@ class BucketStore(Store):
         return self._open(key, probe="tail", first_bytes=FIRST_BYTES)
 
     def read_range(self, key: str, start: int, end: int) -> bytes:
-        """Returns bytes of an object, by one request."""
+        """Returns bytes `[start, end)` of an object with one request."""
         full = self._full(checked_key(key))
         with self._explained("read", key):
             return self.service.get_range(self.bucket, full, start, end).data
 
     def read_versioned(self, key: str) -> tuple[ObjectInfo, bytes] | None:
-        """Returns a whole small object by one request, and its version; None if it is missing."""
+        """Returns a small object and its version with one request; None if it is missing."""
         full = self._full(checked_key(key))
         try:
             answer = self.service.get_range(self.bucket, full, 0, SINGLE_REQUEST_BYTES)
@@ -84,7 +84,7 @@ class BucketStore(Store):
         return ObjectInfo(key=key, bytes=answer.size, version=answer.version), answer.data
 
     def find(self, key: str) -> ObjectInfo | None:
-        """Returns size and version of an object, by one request; None if it does not exist."""
+        """Returns size and version of an object with one request; None if it does not exist."""
         try:
             found = self.service.head(self.bucket, self._full(checked_key(key)))
         except self.service.errors as error:
@@ -94,7 +94,7 @@ class BucketStore(Store):
         return ObjectInfo(key=key, bytes=found.bytes, version=found.version)
 
     def check_writable(self) -> None:
-        """Lists under the prefix, and writes and removes a small object."""
+        """Checks access: lists the prefix, then writes and removes a small object."""
         for _ in islice(self.list(), 1):
             pass
         probe = f"{TEMPORARY_PREFIX}check-{secrets.token_hex(8)}"
@@ -103,17 +103,20 @@ class BucketStore(Store):
             self._remove(probe)
 
     def _own(self, key: str, data: bytes) -> ObjectInfo | None:
-        """What was written by a request whose repetition was refused; None if it is another's."""
+        """Returns the object if an earlier try of this request wrote it; None if another did.
+
+        The store calls it when a repeated request is refused because the object exists.
+        """
         found = self.read_versioned(key)
         return found[0] if found is not None and found[1] == data else None
 
     @abstractmethod
     def _put(self, key: str, data: bytes) -> None:
-        """Puts a whole object by one request."""
+        """Puts a whole object with one request."""
 
     @abstractmethod
     def _remove(self, key: str) -> None:
-        """Removes one object by one request, and lets errors through."""
+        """Removes one object with one request; does not catch errors."""
 
     def _open(self, key: str, *, probe: Literal["head", "tail"], first_bytes: int) -> BinaryIO:
         def failure(error: Exception, uri: str) -> StorageError:
@@ -131,7 +134,7 @@ class BucketStore(Store):
 
     @contextmanager
     def _explained(self, action: str, key: str) -> Iterator[None]:
-        """Turns what requests raise into a `StorageError`."""
+        """Converts errors of requests to `StorageError`."""
         try:
             yield
         except self.service.errors as error:

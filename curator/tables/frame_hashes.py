@@ -1,12 +1,12 @@
-"""Hashes of decoded frames, by which removed footage is recognised in another file.
+"""Hashes of decoded frames, which identify removed footage in other files.
 
-A hash is of the luma of `WINDOW` frames in a row, as the analysis measured it (`luma_mean` and
-`luma_spread` of each frame), and so of decoded pictures: not of the container, its bytes or its
-timestamps. A record has a hash for each `STRIDE` frames of a removed span. All windows of another
-source are compared with them, so that it does not matter where in its file the footage begins.
+A hash covers the luma of `WINDOW` consecutive frames, as the analysis measured it (`luma_mean` and
+`luma_spread` of each frame). It depends on decoded pictures only, and not on the container, its
+bytes or its timestamps. A record has one hash per `STRIDE` frames of a removed span. All windows of
+another source are compared with these hashes, so the footage may begin anywhere in its file.
 
-Values are rounded to `STEP`, because processors of other kinds differ in the last bits. A window
-counts only if its frames differ: a black or a frozen picture is in footage of many kinds.
+Values are rounded to `STEP`, because different processors differ in the last bits. A window
+counts only if its frames differ, because many kinds of footage have black or frozen pictures.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -22,13 +22,13 @@ from curator.tables.checksums import read_rows
 from curator.tables.track_items import FRAMES
 
 WINDOW = 8
-"""Frames that a hash is of."""
+"""Frames per hash."""
 STRIDE = 16
 """Frames from one hash of a removed span to the next."""
 STEP = 2.0**-16
-"""Luma is 0 to 1; another processor moves it by some 1e-7."""
+"""Rounding step of luma, which is 0 to 1; another processor changes it by some 1e-7."""
 _LEAST_CHANGES = 4
-"""Changes from frame to frame below which a window says too little."""
+"""Fewest changes from frame to frame with which a window counts."""
 _COLUMNS = ("source_id", "luma_mean", "luma_spread")
 Regions = NDArray[np.int64]
 """[N, 2]: half-open ranges of frames, ascending, that do not touch."""
@@ -58,9 +58,9 @@ def matching_regions(
     spread_F: NDArray[np.float32],  # noqa: N803
     wanted: NDArray[np.uint64],
 ) -> Regions:
-    """Returns where a source has frames with some hashes, which ascend.
+    """Returns the regions of a source in which windows have one of the `wanted` hashes, ascending.
 
-    Windows that follow each other as those of a removed span do are one region.
+    Matching windows at most `2 * STRIDE` frames apart belong to one region.
     """
     hashes, counts = _windows(mean_F, spread_F)
     at = np.minimum(np.searchsorted(wanted, hashes), max(len(wanted) - 1, 0))
@@ -82,7 +82,7 @@ def stored_luma(
     for name in names:
         table: pa.Table = read_rows(store, name, partial(pq.ParquetFile.read, columns=[*_COLUMNS]))
         if set(table.column_names) != set(_COLUMNS):
-            # An older version measured none.
+            # Older versions measured no luma.
             continue
         for number, source_id in enumerate(table["source_id"].to_pylist()):
             mean, spread = (table[column][number].values for column in _COLUMNS[1:])
@@ -93,7 +93,7 @@ def stored_luma(
 def frame_regions(
     store: Store, wanted: NDArray[np.uint64], parts: Collection[str] | None = None
 ) -> dict[str, Regions]:
-    """Returns where stored tracks have frames with some hashes, by source id; None for all."""
+    """Returns matching regions of stored tracks by source id; `parts` is None for all tracks."""
     if not len(wanted):
         return {}
     found = {
@@ -150,7 +150,7 @@ def _windows(
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Returns values whose bits all depend on all bits: the finaliser of SplitMix64."""
+    """Mixes bits with SplitMix64's finaliser: each bit of the result depends on all bits."""
     mixed = values + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,11 +1,11 @@
-"""The storage of tracks: an object for each family of columns of some sources.
+"""Stores tracks: one object per family of columns and unit of sources.
 
-    tracks/frames/<stamp>-<hash>.parquet    the base of all others, and the failures
-    tracks/<family>/<stamp>-<hash>.parquet  the columns of one family
-    segments/<stamp>-<hash>.parquet         measurements of a segment of one source
+    tracks/frames/<fingerprint>-<hash>.parquet    the base of all other families, and failures
+    tracks/<family>/<fingerprint>-<hash>.parquet  the columns of one family
+    segments/<fingerprint>-<hash>.parquet         measurements of a segment of one source
 
-A part is named by the stamp of its family and a hash of the sources in it, so that parts of one
-decode have the same hash. A source that failed permanently is in `frames` alone.
+The name of a part has the fingerprint of its family and a hash of its sources, so that all parts of
+one decode have the same hash. A source that failed permanently is only in `frames`.
 """
 
 import hashlib
@@ -48,12 +48,12 @@ from curator.tables.track_table import ORIGIN, PLACES, table_to_tracks, tracks_t
 TRACKS, SEGMENTS = "tracks", "segments"
 _CHECKED = ("frame_pts", "frame_bytes")
 Found = Track | Failure | WholeReason | ContentHashes
-"""What analysis makes of an item."""
+"""The result of analyzing an item."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTrack:
-    """A source, and the parts that make up its track."""
+    """A source, and the parts that hold its track."""
 
     source: SourceRef
     parts: PartsByFamily
@@ -63,7 +63,7 @@ class StoredTrack:
 class SegmentDone:
     """The outcome of a segment, a hash or a join.
 
-    `whole` says why the source must be analyzed whole.
+    `whole` is the reason why the source must be analyzed as a whole.
     """
 
     source: SourceRef
@@ -80,7 +80,7 @@ class AnalyzedUnit:
     segments: tuple[SegmentDone, ...] = ()
 
     def divided(self) -> "list[AnalyzedUnit]":
-        """One unit for each track; what failed and segments stay with the first."""
+        """Returns one unit per track; failures and segments stay with the first unit."""
         if len(self.tracks) < 2:
             return [self]
         first, *others = self.tracks
@@ -88,7 +88,7 @@ class AnalyzedUnit:
 
 
 class TrackParts:
-    """The stored tracks of a recipe; no thumbnails of the footage in `removals` are stored."""
+    """The stored tracks of a recipe; it stores no thumbnails of footage in `removals`."""
 
     def __init__(
         self,
@@ -104,14 +104,14 @@ class TrackParts:
     def stored(
         self, source_ids: Collection[str], *, may_write: bool = False
     ) -> tuple[dict[str, PartsByFamily], set[str]]:
-        """Returns parts by family of each of some source ids, and those that failed permanently.
+        """Returns the parts of sources by id and family, and ids that failed permanently.
 
-        Sources of one unit share one dictionary; an id of which nothing is stored is in no result.
+        Sources of one unit share one dictionary. An id without stored results is in neither.
         """
         parts_of: dict[str, PartsByFamily] = {}
         failed: set[str] = set()
         for names, of_unit in self._units(sorted(source_ids), may_write):
-            # By identity, which is valid while the dictionaries exist: until `parts_of` is made.
+            # Keyed by `id()`, which is valid while the dictionaries exist: until the loop ends.
             merged: dict[int, tuple[PartsByFamily, dict[str, str]]] = {}
             for key, has_failed in of_unit:
                 if has_failed:
@@ -128,12 +128,12 @@ class TrackParts:
     def _units(
         self, ids: Sequence[str], may_write: bool
     ) -> Iterator[tuple[dict[str, str], list[tuple[str, bool]]]]:
-        """Yields units that have some ids: their parts by family, and which ids of them failed.
+        """Yields the units with any of `ids`: parts by family, and each id with whether it failed.
 
         Units with the family `frames` come first.
         """
         if not ids:
-            # What is stored is listed and read: each is a request.
+            # Saves the requests that list and read parts.
             return
         by_hash: dict[str, dict[str, str]] = {}
         versions_of = part_versions(self._store, TRACKS)
@@ -148,7 +148,7 @@ class TrackParts:
             for name in parts.of(there[parts.stage]):
                 by_hash.setdefault(name.rpartition("-")[2], {})[family] = name
         units = sorted(by_hash.values(), key=lambda names: FRAMES not in names)
-        # The parts of a unit have the same keys: one of them is asked.
+        # All parts of a unit have the same keys, so one part is looked up.
         asked: dict[str, dict[str, int]] = {}
         for number, names in enumerate(units):
             family = FRAMES if FRAMES in names else next(iter(names))
@@ -216,7 +216,7 @@ class TrackParts:
         return items
 
     def agrees(self, part: str, source_id: str, track: Track) -> bool:
-        """Returns whether a decode gave the frames stored in a part of the family `frames`."""
+        """Returns whether a track has the same frames as a stored part of the family `frames`."""
         table = self._parts(FRAMES).read(part, ["source_id", *_CHECKED])
         row = table["source_id"].to_pylist().index(source_id)
         stored = (np.asarray(table[name][row].values) for name in _CHECKED)
@@ -227,9 +227,9 @@ class TrackParts:
         return bool(np.array_equal(n_bytes[known], track.frame_bytes[known]))
 
     def _with_origin(self, table: pa.Table, sources: Sequence[SourceRef]) -> pa.Table:
-        """Adds the address and version that each row was measured of.
+        """Adds the address and version of the file from which each row was measured.
 
-        A file that was being written has none: a later write may have left the same version.
+        Both are null if the file was being written, because a later write may keep the version.
         """
         versions = [
             None if is_racy(source.uri, source.version, self._since_ns) else source.version
@@ -320,7 +320,7 @@ class TrackParts:
         return AnalyzedUnit(tracks=tuple(stored), failed=tuple(failed), segments=segments)
 
     def _checked(self, item: SourceItem, result: Found) -> Found:
-        """Returns the result, replaced where it does not fit the stored frames."""
+        """Returns the result, or a replacement if it contradicts the stored frames."""
         if not isinstance(result, Track) or FRAMES in item.families:
             return result
         if self.agrees(item.parts[FRAMES], str(item.source.source_id), result):
@@ -362,9 +362,10 @@ def shown_frames(
 
 
 def track_origins(store: Store, source_ids: Set[str]) -> Iterator[dict[str, Any]]:
-    """Yields what some ids were stored for, under any settings; for a run, as it may write.
+    """Yields the origin of the stored results of source ids, under any settings.
 
-    Rows have `source_id`, `sha256` (None for a failure), and `ORIGIN`, which may be unknown.
+    Only runs may call this, because it may write the index. Rows have `source_id`, `sha256` (None
+    for a failure) and `ORIGIN`, which may be null.
     """
     folder, ids = f"{TRACKS}/{FRAMES}", sorted(source_ids)
     listed = part_versions(store, folder)
@@ -379,5 +380,5 @@ def track_origins(store: Store, source_ids: Set[str]) -> Iterator[dict[str, Any]
 
 
 def _is_for_good(item: SourceItem, failure: Failure) -> bool:
-    """Returns whether to store a failure: not where frames of the source were decoded before."""
+    """Returns whether to store a failure; no if frames of the source were decoded before."""
     return failure.code not in RETRIED and FRAMES in item.families
