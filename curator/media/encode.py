@@ -7,7 +7,8 @@ frames, packets are in the order of their frames and need no offsets.
 
 VP9 is for users who cannot use x264, which is GPL. FFmpeg decodes VP9 without a library, and
 every NVDEC since Pascal decodes it. AV1 needs a library, A100 and H100 cannot decode it, and
-SVT-AV1 needs three times the CPU time before its clips are smaller (benchmarks/results/encoders.md).
+SVT-AV1 needs three times the CPU time before its clips are smaller
+(benchmarks/results/encoders.md).
 """
 
 from collections.abc import Iterable
