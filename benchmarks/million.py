@@ -19,6 +19,7 @@ import argparse
 import json
 import os
 import resource
+import secrets
 import shutil
 import subprocess
 import sys
@@ -26,7 +27,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import numpy as np
-import orjson
 import pyarrow as pa
 from many_sources import driver_peak, links
 from measure import machine
@@ -285,65 +285,69 @@ def make(folder: Path, n: int, *, captions: bool) -> None:
 
 
 class Answering:
-    """Stands for a model: answers at once, and stores what it said in parts as runs do."""
+    """Stands for the stream of windows: answers at once, and stores what it said as runs do."""
 
-    def __init__(self, config: Any, *, dialogs: Any, replies: Any, **_: object) -> None:  # noqa: ANN401
+    def __class_getitem__(cls, _: object) -> type["Answering"]:
+        """For `UnitStream[...]`."""
+        return cls
+
+    def __init__(self, engine: object, stage: Any, *, load: Any, **_: object) -> None:  # noqa: ANN401
+        from curator.stages.caption.annotation_memo import answers_stamp
+        from curator.stages.caption.dialogs.window_dialog import make_dialogs
+
         self.cpu_s: dict[str, float] = {}
-        self._dialogs, self._replies = dialogs, replies
-        self._found: list[Any] = []
-        self._rows: list[dict[str, Any]] = []
+        self._config, self._store = stage.config, load._store
+        self._dialogs, self._stamp = make_dialogs(stage.config), answers_stamp(stage.config)
+        self._done: list[Any] = []
+        self._begin()
 
-    def submit(self, task: Any, where: object, known: object) -> None:  # noqa: ANN401
-        """As `Asking.submit`."""
+    def submit(self, window: Any) -> None:  # noqa: ANN401
+        """As `UnitStream.submit`."""
+        from curator.stages.caption.annotation_memo import remember
         from curator.stages.caption.caption_records import Reply
-        from curator.stages.caption.reply_store import _row
 
-        dialog = self._dialogs(task)
+        dialog, replies = self._dialogs(window.task), self._replies
         asked = next(dialog)
-        with suppress(StopIteration):
+        try:
             while True:
                 told = []
                 for request in asked:
                     reply = Reply(
                         text=_answer(request.key), tokens_in=2100, tokens_out=180, seconds=1.0
                     )
-                    self._rows.append(_row(request.key, reply))
-                    self._replies._known.add(request.key, orjson.dumps(self._rows[-1]))
+                    replies.keep(request.key, reply)
                     told.append(reply)
-                try:
-                    asked = dialog.send(told)
-                except StopIteration as end:
-                    self._found.append(end.value)
-                    raise
-        if len(self._rows) >= 512:
-            self._store()
+                asked = dialog.send(told)
+        except StopIteration as end:
+            self._annotations.append(end.value)
+            remember(end.value, self._stamp, replies)
+        if len(self._annotations) >= 512:
+            self.close()
 
     def poll(self) -> list[Any]:
-        """As `Asking.poll`."""
-        found, self._found = self._found, []
-        return found
+        """As `UnitStream.poll`."""
+        done, self._done = self._done, []
+        return done
 
     def finish(self) -> Iterator[list[Any]]:
-        """As `Asking.finish`."""
+        """As `UnitStream.finish`."""
+        self.close()
         yield self.poll()
 
     def close(self) -> None:
-        """As `Asking.close`."""
-        if self._rows:
-            self._store()
+        """Ends a unit."""
+        from curator.stages.caption.stage import UnitAnnotations
 
-    def _store(self) -> None:
-        import hashlib
+        self._replies.pack()
+        parts = self._replies.parts
+        self._done.append(UnitAnnotations(annotations=self._annotations, parts=parts))
+        self._begin()
 
-        from curator.stages.caption.reply_store import REPLIES, REPLY_SCHEMA
-        from curator.tables.parts import to_parquet
+    def _begin(self) -> None:
+        from curator.stages.caption.reply_store import Replies, replies_stamp
 
-        rows, self._rows = sorted(self._rows, key=lambda row: str(row["key"])), []
-        named = hashlib.sha256("\n".join(row["key"] for row in rows).encode()).hexdigest()[:16]
-        table = pa.Table.from_pylist(rows, schema=REPLY_SCHEMA)
-        stamp = self._replies._stamp
-        name = f"{REPLIES}/{stamp}-{named}.parquet"
-        self._replies.store.write(name, to_parquet(table, name))
+        self._annotations: list[Any] = []
+        self._replies = Replies(self._store, replies_stamp(self._config), secrets.token_hex(4))
 
 
 _WHO = ("a woman", "a man", "two children", "a cyclist", "a fisherman", "a nurse", "an old dog")
@@ -388,11 +392,9 @@ def execute(
     if answering or recipe.caption.asks:
         from curator.stages.caption.caption_driver import Captioning
 
-        replaced.append(
-            patch("curator.stages.caption.caption_driver.check_captioner", lambda *a, **k: None)
-        )
+        replaced.append(patch("curator.stages.caption.stage.check_captioner", lambda *a, **k: None))
         if answering:
-            replaced.append(patch("curator.stages.caption.caption_driver.make_dispatch", Answering))
+            replaced.append(patch("curator.stages.caption.caption_driver.UnitStream", Answering))
             replaced.append(patch.object(Captioning, "_take_written", _no_pictures))
     with Engine(address=None, workers=1) as engine:
         for one in replaced:
@@ -460,7 +462,6 @@ def recaption(folder: Path) -> dict[str, Any]:
             config = again.recipe.caption
             captioning = Captioning(
                 store, config, engine, Progress(live=False), snapshot.corpus.rows, checks=False,
-                annotations=previous["tables"].get("annotations", ()),
                 snapshot=previous["tables"],
             )  # fmt: skip
             with closing(captioning):
@@ -472,14 +473,12 @@ def recaption(folder: Path) -> dict[str, Any]:
 def worker(folder: Path) -> dict[str, Any]:
     """What a worker holds that has begun, and asks nobody yet."""
     from curator.stages.caption import stage as caption_stage
-    from curator.storage import open_store
 
-    store = open_store(str(folder / "out"))
     config = recipe_of(json.loads((folder / "settings.json").read_text())).caption
     phases = Phases()
     with patch.object(caption_stage, "load_models", lambda config: {}):
         phases.stage("begin")
-        stage = caption_stage.CaptionStage(config, store=store)
+        stage = caption_stage.CaptionStage(config)
         stage.setup()
         result = phases.result()
     del stage

@@ -9,10 +9,12 @@ It knows no stage by name: a stage declares what it reads, makes and wants to se
 
 import itertools
 import logging
+import secrets
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from math import ceil
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -24,9 +26,12 @@ from numpy.typing import NDArray
 from curator.annotator_worker import AnnotatorWorker, ClipResult, ClipWork
 from curator.errors import CuratorError, UsageError
 from curator.executor.engine import Check, Engine
+from curator.executor.fleet import Fleet
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
-from curator.executor.unit_worker import stage_step
+from curator.executor.unit_thread import UnitThread
+from curator.executor.unit_worker import UnitResult, stage_step
+from curator.executor.work import Batch
 from curator.executor.worker import Chain, Step
 from curator.records.sources import FULL_HD
 from curator.stage import AnyAnnotator, AnyStage, ClipFacts, Resources
@@ -37,6 +42,7 @@ from curator.tables.sample_members import MemberColumn, Members, StoredMember
 logger = logging.getLogger(__name__)
 
 ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
 
 FEW_ITEMS = 256
 """New items up to which this process works alone: done before a cluster has started."""
@@ -48,6 +54,20 @@ UNIT_ROWS = 1024
 UNIT_FRAMES = 1800
 """Frames of 1080p of a unit: a minute of work, which a killed run loses at most."""
 _KEYS_AT_ONCE = 16_384
+
+FEW_ROUNDS, MANY_ROUNDS = 4, 32
+"""Items of a unit of a service, for each request that its worker has under way, if as many wait:
+the last answers of a unit leave slots idle."""
+IN_FLIGHT = 32
+"""Requests under way for which a service gets one more worker: a worker sends 60 to 70 a second,
+so it keeps up with answers of half a second."""
+MANY_ITEMS = 512
+"""Items about which a thread of this process asks a service while Ray would still be starting."""
+SILENCE_S = 60.0
+"""Wait for the workers of a service after which the run asks it something itself, to say why."""
+GIVE_UP_S = 900.0
+"""Wait after which a service that does not answer the run either ends it."""
+_POLL_S = 1.0
 
 
 class Clips(Protocol):
@@ -125,6 +145,181 @@ class UnitRunner:
                 self.cpu_s.update(unit.cpu_s)
                 self.counts.update(unit.counts)
                 yield unit.results
+
+
+class UnitStream(Generic[ItemT, ResultT]):
+    """Takes items as they come, and has a stage work on them beside other work.
+
+    A stage with a GPU works in a pool of workers, as soon as Ray runs and a unit is full. A stage
+    that asks a service (`in_flight`) works in a few workers where Ray runs or many items wait, else
+    in a thread of this process; they take no core. Any other stage needs the cores, and works when
+    `finish` is called.
+
+    Args:
+        engine: Where work runs.
+        stage: The stage.
+        key: Neighbours with the same key stay in one unit.
+        settings: Those of `UnitWorker`. A unit is one `Batch`.
+
+    Attributes:
+        cpu_s: CPU-seconds of workers, by what they went into.
+    """
+
+    def __init__(
+        self, engine: Engine, stage: AnyStage, *, key: Callable[[ItemT], str], **settings: object
+    ) -> None:
+        self._engine, self._stage, self._key, self._settings = engine, stage, key, settings
+        self._waiting: list[ItemT] = []
+        self._workers: Fleet | UnitThread | None = None
+        self._n_workers = 1
+        self._noted: set[str] = set()
+        self._heard_s, self._patience_s = time.monotonic(), SILENCE_S
+        self.cpu_s = Counter[str]()
+
+    def submit(self, item: ItemT) -> None:
+        """Takes an item; does not wait."""
+        self._waiting.append(item)
+
+    def poll(self) -> list[ResultT]:
+        """Sends full units, and returns new results; does not wait.
+
+        Raises:
+            CuratorError: The first that the stage raised, unchanged.
+        """
+        results = [] if self._workers is None else self._workers.poll()
+        self._send()
+        return list(map(self._taken, results))
+
+    def finish(self) -> Iterator[list[ResultT]]:
+        """Yields all other results as they come; raises errors as `poll`.
+
+        Raises:
+            CuratorError: A service did not answer for `GIVE_UP_S`.
+        """
+        while True:
+            self._send(is_end=True)
+            if self._workers is None or not self._workers.n_open:
+                break
+            results = self._workers.poll(_POLL_S)
+            self._mind_silence(is_silent=not results)
+            yield list(map(self._taken, results))
+        units = []
+        while self._waiting:
+            units.append([self._batch(self._stage.unit_items)])
+        # A model takes longer to start than Ray does.
+        small = self._engine.is_small(1, 0.0)
+        for result in self._engine.run([self._step()], units, small=small) if units else ():
+            yield [self._taken(result)]
+        # Frees GPUs and connections.
+        self.close()
+
+    def close(self) -> None:
+        """Ends the workers and their work."""
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
+
+    def _taken(self, result: UnitResult[ResultT]) -> ResultT:
+        self._engine.heartbeat.beat()
+        self.cpu_s.update(result.cpu_s)
+        # The user has seen those of a thread.
+        notes = () if isinstance(self._workers, UnitThread) else result.notes
+        for note in dict.fromkeys(notes):
+            if note not in self._noted:
+                self._noted.add(note)
+                logger.warning("%s", note)
+        return result.results
+
+    def _send(self, *, is_end: bool = False) -> None:
+        """Sends units to workers; at the end all items, but for what waits for cores."""
+        stage = self._stage
+        if not self._waiting:
+            return
+        if stage.in_flight is not None:
+            self._send_to_service(stage.in_flight, is_end=is_end)
+        elif self._has_gpu and (self._engine.is_started or is_end):
+            while self._waiting and (is_end or len(self._waiting) >= stage.unit_items):
+                self._opened(is_pool=True).submit([self._batch(stage.unit_items)])
+
+    def _send_to_service(self, in_flight: int, *, is_end: bool) -> None:
+        workers = self._workers
+        if not isinstance(workers, Fleet):
+            workers = self._for_service(in_flight, is_end=is_end)
+        if workers is None:
+            return
+        share, n_workers = in_flight // self._n_workers, self._n_workers
+        least, ahead = 1, 1
+        if isinstance(workers, Fleet):
+            least, ahead = 1 if is_end else min(self._stage.unit_items, share), 2 * n_workers
+        # Units are large where many items wait, then smaller, so that all workers end at once.
+        shares = 2 * n_workers if n_workers > 1 else 1
+        most = max(self._stage.unit_items, MANY_ROUNDS * share)
+        while len(self._waiting) >= least and workers.n_open < ahead:
+            n_each = max(FEW_ROUNDS * share, -(-len(self._waiting) // shares))
+            workers.submit([self._batch(min(n_each, most))])
+
+    def _for_service(self, in_flight: int, *, is_end: bool) -> Fleet | UnitThread | None:
+        """Returns a thread for few items, workers for many; None to wait for items or answers."""
+        engine, n_waiting = self._engine, len(self._waiting)
+        most = max(1, in_flight // IN_FLIGHT)
+        if engine.is_started:
+            is_many = n_waiting >= min(self._stage.unit_items, in_flight // most)
+            is_early = not is_many and not is_end
+        else:
+            # Not before the end: Ray must not start under a chain that runs without it.
+            is_many, is_early = is_end and n_waiting >= MANY_ITEMS, False
+        # A thread that works has all of `in_flight`.
+        if is_early or (self._workers is not None and self._workers.n_open):
+            return None
+        if is_many:
+            self.close()
+            self._n_workers = engine.n_workers(most)
+        return self._opened(is_pool=is_many)
+
+    def _opened(self, *, is_pool: bool) -> Fleet | UnitThread:
+        """Returns the workers, and starts them for the first unit."""
+        if self._workers is None:
+            step, stage, is_shared = self._step(), self._stage, self._stage.in_flight is not None
+            self._workers = UnitThread([step]) if not is_pool else self._engine.pool(
+                [step],
+                most=self._n_workers if is_shared else None,
+                check=stage.node_refusal if self._engine.joins or not is_shared else None,
+            )  # fmt: skip
+        return self._workers
+
+    def _step(self) -> Step:
+        stage = self._stage.share(self._n_workers)
+        kind = _kind_of(stage, self._engine)
+        return stage_step(stage, resources=kind, keeps_state=True, **self._settings)
+
+    @cached_property
+    def _has_gpu(self) -> bool:
+        return _kind_of(self._stage, self._engine).gpus > 0
+
+    def _batch(self, n: int) -> Batch[ItemT]:
+        """Takes off about `n` items."""
+        waiting = self._waiting
+        while n < len(waiting) and self._key(waiting[n]) == self._key(waiting[n - 1]):
+            n += 1
+        self._waiting = waiting[n:]
+        return Batch(items=tuple(waiting[:n]), name=secrets.token_hex(4))
+
+    def _mind_silence(self, *, is_silent: bool) -> None:
+        """Says what is wrong with a service where workers, which wait for it, cannot say it."""
+        stage, now_s = self._stage, time.monotonic()
+        if not is_silent or stage.in_flight is None or not isinstance(self._workers, Fleet):
+            self._heard_s, self._patience_s = now_s, SILENCE_S
+        elif now_s > self._heard_s + self._patience_s:
+            self._patience_s *= 2
+            silent_s = now_s - self._heard_s
+            try:
+                stage.preflight()
+            except UsageError as error:
+                if silent_s > GIVE_UP_S:
+                    raise CuratorError(
+                        f"{stage.name}: no answer for {GIVE_UP_S:.0f} s: {error}"
+                    ) from error
+                logger.warning("%s: no answer for %.0f s: %s", stage.name, silent_s, error)
 
 
 class RowScheduler(Generic[ItemT]):
@@ -254,7 +449,7 @@ class Scheduler:
         """Groups stages by the kind of their workers: those of one group share a decode."""
         chains: dict[tuple[bool, float], tuple[Resources, list[AnyAnnotator]]] = {}
         for stage in stages:
-            kind = self._kind(stage)
+            kind = _kind_of(stage, self._engine)
             key = (bool(stage.frames), kind.gpus)
             if key in chains:
                 resources, chain = chains[key]
@@ -262,15 +457,6 @@ class Scheduler:
             else:
                 chains[key] = (kind, [stage])
         return list(chains.values())
-
-    def _kind(self, stage: AnyAnnotator) -> Resources:
-        for kind in stage.kinds:
-            if not kind.gpus or self._engine.may_have_gpus():
-                return kind
-        raise UsageError(
-            f"{stage.name} needs {stage.kinds[0].gpus:g} GPU, and there is none here; `curate "
-            "doctor` says why"
-        )
 
     def _missing(self, chain: Sequence[AnyAnnotator], clips: Clips) -> "_Missing":
         """Returns the stored values of a chain, and what is missing of them."""
@@ -416,6 +602,17 @@ class _Missing:
     numbers: NDArray[np.int64]
     frames: NDArray[np.float32]
     seconds: NDArray[np.float32]
+
+
+def _kind_of(stage: AnyStage, engine: Engine) -> Resources:
+    """Returns the preferred kind of worker that may be here."""
+    for kind in stage.kinds:
+        if not kind.gpus or engine.may_have_gpus():
+            return kind
+    raise UsageError(
+        f"{stage.name} needs {stage.kinds[0].gpus:g} GPU, and there is none here; `curate doctor` "
+        "says why"
+    )
 
 
 def _refusal(chain: Sequence[AnyAnnotator]) -> str | None:

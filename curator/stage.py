@@ -226,11 +226,15 @@ class Stage(GraphStage[ConfigT], Generic[ConfigT, UnitT, ResultT]):
         imports: Modules that a box imports before it is locked, so that Python may keep their
             bytecode.
         memory_code: Outcome of a unit that asks for more memory than `limit_bytes`.
+        fails_alone: Whether an error of this package fails the unit alone; else it ends the run.
+        unit_items: Most items of a unit.
     """
 
     boxed: ClassVar[bool] = False
     imports: ClassVar[tuple[str, ...]] = ()
     memory_code: ClassVar[ErrorCode] = ErrorCode.OUT_OF_MEMORY
+    fails_alone: ClassVar[bool] = True
+    unit_items: ClassVar[int] = 64
 
     def __init__(self, config: ConfigT) -> None:
         super().__init__(config)
@@ -238,6 +242,38 @@ class Stage(GraphStage[ConfigT], Generic[ConfigT, UnitT, ResultT]):
         """CPU-seconds that `process` measured of itself, by name; the worker takes them."""
         self.counts: Counter[str] = Counter()
         """What `process` counted; the worker takes it."""
+        self.notes: list[str] = []
+        """Warnings for the user, who does not see a worker's log; the worker takes them."""
+
+    @property
+    def kinds(self) -> tuple[Resources, ...]:
+        """Kinds of workers, the preferred one first; all give the same results."""
+        return (self.resources,)
+
+    @property
+    def in_flight(self) -> int | None:
+        """Requests to a service at a time, which all workers share; None if it asks no service."""
+        return None
+
+    def share(self, n_workers: int) -> Self:
+        """Returns the stage for one of some workers, with its share of `in_flight`."""
+        return self
+
+    def preflight(self) -> None:
+        """Runs in the driver before any work, if something is missing: weights, services.
+
+        A service is asked again when it is silent for long.
+
+        Raises:
+            UsageError: It cannot work.
+        """
+
+    def node_refusal(self) -> str | None:
+        """Returns why a node cannot do the work, or None; runs there.
+
+        Nodes are asked for workers with a GPU, and on a cluster for those that ask a service.
+        """
+        return None
 
     @property
     def locks(self) -> bool:
@@ -283,6 +319,9 @@ class Stage(GraphStage[ConfigT], Generic[ConfigT, UnitT, ResultT]):
     def release(self) -> None:
         """Runs after a group of units: closes what they had open in common."""
 
+    def close(self) -> None:
+        """Ends a stage that works in a thread of the run; `process` raises if it is under way."""
+
 
 AnyGraphStage = GraphStage[Any]
 AnyStage = Stage[Any, Any, Any]
@@ -294,11 +333,9 @@ class ItemStage(Stage[ConfigT, UnitT, ResultT]):
     Attributes:
         key: Columns whose values, joined by tabs, are the key of a row; an item has attributes of
             these names.
-        unit_items: Most items of a unit.
     """
 
     key: ClassVar[tuple[str, ...]]
-    unit_items: ClassVar[int]
 
     @abstractmethod
     def rows(self, items: Sequence[UnitT], results: Sequence[ResultT], /) -> "pa.Table":
@@ -654,7 +691,7 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
         columns: Columns of `clips` that it reads besides, and of what `NOT_IN_CLIPS` names; a clip
             whose values differ is annotated anew.
         batch: Most clips that `process` gets at a time.
-        kinds: Kinds of workers, the preferred one first; all make the same values.
+        kinds: As those of `Stage`.
         required: Whether a clip on which it fails is rejected as `<name>_failed`; else the sample
             lacks the value.
     """
@@ -681,17 +718,6 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
 
         An error fails the clip alone: after one, the clips of the batch are tried one by one.
         """
-
-    def preflight(self) -> None:
-        """Runs in the driver before any work, if something is missing: weights, services.
-
-        Raises:
-            UsageError: It cannot work.
-        """
-
-    def node_refusal(self) -> str | None:
-        """Returns why a node cannot hold a worker with a GPU, or None; runs there."""
-        return None
 
     def versions(self) -> dict[str, FamilyVersion]:
         """Returns the families with their fingerprints, by name."""

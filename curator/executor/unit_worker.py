@@ -53,6 +53,7 @@ class UnitResult(Generic[ResultT]):
         n_items: Items of the unit that were done.
         video_s: Their seconds of video.
         left: Items of the unit that were not begun, for another unit.
+        notes: Warnings for the user.
     """
 
     results: ResultT
@@ -61,6 +62,7 @@ class UnitResult(Generic[ResultT]):
     n_items: int = 0
     video_s: float = 0.0
     left: tuple[Any, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def divided(self) -> "list[UnitResult[Any]]":
         """As the unit of another chain: one for each part of what was stored, if it has parts."""
@@ -148,6 +150,7 @@ class UnitWorker:
             spent["store"] = spent.get("store", 0.0) + thread_cpu_s() - begun_s
         counts = Counter(before.counts)
         counts.update(self._stage.counts)
+        notes, self._stage.notes = (*before.notes, *self._stage.notes), []
         if self._box is not None:
             counts.update(self._box.counts)
             self._box.counts.clear()
@@ -164,6 +167,7 @@ class UnitWorker:
             n_items=before.n_items or len(items),
             video_s=before.video_s + video_s,
             left=before.left or left,
+            notes=notes,
         )
 
     def _result(self, item: _Item, n_deaths: int) -> Any:  # noqa: ANN401
@@ -206,6 +210,8 @@ class UnitWorker:
                 # this process, and not in a box, fails all that comes after.
                 raise
             except CuratorError as error:
+                if not stage.fails_alone:
+                    raise
                 code = error.code if isinstance(error, SourceError) else ErrorCode.INTERNAL
                 result = stage.failed(item, _failure(item, stage, code, str(error)))
             except Exception as error:  # noqa: BLE001 - becomes the item's failed outcome

@@ -1,8 +1,10 @@
 """Units that are given to workers, and what becomes of those whose worker died."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+ItemT = TypeVar("ItemT")
 
 MAX_ATTEMPTS = 2
 """A source whose worker died this often is given up."""
@@ -69,6 +71,29 @@ class Divisible(Protocol):
     def divided(self) -> Sequence[Any]:
         """The same as smaller items."""
         ...
+
+
+BATCH_PARTS = 8
+"""Batches that one becomes whose worker died: single items would wait for each other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch(Generic[ItemT]):
+    """Items that a stage gets at once.
+
+    Attributes:
+        items: At least one.
+        name: Eight hexadecimal digits by chance; what a batch is divided into has its name.
+    """
+
+    items: tuple[ItemT, ...]
+    name: str
+
+    def divided(self) -> "list[Batch[ItemT]]":
+        """Smaller batches, because a worker died on one of the items."""
+        n_each = -(-len(self.items) // BATCH_PARTS)
+        starts = range(0, len(self.items), n_each)
+        return [replace(self, items=self.items[start : start + n_each]) for start in starts]
 
 
 def split(unit: Any) -> list[Any]:  # noqa: ANN401

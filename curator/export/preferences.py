@@ -5,7 +5,7 @@ messages, and `images` are the frames that the model saw, as JPEGs of the same s
 clip.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -17,10 +17,16 @@ from curator.export.clip_reader import Clip
 from curator.export.exporter import Exporter, RelativePaths
 from curator.export.job import Job
 from curator.media.frame_tap import Tap, look_at_clip
-from curator.stages.caption.caption_records import SCORES, Candidate, Task, Window
+from curator.stages.caption.caption_records import (
+    ANSWER_FIELDS,
+    SCORES,
+    Answer,
+    Candidate,
+    Task,
+    Window,
+)
 from curator.stages.caption.dialogs.answers import answer_text
 from curator.stages.caption.dialogs.window_dialog import Asker
-from curator.stages.caption.previous_annotations import candidates_of
 from curator.stages.shard.tar_reader import Shard
 
 Pairs = list[tuple[dict[str, Any], Candidate, Candidate]]
@@ -133,6 +139,19 @@ class Preferences(Exporter[PreferencesOptions, bytes]):
                     "rejected_key": other.reply_key,
                 },
             }
+
+
+def candidates_of(row: Mapping[str, Any]) -> tuple[Candidate, ...]:
+    """Returns the candidates in a row of `annotations`."""
+    return tuple(
+        Candidate(
+            answer=Answer(**{name: stored[name] for name in ANSWER_FIELDS}),
+            reply_key=stored["reply"],
+            why=stored.get("why", ""),
+            **{name: stored[name] for name in SCORES},
+        )
+        for stored in orjson.loads(row["candidates"] or "[]")
+    )
 
 
 def pairs_of(

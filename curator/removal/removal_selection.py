@@ -460,11 +460,11 @@ def surviving_texts(store: Store, summaries: Summaries) -> Iterator[str]:
 
 
 def surviving_requests(store: Store, summaries: Summaries) -> set[str]:
-    """Returns the keys of the replies that annotations of all snapshots were made of."""
+    """Returns the keys of replies of all annotations: what they are made of, and their own."""
     keys: set[str] = set()
-    for table in _tables(store, summaries, "annotations", ("request_keys",)):
+    for table in _tables(store, summaries, "annotations", ("request_keys", "annotation_key")):
         for row in table_rows(table):
-            keys.update(row["request_keys"] or ())
+            keys.update(filter(None, (row.get("annotation_key"), *(row["request_keys"] or ()))))
     return keys
 
 

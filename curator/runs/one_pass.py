@@ -56,7 +56,6 @@ from curator.tables.disk_table import SortedRows
 from curator.tables.fenced_store import FencedStore
 from curator.tables.kept_vectors import JUDGED, KEPT, kept_vectors, write_kept
 from curator.tables.out_layout import DATASET, INDEX, LAYOUT, MANIFEST
-from curator.tables.output_format import existing
 from curator.tables.removal_records import Removals
 from curator.tables.sample_members import MEMBERS, MEMBERS_SCHEMA
 from curator.tables.schemas import ANNOTATIONS_SCHEMA, SIDECARS_SCHEMA, with_declared
@@ -356,58 +355,29 @@ class Pass:
         )
 
     def _write(self, *_: AnyStage) -> None:
-        """Writes and captions clips: captions first where answers decide which clips are cut."""
-        caption, cut = self._graph["caption"], self._graph["cut"]
-        if caption.config.annotates:
-            self._begin_captions(caption)
-            self._check()
-        self._cut(cut)
+        """Writes and captions clips: captions first where answers decide which clips are cut.
 
-    def _begin_captions(self, stage: Any) -> None:  # noqa: ANN401 - a stage with its config
-        # Imported here: runs that ask no model need nothing of it.
-        from curator.stages.caption.caption_driver import Captioning
-
-        at = self._scope.snapshot
-        # Without a finished run the server was asked before all work.
-        captioning = self._captioning = Captioning(
-            self._store,
-            stage.config,
-            self._engine,
-            self._progress,
-            self._corpus.rows,
-            checks=bool(self._previous),
-            pixels=self._graph.pixels_stamp(),
-            annotations=existing(self._store, self._scope.reuses, "annotations"),
-            snapshot=at.summary["tables"] if at is not None else None,
-        )
-        self._closing.callback(captioning.close)
-        if at is not None or not stage.config.decides:
-            return
-        cutting, clips = self._cutting(), self._corpus.rows
-        with self._log.timed("caption"):
-            cutting.refuse_hdr(clips)
-            captioning.before_cut(partial(cutting.look, **self._origins()))
-            captioning.apply(clips)
-        self._log.cpu_s.update(cutting.cpu_s)
-
-    def _origins(self) -> dict[str, Any]:
-        """Sources of the kept clips, and the parts that have their tracks."""
-        kept = kept_by_source(self._corpus.rows)
-        return {"sources": self._sources.find(kept), "track_part": self._candidates.track_part}
-
-    def _cut(self, stage: Any) -> None:  # noqa: ANN401 - a stage with its config
-        """Cuts what is not written yet, and captions it; frames are taken on the way."""
-        log, captioning, caption = self._log, self._captioning, self._recipe.caption
-        clips, is_written = self._corpus.rows, self._scope.snapshot is not None
-        is_open = captioning is not None and (is_written or not caption.decides)
+        Else clips that are not written yet give their frames on the way.
+        """
+        log, clips, caption = self._log, self._corpus.rows, self._graph["caption"].config
+        is_written = self._scope.snapshot is not None
+        decides = caption.decides and not is_written
+        captioning = self._captioning = self._captions(caption) if caption.annotates else None
+        if captioning is not None and decides:
+            cutting = self._cutting()
+            with log.timed("caption"):
+                cutting.refuse_hdr(clips)
+                captioning.before_cut(partial(cutting.look, **self._origins()))
+            log.cpu_s.update(cutting.cpu_s)
+        self._check()
         if not is_written:
-            takes = is_open and caption.asks
+            takes = caption.asks and not decides
+            order = captioning.order if captioning is not None and takes else None
             with log.timed("cut"):
-                self._write_clips(stage, captioning.order if captioning and takes else None)
+                self._write_clips(self._graph["cut"], order)
         with log.timed("caption"):
-            if captioning is not None and is_open:
+            if captioning is not None and not decides:
                 captioning.after_cut(self._locations)
-                captioning.apply(clips)
             # A caption tells the length, and a copy may be shorter than its candidate.
             measured_captions(clips, caption)
         if captioning is not None:
@@ -415,6 +385,30 @@ class Pass:
             # Not by |=, which drops what is zero.
             log.counts.update(captioning.counts)
             log.cpu_s.update(captioning.cpu_s)
+
+    def _captions(self, config: Any) -> "Captioning":  # noqa: ANN401 - a section of the recipe
+        # Imported here: runs that ask no model need nothing of it.
+        from curator.stages.caption.caption_driver import Captioning
+
+        at = self._scope.snapshot
+        captioning = Captioning(
+            self._store,
+            config,
+            self._engine,
+            self._progress,
+            self._corpus.rows,
+            # Without a finished run the server was asked before all work.
+            checks=bool(self._previous),
+            pixels=self._graph.pixels_stamp(),
+            snapshot=at.summary["tables"] if at is not None else None,
+        )
+        self._closing.callback(captioning.close)
+        return captioning
+
+    def _origins(self) -> dict[str, Any]:
+        """Sources of the kept clips, and the parts that have their tracks."""
+        kept = kept_by_source(self._corpus.rows)
+        return {"sources": self._sources.find(kept), "track_part": self._candidates.track_part}
 
     def _write_clips(self, stage: Any, order: FrameOrder | None) -> None:  # noqa: ANN401 - as `_cut`
         log, cutting = self._log, self._cutting()

@@ -192,9 +192,9 @@ def check_captions(recipe: Recipe, *, asks_server: bool) -> None:
             raise UsageError(f"caption.embedding is {name}: {error}") from error
     if recipe.caption.asks:
         # Imported here: recipes that ask no model need nothing of it.
-        from curator.stages.caption.captioner_dispatch import check_captioner
+        from curator.stages.caption.stage import check_captioner
 
-        check_captioner(recipe.caption, asks_server=asks_server)
+        check_captioner(recipe.caption, asks_service=asks_server)
 
 
 def check_measured(recipe: Recipe) -> None:

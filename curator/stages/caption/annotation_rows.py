@@ -9,12 +9,12 @@ import orjson
 import pyarrow as pa
 
 from curator.records.clips import Clip, Reason
+from curator.stages.caption.annotation_memo import annotation_key, answers_stamp
 from curator.stages.caption.caption_decisions import caption_of, rejection_of
 from curator.stages.caption.caption_records import JSON_FIELDS, SCORES, Annotation, Window
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.stages.caption.dialogs.question_answers import Span, questions_of
-from curator.stages.caption.previous_annotations import annotation_key, answers_stamp
 from curator.tables.clip_rows import reject
 from curator.tables.parts import rows_to_table
 from curator.tables.schemas import ANNOTATIONS_SCHEMA

@@ -1,11 +1,10 @@
 """The driver of captions: finds unannotated windows, and gets their frames and replies.
 
-Windows are annotated while clips are cut. Each reply is stored at once, so the next run continues
-where this one ended, even after a crash.
+Windows are annotated while clips are cut. Replies are stored as they come, so the next run
+continues where this one ended, even after a crash.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -23,6 +22,8 @@ from curator.models.text_reader import READ_MODEL, merged
 from curator.records.clips import Clip, Written
 from curator.records.cuts import TextLine
 from curator.records.sources import FULL_HD
+from curator.scheduler import UnitStream
+from curator.stages.caption.annotation_memo import answers_stamp, remember, remembered
 from curator.stages.caption.annotation_rows import (
     CaptionedSpan,
     annotations_tables,
@@ -31,9 +32,9 @@ from curator.stages.caption.annotation_rows import (
 )
 from curator.stages.caption.annotation_store import AnnotatedClips, CaptionedSpans, ClipAnnotations
 from curator.stages.caption.caption_records import Annotation, Reply, Task, Unanswered
-from curator.stages.caption.captioner_dispatch import Dispatch, check_captioner, make_dispatch
 from curator.stages.caption.config import CaptionConfig, frames_fingerprint
 from curator.stages.caption.dialogs.prompt_facts import facts_of
+from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.stages.caption.dialogs.source_events import (
     NOTHING,
     SourceEvents,
@@ -52,7 +53,6 @@ from curator.stages.caption.frame_store import (
     content_of,
     frames_key,
 )
-from curator.stages.caption.previous_annotations import PreviousAnnotations, answers_stamp
 from curator.stages.caption.reply_store import Replies, replies_stamp
 from curator.stages.caption.sidecar_table import (
     SIDECARS,
@@ -60,6 +60,13 @@ from curator.stages.caption.sidecar_table import (
     StoredSidecars,
     count_problems,
     sidecars_table,
+)
+from curator.stages.caption.stage import (
+    CaptionStage,
+    OpenWindow,
+    UnitAnnotations,
+    WindowLoader,
+    with_parts,
 )
 from curator.stages.caption.windows import windows_of
 from curator.storage import Store
@@ -83,13 +90,12 @@ class _Clip:
 class Captioning:
     """Annotates the clips of a run.
 
-    Stored replies and annotations, and the sidecars of the sources, are read at once.
+    Stored replies and the sidecars of the sources are read at once.
 
     Args:
         clips: Rows of `clips`; the kept ones are annotated.
         checks: Whether to send a first question to a server.
         pixels: Fingerprint of the stages that change pixels; empty without any.
-        annotations: Parts of the table `annotations` of the last finished run.
         snapshot: Tables of the snapshot that has the clips: they may have been annotated before
             they were cut, and their sources may be gone. None for clips that come from sources.
     """
@@ -104,32 +110,34 @@ class Captioning:
         *,
         checks: bool,
         pixels: str = "",
-        annotations: Iterable[str] = (),
         snapshot: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        self._pixels = pixels
-        self._checks = checks
-        self._store = store
-        self._config = config
-        self._engine = engine
-        self._progress = progress
-        self._dispatch: Dispatch | None = None
+        self._store, self._config, self._pixels = store, config, pixels
+        self._engine, self._progress, self._checks = engine, progress, checks
         self._dialogs = make_dialogs(config)
-        self._replies = Replies(store, replies_stamp(config))
+        self._replies = Replies(store, replies_stamp(config)).load()
+        self._stamp = answers_stamp(config)
         self._parts = FrameParts(store, config)
         self._taker = CaptionFrames(store, config, pixels)
+        self._stage = CaptionStage(
+            config, prompts={one.prompt: load_prompt(one.prompt) for one in config.models}
+        )
+        self._stream = UnitStream[OpenWindow, UnitAnnotations](
+            engine,
+            self._stage,
+            key=lambda window: window.task.clip_id,
+            load=WindowLoader(store, config),
+            keep=with_parts,
+        )
+        self.cpu_s = self._stream.cpu_s
         before = snapshot or {}
         self._captioned_before = CaptionedSpans(store, before.get("annotations", ()))
-        self._stamp = answers_stamp(config)
-        self._previous = PreviousAnnotations(store, annotations)
-        self._replies.load()
         self._done = AnnotatedClips(clips)
         self._clips: dict[str, _Clip] = {}
         """Clips with open windows."""
         self._n_annotated = 0
         self.n_requested = 0
         """Windows that needed requests."""
-        self.cpu_s: Counter[str] = Counter()
         self._sidecars: Sidecars = {}
         stored = StoredSidecars(store, before.get(SIDECARS)) if snapshot is not None else None
         if self._reads_sidecars:
@@ -160,37 +168,23 @@ class Captioning:
         return sidecars_table(self._sidecars) if self._reads_sidecars else None
 
     def before_cut(self, look: Callable[[Sequence[ClipRow], FrameOrder], None]) -> None:
-        """Annotates proposed clips; `look` takes the frames of an order from unwritten clips."""
-        look(self._unannotated(), self.order)
-        self._finish()
-
-    def after_cut(self, locations: Mapping[str, Location]) -> None:
-        """Annotates written clips whose frames were not taken during the cut."""
-        missing = self._unannotated()
-        if missing:
-            self._take_written(missing, locations)
-        self._finish()
-
-    def apply(self, clips: ClipRows) -> None:
-        """Writes captions into kept clips, and rejects clips by their answers.
+        """Annotates proposed clips; `look` takes the frames of an order from unwritten clips.
 
         Raises:
             CuratorError: No window of any clip has an annotation.
         """
-        counts = self.counts
-        failed = {name: n for name, n in counts.items() if name.startswith(FAILED_WINDOWS)}
-        if failed and sum(failed.values()) == counts["caption_windows"]:
-            reasons = ", ".join(
-                f"{n} {name.removeprefix(FAILED_WINDOWS)}" for name, n in failed.items()
-            )
-            raise CuratorError(
-                f"none of {counts['caption_windows']} windows got an annotation ({reasons}); "
-                "nothing was committed, and replies that were given are kept: check the captioner "
-                "and the keys of `caption`"
-            )
-        for clip in clips.kept():
-            done = self._done[clip.clip_id]
-            apply_annotations(clip, done.annotations, self._config)
+        look(self._unannotated(), self.order)
+        self._finish()
+
+    def after_cut(self, locations: Mapping[str, Location]) -> None:
+        """Annotates written clips whose frames were not taken during the cut.
+
+        Raises:
+            CuratorError: No window of any clip has an annotation.
+        """
+        if missing := self._unannotated():
+            self._take_written(missing, locations)
+        self._finish()
 
     def short_caption(self, clip: Clip) -> str | None:
         """Returns the short captions of a clip's windows, or its caption; None without one."""
@@ -232,9 +226,8 @@ class Captioning:
         }
 
     def close(self) -> None:
-        """Ends the dispatch, and packs this run's replies into one part."""
-        if self._dispatch is not None:
-            self._dispatch.close()
+        """Cancels running requests, and packs this run's replies into one part."""
+        self._stream.close()
         self._replies.pack()
 
     def _unannotated(self) -> list[ClipRow]:
@@ -290,11 +283,13 @@ class Captioning:
 
     def _known(self, task: Task) -> tuple[Annotation | None, Mapping[str, Reply]]:
         """Returns the annotation of a window if it needs no new request, and stored replies."""
-        found = self._previous.find(task, self._stamp)
-        # Users delete replies to get windows annotated again.
-        if found is not None and all(key in self._replies for key in found.request_keys):
-            return found, {}
-        return replayed(self._dialogs(task), self._replies)
+        annotation = remembered(task, self._stamp, self._replies)
+        if annotation is not None:
+            return annotation, {}
+        annotation, known = replayed(self._dialogs(task), self._replies)
+        if annotation is not None and known:
+            remember(annotation, self._stamp, self._replies)
+        return annotation, known
 
     def _take(self, frames: Sequence[StoredFrames], written: Mapping[str, Written]) -> None:
         """Submits the windows of clips whose frames are stored; `written` has new clips."""
@@ -320,11 +315,12 @@ class Captioning:
                 if found is not None:
                     clip.annotations[task.window.index] = found
                 else:
+                    if self._checks and not self.n_requested:
+                        self._stage.preflight()
                     self.n_requested += 1
-                    self._started().submit(task, where, known)
+                    self._stream.submit(OpenWindow(task=task, where=where, known=known))
             self._close_clip(where.clip_id)
-        if self._dispatch is not None:
-            self._note(self._dispatch.poll())
+        self._note(self._stream.poll())
 
     def _close_clip(self, name: str) -> None:
         """Stores the annotations of a clip once all of its windows have one."""
@@ -334,37 +330,35 @@ class Captioning:
             ordered = [clip.annotations[index] for index in sorted(clip.annotations)]
             self._done.add(name, ClipAnnotations(span=clip.span, annotations=ordered))
 
-    def _started(self) -> Dispatch:
-        """Returns the dispatch, and starts it for the first window."""
-        if self._dispatch is None:
-            if self._checks:
-                check_captioner(self._config)
-            self._dispatch = make_dispatch(
-                self._config,
-                dialogs=self._dialogs,
-                replies=self._replies,
-                parts=self._parts,
-                engine=self._engine,
-            )
-        return self._dispatch
+    def _note(self, units: Sequence[UnitAnnotations]) -> None:
+        for unit in units:
+            self._replies.add(unit.parts)
+            for annotation in unit.annotations:
+                task = annotation.task
+                self._clips[task.clip_id].annotations[task.window.index] = annotation
+                self._n_annotated += 1
+                self._close_clip(task.clip_id)
 
     def _finish(self) -> None:
-        if self._dispatch is None:
-            return
-        self._progress.work(self.n_requested, 0.0)
-        with self._progress.polling(lambda: (self._n_annotated, 0.0)):
-            for annotations in self._dispatch.finish():
-                self._note(annotations)
-        self.cpu_s.update(self._dispatch.cpu_s)
-        self._dispatch.cpu_s.clear()
-
-    def _note(self, annotations: Iterable[Annotation]) -> None:
-        for annotation in annotations:
-            self._engine.heartbeat.beat()
-            task = annotation.task
-            self._clips[task.clip_id].annotations[task.window.index] = annotation
-            self._n_annotated += 1
-            self._close_clip(task.clip_id)
+        """Waits for all annotations, and writes captions into kept clips or rejects them."""
+        if self.n_requested:
+            self._progress.work(self.n_requested, 0.0)
+            with self._progress.polling(lambda: (self._n_annotated, 0.0)):
+                for units in self._stream.finish():
+                    self._note(units)
+        counts = self.counts
+        failed = {name: n for name, n in counts.items() if name.startswith(FAILED_WINDOWS)}
+        if failed and sum(failed.values()) == counts["caption_windows"]:
+            reasons = ", ".join(
+                f"{n} {name.removeprefix(FAILED_WINDOWS)}" for name, n in failed.items()
+            )
+            raise CuratorError(
+                f"none of {counts['caption_windows']} windows got an annotation ({reasons}); "
+                "nothing was committed, and replies that were given are kept: check the captioner "
+                "and the keys of `caption`"
+            )
+        for clip in self._done.clips.kept():
+            apply_annotations(clip, self._done[clip.clip_id].annotations, self._config)
 
     def _take_written(self, missing: Sequence[ClipRow], locations: Mapping[str, Location]) -> None:
         engine = self._engine

@@ -1,18 +1,19 @@
 """Stores models' replies by request key, so that no finished request is made twice.
 
-In the driver each reply becomes an object of its own at once. A worker stores each second the
-replies that came, and at the end of a unit one part of all of them. From time to time, and at the
-end of a run, small objects become one part. The next run finds all of them, even after a crash.
+What was made of the replies about a window is stored beside them, as a reply to that question: the
+dialogs of windows without changes need not be run again.
+
+A unit stores each second the replies that came, and ends with one part of all of them. The run
+finds all parts, and makes one of many small ones from time to time.
 """
 
 import hashlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
-from itertools import count
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import orjson
 import pyarrow as pa
@@ -24,17 +25,17 @@ from curator.stages.caption.captioners.captioner_list import outside_version
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.storage import Store
-from curator.tables.checksums import read_json, read_parquet, sealed_json
+from curator.tables.checksums import read_json, read_parquet
 from curator.tables.disk_records import Keyed
 from curator.tables.parts import columns_to_rows, to_parquet
 
 REPLIES = "replies"
 PACK_FROM = 512
-"""Loose replies per part: more would slow the next start, fewer would make many parts."""
+"""Replies of a part: more parts would slow the next start."""
 STORE_S = 1.0
-"""Time in which the replies of a worker wait for each other: what a kill may lose of them."""
+"""Time in which the replies of a unit wait for each other: what a kill may lose of them."""
 _READERS = 16
-_PART = ".parquet"
+_HASH_CHARS = 16
 
 REPLY_SCHEMA = pa.schema(
     [
@@ -59,45 +60,63 @@ def replies_stamp(config: CaptionConfig) -> str:
 
 
 class Replies(Mapping[str, Reply]):
-    """Replies of one model and prompt, in the one process that packs loose replies into parts.
+    """Replies of one stamp: all that are stored, or those of one unit.
 
-    Memory holds the keys. A reply's content is copied to the local disk on first use. Replies of
-    other stamps are not read.
+    Memory holds the keys. A reply's content is copied to the local disk on first use. As a context
+    it stores each second what `keep` gets, in a thread of its own, and packs it at the end.
+
+    Args:
+        store: Output root.
+        stamp: That of `replies_stamp`.
+        unit: Name of the unit that makes the replies, eight hexadecimal digits; empty for the one
+            process that packs those of all units. Parts of a divided unit have its name.
+        known: Replies that a unit begins with, by key; they are stored already.
     """
 
-    def __init__(self, store: Store, stamp: str) -> None:
-        self.store = store
-        self._stamp = stamp
+    def __init__(
+        self, store: Store, stamp: str, unit: str = "", known: Mapping[str, Reply] | None = None
+    ) -> None:
+        self._store, self._unit = store, unit
+        self._prefix = f"{REPLIES}/{stamp}-{unit}"
         self._parts: list[str] = []
-        self._known = Keyed(self._rows)
-        self._loose: dict[str, str] = {}
-        self._small: list[str] = []
-        """Parts of units with few replies."""
-        self._n_small = 0
+        self._rows = Keyed(self._rows_of)
+        self._new: dict[str, Reply] = {}
+        self._small: dict[str, Sequence[str]] = {}
+        """Keys of parts that become one."""
+        self._loose: list[str] = []
         self._lock = threading.Lock()
+        self._error: Exception | None = None
+        self._ended = threading.Event()
+        for key, reply in (known or {}).items():
+            self._rows.add(key, orjson.dumps(_row(key, reply)))
+
+    @property
+    def parts(self) -> dict[str, Sequence[str]]:
+        """Returns the keys of the parts that a unit left, by name."""
+        return dict(self._small)
 
     def __getitem__(self, key: str) -> Reply:
-        record = self._known.get(key)
+        record = self._rows.get(key)
         row = {} if record is None else orjson.loads(record)
         if row.get("key") != key:
             raise KeyError(key)
         return _reply(row)
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and key in self._known
+        return isinstance(key, str) and key in self._rows
 
     def __iter__(self) -> Iterator[str]:
-        return (orjson.loads(record)["key"] for record in self._known.records())
+        return (orjson.loads(record)["key"] for record in self._rows.records())
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._rows)
 
-    def load(self) -> None:
-        """Finds the stored replies."""
+    def load(self) -> Self:
+        """Finds what is stored; of a unit, what a worker left that died over it."""
         read: set[str] = set()
         with ThreadPoolExecutor(_READERS) as pool:
             while True:
-                names = [info.key for info in self.store.list(f"{REPLIES}/{self._stamp}-")]
+                names = [info.key for info in self._store.list(self._prefix)]
                 new = [name for name in names if name not in read]
                 found = dict(zip(new, pool.map(self._content, new), strict=True))
                 parts = {}
@@ -105,180 +124,115 @@ class Replies(Mapping[str, Reply]):
                     if isinstance(content, list):
                         parts[name] = content
                     elif content is not None:
-                        self._known.add(content["key"], orjson.dumps(content))
-                        self._loose[content["key"]] = name
-                self._known.expect_all(list(parts.values()), len(self._parts))
+                        self._rows.add(content["key"], orjson.dumps(content))
+                        self._new[content["key"]] = _reply(content)
+                        self._loose.append(name)
+                self._rows.expect_all(list(parts.values()), len(self._parts))
                 self._parts += parts
+                if not self._unit:
+                    self._small |= {n: keys for n, keys in parts.items() if len(keys) < PACK_FROM}
                 # Objects that vanished meanwhile are in another part, which the next listing has.
                 if None not in found.values():
-                    return
+                    break
                 read |= {name for name, content in found.items() if content is not None}
-
-    def _content(self, name: str) -> list[str] | dict[str, Any] | None:
-        """Returns keys of a part, or the row of a loose reply; None if gone since the listing."""
-        try:
-            if name.endswith(_PART):
-                keys: list[str] = read_parquet(self.store, name, ["key"])["key"].to_pylist()
-                return keys
-            row = read_json(self.store, name)
-            _reply(row)
-            return {"key": row["key"], **row}
-        except StorageError:
-            if self.store.exists(name):
-                raise
-            return None
-
-    def _rows(self, number: int) -> Iterator[tuple[str, bytes]]:
-        rows = columns_to_rows(read_parquet(self.store, self._parts[number], REPLY_SCHEMA.names))
-        return ((row["key"], orjson.dumps(row)) for row in rows)
+        if self._loose:
+            self.pack()
+        return self
 
     def keep(self, key: str, reply: Reply) -> None:
-        """Stores a reply: after the return, no later run repeats its request."""
-        name = f"{REPLIES}/{self._stamp}-{key}.json"
-        self.store.write(name, sealed_json(_row(key, reply), orjson.dumps, name))
-        with self._lock:
-            self._known.add(key, orjson.dumps(_row(key, reply)))
-            self._loose[key] = name
-            is_much = len(self._loose) >= PACK_FROM
-        if is_much:
-            self.pack()
-
-    def add_part(self, part: "StoredReplies") -> None:
-        """Adds the replies that a worker has stored."""
-        with self._lock:
-            self._known.expect(part.keys, len(self._parts))
-            self._parts.append(part.name)
-            if len(part.keys) < PACK_FROM:
-                self._small.append(part.name)
-                self._n_small += len(part.keys)
-            is_much = self._n_small >= PACK_FROM
-        if is_much:
-            self.pack()
-
-    def pack(self) -> None:
-        """Makes one part of all loose replies and small parts."""
-        with self._lock:
-            loose, self._loose = self._loose, {}
-            small, self._small, self._n_small = self._small, [], 0
-        if not loose and len(small) < 2:
-            return
-        with ThreadPoolExecutor(_READERS) as pool:
-            rows = partial(read_parquet, self.store, columns=REPLY_SCHEMA.names)
-            tables = list(pool.map(rows, small))
-        tables.append(_table_of((key, self[key]) for key in sorted(loose)))
-        table = pa.concat_tables(tables)
-        keys = table["key"].to_pylist()
-        name = f"{REPLIES}/{self._stamp}-{_hash(*sorted(keys))}{_PART}"
-        # The part is written before its pieces go: a run that ends in between finds them twice.
-        self.store.write(name, to_parquet(table, name))
-        with self._lock:
-            self._known.expect([key for key in keys if key not in loose], len(self._parts))
-            self._parts.append(name)
-        self.store.delete([*loose.values(), *(one for one in small if one != name)])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredReplies:
-    """A part of replies, and the keys of their requests."""
-
-    name: str
-    keys: Sequence[str]
-
-
-class WorkerReplies(Mapping[str, Reply]):
-    """Replies of a worker, one unit after the other.
-
-    A thread stores each second what came. The end of a unit makes one part of it.
-    """
-
-    def __init__(self, store: Store, stamp: str) -> None:
-        self._store = store
-        self._stamp = stamp
-        self._lock = threading.Lock()
-        self._known: dict[str, Reply] = {}
-        self._new: dict[str, Reply] = {}
-        self._unstored: dict[str, Reply] = {}
-
-    def __getitem__(self, key: str) -> Reply:
-        return self._known[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._known)
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def begin(self, name: str, known: Mapping[str, Reply], before: Sequence[str] = ()) -> None:
-        """Begins a unit; the arguments are `WindowUnit`'s."""
-        self._name = name
-        self._known = dict(known)
-        for other in before:
-            self._known |= self._left_by(other)[0]
-        # A worker whose node went may have had this very unit.
-        self._new, self._n_pieces = self._left_by(name)
-        self._known |= self._new
-        self._unstored = {}
-        self._error: Exception | None = None
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._store_often, daemon=True)
-        self._thread.start()
-
-    def keep(self, key: str, reply: Reply) -> None:
-        """Takes a reply, to be stored within a second; raises where earlier ones were not."""
+        """Takes a reply, to be stored; raises where earlier ones could not be stored."""
         with self._lock:
             if self._error is not None:
                 raise self._error
-            self._known[key] = self._new[key] = self._unstored[key] = reply
+            self._rows.add(key, orjson.dumps(_row(key, reply)))
+            self._new[key] = reply
+            is_much = len(self._new) >= PACK_FROM
+        if is_much and not self._unit:
+            self.pack()
 
-    def end(self) -> StoredReplies | None:
-        """Ends the unit; returns the part of its replies, or None if there were none.
+    def add(self, parts: Mapping[str, Sequence[str]]) -> None:
+        """Adds the parts that a unit left."""
+        for name, keys in parts.items():
+            self._add(name, keys)
+        if sum(map(len, self._small.values())) >= PACK_FROM:
+            self.pack()
+
+    def pack(self) -> None:
+        """Makes one part of what is not stored, and of small parts."""
+        with self._lock:
+            new, self._new = self._new, {}
+            small, self._small = self._small, {}
+            loose, self._loose = self._loose, []
+        if not new and len(small) < 2:
+            self._small |= small
+            return
+        with ThreadPoolExecutor(_READERS) as pool:
+            read = partial(read_parquet, self._store, columns=REPLY_SCHEMA.names)
+            tables = list(pool.map(read, small))
+        name = self._write(pa.concat_tables([*tables, _table_of(new.items())]))
+        # The part is written before its pieces go: a run that ends in between finds them twice.
+        self._store.delete([*loose, *(one for one in small if one != name)])
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._store_often, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        """Stores the rest.
 
         Raises:
-            CuratorError: They could not be stored.
+            CuratorError: Some could not be stored.
         """
         self._ended.set()
         self._thread.join()
         if self._error is not None:
             raise self._error
-        if not self._new:
-            return None
-        part = self._piece(self._name, 0)
-        if self._unstored or self._n_pieces != 1:
-            self._store.write(part, to_parquet(_table_of(self._new.items()), part))
-            self._store.delete([self._piece(self._name, n) for n in range(1, self._n_pieces)])
-        return StoredReplies(name=part, keys=list(self._new))
+        self.pack()
 
     def _store_often(self) -> None:
         while not self._ended.wait(STORE_S):
             with self._lock:
-                waiting, self._unstored = self._unstored, {}
+                new, self._new = self._new, {}
             try:
-                if waiting:
-                    table = _table_of(waiting.items())
-                    piece = self._piece(self._name, self._n_pieces)
-                    self._store.write(piece, to_parquet(table, piece))
-                    self._n_pieces += 1
+                if new:
+                    self._write(_table_of(new.items()))
             except Exception as error:  # noqa: BLE001 - raised again where the unit's process waits
                 self._error = error
                 return
 
-    def _left_by(self, name: str) -> tuple[dict[str, Reply], int]:
-        """Returns the replies that a worker stored for a unit, and the number of their objects."""
-        found: dict[str, Reply] = {}
-        for number in count():
-            piece = self._piece(name, number)
-            if not self._store.exists(piece):
-                return found, number
-            rows = columns_to_rows(read_parquet(self._store, piece, REPLY_SCHEMA.names))
-            found |= {row["key"]: _reply(row) for row in rows}
-        raise AssertionError
+    def _write(self, table: pa.Table) -> str:
+        keys = table["key"].to_pylist()
+        digest = hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()
+        name = f"{self._prefix}{digest[: _HASH_CHARS - len(self._unit)]}.parquet"
+        self._store.write(name, to_parquet(table, name))
+        self._add(name, keys)
+        return name
 
-    def _piece(self, name: str, number: int) -> str:
-        return f"{REPLIES}/{self._stamp}-{_hash(name, str(number))}{_PART}"
+    def _add(self, name: str, keys: Sequence[str]) -> None:
+        with self._lock:
+            self._rows.expect(keys, len(self._parts))
+            self._parts.append(name)
+            if self._unit or len(keys) < PACK_FROM:
+                self._small[name] = keys
 
+    def _content(self, name: str) -> list[str] | dict[str, Any] | None:
+        """Returns keys of a part, or the row of a loose reply; None if gone since the listing."""
+        try:
+            if name.endswith(".parquet"):
+                keys: list[str] = read_parquet(self._store, name, ["key"])["key"].to_pylist()
+                return keys
+            # Older versions stored single replies.
+            row = read_json(self._store, name)
+            return {"key": row["key"], **row}
+        except StorageError:
+            if self._store.exists(name):
+                raise
+            return None
 
-def _hash(*words: str) -> str:
-    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
+    def _rows_of(self, number: int) -> Iterator[tuple[str, bytes]]:
+        rows = columns_to_rows(read_parquet(self._store, self._parts[number], REPLY_SCHEMA.names))
+        return ((row["key"], orjson.dumps(row)) for row in rows)
 
 
 def _table_of(replies: Iterable[tuple[str, Reply]]) -> pa.Table:

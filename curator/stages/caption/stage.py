@@ -1,90 +1,119 @@
-"""The caption stage: annotates windows of clips in a worker, with models there or by services.
+"""The caption stage: annotates windows of clips, by a service or by models in the worker."""
 
-For services that the driver asks, see `captioner_dispatch.py`.
-"""
-
+import io
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Self
 
-from curator.errors import CuratorError, DamagedError, ErrorCode
+from curator.errors import CuratorError, DamagedError, ErrorCode, UnreachableError, UsageError
+from curator.executor.fleet import Passing
+from curator.executor.work import Batch
 from curator.media.frame_tap import StoredFrames
+from curator.models.text_encoder import torch_refusal
 from curator.records.sources import Failure
 from curator.stage import BY_ORDER, Phase, Resources, Scope, Stage, Wait
+from curator.stages.caption.annotation_memo import answers_stamp, remember
 from curator.stages.caption.caption_records import Annotation, Frames, Reply, Role, Task, Unanswered
 from curator.stages.caption.captioners.captioner_contract import Place
 from curator.stages.caption.captioners.captioner_list import captioner_class, captioners_of
 from curator.stages.caption.captioners.dialog_batches import BatchModel, annotate
-from curator.stages.caption.captioners.dialog_runner import DialogRunner
+from curator.stages.caption.captioners.dialog_runner import POLL_S, DialogRunner
 from curator.stages.caption.config import ANNOTATE_VERSION, CaptionConfig, ModelConfig
 from curator.stages.caption.dialogs.prompt_files import Prompt, give_prompts
-from curator.stages.caption.dialogs.window_dialog import Dialogs, make_dialogs
+from curator.stages.caption.dialogs.window_dialog import make_dialogs
 from curator.stages.caption.frame_store import FRAMES, FrameParts
-from curator.stages.caption.reply_store import (
-    REPLIES,
-    Replies,
-    StoredReplies,
-    WorkerReplies,
-    replies_stamp,
-)
+from curator.stages.caption.reply_store import REPLIES, Replies, replies_stamp
 from curator.storage import Store
 
+PROCESS_BYTES = 512 << 20
+REQUEST_BYTES = 4 << 20
+"""Memory of a worker that asks a service, and of each request under way: pictures, in JSON too."""
 _READERS = 8
-_SPLIT = 8
-"""Units that one becomes whose worker died, where a service is asked: single windows would be asked
-about one after the other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenWindow:
+    """A window without an annotation.
+
+    Attributes:
+        task: The window.
+        where: Frames of its clip.
+        known: Stored replies about it, by request key.
+    """
+
+    task: Task
+    where: StoredFrames
+    known: Mapping[str, Reply]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowUnit:
-    """Windows that one worker annotates together."""
+    """Windows that are annotated together.
+
+    Attributes:
+        windows: Each with the place of its clip's frames.
+        frames: Loads the frames of a window; raises a `CuratorError` where they are not there.
+        replies: Those that are known; takes new ones.
+    """
 
     windows: Sequence[tuple[Task, StoredFrames]]
-    name: str
-    """Unlike that of any other unit, and what it is divided into has this name and a number."""
-    known: Mapping[str, Reply] = field(default_factory=dict)
-    """Stored replies for the windows, by request key."""
-    before: tuple[str, ...] = ()
-    """Names of units with these windows whose workers died, which may have stored replies."""
-    is_asked: bool = False
-    """Whether a service is asked, so that the windows of a unit do not wait for each other."""
-
-    def divided(self) -> list["WindowUnit"]:
-        """Smaller units, because a worker died on one of the windows."""
-        n_each = -(-len(self.windows) // _SPLIT) if self.is_asked else 1
-        return [
-            replace(
-                self,
-                windows=self.windows[start : start + n_each],
-                name=f"{self.name}-{start}",
-                before=(*self.before, self.name),
-            )
-            for start in range(0, len(self.windows), n_each)
-        ]
+    frames: Callable[[StoredFrames, Task], Frames]
+    replies: Replies
 
     @property
     def uri(self) -> str:
-        """URI of the first clip."""
+        """Id of the first clip."""
         return self.windows[0][0].clip_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitAnnotations:
-    """The annotations of a unit, its new replies, and warnings for the user."""
+    """The annotations of a unit, and the parts of its replies with their keys."""
 
     annotations: list[Annotation]
-    replies: StoredReplies | None = None
-    notes: tuple[str, ...] = ()
+    parts: Mapping[str, Sequence[str]]
 
 
-class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
+class WindowLoader:
+    """Gives units their frames and replies, in a worker."""
+
+    def __init__(self, store: Store, config: CaptionConfig) -> None:
+        self._store, self._config = store, config
+        self._frames: FrameParts | None = None
+
+    def __call__(self, unit: Sequence[Batch[OpenWindow]]) -> list[WindowUnit]:
+        """Returns the windows of a unit."""
+        self._frames = self._frames or FrameParts(self._store, self._config)
+        return [
+            WindowUnit(
+                windows=[(one.task, one.where) for one in batch.items],
+                frames=self._frames.frames,
+                # A worker that read all replies would grow with the corpus.
+                replies=Replies(
+                    self._store,
+                    replies_stamp(self._config),
+                    batch.name,
+                    {key: reply for one in batch.items for key, reply in one.known.items()},
+                ).load(),
+            )
+            for batch in unit
+        ]
+
+
+def with_parts(units: Sequence[WindowUnit], results: Sequence[list[Annotation]]) -> UnitAnnotations:
+    """Returns what the run needs of a unit."""
+    (unit,), (annotations,) = units, results
+    return UnitAnnotations(annotations=annotations, parts=unit.replies.parts)
+
+
+class CaptionStage(Stage[CaptionConfig, WindowUnit, list[Annotation]]):
     """Annotates windows.
 
     Args:
-        store: Output root; None if the stage is only described.
         prompts: Prompts by name, for a machine without their files.
-        workers: Workers that ask a service at the same time, which share `in_flight`.
     """
 
     name = "caption"
@@ -95,21 +124,16 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
     writes = ("annotations", REPLIES)
     by_content = frozenset(reads)
     config_type = CaptionConfig
+    fails_alone = False
 
     def __init__(
-        self,
-        config: CaptionConfig,
-        *,
-        store: Store | None = None,
-        prompts: Mapping[str, Prompt] | None = None,
-        workers: int = 1,
+        self, config: CaptionConfig, *, prompts: Mapping[str, Prompt] | None = None
     ) -> None:
         super().__init__(config)
-        self._root = store
         self._prompts = prompts or {}
-        self._workers = workers
-        self._error: CuratorError | None = None
-        self._pump: DialogRunner | None = None
+        self._runner: DialogRunner | None = None
+        self._unit: WindowUnit | None = None
+        self._is_closed = False
 
     @property
     def is_on(self) -> bool:
@@ -126,119 +150,189 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
 
     @property
     def resources(self) -> Resources:
-        """Returns the captioner's resources; one core without a model."""
+        """The preferred kind of worker."""
+        return self.kinds[0]
+
+    @property
+    def kinds(self) -> tuple[Resources, ...]:
+        """Returns those of the captioner; a worker that asks a service mostly waits."""
         if not self.config.annotates or not self.config.asks:
-            return Resources()
+            return (Resources(),)
+        if self.in_flight is not None:
+            n_bytes = PROCESS_BYTES + self.in_flight * REQUEST_BYTES
+            return (Resources(cpus=0, memory_bytes=n_bytes),)
         made = captioner_class(self.config.captioner)
-        return Resources(cpus=1, gpus=made.gpus, memory_bytes=made.memory_bytes)
+        on_cpu = Resources(memory_bytes=made.memory_bytes)
+        on_gpu = Resources(gpus=made.gpus, memory_bytes=made.memory_bytes)
+        return (on_gpu, on_cpu) if made.gpus else (on_cpu,)
+
+    @property
+    def in_flight(self) -> int | None:
+        """Returns that of the captioner or the judge, whichever is less."""
+        if captioner_class(self.config.captioner).place is not Place.SERVICE:
+            return None
+        return min(one.in_flight for one in self.config.models)
+
+    def share(self, n_workers: int) -> Self:
+        """As `Stage.share`."""
+
+        def shared(in_flight: int) -> dict[str, int]:
+            return {"in_flight": max(1, in_flight // n_workers)}
+
+        config, judge = self.config, self.config.judge
+        if judge is not None:
+            judge = judge.model_copy(update=shared(judge.in_flight))
+        config = config.model_copy(update={**shared(config.in_flight), "judge": judge})
+        return type(self)(config, prompts=self._prompts)
+
+    def preflight(self) -> None:
+        """Asks a service a first question, with grey frames; checks files and packages of models.
+
+        Raises:
+            UsageError: The captioner cannot be used; the message gives the remedy.
+        """
+        check_captioner(self.config)
+
+    def node_refusal(self) -> str | None:
+        """Returns why torch sees no GPU, or why a service cannot be asked from here."""
+        if self.in_flight is None:
+            return torch_refusal()
+        try:
+            for captioner in captioners_of(self.config).values():
+                captioner.check(trial_frames(self.config))
+        except UnreachableError as error:
+            return Passing(error)
+        except CuratorError as error:
+            return str(error)
+        return None
 
     def setup(self) -> None:
         """Loads the models."""
-        assert self._root is not None, "a stage that is only described has no output root"
         give_prompts(self._prompts)
-        self._replies = WorkerReplies(self._root, replies_stamp(self.config))
-        self._parts = FrameParts(self._root, self.config)
+        self._stamp = answers_stamp(self.config)
         self._dialogs = make_dialogs(self.config)
-        if captioner_class(self.config.captioner).place is Place.SERVICE:
-            parts, replies = self._parts, self._replies
-            self._pump = make_pump(self.config, self._dialogs, replies, parts, self._workers)
-            logging.getLogger(__package__).addHandler(_NOTES)
-        else:
+        if self.in_flight is None:
             self._models = load_models(self.config)
-
-    def process(self, unit: WindowUnit) -> UnitAnnotations:
-        """Annotates the windows of a unit."""
-        try:
-            return self._annotated(unit)
-        except CuratorError as error:
-            self._error = error
-            raise
-
-    def failed(self, unit: WindowUnit, failure: Failure) -> UnitAnnotations:
-        """Leaves a window that killed its workers without an answer; other failures end the run."""
-        if failure.code is not ErrorCode.WORKER_DIED:
-            raise self._error or CuratorError(failure.message)
-        detail = failure.message.removeprefix(f"{unit.uri}: ")
-        annotations = [
-            Annotation(task=task, failure=Unanswered.OUT_OF_MEMORY, detail=detail)
-            for task, _ in unit.windows
-        ]
-        return UnitAnnotations(annotations=annotations)
-
-    def _annotated(self, unit: WindowUnit) -> UnitAnnotations:
-        self._replies.begin(unit.name, unit.known, unit.before)
-        try:
-            annotations = self._annotations(unit.windows)
-        finally:
-            # Also when the run is about to end: what was answered is kept.
-            stored = self._replies.end()
-        return UnitAnnotations(annotations=annotations, replies=stored, notes=_NOTES.take())
-
-    def _annotations(self, windows: Sequence[tuple[Task, StoredFrames]]) -> list[Annotation]:
-        if self._pump is not None:
-            for task, where in windows:
-                self._pump.submit(task, where)
-            return [one for some in self._pump.finish() for one in some]
-        with ThreadPoolExecutor(_READERS) as pool:
-            frames = list(pool.map(self._frames, *zip(*windows, strict=True)))
-        return annotate(
-            [(task, its) for (task, _), its in zip(windows, frames, strict=True)],
+            return
+        self._runner = DialogRunner(
             self._dialogs,
-            self._models,
-            known=self._replies,
-            keep=self._replies.keep,
+            captioners_of(self.config),
+            replies=_Current(lambda: self._open.replies),
+            keep=lambda key, reply: self._open.replies.keep(key, reply),
+            load=lambda where, task: self._open.frames(where, task),
             budget_s=self.config.budget_s,
         )
 
-    def _frames(self, task: Task, where: StoredFrames) -> Frames | None:
+    def process(self, unit: WindowUnit) -> list[Annotation]:
+        """Annotates the windows of a unit; replies are stored also where it fails."""
+        self._unit = unit
+        with unit.replies, self._noted():
+            annotations = self._annotations(unit)
+            for one in annotations:
+                remember(one, self._stamp, unit.replies)
+        return annotations
+
+    def failed(self, unit: WindowUnit, failure: Failure) -> list[Annotation]:
+        """Leaves a window that killed its workers without an answer; other failures end the run."""
+        if failure.code is not ErrorCode.WORKER_DIED:
+            raise CuratorError(failure.message)
+        detail = failure.message.removeprefix(f"{unit.uri}: ")
+        return [
+            Annotation(task=task, failure=Unanswered.OUT_OF_MEMORY, detail=detail)
+            for task, _ in unit.windows
+        ]
+
+    def close(self) -> None:
+        """Cancels running requests."""
+        self._is_closed = True
+        if self._runner is not None:
+            self._runner.close()
+
+    @property
+    def _open(self) -> WindowUnit:
+        assert self._unit is not None, "no unit is under way"
+        return self._unit
+
+    def _annotations(self, unit: WindowUnit) -> list[Annotation]:
+        if self._runner is not None:
+            for task, where in unit.windows:
+                self._runner.submit(task, where)
+            annotations: list[Annotation] = []
+            while self._runner.n_open:
+                if self._is_closed:
+                    self._runner.close()
+                    raise CuratorError("the run has ended")
+                annotations += self._runner.poll(POLL_S)
+            return annotations
+        with ThreadPoolExecutor(_READERS) as pool:
+            frames = list(pool.map(self._frames, unit.windows))
+        return annotate(
+            [(task, its) for (task, _), its in zip(unit.windows, frames, strict=True)],
+            self._dialogs,
+            self._models,
+            known=unit.replies,
+            keep=unit.replies.keep,
+            budget_s=self.config.budget_s,
+        )
+
+    def _frames(self, window: tuple[Task, StoredFrames]) -> Frames | None:
+        task, where = window
         try:
-            return self._parts.frames(where, task)
+            return self._open.frames(where, task)
         except DamagedError:
             raise
         except CuratorError:
             return None
 
-
-class _Notes(logging.Handler):
-    """Warnings of this process, which the driver repeats: the user does not see a worker's log."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self._found: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._found.append(record.getMessage())
-
-    def take(self) -> tuple[str, ...]:
-        found, self._found = self._found, []
-        return tuple(found)
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Adds the warnings of this package to `notes`."""
+        handler, log = logging.Handler(logging.WARNING), logging.getLogger(__package__)
+        handler.emit = lambda record: self.notes.append(record.getMessage())  # type: ignore[method-assign]
+        log.addHandler(handler)
+        try:
+            yield
+        finally:
+            log.removeHandler(handler)
 
 
-_NOTES = _Notes()
-"""One for the process, which may serve several chains: a logger takes the same handler once."""
+class _Current(Mapping[str, Reply]):
+    """The replies of the present unit."""
+
+    def __init__(self, replies: Callable[[], Replies]) -> None:
+        self._replies = replies
+
+    def __getitem__(self, key: str) -> Reply:
+        return self._replies()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._replies())
+
+    def __len__(self) -> int:
+        return len(self._replies())
 
 
-def make_pump(
-    config: CaptionConfig,
-    dialogs: Dialogs,
-    replies: Replies | WorkerReplies,
-    parts: FrameParts,
-    workers: int = 1,
-) -> DialogRunner:
-    """Makes the runner that asks a service, with one of `workers` equal shares of `in_flight`."""
-    judge = config.judge
-    if judge is not None:
-        judge = judge.model_copy(update={"in_flight": max(1, judge.in_flight // workers)})
-    in_flight = max(1, config.in_flight // workers)
-    shared = config.model_copy(update={"in_flight": in_flight, "judge": judge})
-    return DialogRunner(
-        dialogs,
-        captioners_of(shared),
-        replies=replies,
-        keep=replies.keep,
-        load=parts.frames,
-        budget_s=config.budget_s,
-    )
+def check_captioner(config: CaptionConfig, *, asks_service: bool = True) -> None:
+    """As `CaptionStage.preflight`; asks no service a question if `asks_service` is false."""
+    try:
+        make_dialogs(config)
+        for captioner in captioners_of(config).values() if config.asks else ():
+            captioner.check(trial_frames(config) if asks_service else None)
+    except CuratorError as error:
+        raise UsageError(str(error)) from error
+
+
+def trial_frames(config: CaptionConfig) -> Frames:
+    """Makes grey frames, as many and as large as those of the largest window."""
+    from PIL import Image
+
+    n_frames = config.max_frames
+    if config.frames_per_s is None:
+        n_frames = min(config.frames, n_frames)
+    file = io.BytesIO()
+    size = (config.frame_px, config.frame_px * 9 // 16)
+    Image.new("RGB", size, (128, 128, 128)).save(file, "JPEG")
+    return Frames(jpegs=(file.getvalue(),) * n_frames, times_s=tuple(map(float, range(n_frames))))
 
 
 def load_models(config: CaptionConfig) -> dict[Role, BatchModel]:

@@ -4,13 +4,21 @@ import time
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from curator.errors import StorageError
 from curator.stages.caption import reply_store as module
 from curator.stages.caption.caption_records import Reply
-from curator.stages.caption.reply_store import PACK_FROM, Replies, WorkerReplies
+from curator.stages.caption.reply_store import PACK_FROM, Replies
 from curator.storage import open_store
+from curator.tables.checksums import sealed_json
+
+UNIT = "0badcafe"
+
+
+def _parts(folder: Path) -> list[Path]:
+    return sorted((folder / "replies").glob("[!.]*"))
 
 
 def test_replies_that_become_a_part_while_they_are_read_are_found(
@@ -21,86 +29,95 @@ def test_replies_that_become_a_part_while_they_are_read_are_found(
     driver = Replies(store, "stamp")
     wanted = {f"key{i}": Reply(text=str(i)) for i in range(40)}
     for key, reply in wanted.items():
-        driver.keep(key, reply)
-    worker = Replies(store, "stamp")
-    read = type(store).read
+        unit = Replies(store, "stamp", f"{int(key[3:]):08x}")
+        with unit:
+            unit.keep(key, reply)
+        driver.add(unit.parts)
+    assert len(_parts(tmp_path)) == 40
+    other = Replies(store, "stamp")
+    read, n_read = type(store).read, iter(range(1000))
 
     def read_late(self: Any, name: str) -> bytes:  # noqa: ANN401
-        if name.endswith("key20.json"):
+        if next(n_read) == 20:
             driver.pack()
         return read(self, name)
 
     monkeypatch.setattr(type(store), "read", read_late)
-    worker.load()
-    assert dict(worker) == wanted
-    assert not list(tmp_path.glob("replies/*.json"))
+    assert dict(other.load()) == wanted
+    assert len(_parts(tmp_path)) == 1
 
 
-def test_a_worker_stores_each_second_what_came_and_a_part_at_the_end_of_a_unit(
+def test_a_unit_stores_each_second_what_came_and_a_part_at_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pins what a kill loses, what the next worker of a unit finds, and the objects that stay."""
     monkeypatch.setattr(module, "STORE_S", 0.02)
     store = open_store(str(tmp_path))
-    stored = tmp_path / "replies"
-    dead, other = WorkerReplies(store, "stamp"), WorkerReplies(store, "stamp")
-    dead.begin("unit", {"known": Reply(text="?")})
+    dead = Replies(store, "stamp", UNIT, {"known": Reply(text="?")})
+    dead.__enter__()
     for n in range(3):
         dead.keep(f"key{n}", Reply(text=str(n)))
         until = time.monotonic() + 10
-        while len(list(stored.glob("*.parquet"))) < n + 1:
+        while len(_parts(tmp_path)) < n + 1:
             assert time.monotonic() < until
             time.sleep(0.005)
     dead._ended.set()
-    later = Replies(store, "stamp")
-    later.load()
-    assert {key: reply.text for key, reply in later.items()} == {
-        f"key{n}": str(n) for n in range(3)
-    }
-    # Its unit was divided, or given to another worker as it was.
-    other.begin("unit-0", {}, ["unit"])
-    assert dict(other).keys() == {"key0", "key1", "key2"}
-    assert other.end() is None
-    other.begin("unit", {})
-    assert other["key2"] == Reply(text="2")
-    other.keep("key3", Reply(text="3"))
-    part = other.end()
-    assert part is not None
-    assert [one.name for one in stored.iterdir()] == [Path(part.name).name]
-    assert sorted(part.keys) == ["key0", "key1", "key2", "key3"]
-    driver = Replies(store, "stamp")
-    driver.add_part(part)
+    wanted = {f"key{n}": str(n) for n in range(3)}
+    later = Replies(store, "stamp").load()
+    assert {key: reply.text for key, reply in later.items()} == wanted
+    # Its unit was divided, or given to another worker as it was: either has its name.
+    other = Replies(store, "stamp", UNIT, {"known": Reply(text="?")}).load()
+    assert dict(other).keys() == {"known", *wanted}
+    assert Replies(store, "stamp", "0badcaff").load().get("key0") is None
+    with other:
+        for n in (3, 4):
+            other.keep(f"key{n}", Reply(text=str(n)))
+            time.sleep(0.1)
+    (name,) = other.parts
+    assert sorted(other.parts[name]) == ["key3", "key4"]
+    assert len(_parts(tmp_path)) == 4, "a sibling may be reading what the dead one left"
+    driver = Replies(store, "stamp").load()
+    driver.add(other.parts)
+    driver.pack()
+    assert len(_parts(tmp_path)) == 1
     assert {key: reply.text for key, reply in driver.items()} == {
-        f"key{n}": str(n) for n in range(4)
+        f"key{n}": str(n) for n in range(5)
     }
 
 
 def test_small_objects_become_parts_before_the_run_ends(tmp_path: Path) -> None:
     """Pins that a killed run leaves few objects to read, whoever answered."""
     store = open_store(str(tmp_path))
-    driver, worker = Replies(store, "stamp"), WorkerReplies(store, "stamp")
-    for i in range(PACK_FROM // 100 + 3):
-        worker.begin(f"unit{i}", {})
-        for n in range(100):
-            worker.keep(f"key{i}-{n}", Reply(text=f"{i} {n}"))
-        part = worker.end()
-        assert part is not None
-        driver.add_part(part)
-    driver.keep("loose", Reply(text="alone"))
-    assert len(list(tmp_path.glob("replies/*.parquet"))) == 3
+    driver = Replies(store, "stamp")
+    n_units = PACK_FROM // 100 + 3
+    for i in range(n_units):
+        unit = Replies(store, "stamp", f"{i:08x}")
+        with unit:
+            for n in range(100):
+                unit.keep(f"key{i}-{n}", Reply(text=f"{i} {n}"))
+        driver.add(unit.parts)
+    driver.keep("own", Reply(text="alone"))
+    assert len(_parts(tmp_path)) == 3
     driver.pack()
-    assert len(list(tmp_path.iterdir())) == 1
-    assert len(list(tmp_path.glob("replies/*"))) == 2
-    later = Replies(store, "stamp")
-    later.load()
+    assert len(_parts(tmp_path)) == 2
+    later = Replies(store, "stamp").load()
     assert dict(later) == dict(driver)
-    assert len(later) == 100 * (PACK_FROM // 100 + 3) + 1
+    assert len(later) == 100 * n_units + 1
     assert later["key7-99"] == Reply(text="7 99")
 
 
-def test_a_worker_that_cannot_store_ends_its_unit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_single_replies_of_older_versions_become_a_part(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    wanted = {f"{n:016x}": Reply(text=str(n), tokens_in=n) for n in range(PACK_FROM + 5)}
+    for key, reply in wanted.items():
+        name = f"replies/stamp-{key}.json"
+        store.write(name, sealed_json(module._row(key, reply), orjson.dumps, name))
+    for _ in range(2):
+        assert dict(Replies(store, "stamp").load()) == wanted
+        assert [path.suffix for path in _parts(tmp_path)] == [".parquet"]
+
+
+def test_a_unit_that_cannot_store_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STORE_S", 0.01)
     store = open_store(str(tmp_path))
 
@@ -108,14 +125,14 @@ def test_a_worker_that_cannot_store_ends_its_unit(
         raise StorageError("the disk is full")
 
     monkeypatch.setattr(type(store), "write", full)
-    worker = WorkerReplies(store, "stamp")
-    worker.begin("unit", {})
-    worker.keep("key", Reply(text="1"))
-    time.sleep(0.1)
+    unit = Replies(store, "stamp", UNIT)
+    unit.__enter__()
+    unit.keep("key", Reply(text="1"))
+    time.sleep(0.2)
     with pytest.raises(StorageError, match="full"):
-        worker.keep("key2", Reply(text="2"))
+        unit.keep("key2", Reply(text="2"))
     with pytest.raises(StorageError, match="full"):
-        worker.end()
+        unit.__exit__()
 
 
 @pytest.mark.parametrize("suffix", ["json", "parquet"])

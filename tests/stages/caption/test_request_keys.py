@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from curator.stages.caption.annotation_memo import annotation_key, answers_stamp
 from curator.stages.caption.caption_records import Reply, Task, Window
 from curator.stages.caption.config import CaptionConfig, frames_fingerprint
 from curator.stages.caption.dialogs.window_dialog import make_dialogs
 from curator.stages.caption.frame_store import content_of, frames_key
-from curator.stages.caption.previous_annotations import annotation_key, answers_stamp
 from curator.stages.caption.reply_store import replies_stamp
 
 SERVER: dict[str, Any] = {"captioner": "openai", "model": "m", "url": "http://a/v1"}

@@ -28,7 +28,6 @@ from curator.stages.caption.caption_records import (
     Turn,
     Unanswered,
 )
-from curator.stages.caption.captioner_dispatch import trial_frames
 from curator.stages.caption.captioners import server_access
 from curator.stages.caption.captioners.chat_server import ServerCaptioner
 from curator.stages.caption.captioners.chat_wire import mp4_of, parse_answer
@@ -39,6 +38,7 @@ from curator.stages.caption.captioners.server_access import (
     with_status,
 )
 from curator.stages.caption.config import CaptionConfig, ModelConfig
+from curator.stages.caption.stage import trial_frames
 
 SCHEMA = {"type": "object", "properties": {"medium": {"type": "string"}}}
 KEY = "sk-very/secret+0123456789"

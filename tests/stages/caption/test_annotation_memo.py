@@ -1,28 +1,24 @@
-"""Annotations taken over from the last run's table: what they were, or not at all."""
+"""Annotations remembered beside replies: what they were, or not at all."""
 
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from curator.stages.caption.annotation_rows import CaptionedSpan, annotations_tables
+from curator.stages.caption.annotation_memo import answers_stamp, remember, remembered
 from curator.stages.caption.caption_records import (
     Annotation,
     Answer,
     Candidate,
+    Reply,
     Task,
     Unanswered,
     Window,
 )
 from curator.stages.caption.config import CaptionConfig
-from curator.stages.caption.previous_annotations import PreviousAnnotations, answers_stamp
+from curator.stages.caption.reply_store import Replies
 from curator.storage import LocalStore
-from curator.tables.parts import write_table
-from tests.made_clips import clip_rows
 
-CLIP = {"clip_id": "a", "source_id": "s", "start_frame": 5, "n_frames": 60, "start_s": 0.2}
-SPAN = CaptionedSpan(start_frame=5, end_frame=65, start_s=0.2, end_s=2.2)
 JUDGE = {"url": "http://j/v1", "model": "j"}
 
 
@@ -69,20 +65,47 @@ REFUSED = Annotation(task=task(1), failure=Unanswered.REFUSAL, detail="no", requ
 LATE = Annotation(task=task(2), failure=Unanswered.TIMED_OUT, detail="180 s")
 
 
+ALONE = Annotation(
+    task=task(3),
+    answer=ANSWER,
+    candidates=(Candidate(answer=ANSWER, reply_key="k"),),
+    request_keys=("k",),
+)
+
+
 @pytest.fixture
-def stored(tmp_path: Path) -> PreviousAnnotations:
-    store = LocalStore(tmp_path)
-    found = [(clip_rows([CLIP])[0], [WHOLE, REFUSED, LATE], SPAN)]
-    table = pa.concat_tables(annotations_tables(found, config()))
-    return PreviousAnnotations(store, write_table(store, "annotations", table))
+def stored(tmp_path: Path) -> Replies:
+    """Four annotations and their replies, as a later run finds them."""
+    replies = Replies(LocalStore(tmp_path), "stamp")
+    for key in "klmn":
+        replies.keep(key, Reply(text=key))
+    for one in (WHOLE, REFUSED, LATE, ALONE):
+        remember(one, answers_stamp(config()), replies)
+    replies.pack()
+    return Replies(LocalStore(tmp_path), "stamp").load()
 
 
-def test_what_was_annotated_comes_back_as_it_was(stored: PreviousAnnotations) -> None:
+def test_what_was_annotated_comes_back_as_it_was(stored: Replies) -> None:
     """Pins each field, failures that hold, and that transient ones are asked again."""
     stamp = answers_stamp(config())
-    assert stored.find(task(0), stamp) == WHOLE
-    assert stored.find(task(1), stamp) == REFUSED
-    assert stored.find(task(2), stamp) is None
+    assert remembered(task(0), stamp, stored) == WHOLE
+    assert remembered(task(1), stamp, stored) == REFUSED
+    assert remembered(task(2), stamp, stored) is None
+    alone = remembered(task(3), stamp, stored)
+    assert alone is not None
+    assert (alone.answer, alone.request_keys) == (ANSWER, ("k",))
+
+
+def test_windows_whose_replies_were_deleted_have_no_annotation(
+    stored: Replies, tmp_path: Path
+) -> None:
+    less = Replies(LocalStore(tmp_path / "less"), "stamp")
+    for key, reply in stored.items():
+        if key != "l":
+            less.keep(key, reply)
+    stamp = answers_stamp(config())
+    assert remembered(task(0), stamp, less) is None
+    assert remembered(task(1), stamp, less) == REFUSED
 
 
 @pytest.mark.parametrize(
@@ -90,10 +113,8 @@ def test_what_was_annotated_comes_back_as_it_was(stored: PreviousAnnotations) ->
     [{"facts": "- another"}, {"content": "d"},
      {"window": Window(index=0, start_frame=0, end_frame=10, shown=(3, 8))}],
 )  # fmt: skip
-def test_another_question_has_no_annotation_yet(
-    stored: PreviousAnnotations, changes: dict[str, Any]
-) -> None:
-    assert stored.find(task(0, **changes), answers_stamp(config())) is None
+def test_another_question_has_no_annotation_yet(stored: Replies, changes: dict[str, Any]) -> None:
+    assert remembered(task(0, **changes), answers_stamp(config()), stored) is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,231 @@
+"""The caption stage in a stream: windows that kill workers, models that do not load, services."""
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curator.errors import CuratorError, ModelError
+from curator.executor import work
+from curator.executor.engine import Engine
+from curator.executor.fleet import Passing
+from curator.media.frame_tap import StoredFrames
+from curator.scheduler import UnitStream
+from curator.stages.caption import stage as caption_stage
+from curator.stages.caption.caption_records import (
+    Annotation,
+    Answer,
+    Reply,
+    Task,
+    Unanswered,
+    Window,
+)
+from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.reply_store import Replies
+from curator.stages.caption.stage import (
+    CaptionStage,
+    OpenWindow,
+    UnitAnnotations,
+    WindowLoader,
+    WindowUnit,
+    with_parts,
+)
+from curator.storage import open_store
+
+CONFIG = CaptionConfig(captioner="transformers", model="tiny")
+SERVER = CaptionConfig(captioner="openai", model="m", url="http://127.0.0.1:9/v1")
+WINDOW = Window(index=0, start_frame=0, end_frame=1, shown=(0,))
+
+
+class DyingStage(CaptionStage):
+    """Aborts its process on one window, as lost memory does; answers the others."""
+
+    def setup(self) -> None:
+        caption_stage.load_models = lambda config: {}
+        super().setup()
+
+    def _annotations(self, unit: WindowUnit) -> list[Annotation]:
+        if any(task.clip_id == "deadly" for task, _ in unit.windows):
+            os.abort()
+        return [
+            Annotation(task=task, answer=Answer(medium=task.clip_id)) for task, _ in unit.windows
+        ]
+
+
+class DyingLoad(CaptionStage):
+    """Aborts its process while it loads its model, or says that it cannot."""
+
+    def setup(self) -> None:
+        def load(config: CaptionConfig) -> dict[Any, Any]:
+            if config.model == "broken":
+                raise ModelError("model broken: its weights cannot be loaded; fetch it")
+            os.abort()
+
+        caption_stage.load_models = load
+        super().setup()
+
+
+class WarningStage(CaptionStage):
+    """Warns of each window twice."""
+
+    def _annotations(self, unit: WindowUnit) -> list[Annotation]:
+        for task, _ in unit.windows:
+            for _ in range(2):
+                logging.getLogger(caption_stage.__package__).warning(
+                    "trouble with %s", task.clip_id
+                )
+        return []
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Any:  # noqa: ANN401
+    """By Ray, or by the process for small work."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    with Engine(address=None, workers=request.param) as engine:
+        yield engine
+
+
+def _stream(
+    engine: Engine, folder: Path, stage: CaptionStage
+) -> UnitStream[OpenWindow, UnitAnnotations]:
+    found = UnitStream[OpenWindow, UnitAnnotations](
+        engine,
+        stage,
+        key=lambda window: window.task.clip_id,
+        load=WindowLoader(open_store(str(folder)), stage.config),
+        keep=with_parts,
+    )
+    for name in ("first", "deadly", "last"):
+        task = Task(clip_id=name, content=name, window=WINDOW, fps=30.0)
+        found.submit(OpenWindow(task=task, where=StoredFrames(clip_id=name), known={}))
+    return found
+
+
+@pytest.mark.parametrize("engine", [1, None], ids=["ray", "child"], indirect=True)
+def test_a_window_that_kills_its_worker_twice_fails_and_the_others_are_answered(
+    engine: Engine, tmp_path: Path
+) -> None:
+    stream = _stream(engine, tmp_path, DyingStage(CONFIG))
+    annotations = {
+        one.task.clip_id: one
+        for units in stream.finish()
+        for unit in units
+        for one in unit.annotations
+    }
+    assert annotations.keys() == {"first", "deadly", "last"}
+    dead = annotations.pop("deadly")
+    assert dead.failure is Unanswered.OUT_OF_MEMORY
+    assert dead.detail == "the worker died 2 times while working on it"
+    for name, one in annotations.items():
+        assert one.answer == Answer(medium=name)
+
+
+@pytest.mark.parametrize("engine", [1, None], ids=["ray", "child"], indirect=True)
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [("broken", "^model broken: its weights cannot be loaded; fetch it$"),
+     ("large", "while (they loaded|it loads) the models of caption.*is there enough memory")],
+)  # fmt: skip
+def test_models_that_cannot_be_loaded_end_the_run_with_the_reason(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, said: str
+) -> None:
+    monkeypatch.setattr(work, "MOST_IN_VAIN", -2)
+    stage = DyingLoad(CONFIG.model_copy(update={"model": model}))
+    with pytest.raises(CuratorError, match=said):
+        list(_stream(engine, tmp_path, stage).finish())
+
+
+def test_workers_that_hold_a_gpu_are_asked_whether_torch_sees_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that no model is computed by a CPU in a worker that holds a GPU."""
+    monkeypatch.setattr("curator.executor.engine.available_gpus", lambda: 1)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    engine, asked = Engine(address=None, workers=1), []
+
+    class Pool:
+        n_open = 0
+
+        def submit(self, unit: object) -> None: ...
+
+        def close(self) -> None: ...
+
+    def pool(steps: Any, *, check: Callable[[], str | None], most: object) -> Pool:  # noqa: ANN401
+        asked.append((steps[0].resources.gpus, check()))
+        return Pool()
+
+    monkeypatch.setattr(engine, "pool", pool)
+    assert list(_stream(engine, tmp_path, CaptionStage(CONFIG)).finish()) == []
+    ((gpus, refusal),) = asked
+    assert gpus > 0
+    assert refusal is not None
+    assert "sees no GPU; `curate doctor` says why" in refusal
+
+
+def test_a_server_that_is_down_is_no_fault_of_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = CaptionStage(SERVER).node_refusal()
+    assert isinstance(refusal, Passing)
+    assert "cannot be reached" in refusal
+
+    class NoKey:
+        def check(self, trial: object) -> None:
+            raise ModelError("the key is not here")
+
+    monkeypatch.setattr(caption_stage, "captioners_of", lambda config: {"captioner": NoKey()})
+    refusal = CaptionStage(SERVER).node_refusal()
+    assert refusal == "the key is not here"
+    assert not isinstance(refusal, Passing)
+
+
+def test_workers_share_the_requests_under_way() -> None:
+    judge = {"model": "j", "url": "http://127.0.0.1:9/v1", "in_flight": 5}
+    config = CaptionConfig.model_validate(SERVER.model_dump() | {"in_flight": 12, "judge": judge})
+    stage = CaptionStage(config)
+    assert stage.in_flight == 5
+    shared = stage.share(4)
+    assert [one.in_flight for one in shared.config.models] == [3, 1]
+    assert shared.resources.cpus == 0
+    assert shared.resources.memory_bytes < stage.resources.memory_bytes
+    assert CaptionStage(CONFIG).in_flight is None
+
+
+def test_replies_are_stored_where_a_unit_fails(tmp_path: Path) -> None:
+    """Pins that an error of the captioner ends the run, unchanged, and loses no reply."""
+    store = open_store(str(tmp_path))
+
+    class Failing(CaptionStage):
+        def _annotations(self, unit: WindowUnit) -> list[Annotation]:
+            unit.replies.keep("key", Reply(text="said"))
+            raise ModelError("the server is gone")
+
+    stage, stamp = Failing(SERVER), "0123456789abcdef"
+    stage._stamp = stamp
+    task = Task(clip_id="a", content="a", window=WINDOW, fps=30.0)
+    unit = WindowUnit(
+        windows=[(task, StoredFrames(clip_id="a"))],
+        frames=lambda where, task: pytest.fail("no frames are needed"),
+        replies=Replies(store, stamp, "0badcafe"),
+    )
+    with pytest.raises(ModelError, match="the server is gone"):
+        stage.process(unit)
+    assert dict(Replies(store, stamp).load()) == {"key": Reply(text="said")}
+
+
+def test_warnings_are_noted_for_their_unit_and_no_handler_stays(tmp_path: Path) -> None:
+    stage, log = WarningStage(SERVER), logging.getLogger(caption_stage.__package__)
+    stage._stamp, before = "stamp", list(log.handlers)
+    (unit,) = WindowLoader(open_store(str(tmp_path)), SERVER)([
+        work.Batch(
+            items=(OpenWindow(
+                task=Task(clip_id="a", content="a", window=WINDOW, fps=30.0),
+                where=StoredFrames(clip_id="a"), known={},
+            ),),
+            name="0badcafe",
+        )
+    ])  # fmt: skip
+    assert stage.process(unit) == []
+    assert stage.notes == ["trouble with a"] * 2
+    assert log.handlers == before
