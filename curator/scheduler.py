@@ -186,9 +186,9 @@ class UnitStream(Generic[ItemT, ResultT]):
         Raises:
             CuratorError: The first that the stage raised, unchanged.
         """
-        results = [] if self._workers is None else self._workers.poll()
+        results = [] if self._workers is None else list(map(self._taken, self._workers.poll()))
         self._send()
-        return list(map(self._taken, results))
+        return results
 
     def finish(self) -> Iterator[list[ResultT]]:
         """Yields all other results as they come; raises errors as `poll`.

@@ -123,7 +123,12 @@ def test_a_window_that_kills_its_worker_twice_fails_and_the_others_are_answered(
         assert one.answer == Answer(medium=name)
 
 
-@pytest.mark.parametrize("engine", [1, None], ids=["ray", "child"], indirect=True)
+@pytest.mark.parametrize(
+    "engine",
+    [pytest.param(1, marks=pytest.mark.long), None],
+    ids=["ray", "child"],
+    indirect=True,
+)
 @pytest.mark.parametrize(
     ("model", "said"),
     [("broken", "^model broken: its weights cannot be loaded; fetch it$"),
