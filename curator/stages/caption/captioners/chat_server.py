@@ -157,11 +157,13 @@ class ServerCaptioner(Captioner):
             finally:
                 self.request_limit.release()
             n_tries += outcome.was_sent
-            if outcome.failure in _FINAL or n_tries >= self.config.tries:
+            is_last = outcome.failure in _FINAL or n_tries >= self.config.tries
+            if outcome.was_sent:
+                then = "" if is_last else "; it is tried again"
+                self._report(f"does not answer a request: {outcome.failure}{then}")
+            if is_last:
                 failure, detail = outcome.failure, outcome.detail
-                self._report(f"does not answer a request: {failure}")
                 return Reply(failure=failure, detail=detail, n_tries=n_tries, seconds=seconds)
-            self._report(f"does not answer a request: {outcome.failure}; it is tried again")
             if time.monotonic() + wait_s >= until:
                 return _over_budget(n_tries, outcome.detail)
             self.request_limit.sleep(wait_s)
@@ -272,15 +274,17 @@ class ServerCaptioner(Captioner):
         )
 
     def _unreached(self, reason: str) -> _Failed:
-        since = self._unreached_since = self._unreached_since or time.monotonic()
-        for_s = time.monotonic() - since
-        if for_s >= self._give_up_s:
+        now, url = time.monotonic(), self._access.shown_url
+        since = self._unreached_since
+        if since is None:
+            since = self._unreached_since = now
+            then = f"the run stops after {self._give_up_s / 60:g} minutes without it"
+            logger.warning("%s cannot be reached; %s", url, then)
+        if now - since >= self._give_up_s:
             raise ServerError(
-                f"{self._access.shown_url} could not be reached for {for_s:.0f} s: {reason}; "
-                "start the server and run again: what was answered is kept"
+                f"{url} could not be reached for {now - since:.0f} s: {reason}; start the server "
+                "and run again: what was answered is kept"
             )
-        minutes = f"{self._give_up_s / 60:g} minutes"
-        self._report(f"cannot be reached; the run stops after {minutes} without it")
         return _Failed(Unanswered.SERVER_ERROR, reason, is_crowded=True, was_sent=False)
 
     def _report(self, event: str) -> None:

@@ -361,6 +361,7 @@ def test_a_server_that_stays_away_ends_the_run(
     with pytest.raises(ServerError, match=r"could not be reached for .* start the server"):
         asked(config, [request_about(i) for i in range(3)], give_up_s=0.3)
     assert "cannot be reached; the run stops after 0.005 minutes without it" in caplog.text
+    assert caplog.text.count("\n") == 1
 
 
 @pytest.mark.parametrize(
