@@ -16,10 +16,8 @@ from film_shots import moving_texture
 from curator.errors import RETRIED, ErrorCode
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
-from curator.executor.worker import Step
 from curator.records.sources import SourceRef
 from curator.scheduler import RowScheduler, UnitRunner
-from curator.stage import Resources
 from curator.stages.scan.config import ScanConfig
 from curator.stages.scan.probe import ScanRow
 from curator.stages.scan.source_listing import (
@@ -48,14 +46,6 @@ class DyingScanStage(ScanStage):
         if "endless" in unit.uri:
             time.sleep(60)
         return super().process(unit)
-
-
-class Wait:
-    """Takes its time."""
-
-    def __call__(self, unit: int) -> int:
-        time.sleep(0.01)
-        return -unit
 
 
 @pytest.fixture
@@ -184,30 +174,6 @@ def test_a_probe_that_its_part_does_not_have_is_made_again(
     table, n_scanned = scan(store, iter([gone]))
     assert n_scanned == 1
     assert rows(table)["gone.mp4"]["error_code"] == "vanished"
-
-
-def test_a_stream_of_units_on_ray_is_taken_as_there_is_room(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}:{Path(__file__).parents[2]}")
-    ahead = 0
-
-    def units() -> Iterator[int]:
-        nonlocal ahead
-        for number in range(60):
-            ahead = number
-            yield number
-
-    results = []
-    furthest = 0
-    with Engine(address=None, workers=None) as engine:
-        step = Step(make=Wait, resources=Resources(cpus=0.5))
-        for result in engine.run([step], units()):
-            results.append(result)
-            furthest = max(furthest, ahead - len(results))
-        room = 4 * engine.n_cpus()
-    assert sorted(results) == [-unit for unit in range(59, -1, -1)]
-    assert furthest <= room
 
 
 def test_a_part_keeps_its_name_and_its_rows_name_the_items(folder: Path, store: Store) -> None:
