@@ -62,6 +62,7 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{here}{os.pathsep}{here.parent}", prepend=os.pathsep)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("one_gpu")
 def test_all_feeders_of_a_gpu_begin_while_cuts_have_all_cores(tmp_path: Path) -> None:
     """Pins that a generation is analyzed on a GPU while the one before is cut."""

@@ -111,6 +111,7 @@ def test_a_fleet_gives_the_rest_of_a_unit_to_the_next_worker() -> None:
     assert sorted(one.results[0] for one in results) == ["aa", "bb", "cc", "dd"]
 
 
+@pytest.mark.long
 def test_a_run_that_is_killed_decodes_nothing_again_but_what_was_under_way(
     tmp_path: Path,
 ) -> None:

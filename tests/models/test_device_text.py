@@ -109,6 +109,7 @@ def test_a_graph_is_replayed_for_each_batch_of_its_size(
     assert {options["capture_error_mode"] for options in graphs.options} == {"thread_local"}
 
 
+@pytest.mark.long
 def test_more_pictures_than_a_graph_takes_are_several_replays(
     detector: DeviceTextDetector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
