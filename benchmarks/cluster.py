@@ -24,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,8 @@ from measure import machine
 
 from curator.executor.engine import Engine
 from curator.executor.ray_start import use_own_token
+from curator.executor.timeline import N_BUCKETS, busy_of
 from curator.executor.worker import Step
-from curator.report.gantt_chart import busy_by_stage, overlap_s
 from curator.stage import Resources
 
 FAKE_HEAD = "fffffffffffffffffffffffffffffffffffffffffffffffffff00000"
@@ -449,13 +449,18 @@ def mixed(films: Path, report: Path | None, *, whole: bool) -> dict[str, Any]:
             print(done.stderr[-4000:])
         summary = json.loads((out / "summary.json").read_text())
     rows = summary["timeline"]["rows"]
-    busy = busy_by_stage(summary["timeline"])
+    busy: defaultdict[str, Any] = defaultdict(lambda: np.zeros(N_BUCKETS))
+    for row in rows:
+        busy[row["stage"]][: len(busy_of(row))] += busy_of(row)
+    cuts, decodes = np.minimum(1.0, busy["cut"]), np.minimum(1.0, busy["analyze"])
     width_s = summary["timeline"]["bucket_s"]
     return {
         "exit code": done.returncode,
         "rows": [{key: row[key] for key in ("node", "stage", "units", "busy_s")} for row in rows],
-        "seconds with cutting": round(float(np.minimum(1.0, busy["cut"]).sum()) * width_s, 1),
-        "of these with decoding": round(overlap_s(busy["analyze"], busy["cut"], width_s), 1),
+        "seconds with cutting": round(float(cuts.sum()) * width_s, 1),
+        "of these with decoding": round(
+            float(np.maximum(0.0, cuts + decodes - 1).sum()) * width_s, 1
+        ),
     }
 
 

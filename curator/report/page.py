@@ -8,7 +8,6 @@ from typing import Any
 from curator.records.sources import Source
 from curator.report.contact_sheets import Browsing, caption_words, originals_of, sheets_of
 from curator.report.funnel import funnel_steps, gpu_trouble
-from curator.report.gantt_chart import MAX_OPEN, gantt
 from curator.report.histogram import histograms
 from curator.report.page_templates import render
 from curator.report.report_tables import NOTES, buckets, failed_sources, tags, work_done
@@ -86,8 +85,7 @@ def render_report(
         max_shards=MAX_SHARDS,
         n_bytes=sum(shard.get("bytes") or 0 for shard in shards),
         buckets=buckets(shards),
-        timeline=gantt(_given(summary.get("timeline"))),
-        max_open=MAX_OPEN,
+        timeline=_given(summary.get("timeline")),
         gpu_trouble=gpu_trouble(summary),
         done=work_done(summary.get("work") or {}),
     )

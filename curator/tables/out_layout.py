@@ -127,7 +127,7 @@ _HASHED = re.compile(
 _FIXED = re.compile(
     "|".join(
         (
-            rf"{re.escape(SUMMARY)}|{re.escape(CONFIG)}|{re.escape(LEASE)}|report/(?:index|tune)\.html",
+            rf"{re.escape(SUMMARY)}|{re.escape(CONFIG)}|{re.escape(LEASE)}|report/(?:(?:index|tune)\.html|trace\.json)",
             rf"{SHARDS}/(?:dataset\.parquet|manifest(?:\.next)?\.json|wids-(?:train|val)\.json)",
             rf"{SHARDS}/(?:{_BUCKET}/)?"
             r"(?:README\.md|\.nv-meta/(?:\.info\.json|split\.yaml|dataset\.yaml))",

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 import curator
 from curator.errors import StorageError
-from curator.report import render_report, shown_clips
+from curator.report import render_report, shown_clips, trace_json
 from curator.stages.commit.summary_merging import added, by_count
 from curator.storage import Store
 from curator.tables.checksums import sealed_json, to_json
@@ -56,7 +56,7 @@ from curator.tables.source_table import SourceTotals, value_counts
 logger = logging.getLogger(__name__)
 
 
-REPORT = "report/index.html"
+REPORT, TRACE = "report/index.html", "report/trace.json"
 VERSIONS = ("av", "numpy", "opencv-python-headless", "pyarrow", "ray", "torch")
 
 
@@ -198,11 +198,12 @@ def write_fixed_paths(
     """Lets the files at fixed paths follow the newest snapshot; returns `summary.json`, the last.
 
     `summary` names tables by their fixed paths, `previous` is the summary that was there. Without
-    `page` the report stays as it is.
+    `page` the report and its trace stay as they are.
     """
     put_in_place(store, summary)
     if page is not None:
         store.write(REPORT, page.encode())
+        store.write(TRACE, trace_json(summary.get("timeline") or {}))
     used = {"recipe": summary["recipe"], "fingerprints": summary["fingerprints"]}
     store.write(CONFIG, sealed_json(used, to_json, CONFIG))
     write_shard_files(store, shard_files)
