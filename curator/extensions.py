@@ -6,11 +6,12 @@ dotted path; any other name is looked up among the entry points of its kind.
 
 import importlib
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from importlib.metadata import packages_distributions as distributions_of_packages
+from types import MappingProxyType
 from typing import Any
 
 from curator.errors import RecipeError, unknown_key
@@ -29,7 +30,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
-    """A class that was loaded from outside this package, under the name that the user gave.
+    """A class that was loaded under the name that the user gave.
 
     `origin` has its module, the distribution that brings it and that one's version.
     """
@@ -40,13 +41,18 @@ class Extension:
     origin: Mapping[str, str | None]
 
 
-def load_extension(kind: Kind, name: str) -> Extension:
+def load_extension(
+    kind: Kind, name: str, built_in: Mapping[str, str] = MappingProxyType({})
+) -> Extension:
     """Loads a class that a user names: `package.module:Class`, or an entry point of its kind.
+
+    `built_in` are dotted paths of this package's own classes by short names, which come first.
 
     Raises:
         RecipeError: The name leads nowhere; the message says what was expected.
     """
-    target = _from_path(kind, name) if ":" in name else _from_entry_point(kind, name)
+    path = built_in.get(name, name)
+    target = _from_path(path) if ":" in path else _from_entry_point(kind, name, built_in)
     if not isinstance(target, type):
         raise RecipeError(
             f"{name!r} is a {type(target).__name__}; a class is expected for {kind.value}"
@@ -59,7 +65,7 @@ def entry_point_names(kind: Kind) -> list[str]:
     return sorted(entry_points(group=kind.value).names)
 
 
-def _from_path(kind: Kind, name: str) -> Any:  # noqa: ANN401
+def _from_path(name: str) -> Any:  # noqa: ANN401
     module_name, _, attribute = name.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -82,11 +88,12 @@ def _from_path(kind: Kind, name: str) -> Any:  # noqa: ANN401
         raise RecipeError(unknown_key(attribute, names, f"class of {module_name}")) from error
 
 
-def _from_entry_point(kind: Kind, name: str) -> Any:  # noqa: ANN401
+def _from_entry_point(kind: Kind, name: str, built_in: Iterable[str]) -> Any:  # noqa: ANN401
     found: list[EntryPoint] = list(entry_points(group=kind.value, name=name))
     if not found:
+        what = f"{kind.name.lower()} or entry point of {kind.value}"
         raise RecipeError(
-            unknown_key(name, entry_point_names(kind), f"entry point of {kind.value}")
+            unknown_key(name, [*built_in, *entry_point_names(kind)], what)
             + "; a class of your own is named package.module:Class"
         )
     try:

@@ -1,13 +1,12 @@
 """The formats of this package, and how formats of users are found."""
 
 from collections.abc import Mapping
-from importlib import import_module
 
 from pydantic import ValidationError
 
-from curator.errors import UsageError, unknown_key
+from curator.errors import RecipeError, UsageError
 from curator.export.exporter import Exporter, ExporterOptions
-from curator.extensions import Extension, Kind, entry_point_names, load_extension
+from curator.extensions import Extension, Kind, load_extension
 
 FORMATS: Mapping[str, str] = {
     "cosmos": "curator.export.cosmos:Cosmos",
@@ -21,31 +20,24 @@ FORMATS: Mapping[str, str] = {
     "conversations": "curator.export.conversations:Conversations",
     "preferences": "curator.export.preferences:Preferences",
 }
-"""Classes by the name of their format. They are imported when the format is asked for."""
+"""Dotted paths of this package's formats by name, as users name theirs; imported on use."""
 
 
-def load_format(name: str) -> tuple[type[Exporter[ExporterOptions, object]], Extension | None]:
+ExporterType = type[Exporter[ExporterOptions, object]]
+
+
+def load_format(name: str) -> tuple[ExporterType, Extension]:
     """Finds a format by its name in `FORMATS`, `package.module:Class`, or entry point.
 
-    Returns:
-        The class, and its origin; None for a format of this package.
+    Returns the class, and its origin.
 
     Raises:
-        UsageError: The format does not exist, or is no exporter.
-        RecipeError: It cannot be loaded.
+        UsageError: The format does not exist, cannot be loaded, or is no exporter.
     """
-    if name in FORMATS:
-        module, _, attribute = FORMATS[name].partition(":")
-        built_in: type[Exporter[ExporterOptions, object]] = getattr(
-            import_module(module), attribute
-        )
-        return built_in, None
-    if ":" not in name and name not in (offered := entry_point_names(Kind.EXPORTER)):
-        raise UsageError(
-            unknown_key(name, [*FORMATS, *offered], "format")
-            + "; a format of your own is package.module:Class"
-        )
-    extension = load_extension(Kind.EXPORTER, name)
+    try:
+        extension = load_extension(Kind.EXPORTER, name, FORMATS)
+    except RecipeError as error:
+        raise UsageError(str(error)) from error
     if not issubclass(extension.target, Exporter):
         raise UsageError(f"{name!r} is no exporter: it does not derive from {Exporter.__module__}")
     return extension.target, extension

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from curator.errors import CuratorError, UsageError
 from curator.export.clip_reader import Clip, chosen_shards, read_clips
 from curator.export.exporter import Exporter, ExporterOptions
-from curator.export.formats import checked_options, load_format
+from curator.export.formats import FORMATS, checked_options, load_format
 from curator.export.placement import Exported, Place
 from curator.fingerprints import fingerprint
 from curator.stages.caption.measured_caption import MEASURED_MODEL
@@ -207,7 +207,7 @@ def export(
         if exporter.indexes_tars or exporter.has_members
         else tuple(shards.declared),
         records=exporter.records,
-        origin=extension.origin if extension is not None else None,
+        origin=None if format in FORMATS else extension.origin,
     )
     Job(
         shards=shards,
