@@ -100,7 +100,7 @@ def main(options: argparse.Namespace) -> int:
                     store, lambda step: shown(f"removing: {step}"), check=lease.check
                 )
 
-        repair_before(store)
+        repair_before(store, lease.check)
         if not options.finish:
             healed(store, lambda: _begin(options, store), STATE, check=lease.check)
         removed = healed(store, finish, STATE, check=lease.check)

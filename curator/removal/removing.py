@@ -104,14 +104,16 @@ def plan_removal(
     )
 
 
-def repair_before(store: Store) -> None:
+def repair_before(store: Store, check: Callable[[], None] = lambda: None) -> None:
     """Checks the tables that a removal must read, and repairs those that have an equal object.
+
+    `check` raises where this process may not write any more.
 
     Raises:
         UsageError: One is damaged and cannot be repaired.
     """
     is_begun = bool(read_removals(store).unfinished)
-    repair_snapshots(store, _summaries(store), is_begun=is_begun)
+    repair_snapshots(FencedStore(store, check), _summaries(store), is_begun=is_begun)
 
 
 def begin_removal(store: Store, selected: Selected) -> str:

@@ -39,7 +39,7 @@ def test_a_damaged_part_is_repaired_from_an_equal_object(
     flip(place.out / name)
     victim = of_film(kept_of_first(place), 1)[0]
     assert remove(place.out, "clips", victim["clip_id"]) == EXIT_OK
-    assert f"{name} is damaged" in caplog.text
+    assert f"damaged objects in {place.out}: 1, such as {name}" in caplog.text
     check_all(place.out)
 
 
