@@ -9,7 +9,6 @@ import math
 import struct
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -45,9 +44,8 @@ class OnnxNetwork:
             values = torch.from_numpy(_array(tensor).copy())
             self._weights[_text(tensor[8])] = values.to(device)
         (self._input,) = (_text(_fields(one)[1]) for one in graph[11])
-        nodes = [self._node(_fields(node)) for node in graph[1]]
-        nodes, self._output = _fused(nodes, _text(_fields(graph[12][0])[1]), self._weights)
-        self._steps = [_step(node) for node in nodes]
+        (self._output,) = (_text(_fields(one)[1]) for one in graph[12])
+        self._steps = [self._step(_fields(node)) for node in graph[1]]
         last_use = {name: i for i, (_, names, _) in enumerate(self._steps) for name in names}
         self._unused_after: dict[int, list[str]] = defaultdict(list)
         for name, i in last_use.items():
@@ -64,7 +62,7 @@ class OnnxNetwork:
                     del values[name]
         return values[self._output]
 
-    def _node(self, node: Mapping[int, list[Any]]) -> "_Node":
+    def _step(self, node: Mapping[int, list[Any]]) -> _Step:
         kind = _text(node[4])
         attributes = dict(_attribute(_fields(one)) for one in node[5])
         names = [_text([name]) for name in node[1]]
@@ -72,97 +70,11 @@ class OnnxNetwork:
             # The last input is a constant: factors of all four axes.
             attributes["factors"] = self._weights[names.pop()][2:].tolist()
             del names[1:]
-        return _Node(kind, attributes, names, _text(node[2]))
-
-
-@dataclass(slots=True)
-class _Node:
-    """One operator of the graph."""
-
-    kind: str
-    attributes: dict[str, Any]
-    inputs: list[str]
-    output: str
-
-
-def _step(node: _Node) -> _Step:
-    kind, attributes = node.kind, node.attributes
-    try:
-        function = _WITH_ATTRIBUTES[kind](attributes) if attributes else _PLAIN[kind]
-    except (KeyError, ValueError) as error:
-        raise ModelError(f"the ONNX operator {kind} {attributes} is not known") from error
-    return function, node.inputs, node.output
-
-
-def _fused(nodes: list[_Node], output: str, weights: dict[str, Tensor]) -> tuple[list[_Node], str]:
-    """Returns the network in fewer operators, because starting one costs a core microseconds.
-
-    Biases become a part of their convolutions, and the five operators of GELU become one. The
-    second result is the output's name.
-    """
-    made: dict[str, _Node] = {}
-    same: dict[str, str] = {}
-    for node in nodes:
-        node.inputs = [same.get(name, name) for name in node.inputs]
-        if node.kind == "Identity":
-            same[node.output] = node.inputs[0]
-            continue
-        made[node.output] = node
-        made[node.output] = _with_bias(node, made, weights) or _gelu(node, made, weights) or node
-    output = same.get(output, output)
-    needed = {output}
-    for name, node in reversed(made.items()):
-        if name in needed:
-            needed.update(node.inputs)
-    return [node for name, node in made.items() if name in needed], output
-
-
-def _with_bias(node: _Node, made: Mapping[str, _Node], weights: dict[str, Tensor]) -> _Node | None:
-    """Returns the convolution whose bias a node adds; None if it does not add one."""
-    before = made.get(node.inputs[0])
-    if node.kind != "Add" or before is None or before.kind not in ("Conv", "ConvTranspose"):
-        return None
-    added = weights.get(node.inputs[1])
-    if added is None or len(before.inputs) != 2 or added.numel() != added.shape[1]:
-        return None
-    bias = f"{node.inputs[1]}, flat"
-    weights[bias] = added.flatten()
-    return _Node(before.kind, dict(before.attributes), [*before.inputs, bias], node.output)
-
-
-def _gelu(node: _Node, made: Mapping[str, _Node], weights: Mapping[str, Tensor]) -> _Node | None:
-    """Returns the GELU of which a node is the end; None if it is not one."""
-    given: list[str] = []
-    if not _matches(_GELU, node.output, made, weights, given):
-        return None
-    return _Node("Gelu", {}, given[:1], node.output)
-
-
-_Pattern = str | float | tuple[Any, ...]
-_GELU = ("Mul", ("Mul", "x", ("Add", ("Erf", ("Div", "x", math.sqrt(2))), 1.0)), 0.5)
-
-
-def _matches(
-    pattern: _Pattern,
-    name: str,
-    made: Mapping[str, _Node],
-    weights: Mapping[str, Tensor],
-    given: list[str],
-) -> bool:
-    """Whether a value is computed by a pattern: an operator of patterns, "x", or a constant.
-
-    All "x" are one value, whose name is put into `given`.
-    """
-    if isinstance(pattern, str):
-        given.append(name)
-        return name == given[0]
-    if isinstance(pattern, float):
-        return name in weights and math.isclose(float(weights[name].max()), pattern, rel_tol=1e-6)
-    node = made.get(name)
-    if node is None or node.kind != pattern[0]:
-        return False
-    parts = zip(pattern[1:], node.inputs, strict=True)
-    return all(_matches(part, one, made, weights, given) for part, one in parts)
+        try:
+            function = _WITH_ATTRIBUTES[kind](attributes) if attributes else _PLAIN[kind]
+        except (KeyError, ValueError) as error:
+            raise ModelError(f"the ONNX operator {kind} {attributes} is not known") from error
+        return function, names, _text(node[2])
 
 
 def _fields(message: memoryview) -> defaultdict[int, list[Any]]:
@@ -275,8 +187,10 @@ def _mean(attributes: dict[str, Any]) -> Callable[..., Tensor]:
 
 _PLAIN: dict[str, Callable[..., Tensor]] = {
     "Add": torch.add,
-    "Gelu": functional.gelu,
+    "Div": torch.div,
+    "Erf": torch.erf,
     "GlobalAveragePool": partial(torch.mean, dim=(2, 3), keepdim=True),
+    "Identity": torch.Tensor.detach,
     "Mul": torch.mul,
     "Relu": torch.relu,
     "Sigmoid": torch.sigmoid,

@@ -46,7 +46,7 @@ def batch(*frames: NDArray[np.uint8]) -> torch.Tensor:
 
 
 def test_the_network_is_that_of_onnxruntime() -> None:
-    """Pins the operators, fused ones too, without the rounding of pictures and maps."""
+    """Pins the operators, without the rounding of pictures and maps."""
     picture = torch.rand(1, 3, 96, 160) * 2 - 1
     session = text_session(WEIGHTS)
     (expected,) = session.run(None, {session.get_inputs()[0].name: picture.numpy()})
