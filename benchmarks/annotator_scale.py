@@ -25,7 +25,6 @@ from curator.executor.progress import Progress
 from curator.family import Array, Family, Scope
 from curator.scheduler import Scheduler
 from curator.stage import Annotator, ClipFacts, SampledClip, StageConfig
-from curator.stages.cut.written_frames import SampleFramesStage
 from curator.storage.local_store import LocalStore
 from curator.tables.clip_locations import Location, located_bytes
 from curator.tables.family_store import FamilyStore
@@ -80,12 +79,8 @@ def main() -> None:
         store, clips = LocalStore(folder), MadeClips(options.n)
         with Engine(address=None, workers=2) as engine:
             for name in ("first", "again"):
-                scheduler = Scheduler(
-                    FamilyStore(store),
-                    engine,
-                    Progress(io.StringIO(), live=False),
-                    decode=lambda threads: SampleFramesStage(StageConfig(), threads=threads),
-                )
+                progress = Progress(io.StringIO(), live=False)
+                scheduler = Scheduler(FamilyStore(store), engine, progress)
                 begun, begun_cpu = time.perf_counter(), time.process_time()
                 made = scheduler.annotate([Lengths(StageConfig())], clips)
                 found[name] = {

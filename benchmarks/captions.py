@@ -173,15 +173,15 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
     import pyarrow.parquet as pq
 
     from curator.measures.score_list import SCORES
-    from curator.media.frame_tap import FrameWish, TakenFrames, Tap, look_at_clip
+    from curator.media.clip_frames import READ_PX, Wanted, sample_clip
     from curator.models.text_reader import TextReader
     from curator.stages.caption.caption_records import Reply, Task
     from curator.stages.caption.captioners.chat_wire import body_of
     from curator.stages.caption.config import CaptionConfig
     from curator.stages.caption.dialogs.window_dialog import Asker
-    from curator.stages.caption.frame_store import CaptionFrames, FrameParts, content_of
+    from curator.stages.caption.frame_store import FrameParts, content_of
     from curator.stages.caption.reply_store import Replies
-    from curator.stages.caption.windows import windows_of
+    from curator.stages.caption.windows import WindowFrames, windows_of
     from curator.storage import open_store
     from curator.tables.clip_locations import Location, located_bytes
     from curator.tables.clip_rows import ClipRows
@@ -197,7 +197,7 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
     names = json.loads((out / "summary.json").read_text())["tables"]["clips"]
     table = pa.concat_tables([pq.read_table(out / name) for name in names])
     rows = ClipRows(table, clips_schema(SCORES)).kept()
-    taker, parts = CaptionFrames(store, config), FrameParts(store, config)
+    parts = FrameParts(store, config)
     replies, asker = Replies(store, "benchmark"), Asker(config)
     reader = TextReader()
     spent: dict[str, float] = {}
@@ -214,14 +214,16 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
         at = time.process_time()
         mp4 = located_bytes(store, where)
         at = timed("read the clip", at)
-        look_at_clip(mp4, Tap((), longest_px=config.frame_px), threads=1)
+        content = content_of(row.clip_id, row, "")
+        choice = WindowFrames(config=config, clip_id=row.clip_id, content=content)
+        wanted = choice.wanted(row.n_frames, row.fps, 0.0)
+        last = [Wanted(numbers=wanted[0].numbers[-1:], size=1, form="jpeg")]
+        sample_clip(mp4, last, n_frames=row.n_frames, threads=1)
         at = decoded = timed("decode", at)
-        wish = FrameWish(content=content_of(row.clip_id, row, ""))
-        tap = taker.tap(wish, row.fps, lambda first: 0.0)(row.n_frames, 0)
-        looked = look_at_clip(mp4, tap, threads=1)
+        sampled = sample_clip(mp4, wanted, n_frames=row.n_frames, threads=1)
         spent["scale, JPEG"] = spent.get("scale, JPEG", 0.0) + time.process_time() - decoded
         at = time.process_time()
-        (where_looked,) = taker.store([TakenFrames(clip_id=row.clip_id, wish=wish, looked=looked)])
+        (where_looked,) = parts.put([(choice, sampled, None)])
         at = timed("store the pictures", at)
         for window in windows_of(row.n_frames, row.fps, config):
             task = Task(
@@ -247,8 +249,10 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
         mp4 = located_bytes(
             store, Location(name=row.shard, offset=row.mp4_offset, n_bytes=row.mp4_bytes)
         )
-        tap = Tap([0], longest_px=448, reads=lambda rgb: (rgb,), read_at=[0])
-        (picture,) = look_at_clip(mp4, tap, threads=1).text[0]
+        shown = [Wanted(numbers=(0,), size=READ_PX, form="text")]
+        (picture,) = sample_clip(
+            mp4, shown, n_frames=row.n_frames, threads=1, read_text=lambda rgb: (rgb,)
+        ).text[0]
         begun = time.process_time()
         reader.read(picture)
         # Four pictures of a clip are read, where text was found or nobody looked.
@@ -267,7 +271,7 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
 
 def storing(server: Server, options: argparse.Namespace) -> list[float]:
     """The share of a fast server's capacity with storage that takes its time."""
-    from curator.media.frame_tap import StoredFrames
+    from curator.records.cuts import StoredFrames
     from curator.stages.caption.caption_records import Frames, Task, Window
     from curator.stages.caption.captioners.chat_server import ServerCaptioner
     from curator.stages.caption.captioners.dialog_runner import DialogRunner

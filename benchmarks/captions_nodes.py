@@ -30,11 +30,9 @@ from PIL import Image
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.measures.score_list import SCORES
-from curator.media.frame_tap import StoredFrames, TakenFrames
-from curator.records.cuts import Looked
+from curator.records.cuts import SampledFrames, StoredFrames
 from curator.stages.caption.caption_driver import Captioning
 from curator.stages.caption.config import CaptionConfig
-from curator.stages.caption.frame_store import CaptionFrames
 from curator.storage import LocalStore
 from curator.tables.clip_rows import ClipRows
 from curator.tables.schemas import clips_schema
@@ -75,16 +73,16 @@ def stored(store: LocalStore, config: CaptionConfig, rows: ClipRows) -> list[Sto
     """Stores the pictures of all clips as the cut does."""
     engine, progress = Engine(address=None, workers=1), Progress(live=False)
     order = Captioning(store, config, engine, progress, rows, checks=False).order
-    jpegs, taker = pictures(), CaptionFrames(store, config)
+    jpegs = pictures()
     shown = [(2 * i + 1) * N_FRAMES // 16 for i in range(8)]
     kept, found = list(rows.kept()), []
     for start in range(0, len(kept), PER_UNIT):
-        taken = []
+        samples = []
         for number, row in enumerate(kept[start : start + PER_UNIT], start):
             its = {frame: jpegs[(number + at) % UNLIKE] for at, frame in enumerate(shown)}
-            looked = Looked(n_frames=N_FRAMES, jpegs=its, text={})
-            taken.append(TakenFrames(clip_id=row.clip_id, wish=order.wish(row), looked=looked))
-        found += taker.store(taken)
+            sampled = SampledFrames(n_frames=N_FRAMES, jpegs=its)
+            samples.append((order.of(row), sampled, None))
+        found += order.keep(samples)
     return found
 
 
@@ -96,7 +94,7 @@ def once(out: Path, config: CaptionConfig, rows: ClipRows, frames: list[StoredFr
         captioning = Captioning(store, config, engine, Progress(live=False), rows, checks=False)
         begun_s, spent_s = time.monotonic(), time.process_time()
         for start in range(0, len(frames), PER_UNIT):
-            captioning.order.take(frames[start : start + PER_UNIT], {})
+            captioning.take(frames[start : start + PER_UNIT])
         captioning._finish()
         wall_s, driver_s = time.monotonic() - begun_s, time.process_time() - spent_s
         n_objects = len(list((out / "replies").iterdir()))

@@ -145,6 +145,7 @@ class FuzzStep:
             from curator.stages.scan.stage import ScanStage
             from curator.storage import open_store
             from curator.tables.family_store import FamilyRows
+            from curator.tables.parts import Parts
             from curator.tables.track_items import SourceItem
             from curator.tables.track_parts import TrackParts
 
@@ -162,7 +163,7 @@ class FuzzStep:
                 load=parts.load,
                 keep=KeepProposed(None),
             )
-            cut = UnitWorker(stage=CutStage(config), keep=CutKeeper(store, "c", None))
+            cut = UnitWorker(stage=CutStage(config), keep=CutKeeper(Parts(store, "cuts", "c")))
             self._made[number] = [
                 recipe,
                 store,
@@ -228,15 +229,13 @@ class FuzzStep:
         recipe: Any, digest: Any,  # noqa: ANN401
     ) -> None:  # fmt: skip
         from curator.records.clips import Span
-        from curator.records.cuts import ClipForm
         from curator.stages.cut.cut_driver import CutGroup
         from curator.stages.cut.stage import ClipToCut
 
         size = recipe.cut.size if isinstance(recipe.cut.size, tuple) else None
-        form = ClipForm(fps=recipe.cut.rate, size=size, n_frames=None)
         wanted = tuple(
             ClipToCut(
-                clip_id=row["clip_id"], min_frames=1, form=form,
+                clip_id=row["clip_id"], min_frames=1, size=size,
                 span=Span(start_frame=row["start_frame"], end_frame=row["end_frame"],
                           shot=row["shot"]),
             )
@@ -250,22 +249,22 @@ class FuzzStep:
             for info in store.list("cuts/")
             for row in _rows(store.read(info.key))
         }
-        for one in result.outcomes:
-            digest.update(f"{one.clip_id} {one.mp4_sha256} {one.error}".encode())
-            if one.error is not None:
-                outcome.cut_errors.append(one.error)
-                if "please report it" in one.error:
-                    outcome.problems.append(f"cut: {one.error}")
-                continue
+        for clip_id, failure in result.failures.items():
+            digest.update(f"{clip_id} {failure.message}".encode())
+            outcome.cut_errors.append(failure.message)
+            if "please report it" in failure.message:
+                outcome.problems.append(f"cut: {failure.message}")
+        for clip_id, one in result.facts().items():
+            digest.update(f"{clip_id} {one['mp4_sha256']}".encode())
             outcome.n_clips += 1
-            outcome.modes.append(str(one.cut_mode))
-            if one.cut_mode == "encode" and one.n_frames != written[one.clip_id]["n_frames"]:
-                outcome.problems.append(
-                    f"clip of {one.n_frames} frames, proposed {written[one.clip_id]['n_frames']}"
-                )
-            wrong = wrong_clip(mp4s[one.clip_id], one.n_frames, (one.width, one.height))
+            outcome.modes.append(str(one["cut_mode"]))
+            proposed = written[clip_id]["n_frames"]
+            if one["cut_mode"] == "encode" and one["n_frames"] != proposed:
+                outcome.problems.append(f"clip of {one['n_frames']} frames, proposed {proposed}")
+            size = one["width"], one["height"]
+            wrong = wrong_clip(mp4s[clip_id], one["n_frames"], size)
             if wrong is not None:
-                outcome.problems.append(f"{one.cut_mode} clip {wrong}")
+                outcome.problems.append(f"{one['cut_mode']} clip {wrong}")
 
 
 def _rows(data: bytes) -> list[dict[str, Any]]:

@@ -408,14 +408,14 @@ def execute(
 
 
 def _no_pictures(self: Any, missing: Sequence[Any], locations: object) -> None:  # noqa: ANN401
-    from curator.media.frame_tap import StoredFrames
+    from curator.records.cuts import StoredFrames
     from curator.stages.caption.frame_store import content_of
 
     for row in missing:
         where = StoredFrames(
             clip_id=row.clip_id, content=content_of(row.clip_id, row, ""), n_frames=row.n_frames
         )
-        self._take([where], {})
+        self.take([where])
 
 
 def copied(folder: Path) -> Path:

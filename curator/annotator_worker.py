@@ -23,8 +23,10 @@ from curator.executor.packing import pack
 from curator.executor.unit_worker import UnitResult, UnitWorker
 from curator.executor.work import MAX_ATTEMPTS
 from curator.family import Row, Value
-from curator.media.clip_frames import ClipPixels, ClipToSample, Wanted
+from curator.media.clip_frames import Wanted
 from curator.media.device_errors import device_error
+from curator.records.cuts import SampledFrames
+from curator.sample_frames import ClipToSample
 from curator.stage import (
     AnyAnnotator,
     AnyStage,
@@ -200,11 +202,11 @@ class AnnotatorWorker:
             for number, frames in wanted.items():
                 yield _ToDecode(clip=clip, wanted={number: frames}, errors=wrong)
 
-    def _decoded(self, batch: Sequence[_ToDecode]) -> UnitResult[list[ClipPixels | str]]:
+    def _decoded(self, batch: Sequence[_ToDecode]) -> UnitResult[list[SampledFrames | str]]:
         """Returns the frames of clips for all requests of all stages, or why there are none."""
         if self._decode is None:
-            return UnitResult(results=[ClipPixels() for _ in batch])
-        results: list[ClipPixels | str] = [ClipPixels() for _ in batch]
+            return UnitResult(results=[SampledFrames() for _ in batch])
+        results: list[SampledFrames | str] = [SampledFrames() for _ in batch]
         places = [at for at, item in enumerate(batch) if item.wanted]
         items = [
             ClipToSample(
@@ -215,7 +217,7 @@ class AnnotatorWorker:
             )
             for at in places
         ]
-        decoded: UnitResult[list[ClipPixels]] = (
+        decoded: UnitResult[list[SampledFrames]] = (
             self._decode(items) if items else UnitResult(results=[])
         )
         for at, result in zip(places, decoded.results, strict=True):
@@ -226,7 +228,7 @@ class AnnotatorWorker:
         self,
         number: int,
         batch: Sequence[_ToDecode],
-        decoded: Sequence[ClipPixels | str],
+        decoded: Sequence[SampledFrames | str],
         values: dict[str, list[NewValue]],
     ) -> None:
         stage = self._stages[number]
@@ -260,7 +262,7 @@ class AnnotatorWorker:
                         )
                     )
 
-    def _sampled(self, number: int, item: _ToDecode, pixels: ClipPixels) -> SampledClip:
+    def _sampled(self, number: int, item: _ToDecode, pixels: SampledFrames) -> SampledClip:
         """Returns a clip with the frames that one stage asked for."""
         facts = item.clip.facts
         first = sum(len(wanted) for other, wanted in item.wanted.items() if other < number)
@@ -330,8 +332,7 @@ class AnnotatorWorker:
 
 
 def _wanted(request: FrameRequest, facts: ClipFacts) -> Wanted:
-    height, width = request.size_of(facts)
-    return Wanted(numbers=tuple(request.numbers(facts)), height=height, width=width)
+    return Wanted(numbers=tuple(request.numbers(facts)), size=request.size_of(facts))
 
 
 def _end_if_lost(error: Exception) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from curator.buckets import BucketClasses, bucket_of
 from curator.measures.borders import crop_of
 from curator.measures.clip_view import ClipView
-from curator.records.clips import Clip, Span
+from curator.records.clips import Span
 from curator.records.cuts import Crop, CutRequest
 from curator.records.sources import Note
 from curator.records.tracks import SourceFrames, Track, nominal_fps, varies
@@ -88,9 +88,14 @@ def _bits_per_pixel(track: SourceFrames, span: Span, crop: Crop | None) -> float
     return 8 * int(n_bytes.sum(dtype=np.int64)) / (len(n_bytes) * width * height)
 
 
-def least_frames(clip: Clip, *, min_s: float, shard: BucketClasses) -> int:
-    """Fewest frames with which a clip as proposed stays `min_s` long, and in its bucket."""
-    bucket = bucket_of(clip.width, clip.height, clip.n_frames, shard)
+def least_frames(
+    width: int, height: int, n_frames: int, fps: str, *, min_s: float, shard: BucketClasses
+) -> int:
+    """Fewest frames with which a clip as proposed stays `min_s` long, and in its bucket.
+
+    `fps` is a fraction, as in the column `fps_fraction`.
+    """
+    bucket = bucket_of(width, height, n_frames, shard)
     in_bucket = bucket.min_frames + 1 if bucket is not None else 1
-    long_enough = ceil(Fraction(clip.fps_fraction) * Fraction(min_s) - Fraction(1, 1000))
-    return min(max(in_bucket, long_enough), clip.n_frames)
+    long_enough = ceil(Fraction(fps) * Fraction(min_s) - Fraction(1, 1000))
+    return min(max(in_bucket, long_enough), n_frames)

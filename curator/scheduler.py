@@ -34,6 +34,7 @@ from curator.executor.unit_worker import UnitResult, stage_step
 from curator.executor.work import Batch
 from curator.executor.worker import Chain, Step
 from curator.records.sources import FULL_HD
+from curator.sample_frames import SampleFramesStage
 from curator.stage import AnyAnnotator, AnyStage, ClipFacts, Resources
 from curator.tables.clip_locations import Location
 from curator.tables.family_store import FamilyRows, FamilyStore
@@ -369,7 +370,7 @@ class Scheduler:
         store: Where values are.
         engine: Where work runs.
         progress: Where it is shown.
-        decode: Decodes clips in the sandbox; made with the threads of a worker.
+        decode: Decodes clips; made with the threads of a worker.
     """
 
     def __init__(
@@ -378,7 +379,7 @@ class Scheduler:
         engine: Engine,
         progress: Progress,
         *,
-        decode: Callable[[int], AnyStage],
+        decode: Callable[[int], AnyStage] = SampleFramesStage,
     ) -> None:
         self._store = store
         self._engine = engine

@@ -43,12 +43,12 @@ def _has_gpu() -> bool:
 @pytest.fixture
 def unboxed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets stages decode in this process: for tests that replace a part of them."""
+    from curator.sample_frames import SampleFramesStage
     from curator.stages.analyze.stage import AnalyzeStage, PlanStage
-    from curator.stages.caption.frame_store import WrittenFramesStage
-    from curator.stages.cut.stage import SourceStage
+    from curator.stages.cut.stage import CutStage
     from curator.stages.scan.stage import ScanStage
 
-    for stage in (ScanStage, PlanStage, AnalyzeStage, SourceStage, WrittenFramesStage):
+    for stage in (ScanStage, PlanStage, AnalyzeStage, CutStage, SampleFramesStage):
         monkeypatch.setattr(stage, "boxed", False)
 
 

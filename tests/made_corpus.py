@@ -217,7 +217,7 @@ def recipe_of(settings: Sequence[str]) -> Recipe:
     return with_changes(load_recipe("quickstart"), settings)
 
 
-def _cut(self: Any, clips: Any, *_: object, **__: object) -> Locations:  # noqa: ANN401
+def _cut(self: Any, clips: Any) -> Locations:  # noqa: ANN401
     """Says that every kept clip was encoded, but for a few that could not be."""
     numbers = np.asarray(clips.kept_numbers(), np.int64)
     n = len(numbers)
@@ -301,7 +301,8 @@ def execute(
         ExitStack() as stack,
         Engine(address=None, workers=1) as engine,
         patch.object(curation, "list_sources", lambda *_, **__: listed(n_sources, meta=meta)),
-        patch.object(cut_driver.Cutting, "cut", _cut),
+        patch.object(cut_driver.Cutting, "cut", lambda *_: iter(())),
+        patch.object(cut_driver.Cutting, "finish", _cut),
         patch.object(tar_writer.TarWriter, "_read", lambda self, sample: MP4),
     ):
         for one in replaced:

@@ -20,7 +20,8 @@ from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult
 from curator.family import Array, Family, Scope
-from curator.media.clip_frames import ClipPixels, ClipToSample
+from curator.records.cuts import SampledFrames
+from curator.sample_frames import ClipToSample
 from curator.scheduler import Scheduler
 from curator.stage import (
     Annotator,
@@ -69,7 +70,7 @@ class Others(Means):
     kinds = (Resources(gpus=0.5, memory_bytes=10),)
 
 
-class Decode(Stage[StageConfig, ClipToSample, ClipPixels]):
+class Decode(Stage[StageConfig, ClipToSample, SampledFrames]):
     """Frames whose value is their number."""
 
     name, version, scope = "decode", 1, Scope.CLIP
@@ -78,10 +79,10 @@ class Decode(Stage[StageConfig, ClipToSample, ClipPixels]):
         super().__init__(StageConfig())
         self.n_bytes: list[int] = []
 
-    def process(self, unit: ClipToSample) -> ClipPixels:
+    def process(self, unit: ClipToSample) -> SampledFrames:
         self.n_bytes.append(sum(one.n_bytes for one in unit.wanted))
         shape = (SIDE_PX, SIDE_PX, 3)
-        return ClipPixels(
+        return SampledFrames(
             pixels=tuple(
                 np.stack([np.full(shape, number, np.uint8) for number in one.numbers])
                 for one in unit.wanted

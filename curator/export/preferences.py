@@ -16,7 +16,7 @@ from curator.export.annotation_reader import ClipAnnotations, frames_in_clip, pr
 from curator.export.clip_reader import Clip
 from curator.export.exporter import Exporter, RelativePaths
 from curator.export.job import Job
-from curator.media.frame_tap import Tap, look_at_clip
+from curator.media.clip_frames import Wanted, sample_clip
 from curator.stages.caption.caption_records import (
     ANSWER_FIELDS,
     SCORES,
@@ -200,8 +200,11 @@ def _turn(role: str, text: str, images: Sequence[dict[str, str]] = ()) -> dict[s
 
 def _jpegs(clip: Clip, wanted: set[int], longest_px: int) -> dict[int, bytes]:
     assert clip.mp4 is not None
-    tap = Tap(wanted, longest_px=longest_px)
+    if not wanted:
+        return {}
+    n_frames = clip.fields["n_frames"]
+    frames = [Wanted(numbers=tuple(sorted(wanted)), size=longest_px, form="jpeg")]
     try:
-        return dict(look_at_clip(clip.mp4, tap, threads=1).jpegs)
+        return dict(sample_clip(clip.mp4, frames, n_frames=n_frames, threads=1).jpegs)
     except CutError as error:
         raise ShardError(f"{clip.key}: {error}") from error

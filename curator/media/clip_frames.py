@@ -1,11 +1,12 @@
-"""Decodes written clips, and scales the frames that are asked for.
+"""Samples frames of a clip while it is decoded: as pixels, as JPEGs, or the text in them.
 
 Shape letters: T frames, H height, W width.
 """
 
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import av
 import numpy as np
@@ -13,119 +14,189 @@ from av.video.reformatter import Colorspace
 from numpy.typing import NDArray
 
 from curator.errors import CutError
-from curator.media.frame_tap import HD_PX
-from curator.media.scale import Scaler
+from curator.media.opencv import cv2
+from curator.media.scale import Scaler, fit_inside
+from curator.records.clips import Clip, Written
+from curator.records.cuts import SampledFrames, StoredFrames, TextLine
+
+JPEG_QUALITY = 90
+"""About the quality of models' training data; at 448 px a picture has 20 to 60 KB."""
+READ_PX = 1280
+"""Longer side of the pictures in which text is read."""
+HD_PX = 720
+"""From this shorter side on untagged colours are BT.709, as in encoding."""
+
+ReadText = Callable[[NDArray[np.uint8]], tuple[TextLine, ...]]
+"""Reads the lines of text in a picture, uint8 RGB [H, W, 3]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Frames of one size that are wanted of a clip.
+    """Frames of one size and form that are wanted of a clip.
 
     Attributes:
         numbers: From 0, ascending.
-        height: Pictures are scaled to cover height and width, and cropped around their centre.
-        width: Likewise.
+        size: (height, width): scaled to cover that, and cropped around the centre. A number: the
+            longer side at most, never enlarged.
+        form: `rgb` for pixels, `jpeg`, or `text` for the lines of text in them.
     """
 
     numbers: tuple[int, ...]
-    height: int
-    width: int
+    size: tuple[int, int] | int
+    form: Literal["rgb", "jpeg", "text"] = "rgb"
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of the frames, as RGB."""
-        return len(self.numbers) * self.height * self.width * 3
+        """Bytes of the frames, as RGB of this height and width."""
+        height, width = self.size if isinstance(self.size, tuple) else (self.size, self.size)
+        return len(self.numbers) * height * width * 3
+
+
+class FrameChoice(Protocol):
+    """Names one clip and chooses its frames: its length is known only once it is written."""
+
+    def wanted(self, n_frames: int, fps: float, start_s: float) -> Sequence[Wanted]:
+        """Returns what is wanted of the clip.
+
+        Args:
+            n_frames: Frames of the clip.
+            fps: Its rate.
+            start_s: Its start, in seconds from the source's first frame.
+        """
+
+
+ClipSample = tuple[FrameChoice, SampledFrames, Written | None]
+"""What chose frames of a clip, the frames, and the clip as written if the choice is older."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClipToSample:
-    """A written clip, and the frames that are wanted of it.
+class FrameOrder:
+    """Frames that one stage wants of the clips that another stage decodes.
 
     Attributes:
-        uri: The object that holds it.
-        mp4: Its bytes.
-        n_frames: Frames that were written, for the message of an error.
-        wanted: One for each request.
+        of: Which frames of a clip.
+        keep: Stores them; pickled for the workers that decode.
     """
 
-    uri: str
-    mp4: bytes = field(repr=False)
-    n_frames: int
-    wanted: tuple[Wanted, ...]
+    of: Callable[[Clip], FrameChoice]
+    keep: Callable[[Sequence[ClipSample]], list[StoredFrames]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClipPixels:
-    """Frames of a clip, uint8 [T, H, W, 3] RGB of each request; or why there are none."""
+class FrameSampler:
+    """Samples frames of a clip as they pass.
 
-    pixels: tuple[NDArray[np.uint8], ...] = ()
-    error: str | None = None
+    Args:
+        wanted: Frames; those of form `rgb` have a height and width, all `jpeg` one size, as `text`.
+        read_text: Reads text; None where none is wanted.
+    """
+
+    def __init__(self, wanted: Sequence[Wanted], read_text: ReadText | None = None) -> None:
+        self.n_frames = 0
+        """Frames that have passed."""
+        self._wanted = [({number: at for at, number in enumerate(w.numbers)}, w) for w in wanted]
+        self._pixels = {
+            place: np.empty((len(one.numbers), *one.size, 3), np.uint8)
+            for place, one in enumerate(wanted)
+            if one.form == "rgb" and isinstance(one.size, tuple)
+        }
+        self._read_text = read_text
+        self._scalers: dict[tuple[int, int, str], Scaler] = {}
+        self._jpegs: dict[int, bytes] = {}
+        self._text: dict[int, tuple[TextLine, ...]] = {}
+
+    def passing(self, pictures: Iterable[av.VideoFrame]) -> Iterator[av.VideoFrame]:
+        """The same frames; those that are wanted are sampled as they pass."""
+        for picture in pictures:
+            self.see(picture)
+            yield picture
+
+    def see(self, picture: av.VideoFrame) -> None:
+        """Samples the next frame, upright with square pixels, if it is wanted."""
+        for place, (numbers, wanted) in enumerate(self._wanted):
+            at = numbers.get(self.n_frames)
+            if at is None:
+                continue
+            rgb_HWC = self._scaled(picture, wanted.size)  # noqa: N806
+            if wanted.form == "rgb":
+                self._pixels[place][at] = rgb_HWC
+            elif wanted.form == "jpeg":
+                self._jpegs[self.n_frames] = _jpeg(rgb_HWC)
+            elif self._read_text is not None:
+                self._text[self.n_frames] = self._read_text(rgb_HWC)
+        self.n_frames += 1
+
+    def sampled(self) -> SampledFrames:
+        """Returns what was sampled so far."""
+        return SampledFrames(
+            n_frames=self.n_frames,
+            pixels=tuple(self._pixels.values()),
+            jpegs=dict(self._jpegs),
+            text=dict(self._text),
+        )
+
+    def _scaled(self, picture: av.VideoFrame, size: tuple[int, int] | int) -> NDArray[np.uint8]:
+        is_untagged = int(picture.colorspace) in (0, 2)
+        if is_untagged and min(picture.width, picture.height) >= HD_PX:
+            picture.colorspace = Colorspace.ITU709
+        if not isinstance(size, tuple):
+            inside = fit_inside(picture.width, picture.height, size)
+            return self._scaler(*inside, "area").rgb_HWC(picture)
+        height, width = size
+        scale = max(height / picture.height, width / picture.width)
+        wide = max(width, round(picture.width * scale))
+        high = max(height, round(picture.height * scale))
+        rgb = self._scaler(wide, high, "area" if scale < 1 else "bicubic").rgb_HWC(picture)
+        top, left = (high - height) // 2, (wide - width) // 2
+        return rgb[top : top + height, left : left + width]
+
+    def _scaler(self, width: int, height: int, method: str) -> Scaler:
+        key = width, height, method
+        if key not in self._scalers:
+            self._scalers[key] = Scaler(width, height, method=method)
+        return self._scalers[key]
 
 
-def clip_frames(
-    mp4: bytes, wanted: Sequence[Wanted], *, n_frames: int, threads: int
-) -> list[NDArray[np.uint8]]:
-    """Decodes a clip once, and returns the frames of each request.
+def _jpeg(rgb_HWC: NDArray[np.uint8]) -> bytes:  # noqa: N803
+    done, jpeg = cv2.imencode(".jpg", rgb_HWC[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+    if not done:
+        raise ValueError(f"a picture of {rgb_HWC.shape[1]}x{rgb_HWC.shape[0]} makes no JPEG")
+    return jpeg.tobytes()
+
+
+def sample_clip(
+    mp4: bytes,
+    wanted: Sequence[Wanted],
+    *,
+    n_frames: int,
+    threads: int,
+    read_text: ReadText | None = None,
+) -> SampledFrames:
+    """Decodes a written clip once, up to the last wanted frame, and samples it.
 
     Args:
         mp4: A clip that this program wrote: upright, square pixels, frames in order.
-        wanted: Requests.
-        n_frames: Frames that were written, for the message of an error.
+        wanted: Frames, some at least.
+        n_frames: Frames that were written.
         threads: Of the decoder.
-
-    Returns:
-        uint8 [T, H, W, 3] RGB of each request.
+        read_text: As for `FrameSampler`.
 
     Raises:
-        CutError: The clip does not decode, or it ends before the last wanted frame. Frames after
-            that one are not looked at.
+        CutError: The clip does not decode, or it ends before the last wanted frame.
     """
-    takers = [_Taker(one) for one in wanted]
-    last = max(one.numbers[-1] for one in wanted)
-    n_decoded = 0
+    sampler = FrameSampler(wanted, read_text)
+    n_needed = 1 + max(number for one in wanted for number in one.numbers[-1:])
     try:
         with av.open(io.BytesIO(mp4), mode="r") as container:
             stream = container.streams.video[0]
             stream.codec_context.thread_count = threads
             for picture in container.decode(stream):
-                for taker in takers:
-                    taker.see(n_decoded, picture)
-                n_decoded += 1
-                if n_decoded > last:
+                sampler.see(picture)
+                if sampler.n_frames == n_needed:
                     break
     except av.error.FFmpegError as error:
         raise CutError(f"a written clip of {len(mp4)} bytes does not decode: {error}") from error
-    if n_decoded <= last:
-        raise CutError(f"a written clip of {n_frames} frames decodes to {n_decoded}; `curate "
-                       "verify` says more")  # fmt: skip
-    return [taker.frames_THWC for taker in takers]
-
-
-class _Taker:
-    def __init__(self, wanted: Wanted) -> None:
-        self._wanted = {number: at for at, number in enumerate(wanted.numbers)}
-        shape = (len(wanted.numbers), wanted.height, wanted.width, 3)
-        self.frames_THWC = np.empty(shape, np.uint8)
-        self._scaler: Scaler | None = None
-        self._top = self._left = 0
-
-    def see(self, number: int, picture: av.VideoFrame) -> None:
-        """Takes a frame if it is wanted."""
-        at = self._wanted.get(number)
-        if at is None:
-            return
-        is_untagged = int(picture.colorspace) in (0, 2)
-        if is_untagged and min(picture.width, picture.height) >= HD_PX:
-            picture.colorspace = Colorspace.ITU709
-        _, height, width, _ = self.frames_THWC.shape
-        if self._scaler is None:
-            scale = max(height / picture.height, width / picture.width)
-            scaled = (
-                max(height, round(picture.height * scale)),
-                max(width, round(picture.width * scale)),
-            )
-            self._top, self._left = (scaled[0] - height) // 2, (scaled[1] - width) // 2
-            self._scaler = Scaler(scaled[1], scaled[0], method="area" if scale < 1 else "bicubic")
-        rgb = self._scaler.rgb_HWC(picture)
-        rows = slice(self._top, self._top + height)
-        self.frames_THWC[at] = rgb[rows, self._left : self._left + width]
+    if sampler.n_frames < n_needed:
+        raise CutError(f"a written clip of {n_frames} frames decodes to {sampler.n_frames}; "
+                       "`curate verify` says more")  # fmt: skip
+    sampler.n_frames = n_frames
+    return sampler.sampled()

@@ -71,17 +71,6 @@ def crop_columns(crop: Crop | None) -> dict[str, int | None]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClipForm:
-    """What a recipe asks of clips beyond being cut; None leaves that to the source."""
-
-    size: tuple[int, int] | None = None
-    """Width and height: the picture is scaled to cover them, and its middle kept."""
-    fps: Fraction | None = None
-    n_frames: int | None = None
-    """Frames of each clip, from its start."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CutRequest:
     """A clip that survived, with what is needed to write it."""
 
@@ -127,15 +116,38 @@ class TextLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
-    """What was taken of a clip."""
+class SampledFrames:
+    """Frames that were sampled of a clip, or why there are none.
 
-    n_frames: int
-    """Frames that passed."""
-    jpegs: Mapping[int, bytes] = field(repr=False)
-    """Pictures by the number of their frame, ascending."""
-    text: Mapping[int, tuple[TextLine, ...]]
-    """Lines of text by the number of their frame; empty where nothing reads."""
+    Attributes:
+        n_frames: Frames of the clip.
+        pixels: uint8 [T, H, W, 3] RGB, an array for each request of pixels.
+        jpegs: Pictures by the number of their frame, ascending.
+        text: Lines of text by the number of their frame; empty where none was read.
+        error: Why there are none.
+    """
+
+    n_frames: int = 0
+    pixels: tuple[NDArray[np.uint8], ...] = field(default=(), repr=False)
+    jpegs: Mapping[int, bytes] = field(default_factory=dict, repr=False)
+    text: Mapping[int, tuple[TextLine, ...]] = field(default_factory=dict)
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFrames:
+    """Place of a clip's stored frames, or the error."""
+
+    clip_id: str
+    content: str = ""
+    """Fingerprint of the clip's pixels."""
+    part: str = ""
+    row: int = 0
+    n_frames: int = 0
+    """Frames of the clip, as decoded."""
+    text: str = ""
+    """Text in the frames, as JSON; empty if none was read."""
+    error: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -154,8 +166,8 @@ class CutClip(Coding, Length, Size):
     crf: int | None = None
     not_copied: NotCopied | None = None
     """Why it was encoded; None for a copy, and where the recipe asks for no copies."""
-    looked: Looked | None = field(default=None, repr=False)
-    """Frames that were taken on the way; None where none were asked for."""
+    sampled: SampledFrames | None = field(default=None, repr=False)
+    """Frames that were sampled on the way; None where none were asked for."""
 
     @property
     def mp4_sha256(self) -> str:

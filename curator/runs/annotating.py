@@ -22,9 +22,7 @@ from curator.stage import (
     SHORT_CAPTION,
     AnyAnnotator,
     ClipFacts,
-    StageConfig,
 )
-from curator.stages.cut.written_frames import SampleFramesStage
 from curator.stages.shard.standing_shards import StandingShards
 from curator.stages.shard.tar_reader import declared_families
 from curator.storage import Store
@@ -84,12 +82,7 @@ class Annotating:
             short_caption: Gives the short caption of a clip; None without a captioner.
         """
         store = FamilyStore(self._store, self._in_tars())
-        scheduler = Scheduler(
-            store,
-            self._engine,
-            self._progress,
-            decode=lambda threads: SampleFramesStage(StageConfig(), threads=threads),
-        )
+        scheduler = Scheduler(store, self._engine, self._progress)
         for stages in _rounds(self._graph.annotators()):
             columns = {name for stage in stages for name in stage.columns}
             given: dict[str, Callable[[Clip], Any]] = {

@@ -23,7 +23,6 @@ from curator.executor.host_resources import device_of
 from curator.extensions import named
 from curator.fingerprints import fingerprint
 from curator.measures.clip_semantics import Semantics
-from curator.media.frame_tap import FrameOrder
 from curator.pipeline import Graph
 from curator.recipe import Recipe, measures_of, semantics_of
 from curator.records.sources import SourceRef
@@ -40,7 +39,7 @@ from curator.stages.caption.captioners.captioner_list import captioner_extension
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.caption.sidecar_table import SIDECARS
 from curator.stages.commit.commit_run import Commit, Rows, kept_by_source
-from curator.stages.cut.cut_driver import CutAhead, Cutting, cut_facts
+from curator.stages.cut.cut_driver import Cutting
 from curator.stages.cut.output_form import as_written
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.propose.stage import ProposedUnit
@@ -222,7 +221,8 @@ class Pass:
         before = scope.before.summary[JUDGED] if scope.before is not None else {KEPT: []}
         self._kept_before: list[str] | None = before.get(KEPT)
         self._n_passed = 0
-        self._cut_ahead: CutAhead | None = None
+        self._ahead: Mapping[str, SourceRef] | None = None
+        """Sources whose clips are cut before others are measured; None for no such."""
 
     @cached_property
     def _left(self) -> CorpusTables:
@@ -270,11 +270,7 @@ class Pass:
         """Analyzes what has no candidates yet, and proposes clips in the same processes."""
         sources = list(self._sources.to_analyze(self._scope.generation))
         if self._may_cut_ahead(sources):
-            named = {str(source.source_id): source for source in sources}
-            self._cut_ahead = CutAhead(
-                self._cutting(), self._engine, named, self._candidates.track_part
-            )
-            self._closing.callback(self._cut_ahead.close)
+            self._ahead = {str(source.source_id): source for source in sources}
         with self._log.timed("analyze"):
             self._run.measuring.run(
                 sources,
@@ -287,11 +283,11 @@ class Pass:
     def _take(self, proposed: ProposedUnit) -> None:
         self._sources.measured(proposed.sources)
         clips = self._corpus.add(proposed)
-        if self._cut_ahead is not None:
+        if self._ahead is not None:
             passing = self._corpus.alone(self._graph.deciding(), clips)
             self._n_passed += len(passing.kept_numbers())
             self._progress.clips(self._n_before() + self._n_passed)
-            self._cut_ahead.add(passing)
+            self._cutting.ahead(passing, self._ahead)
 
     def _may_cut_ahead(self, sources: Sequence[SourceRef]) -> bool:
         """Returns whether clips are cut as their sources are analyzed.
@@ -303,7 +299,7 @@ class Pass:
             (self._engine.joins or self._decodes_on_gpu(sources))
             and self._graph.may_cut_ahead()
             and not self._recipe.caption.asks
-            and not self._cutting().has_written()
+            and not self._cutting.has_written()
         )
 
     def _decodes_on_gpu(self, sources: Sequence[SourceRef]) -> bool:
@@ -340,19 +336,21 @@ class Pass:
         names = self._kept_before = kept_vectors(self._fenced, before.summary)
         return StoredTables(self._store, tuple(names), before.summary["counts"]["kept"])
 
+    @cached_property
     def _cutting(self) -> Cutting:
-        stage = self._graph["cut"]
-        return Cutting(
-            stage.config,
-            stage.pixels,
+        cutting = Cutting(
+            self._graph["cut"],
             self._store,
             self._engine,
             self._progress,
+            self._candidates.track_part,
             min_s=self._recipe.propose.min_s,
             buckets=self._recipe.shard,
             previous=self._scope.reuses,
             standing=lambda: self._standing.sizes,
         )
+        self._closing.callback(cutting.close)
+        return cutting
 
     def _write(self, *_: AnyStage) -> None:
         """Writes and captions clips: captions first where answers decide which clips are cut.
@@ -364,17 +362,13 @@ class Pass:
         decides = caption.decides and not is_written
         captioning = self._captioning = self._captions(caption) if caption.annotates else None
         if captioning is not None and decides:
-            cutting = self._cutting()
             with log.timed("caption"):
-                cutting.refuse_hdr(clips)
-                captioning.before_cut(partial(cutting.look, **self._origins()))
-            log.cpu_s.update(cutting.cpu_s)
+                self._cutting.refuse_hdr(clips)
+                captioning.before_cut(partial(self._cutting.look, sources=self._kept_sources()))
         self._check()
         if not is_written:
-            takes = caption.asks and not decides
-            order = captioning.order if captioning is not None and takes else None
             with log.timed("cut"):
-                self._write_clips(self._graph["cut"], order)
+                self._write_clips(captioning if caption.asks and not decides else None)
         with log.timed("caption"):
             if captioning is not None and not decides:
                 captioning.after_cut(self._locations)
@@ -405,26 +399,24 @@ class Pass:
         self._closing.callback(captioning.close)
         return captioning
 
-    def _origins(self) -> dict[str, Any]:
-        """Sources of the kept clips, and the parts that have their tracks."""
-        kept = kept_by_source(self._corpus.rows)
-        return {"sources": self._sources.find(kept), "track_part": self._candidates.track_part}
+    def _kept_sources(self) -> Mapping[str, SourceRef]:
+        return self._sources.find(kept_by_source(self._corpus.rows))
 
-    def _write_clips(self, stage: Any, order: FrameOrder | None) -> None:  # noqa: ANN401 - as `_cut`
-        log, cutting = self._log, self._cutting()
-        if self._cut_ahead is not None:
-            outcomes = self._cut_ahead.finish()
-            log.cut = _summed(log.cut, cut_facts(outcomes, stage.config.cut.crf))
-            log.counts["clips_cut"] += len(outcomes)
-            log.cpu_s.update(self._cut_ahead.cpu_s)
-        ahead = self._scope.ahead
-        self._locations = cutting.cut(
-            self._corpus.rows,
-            order=order,
-            begun=ahead.begin if ahead is not None else _nothing,
-            **self._origins(),
-        )
-        reject_removed(self._corpus.rows, self._run.removals)
+    def _write_clips(self, captioning: "Captioning | None") -> None:
+        """Cuts clips; what was sampled of them goes to captions, and sources are measured ahead."""
+        log, cutting, clips = self._log, self._cutting, self._corpus.rows
+        begin = self._scope.ahead.begin if self._scope.ahead is not None else lambda: None
+        if self._engine.joins:
+            # There is room for both; on one machine the cut takes its cores first.
+            begin()
+        order = captioning.order if captioning is not None else None
+        for unit in cutting.cut(clips, self._kept_sources(), order):
+            begin()
+            if captioning is not None:
+                captioning.take(unit.frames, unit.facts())
+        begin()
+        self._locations = cutting.finish(clips)
+        reject_removed(clips, self._run.removals)
         log.cut = _summed(log.cut, cutting.work)
         log.counts["clips_cut"] += cutting.n_cut
         log.cpu_s.update(cutting.cpu_s)
@@ -549,10 +541,6 @@ class Pass:
             yield "annotations", (captioning.tables(), ANNOTATIONS_SCHEMA)
         if self._sharding.members is not None:
             yield MEMBERS, (self._sharding.members(), MEMBERS_SCHEMA)
-
-
-def _nothing() -> None:
-    """What follows the first written clips where nothing is measured ahead."""
 
 
 def _summed(before: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:

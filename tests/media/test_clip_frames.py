@@ -8,7 +8,7 @@ import pytest
 from film_makers import write_video
 
 from curator.errors import CutError
-from curator.media.clip_frames import Wanted, clip_frames
+from curator.media.clip_frames import Wanted, sample_clip
 from curator.stage import ClipFacts, FrameRequest
 
 HEIGHT, WIDTH, N_FRAMES = 48, 96, 20
@@ -35,10 +35,14 @@ def facts() -> ClipFacts:
 
 def test_one_decode_gives_the_frames_of_all_requests(mp4: bytes) -> None:
     wanted = [
-        Wanted(numbers=(3, 17), height=HEIGHT, width=WIDTH),
-        Wanted(numbers=(0,), height=16, width=16),
+        Wanted(numbers=(3, 17), size=(HEIGHT, WIDTH)),
+        Wanted(numbers=(2, 5), size=48, form="jpeg"),
+        Wanted(numbers=(0,), size=(16, 16)),
     ]
-    whole, square = clip_frames(mp4, wanted, n_frames=N_FRAMES, threads=1)
+    sampled = sample_clip(mp4, wanted, n_frames=N_FRAMES, threads=1)
+    whole, square = sampled.pixels
+    assert list(sampled.jpegs) == [2, 5]
+    assert sampled.n_frames == N_FRAMES
     assert (whole.shape, square.shape) == ((2, HEIGHT, WIDTH, 3), (1, 16, 16, 3))
     np.testing.assert_allclose(whole[:, :, WIDTH // 2 :].mean((1, 2, 3)), (64, 176), atol=3)
     # The crop is of the middle: none of the black quarter is in it.
@@ -46,11 +50,11 @@ def test_one_decode_gives_the_frames_of_all_requests(mp4: bytes) -> None:
 
 
 def test_a_clip_with_fewer_frames_than_were_written_is_an_error(mp4: bytes) -> None:
-    late = Wanted(numbers=(N_FRAMES,), height=16, width=16)
+    late = Wanted(numbers=(N_FRAMES,), size=(16, 16))
     with pytest.raises(CutError, match="of 21 frames decodes to 20"):
-        clip_frames(mp4, [late], n_frames=N_FRAMES + 1, threads=1)
+        sample_clip(mp4, [late], n_frames=N_FRAMES + 1, threads=1)
     with pytest.raises(CutError, match="does not decode"):
-        clip_frames(mp4[:200], [late], n_frames=N_FRAMES, threads=1)
+        sample_clip(mp4[:200], [late], n_frames=N_FRAMES, threads=1)
 
 
 def first_and_last(clip: ClipFacts) -> list[int]:

@@ -13,7 +13,7 @@ from tiny_vlm import tiny_folder
 from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
 from curator.errors import StorageError
-from curator.stages.caption.frame_store import WrittenFramesStage
+from curator.sample_frames import SampleFramesStage
 from curator.stages.commit import stage as commit_stage
 from curator.stages.cut.stage import CutStage, LookStage
 
@@ -183,9 +183,8 @@ def test_pictures_that_a_broken_run_left_are_used(
         assert main(place.arguments()) == EXIT_BROKEN_OFF
     assert place.files("frames")
     place.forget("replies")
-    for stage in (CutStage, LookStage):
+    for stage in (CutStage, LookStage, SampleFramesStage):
         monkeypatch.setattr(stage, "process", None)
-    monkeypatch.setattr(WrittenFramesStage, "process", None)
     place.run()
     assert_described(place)
     assert place.files() == described.files()

@@ -6,6 +6,7 @@ continues where this one ended, even after a crash.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -17,11 +18,12 @@ from curator.executor.packing import pack
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import stage_step
 from curator.fingerprints import fingerprint
-from curator.media.frame_tap import FrameOrder, FrameWish, Moment, StoredFrames
+from curator.media.clip_frames import FrameOrder
 from curator.models.text_reader import READ_MODEL, merged
-from curator.records.clips import Clip, Written
-from curator.records.cuts import TextLine
+from curator.records.clips import Clip
+from curator.records.cuts import StoredFrames, TextLine
 from curator.records.sources import FULL_HD
+from curator.sample_frames import ClipToSample, SampleFramesStage
 from curator.scheduler import UnitStream
 from curator.stages.caption.annotation_memo import answers_stamp, remember, remembered
 from curator.stages.caption.annotation_rows import (
@@ -44,15 +46,7 @@ from curator.stages.caption.dialogs.source_events import (
     known_of,
 )
 from curator.stages.caption.dialogs.window_dialog import make_dialogs, replayed
-from curator.stages.caption.frame_store import (
-    CaptionFrames,
-    FrameParts,
-    ReadClips,
-    WrittenClip,
-    WrittenFramesStage,
-    content_of,
-    frames_key,
-)
+from curator.stages.caption.frame_store import FrameParts, content_of, frames_key, read_clips
 from curator.stages.caption.reply_store import Replies, replies_stamp
 from curator.stages.caption.sidecar_table import (
     SIDECARS,
@@ -68,7 +62,7 @@ from curator.stages.caption.stage import (
     WindowLoader,
     with_parts,
 )
-from curator.stages.caption.windows import windows_of
+from curator.stages.caption.windows import Moment, WindowFrames, windows_of
 from curator.storage import Store
 from curator.storage.sidecar_files import Sidecar, read_sidecars
 from curator.tables.clip_locations import Location
@@ -117,8 +111,7 @@ class Captioning:
         self._dialogs = make_dialogs(config)
         self._replies = Replies(store, replies_stamp(config)).load()
         self._stamp = answers_stamp(config)
-        self._parts = FrameParts(store, config)
-        self._taker = CaptionFrames(store, config, pixels)
+        self._parts = FrameParts(store, config, pixels)
         self._stage = CaptionStage(
             config, prompts={one.prompt: load_prompt(one.prompt) for one in config.models}
         )
@@ -156,7 +149,7 @@ class Captioning:
     @property
     def order(self) -> FrameOrder:
         """Returns the frames that captioning needs from clips that another stage decodes."""
-        return FrameOrder(taker=self._taker, wish=self._wish, take=self._take)
+        return FrameOrder(of=self._frames, keep=self._parts.put)
 
     @property
     def _reads_sidecars(self) -> bool:
@@ -167,13 +160,16 @@ class Captioning:
         """Returns rows of `sidecars`; None if the recipe does not use them."""
         return sidecars_table(self._sidecars) if self._reads_sidecars else None
 
-    def before_cut(self, look: Callable[[Sequence[ClipRow], FrameOrder], None]) -> None:
-        """Annotates proposed clips; `look` takes the frames of an order from unwritten clips.
+    def before_cut(
+        self, look: Callable[[Sequence[ClipRow], FrameOrder], Iterator[Sequence[StoredFrames]]]
+    ) -> None:
+        """Annotates proposed clips; `look` samples the frames of an order from unwritten clips.
 
         Raises:
             CuratorError: No window of any clip has an annotation.
         """
-        look(self._unannotated(), self.order)
+        for frames in look(self._unannotated(), self.order):
+            self.take(frames)
         self._finish()
 
     def after_cut(self, locations: Mapping[str, Location]) -> None:
@@ -247,7 +243,7 @@ class Captioning:
             where = stored.get(frames_key(content, self._moments(row)))
             if where is not None:
                 found[row.clip_id] = replace(where, clip_id=row.clip_id, content=content)
-        self._take(list(found.values()), {})
+        self.take(list(found.values()))
         return [row for row in missing if row.clip_id not in found]
 
     def _as_captioned(self, row: ClipRow) -> Iterator[ClipRow]:
@@ -291,12 +287,17 @@ class Captioning:
             remember(annotation, self._stamp, self._replies)
         return annotation, known
 
-    def _take(self, frames: Sequence[StoredFrames], written: Mapping[str, Written]) -> None:
-        """Submits the windows of clips whose frames are stored; `written` has new clips."""
+    def take(
+        self, frames: Sequence[StoredFrames], written: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        """Submits the windows of clips whose frames are stored.
+
+        `written` has the facts of those that were just written, by id.
+        """
         for where in frames:
             row = self._done.row(where.clip_id)
-            if where.clip_id in written:
-                row = row.changed(asdict(written[where.clip_id]))
+            if written and where.clip_id in written:
+                row = row.changed(written[where.clip_id])
             clip = self._clips[where.clip_id] = _Clip(span=CaptionedSpan.of(row))
             if where.error is not None:
                 tasks = self._tasks(row, self._content(row), {})
@@ -362,29 +363,26 @@ class Captioning:
 
     def _take_written(self, missing: Sequence[ClipRow], locations: Mapping[str, Location]) -> None:
         engine = self._engine
-        clips = [
-            WrittenClip(
-                clip_id=row.clip_id,
-                wish=self._wish(row),
-                location=locations[row.clip_id],
-                n_frames=row.n_frames,
-                fps=row.fps,
-                start_s=row.start_s,
-            )
-            for row in missing
-        ]
+        clips = []
+        for row in missing:
+            where, choice = locations[row.clip_id], self._frames(row)
+            wanted = tuple(choice.wanted(row.n_frames, row.fps, row.start_s))
+            clip = ClipToSample(uri=where.name, n_frames=row.n_frames, wanted=wanted, choice=choice)
+            clips.append((clip, where))
         frames = sum(row.n_frames * row.width * row.height for row in missing)
         small = engine.is_small(len(clips), frames / FULL_HD)
         most = max(1, min(WRITTEN_UNIT, len(clips) // (4 * engine.n_workers(len(clips))) or 1))
         units = list(pack(clips, max_items=most))
         workers = 1 if small else engine.n_workers(len(units))
-        threads = engine.threads(workers)
-        stage = WrittenFramesStage(self._config, taker=self._taker, threads=threads)
-        load = ReadClips(self._store)
-        step = stage_step(stage, keeps_state=True, load=load, keep=stage.store)
+        step = stage_step(
+            SampleFramesStage(engine.threads(workers)),
+            keeps_state=True,
+            load=partial(read_clips, self._store),
+            keep=self._parts.put_sampled,
+        )
         for unit in engine.run([step], units, small=small):
             self.cpu_s.update(unit.cpu_s)
-            self._take(unit.results, {})
+            self.take(unit.results)
 
     def _tasks(self, row: ClipRow, content: str, lines: Mapping[str, Sequence[Any]]) -> list[Task]:
         config = self._config
@@ -417,9 +415,13 @@ class Captioning:
     def _content(self, row: Clip) -> str:
         return content_of(row.clip_id, row, self._pixels)
 
-    def _wish(self, row: Clip) -> FrameWish:
-        return FrameWish(
-            content=self._content(row), reads_text=self._reads_text(row), moments=self._moments(row)
+    def _frames(self, row: Clip) -> WindowFrames:
+        return WindowFrames(
+            config=self._config,
+            clip_id=row.clip_id,
+            content=self._content(row),
+            reads_text=self._reads_text(row),
+            moments=self._moments(row),
         )
 
     def _moments(self, row: Clip) -> tuple[Moment, ...]:

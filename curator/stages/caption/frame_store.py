@@ -1,13 +1,12 @@
-"""Gets the frames of clips for a captioner, in the cheapest way available.
+"""Stores the frames of clips for captions, and reads them again.
 
 Parts of `frames` hold the pictures, a row group per clip, until the run has finished.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from fractions import Fraction
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,25 +15,13 @@ import pyarrow as pa
 
 from curator.errors import CuratorError, CutError, DamagedError
 from curator.fingerprints import fingerprint
-from curator.media.frame_tap import (
-    FrameTaker,
-    FrameWish,
-    MakeTap,
-    Moment,
-    Reads,
-    StoredFrames,
-    TakenFrames,
-    Tap,
-    look_at_clip,
-    store_looked,
-)
+from curator.media.clip_frames import ClipSample
 from curator.records.clips import Clip, Written
-from curator.records.cuts import CROP_COLUMNS, Looked
-from curator.records.sources import Failure
-from curator.stage import Scope, Stage
+from curator.records.cuts import CROP_COLUMNS, SampledFrames, StoredFrames
+from curator.sample_frames import ClipToSample
 from curator.stages.caption.caption_records import Frames, Task
-from curator.stages.caption.config import ANNOTATE_VERSION, CaptionConfig, frames_fingerprint
-from curator.stages.caption.windows import windows_of
+from curator.stages.caption.config import CaptionConfig, frames_fingerprint
+from curator.stages.caption.windows import Moment, WindowFrames
 from curator.storage import Store
 from curator.tables.checksums import read_rows
 from curator.tables.clip_locations import Location, located_bytes
@@ -55,8 +42,6 @@ _CONTENT = ("start_frame", "end_frame", "n_frames", "width", "height", *CROP_COL
 _FACTS = ("clip_id", "n_frames", "text")
 _KEPT_ROWS = 16
 _READERS = 16
-READ_FRAMES = 4
-"""Frames of a clip in which text is read: subtitles of one shot stay for seconds."""
 
 
 def content_of(clip_id: str, clip: Clip | Written, pixels: str) -> str:
@@ -73,78 +58,59 @@ def frames_key(content: str, moments: Sequence[Moment]) -> str:
     return fingerprint("clip pictures", content, moments) if moments else content
 
 
-class CaptionFrames:
-    """Chooses, reads and stores the frames of clips for a captioner: a `FrameTaker`."""
+class FrameParts:
+    """Parts of `frames` of one recipe; workers get a copy.
+
+    Args:
+        store: Output root.
+        config: Whose frames they are.
+        pixels: Fingerprint of the stages that change pixels; empty without any.
+    """
 
     def __init__(self, store: Store, config: CaptionConfig, pixels: str = "") -> None:
-        self._config = config
-        self._pixels = pixels
         self._parts = Parts(store, FRAMES, frames_fingerprint(config))
-        self._reader: Any = None
-
-    def tap(
-        self, wish: FrameWish, fps: Fraction | float, start_s: Callable[[int], float]
-    ) -> MakeTap:
-        """As `FrameTaker.tap`."""
-        config = self._config
-        reads = self._reads() if wish.reads_text else None
-
-        def make(n_frames: int, first: int) -> Tap:
-            windows = windows_of(n_frames, float(fps), config, wish.moments, start_s(first))
-            wanted = sorted({frame for window in windows for frame in window.shown})
-            n_read = min(READ_FRAMES, len(wanted))
-            read_at = [wanted[(2 * i + 1) * len(wanted) // (2 * n_read)] for i in range(n_read)]
-            return Tap(wanted, longest_px=config.frame_px, reads=reads, read_at=read_at)
-
-        return make
-
-    def store(self, taken: Sequence[TakenFrames]) -> list[StoredFrames]:
-        """As `FrameTaker.store`: writes one part of `frames`, with a row group per clip."""
-        rows, keys = [], []
-        stored: list[StoredFrames] = []
-        for clip in taken:
-            content = clip.wish.content
-            if clip.written is not None:
-                content = content_of(clip.clip_id, clip.written, self._pixels)
-            facts: dict[str, Any] = {
-                "clip_id": clip.clip_id,
-                "n_frames": clip.looked.n_frames,
-                "text": _text_json(clip.looked),
-            }
-            jpegs = clip.looked.jpegs
-            rows.append({**facts, "frames": list(jpegs), "jpegs": list(jpegs.values())})
-            keys.append(frames_key(content, clip.wish.moments))
-            stored.append(StoredFrames(**facts, content=content, row=len(stored)))
-        if not rows:
-            return []
-        part = self._parts.write(rows_to_table(rows, FRAMES_SCHEMA), keys, one_row_groups=True)
-        return [replace(where, part=part) for where in stored]
-
-    def _reads(self) -> Reads:
-        if self._reader is None:
-            from curator.models.text_reader import TextReader
-
-            self._reader = TextReader()
-        reader = self._reader
-        return lambda rgb_HWC: tuple(reader.read(rgb_HWC))  # noqa: N803
-
-
-def _text_json(looked: Looked) -> str:
-    """Returns lines of text by frame number, as JSON; empty without text."""
-    if not looked.text:
-        return ""
-    by_frame = {str(frame): lines for frame, lines in looked.text.items()}
-    return orjson.dumps(by_frame, option=orjson.OPT_SORT_KEYS).decode()
-
-
-class FrameParts:
-    """Parts of `frames` of one recipe."""
-
-    def __init__(self, store: Store, config: CaptionConfig) -> None:
-        self._parts = Parts(store, FRAMES, frames_fingerprint(config))
+        self._config, self._pixels = config, pixels
         # Several threads read it; the windows of a clip come in a row.
         self._lock = threading.Lock()
         self._kept: dict[tuple[str, int], Future[dict[str, Any]]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles no open rows."""
+        return FrameParts, (self._parts.store, self._config, self._pixels)
+
+    def put(self, samples: Sequence[ClipSample]) -> list[StoredFrames]:
+        """Stores frames of some clips as one part; returns their places, and failures last."""
+        rows, keys = [], []
+        stored: list[StoredFrames] = []
+        failed: list[StoredFrames] = []
+        for choice, sampled, written in samples:
+            assert isinstance(choice, WindowFrames)
+            if sampled.error is not None:
+                failed.append(StoredFrames(clip_id=choice.clip_id, error=sampled.error))
+                continue
+            content = choice.content
+            if written is not None:
+                content = content_of(choice.clip_id, written, self._pixels)
+            facts: dict[str, Any] = {
+                "clip_id": choice.clip_id,
+                "n_frames": sampled.n_frames,
+                "text": _text_json(sampled),
+            }
+            jpegs = sampled.jpegs
+            rows.append({**facts, "frames": list(jpegs), "jpegs": list(jpegs.values())})
+            keys.append(frames_key(content, choice.moments))
+            stored.append(StoredFrames(**facts, content=content, row=len(stored)))
+        if not rows:
+            return failed
+        part = self._parts.write(rows_to_table(rows, FRAMES_SCHEMA), keys, one_row_groups=True)
+        return [*(replace(where, part=part) for where in stored), *failed]
+
+    def put_sampled(
+        self, clips: Sequence[ClipToSample], results: Sequence[SampledFrames]
+    ) -> list[StoredFrames]:
+        """Stores what was sampled of written clips, as `put` does."""
+        pairs = zip(clips, results, strict=True)
+        return self.put([(clip.choice, result, None) for clip, result in pairs if clip.choice])
 
     def stored(self) -> dict[str, StoredFrames]:
         """Returns the frames that an unfinished run left, by `frames_key`; `content` is empty."""
@@ -202,79 +168,23 @@ class FrameParts:
         return row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenClip:
-    """A written clip whose frames are needed."""
-
-    clip_id: str
-    wish: FrameWish
-    location: Location
-    n_frames: int
-    fps: float
-    start_s: float = 0.0
-    """Start of the clip in the source."""
-    mp4: bytes | str = field(default=b"", repr=False)
-    """The clip as `ReadClips` reads it, or why it cannot be read."""
-
-    @property
-    def uri(self) -> str:
-        """URI of the object that holds the clip."""
-        return self.location.name
+def _text_json(sampled: SampledFrames) -> str:
+    """Returns lines of text by frame number, as JSON; empty without text."""
+    if not sampled.text:
+        return ""
+    by_frame = {str(frame): lines for frame, lines in sampled.text.items()}
+    return orjson.dumps(by_frame, option=orjson.OPT_SORT_KEYS).decode()
 
 
-@dataclass(frozen=True, slots=True)
-class ReadClips:
-    """Reads written clips from parts of `cuts` and from shards."""
-
-    store: Store
-
-    def __call__(self, clips: Sequence[WrittenClip]) -> list[WrittenClip]:
-        """Returns the clips with their MP4s."""
-        return [replace(clip, mp4=self._read(clip.location)) for clip in clips]
-
-    def _read(self, location: Location) -> bytes | str:
-        try:
-            return located_bytes(self.store, location)
-        except DamagedError:
-            raise
-        except CuratorError as error:
-            return str(error)
+def read_clips(store: Store, clips: Sequence[tuple[ClipToSample, Location]]) -> list[ClipToSample]:
+    """Returns clips with their MP4s, out of parts of `cuts` and of tars, or with the error."""
+    return [_read_clip(store, clip, where) for clip, where in clips]
 
 
-class WrittenFramesStage(Stage[CaptionConfig, WrittenClip, Looked | StoredFrames]):
-    """Takes frames of written clips."""
-
-    name = "look"
-    version = ANNOTATE_VERSION
-    scope = Scope.CLIP
-    reads = ("clips",)
-    writes = (FRAMES,)
-    boxed = True
-
-    def __init__(self, config: CaptionConfig, *, taker: FrameTaker, threads: int) -> None:
-        super().__init__(config)
-        self._taker = taker
-        self._threads = threads
-
-    def process(self, unit: WrittenClip) -> Looked:
-        """Takes the frames of a clip."""
-        make_tap = self._taker.tap(unit.wish, unit.fps, lambda first: unit.start_s)
-        if isinstance(unit.mp4, str):
-            raise CutError(unit.mp4)
-        looked = look_at_clip(unit.mp4, make_tap(unit.n_frames, 0), threads=self._threads)
-        if looked.n_frames != unit.n_frames:
-            raise CutError(
-                f"{unit.location.name}: clip {unit.clip_id} decodes to "
-                f"{looked.n_frames} frames, {unit.n_frames} were written; see `curate verify`"
-            )
-        return looked
-
-    def failed(self, unit: WrittenClip, failure: Failure) -> StoredFrames:
-        """Returns a clip without frames."""
-        return StoredFrames(clip_id=unit.clip_id, error=failure.message)
-
-    def store(
-        self, clips: Sequence[WrittenClip], results: Sequence[Looked | StoredFrames]
-    ) -> list[StoredFrames]:
-        """Stores the frames of a unit, and passes on clips without frames."""
-        return store_looked(self._taker, [(clip.clip_id, clip.wish) for clip in clips], results)
+def _read_clip(store: Store, clip: ClipToSample, where: Location) -> ClipToSample:
+    try:
+        return replace(clip, mp4=located_bytes(store, where))
+    except DamagedError:
+        raise
+    except CuratorError as error:
+        return replace(clip, error=str(error))

@@ -11,8 +11,8 @@ from typing import Self
 from curator.errors import CuratorError, DamagedError, ErrorCode, UnreachableError, UsageError
 from curator.executor.fleet import Passing
 from curator.executor.work import Batch
-from curator.media.frame_tap import StoredFrames
 from curator.models.text_encoder import torch_refusal
+from curator.records.cuts import StoredFrames
 from curator.records.sources import Failure
 from curator.stage import BY_ORDER, Phase, Resources, Scope, Stage, Wait
 from curator.stages.caption.annotation_memo import answers_stamp, remember

@@ -2,13 +2,44 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from curator.media.frame_tap import Moment
+from curator.media.clip_frames import READ_PX, Wanted
 from curator.stages.caption.caption_records import Window
 from curator.stages.caption.config import CaptionConfig
 
 # Absorbs float rounding, so that a frame's exact time maps to that frame.
 _SLACK_FRAMES = 1e-6
+READ_FRAMES = 4
+"""Frames of a clip in which text is read: subtitles of one shot stay for seconds."""
+
+Moment = tuple[float, float]
+"""Start and end of an event, in seconds from the source's first frame."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowFrames:
+    """The frames that captions need of one clip: a `FrameChoice`."""
+
+    config: CaptionConfig
+    clip_id: str
+    content: str
+    """Fingerprint of the clip's pixels as proposed."""
+    reads_text: bool = False
+    """Whether to read text in the frames."""
+    moments: tuple[Moment, ...] = ()
+    """Events of the source, around which more frames are needed."""
+
+    def wanted(self, n_frames: int, fps: float, start_s: float) -> list[Wanted]:
+        """Returns the frames that windows show, and those of them in which text is read."""
+        windows = windows_of(n_frames, fps, self.config, self.moments, start_s)
+        shown = sorted({frame for window in windows for frame in window.shown})
+        wanted = [Wanted(numbers=tuple(shown), size=self.config.frame_px, form="jpeg")]
+        if self.reads_text:
+            n_read = min(READ_FRAMES, len(shown))
+            read = (shown[(2 * i + 1) * len(shown) // (2 * n_read)] for i in range(n_read))
+            wanted.append(Wanted(numbers=tuple(read), size=READ_PX, form="text"))
+        return wanted
 
 
 def windows_of(

@@ -25,6 +25,7 @@ from av.audio.stream import AudioStream
 from curator.cut_requests import frame_plan, target_n_frames
 from curator.errors import CutError
 from curator.media.clip_audio import add_audio, audio_of_span
+from curator.media.clip_frames import FrameSampler
 from curator.media.container import (
     demuxed,
     has_decoder,
@@ -34,7 +35,6 @@ from curator.media.container import (
 )
 from curator.media.decode import FrameReader, upright_size
 from curator.media.encode import Encoder, EncodeSettings, Upright, encode_mp4, refuse_without
-from curator.media.frame_tap import MakeTap
 from curator.media.packet_copy import (
     CannotCopyError,
     VideoPacket,
@@ -43,7 +43,7 @@ from curator.media.packet_copy import (
     refuse_stream,
 )
 from curator.records.clips import AudioMode
-from curator.records.cuts import CutClip, CutRequest, Looked, NotCopied
+from curator.records.cuts import CutClip, CutRequest, NotCopied, SampledFrames
 from curator.stage import PixelStage
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.copy_check import check_copy, check_encoded, give_up_ticks, refuse_request
@@ -60,6 +60,9 @@ SMALL_BYTES = 1 << 16
 """A clip this small may be large beside its source: its index counts for more than its pictures."""
 MAX_COARSER = 10
 """Most that the guard against large clips adds to the CRF: a third of the size."""
+
+MakeSampler = Callable[[int, int], FrameSampler]
+"""Makes the sampler of a clip from its number of frames and its first frame within the request."""
 
 _Made = TypeVar("_Made")
 _Pictures = tuple[Upright, Iterator[av.video.frame.VideoFrame]]
@@ -119,10 +122,10 @@ class ClipCutter:
         self._container = None
         self._stack.close()
 
-    def cut(self, request: CutRequest, make_tap: MakeTap | None = None) -> CutClip:
+    def cut(self, request: CutRequest, make_sampler: MakeSampler | None = None) -> CutClip:
         """Writes one clip: a copy if the recipe wants one and it holds, else encoded.
 
-        `make_tap` makes a tap that takes frames on the way; None for none.
+        `make_sampler` makes what samples frames on the way; None for none.
 
         Raises:
             CutError: The frames of the span cannot be decoded again, or the written clip does not
@@ -134,10 +137,10 @@ class ClipCutter:
             cannot = CannotCopyError(NotCopied.PIXELS_CHANGED)
         elif self._config.mode == "auto":
             try:
-                return self._copied(request, make_tap)
+                return self._copied(request, make_sampler)
             except CannotCopyError as error:
                 cannot = error
-        clip = self._encoded(request, make_tap)
+        clip = self._encoded(request, make_sampler)
         if cannot is not None:
             clip.not_copied, clip.copy_frames = cannot.reason, cannot.n_frames
         start = request.frame_pts[0] * request.time_base
@@ -148,18 +151,18 @@ class ClipCutter:
         self._verify(clip, request)
         return clip
 
-    def look(self, request: CutRequest, make_tap: MakeTap) -> Looked:
-        """Takes frames of a clip, by the tap of `make_tap`, without writing it."""
+    def look(self, request: CutRequest, make_sampler: MakeSampler) -> SampledFrames:
+        """Samples frames of a clip without writing it."""
 
-        def see(pictures: _Pictures) -> Looked:
-            tap = make_tap(target_n_frames(request), 0)
+        def see(pictures: _Pictures) -> SampledFrames:
+            sampler = make_sampler(target_n_frames(request), 0)
             for picture in pictures[1]:
-                tap.see(picture)
-            return tap.looked()
+                sampler.see(picture)
+            return sampler.sampled()
 
         return self._trying(request, see)
 
-    def _copied(self, request: CutRequest, make_tap: MakeTap | None) -> CutClip:
+    def _copied(self, request: CutRequest, make_sampler: MakeSampler | None) -> CutClip:
         stream = video_stream(self._opened(), self._uri)
         refuse_stream(stream, self._config.copy_codecs)
         refuse_request(request, stream)
@@ -184,8 +187,15 @@ class ClipCutter:
         except av.error.FFmpegError as error:
             self._close()
             raise CannotCopyError(NotCopied.DAMAGED) from error
-        tap = make_tap(span.n_frames, span.first) if make_tap is not None else None
-        check_copy(mp4, request, span, threads=self._threads, max_pixels=self._max_pixels, tap=tap)
+        sampler = make_sampler(span.n_frames, span.first) if make_sampler is not None else None
+        check_copy(
+            mp4,
+            request,
+            span,
+            threads=self._threads,
+            max_pixels=self._max_pixels,
+            sampler=sampler,
+        )
         return CutClip(
             clip_id=request.clip_id,
             mp4=mp4,
@@ -197,7 +207,7 @@ class ClipCutter:
             width=stream.width,
             height=stream.height,
             audio=audio,
-            looked=tap.looked() if tap is not None else None,
+            sampled=sampler.sampled() if sampler is not None else None,
         )
 
     def _with_audio(
@@ -239,9 +249,9 @@ class ClipCutter:
             yield first
         yield from packets
 
-    def _encoded(self, request: CutRequest, make_tap: MakeTap | None) -> CutClip:
+    def _encoded(self, request: CutRequest, make_sampler: MakeSampler | None) -> CutClip:
         """Encodes the clip, and once more if it is large compared to its source."""
-        encoded = self._at_quality(request, self._config.crf, make_tap)
+        encoded = self._at_quality(request, self._config.crf, make_sampler)
         factor, density = self._config.max_size_factor, request.source_bits_per_pixel
         if factor is None or density is None:
             return encoded
@@ -252,18 +262,20 @@ class ClipCutter:
         coarser = math.ceil(6 * math.log2(len(encoded.mp4) / most))
         crf = min(51, self._config.crf + min(coarser, MAX_COARSER))
         again = self._at_quality(request, crf, None)
-        again.looked = encoded.looked
+        again.sampled = encoded.sampled
         return again if len(again.mp4) < len(encoded.mp4) else encoded
 
-    def _at_quality(self, request: CutRequest, crf: int, make_tap: MakeTap | None) -> CutClip:
+    def _at_quality(
+        self, request: CutRequest, crf: int, make_sampler: MakeSampler | None
+    ) -> CutClip:
         """Encodes the clip, without its audio."""
 
         def encode(pictures: _Pictures) -> CutClip:
             upright, frames = pictures
-            tap = make_tap(target_n_frames(request), 0) if make_tap is not None else None
+            sampler = make_sampler(target_n_frames(request), 0) if make_sampler else None
             preset = self._config.preset
             mp4, n_frames = encode_mp4(
-                frames if tap is None else tap.passing(frames),
+                frames if sampler is None else sampler.passing(frames),
                 width=upright.width,
                 height=upright.height,
                 fps=request.fps,
@@ -281,7 +293,7 @@ class ClipCutter:
                 height=upright.height,
                 crf=crf,
                 audio="dropped",
-                looked=tap.looked() if tap is not None else None,
+                sampled=sampler.sampled() if sampler is not None else None,
             )
 
         return self._trying(request, encode)

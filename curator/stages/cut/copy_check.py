@@ -17,9 +17,9 @@ from av.sidedata.sidedata import Type as SideData
 from numpy.typing import NDArray
 
 from curator.errors import DecodeError
+from curator.media.clip_frames import FrameSampler
 from curator.media.container import pixel_aspect_of
 from curator.media.decode import FrameReader, side_data_of
-from curator.media.frame_tap import Tap
 from curator.media.packet_copy import CannotCopyError, PacketSpan
 from curator.models.shot_pictures import needs_smoothing, tiny_luma, tiny_scaler
 from curator.records.cuts import CutRequest, NotCopied
@@ -66,11 +66,11 @@ def check_copy(
     *,
     threads: int,
     max_pixels: int,
-    tap: Tap | None = None,
+    sampler: FrameSampler | None = None,
 ) -> None:
     """Decodes a copy of the frames in `span` and compares it with the request.
 
-    `tap` takes frames of the copy as they pass.
+    `sampler` samples frames of the copy as they pass.
 
     Raises:
         CannotCopyError: CHECK_FAILED, for another number of frames or other times, a first frame
@@ -79,7 +79,7 @@ def check_copy(
     """
     try:
         with av.open(io.BytesIO(mp4), mode="r") as container:
-            luma = _checked_luma(container, request, span, threads, max_pixels, tap)
+            luma = _checked_luma(container, request, span, threads, max_pixels, sampler)
     except (av.error.FFmpegError, DecodeError) as error:
         raise CannotCopyError(NotCopied.CHECK_FAILED) from error
     meant = request.frame_luma[span.first : span.end]
@@ -98,7 +98,7 @@ def _checked_luma(
     span: PacketSpan,
     threads: int,
     max_pixels: int,
-    tap: Tap | None,
+    sampler: FrameSampler | None,
 ) -> NDArray[np.float32]:
     """Returns luma of the frames at the edges, NaN for the others; raises for other faults."""
     stream = container.streams.video[0]
@@ -127,8 +127,8 @@ def _checked_luma(
             raise CannotCopyError(NotCopied.SHAPE)
         if frame.index in edges:
             luma[frame.index], _ = tiny_luma(scaler.rgb_HWC(picture))
-        if tap is not None:
-            tap.see(picture)
+        if sampler is not None:
+            sampler.see(picture)
         n_frames += 1
     report = frames.report
     is_odd = report.is_damaged or report.is_interlaced or report.is_hdr or len(report.sizes) > 1

@@ -6,22 +6,33 @@ from typing import TYPE_CHECKING
 
 from curator.buckets import BucketClasses, bucket_of, bucket_size
 from curator.cut_requests import frame_plan
-from curator.records.cuts import ClipForm, CutRequest
+from curator.records.cuts import CutRequest
 from curator.stages.cut.config import CutConfig
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def formed(request: CutRequest, form: ClipForm | None) -> CutRequest:
-    """Returns the request for a clip in a certain form, which must have a length."""
-    if form is None:
-        return request
-    if form.fps is not None and form.fps != request.fps:
-        request = replace(request, fps=form.fps, is_resampled=True)
-    if form.size is not None:
-        request = replace(request, size=form.size)
-    return request if form.n_frames is None else _first_frames(request, form.n_frames)
+def formed(
+    request: CutRequest,
+    *,
+    size: tuple[int, int] | None = None,
+    fps: Fraction | None = None,
+    n_frames: int | None = None,
+) -> CutRequest:
+    """Returns the request for a clip in a certain form; None leaves that to the source.
+
+    Args:
+        request: For the clip as its source has it.
+        size: Width and height: the picture is scaled to cover them, and its middle kept.
+        fps: Rate.
+        n_frames: Frames from the clip's start, which it must have.
+    """
+    if fps is not None and fps != request.fps:
+        request = replace(request, fps=fps, is_resampled=True)
+    if size is not None:
+        request = replace(request, size=size)
+    return request if n_frames is None else _first_frames(request, n_frames)
 
 
 def _first_frames(request: CutRequest, n_frames: int) -> CutRequest:

@@ -1,29 +1,28 @@
-"""The stages that write clips of the survivors, and that take frames of clips before."""
+"""The stages that write clips of the survivors, and that sample frames of clips before."""
 
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import av
 
 from curator.cut_requests import cut_request
+from curator.media.clip_frames import FrameChoice, FrameSampler
 from curator.media.encode import refuse_without
-from curator.media.frame_tap import FrameTaker, FrameWish, MakeTap, StoredFrames
 from curator.records.clips import Span, Written
 from curator.records.cuts import (
-    ClipForm,
     Crop,
-    CutClip,
     CutRequest,
-    Looked,
     NotCopied,
+    SampledFrames,
     crop_columns,
 )
 from curator.records.sources import Failure, SourceRef, decode_limit_s
 from curator.records.tracks import SourceFrames
+from curator.sample_frames import read_text
 from curator.stage import (
     DECISIONS,
     OFF,
@@ -35,7 +34,7 @@ from curator.stage import (
     StageConfig,
     Wait,
 )
-from curator.stages.cut.clip_cutter import ClipCutter
+from curator.stages.cut.clip_cutter import ClipCutter, MakeSampler
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.output_form import formed
 from curator.stages.cut.span_frames import pixel_stamps
@@ -59,9 +58,9 @@ class ClipToCut:
     """Fewest frames with which a copy of it is of use."""
     crop: Crop | None = None
     """The picture inside its borders, as it was proposed; None to keep all of it."""
-    form: ClipForm | None = None
-    """The form that the recipe wants; None for that of the source."""
-    wish: FrameWish | None = None
+    size: tuple[int, int] | None = None
+    """Width and height that the recipe wants; None for the picture's own."""
+    frames: FrameChoice | None = None
     """Frames that another stage wants of it."""
 
 
@@ -81,7 +80,7 @@ class CutItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutOutcome:
-    """A clip that was written, or why it was not.
+    """A clip that was written or looked at, or why it was not.
 
     The span is the one that was written: the clip's own, or for a copy one within it.
     """
@@ -92,11 +91,12 @@ class CutOutcome:
     worker_s: float = 0.0
     video_s: float = 0.0
     not_copied: NotCopied | None = None
-    clip: CutClip | None = field(default=None, repr=False)
-    """What was written, until it is stored."""
+    mp4: bytes = field(default=b"", repr=False)
+    """The clip, until it is stored."""
+    sampled: SampledFrames | None = None
+    """Frames that another stage wants, until they are stored."""
 
 
-ResultT = TypeVar("ResultT")
 MAX_CUT_BYTES = 6 << 30
 """Memory for a clip, which is held as an MP4: 8K takes 1.5 GB, more with each decoder thread."""
 NVENC_GPUS = 1 / 8
@@ -106,20 +106,23 @@ PIXELS_PER_CUT_S = 1e6
 """A twentieth of what x264 encodes on one core at its slowest preset in use."""
 
 
-class SourceStage(Stage[CutStageConfig, CutItem, ResultT]):
-    """Base of the stages that decode clips: a source stays open for its next clips.
+class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
+    """Writes clips: copies packets where that loses nothing, encodes otherwise.
+
+    A source stays open for its next clips.
 
     Args:
         pixels: Stages that change pixels before the encoder.
         threads: Decoder threads; changes no result.
-        taker: Takes frames for another stage; None takes none.
     """
 
+    name = "cut"
     version = 4
     boxed = True
     phase = Phase.WRITE
     scope = Scope.CLIP
     reads = ("clips", "tracks")
+    writes = ("cuts", "clips")
     by_content = frozenset({"clips", "tracks"})
     config_type = CutConfig
 
@@ -129,18 +132,38 @@ class SourceStage(Stage[CutStageConfig, CutItem, ResultT]):
         pixels: Sequence[PixelStage[Any]] = (),
         *,
         threads: int = 1,
-        taker: FrameTaker | None = None,
     ) -> None:
         super().__init__(config)
         self.pixels = tuple(pixels)
         self._threads = threads
-        self._taker = taker
         self._opened: tuple[str, ExitStack, ClipCutter] | None = None
+
+    def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
+        """What may still reject a clip comes first."""
+        if any(one.on == DECISIONS for one in before):
+            return self.waits_for("every kept clip to be annotated", "answers may reject it")
+        found = self.waits_for_decisions(before)
+        asks = any(
+            one.stage == "caption" and one.granularity != OFF and not one.on for one in before
+        )
+        if found.is_needed or asks:
+            return found
+        where = "on a cluster, and beside a GPU, clips are cut as they are decided about"
+        return replace(found, why=f"{found.why}; {where}")
+
+    @property
+    def resources(self) -> Resources:
+        """A core, and a share of a GPU where that encodes."""
+        return Resources(gpus=NVENC_GPUS if self._is_on_gpu else 0.0)
 
     @property
     def limit_bytes(self) -> int | None:
-        """Memory for a clip."""
-        return MAX_CUT_BYTES
+        """Memory for a clip; none on a GPU, whose driver maps more than it uses."""
+        return None if self._is_on_gpu else MAX_CUT_BYTES
+
+    @property
+    def _is_on_gpu(self) -> bool:
+        return self.config.cut.encoder == "nvenc"
 
     def models(self) -> tuple[object, ...]:
         """The encoder's version, and the stages that change pixels."""
@@ -151,9 +174,14 @@ class SourceStage(Stage[CutStageConfig, CutItem, ResultT]):
         return self.config.cut.model_dump(mode="json", exclude={"verify_share"})
 
     def setup(self) -> None:
-        """Sets up the stages that change pixels."""
+        """Sets up the stages that change pixels.
+
+        NVENC is opened once, so that a run ends where it does not open, and loses no clip.
+        """
         for stage in self.pixels:
             stage.setup()
+        if self._is_on_gpu:
+            refuse_without("nvenc")
 
     def release(self) -> None:
         """Closes the source."""
@@ -203,69 +231,32 @@ class SourceStage(Stage[CutStageConfig, CutItem, ResultT]):
             self.release()
             raise
 
-    def _tap(self, request: CutRequest, unit: CutItem) -> MakeTap | None:
+    def _sampler(self, request: CutRequest, unit: CutItem) -> MakeSampler | None:
         track, clip = unit.track, unit.clip
-        if self._taker is None or clip.wish is None:
+        choice = clip.frames
+        if choice is None:
             return None
 
-        def start_s(first: int) -> float:
-            return track.seconds(int(track.frame_pts[clip.span.start_frame + first]))
+        def make(n_frames: int, first: int) -> FrameSampler:
+            start_s = track.seconds(int(track.frame_pts[clip.span.start_frame + first]))
+            return FrameSampler(choice.wanted(n_frames, float(request.fps), start_s), read_text)
 
-        return self._taker.tap(clip.wish, request.fps, start_s)
+        return make
 
     def _request(self, unit: CutItem) -> CutRequest:
         clip = unit.clip
         request = cut_request(
             unit.track, clip.clip_id, clip.span, crop=clip.crop, min_frames=clip.min_frames
         )
-        return formed(request, clip.form)
-
-
-class CutStage(SourceStage[CutOutcome]):
-    """Writes clips: copies packets where that loses nothing, encodes otherwise."""
-
-    name = "cut"
-    writes = ("cuts", "clips")
-
-    def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
-        """What may still reject a clip comes first."""
-        if any(one.on == DECISIONS for one in before):
-            return self.waits_for("every kept clip to be annotated", "answers may reject it")
-        found = self.waits_for_decisions(before)
-        asks = any(
-            one.stage == "caption" and one.granularity != OFF and not one.on for one in before
-        )
-        if found.is_needed or asks:
-            return found
-        where = "on a cluster, and beside a GPU, clips are cut as they are decided about"
-        return replace(found, why=f"{found.why}; {where}")
-
-    @property
-    def resources(self) -> Resources:
-        """A core, and a share of a GPU where that encodes."""
-        return Resources(gpus=NVENC_GPUS if self._is_on_gpu else 0.0)
-
-    @property
-    def limit_bytes(self) -> int | None:
-        """Memory for a clip; none on a GPU, whose driver maps more than it uses."""
-        return None if self._is_on_gpu else super().limit_bytes
-
-    @property
-    def _is_on_gpu(self) -> bool:
-        return self.config.cut.encoder == "nvenc"
-
-    def setup(self) -> None:
-        """Opens NVENC once, so that a run ends where it does not open, and loses no clip."""
-        super().setup()
-        if self._is_on_gpu:
-            refuse_without("nvenc")
+        cut = self.config.cut
+        return formed(request, size=clip.size, fps=cut.rate, n_frames=cut.length_frames)
 
     def process(self, unit: CutItem) -> CutOutcome:
         """Writes a clip."""
         begun = time.monotonic()
         request = self._request(unit)
         with self._cutter(unit) as cutter:
-            cut = cutter.cut(request, self._tap(request, unit))
+            cut = cutter.cut(request, self._sampler(request, unit))
         track, span = unit.track, unit.clip.span
         first_pts = int(track.frame_pts[span.start_frame])
         start_frame, end_frame = span.start_frame + cut.first, span.start_frame + cut.end
@@ -294,7 +285,8 @@ class CutStage(SourceStage[CutOutcome]):
             worker_s=time.monotonic() - begun,
             video_s=track.seconds(track.pts_of_end(span.end_frame)) - track.seconds(first_pts),
             not_copied=cut.not_copied,
-            clip=cut,
+            mp4=cut.mp4,
+            sampled=cut.sampled,
         )
 
     def failed(self, unit: CutItem, failure: Failure) -> CutOutcome:
@@ -306,19 +298,23 @@ class CutStage(SourceStage[CutOutcome]):
         return result.video_s
 
 
-class LookStage(SourceStage[Looked | StoredFrames]):
-    """Takes frames of clips that are not written yet, and encodes nothing."""
+class LookStage(CutStage):
+    """Samples frames of clips that are not written yet, and encodes nothing."""
 
     name = "look"
 
-    def process(self, unit: CutItem) -> Looked:
-        """Takes the frames of a clip."""
-        request = self._request(unit)
-        make_tap = self._tap(request, unit)
-        assert make_tap is not None
-        with self._cutter(unit) as cutter:
-            return cutter.look(request, make_tap)
+    @property
+    def _is_on_gpu(self) -> bool:
+        return False
 
-    def failed(self, unit: CutItem, failure: Failure) -> StoredFrames:
-        """The outcome of a clip whose frames could not be taken."""
-        return StoredFrames(clip_id=unit.clip.clip_id, error=failure.message)
+    def process(self, unit: CutItem) -> CutOutcome:
+        """Samples the frames of a clip."""
+        request = self._request(unit)
+        make_sampler = self._sampler(request, unit)
+        assert make_sampler is not None
+        with self._cutter(unit) as cutter:
+            return CutOutcome(clip_id=unit.clip.clip_id, sampled=cutter.look(request, make_sampler))
+
+    def failed(self, unit: CutItem, failure: Failure) -> CutOutcome:
+        """The outcome of a clip whose frames could not be sampled."""
+        return CutOutcome(clip_id=unit.clip.clip_id, sampled=SampledFrames(error=failure.message))

@@ -12,7 +12,7 @@ from curator.errors import CuratorError, ModelError
 from curator.executor import work
 from curator.executor.engine import Engine
 from curator.executor.fleet import Passing
-from curator.media.frame_tap import StoredFrames
+from curator.records.cuts import StoredFrames
 from curator.scheduler import UnitStream
 from curator.stages.caption import stage as caption_stage
 from curator.stages.caption.caption_records import (

@@ -1,5 +1,6 @@
 """Pictures of clips: read side by side, and each clip's once for all of its windows."""
 
+import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,37 +9,28 @@ from typing import Any
 import pytest
 
 from curator.errors import StorageError
-from curator.media.frame_tap import FrameWish, StoredFrames, TakenFrames
-from curator.records.cuts import Looked
+from curator.records.cuts import SampledFrames, StoredFrames
+from curator.sample_frames import ClipToSample
 from curator.stages.caption.caption_records import Task, Window
 from curator.stages.caption.config import CaptionConfig
-from curator.stages.caption.frame_store import (
-    CaptionFrames,
-    FrameParts,
-    WrittenClip,
-    WrittenFramesStage,
-)
+from curator.stages.caption.frame_store import FrameParts
+from curator.stages.caption.windows import WindowFrames
 from curator.storage import Store, open_store
-from curator.tables.clip_locations import Location
 
 CONFIG = CaptionConfig(captioner="openai", url="http://x", model="m")
 
 
 def _written(store: Store, names: str) -> list[StoredFrames]:
-    taker = CaptionFrames(store, CONFIG)
-    return [
-        where
-        for name in names
-        for where in taker.store(
-            [
-                TakenFrames(
-                    clip_id=name,
-                    wish=FrameWish(content=name),
-                    looked=Looked(n_frames=2, jpegs={0: name.encode(), 1: b"last"}, text={}),
-                )
-            ]
-        )
-    ]
+    parts = FrameParts(store, CONFIG)
+    return [where for name in names for where in parts.put([(_choice(name), _sampled(name), None)])]
+
+
+def _choice(name: str) -> WindowFrames:
+    return WindowFrames(config=CONFIG, clip_id=name, content=f"of {name}")
+
+
+def _sampled(name: str) -> SampledFrames:
+    return SampledFrames(n_frames=2, jpegs={0: name.encode(), 1: b"last"})
 
 
 def _task(name: str, frame: int) -> Task:
@@ -90,21 +82,19 @@ def test_what_a_run_left_is_found_by_its_content(tmp_path: Path) -> None:
     written = _written(store, "abc")
     found = FrameParts(store, CONFIG).stored()
     assert {key: where.part for key, where in found.items()} == {
-        where.clip_id: where.part for where in written
+        f"of {where.clip_id}": where.part for where in written
     }
 
 
 def test_frames_are_stored_under_the_clip_that_was_asked_for(tmp_path: Path) -> None:
     """Pins that a decoder box that was taken over names no other clip, and no other content."""
     store = open_store(str(tmp_path))
-    stage = WrittenFramesStage(CONFIG, taker=CaptionFrames(store, CONFIG), threads=1)
-    asked = WrittenClip(
-        clip_id="asked",
-        wish=FrameWish(content="of asked"),
-        location=Location(name="a.tar", offset=0, n_bytes=1),
-        n_frames=2,
-        fps=30.0,
-    )
-    looked = Looked(n_frames=2, jpegs={0: b"a", 1: b"b"}, text={})
-    (stored,) = stage.store([asked], [looked])
+    parts = pickle.loads(pickle.dumps(FrameParts(store, CONFIG)))
+    asked = [
+        ClipToSample(uri="a.tar", n_frames=2, wanted=(), choice=_choice(name))
+        for name in ("asked", "broken")
+    ]
+    results = [_sampled("another"), SampledFrames(error="no frames")]
+    stored, failed = parts.put_sampled(asked, results)
     assert (stored.clip_id, stored.content) == ("asked", "of asked")
+    assert (failed.clip_id, failed.error) == ("broken", "no frames")

@@ -31,7 +31,6 @@ from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.copy_check import give_up_ticks, is_same_luma
 from curator.stages.shard.config import ShardConfig
-from tests.made_clips import clip_rows
 
 N = 120
 """Frames of the sources here, at 30 frames/s."""
@@ -322,8 +321,7 @@ def test_the_fewest_frames_keep_bucket_and_length() -> None:
     shard = ShardConfig()
 
     def least(min_s: float, n_frames: int, fps: str = "30") -> int:
-        row = {"width": 1280, "height": 720, "n_frames": n_frames, "fps_fraction": fps}
-        return least_frames(clip_rows([row])[0], min_s=min_s, shard=shard)
+        return least_frames(1280, 720, n_frames, fps, min_s=min_s, shard=shard)
 
     assert least(2.0, 130) == 122
     assert least(2.0, 121) == 60

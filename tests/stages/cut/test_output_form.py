@@ -6,6 +6,7 @@ import math
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import av
 import cv2
@@ -35,7 +36,7 @@ from curator.media.encode import _NVENC_OPTIONS, nvenc_problem
 from curator.media.tone_mapping import to_bt709
 from curator.recipe import load_recipe
 from curator.records.clips import Candidate, Span
-from curator.records.cuts import ClipForm, CutClip, CutRequest, NotCopied
+from curator.records.cuts import CutClip, CutRequest, NotCopied
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.copy_check import check_encoded
@@ -93,7 +94,7 @@ def psnr(a: Film, b: Film) -> float:
 @pytest.mark.parametrize(("rate", "step"), [(30, 2), (20, 3), (60, 1), (120, 0.5)])
 def test_a_fixed_rate_shows_what_the_source_showed(film: Path, rate: int, step: float) -> None:
     """Pins which frames are left out or repeated, and that the pictures are those."""
-    request = formed(request_of(film, 3, 51), ClipForm(fps=Fraction(rate)))
+    request = formed(request_of(film, 3, 51), fps=Fraction(rate))
     plan = frame_plan(request).tolist()
     assert plan == [int(index * step) for index in range(round(48 / step))]
     clip = cut(film, request)
@@ -107,7 +108,7 @@ def test_a_fixed_rate_shows_what_the_source_showed(film: Path, rate: int, step: 
 @pytest.mark.parametrize("size", [(160, 96), (96, 160), (160, 160), (320, 176), (640, 352)])
 def test_a_fixed_size_keeps_the_middle_in_shape(film: Path, size: tuple[int, int]) -> None:
     """Pins scale and centre crop: the picture covers the size, and is not stretched."""
-    clip = cut(film, formed(request_of(film, 0, 8), ClipForm(size=size)))
+    clip = cut(film, formed(request_of(film, 0, 8), size=size))
     assert (clip.width, clip.height) == size
     for frame, source in zip(pictures(clip.mp4), pictures(film)[:8], strict=True):
         scale = max(size[0] / 320, size[1] / 180)
@@ -125,13 +126,13 @@ def test_a_fixed_size_keeps_the_middle_in_shape(film: Path, size: tuple[int, int
 
 def test_a_fixed_length_takes_the_first_frames(film: Path) -> None:
     """Pins that a clip has exactly the frames asked for, and its span says which."""
-    request = formed(request_of(film, 5, 50), ClipForm(n_frames=17))
+    request = formed(request_of(film, 5, 50), n_frames=17)
     clip = cut(film, request)
     assert (clip.first, clip.end, clip.n_frames) == (0, 17, 17)
     source, written = pictures(film), pictures(clip.mp4)
     assert len(written) == 17
     assert all(psnr(frame, source[5 + i]) > 30 for i, frame in enumerate(written))
-    half = formed(request_of(film, 5, 50), ClipForm(n_frames=17, fps=Fraction(30)))
+    half = formed(request_of(film, 5, 50), n_frames=17, fps=Fraction(30))
     assert (half.frame_pts == request_of(film, 5, 38).frame_pts).all()
     assert cut(film, half).n_frames == 17
 
@@ -139,19 +140,21 @@ def test_a_fixed_length_takes_the_first_frames(film: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "reason"),
     [
-        (ClipForm(size=(160, 96)), NotCopied.FIXED_SIZE),
-        (ClipForm(fps=Fraction(30)), NotCopied.FIXED_RATE),
-        (ClipForm(size=(320, 180), fps=Fraction(60)), None),
-        (ClipForm(n_frames=20), None),
+        ({"size": (160, 96)}, NotCopied.FIXED_SIZE),
+        ({"fps": Fraction(30)}, NotCopied.FIXED_RATE),
+        ({"size": (320, 180), "fps": Fraction(60)}, None),
+        ({"n_frames": 20}, None),
     ],
 )
-def test_what_has_the_form_is_copied(film: Path, form: ClipForm, reason: NotCopied | None) -> None:
+def test_what_has_the_form_is_copied(
+    film: Path, form: dict[str, Any], reason: NotCopied | None
+) -> None:
     """Pins that copies are made where they are exact, and reasons where not."""
-    clip = cut(film, formed(request_of(film, 15, 45), form), mode="auto")
+    clip = cut(film, formed(request_of(film, 15, 45), **form), mode="auto")
     assert clip.not_copied == reason
     assert clip.cut_mode == ("copy" if reason is None else "encode")
-    assert clip.n_frames == {30: 15}.get(form.fps or 0, form.n_frames or 30)
-    off_key = cut(film, formed(request_of(film, 16, 46), ClipForm(n_frames=20)), mode="auto")
+    assert clip.n_frames == {30: 15}.get(form.get("fps", 0), form.get("n_frames", 30))
+    off_key = cut(film, formed(request_of(film, 16, 46), n_frames=20), mode="auto")
     assert (off_key.cut_mode, off_key.n_frames) == ("encode", 20)
 
 
@@ -169,7 +172,7 @@ def test_rows_say_what_will_be_written(film: Path) -> None:
     written = as_written(table, config, ShardConfig()).to_pylist()
     assert [(r["width"], r["height"], r["fps_fraction"]) for r in written] == [(160, 96, "24")] * 2
     assert [r["n_frames"] for r in written] == [17, 7]
-    plan = frame_plan(formed(request_of(film, 7, 24), ClipForm(fps=Fraction(24))))
+    plan = frame_plan(formed(request_of(film, 7, 24), fps=Fraction(24)))
     assert len(plan) == 7
 
 
@@ -336,12 +339,13 @@ def test_a_run_on_a_machine_without_a_gpu_does_not_wait_for_one(
     monkeypatch.setattr("curator.executor.engine.available_gpus", lambda: 0)
     with Engine(address=None, workers=1) as engine:
         cutting = Cutting(
-            nvenc_stage().config, (), open_store(str(tmp_path)), engine, Progress(live=False),
+            nvenc_stage(), open_store(str(tmp_path)), engine, Progress(live=False), {},
             min_s=2.0, buckets=None, previous={}, standing=dict,  # type: ignore[arg-type]
         )  # fmt: skip
-        monkeypatch.setattr(cutting, "units", lambda *_: [])
+        monkeypatch.setattr(cutting, "_units", lambda *_: [])
+        clip = SimpleNamespace(start_s=0.0, end_s=1.0, n_frames=30, width=64, height=64)
         with pytest.raises(UsageError, match=r"cut\.encoder is nvenc"):
-            cutting._run([], {}, {}, None)
+            next(cutting._run(CutStage, [clip], {}, None))  # type: ignore[list-item]
 
 
 def test_nvencs_options_are_known_to_ffmpeg() -> None:

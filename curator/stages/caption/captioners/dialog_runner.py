@@ -28,7 +28,7 @@ from curator.stages.caption.captioners.dialog_batches import Keep
 from curator.stages.caption.dialogs.window_dialog import Dialogs
 
 if TYPE_CHECKING:
-    from curator.media.frame_tap import StoredFrames
+    from curator.records.cuts import StoredFrames
 
 POLL_S = 1.0
 

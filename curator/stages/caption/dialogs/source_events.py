@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeGuard
 
-from curator.media.frame_tap import Moment
 from curator.records.clips import Clip
 from curator.stages.caption.caption_records import Event, Known, Window
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_facts import camera_words
 from curator.stages.caption.dialogs.prompt_files import as_data
-from curator.stages.caption.windows import frames_of
+from curator.stages.caption.windows import Moment, frames_of
 
 WORDS = ("weather", "light", "road")
 """Keys of sidecars whose values are words."""

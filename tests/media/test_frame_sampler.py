@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from samples import analyzed
 
 from curator.cut_requests import cut_request
-from curator.media.frame_tap import Tap, look_at_clip
+from curator.media.clip_frames import READ_PX, FrameSampler, Wanted, sample_clip
 from curator.records.clips import Span
-from curator.records.cuts import Looked
+from curator.records.cuts import SampledFrames
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 
@@ -30,8 +30,12 @@ def _source(path: Path, form: str) -> None:
         write_video(path, frames, gop=10, options={"preset": "veryfast"})
 
 
-def _tap(n_frames: int, first: int = 0) -> Tap:
-    return Tap([at for at in WANTED if at < n_frames], longest_px=96)
+def _wanted(n_frames: int) -> list[Wanted]:
+    return [Wanted(numbers=tuple(at for at in WANTED if at < n_frames), size=96, form="jpeg")]
+
+
+def _sampler(n_frames: int, first: int) -> FrameSampler:
+    return FrameSampler(_wanted(n_frames))
 
 
 def _rgb(jpeg: bytes) -> NDArray[np.float64]:
@@ -40,9 +44,9 @@ def _rgb(jpeg: bytes) -> NDArray[np.float64]:
     return picture[:, :, ::-1].astype(np.float64)
 
 
-def _errors(looked: Looked, mp4: bytes, at: int) -> list[float]:
+def _errors(sampled: SampledFrames, mp4: bytes, at: int) -> list[float]:
     """Mean difference of a picture to each frame of the written clip."""
-    picture = _rgb(looked.jpegs[at])
+    picture = _rgb(sampled.jpegs[at])
     with av.open(io.BytesIO(mp4)) as container:
         frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
     size = picture.shape[1], picture.shape[0]
@@ -67,22 +71,22 @@ def test_frames_are_those_of_the_written_clip(tmp_path: Path, form: str, mode: s
         max_pixels=10**7,
         decoder_threads=1,
     ) as cutter:
-        clip = cutter.cut(request, _tap)
-        before = cutter.look(request, _tap)
+        clip = cutter.cut(request, _sampler)
+        before = cutter.look(request, _sampler)
     assert clip.cut_mode == ("copy" if (form, mode) == ("plain", "auto") else "encode")
-    assert clip.looked is not None
-    written = look_at_clip(clip.mp4, _tap(clip.n_frames), threads=1)
+    assert clip.sampled is not None
+    written = sample_clip(clip.mp4, _wanted(clip.n_frames), n_frames=clip.n_frames, threads=1)
     # A copy may end before its span does: what is looked at before has all of it.
     assert (clip.first, before.n_frames) == (0, 22)
-    assert clip.looked.n_frames == written.n_frames == clip.n_frames
-    for looked in (clip.looked, written, before):
-        assert tuple(looked.jpegs) == WANTED
+    assert clip.sampled.n_frames == written.n_frames == clip.n_frames
+    for sampled in (clip.sampled, written, before):
+        assert tuple(sampled.jpegs) == WANTED
         for at in WANTED:
-            errors = _errors(looked, clip.mp4, at)
+            errors = _errors(sampled, clip.mp4, at)
             assert int(np.argmin(errors)) == at
             assert errors[at] < 6
     shape = (96, 54, 3) if form == "rotated" else (54, 96, 3)
-    assert _rgb(clip.looked.jpegs[0]).shape == shape
+    assert _rgb(clip.sampled.jpegs[0]).shape == shape
 
 
 def test_text_is_read_at_a_size_of_its_own() -> None:
@@ -94,11 +98,15 @@ def test_text_is_read_at_a_size_of_its_own() -> None:
         return ("EXIT",)
 
     picture = av.VideoFrame.from_ndarray(np.zeros((1080, 1920, 3), np.uint8), format="rgb24")
-    tap = Tap([1], longest_px=448, reads=reads, read_at=[1, 2])
+    wanted = [
+        Wanted(numbers=(1,), size=448, form="jpeg"),
+        Wanted(numbers=(1,), size=READ_PX, form="text"),
+    ]
+    sampler = FrameSampler(wanted, reads)  # type: ignore[arg-type]
     for _ in range(3):
-        tap.see(picture)
-    looked = tap.looked()
+        sampler.see(picture)
+    sampled = sampler.sampled()
     assert sizes == [(720, 1280, 3)]
-    assert looked.text == {1: ("EXIT",)}
-    assert _rgb(looked.jpegs[1]).shape == (252, 448, 3)
-    assert looked.n_frames == 3
+    assert sampled.text == {1: ("EXIT",)}
+    assert _rgb(sampled.jpegs[1]).shape == (252, 448, 3)
+    assert sampled.n_frames == 3

@@ -1,0 +1,86 @@
+"""The stage that decodes written clips, once for all who want frames of them, in the sandbox."""
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.errors import CutError
+from curator.media.clip_frames import FrameChoice, Wanted, sample_clip
+from curator.records.cuts import SampledFrames, TextLine
+from curator.records.sources import Failure
+from curator.stage import Scope, Stage, StageConfig
+
+if TYPE_CHECKING:
+    from curator.models.text_reader import TextReader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipToSample:
+    """A written clip, and the frames that are wanted of it.
+
+    Attributes:
+        uri: The object that holds it.
+        n_frames: Frames that were written.
+        wanted: Frames, some at least.
+        choice: What chose the frames, where they are stored.
+        mp4: Its bytes, once they are read.
+        error: Why they cannot be read.
+    """
+
+    uri: str
+    n_frames: int
+    wanted: tuple[Wanted, ...]
+    choice: FrameChoice | None = None
+    mp4: bytes = field(default=b"", repr=False)
+    error: str | None = None
+
+
+class SampleFramesStage(Stage[StageConfig, ClipToSample, SampledFrames]):
+    """Decodes written clips, and samples the frames that annotators and captioners ask for.
+
+    Args:
+        threads: Of the decoder; changes no result.
+    """
+
+    name = "sample_frames"
+    version = 1
+    scope = Scope.CLIP
+    reads = ("cuts",)
+    boxed = True
+    imports = ("curator.media.clip_frames",)
+
+    def __init__(self, threads: int = 1) -> None:
+        super().__init__(StageConfig())
+        self._threads = threads
+
+    def process(self, unit: ClipToSample) -> SampledFrames:
+        """Samples the frames of a clip."""
+        if unit.error is not None:
+            raise CutError(unit.error)
+        return sample_clip(
+            unit.mp4,
+            unit.wanted,
+            n_frames=unit.n_frames,
+            threads=self._threads,
+            read_text=read_text,
+        )
+
+    def failed(self, unit: ClipToSample, failure: Failure) -> SampledFrames:
+        """Returns the error."""
+        return SampledFrames(error=failure.message)
+
+
+def read_text(rgb_HWC: NDArray[np.uint8]) -> tuple[TextLine, ...]:  # noqa: N803
+    """Reads the lines of text in a picture, uint8 RGB [H, W, 3], with one model a process."""
+    return tuple(_reader().read(rgb_HWC))
+
+
+@cache
+def _reader() -> "TextReader":
+    # Most processes read none, and the network is large.
+    from curator.models.text_reader import TextReader
+
+    return TextReader()
