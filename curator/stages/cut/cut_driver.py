@@ -452,14 +452,18 @@ def _crop_of(clip: Borders) -> Crop | None:
 def cut_facts(written: Sequence[pa.Table], crf: int) -> dict[str, Any]:
     """Returns facts about clips that a run wrote, rows of `WRITTEN_SCHEMA`, for the summary."""
     table = pa.concat_tables([WRITTEN_SCHEMA.empty_table(), *written])
+    is_copy = pc.equal(table["cut_mode"], "copy")
     seconds = pc.subtract(table["end_s"], table["start_s"])
-    facts: dict[str, Any] = {}
-    for mode, name in (("copy", "copied"), ("encode", "encoded")):
-        is_so = pc.equal(table["cut_mode"], mode)
-        facts[name] = pc.sum(is_so).as_py() or 0
-        facts[f"{name}_s"] = round(pc.sum(seconds.filter(is_so)).as_py() or 0.0, 3)
-        facts[f"{mode}_worker_s"] = round(pc.sum(table["worker_s"].filter(is_so)).as_py() or 0.0, 3)
-    return facts | {
+
+    def sums(name: str, column: pa.ChunkedArray) -> dict[str, float]:
+        some = (column.filter(is_copy), column.filter(pc.invert(is_copy)))
+        copied, encoded = (round(pc.sum(one).as_py() or 0, 3) for one in some)
+        return {name.format("copied", "copy"): copied, name.format("encoded", "encode"): encoded}
+
+    return {
+        **sums("{0}", pa.chunked_array([pa.repeat(1, len(table))])),
+        **sums("{0}_s", seconds),
+        **sums("{1}_worker_s", table["worker_s"]),
         "not_copied": _counts(table["not_copied"].drop_null()),
         "encoded_coarser": pc.sum(pc.greater(table["crf"], crf)).as_py() or 0,
         "audio": _counts(table["audio"]),
