@@ -411,10 +411,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def alone(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What a run alone leaves."""
     out = tmp_path_factory.mktemp("alone") / "out"
-    ended = subprocess.run(
-        [sys.executable, "-c", COMMAND, "", "run", str(sources), str(out), *SETTINGS], check=True
-    )
-    assert ended.returncode == EXIT_OK
+    assert main(["run", str(sources), str(out), *SETTINGS]) == EXIT_OK
     return left_by(open_store(str(out)))
 
 
@@ -499,7 +496,7 @@ def test_commands_that_read_work_while_a_run_holds_the_root(
     begin: Begin, sources: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = str(tmp_path / "out")
-    ended(begin(root), EXIT_OK)
+    assert main(["run", str(sources), root, *SETTINGS]) == EXIT_OK
     clip = json.loads(next(iter(_members(root))))["clip_id"]
     first = begin(root, waits=True)
     assert (tmp_path / "out" / LEASE).exists()
