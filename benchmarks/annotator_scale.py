@@ -5,9 +5,7 @@
 The annotator reads a caption and leaves 64 numbers, so nearly all time is that of the scheduler.
 """
 
-import argparse
 import io
-import json
 import resource
 import tempfile
 import time
@@ -17,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from measure import machine
+from measure import arguments, tell
 from numpy.typing import NDArray
 
 from curator.executor.engine import Engine
@@ -70,11 +68,11 @@ class MadeClips:
 
 def main() -> None:
     """Annotates twice, and prints JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = arguments(__doc__)
     parser.add_argument("n", type=int)
     parser.add_argument("--folder")
     options = parser.parse_args()
-    found: dict[str, Any] = {"machine": machine(), "clips": options.n}
+    found: dict[str, Any] = {"clips": options.n}
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         store, clips = LocalStore(folder), MadeClips(options.n)
         with Engine(address=None, workers=2) as engine:
@@ -94,7 +92,7 @@ def main() -> None:
             located_bytes(store, member.where)
         found["ms_a_value_read"] = 1e3 * (time.perf_counter() - begun) / min(N_READ, options.n)
     found["driver_peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps(found, indent=1))
+    tell(found)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ A good caption that any rule sets aside is a false positive; a bad one counts as
 sets it aside, and as right if that is for its reason.
 """
 
-import argparse
 import json
 import time
 from collections import Counter
@@ -16,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
+from measure import arguments
 
 from curator.stages.caption.caption_records import Answer
 from curator.stages.caption.config import CaptionConfig
@@ -44,7 +44,7 @@ def count_files(paths: Sequence[Path], show_all: bool) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--all", action="store_true", help="print each text that is set aside")
     args = parser.parse_args()

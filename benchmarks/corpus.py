@@ -26,7 +26,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -36,78 +35,18 @@ import tests_path  # noqa: F401
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-
 from fault_proxy import FaultProxy
-from measure import machine
+from measure import Watch, arguments, last_json, tell
 
-MIB = 1 << 20
 CASES = ("run", "more", "bound")
 BOUND = "filters.motion.min=0.41"
 FEW = ("filters.motion.min=0.4",)
 """Rejects more, as recipes for a large corpus do: about one clip of twenty is kept."""
 
 
-class Watch:
-    """Peak memory, CPU-seconds and wall time by stage; called as each stage begins."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, list[float]] = {}
-        self._now, self._peaks = "start", [0, 0]
-        self._own_s = 0.0
-        self._begun = self._times()
-        self._lock, self._done = threading.Lock(), threading.Event()
-        threading.Thread(target=self._sample, daemon=True).start()
-
-    def stage(self, name: str) -> None:
-        """Ends a stage, and begins another."""
-        with self._lock:
-            now = self._times()
-            spent = [b - a for a, b in zip(self._begun, now, strict=True)]
-            peaks = [max(pair) for pair in zip(self._peaks, _memory(), strict=True)]
-            shown = f"{peaks[0] >> 20} MiB, {peaks[1] >> 20} anon, {spent[1]:.1f} CPU-s"
-            print(f"{self._now}: {shown}", file=sys.stderr, flush=True)
-            old = self.found.get(self._now, [0, 0, 0, 0])
-            self.found[self._now] = [
-                *map(max, peaks, old[:2]), *(a + b for a, b in zip(spent, old[2:], strict=True))
-            ]  # fmt: skip
-            self._now, self._begun, self._peaks = name, now, [0, 0]
-
-    def result(self) -> dict[str, dict[str, float]]:
-        """The stages, in MiB and seconds."""
-        self.stage("end")
-        self._done.set()
-        names = ("rss_mib", "anon_mib", "wall_s", "cpu_s")
-        scales = (MIB, MIB, 1, 1)
-        return {
-            stage: {
-                name: round(value / scale, 2)
-                for name, value, scale in zip(names, values, scales, strict=True)
-            }
-            for stage, values in self.found.items()
-        }
-
-    def _times(self) -> tuple[float, float]:
-        """Wall time, and CPU-seconds without those of the samples."""
-        return time.monotonic(), time.process_time() - self._own_s
-
-    def _sample(self) -> None:
-        while not self._done.wait(0.01):
-            with self._lock:
-                self._peaks = [max(pair) for pair in zip(self._peaks, _memory(), strict=True)]
-            self._own_s = time.thread_time()
-
-
-def _memory() -> list[int]:
-    """Bytes that are resident, and those of them that no file backs."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    found = dict(line.split(":", 1) for line in lines if line.startswith(("VmRSS", "RssAnon")))
-    return [int(found[name].split()[0]) << 10 for name in ("VmRSS", "RssAnon")]
-
-
 def main() -> None:
     """Runs the measurement; the last line is JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("folder", type=Path, help="where output roots are made, or are already")
     parser.add_argument("--clips", type=int, default=100_000)
     parser.add_argument("--memory", help="budget of the run, such as 1GiB")
@@ -146,7 +85,7 @@ def main() -> None:
             )
     if not options.s3:
         shutil.rmtree(out)
-    print(json.dumps({"clips": options.clips, **found, **machine()}))
+    tell({"clips": options.clips, **found})
 
 
 def _here(cases: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -249,10 +188,7 @@ def _case(options: argparse.Namespace, root: Path, out: str, n_all: int) -> dict
 
 
 def _child(case: str) -> dict[str, Any]:
-    words = [sys.executable, *sys.argv, "--case", case]
-    done = subprocess.run(words, stdout=subprocess.PIPE, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return last_json(sys.executable, *sys.argv, "--case", case)
 
 
 if __name__ == "__main__":

@@ -1,38 +1,36 @@
 #!/usr/bin/env python3
 """Measures whether clips hold exactly their frames, what readers make of them, and what they cost.
 
-    cutting.py MEDIA [--only NAME ...] [--films FILM ...]
+    cutting.py MEDIA [--only NAME ...]
 
 MEDIA is the folder of labelled videos. Of each file below up to two spans of 2 s (in the first
 third and at the end, from the key frame there on) are cut in each mode, by the stage itself. A
 frame written is right if it is nearer (PSNR of luma at 320 px, after a linear fit of levels) to the
 source's frame of the plan than to the frames beside that one; frames whose neighbours are the same
-picture say nothing and are counted apart. All four readers then read each clip: PyAV, the ffmpeg
-command, OpenCV and torchcodec, if it is there.
+picture say nothing and are counted apart. Three readers then read each clip: PyAV, the ffmpeg
+command and OpenCV.
 
-Cost, size and SSIM are those of the same clips and of the films. Sizes are beside the source's
-bytes of the same frames.
+Cost and size are those of the same clips; sizes are beside the source's bytes of the same frames.
 """
 
-import argparse
 import io
-import json
 import math
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import av
 import cv2
 import numpy as np
-from measure import machine
+import tests_path  # noqa: F401
+from measure import arguments, tell
 from numpy.typing import NDArray
-from readers import disagreement, readers
+from readers import disagreement
+from samples import analyzed
 
 from curator.cut_requests import crop_within, cut_request, frame_plan
 from curator.errors import CuratorError
@@ -41,9 +39,6 @@ from curator.media.decode import FrameReader, upright_size
 from curator.records.clips import Span
 from curator.records.cuts import CutClip, CutRequest
 from curator.records.tracks import Track
-from curator.stages.analyze.config import AnalyzeConfig
-from curator.stages.analyze.decode_source import analyze_source
-from curator.stages.analyze.measurer import Instruments
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 
@@ -71,7 +66,6 @@ FILES = (
 )
 SPAN_S = 2.0
 SMALL_PX = 320
-FILM_CLIPS = 5
 STILL_DB = 45.0
 """Frames this near to each other are the same picture."""
 RUNS = (
@@ -80,29 +74,7 @@ RUNS = (
     ("auto, audio copied", CutConfig(hdr="tonemap", audio="copy")),
     ("encode, AAC", CutConfig(mode="encode", hdr="tonemap", audio="aac")),
 )
-UNGUARDED = CutConfig(mode="encode", hdr="tonemap", max_size_factor=None)
-UNVERIFIED = CutConfig(mode="encode", hdr="tonemap", max_size_factor=None, verify_share=0)
-
 Luma = NDArray[np.float32]
-
-
-class NoShots:
-    """Stands for the shot network, which cutting does not need."""
-
-    cpu_s = 0.0
-
-    def __init__(self) -> None:
-        self._n_frames = 0
-
-    def stream(self, *, in_background: bool) -> "NoShots":
-        return NoShots()
-
-    def push(self, frame_HWC: NDArray[np.uint8]) -> None:  # noqa: N803 - shape letters
-        self._n_frames += 1
-
-    def finish(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        zeros = np.zeros(self._n_frames, np.float32)
-        return zeros, zeros
 
 
 @dataclass(kw_only=True)
@@ -120,24 +92,9 @@ class Tally:
     seconds: float = 0.0
     cpu_s: float = 0.0
     sizes: list[float] = field(default_factory=list)
-    ssims: list[float] = field(default_factory=list)
     not_copied: dict[str, int] = field(default_factory=dict)
     n_coarser: int = 0
     audio: dict[str, int] = field(default_factory=dict)
-
-
-@cache
-def analyzed(path: Path) -> Track:
-    with path.open("rb") as reader:
-        return analyze_source(
-            reader,
-            path.name,
-            source_id=path.name,
-            n_bytes=path.stat().st_size,
-            instruments=Instruments(network=NoShots()),  # type: ignore[arg-type]
-            config=AnalyzeConfig(text=False),
-            decoder_threads=1,
-        )
 
 
 def spans_of(track: Track) -> list[Span]:
@@ -196,8 +153,8 @@ def source_luma(path: Path, track: Track, request: CutRequest) -> dict[int, Luma
             if pts > highest:
                 break
             if pts >= lowest:
-                picture = frame.to_ndarray(format="gray")
-                picture = np.ascontiguousarray(np.rot90(picture, k=-request.rotation_deg // 90))
+                gray = np.asarray(frame.to_ndarray(format="gray"), np.uint8)
+                picture = np.ascontiguousarray(np.rot90(gray, k=-request.rotation_deg // 90))
                 if request.crop is not None:
                     box = request.crop
                     picture = picture[box.y : box.y + box.height, box.x : box.x + box.width]
@@ -211,8 +168,12 @@ def _woven(frames: FrameReader) -> Iterator[tuple[int, av.VideoFrame]]:
     for frame in frames:
         if graph is None:
             graph, picture = av.filter.Graph(), frame.picture
-            kind = {"width": picture.width, "height": picture.height, "format": picture.format}
-            source = graph.add_buffer(**kind, time_base=picture.time_base)
+            source = graph.add_buffer(
+                width=picture.width,
+                height=picture.height,
+                format=picture.format,
+                time_base=picture.time_base,
+            )
             weave = graph.add("bwdif", "mode=send_frame:deint=interlaced")
             graph.link_nodes(source, weave, graph.add("buffersink")).configure()
         times.append(frame.pts)
@@ -255,7 +216,7 @@ def compare(path: Path, track: Track, request: CutRequest, clip: CutClip, tally:
     times = sorted(source)
     own = request.frame_pts[clip.first : clip.end]
     plan = frame_plan(request) if clip.cut_mode == "encode" else np.arange(clip.n_frames)
-    with av.open(io.BytesIO(clip.mp4)) as container:
+    with av.open(io.BytesIO(clip.mp4), "r") as container:
         frames = [f.to_ndarray(format="gray") for f in container.decode(video=0)]
     if len(frames) != len(plan):
         raise SystemExit(f"{path}: {len(frames)} frames, {len(plan)} planned")
@@ -273,49 +234,6 @@ def compare(path: Path, track: Track, request: CutRequest, clip: CutClip, tally:
             tally.n_wrong += margin <= 0
             tally.lowest_db = min(tally.lowest_db, right)
             tally.least_margin_db = min(tally.least_margin_db, margin)
-
-
-def ssim(path: Path, request: CutRequest, clip: CutClip) -> float | None:
-    """Mean SSIM of luma at full size; None where pictures are turned, scaled or converted."""
-    is_plain = not (request.rotation_deg or request.crop or request.is_interlaced)
-    if not is_plain or request.is_hdr or request.is_vfr:
-        return None
-    wanted = {int(pts): number for number, pts in enumerate(request.frame_pts)}
-    with av.open(io.BytesIO(clip.mp4)) as container:
-        written = [f.to_ndarray(format="yuv420p")[: f.height] for f in container.decode(video=0)]
-    values = []
-    with (
-        path.open("rb") as reader,
-        open_container(reader, path.name, n_bytes=path.stat().st_size) as container,
-    ):
-        stream = video_stream(container, path.name)
-        if stream.codec_context.pix_fmt != "yuv420p":
-            return None
-        for frame in FrameReader(container, stream, path.name, threads=1, max_pixels=10**8):
-            number = wanted.get(frame.pts)
-            if number is None or number % 6:
-                if frame.pts > request.end_pts:
-                    break
-                continue
-            luma = frame.picture.to_ndarray(format="yuv420p")[: frame.picture.height]
-            if luma.shape != written[number].shape:
-                return None
-            values.append(_ssim(luma, written[number]))
-    return statistics.mean(values) if values else None
-
-
-def _ssim(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> float:
-    """Wang et al. 2004: a Gaussian window of 11 px, sigma 1.5."""
-    x, y = a.astype(np.float32), b.astype(np.float32)
-
-    def mean(plane: Luma) -> Luma:
-        return cv2.GaussianBlur(plane, (11, 11), 1.5)
-
-    mx, my = mean(x), mean(y)
-    vx, vy, cov = mean(x * x) - mx * mx, mean(y * y) - my * my, mean(x * y) - mx * my
-    c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
-    values = ((2 * mx * my + c1) * (2 * cov + c2)) / ((mx**2 + my**2 + c1) * (vx + vy + c2))
-    return float(values.mean())
 
 
 def take(tally: Tally, request: CutRequest, clip: CutClip, cpu_s: float, config: CutConfig) -> None:
@@ -342,8 +260,7 @@ def size_ratio(request: CutRequest, clip: CutClip) -> float | None:
 
 
 def exactness(media: Path, only: Sequence[str]) -> list[dict[str, Any]]:
-    tools, rows = readers(), []
-    print("readers:", ", ".join(tools))
+    rows = []
     print(f"{'file':36} {'run':20} {'clips':>5} {'copied':>6} {'frames':>6} {'still':>5} "
           f"{'wrong':>5} {'low dB':>6} {'margin':>6} {'disagree':>8} {'CPU-s/min':>9} {'size':>5} "
           f"{'coarser':>7}")  # fmt: skip
@@ -359,7 +276,7 @@ def exactness(media: Path, only: Sequence[str]) -> list[dict[str, Any]]:
                 for request, clip, cpu_s in cut(path, track, spans, config):
                     take(tally, request, clip, cpu_s, config)
                     compare(path, track, request, clip, tally)
-                    problem = disagreement(clip.mp4, clip, Path(folder), tools)
+                    problem = disagreement(clip.mp4, clip, Path(folder))
                     if problem is not None:
                         tally.n_disagree += 1
                         print(f"{name}: {label}: {problem}")
@@ -388,88 +305,19 @@ def _finite(value: float) -> float | None:
     return round(value, 1) if math.isfinite(value) else None
 
 
-def guard(media: Path, only: Sequence[str]) -> list[dict[str, Any]]:
-    """Sizes and SSIM of encoded clips with and without the guard, and what verifying costs."""
-    print(f"\n{'encoded clip':36} {'size':>6} {'guarded':>7} {'crf':>3} {'SSIM':>6} {'guarded':>7} "
-          f"{'CPU-s':>6} {'guarded':>7} {'unverified':>10}")  # fmt: skip
-    rows = []
-    for name, _ in FILES:
-        if only and not any(word in name for word in only):
-            continue
-        path = media / name
-        track = analyzed(path)
-        spans = spans_of(track)[:1]
-        runs = [next(cut(path, track, spans, c)) for c in (UNGUARDED, RUNS[1][1], UNVERIFIED)]
-        (request, free, free_s), (_, held, held_s), (_, _, bare_s) = runs
-        row: dict[str, Any] = {
-            "file": name,
-            "seconds": round(float(free.n_frames / free.fps), 2),
-            "size": _two(size_ratio(request, free)),
-            "guarded_size": _two(size_ratio(request, held)),
-            "crf": held.crf,
-            "ssim": _four(ssim(path, request, free)),
-            "guarded_ssim": _four(ssim(path, request, held)),
-            "cpu_s": round(free_s, 2),
-            "guarded_cpu_s": round(held_s, 2),
-            "unverified_cpu_s": round(bare_s, 2),
-        }
-        rows.append(row)
-        print(f"{name:36.36} {row['size']!s:>6} {row['guarded_size']!s:>7} {row['crf']:3} "
-              f"{row['ssim']!s:>6} {row['guarded_ssim']!s:>7} {row['cpu_s']:6} "
-              f"{row['guarded_cpu_s']:7} {row['unverified_cpu_s']:10}", flush=True)  # fmt: skip
-    return rows
-
-
-def films(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Cost of 1080p in clips of 5 s: copies, encoded clips, unverified ones, with audio."""
-    rows = []
-    for path in paths:
-        track = analyzed(path)
-        length = round(5 * track.n_frames / _seconds(track))
-        spans = [
-            Span(start_frame=start, end_frame=start + length, shot=0)
-            for start in range(0, track.n_frames - length, length)
-        ][:FILM_CLIPS]
-        for label, config in (*RUNS, ("encode, not verified", UNVERIFIED)):
-            tally = Tally()
-            for request, clip, cpu_s in cut(path, track, spans, config):
-                take(tally, request, clip, cpu_s, config)
-                if label == "encode":
-                    value = ssim(path, request, clip)
-                    tally.ssims += [] if value is None else [value]
-            row = _row(path.name, "1080p", label, tally)
-            row["ssim"] = _four(statistics.mean(tally.ssims)) if tally.ssims else None
-            rows.append(row)
-            if row["ssim"] is not None:
-                print(f"{path.name}: SSIM {row['ssim']}, lowest {min(tally.ssims):.4f}")
-    return rows
-
-
-def _two(value: float | None) -> float | None:
-    return None if value is None else round(value, 2)
-
-
-def _four(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
-
-
 def main() -> None:
     """Measures, prints tables and a line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("media", type=Path)
     parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--films", nargs="*", type=Path, default=[])
     args = parser.parse_args()
     try:
-        found = {
-            "machine": machine(),
+        found: dict[str, Any] = {
             "exactness": exactness(args.media, args.only),
-            "guard": guard(args.media, args.only),
-            "films": films(args.films),
         }
     except CuratorError as error:
         raise SystemExit(str(error)) from error
-    print(json.dumps(found))
+    tell(found)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ well is counted, of what a snapshot or a fixed path names and of what no snapsho
 prints a row per kind of object and damage, and JSON as its last line.
 """
 
-import argparse
 import contextlib
 import io
 import json
@@ -33,6 +32,7 @@ import tests_path  # noqa: F401
 from captioned import Captioned
 from damages import DAMAGES, damage, objects, shards
 from films import write_film
+from measure import arguments, sets, tell
 from served import FakeServer
 
 from curator.cli import main
@@ -57,10 +57,9 @@ class Output:
         time.sleep(3)
         settings = Captioned(self.sources, self.out, self.server).settings
         more = ("cut.mode=encode", "shard.embedding=descriptor")
-        sets = [part for one in (*settings, *more) for part in ("--set", one)]
         self.clip = ""
         """Id of a clip."""
-        self.run = ["run", str(self.sources), str(self.out), *sets]
+        self.run = ["run", str(self.sources), str(self.out), *sets(*settings, *more)]
         code, said = called(self.run)
         assert code == 0, said
         code, said = called(self.run)
@@ -127,11 +126,11 @@ def measured(folder: Path, only: str, with_commands: bool) -> list[dict[str, obj
             row: dict[str, object] = {"object": kind_of(name), "damage": how}
             scratch = folder / "scratch"
             scratch.mkdir(exist_ok=True)
-            for command, arguments in output.commands(scratch).items() if with_commands else ():
+            for command, words_of in output.commands(scratch).items() if with_commands else ():
                 shutil.rmtree(output.out)
                 shutil.copytree(pristine, output.out)
                 damage(output.out / name, how)
-                code, said = called(arguments)
+                code, said = called(words_of)
                 row[command] = "TRACEBACK " + words(said) if "Traceback" in said else code
                 shutil.rmtree(scratch)
                 scratch.mkdir()
@@ -187,7 +186,7 @@ def verified(folder: Path, only: str) -> list[dict[str, object]]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
+    parser = arguments(__doc__)
     parser.add_argument("--only", default="", help="part of `<object> <damage>`")
     parser.add_argument("--commands", action="store_true", help="call the other commands, too")
     parser.add_argument("--verify", action="store_true", help="call `curate verify` alone")
@@ -202,4 +201,4 @@ if __name__ == "__main__":
         else:
             found = measured(Path(name), options.only, options.commands)
     print(Counter(str(row["outcome"]) for row in found))
-    print(json.dumps({"cases": len(found), "outcomes": Counter(str(r["outcome"]) for r in found)}))
+    tell({"cases": len(found), "outcomes": Counter(str(row["outcome"]) for row in found)})

@@ -14,13 +14,12 @@ rows of their own), groups that share only some shots, and pairs that overlap by
 Copies made here change every clip of MEDIA/single, cut into windows of 5 and 10 s.
 """
 
-import argparse
 import json
-import platform
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from itertools import combinations
 from pathlib import Path
@@ -29,6 +28,7 @@ from typing import Any
 import av
 import cv2
 import numpy as np
+from measure import arguments, tell
 from numpy.typing import NDArray
 
 from curator.models.perceptual import CLIP_DIM, DIM, PERCEPTUAL_MODEL, aggregate, describe
@@ -43,16 +43,10 @@ SKIPPED = {"av1_black_6min_180p.mp4"}
 PARTIAL_GROUPS = {"bbb_opening", "bbb_bird"}
 """Groups that share a part of their footage only."""
 SAME_FILM = {
-    "big_buck_bunny_0_30.webm",
-    "bbb_logo_60fps.ts",
-    "bbb_642x642_vp9.webm",
-    "bigbuckbunny_720p_5.1.mp4",
-    "h263.3gp",
-    "hevc_5.1.ts",
-    "mpeg2_1080p.ts",
-    "rotate_fragmented_bbb.mp4",
-    "vvc_undecodable.mp4",
-}
+    "big_buck_bunny_0_30.webm", "bbb_logo_60fps.ts", "bbb_642x642_vp9.webm",
+    "bigbuckbunny_720p_5.1.mp4", "h263.3gp", "hevc_5.1.ts", "mpeg2_1080p.ts",
+    "rotate_fragmented_bbb.mp4", "vvc_undecodable.mp4",
+}  # fmt: skip
 """Files with unlabelled parts of one film."""
 SAME_PICTURES = ({"h264_10bit.mp4", "h265_10bit.mp4"}, {"still_image_5s.mp4", "still_zoom_5s.mp4"})
 MADE_OF_OTHERS = {"derived_transitions.mp4", "still_image_5s.mp4", "still_zoom_5s.mp4"}
@@ -72,7 +66,8 @@ class Clip:
 
 
 def resized(picture: Picture, width: int, height: int) -> Picture:
-    return cv2.resize(picture, (max(1, width), max(1, height)), interpolation=cv2.INTER_AREA)
+    size = (max(1, width), max(1, height))
+    return np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_AREA), np.uint8)
 
 
 def frames(path: Path) -> Iterator[tuple[int, float, Callable[[], Picture]]]:
@@ -82,13 +77,13 @@ def frames(path: Path) -> Iterator[tuple[int, float, Callable[[], Picture]]]:
         try:
             for index, frame in enumerate(container.decode(stream)):
                 at_s = float(frame.time) if frame.time is not None else index / 25
-                yield index, at_s, lambda frame=frame: small(frame)
+                yield index, at_s, partial(small, frame)
         except av.FFmpegError as error:
             print(f"{path.name}: {error}", flush=True)
 
 
 def small(frame: av.VideoFrame) -> Picture:
-    picture = frame.to_ndarray(format="rgb24")
+    picture = np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
     scale = 320 / max(picture.shape[:2])
     if scale < 1:
         height, width = picture.shape[:2]
@@ -184,19 +179,22 @@ def film_relation(a: tuple[dict[str, Any], Clip], b: tuple[dict[str, Any], Clip]
 
 def jpeg(picture: Picture, quality: int) -> Picture:
     coded = cv2.imencode(".jpg", picture[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])[1]
-    return np.ascontiguousarray(cv2.imdecode(coded, cv2.IMREAD_COLOR)[:, :, ::-1])
+    decoded = np.asarray(cv2.imdecode(coded, cv2.IMREAD_COLOR), np.uint8)
+    return np.ascontiguousarray(decoded[:, :, ::-1])
 
 
 def downscaled(picture: Picture, factor: int, quality: int) -> Picture:
     height, width = picture.shape[:2]
     tiny = jpeg(resized(picture, width // factor, height // factor), quality)
-    return cv2.resize(tiny, (width, height), interpolation=cv2.INTER_LINEAR)
+    large = cv2.resize(tiny, (width, height), interpolation=cv2.INTER_LINEAR)
+    return np.asarray(large, np.uint8)
 
 
 def cropped(picture: Picture, share: float, x: float = 0.5, y: float = 0.5) -> Picture:
     height, width = (round(side * share) for side in picture.shape[:2])
     top, left = round((picture.shape[0] - height) * y), round((picture.shape[1] - width) * x)
-    return cv2.resize(picture[top : top + height, left : left + width], picture.shape[1::-1])
+    part = picture[top : top + height, left : left + width]
+    return np.asarray(cv2.resize(part, picture.shape[1::-1]), np.uint8)
 
 
 def graded(picture: Picture, gain: float, offset: float, gamma: float) -> Picture:
@@ -210,7 +208,8 @@ def noisy(picture: Picture, sigma: float) -> Picture:
 
 def boxed(picture: Picture, rows: float, columns: float) -> Picture:
     top, left = round(picture.shape[0] * rows), round(picture.shape[1] * columns)
-    return cv2.copyMakeBorder(picture, top, top, left, left, cv2.BORDER_CONSTANT)
+    bordered = cv2.copyMakeBorder(picture, top, top, left, left, cv2.BORDER_CONSTANT)
+    return np.asarray(bordered, np.uint8)
 
 
 def written(picture: Picture, text: str, x: float, y: float) -> None:
@@ -237,7 +236,7 @@ CHANGES: dict[str, Callable[[Picture], Picture]] = {
     "jpeg quality 15": lambda p: jpeg(p, 15),
     "rescaled to 1/3, quality 30": lambda p: downscaled(p, 3, 30),
     "rescaled to 1/4, quality 10": lambda p: downscaled(p, 4, 10),
-    "blur, sigma 3 px": lambda p: cv2.GaussianBlur(p, (0, 0), 3),
+    "blur, sigma 3 px": lambda p: np.asarray(cv2.GaussianBlur(p, (0, 0), 3), np.uint8),
     "noise, sigma 20": lambda p: noisy(p, 20),
     "gray, more contrast": lambda p: graded(
         np.repeat(cv2.cvtColor(p, cv2.COLOR_RGB2GRAY)[:, :, None], 3, axis=2), 1.15, -12, 1
@@ -329,21 +328,6 @@ def rates(
     }
 
 
-def describe_ms(picture: Picture, rounds: int = 7, calls: int = 50) -> dict[str, float]:
-    for _ in range(calls):
-        describe(picture)
-    spent = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        for _ in range(calls):
-            describe(picture)
-        spent.append((time.perf_counter() - start) / calls * 1e3)
-    return {
-        "median": round(float(np.median(spent)), 3),
-        "spread": round(max(spent) - min(spent), 3),
-    }
-
-
 def search_cost(n: int, similarity: float) -> dict[str, Any]:
     """Time of both searches over evenly spread vectors, a quarter of them copies."""
     rng = np.random.default_rng(0)
@@ -370,9 +354,7 @@ def search_cost(n: int, similarity: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("media", type=Path)
     parser.add_argument("films", type=Path)
     parser.add_argument("--similarity", type=float, default=DedupConfig().similarity)
@@ -396,19 +378,15 @@ def main() -> None:
             rows["films"], ["repeat in films", "overlap in films"], unrelated + camera
         ),
     }
-    picture = cv2.resize(next(frames(args.media / "single/juggle.mp4"))[2](), (320, 180))
-    cost, search = describe_ms(picture), search_cost(args.search, similarity)
+    search = search_cost(args.search, similarity)
     print()
     for name, rate in summary.items():
         print(f"{name}: recall {rate['recall']:.1%}, precision {rate['precision']:.1%}")
-    print(f"describe, 320x180, one thread: {cost['median']} ms, spread {cost['spread']} ms")
     print(f"search: {search}")
     results = {"model": PERCEPTUAL_MODEL, "similarity": similarity, "dimensions": [DIM, CLIP_DIM]}
-    results |= {"summary": summary, "pairs": rows, "describe_ms": cost, "search": search}
-    results["versions"] = {"python": platform.python_version(), "machine": platform.machine()}
-    results["versions"] |= {name: version(name) for name in ("av", "numpy")}
-    results["versions"]["cv2"] = cv2.__version__
-    print(json.dumps(results))
+    results |= {"summary": summary, "pairs": rows, "search": search}
+    results["versions"] = {name: version(name) for name in ("av", "numpy")}
+    tell(results)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,7 @@ made for 1080p; a clip's score is the mean over its frames. Clips that are turne
 deinterlaced or of other pixels than 4:2:0 are refused: nothing of their source has their shape.
 """
 
-import argparse
 import io
-import json
 import re
 import statistics
 import subprocess
@@ -22,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import av
-import numpy as np
-from cutting import analyzed, cut
-from measure import machine
+import tests_path  # noqa: F401
+from cutting import cut
+from measure import arguments, tell
+from samples import analyzed
 
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
@@ -59,17 +58,17 @@ def raw_source(path: Path, request: CutRequest, to: Path) -> tuple[int, int]:
         for frame in FrameReader(container, stream, path.name, threads=1, max_pixels=10**8):
             if frame.pts in wanted:
                 size = frame.picture.width, frame.picture.height
-                out.write(np.ascontiguousarray(frame.picture.to_ndarray(format="yuv420p")))
+                out.write(frame.picture.to_ndarray(format="yuv420p").tobytes())
     return size
 
 
 def raw_clip(mp4: bytes, to: Path) -> tuple[int, int, int]:
     """Writes the clip's frames as yuv420p; returns their size and number."""
     n_frames, size = 0, (0, 0)
-    with av.open(io.BytesIO(mp4)) as container, to.open("wb") as out:
+    with av.open(io.BytesIO(mp4), "r") as container, to.open("wb") as out:
         for picture in container.decode(video=0):
             size = picture.width, picture.height
-            out.write(np.ascontiguousarray(picture.to_ndarray(format="yuv420p")))
+            out.write(picture.to_ndarray(format="yuv420p").tobytes())
             n_frames += 1
     return *size, n_frames
 
@@ -122,7 +121,7 @@ def measured(ffmpeg: str, path: Path, crf: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measures, prints a table and a line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("ffmpeg")
     parser.add_argument("videos", nargs="+", type=Path)
     parser.add_argument("--crf", nargs="*", type=int, default=[17, 20, 23])
@@ -137,7 +136,7 @@ def main() -> None:
             print(f"{row['file']:28.28} {crf:3} {row['clips']:5} {row['vmaf']:6} "
                   f"{row['lowest_vmaf']:6} {row['ssim']:6} {row['lowest_ssim']:6} "
                   f"{row['mbit_s']:6} {row['cpu_s_per_min']:9}", flush=True)  # fmt: skip
-    print(json.dumps({"machine": machine(), "rows": rows}))
+    tell({"rows": rows})
 
 
 if __name__ == "__main__":

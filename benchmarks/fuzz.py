@@ -6,6 +6,7 @@ says, or another result the second time is a finding, and its file is kept.
 
     python benchmarks/fuzz.py --n 1000                       # footage made by code
     python benchmarks/fuzz.py --n 1000 --videos FOLDER       # short pieces of these films
+    python benchmarks/fuzz.py --n 20000 --box                # in a sandbox, in batches
     python benchmarks/fuzz.py --replay found/17.mp4          # a file that was kept, once more
     python benchmarks/fuzz.py --n 100 --run                  # and `curate run` over all of them
 
@@ -17,21 +18,19 @@ import contextlib
 import faulthandler
 import hashlib
 import io
-import json
 import logging
 import os
 import random
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +39,15 @@ import av.error
 import pyarrow as pa
 import pyarrow.compute as pc
 import tests_path  # noqa: F401
-from measure import machine
+from measure import CURATE, arguments, peak_bytes, sets, tell
 from mutations import mutated
 
 from curator.errors import CuratorError, ErrorCode
+from curator.storage import Store
 
 LIMIT_S, LIMIT_S_PER_MB = 90.0, 30.0
 """Wall time for one file, on a machine that does other work too."""
+BOX_BATCH = 500
 MOST_BYTES = 2 << 30
 """Of memory: what a worker says it may need (`graph.chain.WORKER_BYTES`)."""
 RECIPES = (
@@ -121,7 +122,7 @@ class FuzzStep:
             faulthandler.cancel_dump_traceback_later()
         outcome.wall_s = time.monotonic() - begun
         outcome.cpu_s = time.process_time() - cpu
-        outcome.peak_bytes = _peak_bytes()
+        outcome.peak_bytes = peak_bytes()
         return outcome
 
     def _try(self, case: Case) -> Outcome:
@@ -210,7 +211,7 @@ class FuzzStep:
             )
             part = proposed.track_parts.get(str(refs[0].source_id))
             if part is not None and clips.num_rows:
-                self._cut(outcome, cut, refs[0], part, clips, recipe, digest)
+                self._cut(outcome, cut, store, refs[0], part, clips, recipe, digest)
         (row,) = [row for table in sources.rows({}) for row in table.to_pylist()]
         if refs and row["outcome"] not in ("done", "failed"):
             outcome.problems.append(f"outcome {row['outcome']}")
@@ -225,11 +226,11 @@ class FuzzStep:
         return outcome
 
     def _cut(
-        self, outcome: Outcome, cut: Any, source: Any, part: str, clips: pa.Table,  # noqa: ANN401
-        recipe: Any, digest: Any,  # noqa: ANN401
+        self, outcome: Outcome, cut: Any, store: Store, source: Any, part: str,  # noqa: ANN401
+        clips: pa.Table, recipe: Any, digest: Any,  # noqa: ANN401
     ) -> None:  # fmt: skip
         from curator.records.clips import Span
-        from curator.stages.cut.cut_driver import CutGroup
+        from curator.stages.cut.cut_driver import CutGroup, CutUnit
         from curator.stages.cut.stage import ClipToCut
 
         size = recipe.cut.size if isinstance(recipe.cut.size, tuple) else None
@@ -241,9 +242,9 @@ class FuzzStep:
             )
             for row in clips.to_pylist()[:6]
         )  # fmt: skip
-        written = {row["clip_id"]: row for row in clips.to_pylist()}
-        result = cut([CutGroup(source=source, track_part=part, clips=wanted)]).results
-        store = cut._parts.store
+        ids, n_frames = (clips[name].to_pylist() for name in ("clip_id", "n_frames"))
+        proposed = dict(zip(ids, n_frames, strict=True))
+        result: CutUnit = cut([CutGroup(source=source, track_part=part, clips=wanted)]).results
         mp4s = {
             row["clip_id"]: row["mp4"]
             for info in store.list("cuts/")
@@ -258,9 +259,9 @@ class FuzzStep:
             digest.update(f"{clip_id} {one['mp4_sha256']}".encode())
             outcome.n_clips += 1
             outcome.modes.append(str(one["cut_mode"]))
-            proposed = written[clip_id]["n_frames"]
-            if one["cut_mode"] == "encode" and one["n_frames"] != proposed:
-                outcome.problems.append(f"clip of {one['n_frames']} frames, proposed {proposed}")
+            planned = proposed[clip_id]
+            if one["cut_mode"] == "encode" and one["n_frames"] != planned:
+                outcome.problems.append(f"clip of {one['n_frames']} frames, proposed {planned}")
             size = one["width"], one["height"]
             wrong = wrong_clip(mp4s[clip_id], one["n_frames"], size)
             if wrong is not None:
@@ -295,14 +296,6 @@ def wrong_clip(mp4: bytes, n_frames: int, size: tuple[int, int]) -> str | None:
     if [frame[0] for frame in frames] != [number * tick for number in range(n_frames)]:
         return "has times that are not those of a constant rate"
     return None
-
-
-def _peak_bytes() -> int:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def made_videos(folder: Path) -> list[Path]:
@@ -425,8 +418,8 @@ def run_over(folder: Path, work: Path) -> list[str]:
             sidecar.write_bytes(SIDECARS[number // 3 % len(SIDECARS)])
     problems = []
     settings = ["filters.short_side_px.min=60", "shard.resolutions=[120]", "propose.min_s=0.5"]
-    words = [word for one in settings for word in ("--set", one)]
-    command = [sys.executable, "-m", "curator.cli"]
+    words = sets(*settings)
+    command = [*CURATE]
     made: list[Any] = []
     for name in ("a", "b"):
         out = work / name
@@ -464,7 +457,7 @@ def run_over(folder: Path, work: Path) -> list[str]:
 
 def main() -> None:
     """Fuzzes, and prints what was found."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--n", type=int, default=1000, help="mutants (default: %(default)s)")
     parser.add_argument("--minutes", type=float, default=600.0, help="most time")
     parser.add_argument("--seed", type=int, default=0)
@@ -475,6 +468,7 @@ def main() -> None:
     parser.add_argument("--found", type=Path, default=Path("found"), help="where finds are kept")
     parser.add_argument("--replay", type=Path, nargs="+", help="files to try instead")
     parser.add_argument("--recipe", type=int, help="number of the recipe (default: drawn)")
+    parser.add_argument("--box", action="store_true", help="scan and analyze alone, as a run does")
     parser.add_argument("--run", action="store_true", help="`curate run` over all of them too")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
@@ -495,75 +489,104 @@ def main() -> None:
             )  # fmt: skip
             given = cases(videos, options.seed, options.start)
         total = fuzzed(given, work, options)
-        print(json.dumps(total | machine()))
+        tell(total)
     sys.exit(1 if total["found"] else 0)
 
 
-def fuzzed(
-    given: Iterator[tuple[str, str, bytes, int]], work: Path, options: argparse.Namespace
-) -> dict[str, Any]:
-    """Tries mutants; returns counts and finds."""
+Tries = Callable[[Sequence[Case]], Iterator[Outcome]]
+"""Tries files, and yields their outcomes in order."""
+
+
+@contextlib.contextmanager
+def in_child(folder: Path) -> Iterator[Tries]:
+    """Tries a file at a time in a child process, which may die."""
     # By its module's name, so that the child finds it.
-    from fuzz import Case, FuzzStep
+    from fuzz import FuzzStep
 
     from curator.executor.child_process import Child
     from curator.executor.worker import Step
     from curator.stage import Resources
 
-    (work / "mutants").mkdir()
-    step = Step(make=FuzzStep, settings={"folder": str(work)}, resources=Resources())
-    counts: Counter[str] = Counter()
-    found: list[str] = []
-    slowest: list[tuple[float, str]] = []
-    peak, end, tried = 0, time.monotonic() + 60 * options.minutes, 0
-    draw = random.Random(options.seed)
+    step = Step(make=FuzzStep, settings={"folder": str(folder)}, resources=Resources())
     child = Child()
-    os.environ["OMP_NUM_THREADS"] = "1"
-    try:
-        for name, what, data, recipe in given:
-            if tried >= options.n or time.monotonic() > end:
-                break
-            tried += 1
-            recipe = recipe if options.recipe is None else options.recipe
-            path = work / "mutants" / name
-            path.write_bytes(data)
-            twice = draw.random() < options.twice
-            case = Case(path=str(path), recipe=recipe, twice=twice)
+
+    def outcomes(some: Sequence[Case]) -> Iterator[Outcome]:
+        for case in some:
             begun = time.monotonic()
             try:
                 ((_, outcome),) = attempts(child, step, [case])
             except CuratorError as error:
                 outcome = Outcome(code="raised", problems=[str(error)])
             if outcome is None:
-                took_s = time.monotonic() - begun
-                problem = f"the process died after {took_s:.0f} s"
+                problem = f"the process died after {time.monotonic() - begun:.0f} s"
                 outcome = Outcome(code="died", problems=[problem])
             if outcome.peak_bytes > MOST_BYTES:
                 outcome.problems.append(f"{outcome.peak_bytes >> 20} MiB of memory")
-            counts[f"outcome {outcome.code}"] += 1
-            counts["clips"] += outcome.n_clips
-            counts["tried twice"] += twice
-            for mode in outcome.modes:
-                counts[f"clips by {mode}"] += 1
-            counts["clips not cut"] += len(outcome.cut_errors)
-            peak = max(peak, outcome.peak_bytes)
-            slowest = sorted([*slowest, (outcome.cpu_s, f"{name} {what}")])[-5:]
-            if outcome.problems:
-                options.found.mkdir(parents=True, exist_ok=True)
-                (options.found / f"{options.seed}-{name}").write_bytes(data)
-            for problem in outcome.problems:
-                found.append(f"{name} ({what}, recipe {recipe}): {problem}")
-                print(f"FOUND {found[-1]}", flush=True)
-            if options.replay:
-                print(name, recipe, outcome)
-            for error in outcome.cut_errors:
-                print(f"  not cut: {name} ({what}): {error[:300]}", flush=True)
-            if tried % 100 == 0:
-                print(tried, dict(counts), f"{peak >> 20} MiB", slowest[-1], flush=True)
-            if not options.run:
-                path.unlink()
+            yield outcome
+
+    try:
+        yield outcomes
     finally:
         child.stop()
+
+
+@contextlib.contextmanager
+def in_box(_folder: Path) -> Iterator[Tries]:
+    """Scans and analyzes batches of files in a box."""
+    from fuzz_box import BoxedFuzz
+
+    tried = BoxedFuzz()
+    yield lambda some: (outcome for _, outcome in tried([Path(case.path) for case in some]))
+
+
+def fuzzed(
+    given: Iterator[tuple[str, str, bytes, int]], work: Path, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Tries mutants; returns counts and finds."""
+    from fuzz import Case
+
+    (work / "mutants").mkdir()
+    counts: Counter[str] = Counter()
+    found: list[str] = []
+    slowest: list[tuple[float, str]] = []
+    peak, end, tried = 0, time.monotonic() + 60 * options.minutes, 0
+    draw = random.Random(options.seed)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with (in_box if options.box else in_child)(work) as tries:
+        while tried < options.n and time.monotonic() < end:
+            some = list(islice(given, min(BOX_BATCH if options.box else 1, options.n - tried)))
+            if not some:
+                break
+            batch = []
+            for name, _, data, recipe in some:
+                path = work / "mutants" / name
+                path.write_bytes(data)
+                number = recipe if options.recipe is None else options.recipe
+                twice = draw.random() < options.twice
+                batch.append(Case(path=str(path), recipe=number, twice=twice))
+            for (name, what, data, _), case, outcome in zip(some, batch, tries(batch), strict=True):
+                tried += 1
+                counts[f"outcome {outcome.code}"] += 1
+                counts["clips"] += outcome.n_clips
+                counts["tried twice"] += case.twice and not options.box
+                counts.update(f"clips by {mode}" for mode in outcome.modes)
+                counts["clips not cut"] += len(outcome.cut_errors)
+                peak = max(peak, outcome.peak_bytes)
+                slowest = sorted([*slowest, (outcome.cpu_s, f"{name} {what}")])[-5:]
+                if outcome.problems:
+                    options.found.mkdir(parents=True, exist_ok=True)
+                    (options.found / f"{options.seed}-{name}").write_bytes(data)
+                for problem in outcome.problems:
+                    found.append(f"{name} ({what}, recipe {case.recipe}): {problem}")
+                    print(f"FOUND {found[-1]}", flush=True)
+                if options.replay:
+                    print(name, case.recipe, outcome)
+                for words in outcome.cut_errors:
+                    print(f"  not cut: {name} ({what}): {words[:300]}", flush=True)
+                if tried % 100 == 0:
+                    print(tried, dict(counts), f"{peak >> 20} MiB", slowest[-1], flush=True)
+                if not options.run:
+                    Path(case.path).unlink()
     if options.run:
         found += [f"run: {problem}" for problem in run_over(work / "mutants", work)]
     return {"mutants": tried, "counts": dict(counts), "peak_mib": peak >> 20,

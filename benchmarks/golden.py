@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from house import SHARED, commit, compare, facts, in_checkout
-from measure import machine
+from house import compare, facts
+from measure import SHARED, arguments, commit, in_checkout, machine, sets
 
 MEDIA = (
     "multishot/bikes.mp4", "multishot/counter.mp4", "multishot/bbb_642x642_vp9.webm",
@@ -70,16 +70,11 @@ Step = tuple[str, list[str]]
 Result = dict[str, Any]
 
 
-def sets(*changes: str) -> list[str]:
-    """Options of `curate` that change keys of a recipe."""
-    return [word for change in changes for word in ("--set", change)]
-
-
 def cases(videos: list[str], manifest: str, cosmos: str) -> dict[str, list[Step]]:
     """Commands by case and step; OUT is the case's root."""
 
-    def run(*arguments: str, sources: Sequence[str] = videos) -> list[str]:
-        return ["run", "--max-failed", "1", *arguments, *sources, "OUT"]
+    def run(*options: str, sources: Sequence[str] = videos) -> list[str]:
+        return ["run", "--max-failed", "1", *options, *sources, "OUT"]
 
     verify = ("verify", ["verify", "OUT"])
     few = videos[::2]
@@ -155,8 +150,8 @@ def make(options: argparse.Namespace) -> int:
     found = {"commit": commit(checkout), "machine": machine(), "sources": len(videos)}
     written = inputs(checkout, work, videos)
     for case, commands in cases(videos, *written).items():
-        for step, arguments in commands if case in (options.only or [case]) else ():
-            command = ["-P", "-c", ENTRY, *arguments]
+        for step, words in commands if case in (options.only or [case]) else ():
+            command = ["-P", "-c", ENTRY, *words]
             command = [str(work / case) if word == "OUT" else word for word in command]
             begins = step.startswith(("first", "addition 1"))
             runs = options.begun_by if begins and options.begun_by else checkout
@@ -191,7 +186,7 @@ def differing(one: Result, other: Result, but: Collection[str] = ()) -> Iterator
         yield f"{one.get('failed', 'it worked')} -> {other.get('failed', 'it worked')}"
     if "facts" in one and "facts" in other:
         left, right = ({k: v for k, v in r["facts"].items() if k not in but} for r in (one, other))
-        found = compare(left, right, besides=())
+        found = compare(left, right)
         yield from found["differences"]
         yield from (f"{table}: new {columns}" for table, columns in found["added"].items())
 
@@ -221,7 +216,7 @@ def compared(options: argparse.Namespace) -> int:
 
 def main() -> int:
     """Runs one of the two commands."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     commands = parser.add_subparsers(required=True)
     making = commands.add_parser("make", help="run the cases and store what they leave")
     making.add_argument("checkout", type=Path)

@@ -32,7 +32,6 @@ software.
 The GPU's engines, cores and memory are read while each runs. The last line is JSON.
 """
 
-import argparse
 import json
 import os
 import sys
@@ -45,7 +44,7 @@ from typing import Any
 from gpu_films import CODECS
 from gpu_notes import Notes
 from gpu_watch import gpu_name
-from measure import machine
+from measure import arguments, machine
 from processes import run_limited
 
 LIMITS_S = {
@@ -110,7 +109,7 @@ def run_parts(
 
 def main() -> None:
     """Runs what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--out", help="folder for results")
     parser.add_argument("--films", help="folder for footage, to be used again")
     parser.add_argument("--only", action="append", choices=["first", *LIMITS_S])

@@ -13,7 +13,6 @@ too, in a process of its own.
 The tables are of one second of video, by part. The last line is JSON.
 """
 
-import argparse
 import heapq
 import io
 import json
@@ -39,7 +38,7 @@ import av
 import tests_path  # noqa: F401
 import torch
 from fake_nvdec import Decoded, fake_module, planes_of
-from measure import machine
+from measure import arguments, tell
 from software_cuda import Counts, SoftwareCuda, installed
 
 import curator
@@ -428,7 +427,7 @@ def _row(part: str, tree: str, values: list[float], total: float) -> str:
 
 def main() -> None:
     """Prints a row per film and checkout."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--seconds", type=float, default=20.0, help="of each film (default 20)")
     parser.add_argument("--against", type=Path, help="folder of another checkout")
@@ -437,7 +436,7 @@ def main() -> None:
         parser.add_argument(f"--{name}-us", type=float, default=cost, metavar="US", help=help_)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    trees = {Path(curator.__file__).parents[1].name: {}}
+    trees: dict[str, dict[str, Any]] = {Path(curator.__file__).parents[1].name: {}}
     with installed() as device:
         for path in options.files:
             trees[next(iter(trees))][path.name] = measured(path, options.seconds, device)
@@ -452,7 +451,7 @@ def main() -> None:
         for line in table_of(path.name, trees, costs):
             print(line)
     print(f"\nSeven engines of an H100 give {ENGINES_FRAMES_PER_S} frames/s of H.264.")
-    print(json.dumps({"machine": machine(), "costs_us": costs, "trees": trees}))
+    tell({"costs_us": costs, "trees": trees})
 
 
 if __name__ == "__main__":

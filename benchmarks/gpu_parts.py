@@ -22,6 +22,7 @@ import tests_path  # noqa: F401
 from gpu_films import FPS, made_films, short_film
 from gpu_notes import Found, Notes
 from gpu_watch import Watch
+from measure import CURATE
 from processes import Begin, ProcessDiedError, Task, in_processes, streamed
 
 if __name__ == "__mp_main__" and os.environ.get("GPU_SOFTWARE"):  # in the child processes
@@ -262,7 +263,7 @@ def locked(part: Part) -> None:
     """Whether a process opens the GPU that was locked before, and if not, whether another does."""
     film = short_film(Path(part.options["films"]))
     device = "cpu" if os.environ.get("GPU_SOFTWARE") else "gpu"
-    command = [sys.executable, "-m", "curator.cli", "run", str(film)]
+    command = [*CURATE, "run", str(film)]
     for unlocked in ("0", "1"):
         with tempfile.TemporaryDirectory() as out:
             done = subprocess.run(
@@ -382,7 +383,7 @@ def shots(part: Part) -> None:
 
     expected, _ = run(ShotNetwork(precision="float32"), 64, frames[:1000])
     for precision in ("auto", "float32"):
-        network = ShotNetwork(precision=precision, device="cuda")  # type: ignore[arg-type]
+        network = ShotNetwork(precision=precision, device="cuda")
         for chunk in (512, 64, 128, 256, 1024):
             run(network, chunk, frames[:1000])
             rates = [len(frames) / run(network, chunk, frames)[1] for _ in range(3)]

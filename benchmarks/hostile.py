@@ -13,7 +13,6 @@ listener on this machine and watched canary files show what was opened besides t
 import argparse
 import contextlib
 import ctypes
-import json
 import os
 import re
 import resource
@@ -32,13 +31,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import tests_path  # noqa: F401
+from fuzz_box import BoxedFuzz
 from hostile_corpus import Hostile, aliases, corpus, long_manifest, sidecars
-from measure import machine
+from measure import CURATE, arguments, peak_bytes, tell
 
 from curator.executor.decoder_box import process_box
-from curator.records.sources import SourceRef
-from curator.tables.parts import rows_to_table
-from curator.tables.schemas import SCAN_SCHEMA
 
 MOST_BYTES, MOST_S = 1 << 30, 60.0
 _BOX, _EVERY_S = b"curator.executor.box_process", 0.02
@@ -97,7 +94,7 @@ class Canary:
 
 def run(words: Sequence[str | Path], out: Path, *, trace: Path | None = None) -> Measured:
     """Runs `curate run`, and measures its process and its boxes."""
-    command = [sys.executable, "-m", "curator.cli", "run", *map(str, words), str(out)]
+    command = [*CURATE, "run", *map(str, words), str(out)]
     if trace is not None:
         calls = "trace=open,openat,openat2,connect,execve,socket,clone,clone3,fork,vfork"
         strace = ["strace", "-f", "--seccomp-bpf", "-qq", "-s", "4096"]
@@ -108,9 +105,10 @@ def run(words: Sequence[str | Path], out: Path, *, trace: Path | None = None) ->
         peaks = {"box": 0, "driver": 0}
         while process.poll() is None:
             for number in _descendants(process.pid):
-                with contextlib.suppress(OSError, StopIteration):
-                    kind = "box" if _BOX in _proc(number, "cmdline") else "driver"
-                    peaks[kind] = max(peaks[kind], _peak_bytes(number))
+                with contextlib.suppress(OSError):
+                    is_box = _BOX in Path(f"/proc/{number}/cmdline").read_bytes()
+                    kind = "box" if is_box else "driver"
+                    peaks[kind] = max(peaks[kind], peak_bytes(number))
             if time.monotonic() - begun > 20 * MOST_S:
                 process.kill()
             time.sleep(_EVERY_S)
@@ -135,15 +133,6 @@ def _descendants(number: int) -> Iterator[int]:
         for task in Path(f"/proc/{number}/task").iterdir():
             for child in (task / "children").read_text().split():
                 yield from _descendants(int(child))
-
-
-def _proc(number: int, name: str) -> bytes:
-    return Path(f"/proc/{number}/{name}").read_bytes()
-
-
-def _peak_bytes(number: int) -> int:
-    lines = _proc(number, "status").splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(b"VmHWM"))
 
 
 def judged(
@@ -211,7 +200,7 @@ def strange_opens(trace: Path, allowed: Sequence[Path]) -> dict[str, list[str]]:
 
 def main() -> None:
     """Runs all."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--only", nargs="+", default=[""], help="words of names (default: all)")
     parser.add_argument("--strace", action="store_true", help="follow what the last run opens")
     parser.add_argument("--together", action="store_true", help="not every file by itself")
@@ -220,7 +209,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hostile-") as name:
         problems = attacked(Path(name), options)
-        print(json.dumps({"problems": problems} | machine()))
+        tell({"problems": problems})
     sys.exit(1 if problems else 0)
 
 
@@ -277,54 +266,26 @@ class Alone:
     """
 
     def __init__(self, *, networks: bool) -> None:
-        from curator.executor.unit_worker import UnitWorker
-        from curator.recipe import load_recipe
-        from curator.stages.analyze.families import families_of
-        from curator.stages.analyze.stage import AnalyzeStage
-        from curator.stages.scan.config import ScanConfig
-        from curator.stages.scan.stage import ScanStage
-
-        config = load_recipe("quickstart", []).analyze
-        names = frozenset(one.name for one in families_of(config))
-        names -= frozenset() if networks else {"shots"}
-        self._families = names
-        self._scan = UnitWorker(stage=ScanStage(ScanConfig()))
-        self._analyze = UnitWorker(
-            stage=AnalyzeStage(config, families=names).with_threads(1 + networks)
-        )
+        self._tried = BoxedFuzz(shots=networks, threads=1 + networks)
 
     def __call__(self, path: Path) -> Measured:
         """Tries a file."""
-        from curator.storage import stat_source
-        from curator.tables.source_table import SourceTable
-        from curator.tables.track_items import SourceItem
-
         box = process_box()
         if box._process is not None:
             Path(f"/proc/{box._process.pid}/clear_refs").write_text("5")
         begun = time.monotonic()
-        n_bytes, version = stat_source(str(path))
-        source = SourceRef(uri=str(path), n_bytes=n_bytes, version=version)
         peaks = {"box": 0}
         ended = threading.Event()
         watcher = threading.Thread(target=_watched, args=(peaks, ended))
         watcher.start()
         try:
-            sources = SourceTable()
-            unit = self._scan([source])
-            cpu_s = sum(unit.cpu_s.values())
-            sources.add_probes(rows_to_table(unit.results, SCAN_SCHEMA))
-            code = unit.results[0].get("error_code") or "done"
-            for ref in sources.to_analyze():
-                found = self._analyze([SourceItem(source=ref, families=self._families)])
-                cpu_s += sum(found.cpu_s.values())
-                code = str(getattr(found.results[0], "code", "done"))
+            ((_, outcome),) = self._tried([path])
         finally:
             ended.set()
             watcher.join()
         return Measured(
-            exit_code=0, codes=Counter([code]), box_bytes=peaks["box"], driver_bytes=0,
-            cpu_s=cpu_s, wall_s=time.monotonic() - begun, messages="",
+            exit_code=0, codes=Counter([outcome.code]), box_bytes=peaks["box"], driver_bytes=0,
+            cpu_s=outcome.cpu_s, wall_s=time.monotonic() - begun, messages="",
         )  # fmt: skip
 
 
@@ -335,8 +296,7 @@ def _watched(peaks: dict[str, int], ended: threading.Event) -> None:
         is_last = ended.wait(_EVERY_S)
         process = process_box()._process
         if process is not None:
-            with contextlib.suppress(OSError, StopIteration):
-                peaks["box"] = max(peaks["box"], _peak_bytes(process.pid))
+            peaks["box"] = max(peaks["box"], peak_bytes(process.pid))
 
 
 def _alone(one: Hostile, path: Path, tried: Alone, listener: Listener, canary: Canary) -> list[str]:
@@ -360,7 +320,7 @@ def _texts(work: Path, canary: Path) -> list[str]:
     (work / "line.csv").write_bytes(b"uri\n" + b"x" * (100 << 20))
     (work / "others.txt").write_text(f"http://127.0.0.1:1/x.mp4\n{described}/0.mp4\n")
     good = described / "0.mp4"
-    cases = (
+    cases: tuple[tuple[str, list[str | Path], tuple[int, ...]], ...] = (
         ("sidecars", [described], (0,)),
         ("bomb.yaml", [good, "--recipe", work / "bomb.yaml"], (2,)),
         ("rows.parquet", [work / "rows.parquet", "--limit", "100"], (0, 1, 2)),

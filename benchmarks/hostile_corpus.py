@@ -18,20 +18,10 @@ import tests_path  # noqa: F401
 from av.audio.frame import AudioFrame
 from hostile_films import black_png, box, chunk, film, with_fragment
 
-ANY_REFUSAL = frozenset(
-    {
-        "not_a_video",
-        "no_video_stream",
-        "no_frames",
-        "unsupported_codec",
-        "too_large_to_probe",
-        "too_many_pixels",
-        "too_slow",
-        "too_long",
-        "out_of_memory",
-        "empty_file",
-    }
-)
+ANY_REFUSAL = frozenset({
+    "not_a_video", "no_video_stream", "no_frames", "unsupported_codec", "too_large_to_probe",
+    "too_many_pixels", "too_slow", "too_long", "out_of_memory", "empty_file",
+})  # fmt: skip
 HARMLESS = ANY_REFUSAL | {"done"}
 BOMB_PX = 16_000
 
@@ -127,17 +117,10 @@ def _boxes(good: bytes, work: Path) -> Iterator[Hostile]:
         fits=frozenset({"too_large_to_probe"}),
     )
     huge = struct.pack(">I", 0xFFFFFFF0)
-    for kind, at in (
-        (b"stsz", 8),
-        (b"stco", 4),
-        (b"stts", 4),
-        (b"stsc", 4),
-        (b"stss", 4),
-        (b"ctts", 4),
-        (b"elst", 4),
-        (b"dref", 4),
-        (b"stsd", 4),
-    ):
+    boxes = {b"stsz": 8} | dict.fromkeys(
+        (b"stco", b"stts", b"stsc", b"stss", b"ctts", b"elst", b"dref", b"stsd"), 4
+    )
+    for kind, at in boxes.items():
         if kind in good:
             yield Hostile(
                 name=f"{kind.decode()}.mp4",

@@ -7,11 +7,13 @@ Each kind of change is counted on one that is there: where the file has its own 
 other modules of `curator/` a line names it. Documentation and tests are not counted.
 """
 
-import argparse
 import json
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from measure import arguments
 
 ROOT = Path(__file__).parents[1]
 
@@ -52,7 +54,7 @@ def git(*arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
-def count(change: Change, revision: str) -> dict[str, object]:
+def count(change: Change, revision: str) -> dict[str, Any]:
     """Returns own files and lines, and other files and their lines that name it."""
     own = f"curator/{change.own}" if change.own else "no such file"
     names = git("ls-tree", "-r", "--name-only", revision, "--", own).split()
@@ -66,7 +68,7 @@ def count(change: Change, revision: str) -> dict[str, object]:
 
 def main() -> None:
     """Prints a row for each change and revision, and JSON as the last line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("revisions", nargs="+")
     revisions = parser.parse_args().revisions
     found = {}

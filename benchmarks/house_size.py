@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Counts lines, modules and functions of `curator/` at git revisions.
+"""Counts lines, modules and functions at git revisions.
 
     house_size.py REVISION [REVISION ...]
 
-Lines are those that `wc -l` counts in `.py` files of the package. A function's length goes from
-`def` to its last line, with its docstring.
+Lines are those that `wc -l` counts in `.py` files, modules and functions those of `curator/`. A
+function's length goes from `def` to its last line, with its docstring.
 """
 
-import argparse
 import ast
 import io
 import json
@@ -18,8 +17,9 @@ from collections import Counter
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from measure import arguments
+
 ROOT = Path(__file__).parents[1]
-MAY_REPEAT = ("__init__", "config", "stage")
 LONG_LINES = 60
 
 
@@ -31,7 +31,8 @@ def modules(revision: str, folder: str) -> dict[str, str]:
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         for member in tar:
             if member.name.endswith(".py"):
-                found[member.name] = tar.extractfile(member).read().decode()
+                file = tar.extractfile(member)
+                found[member.name] = file.read().decode() if file is not None else ""
     return found
 
 
@@ -39,7 +40,7 @@ def functions(path: str, text: str) -> list[tuple[int, str]]:
     """Length and name of each function of a module."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     nodes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds))
-    return [(node.end_lineno - node.lineno + 1, f"{path}:{node.name}") for node in nodes]
+    return [((node.end_lineno or 0) - node.lineno + 1, f"{path}:{node.name}") for node in nodes]
 
 
 def sizes(revision: str) -> dict[str, Any]:
@@ -51,13 +52,14 @@ def sizes(revision: str) -> dict[str, Any]:
         parts = PurePosixPath(path).parts
         folders[parts[1] if len(parts) > 2 else "(modules at the top)"] += n
     long = sorted((f for path, text in texts.items() for f in functions(path, text)), reverse=True)
-    names = Counter(PurePosixPath(path).stem for path in texts)
-    tests = modules(revision, "tests")
     name = ["git", "rev-parse", "--short", revision]
     return {
         "revision": subprocess.run(name, cwd=ROOT, capture_output=True, text=True).stdout.strip(),
         "lines": sum(lines.values()),
-        "lines of tests": sum(text.count("\n") for text in tests.values()),
+        **{
+            f"lines of {folder}": sum(t.count("\n") for t in modules(revision, folder).values())
+            for folder in ("tests", "benchmarks")
+        },
         "modules": len(texts),
         "median module": int(statistics.median(lines.values())),
         "longest module": max((n, path) for path, n in lines.items()),
@@ -65,14 +67,13 @@ def sizes(revision: str) -> dict[str, Any]:
         "median function": int(statistics.median(n for n, _ in long)),
         f"functions above {LONG_LINES} lines": sum(n > LONG_LINES for n, _ in long),
         "longest function": long[0],
-        "base names twice": sorted(n for n, k in names.items() if k > 1 and n not in MAY_REPEAT),
         "folders": dict(sorted(folders.items())),
     }
 
 
 def main() -> None:
     """Counts and prints."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("revisions", nargs="+")
     found = [sizes(revision) for revision in parser.parse_args().revisions]
     for name in found[0]:
@@ -84,8 +85,6 @@ def main() -> None:
 
 
 def _short(value: object) -> str:
-    if isinstance(value, list):
-        return f"{len(value)}: {', '.join(value)[:30]}"
     if isinstance(value, tuple):
         return f"{value[0]} {value[1].removeprefix('curator/')[-38:]}"
     return str(value)

@@ -15,10 +15,8 @@ request of any process that changes an object, but for the lease and temporary o
 the driver when the next one comes, which it refuses. `--ray` lets workers of Ray do the work.
 """
 
-import argparse
 import hashlib
 import io
-import json
 import multiprocessing
 import os
 import shutil
@@ -37,7 +35,7 @@ from urllib.parse import urlsplit
 import tests_path  # noqa: F401
 from fault_proxy import FaultProxy
 from faults.test_one_consistent_set import CHANGED, SETTINGS
-from measure import machine
+from measure import arguments, sets, tell
 
 from curator.cli import main
 from curator.storage import open_store
@@ -94,7 +92,7 @@ def run_killed(
     if environment:
         os.environ.update(environment)
     else:
-        LocalStore.create, LocalStore.delete = counted, removed  # type: ignore[method-assign, assignment]
+        LocalStore.create, LocalStore.delete = counted, removed  # type: ignore[method-assign]
         LocalStore.write_new, LocalStore.replace = map(conditional, (write_new, replace))  # type: ignore[method-assign]
     said = io.StringIO()
     with redirect_stdout(said), redirect_stderr(said):
@@ -258,7 +256,7 @@ def run() -> None:
     from film_makers import write_video
     from film_shots import moving_texture
 
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     names = ["first run", "growth", "changed recipe", "recaption"]
     parser.add_argument("--scenarios", nargs="+", default=names, choices=names)
     parser.add_argument("--server", help="address of a server of S3 or Azure Blob Storage")
@@ -278,10 +276,10 @@ def run() -> None:
         kills = Kills(context, proxy if options.server else None, variable)
         sources, out = Path(temporary, "in"), f"{options.bucket or temporary}/out"
         sources.mkdir()
-        sets = [part for setting in SETTINGS for part in ("--set", setting)]
-        changed = [part for setting in CHANGED for part in ("--set", setting)]
+        settings = sets(*SETTINGS)
+        changed = sets(*CHANGED)
         workers = ["--workers", "2"] if options.ray else []
-        command = ["run", str(sources), out, *sets, *workers]
+        command = ["run", str(sources), out, *settings, *workers]
         commands = {
             "first run": command,
             "growth": command,
@@ -289,19 +287,19 @@ def run() -> None:
             "recaption": ["recaption", out, "--set", "caption.enabled=false", *workers],
         }
         results = {}
-        for name, arguments in commands.items():
+        for name, words in commands.items():
             for number in {"first run": (1, 2), "growth": (3,)}.get(name, ()):
                 frames = moving_texture(50, seed=number, width_px=160, height_px=120)
                 write_video(sources / f"{number}.mp4", frames, fps=Fraction(25))
             if name in options.scenarios:
-                results[name] = scenario(kills, name, read(out), out, arguments, options.every)
+                results[name] = scenario(kills, name, read(out), out, words, options.every)
             else:
-                kills(arguments)
+                kills(words)
         restore(out, {})
     for name, found in results.items():
         print(f"{name:16} {found['kills']:4} kills, {found['commit_under_way']:3} in a commit, "
               f"{len(found['wrong'])} wrong, rerun {found['rerun_s_median']} s")  # fmt: skip
-    print(json.dumps(results | machine()))
+    tell(results)
     sys.exit(bool(any(found["wrong"] for found in results.values())))
 
 

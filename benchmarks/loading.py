@@ -20,29 +20,27 @@ that a sample costs.
 
 import argparse
 import io
-import json
 import os
 import random
 import statistics
-import struct
 import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from fractions import Fraction
 from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
 
 import av
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import tests_path  # noqa: F401
 import torch
 from av.video.reformatter import Interpolation
 from film_makers import write_video
 from film_shots import PHOTOGRAPHS, pan_zoom, photograph
-from measure import machine
+from made_shards import MadeClip, write_shards
+from measure import arguments, spread, tell
 from torch import nn
 
 from curator.footage.scenes import View, render_shot
@@ -80,7 +78,8 @@ class Autoencoder(nn.Module):
 
     def forward(self, video: torch.Tensor) -> torch.Tensor:
         """[B, 3, T, H, W] of [-1, 1] to the same."""
-        return self.decoder(self.encoder(video))[:, :, : video.shape[2]]
+        made: torch.Tensor = self.decoder(self.encoder(video))
+        return made[:, :, : video.shape[2]]
 
 
 class Trainer:
@@ -108,8 +107,7 @@ class Trainer:
 
 def make_shards(out: Path, n_clips: int) -> None:
     """Tars as `curate run` writes them, with their indexes, table and manifest."""
-    folder = out / "shards" / BUCKET
-    folder.mkdir(parents=True)
+    out.mkdir(parents=True)
     order = random.Random(0)
     names = sorted(PHOTOGRAPHS)
     clips = []
@@ -125,33 +123,10 @@ def make_shards(out: Path, n_clips: int) -> None:
         write_video(path, render_shot(shot, width_px=1280, height_px=720), gop=30, bframes=0)
         clips.append(path.read_bytes())
         path.unlink()
+    size: dict[str, Any] = {"n_frames": CLIP_FRAMES, "height": 720, "width": 1280}
     keys = [(f"{order.getrandbits(96):024x}", mp4) for mp4 in clips for _ in range(COPIES)]
-    keys.sort()
-    listed, rows = [], []
-    for tar_number in range(4):
-        name = f"train-{tar_number:06d}-00000000.tar"
-        with tarfile.open(folder / name, "w", format=tarfile.USTAR_FORMAT) as tar:
-            offsets = []
-            for key, mp4 in keys[tar_number::4]:
-                offsets.append(tar.offset)
-                facts = {"clip_id": key, "n_frames": CLIP_FRAMES, "fps": 30.0, "width": 1280}
-                members = {
-                    "json": json.dumps(facts | {"height": 720}).encode(),
-                    "mp4": mp4,
-                    "txt": b"A photograph under a moving camera.",
-                }
-                for suffix, data in members.items():
-                    info = tarfile.TarInfo(f"{key}.{suffix}")
-                    info.size = len(data)
-                    tar.addfile(info, io.BytesIO(data))
-                rows.append({"bucket": BUCKET, "split": "train", "num_frames": CLIP_FRAMES})
-            offsets.append(tar.offset)
-        (folder / f"{name}.idx").write_bytes(struct.pack(f"<{len(offsets)}Q", *offsets))
-        row = {"name": f"{BUCKET}/{name}", "bucket": BUCKET, "split": "train"}
-        listed.append(row | {"samples": len(offsets) - 1})
-    sizes = [row | {"height": 720, "width": 1280} for row in rows]
-    pq.write_table(pa.Table.from_pylist(sizes), folder.parent / "dataset.parquet")
-    (folder.parent / "manifest.json").write_text(json.dumps({"version": 1, "shards": listed}))
+    made = [MadeClip(key=key, mp4=mp4, fps=Fraction(30), **size) for key, mp4 in sorted(keys)]
+    write_shards(out, [(BUCKET, "train", made[number::4]) for number in range(4)])
 
 
 def unpack(out: Path, folder: Path) -> None:
@@ -160,7 +135,7 @@ def unpack(out: Path, folder: Path) -> None:
         with tarfile.open(path) as tar:
             for member in tar:
                 if member.name.endswith(".mp4"):
-                    (folder / member.name).write_bytes(tar.extractfile(member).read())
+                    tar.extract(member, folder, filter="data")
 
 
 def from_start(file: Any) -> torch.Tensor:  # noqa: ANN401
@@ -216,7 +191,7 @@ def readers(out: Path, folder: Path, workers: int) -> dict[str, Callable[[], Bat
     import webdataset
 
     tars = [str(path) for path in sorted((out / "shards").rglob("*.tar"))]
-    options = {"batch_size": BATCH, "num_workers": workers, "drop_last": True}
+    options: dict[str, Any] = {"batch_size": BATCH, "num_workers": workers, "drop_last": True}
 
     def curate() -> Batches:
         loader = ClipLoader(clips(out), num_workers=workers)
@@ -288,11 +263,6 @@ def cost_of_samples(out: Path, folder: Path) -> dict[str, float]:
     }
 
 
-def spread(values: list[float]) -> dict[str, float]:
-    """Median and range."""
-    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
-
-
 def measure(args: argparse.Namespace, out: Path, folder: Path) -> dict[str, Any]:
     """All readers and both models."""
     sources = readers(out, folder, args.workers)
@@ -330,7 +300,7 @@ def measure(args: argparse.Namespace, out: Path, folder: Path) -> dict[str, Any]
             },
             "loss": [first_loss, rows["curator.loading"][-1]["loss"]],
             "readers": {
-                reader: {key: spread([r[key] for r in runs]) for key in ("samples_per_s", "stall")}
+                reader: {key: [r[key] for r in runs] for key in ("samples_per_s", "stall")}
                 for reader, runs in rows.items()
             },
         }
@@ -351,18 +321,13 @@ def show(result: dict[str, Any]) -> None:
         )
         print(f"{'':<18}{'samples/s':>24}{'stall %':>24}")
         for reader, row in model["readers"].items():
-            rate, stall = row["samples_per_s"], row["stall"]
-            print(
-                f"{reader:<18}"
-                f"{rate['median']:>10.2f} ({rate['least']:.2f}-{rate['most']:.2f})"
-                f"{100 * stall['median']:>14.2f} ({100 * stall['least']:.2f}-"
-                f"{100 * stall['most']:.2f})"
-            )
+            stall = [100 * share for share in row["stall"]]
+            print(f"{reader:<18}{spread(row['samples_per_s']):>24}{spread(stall):>24}")
 
 
 def main() -> None:
     """Makes what is missing, measures, and prints a table and a line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--shards", type=Path, help="output of `curate run`; else made by code")
     parser.add_argument("--clips", type=int, default=12, help="clips to make, 8 samples of each")
     parser.add_argument("--steps", type=int, default=10, help="measured steps of a round")
@@ -383,7 +348,7 @@ def main() -> None:
         result = measure(args, out, folder)
     show(result)
     options = {key: str(value) for key, value in vars(args).items()}
-    print(json.dumps({"machine": machine(), "options": options, **result}))
+    tell({"options": options, **result})
 
 
 if __name__ == "__main__":

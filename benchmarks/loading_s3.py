@@ -14,9 +14,7 @@ Waiting is the share of the time that was not CPU-time of this process; a proces
 beside its fetching waits less.
 """
 
-import argparse
 import asyncio
-import json
 import multiprocessing
 import os
 import statistics
@@ -30,7 +28,7 @@ from unittest import mock
 from urllib.parse import urlsplit
 
 from loading import BATCH, FRAMES, SIZE, from_sample, make_shards
-from measure import machine
+from measure import arguments, tell
 
 from curator.loading import ClipDataset
 from curator.loading.window_decoder import ClipWindow
@@ -164,7 +162,7 @@ def one_round(read: Callable[[], Iterator[int]]) -> dict[str, float]:
 
 def main() -> None:
     """Uploads, measures, and prints a table and a line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("uri", help="s3://bucket/prefix")
     parser.add_argument("--upload", type=Path, help="folder OUT to put there first")
     parser.add_argument("--rounds", type=int, default=5)
@@ -201,7 +199,7 @@ def main() -> None:
         for name, row in found.items():
             cells = ("{:.2f} ({:.2f}-{:.2f})".format(*row[key]) for key in keys)
             print(f"{name:<28}" + "".join(f"{cell:>24}" for cell in cells))
-    print(json.dumps({"machine": machine(), "decode": args.decode, "delays": result}))
+    tell({"decode": args.decode, "delays": result})
 
 
 if __name__ == "__main__":

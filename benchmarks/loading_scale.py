@@ -10,7 +10,6 @@ starting up (torch, Ray) is apart. Ranks are processes under torch.distributed w
 samples are gathered and compared: none twice, none missing, as many batches on each.
 """
 
-import argparse
 import itertools
 import json
 import os
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from loading import BATCH, FRAMES, SIZE, make_shards
-from measure import machine, measured
+from measure import arguments, measured, tell
 
 RUNS = {
     "in this process": ("loader", 0, 1),
@@ -142,7 +141,8 @@ def command(name: str, out: str, epochs: int) -> list[str]:
 
 def one(name: str, out: str) -> dict[str, Any]:
     """A run of one epoch and one of three."""
-    costs, told = [], []
+    costs: list[float] = []
+    told: list[dict[str, Any]] = []
     for epochs in EPOCHS:
         cost = measured(command(name, out, epochs), interval_s=0.1)
         if cost.code:
@@ -160,10 +160,10 @@ def one(name: str, out: str) -> dict[str, Any]:
 def main() -> None:
     """Measures in turns, and prints a table and a line of JSON."""
     if sys.argv[1:2] == ["run"]:
-        kind, workers, out, epochs, ranks = sys.argv[2:]
-        one_rank(kind, int(workers), out, int(epochs), int(ranks))
+        kind, workers, shards, epochs, ranks = sys.argv[2:]
+        one_rank(kind, int(workers), shards, int(epochs), int(ranks))
         return
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--shards", type=Path, help="output of `curate run`; else made by code")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
@@ -192,7 +192,7 @@ def main() -> None:
         )
         shown = {key: sorted({str(row[key]) for row in found}) for key in ("twice", "different")}
         print(f"{'':<22}  samples twice {shown['twice']}, different {shown['different']}")
-    print(json.dumps({"machine": machine(), "runs": result}))
+    tell({"runs": result})
 
 
 if __name__ == "__main__":

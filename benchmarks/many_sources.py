@@ -16,7 +16,6 @@ import os
 import resource
 import shutil
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import tests_path  # noqa: F401
-from measure import machine, measured
+from measure import CURATE, arguments, measured, peak_bytes, tell
 
 PART_SOURCES = 256
 LINKS_PER_FILE = 60_000
@@ -129,13 +128,7 @@ def driver_peak(command: list[str]) -> tuple[float, float, int]:
     def watch() -> None:
         nonlocal peak
         while not done.wait(0.02):
-            try:
-                status = Path(f"/proc/{process.pid}/status").read_text()
-            except OSError:
-                return
-            for line in status.splitlines():
-                if line.startswith("VmHWM"):
-                    peak = max(peak, int(line.split()[1]) << 10)
+            peak = max(peak, peak_bytes(process.pid))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -159,7 +152,7 @@ def bookkeeping(args: argparse.Namespace, make: Callable[[Path, int], Path]) -> 
         sources, out = make(folder, n), folder / "out"
         if args.case == "probed":
             store_probes(sources, out)
-        command = [sys.executable, "-m", "curator.cli", "run", str(sources), str(out)]
+        command = [*CURATE, "run", "--max-failed", "1", str(sources), str(out)]
         wall_s, cpu_s, peak = driver_peak(command)
         summary = json.loads((out / "summary.json").read_text())
         assert summary["counts"]["sources"] == n
@@ -182,7 +175,7 @@ def bookkeeping(args: argparse.Namespace, make: Callable[[Path, int], Path]) -> 
 def fixed_cost(args: argparse.Namespace) -> dict[str, Any]:
     """A whole run over short clips."""
     sources, out = clips(args.work, args.n), args.work / "out"
-    cost = measured([sys.executable, "-m", "curator.cli", "run", str(sources), str(out)])
+    cost = measured([*CURATE, "run", str(sources), str(out)])
     if cost.code != 0:
         raise SystemExit(f"curate failed with {cost.code}:\n{cost.output}")
     summary = json.loads((out / "summary.json").read_text())
@@ -204,19 +197,19 @@ def fixed_cost(args: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     """Makes the sources, runs, and prints."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("case", choices=("listed", "probed", "clips"))
     parser.add_argument("--n", type=int, required=True, help="sources")
     parser.add_argument("--work", type=Path, required=True, help="emptied first")
     args = parser.parse_args()
     shutil.rmtree(args.work, ignore_errors=True)
     args.work.mkdir(parents=True)
-    results: dict[str, Any] = {"machine": machine(), "case": args.case}
+    results: dict[str, Any] = {"case": args.case}
     if args.case == "clips":
         results |= fixed_cost(args)
     else:
         results |= bookkeeping(args, manifest if args.case == "listed" else links)
-    print(json.dumps(results))
+    tell(results)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,92 @@
-"""Whole-process measurements for the benchmarks: a command with all processes it starts."""
+"""What the benchmarks share: arguments, commands and their cost, memory by stage, results."""
 
+import argparse
 import contextlib
+import hashlib
+import json
 import os
 import platform
+import resource
 import secrets
+import statistics
 import subprocess
+import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from curator.storage import Store
+
+ROOT = Path(__file__).parents[1]
+SHARED = ROOT.parent / "shared"
+MIB = 1 << 20
+CURATE = (sys.executable, "-m", "curator.cli")
+"""The command, of the checkout that is first on the path."""
 MARK = "CURATE_BENCH"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def arguments(documentation: str | None) -> argparse.ArgumentParser:
+    """A parser whose help begins with the first line of a script's documentation."""
+    return argparse.ArgumentParser(description=(documentation or "").partition("\n")[0])
+
+
+def sets(*changes: str) -> list[str]:
+    """Options of `curate` that change keys of a recipe."""
+    return [word for change in changes for word in ("--set", change)]
+
+
+def last_json(*command: str | os.PathLike[str]) -> dict[str, Any]:
+    """Runs a command that measures in a process of its own; returns the JSON of its last line."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def spread(values: Sequence[float], form: str = ".2f") -> str:
+    """Median, least and most."""
+    return "{:{f}} ({:{f}}-{:{f}})".format(
+        statistics.median(values), min(values), max(values), f=form
+    )
+
+
+def tell(results: dict[str, Any]) -> None:
+    """Prints results and the machine as JSON: the last line of every benchmark."""
+    print(json.dumps(results | {"machine": machine()}))
+
+
+def peak_bytes(process: int | str = "self") -> int:
+    """The most memory that a process has had; 0 where it has ended."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{process}/status").read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) << 10
+    return 0
+
+
+def hashes(store: "Store", *folders: str) -> dict[str, str]:
+    """SHA-256 of the objects of some folders of an output root, by key."""
+    return {
+        info.key: hashlib.sha256(store.read(info.key)).hexdigest()
+        for folder in folders
+        for info in store.list(f"{folder}/")
+    }
+
+
+@contextlib.contextmanager
+def work_folder(keep: Path | None, prefix: str = "bench-") -> Iterator[Path]:
+    """A new folder, or a temporary one; short, because paths of Ray's sockets begin with it."""
+    if keep is not None:
+        keep.mkdir(parents=True)
+        yield keep
+        return
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +163,99 @@ def _marked(token: str) -> list[tuple[tuple[int, str], float, int]]:
     return found
 
 
+class Watch:
+    """Peak memory, CPU-seconds and wall time by stage; called as each stage begins."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, list[float]] = {}
+        self._now, self._peaks = "start", [0, 0]
+        self._own_s = 0.0
+        self._begun = self._times()
+        self._lock, self._done = threading.Lock(), threading.Event()
+        threading.Thread(target=self._sample, daemon=True).start()
+
+    def stage(self, name: str) -> None:
+        """Ends a stage, and begins another."""
+        with self._lock:
+            now = self._times()
+            spent = [b - a for a, b in zip(self._begun, now, strict=True)]
+            peaks = [max(pair) for pair in zip(self._peaks, _memory(), strict=True)]
+            shown = f"{peaks[0] >> 20} MiB, {peaks[1] >> 20} anon, {spent[1]:.1f} CPU-s"
+            print(f"{self._now}: {shown}", file=sys.stderr, flush=True)
+            old = self.found.get(self._now, [0, 0, 0, 0])
+            self.found[self._now] = [
+                *map(max, peaks, old[:2]), *(a + b for a, b in zip(spent, old[2:], strict=True))
+            ]  # fmt: skip
+            self._now, self._begun, self._peaks = name, now, [0, 0]
+
+    def result(self) -> dict[str, dict[str, float]]:
+        """The stages, in MiB and seconds."""
+        self.stage("end")
+        self._done.set()
+        names = ("rss_mib", "anon_mib", "wall_s", "cpu_s")
+        scales = (MIB, MIB, 1, 1)
+        return {
+            stage: {
+                name: round(value / scale, 2)
+                for name, value, scale in zip(names, values, scales, strict=True)
+            }
+            for stage, values in self.found.items()
+        }
+
+    def _times(self) -> tuple[float, float]:
+        """Wall time, and CPU-seconds without those of the samples."""
+        return time.monotonic(), time.process_time() - self._own_s
+
+    def _sample(self) -> None:
+        while not self._done.wait(0.01):
+            with self._lock:
+                self._peaks = [max(pair) for pair in zip(self._peaks, _memory(), strict=True)]
+            self._own_s = time.thread_time()
+
+
+def _memory() -> list[int]:
+    """Bytes that are resident, and those of them that no file backs."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    found = dict(line.split(":", 1) for line in lines if line.startswith(("VmRSS", "RssAnon")))
+    return [int(found[name].split()[0]) << 10 for name in ("VmRSS", "RssAnon")]
+
+
+def in_checkout(
+    checkout: Path, arguments: Sequence[str], *, interval_s: float = 0.25
+) -> tuple[float, float]:
+    """Runs Python on a checkout.
+
+    Args:
+        checkout: Which version.
+        arguments: Of Python.
+        interval_s: Time between readings of /proc, and the precision of wall seconds.
+
+    Returns:
+        CPU-seconds and wall seconds. Of the two ways to count CPU-seconds, each misses some: that
+        of children the daemons of Ray, and readings of /proc the ends of processes.
+    """
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = ["env", "-C", "/", f"PYTHONPATH={checkout}", sys.executable, *arguments]
+    cost = measured(command, interval_s=interval_s)
+    if cost.code != 0:
+        raise SystemExit(f"{checkout}: {' '.join(arguments)}: {cost.code}\n{cost.output}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    reaped_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return round(max(cost.cpu_s, reaped_s), 2), round(cost.wall_s, 2)
+
+
+def commit(checkout: Path) -> str:
+    """Commit of a checkout, with a mark where files were changed since."""
+    git = ["git", "-C", str(checkout)]
+    with contextlib.suppress(OSError):
+        name = subprocess.run(
+            [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+        )
+        changed = subprocess.run([*git, "diff", "--quiet", "HEAD"], check=False).returncode
+        return name.stdout.strip() + ("+" if changed else "")
+    return ""
+
+
 def machine() -> dict[str, object]:
     """Hardware, interpreter and commit of a measurement."""
     model = "unknown"
@@ -95,19 +263,10 @@ def machine() -> dict[str, object]:
         if line.startswith("model name"):
             model = line.partition(":")[2].strip()
             break
-    commit = ""
-    with contextlib.suppress(OSError):
-        commit = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=False,
-        ).stdout.strip()
     return {
         "cpu": model,
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
         "python": platform.python_version(),
-        "commit": commit,
+        "commit": commit(ROOT),
     }

@@ -47,7 +47,7 @@ class Box:
 def flipped_bits(data: bytes, _: bytes, draw: random.Random) -> bytes:
     """A few bits anywhere."""
     changed = bytearray(data)
-    for _ in range(draw.choice((1, 3, 20, 200))):
+    for _n in range(draw.choice((1, 3, 20, 200))):
         changed[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
     return bytes(changed)
 
@@ -55,7 +55,7 @@ def flipped_bits(data: bytes, _: bytes, draw: random.Random) -> bytes:
 def flipped_ends(data: bytes, _: bytes, draw: random.Random) -> bytes:
     """Bits in the first or last kilobyte, where headers and indexes are."""
     changed = bytearray(data)
-    for _ in range(draw.choice((1, 2, 5, 30))):
+    for _n in range(draw.choice((1, 2, 5, 30))):
         at = min(int(draw.expovariate(1 / 300)), len(data) - 1)
         changed[at if draw.random() < 0.6 else -1 - at] ^= 1 << draw.randrange(8)
     return bytes(changed)
@@ -116,7 +116,7 @@ def box_field(data: bytes, _: bytes, draw: random.Random) -> bytes | None:
     kind = draw.choice(kinds)
     box = draw.choice([b for b in boxes if b.kind == kind])
     changed = bytearray(data)
-    for _ in range(draw.choice((1, 1, 2, 4))):
+    for _n in range(draw.choice((1, 1, 2, 4))):
         # The first fields are versions, counts, timescales and sizes.
         length = box.end - box.content
         at = min(int(draw.expovariate(1 / 24)), length - 4)
@@ -165,7 +165,7 @@ def element_value(data: bytes, _: bytes, draw: random.Random) -> bytes | None:
     if not data.startswith(b"\x1aE\xdf\xa3"):
         return None
     changed = bytearray(data)
-    for _ in range(draw.choice((1, 1, 3))):
+    for _n in range(draw.choice((1, 1, 3))):
         mark = EBML[draw.choice(sorted(EBML))]
         places = _places(data, mark)
         if not places:
@@ -185,7 +185,7 @@ def stream_packets(data: bytes, other: bytes, draw: random.Random) -> bytes | No
     if data[:1] != b"G" or len(data) % 188:
         return None
     packets = [data[at : at + 188] for at in range(0, len(data), 188)]
-    for _ in range(draw.choice((1, 5, 40))):
+    for _n in range(draw.choice((1, 5, 40))):
         at, to = draw.randrange(len(packets)), draw.randrange(len(packets))
         what = draw.randrange(6)
         if what == 0 and len(packets) > 1:
@@ -246,7 +246,7 @@ def edit_list(data: bytes, _: bytes, draw: random.Random) -> bytes | None:
     entries = [
         struct.pack(">IiI", draw.choice(WORDS), _signed(draw.choice(WORDS)),
                     draw.choice((0x10000, 0, 0x20000, 0xFFFF0000)))
-        for _ in range(draw.choice((1, 2, 5, 200)))
+        for _n in range(draw.choice((1, 2, 5, 200)))
     ]  # fmt: skip
     body = struct.pack(">II", 0, len(entries)) + b"".join(entries)
     elst = struct.pack(">I4s", 8 + len(body), b"elst") + body
@@ -288,7 +288,7 @@ def order(data: bytes, other: bytes, draw: random.Random) -> bytes | None:
     foreign = _payloads(other) if draw.random() < 0.3 else []
     if len(packets) < 2:
         return None
-    for _ in range(draw.choice((1, 3, 20))):
+    for _n in range(draw.choice((1, 3, 20))):
         at, to = draw.randrange(len(packets)), draw.randrange(len(packets))
         what = draw.randrange(4)
         if what == 0:
@@ -324,8 +324,8 @@ def mutated(
     """
     known = sorted(name for name in MUTATIONS if remuxes or name not in REMUXED)
     names = []
-    for _ in range(draw.choice((1, 1, 1, 2))):
-        for _ in range(20):
+    for _n in range(draw.choice((1, 1, 1, 2))):
+        for _n in range(20):
             name = draw.choices(known, [MUTATIONS[kind][1] for kind in known])[0]
             changed = MUTATIONS[name][0](data, other, draw) if data else None
             if changed is not None and len(changed) <= 4 << 20:
@@ -379,7 +379,8 @@ def _range(data: bytes, draw: random.Random) -> tuple[int, int]:
 
 
 def _places(data: bytes, mark: bytes) -> list[int]:
-    places, at = [], data.find(mark)
+    places: list[int] = []
+    at = data.find(mark)
     while 0 <= at < len(data) - len(mark) - 9 and len(places) < 200:
         places.append(at)
         at = data.find(mark, at + 1)

@@ -4,41 +4,19 @@
     pipeline.py --films FILMS --work DIR [--workers N]
 
 FILMS holds edited films and `truth.json`, which says which shots are one still frame held and
-which repeat an earlier shot. In one run: the `ffmpeg` command decodes the films, then what a user
-would script splits them (`scenedetect` with its adaptive detector, and `ffmpeg` for each scene; if
-both are there), then `curate run` makes OUT in both modes of cutting, runs again unchanged, and
-runs with one changed threshold. Times are those of all processes together; decisions are compared
+which repeat an earlier shot. In one run: the `ffmpeg` command decodes the films, then
+`curate run` makes OUT in both modes of cutting, runs again unchanged, and runs with one changed
+threshold. Times are those of all processes together; decisions are compared
 with the truth.
 """
 
-import argparse
 import json
 import shutil
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from measure import Cost, machine, measured
-
-SPLIT = """
-import subprocess, sys
-from pathlib import Path
-from scenedetect import AdaptiveDetector, detect
-folder = Path(sys.argv[1])
-folder.mkdir()
-for film in sys.argv[2:]:
-    for number, (start, end) in enumerate(detect(film, AdaptiveDetector())):
-        seconds = end.get_seconds() - start.get_seconds()
-        subprocess.run(
-            ["ffmpeg", "-v", "error", "-ss", str(start.get_seconds()), "-i", film, "-t",
-             str(seconds), "-c:v", "libx264", "-preset", "veryfast", "-crf", "23", "-an",
-             str(folder / f"{Path(film).stem}-{number:03d}.mp4")],
-            check=True,
-        )
-"""
-"""What a user would script: every scene as a file."""
+from measure import CURATE, Cost, arguments, measured, tell
 
 SAME_FOOTAGE = 0.5
 """Share of the shorter clip that two clips of one file must have in common to be duplicates."""
@@ -148,7 +126,7 @@ def profile(out: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Runs, compares and prints."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--films", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True, help="emptied first")
     parser.add_argument("--workers", type=int)
@@ -159,21 +137,16 @@ def main() -> None:
     films = sorted(str(args.films / name) for name in truth)
     video_s = sum(shots[-1]["end"] for shots in truth.values()) / 30
     out = args.work / "out"
-    command = [sys.executable, "-m", "curator.cli", "run", *films, str(out)]
+    command = [*CURATE, "run", *films, str(out)]
     if args.workers:
         command += ["--workers", str(args.workers)]
-    results: dict[str, Any] = {"machine": machine(), "films": len(films), "video_s": video_s}
+    results: dict[str, Any] = {"films": len(films), "video_s": video_s}
     print(f"{'':34} {'wall s':>8} {'CPU s':>8} {'x realtime':>10} {'peak GiB':>8}")
     if shutil.which("ffmpeg"):
         script = 'for f in "$@"; do ffmpeg -v error -i "$f" -an -f null - || exit 1; done'
         results["ffmpeg_decode"] = row(
             "ffmpeg -f null (decode alone)", measured(["sh", "-c", script, "sh", *films]), video_s
         )
-    if shutil.which("ffmpeg") and find_spec("scenedetect"):
-        cost = measured([sys.executable, "-c", SPLIT, str(args.work / "scenes"), *films])
-        if cost.code != 0:
-            raise SystemExit(cost.output)
-        results["scenedetect"] = row("scenedetect + ffmpeg, split only", cost, video_s)
     encode = [*command[:-1], str(args.work / "encoded")] if not args.workers else None
     if encode is not None:
         cost = measured([*encode, "--set", "cut.mode=encode"])
@@ -205,7 +178,7 @@ def main() -> None:
     print(f"cut: {json.dumps(results['run']['cut'])}")
     for key in ("run", "rerun", "refilter"):
         print(f"{key}: {json.dumps(results[key]['work'])}, {results[key]['kept']} clips kept")
-    print(json.dumps(results))
+    tell(results)
 
 
 if __name__ == "__main__":

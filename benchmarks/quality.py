@@ -14,27 +14,24 @@ distance of their quartiles, and at least `LEAST`) though it is neither the degr
 `RELATED` to it; for the better is worse.
 
 MEDIA/quality: scores of each degradation beside those of its original, from whole files through the
-analysis itself, without the shot network; the spread is that of the files of MEDIA/single. Cost:
-CPU milliseconds per sample of 1080p.
+analysis itself, without the shot network; the spread is that of the files of MEDIA/single.
 """
 
-import argparse
 import io
-import json
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import av
 import cv2
 import numpy as np
 import tests_path  # noqa: F401
-from borders import track_of
+from av.video.stream import VideoStream
 from film_shots import photograph
-from measure import machine
+from measure import arguments, tell
 from numpy.typing import NDArray
+from samples import analyzed
 
-from curator.measures.noise import full_frame_noise
 from curator.measures.quantizer import quantizer_signals
 from curator.measures.sample_signals import native_signals, picture_signals
 from curator.measures.score_list import BUILT_IN
@@ -48,18 +45,9 @@ PHOTOS = ("coffee", "cat", "motorcycle", "astronaut", "gravel")
 CLIPS = ("juggle.mp4", "dog_play.mp4", "blocks_hands.mp4", "meeting_two_people.webm")
 SHOWN = ("sharpness", "noise", "blocking", "flattening", "banding", "combing", "resolution",
          "stripes")  # fmt: skip
-BETTER = {
-    "sharpness": 1,
-    "noise": -1,
-    "blocking": -1,
-    "flattening": -1,
-    "quantizer": -1,
-    "banding": -1,
-    "combing": -1,
-    "resolution": 1,
-    "true_resolution": 1,
-    "stripes": -1,
-}
+BETTER = {"sharpness": 1, "noise": -1, "blocking": -1, "flattening": -1, "quantizer": -1,
+          "banding": -1, "combing": -1, "resolution": 1, "true_resolution": 1,
+          "stripes": -1}  # fmt: skip
 """Which way a score is better; others have no better."""
 LEAST = {"sharpness": 0.05, "noise": 1, "blocking": 0.3, "flattening": 0.05, "quantizer": 3,
          "banding": 10, "combing": 0.01, "resolution": 0.1, "true_resolution": 0.1, "stripes": 1,
@@ -123,19 +111,14 @@ def scores_of(picture: Luma | av.VideoFrame) -> dict[str, float]:
     return values | {"luma": float(gray.mean()) / 255, "quantizer": float("nan")} | coded
 
 
-def _coded(frames: Sequence[Luma], codec: str, options: dict[str, str]) -> av.VideoFrame:
-    """The last of some frames that were encoded and decoded."""
-    return _all_coded(frames, codec, options)[-1]
-
-
 def _all_coded(frames: Sequence[Luma], codec: str, options: dict[str, str]) -> list[av.VideoFrame]:
     buffer = io.BytesIO()
     height, width = frames[0].shape
     with av.open(buffer, "w", format="matroska") as container:
-        stream = container.add_stream(codec, rate=25)
+        stream = cast(VideoStream, container.add_stream(codec, rate=25))
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         stream.codec_context.thread_count = 1
-        stream.options = options
+        stream.options = {**options}
         for index, luma in enumerate(frames):
             chroma = np.full((height // 2, width), 128, np.uint8)
             frame = av.VideoFrame.from_ndarray(np.vstack([luma, chroma]), format="yuv420p")
@@ -143,7 +126,7 @@ def _all_coded(frames: Sequence[Luma], codec: str, options: dict[str, str]) -> l
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
     buffer.seek(0)
-    with av.open(buffer) as container:
+    with av.open(buffer, "r") as container:
         container.streams.video[0].codec_context.options = dict(DECODER_OPTIONS)
         return list(container.decode(video=0))
 
@@ -163,7 +146,10 @@ def _noisy(luma: Luma, sigma: float) -> Luma:
 
 
 def _lit(luma: Luma, gain: float) -> Luma:
-    return np.clip(np.rint(16 + (luma.astype(np.float32) - 16) * gain), 16, 235).astype(np.uint8)
+    lit: Luma = np.clip(np.rint(16 + (luma.astype(np.float32) - 16) * gain), 16, 235).astype(
+        np.uint8
+    )
+    return lit
 
 
 def _jpeg(luma: Luma, quality: int) -> Luma:
@@ -259,7 +245,9 @@ def _moved(before: float, after: float) -> bool:
     return abs(after - before) > 0.5 * max(abs(before), abs(after), 0.3)
 
 
-def spread_of(rows: Sequence[dict[str, float]], scores: Sequence[str]) -> dict[str, float]:
+def spread_of(
+    rows: Sequence[Mapping[str, float | None]], scores: Sequence[str]
+) -> dict[str, float]:
     """How far a score moves between undamaged pictures: quartile to quartile, at least `LEAST`."""
     spread = {}
     for score in scores:
@@ -356,37 +344,14 @@ def of_files(media: Path) -> Table:
 
 
 def _of_file(path: Path) -> dict[str, float | None]:
-    track = track_of(path)
+    track = analyzed(path)
     scores = BUILT_IN.score_clip(track, Span(start_frame=0, end_frame=track.n_frames, shot=0))
     return {name: scores[name] for name in CLIP_SCORES}
 
 
-def cost_ms(n: int = 25) -> dict[str, float]:
-    """CPU milliseconds per sample of 1080p."""
-    luma = cv2.resize(_pan("motorcycle")[0], (1920, 1080), interpolation=cv2.INTER_CUBIC)
-    luma = _noisy(np.asarray(luma, np.uint8), 1.5)
-    gray = np.asarray(cv2.resize(luma, (640, 360), interpolation=cv2.INTER_AREA), np.uint8)
-    small = np.asarray(cv2.resize(gray, (320, 180), interpolation=cv2.INTER_AREA), np.uint8)
-    spent = {}
-    jobs: dict[str, Callable[[], object]] = {
-        "native": lambda: native_signals(luma, black=16, white=235),
-        "picture": lambda: picture_signals(gray),
-        "full frame noise": lambda: full_frame_noise(small, np.roll(small, 3)),
-    }
-    for name, job in jobs.items():
-        job()
-        runs = []
-        for _ in range(n):
-            begun_s = time.process_time()
-            job()
-            runs.append(time.process_time() - begun_s)
-        spent[name] = round(1000 * float(np.median(runs)), 2)
-    return spent
-
-
 def main() -> None:
     """Runs the measurement and prints tables, then JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("media", nargs="?", type=Path, help="folder with `single` and `quality`")
     args = parser.parse_args()
     cv2.setNumThreads(1)
@@ -394,14 +359,11 @@ def main() -> None:
     correlations = show_sweeps(swept)
     flips = show_flips(swept)
     files = of_files(args.media) if args.media else {}
-    spent = cost_ms()
     print("\n| degradation: score | lowest rank correlation | mean |\n|---|---|---|")
     for name, values in correlations.items():
         ranks = list(values.values())
         print(f"| {name} | {min(ranks):.2f} | {np.mean(ranks):.2f} |")
-    print(f"\nCPU per sample of 1080p: {spent} ms")
-    print(json.dumps({"rank": correlations, "flips": flips, "files": files, "cpu_ms": spent,
-                      **machine()}))  # fmt: skip
+    tell({"rank": correlations, "flips": flips, "files": files})
 
 
 if __name__ == "__main__":

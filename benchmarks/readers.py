@@ -1,11 +1,11 @@
-"""What readers of videos make of a clip: PyAV, the ffmpeg command, OpenCV and torchcodec."""
+"""What readers of videos make of a clip: PyAV, the ffmpeg command and OpenCV."""
 
 import math
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import av
 import cv2
@@ -25,9 +25,9 @@ class Seen:
 def by_pyav(path: Path) -> Seen:
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
-        times = [frame.pts * stream.time_base for frame in container.decode(stream)]
+        times = [frame.time for frame in container.decode(stream)]
         return Seen(
-            n_frames=len(times), size=(stream.width, stream.height), first_s=float(times[0])
+            n_frames=len(times), size=(stream.width, stream.height), first_s=float(times[0] or 0)
         )
 
 
@@ -57,34 +57,18 @@ def by_opencv(path: Path) -> Seen:
     return Seen(n_frames=n_frames if claimed == n_frames else -1, size=size, first_s=first)
 
 
-def by_torchcodec(path: Path) -> Seen:
-    from torchcodec.decoders import VideoDecoder
-
-    decoder = VideoDecoder(str(path), dimension_order="NHWC", num_ffmpeg_threads=1)
-    n_frames = sum(1 for _ in decoder)
-    first = decoder.get_frame_at(0)
-    height, width = first.data.shape[:2]
-    n_frames = n_frames if len(decoder) == n_frames else -1
-    return Seen(n_frames=n_frames, size=(width, height), first_s=float(first.pts_seconds))
+READERS: dict[str, Callable[[Path], Seen]] = {
+    "PyAV": by_pyav,
+    "ffmpeg": by_command,
+    "OpenCV": by_opencv,
+}
 
 
-def readers() -> dict[str, Any]:
-    """Readers that are here, by name."""
-    found: dict[str, Any] = {"PyAV": by_pyav, "ffmpeg": by_command, "OpenCV": by_opencv}
-    try:
-        import torchcodec.decoders  # noqa: F401
-    except (ImportError, RuntimeError, OSError) as error:
-        print(f"torchcodec does not load: {str(error).splitlines()[0]}")
-    else:
-        found["torchcodec"] = by_torchcodec
-    return found
-
-
-def disagreement(mp4: bytes, clip: CutClip, folder: Path, tools: dict[str, Any]) -> str | None:
+def disagreement(mp4: bytes, clip: CutClip, folder: Path) -> str | None:
     """Which reader sees something else than what was written."""
     path = folder / "clip.mp4"
     path.write_bytes(mp4)
     meant = Seen(n_frames=clip.n_frames, size=(clip.width, clip.height), first_s=0.0)
-    seen = {name: tool(path) for name, tool in tools.items()}
+    seen = {name: tool(path) for name, tool in READERS.items()}
     wrong = {name: s for name, s in seen.items() if s != meant}
     return f"{wrong}, written {meant}" if wrong else None

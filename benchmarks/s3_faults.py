@@ -18,8 +18,6 @@ and the same objects. What was found by it: benchmarks/results/robustness.md.
 """
 
 import argparse
-import hashlib
-import json
 import os
 import secrets
 import subprocess
@@ -29,6 +27,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +35,7 @@ import tests_path  # noqa: F401
 from fault_proxy import FaultProxy
 from film_makers import write_video
 from film_shots import moving_texture
-from measure import machine
+from measure import CURATE, hashes, sets, tell
 
 from curator.footage.scenes import Picture
 from curator.storage import open_store
@@ -70,9 +69,9 @@ class Trial:
 
     def run(self, out: str, *, url: str = "", **environment: str) -> tuple[int, str, float]:
         """Exit code, words on standard error without progress, and seconds of a run."""
-        command = [sys.executable, "-m", "curator.cli", "run", self.sources, out]
+        command = [*CURATE, "run", self.sources, out]
         command += self.options
-        command += [part for setting in SETTINGS for part in ("--set", setting)]
+        command += sets(*SETTINGS)
         settings = os.environ | {"AWS_ENDPOINT_URL": url or self.server} | environment
         start = time.monotonic()
         done = subprocess.run(
@@ -96,7 +95,7 @@ class Trial:
 
     def same(self, out: str, name: str) -> None:
         """Compares what readers see."""
-        found = objects(out)
+        found = hashes(open_store(out), *COMPARED)
         differ = sorted(key for key in found | self.expected
                         if found.get(key) != self.expected.get(key))  # fmt: skip
         self.check(not differ, f"{name}: {len(differ)} objects differ: {differ[:5]}")
@@ -108,16 +107,6 @@ class Trial:
         self.check(code in (1, 2), f"{name}: ends with {code}")
         self.check("Traceback" not in said, f"{name}: traceback: {said}")
         self.check(bool(lines) and words in lines[-1], f"{name}: no line with {words!r}: {said}")
-
-
-def objects(out: str) -> dict[str, str]:
-    """Hashes of what must be the same."""
-    store = open_store(out)
-    return {
-        info.key: hashlib.sha256(store.read(info.key)).hexdigest()
-        for folder in COMPARED
-        for info in store.list(f"{folder}/")
-    }
 
 
 def faults(trial: Trial, out: str, options: argparse.Namespace) -> dict[str, object]:
@@ -136,6 +125,11 @@ def faults(trial: Trial, out: str, options: argparse.Namespace) -> dict[str, obj
     return {"runs": results}
 
 
+def expired(last: int, number: int, method: str, path: str) -> str | None:
+    """Refuses requests after a number; a `fault_proxy.Refusal`."""
+    return "ExpiredToken" if number > last else None
+
+
 def credentials(trial: Trial, out: str, options: argparse.Namespace) -> dict[str, object]:
     """Tokens that expire at some points of a run."""
     with FaultProxy(server=trial.server, share=0) as proxy:
@@ -144,9 +138,7 @@ def credentials(trial: Trial, out: str, options: argparse.Namespace) -> dict[str
         for share in (0.01, 0.3, 0.6, 0.95):
             last = int(share * n_requests)
             proxy.counts.clear()
-            proxy.refuse = lambda number, method, path, last=last: (
-                "ExpiredToken" if number > last else None
-            )
+            proxy.refuse = partial(expired, last)
             name = f"credentials, {last} of {n_requests} requests"
             code, said, _ = trial.run(f"{out}{last}", url=proxy.url)
             trial.broken_off(name, code, said, "AWS_")
@@ -246,7 +238,7 @@ def main() -> None:
         code, said, wall_s = trial.run(f"s3://{bucket}/expected")
         if code:
             sys.exit(f"the run without faults ends with {code}: {said}")
-        trial.expected = objects(f"s3://{bucket}/expected")
+        trial.expected = hashes(open_store(f"s3://{bucket}/expected"), *COMPARED)
         results: dict[str, object] = {"without_faults_s": wall_s, "objects": len(trial.expected)}
         table = {"faults": faults, "credentials": credentials, "one object": one_object,
                  "disk": disk}  # fmt: skip
@@ -257,7 +249,7 @@ def main() -> None:
         store.delete([info.key for info in store.list()])
         store.clean_temporary(("expected", "faults0"), lambda key: True, older_than_s=0)
         client().delete_bucket(Bucket=bucket)
-    print(json.dumps({"machine": machine(), "wrong": trial.wrong} | results))
+    tell({"wrong": trial.wrong} | results)
     sys.exit(bool(trial.wrong))
 
 

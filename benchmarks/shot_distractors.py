@@ -88,7 +88,7 @@ def _exposure(rng: Rng, clip: Clip, other: Source) -> Clip:
     steps = np.clip((np.arange(n) - at) / ramp, 0, 1).astype(np.float32)[:, None, None, None]
     returns = rng.random() < 0.4
     if returns:
-        steps = steps * np.clip((at + ramp * 4 - np.arange(n)) / ramp, 0, 1)[:, None, None, None]
+        steps *= np.clip((at + ramp * 4 - np.arange(n)) / ramp, 0, 1)[:, None, None, None]
     return _clipped(clip * (1 + (gain.astype(np.float32) - 1) * steps))
 
 
@@ -140,9 +140,9 @@ def _passer_by(rng: Rng, clip: Clip, other: Source) -> Clip:
         mask = np.zeros((HEIGHT, WIDTH), np.float32)
         cv2.fillPoly(mask, [np.round(outline * size + centre).astype(np.int32)], 1.0)
         blur = max(1, int(extent / n * 0.5))
-        mask = cv2.blur(mask, (blur, 1) if is_level else (1, blur))[:, :, None]
+        soft = np.asarray(cv2.blur(mask, (blur, 1) if is_level else (1, blur)))[:, :, None]
         frame = clip[span.start + i]
-        clip[span.start + i] = _clipped((frame * (1 - mask) + patch * mask).astype(np.float32))
+        clip[span.start + i] = _clipped((frame * (1 - soft) + patch * soft).astype(np.float32))
     return clip
 
 
@@ -227,7 +227,7 @@ def _held(rng: Rng, clip: Clip, other: Source) -> Clip:
         exposure += (target - exposure) / lag
         wrong = out_of_focus * abs(np.log(target / exposure)) * 4
         if wrong > 1:
-            total = cv2.blur(total, (int(wrong) * 2 + 1,) * 2)
+            total[:] = cv2.blur(total, (int(wrong) * 2 + 1,) * 2)
         clip[i] = _clipped(
             (total * exposure * (1 + (tint - 1) * (1 - exposure))).astype(np.float32)
         )

@@ -13,12 +13,13 @@ import io
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import av
 import cv2
 import numpy as np
 import tests_path  # noqa: F401
+from av.video.stream import VideoStream
 from film_shots import PHOTOGRAPHS, pan_zoom, photograph, texture
 from footage_split import Part, recordings
 from numpy.typing import NDArray
@@ -272,7 +273,7 @@ def _near(rng: Rng, ground: Clip, figure: Clip) -> Clip:
         total = np.zeros((HEIGHT, WIDTH, 3), np.float32)
         for k in range(3):
             j = fine * i + k
-            shift = np.float64([[0.7, 0, (0.15 + camera[0][j]) * WIDTH],
+            shift = np.array([[0.7, 0, (0.15 + camera[0][j]) * WIDTH],
                                 [0, 0.7, (0.15 + camera[1][j]) * HEIGHT]])  # fmt: skip
             back = cv2.warpAffine(
                 ground[i], shift, (WIDTH, HEIGHT), flags=flags, borderMode=cv2.BORDER_REFLECT
@@ -290,8 +291,8 @@ def _near(rng: Rng, ground: Clip, figure: Clip) -> Clip:
             points = outline @ turned * size * HEIGHT + (at_x, at_y)
             mask = np.zeros((HEIGHT, WIDTH), np.float32)
             cv2.fillPoly(mask, [np.round(points).astype(np.int32)], 1.0)
-            mask = cv2.blur(mask, (3, 3))[:, :, None]
-            total += back * (1 - mask) + front * mask
+            soft = np.asarray(cv2.blur(mask, (3, 3)))[:, :, None]
+            total += back * (1 - soft) + front * soft
         out[i] = total / 3
     return out
 
@@ -734,14 +735,14 @@ def _coded(rng: Rng, frames: Clip) -> Clip:
         else:
             q = str(int(rng.integers(3, 28)))
             options = {"qmin": q, "qmax": q, "g": str(int(rng.choice([8, 12, 30])))}
-        stream = container.add_stream(codec, rate=25, options=options)
+        stream = cast(VideoStream, container.add_stream(codec, rate=25, options=options))
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
         for rgb in frames:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(rgb, format="rgb24")))
         container.mux(stream.encode(None))
     file.seek(0)
     scaler = tiny_scaler(0)
-    with av.open(file) as container:
+    with av.open(file, "r") as container:
         tiny = [scaler.rgb_HWC(frame) for frame in container.decode(video=0)]
     if len(tiny) != len(frames):
         raise ValueError(f"the encoder gave {len(tiny)} of {len(frames)} frames")

@@ -1,10 +1,16 @@
-"""Scores found shots and clips against labels, with the convention of `shots.py`.
+"""Scores found shots and clips against labels.
+
+A labelled transition is the gap [end of a shot, start of the next]; a detection within 2 frames of
+the gap is right, and several in one gap count once. A detection is a cut's position or a gradual
+transition's middle. Detections and labels within an ignored range count neither way. Any detection
+in a file of a single shot is false.
 
 Shape letters: U units that are resampled, R resamples, K peaks.
 """
 
 # ruff: noqa: N803, N806 - shape letters
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +20,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from shots import TOLERANCE_FRAMES, Label
 
 from curator.measures.boundaries import boundary_peaks
 
@@ -25,6 +30,38 @@ LEAST_PEAK = 0.01
 """Peaks of probability below are no forecast of a boundary."""
 
 Span = tuple[int, int]
+TOLERANCE_FRAMES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A labelled transition: half-open gap between two shots, empty for a cut."""
+
+    start: int
+    end: int
+    kind: str
+
+
+def media_labels(media: Path) -> dict[str, tuple[list[Label], list[tuple[int, int]]]]:
+    """Labels and ignore ranges of each labelled file."""
+    shots = json.loads((media / "shots.json").read_text())
+    ignored = json.loads((media / "shots_ignore.json").read_text())
+    return {
+        name: (
+            [Label(a[1], b[0], str(a[2])) for a, b in pairwise(spans)],
+            [(first, last) for first, last, _ in ignored.get(name, [])],
+        )
+        for name, spans in shots.items()
+    }
+
+
+def film_labels(films: Path) -> dict[str, tuple[list[Label], list[tuple[int, int]]]]:
+    """Labels of the edited films."""
+    truth = json.loads((films / "truth.json").read_text())
+    return {
+        name: ([Label(a["end"], b["start"], a["transition"]) for a, b in pairwise(shots)], [])
+        for name, shots in truth.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,8 @@ def _line(rng: Rng) -> Map:
 def _corner(rng: Rng) -> Map:
     u = _U if rng.random() < 0.5 else 1 - _U
     v = _V if rng.random() < 0.5 else 1 - _V
-    return np.maximum(u, v) if rng.random() < 0.7 else np.minimum(u, v)
+    nearest: Map = np.maximum(u, v) if rng.random() < 0.7 else np.minimum(u, v)
+    return nearest
 
 
 def _clock(rng: Rng) -> Map:
@@ -104,7 +105,7 @@ def _iris(rng: Rng) -> Map:
 
 def _doors(rng: Rng) -> Map:
     along = _U if rng.random() < 0.5 else _V
-    map_ = np.abs(along - 0.5) * 2
+    map_: Map = np.abs(along - 0.5) * 2
     return map_ if rng.random() < 0.5 else 1 - map_
 
 
@@ -124,7 +125,8 @@ def _checks(rng: Rng) -> Map:
     if rng.random() < 0.3:
         times = ((np.add.outer(np.arange(n + 1), np.arange(n + 1)) % 2) * 0.5).astype(np.float32)
         return _spread(times[row, column] + 0.5 * (_U * n % 1))
-    return times[row, column]
+    of_tiles: Map = times[row, column]
+    return of_tiles
 
 
 def _grains(rng: Rng) -> Map:

@@ -12,15 +12,16 @@ Test files are made of the clips of one part of FOOTAGE (`footage_split.py`), an
 - singles: the clips as they are, where every boundary is false;
 - takes: eight files of each clip, which differ in rate, codec and size: so here too;
 - disturbed: such files with a flash, an inset or the like in each: so here too;
-- labelled: MEDIA as `shots.py` has it, which is development data;
-- films: edited films as `shots.py` has them, each folder of FILMS a set, and all together.
+- labelled: MEDIA with `shots.json` and `shots_ignore.json`, which is development data;
+- films: edited films beside `truth.json`, each folder of FILMS a set, and all together.
+
+The last two need no FOOTAGE.
 
 Methods are runs of `curate run` with the default recipe and the keys of each method (rules, text,
-audio, duplicates and captions are off, and nothing is written), and two detectors of PySceneDetect
-with their defaults, in an environment of its own under DIR. Runs keep their tracks, so that a
-method which changes a bound decodes nothing. Clips of a run are those that are long enough; of
-PySceneDetect, scenes of 2 s and more. Intervals are bootstraps over files, and over recordings
-where several files are of one. Failures are listed by `--verbose`, which the blind part refuses.
+audio, duplicates and captions are off, and nothing is written). They keep their tracks, so that a
+method which changes a bound decodes nothing. Clips are those that are long enough. Intervals are
+bootstraps over files, and over recordings where several files are of one. Failures are listed by
+`--verbose`, which the blind part refuses.
 
 With `--probability COLUMN`, a column of the tracks that holds the probability of each frame ending
 a shot, forecasts are compared with what came true.
@@ -31,7 +32,6 @@ Prints tables and stores all figures in DIR/<part>.json.
 import argparse
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,12 +42,22 @@ import numpy as np
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from footage_split import Part, recordings
-from house import commit
-from measure import machine
+from measure import CURATE, arguments, commit, machine
 from numpy.typing import NDArray
-from shot_scores import Found, Labelled, Span, Tally, forecasts, reliability, summary, tally
+from shot_scores import (
+    Found,
+    Label,
+    Labelled,
+    Span,
+    Tally,
+    film_labels,
+    forecasts,
+    media_labels,
+    reliability,
+    summary,
+    tally,
+)
 from shot_sets import make_disturbed, make_edits, make_jumps, make_kinds, make_takes, read_truth
-from shots import Label, film_labels, media_labels
 
 SETS = ("kinds", "edits", "jumps", "singles", "takes", "disturbed", "labelled", "films")
 FIXED = (
@@ -60,8 +70,6 @@ METHODS = (
     "network 0.4: propose.shots=network propose.shot_threshold=0.4",
     "network 0.2: propose.shots=network propose.shot_threshold=0.2",
 )
-DETECTORS = {"adaptive": "AdaptiveDetector", "content": "ContentDetector"}
-LEAST_SCENE_S = 2.0
 SAME_RECORDING = (
     {"multishot/chrome.mp4", "neardup/chrome.webm", "neardup/chrome_small.mp4",
      "neardup/chrome_small.webm"},
@@ -111,8 +119,8 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--footage", type=Path, required=True)
+    parser = arguments(__doc__)
+    parser.add_argument("--footage", type=Path, help="for all sets but labelled and films")
     parser.add_argument("--work", type=Path, required=True, help="made files, runs and figures")
     parser.add_argument("--part", choices=get_args(Part), default="blind")
     parser.add_argument("--sets", default="kinds,edits,singles", help=",".join(SETS))
@@ -124,6 +132,8 @@ def _arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if unknown := {*args.sets.split(",")} - {*SETS}:
         parser.error(f"--sets: {', '.join(unknown)}; expected some of {','.join(SETS)}")
+    if args.footage is None and {*args.sets.split(",")} - {"labelled", "films"}:
+        parser.error("--footage is needed for other sets than labelled and films")
     if "labelled" in args.sets and args.media is None:
         parser.error("--sets labelled needs --media")
     args.work = args.work.absolute()
@@ -138,7 +148,7 @@ def _all_sets(
     args: argparse.Namespace, sets: Sequence[str], part: Path
 ) -> list[tuple[str, list[Labelled]]]:
     """Files with labels of each set, made where they are not."""
-    footage = recordings(args.footage.absolute(), args.part)
+    footage = recordings(args.footage.absolute(), args.part) if args.footage else []
     made: list[tuple[str, list[Labelled]]] = []
     makers: dict[str, Callable[..., None]] = {
         "kinds": make_kinds, "edits": make_edits, "jumps": make_jumps, "takes": make_takes,
@@ -210,19 +220,14 @@ def _detected(files: Sequence[Labelled], out: Path, args: argparse.Namespace) ->
     for method in (*METHODS[1:], *args.method, METHODS[0]):
         name, _, keys = method.partition(":")
         found[name] = _by_curate(files, out, keys.split())
-    found = {"default": found.pop("default")} | found
-    python = _scene_python(args.work / "venv")
-    for name, detector in DETECTORS.items():
-        kept = out.parent / f"{out.name} {name}.json"
-        found[name] = _by_scenes(files, python, detector, kept)
-    return found
+    return {"default": found.pop("default")} | found
 
 
 def _by_curate(files: Sequence[Labelled], out: Path, keys: Sequence[str]) -> Results:
     """Runs the command and reads shots and clips from its tables."""
     manifest = out.parent / f"{out.name}.txt"
     manifest.write_text("".join(f"{file.path}\n" for file in files))
-    command = [sys.executable, "-m", "curator.cli", "run", str(manifest), str(out)]
+    command = [*CURATE, "run", str(manifest), str(out)]
     for key in (*FIXED, *keys):
         command += ["--set", key]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -248,41 +253,6 @@ def _spans(table: Path, **equal: str) -> dict[str, list[Span]]:
         if all(row[name] == value for name, value in equal.items()):
             spans.setdefault(row["source_id"], []).append((row["start_frame"], row["end_frame"]))
     return spans
-
-
-def _scene_python(folder: Path) -> Path:
-    """Python of an environment with PySceneDetect, which is made if it is not there."""
-    python = folder / "bin" / "python"
-    if not python.exists():
-        uv = [sys.executable, "-m", "uv"]
-        subprocess.run([*uv, "venv", "-q", str(folder)], check=True)
-        packages = ["scenedetect", "opencv-python-headless"]
-        subprocess.run(
-            [*uv, "pip", "install", "-q", "--python", str(python), *packages], check=True
-        )
-    return python
-
-
-def _by_scenes(files: Sequence[Labelled], python: Path, detector: str, kept: Path) -> Results:
-    """Runs a detector of PySceneDetect on what is not in `kept`, and stores it there."""
-    scenes: dict[str, list[Span] | None] = json.loads(_read(kept) or "{}")
-    keys = {file.path: f"{file.path} {file.path.stat().st_size}" for file in files}
-    new = {str(path): key for path, key in keys.items() if key not in scenes}
-    if new:
-        script = Path(__file__).with_name("scene_cuts.py")
-        command = [str(python), str(script), detector, *new]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        for line in done.stdout.splitlines():
-            row = json.loads(line)
-            scenes[new[row["path"]]] = row["scenes"]
-        kept.write_text(json.dumps(scenes))
-    found = {}
-    for file in files:
-        spans = [(a, b) for a, b in scenes[keys[file.path]] or []]
-        fps = float(file.rate)
-        clips = [(a, b) for a, b in spans if b - a >= LEAST_SCENE_S * fps]
-        found[file.path] = Found(spans, clips, fps)
-    return found
 
 
 def _scored(

@@ -9,30 +9,33 @@ whatever else the machine does. CPU-seconds are those of all processes. The rati
 the pairs' ratios; the first pair warms up and is not counted.
 """
 
-import argparse
-import json
 import shutil
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from house import MAKE_DEMO, commit, in_checkout
-from measure import machine
+from measure import arguments, commit, in_checkout, spread, tell
 
+MAKE_DEMO = """
+import sys
+from pathlib import Path
+from curator.footage.demo_films import make_demo
+make_demo(Path(sys.argv[1]))
+"""
 Costs = list[tuple[float, float]]
 """CPU-seconds and wall seconds of each run."""
 
 
 def pairs(
-    checkouts: Sequence[Path], arguments: Sequence[str], out: Path, runs: int, interval_s: float
+    checkouts: Sequence[Path], words: Sequence[str], out: Path, runs: int, interval_s: float
 ) -> tuple[Costs, Costs]:
     """Costs of both, in the order of the pairs."""
     costs: tuple[Costs, Costs] = ([], [])
     for number in range(runs + 1):
         for which in (0, 1) if number % 2 else (1, 0):
             shutil.rmtree(out, ignore_errors=True)
-            command = ["-m", "curator.cli", *arguments]
+            command = ["-m", "curator.cli", *words]
             cost = in_checkout(checkouts[which], command, interval_s=interval_s)
             if number:
                 costs[which].append(cost)
@@ -56,7 +59,7 @@ def compared(costs: tuple[Costs, Costs]) -> dict[str, Any]:
 
 def main() -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("base", type=Path)
     parser.add_argument("new", type=Path)
     parser.add_argument("--films", type=Path, required=True)
@@ -76,25 +79,21 @@ def main() -> None:
         "films": ["run", films, str(out)],
         "encode": ["run", films, str(out), "--set", "cut.mode=encode"],
     }
-    results: dict[str, Any] = {"machine": machine(), "base": commit(args.base)}
+    results: dict[str, Any] = {"base": commit(args.base)}
     results |= {"new": commit(args.new), "runs": args.runs}
     print(f"{'':8} {'base CPU s':>18} {'new CPU s':>18} {'ratio':>6} {'wall s':>14} {'ratio':>6}")
-    for name, arguments in what.items():
+    for name, words in what.items():
         if args.only and name not in args.only:
             continue
         interval_s = 0.02 if name == "help" else 0.25
-        results[name] = found = compared(pairs(checkouts, arguments, out, args.runs, interval_s))
+        results[name] = found = compared(pairs(checkouts, words, out, args.runs, interval_s))
         cpu, wall = found["cpu_s"], found["wall_s"]
         print(
-            f"{name:8} {_spread(cpu['base_all']):>18} {_spread(cpu['new_all']):>18} "
+            f"{name:8} {spread(cpu['base_all']):>18} {spread(cpu['new_all']):>18} "
             f"{cpu['ratio']:6.3f} {wall['base']:6.2f} {wall['new']:7.2f} {wall['ratio']:6.3f}",
             flush=True,
         )
-    print(json.dumps(results))
-
-
-def _spread(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
+    tell(results)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ no temporary object, no folder in the temporary place, no shared memory.
 What was found by it: benchmarks/results/robustness.md.
 """
 
-import argparse
 import contextlib
 import hashlib
 import json
@@ -22,10 +21,8 @@ import signal
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from io import BytesIO
@@ -36,7 +33,7 @@ import pyarrow.parquet as pq
 import tests_path  # noqa: F401
 from film_makers import MAKERS, write_video
 from film_shots import moving_texture
-from measure import machine
+from measure import CURATE, arguments, hashes, machine, sets, work_folder
 
 from curator.storage import Store, open_store
 from curator.storage.scratch import LOCK
@@ -293,17 +290,7 @@ class Soak:
 
     def _command(self, out: str, settings: list[str], workers: int | None) -> list[str]:
         sources = self._place.sources(self._corpus.folder)
-        command = [
-            sys.executable,
-            "-m",
-            "curator.cli",
-            "run",
-            "--recipe",
-            "quickstart",
-            sources,
-            out,
-        ]
-        command += [word for one in settings for word in ("--set", one)]
+        command = [*CURATE, "run", "--recipe", "quickstart", sources, out, *sets(*settings)]
         command.append("--replace")
         return command + ([] if workers is None else ["--workers", str(workers)])
 
@@ -444,7 +431,7 @@ class Soak:
         check(not fresh, f"round {number}: left in shared memory: {sorted(fresh)[:5]}")
 
     def _verified(self) -> None:
-        command = [sys.executable, "-m", "curator.cli", "verify", self._out, "--frames", "all"]
+        command = [*CURATE, "verify", self._out, "--frames", "all"]
         done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
         text = done.stdout or done.stderr
         is_empty = done.returncode == 2 and not has_clips(open_store(self._out))
@@ -465,8 +452,7 @@ class Soak:
             words = "" if same else difference(ours.drop_columns(drop), theirs.drop_columns(drop))
             self._findings.check(same, f"round {self._number}: table {name} differs: {words}")
         ours, theirs = (
-            (members if appends else objects)(store),
-            (members if appends else objects)(fresh),
+            members(one) if appends else hashes(one, "shards") for one in (store, fresh)
         )
         odd = sorted(
             name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)
@@ -499,11 +485,6 @@ def difference(ours: pa.Table, theirs: pa.Table) -> str:
     return f"columns {names}: {some[:3]}"[:600]
 
 
-def objects(store: Store) -> dict[str, str]:
-    """Hashes of all that lies in the shards."""
-    return {i.key: hashlib.sha256(store.read(i.key)).hexdigest() for i in store.list("shards/")}
-
-
 def members(store: Store) -> dict[str, str]:
     """Hashes of the members of all tars, whichever tar they are in."""
     found: dict[str, str] = {}
@@ -519,29 +500,12 @@ def members(store: Store) -> dict[str, str]:
 
 def content(store: Store) -> dict[str, str]:
     """Hashes of shards and tables."""
-    names = ("sources", "clips", "shots", "embeddings")
-    tables = {
-        i.key: hashlib.sha256(store.read(i.key)).hexdigest()
-        for name in names
-        for i in store.list(f"{name}/")
-    }
-    return objects(store) | tables
-
-
-@contextlib.contextmanager
-def work_folder(keep: Path | None) -> Iterator[Path]:
-    """A short path, because Ray's sockets lie below it."""
-    if keep is not None:
-        keep.mkdir(parents=True)
-        yield keep
-        return
-    with tempfile.TemporaryDirectory(prefix="sk", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
+    return hashes(store, "shards", "sources", "clips", "shots", "embeddings")
 
 
 def main() -> None:
     """Soaks for a time, and prints what was found."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--place", choices=("folder", "s3"), default="folder")
@@ -550,7 +514,7 @@ def main() -> None:
     options = parser.parse_args()
     findings = Findings(log=options.log)
     end = time.monotonic() + 60 * options.minutes
-    with work_folder(options.work) as work:
+    with work_folder(options.work, "sk") as work:
         place = Place(work, options.place)
         soak = Soak(work, place, options.seed, findings)
         try:

@@ -7,12 +7,9 @@ FOOTAGE is a folder of recordings of one shot with `index.csv` (`footage_split.p
 by `shot_films.py`, in `STYLES` of the train part and calm ones of the tune part; what the shot
 network and `shot_head.py` measure on them stays in DIR, so that a second call only fits. Networks
 are fitted on the train part; the tune part, whose films have no more distractors than edited ones,
-gives the calibration (Platt). `--without` leaves inputs out, `--share` takes a part of the films:
-for ablations.
+gives the calibration (Platt).
 """
 
-import argparse
-import json
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -24,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from footage_split import Part
-from measure import machine
+from measure import arguments, tell
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from shot_films import Style, Takes, make_film
@@ -34,8 +31,6 @@ from curator.measures.boundaries import boundary_peaks
 from curator.models import shot_head
 from curator.models.shot_head import (
     DILATIONS,
-    N_CELL_INPUTS,
-    N_RETURN_INPUTS,
     HeadStream,
     HeadWeights,
     head_weights,
@@ -247,27 +242,13 @@ class Net(torch.nn.Module):
         return torch.Tensor(self.leave(h.transpose(1, 2)))
 
 
-def fit(films: list[Film], seed: int, *, epochs: int, without: set[str], log: bool = True) -> Net:
+def fit(films: list[Film], seed: int, *, epochs: int) -> Net:
     """Fits one network on windows of the films."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     common = np.concatenate([film.common for film in films])
     mean, deviation = common.mean(axis=0), common.std(axis=0) + 1e-3
-    keep = np.ones(len(mean), np.float32)
-    if "heads" in without:
-        keep[:2] = 0
-    if "pairs" in without:
-        keep[2:] = 0
-    cells_end = -2 - N_RETURN_INPUTS
-    if "cells" in without:
-        keep[cells_end - N_CELL_INPUTS : cells_end] = 0
-    if "returns" in without:
-        keep[cells_end:-2] = 0
-    net = Net(torch.from_numpy(mean), torch.from_numpy(deviation / np.maximum(keep, 1e-9)))
-    if "features" in without:
-        with torch.no_grad():
-            net.project.weight *= 0
-        net.project.weight.requires_grad_(False)
+    net = Net(torch.from_numpy(mean), torch.from_numpy(deviation))
     window, batch = 192, 24
     labels = [np.stack(targets(film), axis=1) for film in films]
     starts = [
@@ -309,7 +290,7 @@ def fit(films: list[Film], seed: int, *, epochs: int, without: set[str], log: bo
                 schedule.step()
             done += 1
             total += float(loss.detach())
-        if log and epoch % 4 == 3:
+        if epoch % 4 == 3:
             print(f"seed {seed} epoch {epoch + 1}: {total / max(1, len(order) // batch):.4f}",
                   flush=True)  # fmt: skip
     return net.eval()
@@ -322,14 +303,15 @@ def _share_films(films: list[Film]) -> None:
     _shared_films.extend(films)
 
 
-def _fit_shared(seed: int, *, epochs: int, without: set[str]) -> Net:
-    return fit(_shared_films, seed, epochs=epochs, without=without)
+def _fit_shared(seed: int, *, epochs: int) -> Net:
+    return fit(_shared_films, seed, epochs=epochs)
 
 
 def exported(nets: list[Net], basis: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
     """Weights as the package stores them, on the grid on which sums are exact."""
 
-    def array(tensor: torch.Tensor) -> NDArray[np.float64]:
+    def array(tensor: torch.Tensor | torch.nn.Module) -> NDArray[np.float64]:
+        assert isinstance(tensor, torch.Tensor)
         return tensor.detach().double().numpy()
 
     def grid(values: NDArray[np.float64]) -> NDArray[np.int16]:
@@ -427,66 +409,24 @@ def calibration(weights: HeadWeights, films: list[Film]) -> tuple[float, float]:
     return float(slope), float(offset)
 
 
-def scores(weights: HeadWeights, films: list[Film], threshold: float) -> dict[str, Any]:
-    """Precision, recall and F1 of peaks above a probability, recall by kind, and extents."""
-    least = float(np.log(threshold / (1 - threshold)))
-    n_right = n_false = 0
-    by_kind: dict[str, list[int]] = {}
-    overlap: list[float] = []
-    for film in films:
-        middle, inside = answers(weights, film)
-        found = boundary_peaks(middle, least).tolist()
-        right, hit = judged(film, found)
-        n_false += len(right) - sum(right)
-        n_right += sum(right)
-        for kind, is_hit in zip(film.kinds, hit, strict=True):
-            count = by_kind.setdefault(kind, [0, 0])
-            count[0] += is_hit
-            count[1] += 1
-        for a, b in film.gaps.tolist():
-            if b - a >= 4:
-                marked = np.flatnonzero(inside > 0)
-                near = marked[(marked >= a - 8) & (marked < b + 8)]
-                both = ((near >= a) & (near < b)).sum()
-                overlap.append(float(both / (b - a + len(near) - both)))
-    n_hit = sum(count[0] for count in by_kind.values())
-    n_gaps = sum(count[1] for count in by_kind.values())
-    recall, precision = n_hit / max(1, n_gaps), n_right / max(1, n_right + n_false)
-    f1 = 2 * precision * recall / max(1e-9, precision + recall)
-    return {
-        "f1": round(f1, 4), "precision": round(precision, 4), "recall": round(recall, 4),
-        "n": n_gaps, "false": n_false, "iou": round(float(np.mean(overlap)), 3),
-        "kinds": {kind: f"{a}/{b}" for kind, (a, b) in sorted(by_kind.items())},
-    }  # fmt: skip
-
-
 def main() -> None:
     """Makes films, fits, calibrates, prints, and writes the weights."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--footage", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--networks", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=18)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--share", type=float, default=1.0, help="of the films that are fitted on")
-    parser.add_argument(
-        "--without",
-        action="append",
-        default=[],
-        choices=["features", "heads", "pairs", "cells", "returns"],
-    )
     parser.add_argument("--out", type=Path, help="weights; by default in DIR")
     args = parser.parse_args()
     begun_s, cpu_s = time.monotonic(), time.process_time()
     args.work.mkdir(parents=True, exist_ok=True)
-    wanted: list[tuple[Part, float, dict[Style, range]]] = [
-        ("train", args.share, STYLES), ("tune", 1.0, TUNE_STYLES),
-    ]  # fmt: skip
+    wanted: list[tuple[Part, dict[Style, range]]] = [("train", STYLES), ("tune", TUNE_STYLES)]
     jobs = [
         (part, seed, style, args.work / f"{part}_{seed:04d}.npz")
-        for part, share, styles in wanted
+        for part, styles in wanted
         for style, seeds in styles.items()
-        for seed in seeds[: round(len(seeds) * share)]
+        for seed in seeds
     ]
     with ProcessPoolExecutor(args.processes) as pool:
         list(pool.map(measure_film, *zip(*[(args.footage, *job) for job in jobs], strict=True)))
@@ -505,22 +445,21 @@ def main() -> None:
     # One thread each: the layers are too small for two, and with two the order of sums varies.
     torch.set_num_threads(1)
     with ProcessPoolExecutor(args.processes, get_context("fork"), _share_films, (listed,)) as pool:
-        how = partial(_fit_shared, epochs=args.epochs, without=set(args.without))
+        how = partial(_fit_shared, epochs=args.epochs)
         nets = list(pool.map(how, range(args.networks)))
     stored = exported(nets, basis)
     out = args.out or args.work / "shot_head.safetensors"
     fitted = calibration(save(stored, out), films["tune"])
     stored["calibration"] = np.array(fitted, np.float32)
-    weights = save(stored, out)
-    found = {
-        str(threshold): scores(weights, films["tune"], threshold)
-        for threshold in (0.3, 0.4, 0.5, 0.6, 0.7)
-    }
-    for threshold, row in found.items():
-        print(threshold, row, flush=True)
-    print(json.dumps({"machine": machine(), "calibration": fitted, "bytes": out.stat().st_size,
-                      "frames": n_frames, "wall_s": round(time.monotonic() - begun_s),
-                      "tune": found}))  # fmt: skip
+    save(stored, out)
+    tell(
+        {
+            "calibration": fitted,
+            "bytes": out.stat().st_size,
+            "frames": n_frames,
+            "wall_s": round(time.monotonic() - begun_s),
+        }
+    )
 
 
 if __name__ == "__main__":

@@ -8,18 +8,16 @@ environment, and measures what is there; torch and what only torch needs are cou
 extras it then adds what the tests need and runs `tests/loading` there, outside of the checkout.
 """
 
-import argparse
-import json
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+from measure import ROOT, arguments, last_json, tell, work_folder
+
 TEST_TOOLS = ("moto[s3,server]", "opencv-python-headless", "pytest")
 ABSENT = ("ray", "faiss", "onnxruntime", "rapidocr", "cv2", "pydantic")
 MEASURE = """
@@ -54,32 +52,28 @@ def output_of(*command: str | Path) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = arguments(__doc__)
     parser.add_argument("--extras", default="", help="of this project, with commas")
     parser.add_argument("--python", default="3.11", help="version of the environment")
     parser.add_argument("--keep", type=Path, help="folder to work in, which stays")
     options = parser.parse_args()
-    folder = options.keep or Path(tempfile.mkdtemp(prefix="trainer-"))
-    try:
+    with work_folder(options.keep, "trainer-") as folder:
         return measured(folder, options.extras, options.python)
-    finally:
-        if options.keep is None:
-            shutil.rmtree(folder)
 
 
 def measured(folder: Path, extras: str, version: str) -> int:
     uv = Path(sys.executable).with_name("uv")
-    held = ("-c", CHECKOUT / "constraints.txt", "-b", CHECKOUT / "constraints.txt")
-    output_of(uv, "build", "--quiet", "--wheel", "-b", held[1], "--out-dir", folder, CHECKOUT)
+    held = ("-c", ROOT / "constraints.txt", "-b", ROOT / "constraints.txt")
+    output_of(uv, "build", "--quiet", "--wheel", "-b", held[1], "--out-dir", folder, ROOT)
     (wheel,) = folder.glob("*.whl")
     python = folder / "venv" / "bin" / "python"
     output_of(uv, "venv", "--quiet", "--clear", "--python", version, folder / "venv")
     install: Sequence[str | Path] = (uv, "pip", "install", "--quiet", "--python", python, *held)
     output_of(*install, f"{wheel}[{extras}]" if extras else wheel)
-    extra = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     chosen = [extra["optional-dependencies"][name] for name in filter(None, extras.split(","))]
     needed = {re.split(r"[^A-Za-z0-9._-]", line)[0] for lines in chosen for line in lines}
-    facts = json.loads(output_of(python, "-c", MEASURE % (needed, ABSENT)))
+    facts = last_json(python, "-c", MEASURE % (needed, ABSENT))
     sizes: dict[str, int] = facts["sizes"]
     beside = [name for name in facts["beside_torch"] if name in sizes]
     for name in sorted(beside, key=lambda name: -sizes[name]):
@@ -96,12 +90,12 @@ def measured(folder: Path, extras: str, version: str) -> int:
     code = 0
     if not extras:
         output_of(*install, *TEST_TOOLS)
-        shutil.copytree(CHECKOUT / "tests", folder / "tests")
-        shutil.copy(CHECKOUT / "pyproject.toml", folder)
+        shutil.copytree(ROOT / "tests", folder / "tests")
+        shutil.copy(ROOT / "pyproject.toml", folder)
         command = (python, "-m", "pytest", "-p", "no:cacheprovider", "tests/loading")
         code = subprocess.run(command, cwd=folder, check=False).returncode
         figures["tests_loading"] = "passed" if code == 0 else "failed"
-    print(json.dumps(figures))
+    tell(figures)
     return code
 
 

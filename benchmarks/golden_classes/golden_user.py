@@ -32,7 +32,7 @@ class Hashed(Captioner):
     def answer(self, request: Request, frames: Frames) -> Any:  # noqa: ANN401 - text, or fields
         digest = hashlib.sha256(repr((request.system, request.turns, request.schema)).encode())
         for picture in frames.arrays():
-            digest.update(np.ascontiguousarray(picture))
+            digest.update(picture.tobytes())
         text = f"A thing with the number {digest.hexdigest()[:6]} moves across a green field."
         return text if request.schema is None else filled(request.schema, text)
 

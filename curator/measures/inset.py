@@ -50,7 +50,7 @@ _WEIGHTS = {
 _FULL_AT = {"core": 0.6, "near": 0.2, "size": 0.3}
 """Values of features above which more says no more."""
 _BIAS = -26.7
-"""Fitted on made insets, seeds 1 to 7 of the half `tune` (`benchmarks/insets.py`), and lowered for
+"""Fitted on made insets, seeds 1 to 7 of the half `tune` (results/overlay.md), and lowered for
 five false insets in 567 clips without a screen in the scene."""
 _ENOUGH_LOOKS = 6
 _PER_MISSING_LOOK = 0.35

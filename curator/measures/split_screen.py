@@ -32,7 +32,7 @@ _FULL_APART = 0.5  # log2 units of difference over time, from which more says no
 
 _WEIGHTS = {"cover": 7.1, "own": 2.0, "together": -4.4, "jump": 2.2, "apart": 2.9}
 _BIAS = -11.2
-"""Fitted on the half `tune` of `benchmarks/split_screens.py`, a false one counting as three missed,
+"""Fitted on the half `tune` (results/split_screens.md), a false one counting as three missed,
 and lowered by 0.5 so that none of 222 clips there is false."""
 _ENOUGH_LOOKS = 5
 _PER_MISSING_LOOK = 0.5

@@ -6,7 +6,7 @@ scaled to the network's size by Pillow's bicubic filter, then the middle is cut 
 
 On CPUs that have instructions for it the arithmetic is bfloat16, on GPUs float16. One core with
 AVX-512 BF16 prepares and embeds 30 pictures per second with ViT-B/32 in bfloat16 and 10 in float32
-(benchmarks/clip.py). Batches have one size whatever comes in, and the last is filled up, so that a
+(results/clip.md). Batches have one size whatever comes in, and the last is filled up, so that a
 picture's embedding hardly depends on how many others there are.
 
 Importing open_clip takes six seconds of CPU, most of it torch's compiler: it is imported where an

@@ -13,7 +13,7 @@ only the answers of a whole video are copied to the host, when it ends.
 
 The four dilated branches of a layer share one spatial convolution, batch normalisation is folded
 into the temporal ones, tensors are channels-last, and on CPUs that have instructions for it the
-arithmetic is bfloat16. benchmarks/transnet.py compares speed and probabilities with the package's.
+arithmetic is bfloat16. results/analyze.md compares speed and probabilities with the package's.
 
 When a network is made, the package seeds three generators and switches torch to deterministic mode
 for the whole process. Here that part of it is left out: the mode slows every worker down, and

@@ -1,4 +1,4 @@
-"""Slurm's files: what they start, and parts of manifests. `benchmarks/slurm.py` runs them."""
+"""Slurm's files: what they start, and parts of manifests. They ran: results/cluster.md."""
 
 import importlib.util
 import re

@@ -43,7 +43,7 @@ class AnalyzeConfig(StageConfig):
     clip_every_s: float = setting(1.0, gt=0, unit="s")
     """time between pictures that the CLIP model looks at; they are samples, so that it is no
     shorter than one of 1 / samples_per_s"""
-    # benchmarks/clip.py: bfloat16 is 3 times as fast, and moves an embedding by up to 0.0017.
+    # benchmarks/results/clip.md: bfloat16 is 3 times as fast, and moves embeddings by 0.0017.
     device: Literal["auto", "cpu", "gpu"] = setting("auto", unit="name")
     """where sources are decoded and the networks run: gpu needs one and PyNvVideoCodec, auto takes
     it where both are there; scores differ in the last digits"""
