@@ -25,7 +25,7 @@ SETTINGS = ["--set", "filters.short_side_px.min=100", "--set", "shard.resolution
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("same") / "in"
     folder.mkdir()
-    for number in range(5):
+    for number in range(4):
         frames = moving_texture(60 + 10 * number, seed=number)
         write_video(folder / f"{number}.mp4", frames, fps=Fraction(25))
     return folder

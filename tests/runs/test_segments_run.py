@@ -46,6 +46,7 @@ def rows(out: Path, table: str) -> list[dict[str, Any]]:
     return listed
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unboxed")
 def test_segments_change_no_table_and_what_cannot_be_joined_is_analyzed_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -77,7 +78,7 @@ def test_segments_change_no_table_and_what_cannot_be_joined_is_analyzed_whole(
 
 def test_the_cpu_seconds_of_a_run_are_divided_among_what_it_did(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    film(tmp_path / "in" / "film.mp4", seed=1)
+    write_video(tmp_path / "in" / "film.mp4", moving_texture(60, width_px=480, height_px=270))
     spent = curated(tmp_path / "in", tmp_path / "out", segment_s=120)["cpu_seconds"]
     assert {"decode", "scale", "shot_network", "measure", "start_up"} <= set(spent)
     assert all(seconds >= 0 for seconds in spent.values())
