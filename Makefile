@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INPUTS := pyproject.toml constraints.txt
 # Whatever is installed, builds too, must have the version and the hash of constraints.txt.
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -b constraints.txt
-EXTRAS := captions-local clip cloud cluster demo gpu loading-ray run sql test
+EXTRAS := captions-local clip cloud cluster demo gpu gpu-flow loading-ray run sql test
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo test test-long test-gpu test-mds lint types unit lock format clean

@@ -15,13 +15,14 @@ takes eight minutes at most. `GPU_SOFTWARE=1` tries the script itself, over a dr
 software.
 
     films    1080p at 30 frames/s in H.264 and HEVC with B-frames, copies of it under other titles
-    probe    what is here and starts: packages, libraries, what NVDEC takes, decoders
+    probe    what is here and starts: packages, libraries, what NVDEC takes, decoders, flow
     locked   one film by `curate run`, whose processes are locked; by unlocked ones if that fails
     limit    frames/s of PyNvVideoCodec's own threaded decoder, which does nothing with the frames
     analyze  frames/s of all measurements, by number of processes, and its share of the limit
     same     shots, decisions and tags of the GPU's tracks beside those of the CPU, over the films
              and the files of --media
     shots    frames/s of the shot network by chunk and arithmetic; difference from the CPU's float32
+    flow     pairs/s of the GPU's flow engine, and its difference from DIS
     clip     pictures/s of CLIP beside a bare forward pass
     mps      limit and analyze with the first number of processes under NVIDIA's MPS, if it starts
     many     memory of the GPU over up to 1,000 sources
@@ -49,7 +50,7 @@ from processes import run_limited
 
 LIMITS_S = {
     "films": 150, "probe": 180, "locked": 60, "limit": 200, "analyze": 330, "same": 240,
-    "shots": 100, "clip": 150, "mps": 90, "many": 130, "captions": 300, "cpu": 200,
+    "shots": 100, "flow": 60, "clip": 150, "mps": 90, "many": 130, "captions": 300, "cpu": 200,
 }  # fmt: skip
 """Parts in their order, and the most seconds of each."""
 FIRST_S = {"films": 45, "probe": 75, "same": 80, "locked": 50, "limit": 50, "analyze": 180}

@@ -91,7 +91,7 @@ def probe(part: Part) -> None:
     devices = sorted(path.name for path in Path("/dev").glob("nvidia*"))
     part.note("gpus", {"counted": available_gpus(), "devices": devices})
     loads = {}
-    for name in ("libcudart.so.13", "libcudnn.so.9"):
+    for name in ("libnvidia-opticalflow.so.1", "libcudart.so.13", "libcudnn.so.9"):
         try:
             ctypes.CDLL(name)
             loads[name] = "loads"
@@ -99,7 +99,8 @@ def probe(part: Part) -> None:
             loads[name] = str(error)[:120]
     part.note("libraries without a package", loads)
     part.note("FFmpeg's h264_nvenc", {"problem": nvenc_problem()})
-    for name, task in {"decoder": _begun_decoders}.items():
+    begun = {"decoder": _begun_decoders} | ({} if part.is_first else {"flow": _begun_flow})
+    for name, task in begun.items():
         try:
             (found,) = in_processes(task, [()], limit_s=60)
         except ProcessDiedError as error:
@@ -117,6 +118,14 @@ def _begun_decoders(_begin: Begin) -> Iterator[Found]:
         took_ms.append(round(1000 * (time.perf_counter() - begun), 1))
         del decoder
     yield {"ms": took_ms}
+
+
+def _begun_flow(_begin: Begin) -> Iterator[Found]:
+    from curator.media.hardware_flow import HardwareFlow
+
+    begun = time.perf_counter()
+    HardwareFlow()
+    yield {"s": round(time.perf_counter() - begun, 2)}
 
 
 def limit(part: Part) -> None:
@@ -182,13 +191,13 @@ def analyze(part: Part, *, device: str = "gpu") -> None:
 
     for codec, paths in part.films(part.options["codecs"]):
         for count in counts:
-            jobs = [([short, *paths[:2]], device, None)] * count
+            jobs = [([short, *paths[:2]], device, "dis", None)] * count
             what = f"{codec}, {count} processes"
             part.measure(what, _analyze_all, jobs, partial(found, codec))
 
 
 def _analyze_all(
-    begin: Begin, paths: list[str], device: str, seconds: float | None
+    begin: Begin, paths: list[str], device: str, flow: str, seconds: float | None
 ) -> Iterator[Found]:
     """Analyzes films, for some seconds at most; the first is analyzed before, to warm up."""
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -197,7 +206,7 @@ def _analyze_all(
     from curator.stages.analyze.config import AnalyzeConfig
     from curator.stages.analyze.decode_source import analyze_source
 
-    config = AnalyzeConfig(device=device)
+    config = AnalyzeConfig(device=device, flow=flow)
     instruments = _instruments(config)
     notes: set[str] = set()
 
@@ -246,17 +255,19 @@ def same(part: Part) -> None:
         files = Path(part.options["media"]).rglob("*")
         paths += sorted(str(path) for path in files if path.is_file() and path.suffix != ".json")
     cores = os.cpu_count() or 1
-    shares = [(paths[i::cores], "cpu") for i in range(min(cores, len(paths)))]
+    shares = [(paths[i::cores], "cpu", "dis") for i in range(min(cores, len(paths)))]
     host = dict(value for _, value in streamed(_tracks, shares, limit_s=150))
-    totals: dict[str, Any] = {}
-    try:
-        for _, (path, track) in streamed(_tracks, [(paths, "gpu")], limit_s=90):
-            found = _compared(path, host[path], track)
-            part.note(f"gpu: {Path(path).name}", found)
-            _add(totals, found)
-    except ProcessDiedError as error:
-        totals["failed"] = str(error)[:300]
-    part.note("gpu", totals)
+    flows = {"gpu": "dis"} | ({} if part.is_first else {"gpu, hardware flow": "hardware"})
+    for name, flow in flows.items():
+        totals: dict[str, Any] = {}
+        try:
+            for _, (path, track) in streamed(_tracks, [(paths, "gpu", flow)], limit_s=90):
+                found = _compared(path, host[path], track)
+                part.note(f"{name}: {Path(path).name}", found)
+                _add(totals, found)
+        except ProcessDiedError as error:
+            totals["failed"] = str(error)[:300]
+        part.note(name, totals)
 
 
 def locked(part: Part) -> None:
@@ -294,13 +305,13 @@ def _add(totals: dict[str, Any], found: Found) -> None:
             totals[key] = totals.get(key, 0) + value
 
 
-def _tracks(_begin: Begin, paths: list[str], device: str) -> Iterator[tuple[str, Any]]:
+def _tracks(_begin: Begin, paths: list[str], device: str, flow: str) -> Iterator[tuple[str, Any]]:
     os.environ["OMP_NUM_THREADS"] = "1"
     from curator.errors import SourceError
     from curator.stages.analyze.config import AnalyzeConfig
     from curator.stages.analyze.decode_source import analyze_source
 
-    config = AnalyzeConfig(device=device)
+    config = AnalyzeConfig(device=device, flow=flow)
     instruments = _instruments(config)
     for path in paths:
         with open(path, "rb") as reader:
@@ -462,6 +473,30 @@ def _bare_rate(tower: Any, size: int) -> int:  # noqa: ANN401
     return round(10 * size / (time.perf_counter() - begun))
 
 
+def flow(part: Part) -> None:
+    """Pairs/s of the flow engine, and how far its motion scores are from those of DIS."""
+    from film_shots import moving_texture
+
+    from curator.measures.motion import DenseFlow, motion_signals
+    from curator.media.hardware_flow import HardwareFlow
+
+    pictures = [frame.mean(axis=2).astype(np.uint8) for frame in moving_texture(300)]
+    pairs = list(zip(pictures, pictures[3:], strict=False))
+    values: dict[str, list[float]] = {}
+    for name, engine in (("dis", DenseFlow()), ("hardware", HardwareFlow())):
+        engine.between(*pairs[0])
+        begun = time.perf_counter()
+        flows = [engine.between(a, b) for a, b in pairs]
+        seconds = time.perf_counter() - begun
+        values[name] = [
+            motion_signals(a, b, f, 0.1)["motion"] for (a, b), f in zip(pairs, flows, strict=True)
+        ]
+        part.note(name, {"pairs_per_s": round(len(flows) / seconds)})
+    ratio = np.array(values["hardware"]) / np.maximum(np.array(values["dis"]), 1e-6)
+    quantiles = [round(float(np.quantile(ratio, q)), 3) for q in (0.05, 0.5, 0.95)]
+    part.note("motion of hardware by that of dis", {"quantiles_5_50_95": quantiles})
+
+
 def mps(part: Part) -> None:
     """Limit and analysis by the first number of processes under NVIDIA's MPS, if it starts."""
     control = "nvidia-cuda-mps-control"
@@ -485,7 +520,7 @@ def many(part: Part) -> None:
     """The GPU's memory early and late over many short sources in one process."""
     short = str(short_film(Path(part.options["films"])))
     with Watch() as watch:
-        job = ([short] * 1001, "gpu", 75.0)
+        job = ([short] * 1001, "gpu", "dis", 75.0)
         (result,) = in_processes(_analyze_all, [job], limit_s=110)
     begun, ended = _span([result["rate"]])
     memory = [row[2] for row in watch.rows if begun <= row[3] <= ended]
@@ -515,7 +550,7 @@ def captions(part: Part) -> None:
 
 PARTS = {
     part.__name__: part
-    for part in (probe, locked, limit, analyze, same, shots, clip, mps, many, captions, cpu)
+    for part in (probe, locked, limit, analyze, same, shots, flow, clip, mps, many, captions, cpu)
 }
 
 

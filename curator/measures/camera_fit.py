@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.motion import DenseFlow
+from curator.measures.motion import Flow
 from curator.media.opencv import cv2
 
 GRID_STEP_PX = 10
@@ -66,7 +66,7 @@ class CameraFit:
 
 
 def fitted_flow(
-    dense: DenseFlow, before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]
+    dense: Flow, before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]
 ) -> tuple[NDArray[np.float32] | None, CameraFit | None]:
     """Dense flow between two pictures, and the camera's motion that fits it.
 

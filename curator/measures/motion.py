@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.measure_contract import ScoreSpec
+from curator.media.hardware_flow import HardwareFlow
 from curator.media.opencv import cv2
 
 FAMILY = "motion"
@@ -27,6 +28,9 @@ class DenseFlow:
             return None
         flow = self._flow.calc(before_HW, after_HW, None)  # type: ignore[call-overload]
         return np.asarray(flow, np.float32)
+
+
+Flow = DenseFlow | HardwareFlow
 
 
 def motion_signals(

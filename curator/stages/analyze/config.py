@@ -51,8 +51,9 @@ class AnalyzeConfig(StageConfig):
     workers_per_gpu: int | None = setting(None, ge=1, unit="processes")
     """processes that share a GPU, each with a decoder and the networks; each takes 1.5 cores and
     about 2 GB of the GPU's memory; null decides by the GPU's video engines, cores and memory"""
-    flow: Literal["dis"] = setting("dis", unit="name")
-    """dense optical flow behind motion and camera scores: dis, on CPUs"""
+    flow: Literal["dis", "hardware"] = setting("dis", unit="name")
+    """dense optical flow behind motion and camera scores: dis on CPUs, or hardware for the GPU's
+    own engine through DALI"""
     clip_precision: Literal["float32", "bfloat16"] = setting("float32", unit="name")
     """arithmetic of the CLIP model on CPUs; bfloat16 takes a third of the time where the CPU has
     instructions for it; a GPU uses float16"""

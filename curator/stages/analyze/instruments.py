@@ -5,6 +5,7 @@ import platform
 from collections.abc import Sequence, Set
 
 from curator.measures.measure_contract import Measure
+from curator.measures.motion import Flow
 from curator.media.nvdec import Nvdec
 from curator.models.catalogue import ModelEntry
 from curator.models.clip_model import ClipEncoder, Device
@@ -54,11 +55,17 @@ def instruments_of(
     }
     for measure in measures.values():
         measure.setup()
+    flow: Flow | None = None
+    if config.flow == "hardware":
+        from curator.media.hardware_flow import HardwareFlow
+
+        flow = HardwareFlow()
     return Instruments(
         network=network,
         detector=detector,
         clip=encoder,
         nvdec=Nvdec() if on_gpu else None,
+        flow=flow,
         measures=measures,
     )
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from curator.measures.camera import camera_signals
 from curator.measures.camera_fit import SURE_SHARE, fitted_flow
 from curator.measures.measure_contract import Measure
-from curator.measures.motion import DenseFlow, motion_signals
+from curator.measures.motion import DenseFlow, Flow, motion_signals
 from curator.measures.noise import FULL_FRAME_NOISE, NATIVE_NOISE, full_frame_noise, with_noise
 from curator.measures.stillness import change_signals
 from curator.media.decode import DecodedFrame, DeviceFrame, upright_size
@@ -76,6 +76,7 @@ class Instruments:
     Attributes:
         nvdec: Video engines of a GPU; None decodes on the CPU.
         graphs: Of what the GPU computes of samples.
+        flow: Dense flow; None makes one for each source.
         measures: Users' measures, by the names of their families.
     """
 
@@ -84,6 +85,7 @@ class Instruments:
     clip: ClipEncoder | None = None
     nvdec: Nvdec | None = None
     graphs: DeviceGraphs = field(default_factory=DeviceGraphs)
+    flow: Flow | None = None
     measures: Mapping[str, Measure] = field(default_factory=dict)
 
     def n_halved(self) -> int:
@@ -151,7 +153,7 @@ class Measurer:
         self._clip_ticks = max(1, round(config.clip_every_s / time_base))
         self._tick_s = float(time_base)
         self._thumbnail_every = config.thumbnail_every
-        self._flow = DenseFlow()
+        self._flow = instruments.flow or DenseFlow()
         self._scalers: HostScalers | None = None
         if isinstance(first, DecodedFrame):
             shown = first.picture

@@ -162,8 +162,8 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         return stage
 
     def on_cpu(self, note: Note) -> Self | None:
-        """The same stage on a CPU; None where it is on one."""
-        if not self._is_on_gpu:
+        """The same stage on a CPU; none where the recipe wants the GPU's own flow."""
+        if not self._is_on_gpu or self.config.flow == "hardware":
             return None
         stage = copy(self)
         stage.config = self.config.model_copy(update={"device": "cpu"})

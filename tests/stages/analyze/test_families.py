@@ -307,6 +307,7 @@ def test_every_setting_that_changes_a_result_is_in_a_fingerprint() -> None:
     assert changed(motion_pair_s=0.05) == on_grid - {"overlays"}
     assert changed(text_every_s=2) == {"overlays", "text"}
     assert changed(thumbnail_every=2) == {"pictures"}
+    assert changed(flow="hardware") == {"motion", "text"}
     assert changed(shot_precision="float32") == {"shots"}
     assert changed(max_pixels=10**6) == changed(max_frames=10**6) == {FRAMES}
     changes_no_result = {"segment_s": 60, "device": "cpu", "workers_per_gpu": 2, "text": False,

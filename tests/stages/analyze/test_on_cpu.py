@@ -66,8 +66,14 @@ def test_what_is_no_track_has_no_note(source: SourceRef) -> None:
     on_cpu = stage.on_cpu(Note.NOT_ON_GPU_DEVICE_LOST)
     assert on_cpu is not None
     assert on_cpu.resources.gpus == 0
-    assert stage.locks, "both kinds of boxes are"
     assert on_cpu.process(HashItem(source=source)) == AnalyzeStage(
         AnalyzeConfig(device="cpu")
     ).process(HashItem(source=source))
     assert on_cpu.on_cpu(Note.NOT_ON_GPU_DEVICE_LOST) is None
+
+
+def test_flow_of_the_gpus_engine_has_no_other_place() -> None:
+    """Pins that no CPU measures what only a GPU can, and that both kinds of boxes are locked."""
+    stage = AnalyzeStage(AnalyzeConfig(device="gpu", flow="hardware"))
+    assert stage.on_cpu(Note.NOT_ON_GPU_DEVICE_LOST) is None
+    assert stage.locks

@@ -1,0 +1,109 @@
+"""Dense optical flow on a GPU's own engine for it (NVOFA), through DALI.
+
+Turing, Ampere and Hopper have the engine, which takes no time from the GPU's cores or the CPU. It
+gives another flow than the CPU's method, so recipes name it (`analyze.flow`) and tracks record it.
+"""
+
+# ruff: noqa: N803 - shape letters
+
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.errors import CuratorError, install_extra
+from curator.media.opencv import cv2
+
+GRID_PX = 4
+"""Pixels from one vector to the next, which every generation of the engine supports."""
+MIN_SIDE_PX = 32
+"""Smallest side of a picture with flow."""
+_LEAST_PX = 128
+"""Smaller pictures are padded by their edges: a refusal of the engine would end DALI's pipeline."""
+
+_KNOWN_PX = (8, 4)
+"""Motion of the pair with which the engine is tried, in x and y."""
+_KNOWN_WITHIN_PX = 1.0
+
+
+class HardwareFlow:
+    """Dense optical flow on the first GPU, as `measures.motion.DenseFlow` gives it.
+
+    Raises:
+        CuratorError: DALI is missing, finds no engine, or the engine does not see a known motion.
+    """
+
+    def __init__(self) -> None:
+        self._pair_FHWC: NDArray[np.uint8] | None = None
+        try:
+            self._pipeline = self._built()
+            # The engine is taken with the first pair.
+            found = self.between(*_known_pair())
+        except ImportError as error:
+            raise CuratorError(
+                f"flow on the GPU needs DALI: {install_extra('gpu-flow')}, or set analyze.flow "
+                "to dis"
+            ) from error
+        except RuntimeError as error:
+            line = " ".join(str(error).split())[:200]
+            raise CuratorError(
+                f"DALI finds no engine for optical flow on GPU 0 ({line}); set analyze.flow to dis"
+            ) from error
+        assert found is not None
+        x, y = np.median(found[32:-32, 32:-32], axis=(0, 1))
+        if max(abs(x - _KNOWN_PX[0]), abs(y - _KNOWN_PX[1])) > _KNOWN_WITHIN_PX:
+            raise CuratorError(
+                f"the engine for optical flow on GPU 0 sees a picture that moved by "
+                f"{_KNOWN_PX} pixels move by ({x:.2f}, {y:.2f}); set analyze.flow to dis"
+            )
+
+    def between(
+        self, before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]
+    ) -> NDArray[np.float32] | None:
+        """Motion of each pixel of luma, float32 [H, W, 2] in pixels (x, y); None if it is tiny."""
+        if min(before_HW.shape) < MIN_SIDE_PX:
+            return None
+        # DALI's vectors lead from the later frame of a sequence to the earlier one, and it passes
+        # gray pictures to the engine as if four pixels were one in colour.
+        pair = np.stack([after_HW, before_HW])
+        lacking = [(0, max(0, _LEAST_PX - side)) for side in before_HW.shape]
+        padded = np.pad(pair, [(0, 0), *lacking], mode="edge")
+        self._pair_FHWC = np.repeat(padded[..., None], 3, axis=3)
+        (flow,) = self._pipeline.run()
+        coarse = np.asarray(flow.as_cpu().at(0), np.float32)[0]
+        height, width = before_HW.shape
+        # A vector is that of the middle of its cell; the last cells reach over the edge.
+        rows, columns = coarse.shape[:2]
+        whole = cv2.resize(
+            coarse, (columns * GRID_PX, rows * GRID_PX), interpolation=cv2.INTER_LINEAR
+        )
+        return np.ascontiguousarray(whole[:height, :width], np.float32)
+
+    def _built(self) -> Any:  # noqa: ANN401
+        dali: Any = import_module("nvidia.dali")
+        fn, types = import_module("nvidia.dali.fn"), import_module("nvidia.dali.types")
+
+        @dali.pipeline_def(  # type: ignore[untyped-decorator]
+            batch_size=1, num_threads=1, device_id=0, prefetch_queue_depth=1
+        )
+        def flow() -> Any:  # noqa: ANN401
+            pair = fn.external_source(
+                source=lambda: [self._pair_FHWC], layout="FHWC", dtype=types.UINT8, batch=True
+            )
+            return fn.optical_flow(pair.gpu(), output_grid=GRID_PX, image_type=types.RGB)
+
+        pipeline = flow()
+        pipeline.build()
+        return pipeline
+
+
+def _known_pair() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Two pictures of one texture, uint8 [H, W]; the second shows it moved by `_KNOWN_PX`."""
+    noise = np.random.default_rng(0).integers(0, 256, (64, 96), np.uint8)
+    whole = np.asarray(cv2.resize(noise, (384, 256), interpolation=cv2.INTER_CUBIC), np.uint8)
+    (x, y), margin = _KNOWN_PX, 32
+    height, width = whole.shape
+    before = whole[margin : height - margin, margin : width - margin]
+    after = whole[margin - y : height - margin - y, margin - x : width - margin - x]
+    return before.copy(), after.copy()
