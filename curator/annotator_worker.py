@@ -8,7 +8,7 @@ one repeats.
 import logging
 import os
 import sys
-import traceback
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.errors import CuratorError, DeviceLostError, UsageError
+from curator.errors import CuratorError, DeviceLostError, UsageError, in_one_line
 from curator.executor.attempts import CpuClock
 from curator.executor.packing import pack
 from curator.executor.unit_worker import UnitResult, UnitWorker
@@ -42,10 +42,12 @@ from curator.tables.sample_members import StoredMember
 
 logger = logging.getLogger(__name__)
 
-MAX_ERROR = 1000
-"""Characters of an error that are kept."""
 MAX_BATCH_BYTES = 1 << 30
 """Frames that a worker may hold at a time."""
+STORE_S = 15.0
+"""Seconds after which values of a unit are stored: a kill costs little more than those."""
+Made = dict[tuple[int, str], list[StoredMember]]
+"""Members by the number of the stage and the key."""
 _DIED = "the worker died {} times while working on it"
 
 
@@ -145,13 +147,18 @@ class AnnotatorWorker:
             weight=lambda item: item.n_bytes,
             max_weight=MAX_BATCH_BYTES,
         )
+        made: Made = defaultdict(list)
+        stored_s = time.monotonic()
         for batch in batches:
             decoded = self._decoded(batch)
             cpu_s.update(decoded.cpu_s)
             counts.update(decoded.counts)
             for number in range(len(self._stages)):
                 self._annotate(number, batch, decoded.results, values)
-        made = self._stored(values)
+            if time.monotonic() > stored_s + STORE_S:
+                self._store_values(values, made)
+                stored_s = time.monotonic()
+        self._store_values(values, made)
         results = [
             ClipResult(
                 number=clip.number,
@@ -183,7 +190,7 @@ class AnnotatorWorker:
                 try:
                     frames = tuple(_wanted(request, clip.facts) for request in requests)
                 except Exception as error:  # noqa: BLE001 - a user's function; fails its own stage
-                    wrong[number] = _told(error)
+                    wrong[number] = in_one_line(error)
                     continue
                 n_bytes = sum(one.n_bytes for one in frames)
                 if n_bytes > MAX_BATCH_BYTES:
@@ -245,12 +252,12 @@ class AnnotatorWorker:
             answers = self._processed(stage, [sampled for _, sampled in some])
             for (item, _), answer in zip(some, answers, strict=True):
                 if isinstance(answer, Exception):
-                    item.errors[number] = _told(answer)
+                    item.errors[number] = in_one_line(answer)
                     continue
                 try:
                     encoded = self._encoded(number, answer)
                 except Exception as error:  # noqa: BLE001 - a user's value; fails the clip alone
-                    item.errors[number] = f"{type(stage).__qualname__}: {_told(error)}"
+                    item.errors[number] = f"{type(stage).__qualname__}: {in_one_line(error)}"
                     continue
                 for name, data in encoded.items():
                     values[name].append(
@@ -304,7 +311,9 @@ class AnnotatorWorker:
             if self._has_gpu:
                 _end_if_lost(error)
             if len(clips) == 1:
-                logger.warning("%s: clip %s: %s", stage.name, clips[0].facts.clip_id, _told(error))
+                logger.warning(
+                    "%s: clip %s: %s", stage.name, clips[0].facts.clip_id, in_one_line(error)
+                )
                 return [error]
             return [answer for clip in clips for answer in self._processed(stage, [clip])]
 
@@ -319,16 +328,12 @@ class AnnotatorWorker:
             raise UsageError(f"values of {sorted(by_name)}; expected one each of {names}")
         return {family.name: family.encode(by_name[family.name]) for family in families}
 
-    def _stored(
-        self, values: Mapping[str, Sequence[NewValue]]
-    ) -> dict[tuple[int, str], list[StoredMember]]:
-        """Stores values, a part a family; returns members by number of the stage and key."""
-        members: dict[tuple[int, str], list[StoredMember]] = defaultdict(list)
+    def _store_values(self, values: dict[str, list[NewValue]], made: Made) -> None:
+        """Stores values, a part a family, and adds their places to `made`."""
         for number, versions in enumerate(self._versions):
             for name, version in versions.items():
-                for member in self._store.put(version, values.get(name, ())):
-                    members[number, member.key].append(member)
-        return members
+                for member in self._store.put(version, values.pop(name, ())):
+                    made[number, member.key].append(member)
 
 
 def _wanted(request: FrameRequest, facts: ClipFacts) -> Wanted:
@@ -344,13 +349,3 @@ def _end_if_lost(error: Exception) -> None:
     if isinstance(lost, DeviceLostError):
         logger.error("%s; the worker ends", lost)
         os._exit(1)
-
-
-def _told(error: Exception) -> str:
-    """Returns an error in one short line, with the file and line that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    is_own = not frames or frames[-1].filename == __file__
-    place = "" if is_own else f" ({frames[-1].filename}:{frames[-1].lineno})"
-    text = f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return (text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]} ...") + place

@@ -1,8 +1,14 @@
 """The errors of this package, and the public codes under which a source can fail."""
 
+import os
+import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
 from enum import StrEnum
+
+MAX_ERROR = 1000
+"""Characters of a user's error that are kept."""
+_PACKAGE = os.path.dirname(__file__)
 
 
 class ErrorCode(StrEnum):
@@ -208,3 +214,13 @@ def install_extra(extra: str) -> str:
 def without_run(error: ModuleNotFoundError) -> str:
     """Words for a package that is missing where only what the loader needs is installed."""
     return f"the package {error.name} is not installed: {install_extra('run')}"
+
+
+def in_one_line(error: Exception) -> str:
+    """Returns an error of a user's code in one short line, with the file and line at fault."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [one for one in frames if not one.filename.startswith(_PACKAGE)]
+    place = f" ({outside[-1].filename}:{outside[-1].lineno})" if outside else ""
+    text = f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return (text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]} ...") + place

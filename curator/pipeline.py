@@ -272,7 +272,21 @@ def _loaded(entry: StageEntry) -> tuple[Extension, AnyGraphStage]:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         raise RecipeError(f"stages: config of {entry.use!r}: {key}: {first['msg']}") from error
+    _refuse_incomplete(entry.use, target)
     return extension, target(config)
+
+
+def _refuse_incomplete(use: str, target: type) -> None:
+    missing = sorted(getattr(target, "__abstractmethods__", ()))
+    if missing:
+        raise RecipeError(f"stages: {use!r} has no {', '.join(missing)}; a stage of its kind must")
+    for name, kind in (("name", str), ("version", int)):
+        value = getattr(target, name, None)
+        if not isinstance(value, kind):
+            raise RecipeError(
+                f"stages: {use!r} has the {name} {value!r}; expected {kind.__name__}, such as "
+                f"{name} = {'my_stage' if kind is str else 1!r}"
+            )
 
 
 def _insert(stages: list[AnyGraphStage], stage: AnyGraphStage, entry: StageEntry) -> None:

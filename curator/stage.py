@@ -413,14 +413,22 @@ class Corpus(Protocol):
         """The table of a family that earlier runs stored; None for none."""
 
 
+DECISION_COLUMNS = frozenset({
+    "reason", "reasons", "reason_detail", "reason_score", "reason_threshold", "tags",
+    "duplicate_of", "duplicate_similarity",
+})  # fmt: skip
+"""Columns of `clips` that a stage may set behind the rules; all others say what a clip is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decisions:
     """What a stage says of some clips of a `Corpus`.
 
     Attributes:
         rows: int64 [N], numbers of the clips, each once.
-        columns: N rows with values of columns of `clips`. A clip with a `reason` is rejected; one
-            whose `reason` is null stays.
+        columns: N rows with values of `DECISION_COLUMNS`, `reason` among them. A clip with a
+            `reason` is rejected; one whose `reason` is null stays. A reason is a public name: lower
+            case letters, digits and `_`.
     """
 
     rows: NDArray[np.int64]

@@ -10,6 +10,7 @@ from curator.models.catalogue import ModelEntry
 from curator.models.text_detector import TEXT_MODEL, text_model_file
 from curator.models.text_reader import READ_MODEL
 from curator.models.weight_store import ModelStore, mirrored_names
+from curator.pipeline import graph_of
 from curator.recipe import Recipe, load_recipe, semantics_of
 from curator.runs.preflight import check_captions, check_cpu_scores, check_measured
 from curator.storage.object_service import scheme_of
@@ -55,6 +56,7 @@ def recipe_rows(recipe: Recipe, name: str) -> list[Row]:
         check_measured(recipe)
         check_cpu_scores(recipe, ray_address=None)
         semantics_of(recipe).check_keys(recipe.filters.rejecting(), recipe.select.by)
+        graph_of(recipe)
     except CuratorError as error:
         return [_recipe_row(name, error)]
     return []

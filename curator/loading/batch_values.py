@@ -47,7 +47,8 @@ class Packed(NamedTuple):
     Each tensor costs a connection and a file descriptor.
     """
 
-    video: torch.Tensor
+    video: torch.Tensor | None
+    """None for a batch without frames."""
     rest: bytes
     """Everything else, pickled, tensors by value."""
 
@@ -55,13 +56,13 @@ class Packed(NamedTuple):
 def packed(batch: Mapping[str, Any]) -> Packed:
     """Packs a batch, in the process that made it."""
     rest = {name: value for name, value in batch.items() if name != "video"}
-    return Packed(batch["video"], pickle.dumps(rest, pickle.HIGHEST_PROTOCOL))
+    return Packed(batch.get("video"), pickle.dumps(rest, pickle.HIGHEST_PROTOCOL))
 
 
 def unpacked(held: Packed) -> dict[str, Any]:
     """Unpacks a batch, which must come from a worker of this process."""
     rest: dict[str, Any] = pickle.loads(held.rest)
-    return {"video": held.video} | rest
+    return rest if held.video is None else {"video": held.video} | rest
 
 
 def facts_of(sample: Mapping[str, Any]) -> dict[str, Any]:

@@ -106,6 +106,9 @@ def owned(batches: Iterator[Packed], gpu: int) -> Iterator[Packed]:
             held = next(batches, None)
             if held is None:
                 return
+            if held.video is None:
+                yield held
+                continue
             video = held.video.clone()
             held.video.data = video.new_empty(0)
         using = torch.cuda.current_stream(gpu)

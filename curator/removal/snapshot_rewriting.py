@@ -28,9 +28,10 @@ from curator.stages.shard.tar_reader import declared_families
 from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet, sealed_json, to_json
 from curator.tables.clip_rows import ClipRows
+from curator.tables.kept_vectors import JUDGED
 from curator.tables.out_layout import DATASET, MANIFEST, SHARDS
 from curator.tables.parts import as_runs_write, tables_to_parquet, with_column, write_table_part
-from curator.tables.removal_records import Removals
+from curator.tables.removal_records import Removals, removal_hash
 from curator.tables.sample_members import MEMBERS
 from curator.tables.schemas import clips_schema, further_fields, scores_in
 from curator.tables.snapshot_store import (
@@ -121,6 +122,9 @@ class SnapshotRewriting:
             INDEXES: self._indexes(files),
             REMOVALS: self._records,
         }
+        if JUDGED in summary:
+            # Stages from outside may leave ids in it.
+            written[JUDGED] = _without_ids(summary[JUDGED], self._removals.ids)
         own = named_objects(written)
         written[EARLIER] = sorted(self.named - own)
         self.named |= own
@@ -290,3 +294,16 @@ def _clip_rows(tables: list[pa.Table]) -> ClipRows:
     there = [name for name in schema.names if name in table.column_names]
     there += [field.name for field in further_fields(table.schema)]
     return ClipRows(table.select(there), schema)
+
+
+def _without_ids(value: Any, ids: Collection[str]) -> Any:  # noqa: ANN401 - what JSON can hold
+    """Returns a value without keys and texts that are removed ids, given as their hashes."""
+
+    def is_gone(text: object) -> bool:
+        return isinstance(text, str) and removal_hash(text) in ids
+
+    if isinstance(value, Mapping):
+        return {name: _without_ids(own, ids) for name, own in value.items() if not is_gone(name)}
+    if isinstance(value, list):
+        return [_without_ids(own, ids) for own in value if not is_gone(own)]
+    return None if is_gone(value) else value

@@ -1,5 +1,6 @@
 """Takes removed footage out of what runs store for later ones, object by object, in place."""
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
@@ -18,8 +19,9 @@ from curator.storage import Store
 from curator.tables.checksums import read_parquet, read_rows
 from curator.tables.kept_vectors import FOLDER as ALIKE
 from curator.tables.out_layout import FAMILIES, VALUES, is_own
-from curator.tables.parts import Parts, to_parquet, with_column
+from curator.tables.parts import KEYS, Parts, to_parquet, with_column
 from curator.tables.removal_records import Removals
+from curator.tables.sample_members import VALUE
 from curator.tables.track_items import FRAMES
 from curator.tables.track_parts import SEGMENTS, TRACKS
 
@@ -60,11 +62,14 @@ class StateScrubbing:
         unfinished = [name for name in self._own(SEGMENTS) if self._names(name, "source_id")]
         unfinished += [
             name
-            for folder in ("cuts", FRAME_PARTS, VALUES, FAMILIES)
+            for folder in ("cuts", FRAME_PARTS, VALUES)
             for name in self._own(folder)
             if name.endswith(".parquet")
             and (self._names(name, "clip_id") or self._has_others(name, clip_ids))
         ]
+        for name in self._own(FAMILIES):
+            if name.endswith(".parquet"):
+                self._values(name, clip_ids)
         # Their keys are hashes, of clips that are not known any more.
         self._store.delete([*unfinished, *self._own("alignments")])
         self._texts({text_hash(text) for text in texts})
@@ -97,6 +102,23 @@ class StateScrubbing:
             return
         data = to_parquet(left.combine_chunks(), name, rows_per_group=rows_per_group)
         self._store.write(name, data)
+
+    def _values(self, name: str, clip_ids: pa.Array) -> None:
+        """Takes values of removed clips, and of clips that nobody knows, out of a part."""
+        table = read_parquet(self._store, name)
+        stays = pc.is_in(table["clip_id"], value_set=clip_ids)
+        left = table.filter(pc.and_(stays, pa.array(~self._removals.rows(table))))
+        if left.num_rows == table.num_rows:
+            return
+        if not left.num_rows:
+            self._store.delete([name])
+            return
+        keys = json.dumps(left["key"].to_pylist()).encode()
+        left = left.combine_chunks().replace_schema_metadata(
+            {**(table.schema.metadata or {}), KEYS: keys}
+        )
+        rows_per_group = 1 if VALUE in left.column_names else None
+        self._store.write(name, to_parquet(left, name, rows_per_group=rows_per_group))
 
     def _tracks(self) -> _Sizes:
         prefix = f"{TRACKS}/{FRAMES}/"

@@ -4,7 +4,9 @@ What the rules reject, and columns that no later stage changes, are on the local
 they exceed a share of the memory.
 """
 
+import json
 import logging
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -12,11 +14,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from curator.errors import CuratorError
+from curator.errors import CuratorError, in_one_line
 from curator.executor.corpus_work import CorpusWork
 from curator.measures.score_list import SCORES
-from curator.stage import AnyCorpusStage, Decisions, Left, Work
+from curator.stage import DECISION_COLUMNS, AnyCorpusStage, Decisions, Left, Work
 from curator.stages.propose.stage import ProposedUnit
 from curator.tables.clip_rows import ClipRows, fields_of
 from curator.tables.clip_store import ClipStore
@@ -37,6 +40,9 @@ what is put together of them."""
 MAX_ROOM_BYTES = 1 << 30
 """An Arrow array of texts ends at 2 GiB."""
 
+PUBLIC_NAME = r"[a-z][a-z0-9_]{0,63}"
+_PUBLIC = "lower case letters, digits and _, at most 64"
+MAX_LEFT_BYTES = 8 << 20
 RULES = "rules"
 """Family: each rule as applied, with its counts, as `summary.json` has it."""
 RESERVED = frozenset({"stamp", "generation", KEPT})
@@ -124,16 +130,20 @@ class DecidedClips:
                     corpus.take(found)
                 elif isinstance(found, Left):
                     self._leave(stage.name, found)
-                else:
+                elif isinstance(found, str):
                     self.warnings.append(found)
+                else:
+                    raise TypeError(
+                        f"decide yields {found!r}; expected Decisions, Left, or a text to warn with"
+                    )
         except CuratorError:
             raise
         except Exception as error:
             if type(stage).__module__.startswith("curator."):
                 raise
             raise CuratorError(
-                f"stage {stage.name} of the recipe's `stages` fails: {type(error).__name__}: "
-                f"{error}; nothing was changed"
+                f"stage {stage.name} of the recipe's `stages` fails: {in_one_line(error)}; nothing "
+                "was changed"
             ) from error
 
     def _corpus(self) -> "_Candidates | _Rows":
@@ -151,7 +161,23 @@ class DecidedClips:
                 self._tables.write(found.family, found.rows)
             return
         if found.family in RESERVED or found.family in self.left:
-            raise CuratorError(f"stage {stage}: another stage leaves {found.family!r} already")
+            raise CuratorError(
+                f"stage {stage}: {found.family!r} is left twice, by this stage or another one"
+            )
+        if re.fullmatch(PUBLIC_NAME, found.family) is None:
+            raise CuratorError(f"stage {stage} leaves {found.family!r}; expected {_PUBLIC}")
+        try:
+            n_bytes = len(json.dumps(found.rows, allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise CuratorError(
+                f"stage {stage}: {found.family!r} is left with what JSON cannot hold: {error}; "
+                "expected dicts with texts as keys, lists, texts, numbers that are finite, or None"
+            ) from error
+        if n_bytes > MAX_LEFT_BYTES:
+            raise CuratorError(
+                f"stage {stage}: {found.family!r} takes {n_bytes} bytes as JSON; expected at most "
+                f"{MAX_LEFT_BYTES}, because each snapshot holds it"
+            )
         self.left[found.family] = found.rows
 
     def add(self, decided: pa.Table) -> None:
@@ -212,6 +238,7 @@ class _Rows(_Shared):
         super().__init__(of)
         self._rows = rows
         self._numbers = rows.kept_numbers()
+        self._is_decided = np.zeros(len(self._numbers), np.bool_)
         self._is_kept = pc.equal(rows.column("decision"), "kept")
 
     @property
@@ -236,11 +263,48 @@ class _Rows(_Shared):
             start += block.num_rows
 
     def take(self, found: Decisions) -> None:
+        _check(found, self._is_decided)
         if len(found.rows):
+            self._is_decided[found.rows] = True
             columns = _decided(found)
             if "reasons" not in columns:
                 columns["reasons"] = _lists(columns["reason"])
             self._rows.scatter(self._numbers[found.rows], pa.table(columns))
+
+
+def _check(found: Decisions, is_decided: NDArray[np.bool_]) -> None:
+    """Refuses decisions that are not what `Decisions` says.
+
+    Args:
+        found: What a stage yields.
+        is_decided: Clips that it has decided about, bool [clips].
+
+    Raises:
+        ValueError: A number, a column or a reason is wrong.
+    """
+    rows, n_clips = np.asarray(found.rows), len(is_decided)
+    if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
+        raise ValueError(f"rows are {rows.dtype} {list(rows.shape)}; expected int64 [N]")
+    strange = set(found.columns.column_names) - DECISION_COLUMNS
+    if strange or "reason" not in found.columns.column_names:
+        raise ValueError(
+            f"columns {found.columns.column_names}; expected reason, and perhaps "
+            f"{', '.join(sorted(DECISION_COLUMNS - {'reason'}))}"
+        )
+    if found.columns.num_rows != len(rows):
+        raise ValueError(f"{found.columns.num_rows} rows of columns for {len(rows)} clips")
+    if len(rows) and not 0 <= rows.min() <= rows.max() < n_clips:
+        raise ValueError(
+            f"clips numbered from {rows.min()} to {rows.max()}; expected 0 to {n_clips - 1}"
+        )
+    if len(np.unique(rows)) < len(rows) or is_decided[rows].any():
+        raise ValueError("a clip is decided about twice; expected once by a stage")
+    reason = found.columns["reason"]
+    if not (pa.types.is_string(reason.type) or pa.types.is_null(reason.type)):
+        raise ValueError(f"reason is {reason.type}; expected string")
+    for name in pc.unique(reason.cast(pa.string())).drop_null().to_pylist():
+        if re.fullmatch(PUBLIC_NAME, name) is None or name == "kept":
+            raise ValueError(f"the reason {name[:80]!r}; expected {_PUBLIC}, and not 'kept'")
 
 
 def _decided(found: Decisions) -> dict[str, pa.ChunkedArray]:

@@ -7,7 +7,7 @@ any address.
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -53,6 +53,7 @@ class Why(StrEnum):
     REPLACED = "whose sources have other content now"
     UNREADABLE = "whose sources cannot be read"
     CUT_FAILED = "which could not be cut again"
+    STAGE_FAILED = "on which a stage failed"
     RECIPE = "which the recipe does not keep"
 
 
@@ -128,7 +129,11 @@ class Losses:
             )
 
     def before_shard(
-        self, sources: SourceTable, clips: ClipRows, generation: int | None = None
+        self,
+        sources: SourceTable,
+        clips: ClipRows,
+        generation: int | None = None,
+        failures: Collection[str] = (),
     ) -> None:
         """Logs what else is lost once clips are cut, and checks that it may go.
 
@@ -136,6 +141,7 @@ class Losses:
             sources: Sources of the run, analyzed.
             clips: Clips of the run.
             generation: The one that `clips` are of; None for all.
+            failures: Reasons that say that an annotator failed.
 
         Raises:
             UsageError: It may not.
@@ -143,9 +149,6 @@ class Losses:
         if not self._n_held:
             return
         is_kept = pc.equal(clips.column("decision"), "kept")
-        is_uncut = pc.equal(clips.column("reason"), str(Reason.CUT_FAILED))
-        uncut = clips.column("clip_id").filter(is_uncut)
-        causes = clips.column("reason_detail").filter(is_uncut).slice(0, 1).to_pylist()
         held = self._held
         if generation is not None:
             contents = sources.by_content()
@@ -155,13 +158,15 @@ class Losses:
         gone = _without(gone, "source_id", self._said)
         failed = _without(gone, "source_id", sources.contents())
         gone = _without(gone, "source_id", failed["source_id"])
-        rejected = _without(gone, "clip_id", uncut)
-        lost = [
-            *by_source(failed, sources.contents_of),
-            *_summed(Why.CUT_FAILED, _without(gone, "clip_id", rejected["clip_id"]), *causes),
-            *_summed(Why.RECIPE, rejected),
-        ]
-        self._judge(lost, sources)
+        lost = by_source(failed, sources.contents_of)
+        reasons = {Why.CUT_FAILED: [str(Reason.CUT_FAILED)], Why.STAGE_FAILED: sorted(failures)}
+        for why, names in reasons.items():
+            is_failed = pc.is_in(clips.column("reason"), value_set=pa.array(names, pa.string()))
+            rest = _without(gone, "clip_id", clips.column("clip_id").filter(is_failed))
+            causes = clips.column("reason_detail").filter(is_failed).slice(0, 1).to_pylist()
+            lost += _summed(why, _without(gone, "clip_id", rest["clip_id"]), *causes)
+            gone = rest
+        self._judge([*lost, *_summed(Why.RECIPE, gone)], sources)
 
     def missing(self, contents: pa.ChunkedArray, unread: Sequence[str] = ()) -> pa.Table:
         """Returns the clips in the shards whose content is not in a run.
@@ -188,7 +193,7 @@ class Losses:
         if not lost:
             return None
         n_lost = sum(one.n_clips for one in lost)
-        is_repair = all(one.why is Why.REPLACED for one in lost)
+        is_repair = all(one.why in (Why.REPLACED, Why.STAGE_FAILED) for one in lost)
         folder = next((uri for uri in self._unlisted if os.path.isdir(uri)), None)
         if self._replace and folder is not None:
             remedy = (
@@ -198,10 +203,10 @@ class Losses:
         elif self._replace or (is_repair and n_lost <= MAX_REPAIRED * self._n_held):
             return None
         else:
-            failed = [one for one in lost if one.why is Why.CUT_FAILED]
+            failed = [one for one in lost if one.why in (Why.CUT_FAILED, Why.STAGE_FAILED)]
             mend = "mend what failed" if failed else ""
             if len(failed) < len(lost):
-                mend = f"{mend} and make the sources readable".removeprefix(" and ")
+                mend = f"{mend} and mend what is wrong with the sources".removeprefix(" and ")
             remedy = f"{mend}, or name another OUT; if the clips are to be removed, add --replace"
         return (
             f"{n_lost} of {self._n_held} clips would leave the shards of {self._store.uri}: "
@@ -213,7 +218,7 @@ class Losses:
         if problem is not None:
             if not len(sources.contents()):
                 problem = (
-                    f"no source of {len(sources)} can be read (the first: "
+                    f"no source of {len(sources)} was analyzed (the first: "
                     f"{sources.first_error()}); {problem}"
                 )
             raise UsageError(problem)

@@ -439,7 +439,10 @@ class Pass:
         log, recipe, clips = self._log, self._recipe, self._corpus.rows
         with log.timed("shard"):
             if self._scope.losses is not None and self._scope.reuses:
-                self._scope.losses.before_shard(self._sources, clips, self._scope.generation)
+                failures = [f"{stage.name}_failed" for stage in self._graph.annotators()]
+                self._scope.losses.before_shard(
+                    self._sources, clips, self._scope.generation, failures
+                )
             before = self._scope.before
             sharding = self._sharding = Sharding(
                 self._store,
@@ -511,6 +514,9 @@ class Pass:
             # For the generations to come.
             vectors = corpus.vectors["embeddings"]
             own = [write_kept(self._fenced, corpus.clips, vectors)] if corpus.clips else []
+            if self._kept_before is not None and self._scope.before is not None:
+                # No stage may have asked for them since `curate remove` took them out of OUT.
+                self._kept_before = kept_vectors(self._fenced, self._scope.before.summary)
             kept = [*(self._kept_before or ()), *own]
             candidates.update(kept)
             if self._kept_before is not None:

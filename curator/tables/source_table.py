@@ -153,9 +153,12 @@ class SourceTable:
             yield from self._refs(first[start : start + _REF_ROWS])
 
     def first_error(self) -> str:
-        """Returns the message of the first source that failed before analysis; empty for none."""
-        messages = self._header.whole()["error_message"].drop_null()
-        return str(messages[0]) if len(messages) else ""
+        """Returns the message of the first source that failed; empty for none."""
+        for rows in (self._header.whole(), self._measured.whole()):
+            messages = rows["error_message"].drop_null()
+            if len(messages):
+                return str(messages[0])
+        return ""
 
     def contents(self) -> pa.ChunkedArray:
         """Returns the ids of the contents whose sources have not failed, nor their analysis."""

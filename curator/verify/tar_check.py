@@ -112,7 +112,11 @@ class TarCheck:
         seen: Callable[[int], None] = lambda n_bytes: None,
     ) -> None:
         self._shards = shards
-        declared = map(Family.from_json, declared_families(shards.manifest).values())
+        # Of a commit that was broken off, tars of both sets may be there.
+        sets = [shards] if shards.following is None else [shards, shards.following]
+        declared = [
+            Family.from_json(one) for s in sets for one in declared_families(s.manifest).values()
+        ]
         self._families = {family.member: family for family in declared if family.member}
         self._allowed = ALLOWED | self._families.keys()
         if shards.manifest is None or MEMBERS not in shards.manifest:

@@ -1,6 +1,7 @@
 """What runs stages that decide about a corpus: all of it, or the clips of some sources."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -111,23 +112,41 @@ def test_a_filter_of_a_user_gets_one_table_though_there_be_no_clips(n: int) -> N
     assert found == all_[:n]
 
 
+def decisions(rows: list[int], **columns: list[Any]) -> Decisions:
+    given = {"reason": ["x"] * len(rows)} | columns
+    return Decisions(np.array(rows), pa.table(given))
+
+
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (Left("bounds", {}), "stage early: another stage leaves 'bounds' already"),
-        (Left("stamp", {}), "another stage leaves 'stamp' already"),
+        (Left("bounds", {}), "stage early: 'bounds' is left twice"),
+        (Left("stamp", {}), "'stamp' is left twice, by this stage or another one"),
         (Left("early", pa.table({})), "'early' is a table, for which an output root has no folder"),
         (
             Decisions(np.zeros(1, np.int64), pa.table({"reason": ["x"], "wron": [1]})),
-            "Column wron does",
+            "columns \\['reason', 'wron'\\]; expected reason, and perhaps",
         ),
+        (decisions([0, 0]), "a clip is decided about twice"),
+        (decisions([-1]), "clips numbered from -1 to -1; expected 0 to 4"),
+        (decisions([5]), "clips numbered from 5 to 5; expected 0 to 4"),
+        (decisions([True, False]), "rows are bool \\[2\\]; expected int64"),
+        (decisions([0], reason=["x", "y"]), "2 rows of columns for 1 clips"),
+        (decisions([0], reason=[""]), "the reason ''; expected lower case letters"),
+        (decisions([0], reason=["kept"]), "and not 'kept'"),
+        (decisions([0], reason=[5]), "reason is int64; expected string"),
+        (decisions([0], clip_id=["other"]), "columns \\['reason', 'clip_id'\\]; expected reason"),
+        (5, "decide yields 5; expected Decisions, Left, or a text"),
+        (Left("early", {"a": object()}), "'early' is left with what JSON cannot hold"),
+        (Left("early", "a" * (9 << 20)), "takes 9437186 bytes as JSON; expected at most"),
+        (Left("../early", 1), "leaves '../early'; expected lower case letters"),
     ],
 )
 def test_what_a_stage_may_not_leave_is_said(
-    found: Left | Decisions, said: str, tmp_path_factory: pytest.TempPathFactory
+    found: object, said: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     class Wrong(Early):
-        def decide(self, corpus: CorpusOfStage, work: Work, /) -> Iterator[Decisions | Left]:
+        def decide(self, corpus: CorpusOfStage, work: Work, /) -> Iterator[Any]:
             yield found
 
     store = open_store(str(tmp_path_factory.mktemp("out")))

@@ -250,6 +250,10 @@ def test_a_removed_clip_is_not_among_the_kept_vectors(
     assert not any(
         gone in one["clip_id"].to_pylist() for one in stored if "clip_id" in one.schema.names
     )
+    # Another removal leaves no object that a run which compares nothing may name.
+    (tmp_path / "ids.txt").write_text(kept[0])
+    assert main(["remove", str(out), "--clips", str(tmp_path / "ids.txt")]) == EXIT_OK
+    assert run(out, made, n_sources=40)["counts"]["kept"] == before["counts"]["kept"] - 2
 
 
 def test_a_run_that_adds_nothing_leaves_snapshot_and_report(growing: Path) -> None:

@@ -116,8 +116,15 @@ class UserMeasures:
         samples = [pictures for pictures, _ in waiting]
         if measure.tensors:
             samples = [_as_tensors(pictures, self._device) for pictures in samples]
-        found = measure.measure_batch(samples)
+        found = list(measure.measure_batch(samples))
+        if len(found) != len(samples):
+            raise ValueError(f"measure_batch gave {len(found)} results for {len(samples)} samples")
         for (_, values), own in zip(waiting, found, strict=True):
+            if lacking := set(measure.signals).difference(own):
+                raise ValueError(
+                    f"signals {sorted(own)}; expected {sorted(measure.signals)}: "
+                    f"{', '.join(sorted(lacking))} is missing"
+                )
             values |= {name: own[name] for name in measure.signals}
         waiting.clear()
 
