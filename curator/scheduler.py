@@ -434,7 +434,9 @@ class Scheduler:
                     logger.warning("%s: clips without its values: %d, %s", stage.name, len(failed),
                                    first)  # fmt: skip
                     continue
-                if len(failed) == values.n_wanting:
+                # One clip alone may be at fault, where others have values.
+                is_alone = len(failed) == 1 and not values.is_missing.all()
+                if len(failed) == values.n_wanting and not is_alone:
                     raise CuratorError(
                         f"{stage.name} failed on all {len(failed)} clips that it got, {first}; "
                         "nothing was committed"

@@ -6,6 +6,7 @@ The class is copied to a folder, used by a run, and deleted before anything read
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from tiny_text import text_folder
 
 from curator import read_clips
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK
+from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.errors import RecipeError
 from curator.loading import ClipDataset, ClipLoader
 from curator.pipeline import graph_of
@@ -63,9 +64,10 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def curated(sources: Path, out: Path, *more: str) -> dict[str, Any]:
-    settings = [part for setting in (*SETTINGS, *more) for part in ("--set", setting)]
-    assert main(["run", "--recipe", "quickstart", str(sources), str(out), *settings]) == EXIT_OK
+def curated(sources: Path, out: Path, *own: str, more: Sequence[str] = ()) -> dict[str, Any]:
+    settings = [part for setting in (*SETTINGS, *own) for part in ("--set", setting)]
+    run = ["run", "--recipe", "quickstart", str(sources), str(out), *settings, *more]
+    assert main(run) == EXIT_OK
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
     return summary
 
@@ -261,7 +263,8 @@ def test_columns_go_from_the_class_to_tables_and_samples_and_need_the_class_no_m
         pq.read_table(part)["clip_id"].to_pylist() for part in out.rglob("families/*/*.parquet")
     ]
     # Values of clips that stay are not lost with the removed one's.
-    assert [kept[1] in ids for ids in parts] == [gone not in ids for ids in parts] == [True]
+    assert parts
+    assert all(kept[1] in ids and gone not in ids for ids in parts)
     (row,) = [row for row in clip_rows(out) if row["decision"] == "kept"]
     assert (row["clip_id"], row["light"]) == (kept[1], "light")
     assert {one["columns"]["light"] for one in samples(out).values()} == {"light"}
@@ -420,8 +423,9 @@ class Failing(Base):
 
 @pytest.mark.parametrize("required", [True, False])
 def test_a_clip_on_which_it_fails_is_rejected_or_lacks_the_value(
-    required: bool, sources: Path, own: Path, out: Path
+    required: bool, sources: Path, own: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Pins also that a clip in the shards, on which it fails, goes only where that is allowed."""
     shutil.copy(EXAMPLE, own.parent / "mean_latents.py")
     curated(sources, out, stage())
     bright = sorted(float(value.float().mean()) for value in latents(out).values())
@@ -429,7 +433,13 @@ def test_a_clip_on_which_it_fails_is_rejected_or_lacks_the_value(
     text = FAILING.format(required="" if required else "required = False", bound=bound)
     (own.parent / "failing.py").write_text(text)
     sys.modules.pop("failing", None)
-    summary = curated(sources, out, "stages=[{use: failing:Failing}]")
+    failing, more = "stages=[{use: failing:Failing}]", []
+    if required:
+        capsys.readouterr()
+        assert main(["run", str(sources), str(out), "--set", failing]) == EXIT_USAGE
+        assert "on which a stage failed" in capsys.readouterr().err
+        more = ["--replace"]
+    summary = curated(sources, out, failing, more=more)
     rows = [r for p in summary["tables"]["clips"] for r in pq.read_table(out / p).to_pylist()]
     if required:
         (rejected,) = [row for row in rows if row["decision"] == "rejected"]
