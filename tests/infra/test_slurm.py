@@ -65,7 +65,7 @@ def test_parts_are_the_whole_list_with_its_metadata(
     assert sorted(map(str, whole)) == sorted(str(row) for rows in found for row in rows)
     uris = [{uri for uri, _ in rows} for rows in found]
     assert sum(map(len, uris)) == len(set(names()))
-    assert all(uris)
+    assert sum(map(bool, uris)) > 1
 
 
 def test_a_source_stays_in_its_part_when_the_list_grows(parts: ModuleType, tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_the_summary_says_what_this_command_did(
 ) -> None:
     """Pins that no time and no count of the run before stands as if it were this one's."""
     before = alone.summary()
-    timelines = iter([{"rows": []}, {}])
+    timelines = iter([{"rows": [], "stages": []}, {}])
     monkeypatch.setattr(Timeline, "as_dict", lambda _: next(timelines))
     assert before["cut"]["copied"] + before["cut"]["encoded"] > 0
     assert "cut" in before["cpu_seconds"]
