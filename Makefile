@@ -51,10 +51,10 @@ types: $(VENV)/.test ## mypy, strict
 
 unit: $(VENV)/.test ## pytest, in three processes: many tests wait for clusters and servers to start
 	# Bytecode is kept: some images turn that off, and hundreds of processes would compile torch.
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist loadfile
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-long: $(VENV)/.test ## the sweeps of which `make test` runs a sample
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist loadfile -m long
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m long
 
 test-gpu: $(VENV)/.gpu ## the tests that need a GPU; they fail where there is none
 	FAIL_WITHOUT_GPU=1 $(BIN)/python -m pytest -m needs_gpu
