@@ -35,7 +35,7 @@ def run_child(what: str, films: list[Path], threads: int) -> None:
     from curator.models.transnet import ShotNetwork
     from curator.stages.analyze.config import AnalyzeConfig
     from curator.stages.analyze.decode_source import analyze_source
-    from curator.stages.analyze.measurer import Instruments
+    from curator.stages.analyze.measurer import AnalysisModels
 
     cv2.setNumThreads(1)
     network = ShotNetwork()
@@ -68,7 +68,7 @@ def run_child(what: str, films: list[Path], threads: int) -> None:
                     str(path),
                     source_id=path.name,
                     n_bytes=path.stat().st_size,
-                    instruments=Instruments(network=network),
+                    analysis_models=AnalysisModels(network=network),
                     config=AnalyzeConfig(),
                     decoder_threads=threads,
                     spent=spent,

@@ -1,7 +1,7 @@
-"""Scans and analyzes damaged videos in a decoder box, a batch for each stage, as a run does.
+"""Scans and analyzes damaged videos in a sandbox, a batch for each stage, as a run does.
 
 It has no shots, whose network takes a second of each file alike, and cuts nothing: `fuzz.py` does,
-which runs this with `--box`.
+which runs this with `--sandbox`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from fuzz import Outcome
 from measure import peak_bytes
 
 from curator.errors import ErrorCode
-from curator.executor.decoder_box import process_box
+from curator.executor.sandboxed_process import process_sandbox
 from curator.executor.unit_worker import UnitWorker
 from curator.recipe import load_recipe
 from curator.records.sources import Failure, SourceRef
@@ -32,7 +32,7 @@ DEFECTS = {ErrorCode.INTERNAL, ErrorCode.WORKER_DIED}
 
 
 class BoxedFuzz:
-    """Scans and analyzes files in the box of this process."""
+    """Scans and analyzes files in the sandbox of this process."""
 
     def __init__(self, *, shots: bool = False, threads: int = 1) -> None:
         config = load_recipe("quickstart", []).analyze
@@ -77,12 +77,12 @@ class BoxedFuzz:
 def _one(worker: UnitWorker, item: Any) -> tuple[Any, Outcome]:  # noqa: ANN401
     unit = worker([item])
     spent = sum(s for name, s in unit.cpu_s.items() if name not in ("start_up", "between_units"))
-    process = process_box()._process
+    process = process_sandbox()._process
     peak = peak_bytes(process.pid) if process is not None else 0
     outcome = Outcome(code="", cpu_s=spent, peak_bytes=peak)
     if spent > MOST_S:
         outcome.problems.append(f"{spent:.0f} CPU-seconds")
     if peak > MOST_BYTES:
         outcome.problems.append(f"{peak >> 20} MiB in the box")
-        process_box().stop()
+        process_sandbox().stop()
     return unit.results[0], outcome

@@ -75,7 +75,7 @@ PARTS = {
     "audio": ("curator.media.audio_level:LevelMeter.take",
               "curator.media.audio_level:LevelMeter.levels"),
     "open, first picture": (
-        "curator.stages.analyze.decode_source:Measuring.__init__", f"{_READER}._learned",
+        "curator.stages.analyze.decode_source:SourceDecode.__init__", f"{_READER}._learned",
         "curator.media.nvdec:first_picture", "curator.media.nvdec:EngineStream._compare",
         f"{_READER}._compare_first",
     ),
@@ -210,8 +210,8 @@ def beginning_of(path: Path, seconds: float) -> bytes:
     """The first seconds of a film, as a file."""
     held = io.BytesIO()
     with av.open(str(path)) as read, av.open(held, "w", format="mp4") as write:
-        streams = {one.index: write.add_stream_from_template(one)
-                   for one in read.streams if one.type in ("video", "audio")}  # fmt: skip
+        streams = {stream.index: write.add_stream_from_template(stream)
+                   for stream in read.streams if stream.type in ("video", "audio")}  # fmt: skip
         for packet in read.demux(*(read.streams[index] for index in streams)):
             if packet.dts is not None and packet.dts * packet.time_base < seconds:
                 packet.stream = streams[packet.stream.index]
@@ -221,10 +221,10 @@ def beginning_of(path: Path, seconds: float) -> bytes:
 
 def measured(path: Path, seconds: float, device: SoftwareCuda) -> dict[str, Any]:
     """What a second of a film's video costs, by part."""
+    from curator.stages.analyze.analysis_models import load_analysis_models
     from curator.stages.analyze.config import AnalyzeConfig
     from curator.stages.analyze.decode_source import analyze_source
     from curator.stages.analyze.families import families_of
-    from curator.stages.analyze.instruments import instruments_of
 
     with av.open(str(path)) as container:
         pictures = [planes_of(one) for one in islice(container.decode(video=0), KEPT)]
@@ -233,14 +233,14 @@ def measured(path: Path, seconds: float, device: SoftwareCuda) -> dict[str, Any]
     sys.modules["PyNvVideoCodec"] = fake_module(CreateDecoder=lambda **_: engine(pictures))
     config = AnalyzeConfig(device="gpu")
     families = {family.name for family in families_of(config)} - {"clip"}
-    instruments = instruments_of(config, families, None, None)
+    analysis_models = load_analysis_models(config, families, None, None)
 
     def run(seconds: float) -> tuple[Any, float]:
         data = beginning_of(path, seconds)
         begun_s = time.process_time()
         track = analyze_source(
             io.BytesIO(data), path.name, source_id="0" * 32, n_bytes=len(data), config=config,
-            instruments=instruments, decoder_threads=1, families=families, spent={},
+            analysis_models=analysis_models, decoder_threads=1, families=families, spent={},
         )  # fmt: skip
         return track, time.process_time() - begun_s
 
@@ -279,7 +279,7 @@ def of_a_try(
 ) -> dict[str, dict[str, float]]:
     """What a second of video costs, by part."""
     counts = {**parts.counts, _REST: rest}
-    software_s = sum(one.software_s for one in counts.values())
+    software_s = sum(count.software_s for count in counts.values())
     host_s = {**parts.host_s, _REST: cpu_s - software_s - sum(parts.host_s.values())}
     host_s[_REST] -= hidden["part"] * parts.n_entered
     for name, one in counts.items():
@@ -336,8 +336,8 @@ def hidden_costs_s(parts: Parts, device: SoftwareCuda) -> dict[str, float]:
 
 def around(path: Path, seconds: float, track: Any, config: Any) -> dict[str, Any]:  # noqa: ANN401
     """What a source costs around its measurements: the sandbox's pipe, and the stored track."""
-    from curator.executor.decoder_box import Box
     from curator.executor.plain_values import from_bytes, to_bytes
+    from curator.executor.sandboxed_process import SandboxedProcess
     from curator.records.sources import SourceRef
     from curator.stages.analyze.families import families_of
     from curator.stages.analyze.stage import AnalyzeStage
@@ -353,11 +353,11 @@ def around(path: Path, seconds: float, track: Any, config: Any) -> dict[str, Any
             version = reader.raw.version  # type: ignore[attr-defined]
         source = SourceRef(uri=str(film), n_bytes=film.stat().st_size, version=version,
                            source_id=track.source_id)  # fmt: skip
-        stage, box = AnalyzeStage(config.model_copy(update={"device": "cpu"})), Box()
+        stage, box = AnalyzeStage(config.model_copy(update={"device": "cpu"})), SandboxedProcess()
         records = _records_of(AnalyzeStage)
         item = HashItem(source=source)
         store = TrackParts(open_store(folder), families)
-        kept = SourceItem(source=source, families=frozenset(one.name for one in families))
+        kept = SourceItem(source=source, families=frozenset(family.name for family in families))
         sent_s, stored_s = [], []
         try:
             for _ in range(6):

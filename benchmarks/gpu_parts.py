@@ -63,7 +63,7 @@ class Part:
         try:
             with Watch() as watch:
                 results = in_processes(task, jobs, limit_s=60 if self.is_first else 150)
-            rates = [one["rate"] for one in results]
+            rates = [result["rate"] for result in results]
             self.note(what, found(results) | watch.found(*_span(rates)))
         except ProcessDiedError as error:
             self.note(what, {"failed": str(error)[:300]})
@@ -134,7 +134,7 @@ def limit(part: Part) -> None:
         for count in part.workers[:1] if part.is_first else part.workers:
             jobs = [(paths[:2] * 3,)] * count
             part.measure(f"{codec}, {count} processes", _decode_all, jobs, lambda results: {
-                "frames_per_s": _rate([one["rate"] for one in results])
+                "frames_per_s": _rate([result["rate"] for result in results])
             })  # fmt: skip
 
 
@@ -207,14 +207,14 @@ def _analyze_all(
     from curator.stages.analyze.decode_source import analyze_source
 
     config = AnalyzeConfig(device=device, flow=flow)
-    instruments = _instruments(config)
+    analysis_models = _analysis_models(config)
     notes: set[str] = set()
 
     def analyzed(path: str, spent: dict[str, float]) -> Any:  # noqa: ANN401
         with open(path, "rb") as reader:
             return analyze_source(
                 reader, path, source_id="0" * 32, n_bytes=os.path.getsize(path), config=config,
-                instruments=instruments, decoder_threads=1, spent=spent,
+                analysis_models=analysis_models, decoder_threads=1, spent=spent,
             )  # fmt: skip
 
     analyzed(paths[0], {})
@@ -230,16 +230,17 @@ def _analyze_all(
         notes |= {str(note) for note in track.notes}
     yield {
         "rate": (n_frames, begun, time.time()), "n_sources": n_sources, "notes": sorted(notes),
-        "spent": spent, "cpu_s": time.process_time() - cpu_s, "n_halved": instruments.n_halved(),
+        "spent": spent, "cpu_s": time.process_time() - cpu_s, 
+        "n_halved": analysis_models.n_halved(),
         "torch_mib": torch.cuda.max_memory_reserved() >> 20 if device == "gpu" else 0,
     }  # fmt: skip
 
 
-def _instruments(config: Any) -> Any:  # noqa: ANN401 - a child process imports these
+def _analysis_models(config: Any) -> Any:  # noqa: ANN401 - a child process imports these
+    from curator.stages.analyze.analysis_models import load_analysis_models
     from curator.stages.analyze.families import families_of
-    from curator.stages.analyze.instruments import instruments_of
 
-    return instruments_of(config, {family.name for family in families_of(config)}, None, None)
+    return load_analysis_models(config, {family.name for family in families_of(config)}, None, None)
 
 
 def cpu(part: Part) -> None:
@@ -312,13 +313,13 @@ def _tracks(_begin: Begin, paths: list[str], device: str, flow: str) -> Iterator
     from curator.stages.analyze.decode_source import analyze_source
 
     config = AnalyzeConfig(device=device, flow=flow)
-    instruments = _instruments(config)
+    analysis_models = _analysis_models(config)
     for path in paths:
         with open(path, "rb") as reader:
             try:
                 track: Any = analyze_source(
                     reader, path, source_id="0" * 32, n_bytes=os.path.getsize(path),
-                    config=config, instruments=instruments, decoder_threads=1,
+                    config=config, analysis_models=analysis_models, decoder_threads=1,
                 )  # fmt: skip
             except SourceError as error:
                 track = str(error.code)

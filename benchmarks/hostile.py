@@ -1,6 +1,6 @@
 """Runs `curate run` on files that are made to exhaust, deceive or take over who opens them.
 
-Each file must end with an outcome that fits it, below 1 GB in its decoder box and 60 CPU-seconds. A
+Each file must end with an outcome that fits it, below 1 GB in its sandbox and 60 CPU-seconds. A
 listener on this machine and watched canary files show what was opened besides the files themselves.
 
     python benchmarks/hostile.py                     # every file by itself, then all in one run
@@ -35,10 +35,10 @@ from fuzz_box import BoxedFuzz
 from hostile_corpus import Hostile, aliases, corpus, long_manifest, sidecars
 from measure import CURATE, arguments, peak_bytes, tell
 
-from curator.executor.decoder_box import process_box
+from curator.executor.sandboxed_process import process_sandbox
 
 MOST_BYTES, MOST_S = 1 << 30, 60.0
-_BOX, _EVERY_S = b"curator.executor.box_process", 0.02
+_BOX, _EVERY_S = b"curator.executor.sandbox_main", 0.02
 _IN_OPEN = 0x20
 _STARTED = re.compile(r"^(?:<\.\.\. )?(?:clone3?|v?fork)\b.* = (\d+)$")
 
@@ -93,7 +93,7 @@ class Canary:
 
 
 def run(words: Sequence[str | Path], out: Path, *, trace: Path | None = None) -> Measured:
-    """Runs `curate run`, and measures its process and its boxes."""
+    """Runs `curate run`, and measures its process and its sandboxes."""
     command = [*CURATE, "run", *map(str, words), str(out)]
     if trace is not None:
         calls = "trace=open,openat,openat2,connect,execve,socket,clone,clone3,fork,vfork"
@@ -172,9 +172,10 @@ def show(name: str, kind: str, n_bytes: int, one: Measured) -> None:
 
 
 def strange_opens(trace: Path, allowed: Sequence[Path]) -> dict[str, list[str]]:
-    """Returns what boxes and other processes tried outside of the system, Python and own folders.
+    """Returns what sandboxes and other processes tried outside of system, Python and own folders.
 
-    Threads and children of a box count as the box. Ray's connections on this machine are left out.
+    Threads and children of a sandbox count as the sandbox. Ray's connections on this machine are
+    left out.
     """
     inside = (*map(str, allowed), "/usr", "/lib", "/etc", "/proc", "/sys", "/dev", "/opt",
               sys.prefix, sys.base_prefix, *filter(None, sys.path), "/tmp/curate-")  # fmt: skip
@@ -233,7 +234,7 @@ def attacked(work: Path, options: argparse.Namespace) -> list[str]:
             # A name that is no text is listed by no run.
             if not options.together and "\udcff" not in shown:
                 problems += _alone(one, path, tried, listener, canary)
-    process_box().stop()
+    process_sandbox().stop()
     if options.only == [""]:
         problems += _texts(work, canary_path)
     trace = work / "trace" if options.strace else None
@@ -247,7 +248,7 @@ def attacked(work: Path, options: argparse.Namespace) -> list[str]:
         opened = strange_opens(trace, [work])
         for kind, calls in opened.items():
             print(f"{kind} besides:", *calls, sep="\n    ")
-        # What failed was refused by the box; O_PATH names folders for its own rules.
+        # What failed was refused by the sandbox; O_PATH names folders for its own rules.
         strange = [one for one in opened["box"] if "O_PATH" not in one and " = -1 E" not in one]
         whole.problems += strange
     whole.problems += [f"the listener saw {one}" for one in listener.seen]
@@ -259,7 +260,7 @@ def attacked(work: Path, options: argparse.Namespace) -> list[str]:
 
 
 class Alone:
-    """Scans and analyzes one file at a time, in a box of this process.
+    """Scans and analyzes one file at a time, in a sandbox of this process.
 
     Without `networks` the network that finds shots is left out: it takes 0.7 GB and 2 CPU-seconds
     of each file alike.
@@ -270,9 +271,9 @@ class Alone:
 
     def __call__(self, path: Path) -> Measured:
         """Tries a file."""
-        box = process_box()
-        if box._process is not None:
-            Path(f"/proc/{box._process.pid}/clear_refs").write_text("5")
+        sandbox = process_sandbox()
+        if sandbox._process is not None:
+            Path(f"/proc/{sandbox._process.pid}/clear_refs").write_text("5")
         begun = time.monotonic()
         peaks = {"box": 0}
         ended = threading.Event()
@@ -290,11 +291,11 @@ class Alone:
 
 
 def _watched(peaks: dict[str, int], ended: threading.Event) -> None:
-    """Samples the peak memory of this process's box until `ended` is set, and once more then."""
+    """Samples the peak memory of this process's sandbox until `ended` is set, and once more."""
     is_last = False
     while not is_last:
         is_last = ended.wait(_EVERY_S)
-        process = process_box()._process
+        process = process_sandbox()._process
         if process is not None:
             peaks["box"] = max(peaks["box"], peak_bytes(process.pid))
 

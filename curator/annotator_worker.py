@@ -192,7 +192,7 @@ class AnnotatorWorker:
                 except Exception as error:  # noqa: BLE001 - a user's function; fails its own stage
                     wrong[number] = in_one_line(error)
                     continue
-                n_bytes = sum(one.n_bytes for one in frames)
+                n_bytes = sum(frame.n_bytes for frame in frames)
                 if n_bytes > MAX_BATCH_BYTES:
                     wrong[number] = (
                         f"its frames take {n_bytes / 2**30:.1f} GiB, more than "

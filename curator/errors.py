@@ -190,10 +190,10 @@ class ShardError(CuratorError):
     """A shard cannot be assembled."""
 
 
-def unknown_key(name: str, known: Iterable[str], kind: str) -> str:
+def unknown_key(name: str, valid: Iterable[str], kind: str) -> str:
     """Words for a key that does not exist, with the nearest that does."""
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
-    remedy = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    near = get_close_matches(name, valid, n=1, cutoff=0.5)
+    remedy = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(valid)}"
     return f"unknown {kind} {name!r}; {remedy}"
 
 
@@ -219,7 +219,7 @@ def without_run(error: ModuleNotFoundError) -> str:
 def in_one_line(error: Exception) -> str:
     """Returns an error of a user's code in one short line, with the file and line at fault."""
     frames = traceback.extract_tb(error.__traceback__)
-    outside = [one for one in frames if not one.filename.startswith(_PACKAGE)]
+    outside = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
     place = f" ({outside[-1].filename}:{outside[-1].lineno})" if outside else ""
     text = f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())

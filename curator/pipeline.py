@@ -38,7 +38,7 @@ from curator.stages.caption.caption_embeddings import FAMILY, MEMBER, CaptionEmb
 from curator.stages.caption.stage import CaptionStage
 from curator.stages.commit.config import CommitConfig
 from curator.stages.commit.stage import CommitStage
-from curator.stages.cut.span_frames import pixel_stamps
+from curator.stages.cut.span_frames import pixel_fingerprints
 from curator.stages.cut.stage import CutStage, CutStageConfig
 from curator.stages.dedup.stage import DedupStage
 from curator.stages.filter.judging import FilterNeeds
@@ -65,7 +65,7 @@ def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyGrap
         ProposeStage(
             recipe.propose,
             aggregates=recipe.scores.root,
-            heads_stamp=semantics.heads_stamp,
+            heads_fingerprint=semantics.heads_fingerprint,
             measures=measures,
         ),
         FilterStage(recipe.filters, _filter_needs(recipe), measures),
@@ -169,17 +169,17 @@ class Graph:
             tables |= dict.fromkeys(stage.writes, found[stage.name])
         return found
 
-    def pixels_stamp(self) -> str:
+    def pixels_fingerprint(self) -> str:
         """Names the stages that change pixels, for fingerprints; empty without any."""
-        found = pixel_stamps(self["cut"].pixels)
+        found = pixel_fingerprints(self["cut"].pixels)
         return fingerprint(found) if found else ""
 
     def text(self) -> str:
         """A table for people."""
         try:
-            stamps = self.fingerprints()
+            stage_fingerprints = self.fingerprints()
         except ModelError as error:
-            stamps = {}
+            stage_fingerprints = {}
             missing = f"\nfingerprints are not known: {error}"
         else:
             missing = ""
@@ -191,7 +191,7 @@ class Graph:
                 _takes(stage),
                 ", ".join(stage.reads) or "-",
                 ", ".join([*stage.writes, *_families(stage)]) or "-",
-                stamps.get(stage.name, "-"),
+                stage_fingerprints.get(stage.name, "-"),
             )
             for stage in self.stages
         ]
@@ -387,7 +387,7 @@ def _declared(stage: AnyAnnotator) -> Iterator[tuple[str, str]]:
 
 def _families(stage: AnyGraphStage) -> list[str]:
     """Names of what an annotator leaves in samples and columns."""
-    return [one.name for one in stage.families] if isinstance(stage, Annotator) else []
+    return [family.name for family in stage.families] if isinstance(stage, Annotator) else []
 
 
 def _filter_needs(recipe: Recipe) -> FilterNeeds:

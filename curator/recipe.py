@@ -42,7 +42,7 @@ _SHOWN = 60
 
 
 class StageEntry(BaseModel):
-    """A stage of a user's own, or one of this package that the recipe moves.
+    """A custom stage, or one of this package that the recipe moves.
 
     In a recipe, `my_package.blur:BlurFaces` alone is short for `{use: my_package.blur:BlurFaces}`.
     """

@@ -49,7 +49,7 @@ class SampleFramesStage(Stage[StageConfig, ClipToSample, SampledFrames]):
     version = 1
     scope = Scope.CLIP
     reads = ("cuts",)
-    boxed = True
+    sandboxed = True
     imports = ("curator.media.clip_frames",)
 
     def __init__(self, threads: int = 1) -> None:

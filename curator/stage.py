@@ -39,7 +39,7 @@ from curator.fingerprints import fingerprint
 from curator.records.sources import Failure, Note
 
 if TYPE_CHECKING:
-    # Decoder boxes need no Arrow.
+    # Sandboxes need no Arrow.
     import pyarrow as pa
 
 
@@ -220,17 +220,17 @@ class Stage(GraphStage[ConfigT], Generic[ConfigT, UnitT, ResultT]):
     """A stage that workers run, unit by unit.
 
     Attributes:
-        boxed: Whether units name bytes of strangers: `process` then runs in a decoder box, where
+        sandboxed: Whether units name untrusted bytes: `process` then runs in a sandbox, where
             only the unit's own source can be opened, and its results are made of the classes that
             the type of `process` names.
-        imports: Modules that a box imports before it is locked, so that Python may keep their
+        imports: Modules that a sandbox imports before it is locked, so that Python may keep their
             bytecode.
         memory_code: Outcome of a unit that asks for more memory than `limit_bytes`.
         fails_alone: Whether an error of this package fails the unit alone; else it ends the run.
         unit_items: Most items of a unit.
     """
 
-    boxed: ClassVar[bool] = False
+    sandboxed: ClassVar[bool] = False
     imports: ClassVar[tuple[str, ...]] = ()
     memory_code: ClassVar[ErrorCode] = ErrorCode.OUT_OF_MEMORY
     fails_alone: ClassVar[bool] = True
@@ -277,20 +277,20 @@ class Stage(GraphStage[ConfigT], Generic[ConfigT, UnitT, ResultT]):
 
     @property
     def locks(self) -> bool:
-        """Whether its box gives up files and network; one that holds a GPU keeps its devices."""
+        """Whether its sandbox gives up files and network; with a GPU it keeps its devices."""
         return True
 
     @property
     def limit_bytes(self) -> int | None:
-        """Memory that a unit may take in a box; None for no limit."""
+        """Memory that a unit may take in a sandbox; None for no limit."""
         return None
 
     def files(self) -> tuple[str, ...]:
-        """Files and folders that a box must read, besides Python packages: weights of models."""
+        """Files and folders that a sandbox must read besides Python packages: model weights."""
         return ()
 
     def limit_s(self, unit: UnitT, /) -> float | None:
-        """CPU-seconds that a unit may take in a box; None for no limit."""
+        """CPU-seconds that a unit may take in a sandbox; None for no limit."""
         return None
 
     @abstractmethod
@@ -361,7 +361,7 @@ class ClipFrames:
 
 
 class PixelStage(Stage[ConfigT, ClipFrames, Iterator[NDArray[np.uint8]]]):
-    """A stage of a user's own that changes pixels before the encoder.
+    """A custom stage that changes pixels before the encoder.
 
     `process` yields as many frames as it takes, of the same size. Clips are encoded, never copied.
     """
@@ -544,7 +544,7 @@ class Rejection:
 
 
 class ClipFilter(CorpusStage[ConfigT]):
-    """A stage of a user's own that rejects clips, out of the columns of all kept ones.
+    """A custom stage that rejects clips, out of the columns of all kept ones.
 
     `process` takes the rows of `clips` that are kept so far, all in one table. It runs before
     `select` unless the recipe says otherwise.
@@ -562,16 +562,16 @@ class ClipFilter(CorpusStage[ConfigT]):
         import pyarrow.compute as pc
 
         clips = pa.concat_tables(corpus.blocks())
-        found: defaultdict[str, list[Rejection]] = defaultdict(list)
-        for one in self.process(clips):
-            found[one.clip_id].append(one)
-        names = pa.array(list(found), pa.string())
+        rejections: defaultdict[str, list[Rejection]] = defaultdict(list)
+        for rejection in self.process(clips):
+            rejections[rejection.clip_id].append(rejection)
+        names = pa.array(list(rejections), pa.string())
         is_rejected = pc.is_in(clips["clip_id"], value_set=names)
-        rejected = [found[name] for name in clips["clip_id"].filter(is_rejected).to_pylist()]
+        rejected = [rejections[name] for name in clips["clip_id"].filter(is_rejected).to_pylist()]
         columns = {
-            "reason": [ones[-1].reason for ones in rejected],
-            "reasons": [[one.reason for one in ones] for ones in rejected],
-            "reason_detail": [ones[-1].detail for ones in rejected],
+            "reason": [of_clip[-1].reason for of_clip in rejected],
+            "reasons": [[rejection.reason for rejection in of_clip] for of_clip in rejected],
+            "reason_detail": [of_clip[-1].detail for of_clip in rejected],
         }
         yield Decisions(np.flatnonzero(is_rejected.to_numpy()), pa.table(columns))
 
@@ -729,7 +729,7 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
 
     def versions(self) -> dict[str, FamilyVersion]:
         """Returns the families with their fingerprints, by name."""
-        requests = [(_frames_name(one.at), one.size) for one in self.frames]
+        requests = [(_frames_name(frame.at), frame.size) for frame in self.frames]
         return {
             family.name: FamilyVersion(
                 family,

@@ -102,9 +102,9 @@ class _Loader(yaml.SafeLoader):
 def _said(error: yaml.MarkedYAMLError) -> str:
     mark = error.problem_mark or error.context_mark
     place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
-    told = error.problem or error.context or "it is not YAML"
-    if "'\\t'" in told:
-        told = "a tab; YAML takes only spaces at the beginning of a line"
+    problem = error.problem or error.context or "it is not YAML"
+    if "'\\t'" in problem:
+        problem = "a tab; YAML takes only spaces at the beginning of a line"
     elif error.context and error.context_mark is not None and error.problem:
-        told = f"{told}, {error.context} of line {error.context_mark.line + 1}"
-    return place + " ".join(told.split())
+        problem = f"{problem}, {error.context} of line {error.context_mark.line + 1}"
+    return place + " ".join(problem.split())

@@ -13,11 +13,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from fake_azure import azure_server
-from kept_box import KeptBox
+from kept_sandbox import KeptSandbox
 
 from curator.executor import engine
-from curator.executor.decoder_box import process_box
 from curator.executor.ray_start import use_own_token
+from curator.executor.sandboxed_process import process_sandbox
 from curator.storage import source_reader
 from curator.storage.object_service import service_named
 
@@ -53,7 +53,7 @@ def _has_gpu() -> bool:
 
 
 @pytest.fixture
-def unboxed(monkeypatch: pytest.MonkeyPatch) -> None:
+def unsandboxed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets stages decode in this process: for tests that replace a part of them."""
     from curator.sample_frames import SampleFramesStage
     from curator.stages.analyze.stage import AnalyzeStage, PlanStage
@@ -61,7 +61,7 @@ def unboxed(monkeypatch: pytest.MonkeyPatch) -> None:
     from curator.stages.scan.stage import ScanStage
 
     for stage in (ScanStage, PlanStage, AnalyzeStage, CutStage, SampleFramesStage):
-        monkeypatch.setattr(stage, "boxed", False)
+        monkeypatch.setattr(stage, "sandboxed", False)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -73,13 +73,13 @@ def _not_racy() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _kept_box() -> Iterator[None]:
+def _kept_sandbox() -> Iterator[None]:
     """Lets runs of this process have one sandboxed process, one after the other."""
-    kept = KeptBox()
+    kept = KeptSandbox()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "process_box", lambda: kept)
+        patch.setattr(engine, "process_sandbox", lambda: kept)
         yield
-    process_box().stop()
+    process_sandbox().stop()
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from curator.measures.score_list import BUILT_IN, Measures
 from curator.runs.corpus import DecidedClips
 from curator.stage import AnyCorpusStage
 from curator.stages.filter.config import Rule
-from curator.stages.filter.judging import Decided, FilterNeeds, corpus_of, judge_table
+from curator.stages.filter.judging import FilteredClips, FilterNeeds, corpus_of, judge_table
 from curator.stages.filter.rules import resolve
 from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_vectors import StoredVectors
@@ -45,7 +45,7 @@ def decide(
     semantic: SemanticConfig | None = None,
     max_s: float | None = None,
     measures: Measures = BUILT_IN,
-) -> Decided:
+) -> FilteredClips:
     """Resolves rules over all candidates, and judges them."""
     bounds = resolve(rules, corpus_of(clips, min_s=min_s), measures=measures)
     return judge_table(clips, bounds, needs(shard, min_s=min_s, max_s=max_s, semantic=semantic))

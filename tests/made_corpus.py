@@ -176,11 +176,11 @@ def make(
             for k in range(start, min(start + 4096, n_sources))
         ]
         scan.write(rows_to_table(rows, SCAN_SCHEMA), [f"1\t{row['uri']}" for row in rows])
-    stamp = tracks_fingerprint(families_of(recipe.analyze, None))
-    track = f"tracks/frames/{stamp}-made.parquet"
+    fingerprint = tracks_fingerprint(families_of(recipe.analyze, None))
+    track = f"tracks/frames/{fingerprint}-made.parquet"
     store.write(track, b"tracks")
     stage = ProposeStage(recipe.propose, aggregates=recipe.scores.root)
-    candidates = Candidates(store, stage.fingerprint({"tracks": stamp}), has_clip=False)
+    candidates = Candidates(store, stage.fingerprint({"tracks": fingerprint}), has_clip=False)
     jpegs = [thumbnail(number) for number in range(50)]
     for first in range(0, n, per_part):
         count = min(per_part, n - first)
@@ -224,7 +224,7 @@ def _cut(self: Any, clips: Any) -> Locations:  # noqa: ANN401
     facts = {
         "cut_mode": ["encode"] * n, "crf": [18] * n, "audio": ["dropped"] * n,
         "mp4_bytes": [len(MP4)] * n, "mp4_sha256": [hashlib.sha256(MP4).hexdigest()] * n,
-        "cut_fingerprint": [self.stamp] * n,
+        "cut_fingerprint": [self.fingerprint] * n,
     }  # fmt: skip
     clips.scatter(numbers, pa.table(facts))
     ids = clips.column("clip_id").take(pa.array(numbers))
@@ -244,9 +244,11 @@ def _analyze(
 ) -> None:
     """Hands on what is stored as if workers had just proposed it, a few clips at a time."""
     store = open_store(str(out))
-    (stamp, *_) = {i.key.split("/")[2].split("-")[0] for i in store.list("candidates/sources/")}
+    (fingerprint, *_) = {
+        i.key.split("/")[2].split("-")[0] for i in store.list("candidates/sources/")
+    }
     uris = {str(source.source_id): source.uri for source in missing}
-    for part in load(Candidates(store, stamp, has_clip=False), uris):
+    for part in load(Candidates(store, fingerprint, has_clip=False), uris):
         sources = part.sources.select(MEASURED_SCHEMA.names)
         columns = (part.sources[name].to_pylist() for name in ("source_id", "track_part"))
         track = dict(zip(*columns, strict=True))

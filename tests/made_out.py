@@ -85,7 +85,7 @@ def thumbnail(number: int) -> bytes:
     return io.BytesIO(cv2.imencode(".jpg", picture)[1].tobytes()).getvalue()
 
 
-def candidates_stamp(recipe: Recipe) -> str:
+def candidates_fingerprint(recipe: Recipe) -> str:
     """Fingerprint of candidates of `TRACK_STAMP`."""
     stage = ProposeStage(recipe.propose, aggregates=recipe.scores.root)
     return stage.fingerprint({"tracks": TRACK_STAMP})
@@ -111,7 +111,7 @@ def store_candidates(
         if pictures
     ]
     candidates = Candidates(
-        store, candidates_stamp(recipe), has_clip=recipe.analyze.clip is not None
+        store, candidates_fingerprint(recipe), has_clip=recipe.analyze.clip is not None
     )
     candidates.add(
         ProposedUnit(
@@ -151,7 +151,7 @@ def finish_rows(
     shots = SortedRows(SHOTS_SCHEMA, SHOT_ORDER, 0)
     facts = {
         "recipe": recipe.model_dump(mode="json"),
-        "fingerprints": {"scan": "0", "tracks": TRACK_STAMP, "candidates": candidates.stamp},
+        "fingerprints": {"scan": "0", "tracks": TRACK_STAMP, "candidates": candidates.fingerprint},
         "listed_ns": 0,
         "rules": decided.left["rules"],
         "work": {},
@@ -175,7 +175,7 @@ def finish_rows(
                 "shots": (shots.blocks(), shots.schema),
                 "embeddings": (vectors.blocks(), vectors.schema),
             },
-            shard_files=set_files([], seed=0, stamp="0", made_by="a test"),
+            shard_files=set_files([], seed=0, fingerprint="0", made_by="a test"),
             pictures=candidates.pictures,
         )
     )

@@ -20,7 +20,7 @@ from curator.models.transnet import ShotAnswers
 from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import analyze_source
-from curator.stages.analyze.measurer import Instruments
+from curator.stages.analyze.measurer import AnalysisModels
 
 
 class StillStream:
@@ -70,7 +70,7 @@ def analyzed(
             str(path),
             source_id=path.name,
             n_bytes=path.stat().st_size,
-            instruments=Instruments(
+            analysis_models=AnalysisModels(
                 network=StillNetwork(),  # type: ignore[arg-type]
                 detector=detector,
                 nvdec=nvdec,

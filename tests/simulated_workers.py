@@ -5,13 +5,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from curator.errors import CuratorError
-from curator.executor.fleet import Answer, Greeting, Lane, Lost, Unmet, Worker
-from curator.executor.work import Repeated
+from curator.executor.fleet import UnitDone, Unmet, Worker, WorkerLost, WorkerPool, WorkerReady
+from curator.executor.work import RepeatedUnit
 from curator.stage import Resources
 
 Does = Callable[[Worker, object, int], object]
-"""What a worker does with a unit over which so many died: a result, or a `Lost`, or None to wait
-for `finish`."""
+"""What a worker does with a unit over which so many died: a result, or a `WorkerLost`, or None to
+wait for `finish`."""
 
 
 class Simulated:
@@ -41,8 +41,8 @@ class Simulated:
     def closed(self) -> None:
         self.n_fleets -= 1
 
-    def start(self, lane: Lane, refused: Sequence[str], worker: Worker) -> None:
-        del lane
+    def start(self, pool: WorkerPool, refused: Sequence[str], worker: Worker) -> None:
+        del pool
         self.requested.append(worker)
         self.place(refused)
 
@@ -53,36 +53,36 @@ class Simulated:
                 node for node in self.nodes
                 if node not in refused and node not in self.dead
                 and list(self.placed.values()).count(node) < self.room
-                and (worker.lane.place or node) == node
+                and (worker.pool.place or node) == node
             ]  # fmt: skip
             if free:
                 self.requested.remove(worker)
                 self.placed[worker] = free[0]
-                hello = Greeting(node=free[0], name=free[0], refusal=self.refusals.get(free[0]))
+                hello = WorkerReady(node=free[0], name=free[0], refusal=self.refusals.get(free[0]))
                 worker.events.put((worker, hello))
 
     def call(self, worker: Worker, unit: bytes) -> None:
         sent = pickle.loads(unit)
         n_deaths = 0
-        if isinstance(sent, Repeated):
+        if isinstance(sent, RepeatedUnit):
             sent, n_deaths = sent.unit, sent.n_deaths
         self.sent.append((self.placed[worker], sent))
         done = self.does(worker, sent, n_deaths)
-        if isinstance(done, Lost):
+        if isinstance(done, WorkerLost):
             worker.events.put((worker, done))
         elif done is not None:
             self.finish(worker, done)
 
     def finish(self, worker: Worker, result: object) -> None:
         now_s = time.time()
-        answer = Answer(result=pickle.dumps(result), begun_s=now_s - 1, ended_s=now_s)
+        answer = UnitDone(result=pickle.dumps(result), begun_s=now_s - 1, ended_s=now_s)
         worker.events.put((worker, answer))
 
     def lose_node(self, node: str) -> None:
         """A node goes, and says so later."""
         self.dead.add(node)
         for worker in [one for one, where in self.placed.items() if where == node]:
-            worker.events.put((worker, Lost("connection lost")))
+            worker.events.put((worker, WorkerLost("connection lost")))
 
     def end(self, worker: Worker, *, may_serve_again: bool) -> None:
         (self.kept if may_serve_again else self.ended).append(worker)
@@ -96,13 +96,13 @@ class Simulated:
     def leaving(self) -> set[str]:
         return self.drained
 
-    def wanting(self, lane: Lane) -> str:
-        return f"{lane.stage} needs a node"
+    def wanting(self, pool: WorkerPool) -> str:
+        return f"{pool.stage} needs a node"
 
-    def unmet(self, lane: Lane) -> Unmet | None:
-        return self.unmet_by.get(lane.stage)
+    def unmet(self, pool: WorkerPool) -> Unmet | None:
+        return self.unmet_by.get(pool.stage)
 
-    def relax(self, lane: Lane) -> bool:
+    def relax(self, pool: WorkerPool) -> bool:
         return False
 
     def check(self) -> None:
@@ -110,10 +110,10 @@ class Simulated:
             raise CuratorError("the raylet died")
 
 
-def lane(stage: str = "work", *, most: int = 1 << 20, gpus: float = 0.0,
-         place: str | None = None, is_expected: bool = True) -> Lane:  # fmt: skip
-    """A lane."""
-    return Lane(
+def pool(stage: str = "work", *, most: int = 1 << 20, gpus: float = 0.0,
+         place: str | None = None, is_expected: bool = True) -> WorkerPool:  # fmt: skip
+    """A pool."""
+    return WorkerPool(
         stage=stage,
         chain=stage.encode(),
         resources=Resources(cpus=1, gpus=gpus),

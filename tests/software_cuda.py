@@ -291,7 +291,7 @@ class CUDAGraph:
         soft = _installed[-1]
         soft.current_stream().capture = None
         soft.captured_by = None
-        self._read -= {one.untyped_storage()._cdata for one in self._results}
+        self._read -= {result.untyped_storage()._cdata for result in self._results}
         self._forget_results()
 
     def _forget_results(self) -> None:
@@ -458,7 +458,7 @@ class SoftwareCuda:
         """Does an operation of torch."""
         begun_s = thread_time()
         leaves = tree_leaves((args, kwargs))
-        on_device = any(isinstance(one, DeviceTensor) for one in leaves)
+        on_device = any(isinstance(leave, DeviceTensor) for leave in leaves)
         target = kwargs.get("device")
         if not on_device and (target is None or torch.device(target).type != "cuda"):
             if self.is_inside() != 1:
@@ -508,7 +508,9 @@ class SoftwareCuda:
 
     def _check_devices(self, name: str, leaves: list[Any]) -> None:
         others = [
-            one for one in leaves if isinstance(one, Tensor) and not isinstance(one, DeviceTensor)
+            leave
+            for leave in leaves
+            if isinstance(leave, Tensor) and not isinstance(leave, DeviceTensor)
         ]
         if name in ("index", "index_put", "index_put_"):
             for one in others:

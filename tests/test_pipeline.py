@@ -26,7 +26,7 @@ def names(*overrides: str) -> list[str]:
     return [stage.name for stage in graph_of(load_recipe("quickstart", overrides))]
 
 
-def stamps(*overrides: str) -> dict[str, str]:
+def fingerprints(*overrides: str) -> dict[str, str]:
     return graph_of(load_recipe("quickstart", overrides)).fingerprints()
 
 
@@ -51,7 +51,7 @@ def test_a_pass_over_a_snapshot_has_the_stages_from_one_on() -> None:
     whole = graph_of(load_recipe("quickstart", [own, "shard.embedding=none"]))
     since = whole.since("caption")
     assert [stage.name for stage in since] == ["caption", "blur", "cut", "shard", "commit"]
-    assert since.pixels_stamp() == whole.pixels_stamp() != ""
+    assert since.pixels_fingerprint() == whole.pixels_fingerprint() != ""
     assert not since.deciding()
 
 
@@ -78,14 +78,14 @@ def test_a_stage_that_cannot_stand_there_is_refused(stages: str, said: str) -> N
 
 def test_fingerprints_follow_what_a_stage_depends_on() -> None:
     """Pins that a bound invalidates no track and no clip, and a setting of the cut no track."""
-    base, bound = stamps(), stamps("filters.motion.min=0.5")
+    base, bound = fingerprints(), fingerprints("filters.motion.min=0.5")
     assert {name for name in base if base[name] != bound[name]} == {"filter", "dedup", "select"}
-    crf = stamps("cut.crf=30")
+    crf = fingerprints("cut.crf=30")
     assert {name for name in base if base[name] != crf[name]} == {"cut"}
-    shots = stamps("propose.max_s=9")
+    shots = fingerprints("propose.max_s=9")
     assert {name for name in base if base[name] == shots[name]} >= {"scan", "analyze", "cut"}
     assert base["propose"] != shots["propose"]
-    assert base["cut"] != stamps(f"stages=[{{use: {BLUR}, {REGIONS}}}]")["cut"]
+    assert base["cut"] != fingerprints(f"stages=[{{use: {BLUR}, {REGIONS}}}]")["cut"]
 
 
 def test_the_graph_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

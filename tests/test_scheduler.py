@@ -190,7 +190,7 @@ def test_a_lost_gpu_ends_the_process_and_fails_no_clip(
     with pytest.raises(Ended):
         Worked(tmp_path, [Lost(StageConfig())], has_gpu=True)
     failed = Worked(tmp_path / "cpu", [Lost(StageConfig())], has_gpu=False)
-    assert all("illegal memory access" in one.errors[0] for one in failed.results.values())
+    assert all("illegal memory access" in result.errors[0] for result in failed.results.values())
 
 
 def test_stages_of_one_worker_add_their_memory_and_shares_of_a_gpu() -> None:

@@ -17,7 +17,7 @@ from curator.models.text_detector import TextDetector
 from curator.models.transnet import ShotNetwork
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import analyze_source
-from curator.stages.analyze.measurer import Instruments
+from curator.stages.analyze.measurer import AnalysisModels
 
 
 @pytest.fixture
@@ -132,18 +132,18 @@ def test_a_source_is_analyzed_on_the_device(tmp_path: Path) -> None:
     path = tmp_path / "film.mp4"
     write_video(path, moving_texture(60, width_px=192, height_px=108), bframes=2)
 
-    def analyzed(instruments: Instruments) -> tuple[object, ...]:
+    def analyzed(analysis_models: AnalysisModels) -> tuple[object, ...]:
         with path.open("rb") as reader:
             track = analyze_source(
                 reader, "film", source_id="0" * 32, n_bytes=path.stat().st_size,
-                instruments=instruments, config=AnalyzeConfig(), decoder_threads=1,
+                analysis_models=analysis_models, config=AnalyzeConfig(), decoder_threads=1,
             )  # fmt: skip
         return track.notes, track.n_frames, track.shot_probability
 
-    notes, n_frames, expected = analyzed(Instruments(network=ShotNetwork(precision="float32")))
+    notes, n_frames, expected = analyzed(AnalysisModels(network=ShotNetwork(precision="float32")))
     with installed() as device:
         found = analyzed(
-            Instruments(
+            AnalysisModels(
                 network=ShotNetwork(device="cuda"),
                 detector=TextDetector(torch_device="cuda"),
                 nvdec=Nvdec(module=fake_module(), device="cuda"),

@@ -1,4 +1,4 @@
-"""An annotator of a user's own for `golden.py`; it needs families, which older checkouts lack."""
+"""A custom annotator for `golden.py`; it needs families, which older checkouts lack."""
 
 from collections.abc import Sequence
 from typing import Any

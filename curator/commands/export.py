@@ -121,7 +121,7 @@ def as_text(exported: "Exported", destination: str, format: str) -> str:
     """Describes the export, for people."""
     lines = [
         f"{destination}: {exported.n_clips} clips as {format}; {exported.n_objects} objects "
-        f"written ({exported.n_bytes / 1e6:.1f} MB), {exported.n_standing} stood already"
+        f"written ({exported.n_bytes / 1e6:.1f} MB), {exported.n_reused} stood already"
     ]
     if exported.records is not None:
         lines.append(f"{exported.n_records} {exported.records}")

@@ -43,10 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     from curator.executor.progress import Progress
-    from curator.runs.healing import CACHES, healed
     from curator.runs.lease import held
     from curator.runs.preflight import check_captions, check_shared, check_writable
     from curator.runs.recaptioning import Recaption
+    from curator.runs.state_repair import CACHES, with_repair
     from curator.storage import open_store
     from curator.tables.output_format import read_current_summary
 
@@ -71,7 +71,7 @@ def main(options: argparse.Namespace) -> int:
             memory_bytes=options.memory,
         )
         check_captions(recaption.recipe, asks_server=False)
-        summary = healed(store, recaption.execute, CACHES, check=lease.check)
+        summary = with_repair(store, recaption.execute, CACHES, check=lease.check)
     print(outcome_text(summary, store.uri))
     return failures_exit_code(
         store, summary, options.max_failed, clip_reasons=("not_annotated",), sources=False

@@ -9,7 +9,7 @@ from curator.commands.terminal_line import TerminalLine
 from curator.executor.termination import ends_when_asked
 
 if TYPE_CHECKING:
-    from curator.removal.removal_selection import By, Selected
+    from curator.removal.removal_selection import By, RemovalSelection
     from curator.removal.removing import Removed
     from curator.storage import Store
 
@@ -67,8 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     from curator.errors import UsageError
     from curator.removal.removing import STATE, finish_removal, repair_before
-    from curator.runs.healing import healed
     from curator.runs.lease import held
+    from curator.runs.state_repair import with_repair
     from curator.storage import open_store
     from curator.tables.out_layout import has_results
     from curator.tables.removal_records import read_removals
@@ -102,11 +102,11 @@ def main(options: argparse.Namespace) -> int:
 
         repair_before(store, lease.check)
         if not options.finish:
-            healed(store, lambda: _begin(options, store), STATE, check=lease.check)
-        removed = healed(store, finish, STATE, check=lease.check)
+            with_repair(store, lambda: _begin(options, store), STATE, check=lease.check)
+        removed = with_repair(store, finish, STATE, check=lease.check)
         if options.finish:
-            if healed(store, lambda: _begin_returned(store), STATE, check=lease.check):
-                removed = healed(store, finish, STATE, check=lease.check)
+            if with_repair(store, lambda: _begin_returned(store), STATE, check=lease.check):
+                removed = with_repair(store, finish, STATE, check=lease.check)
             _delete_returned(store)
     print(
         f"removed: {removed.n_shards} tars written again or gone, {removed.n_replies} stored "
@@ -134,7 +134,7 @@ def _give_up(options: argparse.Namespace, store: "Store") -> int:
     return EXIT_OK
 
 
-def _plan(options: argparse.Namespace, store: "Store") -> "Selected":
+def _plan(options: argparse.Namespace, store: "Store") -> "RemovalSelection":
     from curator.removal.removing import plan_removal
 
     by, named = _named(options)
@@ -197,7 +197,7 @@ def _lines(path: str) -> list[str]:
     return lines
 
 
-def _text(selected: "Selected", *, would: bool) -> str:
+def _text(selected: "RemovalSelection", *, would: bool) -> str:
     record = selected.record
     verb = "would be removed" if would else "to remove"
     lines = [
@@ -226,5 +226,8 @@ def _text(selected: "Selected", *, would: bool) -> str:
             f"  {len(selected.duplicates)} clips stay that were rejected as duplicates of them; "
             "later runs may keep them: --with-duplicates takes them too"
         )
-        lines += [f"    {one.clip_id} of {one.source_uri}" for one in selected.duplicates]
+        lines += [
+            f"    {duplicate.clip_id} of {duplicate.source_uri}"
+            for duplicate in selected.duplicates
+        ]
     return "\n".join(lines)

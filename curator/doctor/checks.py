@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import TextIO
 
-from curator.doctor.diagnosis import Group, Needs, Row, State
+from curator.doctor.diagnosis import CheckRow, Group, Needs, State
 from curator.doctor.gpu import gpu_rows
 from curator.doctor.machine_check import machine_rows
 from curator.doctor.packages import ASKED, are_sound, package_rows
@@ -25,7 +25,7 @@ class Diagnosis:
     """The outcome of all checks."""
 
     recipe: str
-    rows: tuple[Row, ...]
+    rows: tuple[CheckRow, ...]
     """In the order of `Group`."""
 
     @property
@@ -62,7 +62,7 @@ def examine(
     return Diagnosis(recipe=recipe, rows=tuple(sorted(rows, key=_order)))
 
 
-def _order(row: Row) -> int:
+def _order(row: CheckRow) -> int:
     return list(Group).index(row.group)
 
 
@@ -72,7 +72,7 @@ def _with_recipe(
     name: str,
     overrides: Sequence[str],
     models: str | None,
-) -> tuple[Needs, list[Row]]:
+) -> tuple[Needs, list[CheckRow]]:
     from curator.doctor import recipe_check
     from curator.doctor.places import s3_rows, storage_rows
 

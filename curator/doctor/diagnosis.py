@@ -34,13 +34,15 @@ class Group(StrEnum):
         remedy: str | None = None,
         *,
         needed: bool = False,
-    ) -> "Row":
-        """Returns the outcome of a check of this subject; see `Row`."""
-        return Row(group=self, name=name, state=state, found=found, remedy=remedy, needed=needed)
+    ) -> "CheckRow":
+        """Returns the outcome of a check of this subject; see `CheckRow`."""
+        return CheckRow(
+            group=self, name=name, state=state, found=found, remedy=remedy, needed=needed
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class CheckRow:
     """The outcome of one check; without what is `needed`, the recipe cannot run."""
 
     group: Group

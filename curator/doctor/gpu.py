@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from curator.doctor.diagnosis import Group, Row, State, finding_of
-from curator.doctor.probe_process import DECODERS, LIBRARIES, Answer, ask_all
+from curator.doctor.diagnosis import CheckRow, Group, State, finding_of
+from curator.doctor.probe_process import DECODERS, LIBRARIES, ProbeResult, ask_all
 from curator.media.gpu_versions import CODEC, cuda_words
 from curator.media.nvdec_check import nvdec_refusal, torch_fault
 
@@ -51,7 +51,7 @@ _OTHER_INIT = "see `dmesg | grep -i -e nvrm -e xid`; restart the machine, or cha
 _row = Group.GPU.row
 
 
-def gpu_rows(faiss: Answer, *, needed: bool) -> list[Row]:
+def gpu_rows(faiss: ProbeResult, *, needed: bool) -> list[CheckRow]:
     """Returns the checks of the GPU, and of packages that would use it.
 
     Without a driver, the GPU is *not needed* for a recipe that needs none. With one, every fault is
@@ -82,7 +82,7 @@ def gpu_rows(faiss: Answer, *, needed: bool) -> list[Row]:
     ]
 
 
-def _cuda(facts: Mapping[str, Any], *, needed: bool) -> Row:
+def _cuda(facts: Mapping[str, Any], *, needed: bool) -> CheckRow:
     words = f"libcuda.so.1, up to CUDA {cuda_words(facts['cuda'])}"
     if facts["init"] == 0 and facts["devices"]:
         return _row("CUDA", State.OK, f"{words}, GPUs: {facts['devices']}")
@@ -93,7 +93,7 @@ def _cuda(facts: Mapping[str, Any], *, needed: bool) -> Row:
     return _row("CUDA", State.BROKEN, f"{words}: {why}", remedy, needed=needed)
 
 
-def _library(name: str, error: str | None, *, needed: bool) -> Row:
+def _library(name: str, error: str | None, *, needed: bool) -> CheckRow:
     if error is None:
         return _row(name, State.OK, _WHAT_FOR[name])
     found, remedy = _absent(name, f"{error} ({_WHAT_FOR[name]})")
@@ -111,7 +111,7 @@ def _absent(library: str, found: str) -> tuple[str, str]:
     return found, _INSTALL
 
 
-def _torch(answer: Answer, *, needed: bool) -> Row:
+def _torch(answer: ProbeResult, *, needed: bool) -> CheckRow:
     wrong = partial(_row, "torch on the GPU", State.BROKEN, needed=needed)
     if (fault := torch_fault()) is not None:
         return wrong(*finding_of(fault))
@@ -125,7 +125,7 @@ def _torch(answer: Answer, *, needed: bool) -> Row:
     )
 
 
-def _video(answers: Mapping[str, Answer], *, needed: bool) -> list[Row]:
+def _video(answers: Mapping[str, ProbeResult], *, needed: bool) -> list[CheckRow]:
     if (refusal := nvdec_refusal()) is not None:
         remedy = "see the rows of the driver's libraries; NVDEC needs a driver of 530 or newer"
         found, remedy = finding_of(refusal, remedy)
@@ -141,19 +141,19 @@ def _video(answers: Mapping[str, Answer], *, needed: bool) -> list[Row]:
     ]
 
 
-def _nvdec(codec: str, formats: Sequence[Mapping[str, Any]]) -> Row:
+def _nvdec(codec: str, formats: Sequence[Mapping[str, Any]]) -> CheckRow:
     """Returns formats of a codec that NVDEC decodes; the CPU decodes sources in others."""
     takes = [one for one in formats if one["codec"] == codec and one["caps"].get("supported")]
     if not takes:
         found = f"not on this GPU; {codec} is decoded on CPUs"
         return _row(f"NVDEC {codec}", State.NOT_NEEDED, found)
     caps = takes[0]["caps"]
-    words = ", ".join(f"{':'.join(one['chroma'])} of {one['bits']} bits" for one in takes)
+    words = ", ".join(f"{':'.join(take['chroma'])} of {take['bits']} bits" for take in takes)
     words += f", up to {caps['width_max']}x{caps['height_max']}"
     return _row(f"NVDEC {codec}", State.OK, f"{words}, engines: {caps['num_decoder_engines']}")
 
 
-def _faiss(faiss: Answer, gpus: Answer) -> Row:
+def _faiss(faiss: ProbeResult, gpus: ProbeResult) -> CheckRow:
     row = partial(_row, "FAISS on the GPU")
     if faiss.facts is None or not faiss.facts["gpu_build"]:
         install = "uv pip uninstall faiss-cpu; uv pip install faiss-gpu"

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from curator.doctor.diagnosis import Group, Row, State
+from curator.doctor.diagnosis import CheckRow, Group, State
 from curator.executor.host_resources import available_cpus, memory_bytes, object_store_bytes
 from curator.executor.sandbox import landlock_version
 from curator.executor.system_calls import has_seccomp
@@ -28,7 +28,7 @@ MIN_OPEN_FILES = 1024
 _SHM = "/dev/shm"
 
 
-def machine_rows(out: str | None) -> list[Row]:
+def machine_rows(out: str | None) -> list[CheckRow]:
     """Returns the checks of the machine and of the output root, if one was named."""
     python = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     rows = [_row("Python", python), _row("cores", str(available_cpus())), _memory(), _shared()]
@@ -53,12 +53,12 @@ def size(n_bytes: int) -> str:
     return f"{gib:.1f} GiB" if gib >= 1 else f"{n_bytes / (1 << 20):.0f} MiB"
 
 
-def _row(name: str, found: str, remedy: str | None = None, *, needed: bool = False) -> Row:
+def _row(name: str, found: str, remedy: str | None = None, *, needed: bool = False) -> CheckRow:
     state = State.OK if remedy is None else State.MISSING
     return Group.MACHINE.row(name, state, found, remedy, needed=needed)
 
 
-def _memory() -> Row:
+def _memory() -> CheckRow:
     memory, cores = memory_bytes(), available_cpus()
     fits = memory // WORKER_BYTES
     if fits == 0:
@@ -68,7 +68,7 @@ def _memory() -> Row:
     return _row("memory", size(memory) + few)
 
 
-def _shared() -> Row:
+def _shared() -> CheckRow:
     if not os.path.exists(_SHM):
         return Group.MACHINE.row(_SHM, State.NOT_NEEDED, "not on this system")
     wanted, usage = object_store_bytes(), shutil.disk_usage(_SHM)
@@ -82,7 +82,7 @@ def _shared() -> Row:
     return _row(_SHM, found, remedy)
 
 
-def _disk(name: str, path: str, remedy: str) -> Row:
+def _disk(name: str, path: str, remedy: str) -> CheckRow:
     usage = shutil.disk_usage(path)
     found = f"{usage.free / 1e9:.1f} GB free of {usage.total / 1e9:.1f} GB at {path}"
     if usage.free < MIN_DISK_BYTES:
@@ -91,7 +91,7 @@ def _disk(name: str, path: str, remedy: str) -> Row:
     return _row(name, found)
 
 
-def _open_files() -> Row:
+def _open_files() -> CheckRow:
     # Ray raises the soft limit to the hard one.
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft, hard = ("without end" if limit < 0 else str(limit) for limit in limits)
@@ -104,7 +104,7 @@ def _open_files() -> Row:
     return _row("open files", found, remedy)
 
 
-def _protections() -> Row:
+def _protections() -> CheckRow:
     landlock, seccomp = landlock_version(), has_seccomp()
     found = f"Landlock {landlock or 'none'}, seccomp {'yes' if seccomp else 'no'}"
     if landlock and seccomp:

@@ -7,8 +7,8 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from pathlib import Path
 
-from curator.doctor.diagnosis import Group, Needs, Row, State
-from curator.doctor.probe_process import DECODERS, Answer
+from curator.doctor.diagnosis import CheckRow, Group, Needs, State
+from curator.doctor.probe_process import DECODERS, ProbeResult
 from curator.errors import install_extra
 from curator.media.gpu_versions import torch_cuda_build
 
@@ -42,12 +42,12 @@ def torch_words(found: str) -> str:
     return f"{found}, {f'for CUDA {build}' if build else 'a CPU-only build'}"
 
 
-def are_sound(answers: Mapping[str, Answer]) -> bool:
+def are_sound(answers: Mapping[str, ProbeResult]) -> bool:
     """Returns whether this process can import the packages that read recipes and stores."""
     return all(answers[name].facts is not None for name in ASKED if name != "ray")
 
 
-def package_rows(answers: Mapping[str, Answer], needs: Needs) -> list[Row]:
+def package_rows(answers: Mapping[str, ProbeResult], needs: Needs) -> list[CheckRow]:
     """Returns the checks of packages; `answers` are those to `ASKED`."""
     faiss = answers["faiss"].facts or {}
     build = ", with GPU code" if faiss.get("gpu_build") else ", CPU only"
@@ -79,13 +79,17 @@ def package_rows(answers: Mapping[str, Answer], needs: Needs) -> list[Row]:
 def _package(
     name: str,
     distributions: tuple[str, ...],
-    answer: Answer,
+    answer: ProbeResult,
     more: str = "",
     *,
     needed: bool = True,
-) -> Row:
+) -> CheckRow:
     """Checks a package by its metadata and by the answer of a process that imported it."""
-    installed = {one: found for one in distributions if (found := version(one)) is not None}
+    installed = {
+        distribution: found
+        for distribution in distributions
+        if (found := version(distribution)) is not None
+    }
     words = ", ".join(map(" ".join, installed.items())) or "of unknown version"
     if answer.facts is not None:
         return _row(name, State.OK, words + more, needed=needed)
@@ -104,7 +108,7 @@ def _package(
     return _row(name, State.BROKEN, f"{words}; {answer.error}", remedy, needed=needed)
 
 
-def _ffmpeg(answer: Answer) -> list[Row]:
+def _ffmpeg(answer: ProbeResult) -> list[CheckRow]:
     package = _package("PyAV", ("av",), answer)
     if answer.facts is None:
         return [package]
@@ -119,14 +123,14 @@ def _ffmpeg(answer: Answer) -> list[Row]:
     ]
 
 
-def _codecs(name: str, found: list[str], lacking: list[str], *, needed: bool) -> Row:
+def _codecs(name: str, found: list[str], lacking: list[str], *, needed: bool) -> CheckRow:
     if not lacking:
         return _row(name, State.OK, ", ".join(found), needed=needed)
     other = "uv pip install --reinstall --only-binary av av: PyAV's own wheel has it"
     return _row(name, State.MISSING, f"no {', '.join(lacking)}", other, needed=needed)
 
 
-def _others(answer: Answer) -> Row:
+def _others(answer: ProbeResult) -> CheckRow:
     if answer.facts is not None:
         return _row("other packages", State.OK, "numpy, pydantic, PyYAML, orjson, rich, pillow")
     again = "uv pip install --reinstall . in the checkout of this package"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 
-from curator.doctor.diagnosis import Group, Row, State, finding_of
+from curator.doctor.diagnosis import CheckRow, Group, State, finding_of
 from curator.doctor.machine_check import existing
 from curator.errors import CuratorError, StorageError
 from curator.number_text import plain
@@ -24,18 +24,20 @@ CONNECT_S = 5.0
 _row = partial(Group.STORAGE.row, needed=True)
 
 
-def storage_rows(sources: Sequence[str], out: str | None, *, s3_answers: bool) -> list[Row]:
+def storage_rows(sources: Sequence[str], out: str | None, *, s3_answers: bool) -> list[CheckRow]:
     """Checks places. Written objects are removed again, and a missing OUT is not created.
 
     `s3_answers` is whether to try places on S3: the client tries for minutes.
     """
-    rows = [_tried(f"source {one}", one, _source, s3_answers=s3_answers) for one in sources]
+    rows = [
+        _tried(f"source {source}", source, _source, s3_answers=s3_answers) for source in sources
+    ]
     if out is not None:
         rows.append(_tried(f"OUT {out}", out, _out, s3_answers=s3_answers))
     return rows
 
 
-def _tried(name: str, place: str, check: Callable[[str], str], *, s3_answers: bool) -> Row:
+def _tried(name: str, place: str, check: Callable[[str], str], *, s3_answers: bool) -> CheckRow:
     """Returns a row with a check's finding, or its error."""
     if scheme_of(place) == "s3" and not s3_answers:
         return _row(name, State.MISSING, "was not checked", "see the rows `S3`")
@@ -77,7 +79,7 @@ def _out(out: str) -> str:
     return f"{made}can be written"
 
 
-def s3_rows() -> list[Row]:
+def s3_rows() -> list[CheckRow]:
     """Checks credentials and endpoint, once for all places on S3."""
     import boto3
 
@@ -105,7 +107,7 @@ def s3_rows() -> list[Row]:
     return [*rows, _endpoint(str(meta.endpoint_url), str(meta.region_name))]
 
 
-def _endpoint(address: str, region: str) -> Row:
+def _endpoint(address: str, region: str) -> CheckRow:
     parts = urllib.parse.urlsplit(address)
     host = f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
     words = f"{host}, region {region}"

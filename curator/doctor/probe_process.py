@@ -46,26 +46,26 @@ tenth of a second or more, so only these combinations are probed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ProbeResult:
     """Answer of a probe: facts, or an error."""
 
     facts: Mapping[str, Any] | None = None
     error: str = ""
 
 
-def ask(question: str) -> Answer:
+def ask(question: str) -> ProbeResult:
     """Returns the answer to one of `QUESTIONS`; the end of its process is an answer too."""
     return _answer([sys.executable, "-m", __name__, question], ANSWER_S)
 
 
-def ask_all(questions: Iterable[str]) -> dict[str, Answer]:
+def ask_all(questions: Iterable[str]) -> dict[str, ProbeResult]:
     """Returns answers to questions, as many at a time as there are cores."""
     names = list(questions)
     with ThreadPoolExecutor(available_cpus(), thread_name_prefix="doctor") as pool:
         return dict(zip(names, pool.map(ask, names), strict=True))
 
 
-def _answer(command: list[str], timeout_s: float) -> Answer:
+def _answer(command: list[str], timeout_s: float) -> ProbeResult:
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
     try:
         done = subprocess.run(
@@ -79,16 +79,18 @@ def _answer(command: list[str], timeout_s: float) -> Answer:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Answer(error="did not answer in time")
+        return ProbeResult(error="did not answer in time")
     if done.returncode < 0:
-        return Answer(error=f"the process died of {signal.Signals(-done.returncode).name}")
+        return ProbeResult(error=f"the process died of {signal.Signals(-done.returncode).name}")
     # Packages print when they are imported; the answer is the last line.
     try:
         facts = json.loads(done.stdout.splitlines()[-1])
-        return Answer(error=str(facts["error"])) if "error" in facts else Answer(facts=facts)
+        return (
+            ProbeResult(error=str(facts["error"])) if "error" in facts else ProbeResult(facts=facts)
+        )
     except (ValueError, IndexError, TypeError):
         said = [*done.stdout.split("\n"), *done.stderr.split("\n"), f"ended with {done.returncode}"]
-        return Answer(error=next(line.strip() for line in said if line.strip()))
+        return ProbeResult(error=next(line.strip() for line in said if line.strip()))
 
 
 def av() -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from curator.doctor.diagnosis import Group, Needs, Row, State, finding_of
+from curator.doctor.diagnosis import CheckRow, Group, Needs, State, finding_of
 from curator.errors import CuratorError, ModelError, RecipeError
 from curator.models.catalogue import ModelEntry
 from curator.models.text_detector import TEXT_MODEL, text_model_file
@@ -39,7 +39,7 @@ def needs_of(recipe: Recipe | None, places: Sequence[str]) -> Needs:
 
 def read_recipe(
     name: str, overrides: Sequence[str], models: str | None
-) -> tuple[Recipe | None, Row]:
+) -> tuple[Recipe | None, CheckRow]:
     """Reads a recipe as `load_recipe` does; `models` replaces its place of weights."""
     try:
         recipe = load_recipe(name, overrides)
@@ -50,7 +50,7 @@ def read_recipe(
     return recipe, Group.RECIPE.row(name, State.OK, "is valid")
 
 
-def recipe_rows(recipe: Recipe, name: str) -> list[Row]:
+def recipe_rows(recipe: Recipe, name: str) -> list[CheckRow]:
     """Checks that this machine measures all that the recipe's rules and selection use."""
     try:
         check_measured(recipe)
@@ -62,13 +62,13 @@ def recipe_rows(recipe: Recipe, name: str) -> list[Row]:
     return []
 
 
-def _recipe_row(name: str, error: Exception) -> Row:
+def _recipe_row(name: str, error: Exception) -> CheckRow:
     # The message ends in the key to set, or the nearest one that exists.
     remedy = "`curate recipes NAME` prints a recipe with the meaning of each key"
     return Group.RECIPE.row(name, State.BROKEN, *finding_of(error, remedy), needed=True)
 
 
-def model_rows(recipe: Recipe, *, s3_answers: bool) -> list[Row]:
+def model_rows(recipe: Recipe, *, s3_answers: bool) -> list[CheckRow]:
     """Checks the weights that a recipe names, on S3 only if that answers; fetches nothing."""
     if not s3_answers and scheme_of(mirror_of(recipe) or "") == "s3":
         return [_row("models", State.MISSING, "were not checked", "see the rows `S3`")]
@@ -89,7 +89,7 @@ def model_rows(recipe: Recipe, *, s3_answers: bool) -> list[Row]:
     return [*rows, *_captioner(recipe)]
 
 
-def _captioner(recipe: Recipe) -> list[Row]:
+def _captioner(recipe: Recipe) -> list[CheckRow]:
     """Checks that the recipe's captioner answers; a server gets one request."""
     config = recipe.caption
     if not config.asks:
@@ -107,14 +107,14 @@ def _captioner(recipe: Recipe) -> list[Row]:
     return [*rows, row(State.OK, f"answers, {config.url or 'in workers'}")]
 
 
-def _file(model: str, find: Callable[[], Path]) -> Row:
+def _file(model: str, find: Callable[[], Path]) -> CheckRow:
     try:
         return _row(model, State.OK, f"{find()}")
     except ModelError as error:
         return _row(model, State.MISSING, *finding_of(error))
 
 
-def _model(store: ModelStore, entry: ModelEntry) -> Row:
+def _model(store: ModelStore, entry: ModelEntry) -> CheckRow:
     row, state = partial(_row, entry.name), store.state(entry)
     wrong = (part for part in entry.parts if store.state(part) != "verified")
     path = store.path(next(wrong, entry))

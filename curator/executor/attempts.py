@@ -17,7 +17,7 @@ class CpuClock:
 
     Time before the first call of a step is start-up, with the loading of models; time between two
     calls is the engine's own work. In the driver, whose time is counted as a whole, it divides
-    nothing but the time of its decoder box.
+    nothing but the time of its sandbox.
     """
 
     _of_process: float | None = None

@@ -1,7 +1,7 @@
 """Runs small work in one child process, where starting a cluster would take longer than the work.
 
 A model that crashes must not end the run: the process is started again. Stages that parse untrusted
-bytes have a `decoder_box` instead.
+bytes have a `sandboxed_process` instead.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from typing import Any
 from curator.errors import CuratorError
 from curator.executor.cpu_accounting import MARK
 from curator.executor.unit_worker import UnitResult
-from curator.executor.work import MAX_DEATHS, Death, Repeated, Work, are_in_vain
+from curator.executor.work import MAX_DEATHS, Death, RepeatedUnit, UnitAttempts, is_crash_looping
 from curator.executor.worker import Chain, call_chain, load_chain, pack_chain, stage_name
 from curator.tables.parts import leave_pandas_out
 
@@ -49,7 +49,7 @@ class Child:
         environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
         # Not multiprocessing's own start, which would run the caller's script again.
         self._process = subprocess.Popen(
-            # -P: the folder in which the run was started may be one of strangers' files.
+            # -P: the folder in which the run was started may be one of untrusted files.
             [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             env=environment,
@@ -68,8 +68,8 @@ class Child:
             CuratorError: Raised by a step, or the process dies repeatedly.
         """
         chain = pack_chain(steps)
-        waiting = deque(Work(unit=unit) for unit in units)
-        n_in_vain, n_loads = 0, 0
+        waiting = deque(UnitAttempts(unit=unit) for unit in units)
+        n_crashes, n_loads = 0, 0
         while waiting:
             if self._loaded != chain:
                 n_loads += 1
@@ -82,18 +82,22 @@ class Child:
                     continue
                 self._loaded, n_loads = chain, 0
             work = waiting.popleft()
-            sent = Repeated(unit=work.unit, n_deaths=len(work.deaths)) if work.deaths else work.unit
+            sent = (
+                RepeatedUnit(unit=work.unit, n_deaths=len(work.deaths))
+                if work.deaths
+                else work.unit
+            )
             answer = self._ask(chain, sent)
             if answer is not None:
-                n_in_vain = n_in_vain if work.is_given_up else 0
+                n_crashes = n_crashes if work.is_given_up else 0
                 if isinstance(answer[0], UnitResult) and answer[0].left:
-                    waiting.appendleft(Work(unit=list(answer[0].left)))
+                    waiting.appendleft(UnitAttempts(unit=list(answer[0].left)))
                 yield answer[0]
                 continue
-            n_in_vain += 1
-            if len(work.deaths) >= MAX_DEATHS or are_in_vain(n_in_vain, 1):
+            n_crashes += 1
+            if len(work.deaths) >= MAX_DEATHS or is_crash_looping(n_crashes, 1):
                 raise CuratorError(
-                    f"the worker process died {n_in_vain} times, and finished no unit; is there "
+                    f"the worker process died {n_crashes} times, and finished no unit; is there "
                     "enough memory? run again with --workers 1 to see more of it in Ray's logs"
                 )
             waiting.extendleft(reversed(work.after_death(Death())))

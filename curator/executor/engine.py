@@ -15,11 +15,11 @@ from typing import Any
 
 from curator.errors import CuratorError
 from curator.executor.child_process import Child
-from curator.executor.decoder_box import BOX_COUNTS, process_box
-from curator.executor.fleet import Fleet, FleetCounts, Lane
+from curator.executor.fleet import Fleet, FleetCounts, WorkerPool
 from curator.executor.heartbeat import Heartbeat
 from curator.executor.host_resources import available_cpus, available_gpus, memory_bytes
 from curator.executor.ray_cluster import RayCluster
+from curator.executor.sandboxed_process import SANDBOX_COUNTS, process_sandbox
 from curator.executor.timeline import Timeline
 from curator.executor.unit_worker import UnitResult
 from curator.executor.worker import Chain, largest, pack_chain, stage_name
@@ -108,8 +108,8 @@ class Engine:
         return may and n_items <= SMALL_SOURCES and frames <= SMALL_FRAMES
 
     def preload(self, modules: Sequence[str]) -> None:
-        """Lets the decoder box of this process import modules; starts it if necessary."""
-        process_box().load(modules)
+        """Lets the sandbox of this process import modules; starts it if necessary."""
+        process_sandbox().load(modules)
 
     def progress(self) -> tuple[int, float]:
         """Returns finished items of the current chain, and their seconds of video."""
@@ -191,8 +191,8 @@ class Engine:
         if isinstance(units, Sequence) and not units:
             return
         if small:
-            # A box is a child already.
-            run = self.run_here if any(step.is_boxed for step in steps) else self._child.run
+            # A sandbox is a child already.
+            run = self.run_here if any(step.is_sandboxed for step in steps) else self._child.run
             results = run(steps, list(units))
         else:
             ahead = 1 if any(step.keeps_state for step in steps) else AHEAD
@@ -202,7 +202,7 @@ class Engine:
         for result in results:
             self.heartbeat.beat()
             if isinstance(result, UnitResult):
-                self.counts.boxes.update({name: result.counts[name] for name in BOX_COUNTS})
+                self.counts.sandboxes.update({name: result.counts[name] for name in SANDBOX_COUNTS})
             if is_shown and isinstance(result, UnitResult):
                 n_items, video_s = self._done
                 self._done = n_items + result.n_items, video_s + result.video_s
@@ -246,15 +246,15 @@ class Engine:
         counts = self.counts
         if counts.cpu_instead:
             facts["cpu_instead_of_gpu"] = dict(sorted(counts.cpu_instead.items()))
-        if boxes := {name: n for name, n in counts.boxes.items() if n}:
-            facts["boxes"] = boxes
+        if sandboxes := {name: n for name, n in counts.sandboxes.items() if n}:
+            facts["boxes"] = sandboxes
         if timeline := self.timeline.as_dict():
             facts["timeline"] = timeline
         if counts.workers:
             facts["cluster"] = {
                 "is_joined": self.joins,
                 "nodes": self._nodes,
-                "workers": dict(sorted(counts.lanes.items())),
+                "workers": dict(sorted(counts.pools.items())),
                 "workers_requested": counts.workers,
                 "workers_died": counts.deaths,
                 "nodes_lost": len(counts.lost_nodes | self._gone(counts.died_on)),
@@ -275,9 +275,9 @@ class Engine:
         return self._cluster.backend.gone(nodes) if self._cluster is not None else set()
 
     def stop(self) -> None:
-        """Stops Ray, the child process and this process's decoder box, if they were started."""
+        """Stops Ray, the child process and this process's sandbox, if they were started."""
         self._child.stop()
-        process_box().stop()
+        process_sandbox().stop()
         if self._cluster is not None:
             self._cluster.stop()
             self._cluster = None
@@ -293,8 +293,8 @@ class Engine:
         most: int | None = None,
     ) -> Fleet:
         cluster = self._start()
-        lanes = [self._lane(steps, check, most)]
-        first = lanes[0]
+        pools = [self._pool(steps, check, most)]
+        first = pools[0]
         if first.resources.gpus and not self.joins:
             n_bytes = first.most() * first.resources.memory_bytes
             self._gpu_bytes = max(self._gpu_bytes, n_bytes)
@@ -302,10 +302,10 @@ class Engine:
             left = None
             if not self.joins:
                 left = max(1, int(available_cpus() - FEEDER_CPUS * first.most()))
-            lanes.append(self._lane(without_gpu, None, left))
+            pools.append(self._pool(without_gpu, None, left))
         return Fleet(
             cluster.backend,
-            lanes,
+            pools,
             counts=self.counts,
             timeline=self.timeline,
             beat=self.heartbeat.beat,
@@ -313,15 +313,15 @@ class Engine:
             keeps=keeps,
         )
 
-    def _lane(self, steps: Chain, check: Check | None, most: int | None) -> Lane:
+    def _pool(self, steps: Chain, check: Check | None, most: int | None) -> WorkerPool:
         each, name = largest(steps), stage_name(steps)
         if each.gpus:
             # A GPU waits for no core that Ray has given to others: see `WorkerProcess.begin`.
             each = replace(each, cpus=0.0)
-        self.counts.lanes[f"{name} on a GPU" if each.gpus else name] = {
+        self.counts.pools[f"{name} on a GPU" if each.gpus else name] = {
             "cpus": each.cpus, "gpus": each.gpus, "memory_bytes": each.memory_bytes,
         }  # fmt: skip
-        return Lane(
+        return WorkerPool(
             stage=name,
             chain=pack_chain(steps),
             resources=each,
@@ -332,7 +332,7 @@ class Engine:
         )
 
     def _most(self, each: Resources) -> int:
-        """Returns the most workers of a lane."""
+        """Returns the most workers of a pool."""
         if self.joins:
             most = self._workers or UNBOUNDED
             if each.gpus:
@@ -348,7 +348,7 @@ class Engine:
             raise CuratorError("the run has ended; nothing is started any more")
         if self._cluster is None:
             self._child.stop()
-            process_box().stop()
+            process_sandbox().stop()
             cluster = RayCluster(self._address, self._workers, self.heartbeat.beat)
             cluster.start()
             self._cluster = cluster

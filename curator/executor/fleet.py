@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from curator.errors import CuratorError, UsageError
 from curator.executor.timeline import Timeline
 from curator.executor.unit_worker import UnitResult
-from curator.executor.work import MAX_DEATHS, Death, Repeated, Work, are_in_vain
+from curator.executor.work import MAX_DEATHS, Death, RepeatedUnit, UnitAttempts, is_crash_looping
 from curator.stage import Resources
 
 logger = logging.getLogger(__name__)
@@ -33,15 +33,15 @@ FIRST_WARNING_S = 60.0
 """Wait for a first worker, after which a run warns; each later warning doubles the wait."""
 
 PATIENCE_S = 30.0
-"""Wait for workers of a lane, after which the next lane gets workers for the same units."""
+"""Wait for workers of a pool, after which the next pool gets workers for the same units."""
 
 MAX_UNPLACED = 1000
 """Most requested workers without a node: enough demand for any autoscaler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Lane:
-    """A kind of worker.
+class WorkerPool:
+    """A pool of workers of one kind.
 
     Attributes:
         stage: Name of the stage.
@@ -51,8 +51,8 @@ class Lane:
         check: Packed function that a worker calls once: it returns why its node cannot do this
             work, or None. None for no check.
         place: Custom resource of the nodes to use; None for any node.
-        is_expected: Whether nodes can hold its workers, now or soon. The next lane then waits for
-            a while before it takes units that this lane has requested workers for.
+        is_expected: Whether nodes can hold its workers, now or soon. The next pool then waits for
+            a while before it takes units that this pool has requested workers for.
     """
 
     stage: str
@@ -72,20 +72,20 @@ class Unmet:
     is_final: bool
 
 
-class Passing(str):
+class TransientRefusal(str):
     """A refusal that is not the node's fault: the node is asked again after `LOOK_S`."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Greeting:
+class WorkerReady:
     """Sent by a worker that has started.
 
     Attributes:
         node: Id of its node.
         name: Name of its node for people.
-        refusal: Why the node cannot do the lane's work; None if it can.
+        refusal: Why the node cannot do the pool's work; None if it can.
     """
 
     node: str | None = None
@@ -94,7 +94,7 @@ class Greeting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class UnitDone:
     """The pickled result of a unit, and its start and end in seconds since the epoch."""
 
     result: bytes
@@ -102,7 +102,7 @@ class Answer:
     ended_s: float
 
 
-class Lost(Exception):  # noqa: N818 - an event, as Greeting and Answer
+class WorkerLost(Exception):  # noqa: N818 - an event, as Greeting and Answer
     """A worker ended.
 
     Attributes:
@@ -119,7 +119,7 @@ class Lost(Exception):  # noqa: N818 - an event, as Greeting and Answer
         self.is_loading = False
 
 
-Event = tuple["Worker", Greeting | Answer | Lost]
+Event = tuple["Worker", WorkerReady | UnitDone | WorkerLost]
 
 
 class Backend(Protocol):
@@ -138,7 +138,7 @@ class Backend(Protocol):
         """Notes that a fleet ended its workers."""
         ...
 
-    def start(self, lane: Lane, refused: Sequence[str], worker: "Worker") -> None:
+    def start(self, pool: WorkerPool, refused: Sequence[str], worker: "Worker") -> None:
         """Requests a process for a worker, not on refused nodes; its greeting comes as an event."""
         ...
 
@@ -158,15 +158,15 @@ class Backend(Protocol):
         """Returns the nodes that are about to go."""
         ...
 
-    def wanting(self, lane: Lane) -> str:
-        """Says what a lane's worker needs and what the cluster has."""
+    def wanting(self, pool: WorkerPool) -> str:
+        """Says what a pool's worker needs and what the cluster has."""
         ...
 
-    def unmet(self, lane: Lane) -> "Unmet | None":
-        """Returns why no node can hold a lane's worker; None if one can, or will."""
+    def unmet(self, pool: WorkerPool) -> "Unmet | None":
+        """Returns why no node can hold a pool's worker; None if one can, or will."""
         ...
 
-    def relax(self, lane: Lane) -> bool:
+    def relax(self, pool: WorkerPool) -> bool:
         """Requests less if nodes come only then; returns whether it requests less from now on."""
         ...
 
@@ -184,22 +184,22 @@ class Worker:
     """A process that was requested, and the units it has.
 
     Attributes:
-        lane: Its lane.
+        pool: Its pool.
         events: Queue into which the backend puts events of this worker.
         number: Its number in the run.
         asked_s: Time of the request, by the monotonic clock.
         handle: The backend's handle.
-        greeting: None until the worker has started.
+        ready: None until the worker has started.
         given: Its units; it works on the first one.
     """
 
-    lane: Lane
+    pool: WorkerPool
     events: "queue.SimpleQueue[Event]"
     number: int
     asked_s: float
     handle: Any = None
-    greeting: Greeting | None = None
-    given: deque[Work] = field(default_factory=deque)
+    ready: WorkerReady | None = None
+    given: deque[UnitAttempts] = field(default_factory=deque)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -213,13 +213,13 @@ class FleetCounts:
     lost_nodes: set[str] = field(default_factory=set)
     repeated_units: int = 0
     refusals: dict[str, str] = field(default_factory=dict)
-    """Why nodes could not do the work of a lane, by name."""
+    """Why nodes could not do the work of a pool, by name."""
     cpu_instead: Counter[str] = field(default_factory=Counter)
     """Items that CPUs processed although GPUs should have, by kind of work and reason."""
-    boxes: Counter[str] = field(default_factory=Counter)
-    """What happened to processes with a GPU: see `decoder_box.BOX_COUNTS`."""
-    lanes: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Resources of a worker of each lane."""
+    sandboxes: Counter[str] = field(default_factory=Counter)
+    """What happened to processes with a GPU: see `sandboxed_process.SANDBOX_COUNTS`."""
+    pools: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Resources of a worker of each pool."""
     gpu: dict[str, Any] = field(default_factory=dict)
     """Answer of a GPU to the query of the run, and the number of workers per GPU."""
 
@@ -229,7 +229,7 @@ class Fleet:
 
     Args:
         backend: Starts and calls the workers.
-        lanes: Kinds of workers, the preferred kind first. If there are several, the last one takes
+        pools: Kinds of workers, the preferred kind first. If there are several, the last one takes
             units from the end, which leaves the longest units to the others.
         counts: Incremented by the fleet.
         timeline: Gets time and node of each unit.
@@ -241,7 +241,7 @@ class Fleet:
     def __init__(
         self,
         backend: Backend,
-        lanes: Sequence[Lane],
+        pools: Sequence[WorkerPool],
         *,
         counts: FleetCounts,
         timeline: Timeline,
@@ -249,27 +249,27 @@ class Fleet:
         ahead: int = 1,
         keeps: bool = False,
     ) -> None:
-        self._backend, self._lanes = backend, list(lanes)
+        self._backend, self._pools = backend, list(pools)
         self._counts, self._timeline = counts, timeline
         self._ahead, self._keeps, self._beat = ahead, keeps, beat
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._waiting: deque[Work] = deque()
-        self._suspects: deque[Work] = deque()
+        self._waiting: deque[UnitAttempts] = deque()
+        self._suspects: deque[UnitAttempts] = deque()
         """Units to be given up, if the nodes of their deaths are still there."""
         self._n_given = 0
-        self._unplaced: dict[Lane, dict[Worker, None]] = {lane: {} for lane in lanes}
-        self._n_up = dict.fromkeys(lanes, 0)
+        self._unplaced: dict[WorkerPool, dict[Worker, None]] = {pool: {} for pool in pools}
+        self._n_up = dict.fromkeys(pools, 0)
         self._free: dict[Worker, None] = {}
         """Workers that can take a unit."""
         self._full: dict[Worker, None] = {}
         self._refused: dict[str, str] = {}
         self._leaving: set[str] = set()
-        self._n_in_vain = 0
+        self._n_crashes = 0
         """Deaths since the last result."""
         self._looked_s = time.monotonic()
         self._idle_since_s, self._warn_after_s = self._looked_s, PLACE_S
         # Idle workers may stay meanwhile where nothing waits for their cores.
-        self._is_open = any(lane.resources.cpus for lane in lanes)
+        self._is_open = any(pool.resources.cpus for pool in pools)
         if self._is_open:
             backend.opened()
 
@@ -304,7 +304,7 @@ class Fleet:
             while True:
                 room = None if is_sized else self._stream_room()
                 for unit in islice(remaining, room):
-                    self._waiting.append(Work(unit=unit))
+                    self._waiting.append(UnitAttempts(unit=unit))
                 if not self.n_open:
                     break
                 yield from self.poll(timeout=LOOK_S)
@@ -314,7 +314,7 @@ class Fleet:
 
     def submit(self, unit: Any) -> None:  # noqa: ANN401
         """Takes a unit; does not wait."""
-        self._waiting.append(Work(unit=unit))
+        self._waiting.append(UnitAttempts(unit=unit))
         self._begin()
 
     def poll(self, timeout: float = 0.0) -> list[Any]:
@@ -345,7 +345,7 @@ class Fleet:
 
     def close(self, *, may_serve_again: bool = False) -> None:
         """Ends the workers and their work."""
-        unplaced = [worker for lane in self._lanes for worker in self._unplaced[lane]]
+        unplaced = [worker for pool in self._pools for worker in self._unplaced[pool]]
         for worker in (*unplaced, *self._free, *self._full):
             is_idle = worker in self._free and not worker.given
             self._end(worker, may_serve_again=may_serve_again and is_idle)
@@ -358,21 +358,21 @@ class Fleet:
 
     def _stream_room(self) -> int:
         """Returns how many units of a stream to take now: enough for the workers that may start."""
-        expected = max(lane.most() for lane in self._lanes)
+        expected = max(pool.most() for pool in self._pools)
         return max(0, 2 * min(expected, self.n_workers + MAX_UNPLACED) - self.n_open)
 
     def _begin(self) -> None:
         """Gives units to workers, requests workers for the other units, and ends idle workers."""
         self._give()
         n_left = len(self._waiting)
-        for lane in self._lanes:
-            unplaced = self._unplaced[lane]
-            wanted = max(0, min(n_left, lane.most() - self._n_up[lane], MAX_UNPLACED))
+        for pool in self._pools:
+            unplaced = self._unplaced[pool]
+            wanted = max(0, min(n_left, pool.most() - self._n_up[pool], MAX_UNPLACED))
             while len(unplaced) < wanted:
-                self._request(lane)
+                self._request(pool)
             while len(unplaced) > wanted and not self._keeps:
                 self._end(next(reversed(unplaced)))
-            if lane.is_expected and unplaced:
+            if pool.is_expected and unplaced:
                 oldest_s = time.monotonic() - next(iter(unplaced)).asked_s
                 n_left -= wanted if oldest_s < PATIENCE_S else 0
         if self._backend.is_elastic and not self._keeps and not self._waiting:
@@ -383,11 +383,15 @@ class Fleet:
         while self._waiting and self._free:
             worker = next(iter(self._free))
             del self._free[worker]
-            is_last = len(self._lanes) > 1 and worker.lane is self._lanes[-1]
+            is_last = len(self._pools) > 1 and worker.pool is self._pools[-1]
             work = self._waiting.pop() if is_last else self._waiting.popleft()
             worker.given.append(work)
             self._n_given += 1
-            sent = Repeated(unit=work.unit, n_deaths=len(work.deaths)) if work.deaths else work.unit
+            sent = (
+                RepeatedUnit(unit=work.unit, n_deaths=len(work.deaths))
+                if work.deaths
+                else work.unit
+            )
             self._backend.call(worker, pickle.dumps(sent))
             self._place(worker)
 
@@ -395,22 +399,22 @@ class Fleet:
         """Lists a started worker as free or as full."""
         self._free.pop(worker, None)
         self._full.pop(worker, None)
-        is_leaving = worker.greeting is not None and worker.greeting.node in self._leaving
+        is_leaving = worker.ready is not None and worker.ready.node in self._leaving
         has_room = len(worker.given) < self._ahead and not is_leaving
         (self._free if has_room else self._full)[worker] = None
         if is_leaving and not worker.given:
             self._end(worker)
 
-    def _request(self, lane: Lane) -> None:
+    def _request(self, pool: WorkerPool) -> None:
         self._counts.workers += 1
         worker = Worker(
-            lane=lane,
+            pool=pool,
             events=self._events,
             number=self._counts.workers,
             asked_s=time.monotonic(),
         )
-        self._unplaced[lane][worker] = None
-        self._backend.start(lane, list(self._refused), worker)
+        self._unplaced[pool][worker] = None
+        self._backend.start(pool, list(self._refused), worker)
 
     def _end(self, worker: Worker, *, may_serve_again: bool = False) -> None:
         self._forget(worker)
@@ -418,66 +422,68 @@ class Fleet:
 
     def _forget(self, worker: Worker) -> bool:
         """Removes a worker from the lists; returns whether it was listed."""
-        if self._unplaced[worker.lane].pop(worker, self) is None:
+        if self._unplaced[worker.pool].pop(worker, self) is None:
             return True
         is_up = self._free.pop(worker, self) is None or self._full.pop(worker, self) is None
-        self._n_up[worker.lane] -= is_up
+        self._n_up[worker.pool] -= is_up
         return is_up
 
-    def _take(self, worker: Worker, event: Greeting | Answer | Lost, results: list[Any]) -> None:
+    def _take(
+        self, worker: Worker, event: WorkerReady | UnitDone | WorkerLost, results: list[Any]
+    ) -> None:
         is_known = worker in self._free or worker in self._full
-        if not is_known and worker not in self._unplaced[worker.lane]:
+        if not is_known and worker not in self._unplaced[worker.pool]:
             # It was ended meanwhile.
             return
-        if isinstance(event, Answer):
+        if isinstance(event, UnitDone):
             self._beat()
             self._take_answer(worker, event, results)
-        elif isinstance(event, Greeting):
+        elif isinstance(event, WorkerReady):
             self._beat()
-            self._take_greeting(worker, event)
+            self._on_ready(worker, event)
         else:
-            self._take_loss(worker, event)
+            self._on_loss(worker, event)
 
-    def _take_answer(self, worker: Worker, answer: Answer, results: list[Any]) -> None:
+    def _take_answer(self, worker: Worker, answer: UnitDone, results: list[Any]) -> None:
         work = worker.given.popleft()
         self._n_given -= 1
         if not work.is_given_up:
-            self._n_in_vain = 0
-        name = worker.greeting.name if worker.greeting is not None else ""
+            self._n_crashes = 0
+        name = worker.ready.name if worker.ready is not None else ""
         number = f"{worker.number}"
-        self._timeline.add(worker.lane.stage, name, answer.begun_s, answer.ended_s, number)
+        self._timeline.add(worker.pool.stage, name, answer.begun_s, answer.ended_s, number)
         self._place(worker)
         result = pickle.loads(answer.result)
         if isinstance(result, CuratorError):
             raise result
         if isinstance(result, UnitResult) and result.left:
-            # A worker of the same lane takes it, if there is one.
-            is_last = len(self._lanes) > 1 and worker.lane is self._lanes[-1]
+            # A worker of the same pool takes it, if there is one.
+            is_last = len(self._pools) > 1 and worker.pool is self._pools[-1]
             put = self._waiting.append if is_last else self._waiting.appendleft
-            put(Work(unit=list(result.left)))
+            put(UnitAttempts(unit=list(result.left)))
         results.append(result)
 
-    def _take_greeting(self, worker: Worker, greeting: Greeting) -> None:
-        del self._unplaced[worker.lane][worker]
-        worker.greeting = greeting
-        if greeting.refusal is None:
-            self._n_up[worker.lane] += 1
+    def _on_ready(self, worker: Worker, ready: WorkerReady) -> None:
+        del self._unplaced[worker.pool][worker]
+        worker.ready = ready
+        if ready.refusal is None:
+            self._n_up[worker.pool] += 1
             self._place(worker)
             return
         self._backend.end(worker, may_serve_again=False)
-        if greeting.node is not None and greeting.node not in self._refused:
-            self._refused[greeting.node] = greeting.refusal
-            if isinstance(greeting.refusal, Passing):
+        if ready.node is not None and ready.node not in self._refused:
+            self._refused[ready.node] = ready.refusal
+            if isinstance(ready.refusal, TransientRefusal):
                 return
-            logger.warning("%s does no %s: %s", greeting.name, worker.lane.stage, greeting.refusal)
-            self._counts.refusals[greeting.name] = greeting.refusal
+            logger.warning("%s does no %s: %s", ready.name, worker.pool.stage, ready.refusal)
+            self._counts.refusals[ready.name] = ready.refusal
 
-    def _take_loss(self, worker: Worker, lost: Lost) -> None:
+    def _on_loss(self, worker: Worker, lost: WorkerLost) -> None:
         self._forget(worker)
         self._backend.end(worker, may_serve_again=False)
         if lost.error is not None:
             raise lost.error
-        node = worker.greeting.node if worker.greeting is not None else None
+        node = worker.ready.node if worker.ready is not None else None
         if node is not None:
             (self._counts.lost_nodes if lost.is_node else self._counts.died_on).add(node)
         self._counts.repeated_units += len(worker.given)
@@ -489,12 +495,12 @@ class Fleet:
             again[:1] = again[0].after_death(death)
         if not lost.is_node:
             self._counts.deaths += 1
-            self._n_in_vain += 1
+            self._n_crashes += 1
             logger.warning("a worker process died: %s", lost)
-        if are_in_vain(self._n_in_vain, self.n_workers):
+        if is_crash_looping(self._n_crashes, self.n_workers):
             doing = "loaded the models of" if lost.is_loading else "worked on"
             raise CuratorError(
-                f"{self._n_in_vain} workers died while they {doing} {worker.lane.stage}, and none "
+                f"{self._n_crashes} workers died while they {doing} {worker.pool.stage}, and none "
                 f"finished a unit: {lost}; is there enough memory? take fewer --workers or a "
                 "smaller model; the same command goes on from what was done"
             )
@@ -530,12 +536,12 @@ class Fleet:
             self._leaving = leaving
             for worker in (*self._free, *self._full):
                 self._place(worker)
-        unplaced = [worker for lane in self._lanes for worker in self._unplaced[lane]]
+        unplaced = [worker for pool in self._pools for worker in self._unplaced[pool]]
         if self.n_workers or not unplaced:
             self._idle_since_s, self._warn_after_s = now_s, PLACE_S
         elif now_s >= self._idle_since_s + self._warn_after_s:
             self._wait(now_s - self._idle_since_s, unplaced)
-        passing = [node for node, why in self._refused.items() if isinstance(why, Passing)]
+        passing = [node for node, why in self._refused.items() if isinstance(why, TransientRefusal)]
         for node in passing:
             del self._refused[node]
         for worker in unplaced if passing else ():
@@ -549,26 +555,26 @@ class Fleet:
             UsageError: No node can hold a worker, and none will come.
             CuratorError: Nodes came up, and none of them can do the work.
         """
-        lanes = list(dict.fromkeys(worker.lane for worker in unplaced))
-        if any([self._backend.relax(lane) for lane in lanes]):
+        pools = list(dict.fromkeys(worker.pool for worker in unplaced))
+        if any([self._backend.relax(pool) for pool in pools]):
             for worker in unplaced:
                 self._end(worker)
             return
-        unmet = [self._backend.unmet(lane) for lane in lanes]
+        unmet = [self._backend.unmet(pool) for pool in pools]
         if None in unmet and waited_s < FIRST_WARNING_S:
             # A worker will start soon, or when others have ended.
             self._warn_after_s = FIRST_WARNING_S
             return
         self._warn_after_s *= 2
-        wanting = self._backend.wanting(lanes[0])
-        lasting = [why for why in self._refused.values() if not isinstance(why, Passing)]
-        if lasting and len(self._lanes) == 1:
-            raise CuratorError(f"no node can do {lanes[0].stage}: {lasting[0]}; {wanting}")
-        reasons = [one for one in unmet if one is not None]
-        said = "; ".join([wanting, *dict.fromkeys(one.why for one in reasons)])
-        if len(reasons) == len(unmet) and all(one.is_final for one in reasons):
+        wanting = self._backend.wanting(pools[0])
+        lasting = [why for why in self._refused.values() if not isinstance(why, TransientRefusal)]
+        if lasting and len(self._pools) == 1:
+            raise CuratorError(f"no node can do {pools[0].stage}: {lasting[0]}; {wanting}")
+        reasons = [reason for reason in unmet if reason is not None]
+        text = "; ".join([wanting, *dict.fromkeys(reason.why for reason in reasons)])
+        if len(reasons) == len(unmet) and all(reason.is_final for reason in reasons):
             raise UsageError(
-                f"{said}; there is no autoscaler: add a node that is large enough, or change what "
+                f"{text}; there is no autoscaler: add a node that is large enough, or change what "
                 "a worker asks for (--place, analyze.device, a smaller model)"
             )
-        logger.warning("%.0f s without a worker: %s", waited_s, said)
+        logger.warning("%.0f s without a worker: %s", waited_s, text)

@@ -1,6 +1,6 @@
 """Values as bytes that cannot run code when they are read: JSON, with arrays and bytes behind it.
 
-Answers of a decoder box come as these, because unpickling would let whoever controls the box run
+Answers of a sandbox come as these, because unpickling would let whoever controls the sandbox run
 code in its parent. Records and enumerations are made only of the classes that the reader names.
 """
 

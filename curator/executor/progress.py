@@ -34,7 +34,7 @@ JOIN_S = 2.0
 
 
 @dataclass(slots=True, kw_only=True)
-class _Work:
+class _StageWork:
     """Planned and finished work of the current stage; `*_s` are seconds of video."""
 
     n_items: int = 0
@@ -87,7 +87,7 @@ class Progress:
         self._generation = ""
         self._n_sources: int | None = None
         self._n_kept: int | None = None
-        self._work = _Work()
+        self._work = _StageWork()
         self._start = self._last_line = time.monotonic()
         self._restore = contextlib.ExitStack()
 
@@ -133,7 +133,7 @@ class Progress:
             noun: What an item is; None for that of the stage.
         """
         with self._lock:
-            self._work = _Work(
+            self._work = _StageWork(
                 n_items=n_items,
                 video_s=video_s,
                 n_before=n_before,
@@ -187,7 +187,7 @@ class Progress:
         if self._stage is not None:
             took_s = time.monotonic() - self._began
             self._ended[self._stage] = self._ended.get(self._stage, 0.0) + took_s
-        self._stage, self._work = None, _Work()
+        self._stage, self._work = None, _StageWork()
 
     def _tick(self) -> None:
         with self._lock:

@@ -22,17 +22,17 @@ from curator.errors import CuratorError, FullDiskError
 from curator.executor.cpu_accounting import ACTOR
 from curator.executor.fleet import (
     PLACE_S,
-    Answer,
-    Greeting,
-    Lane,
-    Lost,
-    Passing,
+    TransientRefusal,
+    UnitDone,
     Unmet,
     Worker,
+    WorkerLost,
+    WorkerPool,
+    WorkerReady,
 )
 from curator.executor.heartbeat import BUSY_SHARE, tree_cpu_s
 from curator.executor.node_fit import MEMORY, amounts, lacks_only_memory, unmet
-from curator.executor.package_stamp import package_stamp
+from curator.executor.package_fingerprint import package_fingerprint
 from curator.executor.ray_watch import RayWatch, pulse_key
 from curator.executor.worker import call_chain, load_chain
 
@@ -59,8 +59,8 @@ class WorkerProcess:
     _pulse: threading.Thread | None = None
 
     def begin(
-        self, stamp: str, check: bytes | None, chain: bytes, *, stage: str, holds_gpu: bool
-    ) -> tuple[str, Greeting, bytes]:
+        self, version: str, check: bytes | None, chain: bytes, *, stage: str, holds_gpu: bool
+    ) -> tuple[str, WorkerReady, bytes]:
         """Loads the chain for the next units.
 
         On a node with GPUs, a worker without a GPU runs at idle priority. Workers with a GPU
@@ -82,11 +82,11 @@ class WorkerProcess:
         if not holds_gpu and sys.platform == "linux" and _has_gpus(node):
             # Applies to this thread, and to threads and processes that it starts later.
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        here = package_stamp()
-        is_same = here == stamp
+        here = package_fingerprint()
+        is_same = here == version
         refusal = _refusal(check) if check is not None and is_same else None
         error = load_chain(chain) if is_same and refusal is None else pickle.dumps(None)
-        return here, Greeting(node=node, name=name, refusal=refusal), error
+        return here, WorkerReady(node=node, name=name, refusal=refusal), error
 
     def run(self, unit: bytes) -> tuple[bytes, float, float]:
         """Runs one unit through the chain; returns the result and the times."""
@@ -144,7 +144,7 @@ def _refusal(check: bytes) -> str | None:
             answer: str | None = pickle.loads(known)
             return answer
         refusal: str | None = pickle.loads(check)()
-        if not isinstance(refusal, Passing):
+        if not isinstance(refusal, TransientRefusal):
             file.write(pickle.dumps(refusal))
         return refusal
 
@@ -189,18 +189,18 @@ class RayBackend:
         with self._lock:
             self._n_fleets -= 1
 
-    def start(self, lane: Lane, refused: Sequence[str], worker: Worker) -> None:
+    def start(self, pool: WorkerPool, refused: Sequence[str], worker: Worker) -> None:
         """Requests an actor, or takes an idle one."""
         with self._lock:
-            cpus = lane.resources.cpus
-            if self._idle and 0 < cpus <= 1 and not lane.resources.gpus:
+            cpus = pool.resources.cpus
+            if self._idle and 0 < cpus <= 1 and not pool.resources.gpus:
                 worker.handle = self._idle.pop()
             else:
-                if cpus or lane.resources.gpus:
+                if cpus or pool.resources.gpus:
                     self.let_go()
-                process = self._actor_class(lane.stage).options(**self._options(lane, refused))
+                process = self._actor_class(pool.stage).options(**self._options(pool, refused))
                 worker.handle = process.remote()
-        self._begin(lane, worker)
+        self._begin(pool, worker)
 
     def _actor_class(self, stage: str) -> Any:  # noqa: ANN401
         """Returns an actor class named after a stage, because Ray's lists show the class name."""
@@ -209,10 +209,10 @@ class RayBackend:
             self._classes[name] = self._ray.remote(type(name, (WorkerProcess,), {}))
         return self._classes[name]
 
-    def _begin(self, lane: Lane, worker: Worker) -> None:
-        holds_gpu = lane.resources.gpus > 0
+    def _begin(self, pool: WorkerPool, worker: Worker) -> None:
+        holds_gpu = pool.resources.gpus > 0
         begun = worker.handle.begin.remote(
-            package_stamp(), lane.check, lane.chain, stage=lane.stage, holds_gpu=holds_gpu
+            package_fingerprint(), pool.check, pool.chain, stage=pool.stage, holds_gpu=holds_gpu
         )
         begun.future().add_done_callback(lambda done: self._put(worker, done, _greeting))
 
@@ -225,7 +225,7 @@ class RayBackend:
         """Ends a worker, or keeps it for the next chain."""
         actor, worker.handle = worker.handle, None
         # The memory of a GPU is freed only with the process.
-        is_common = worker.lane.resources.cpus == 1 and not worker.lane.resources.gpus
+        is_common = worker.pool.resources.cpus == 1 and not worker.pool.resources.gpus
         with self._lock:
             is_alone = self._n_fleets <= 1 and self._may_serve_again and not self.is_elastic
             if may_serve_again and is_alone and is_common:
@@ -256,51 +256,51 @@ class RayBackend:
         """
         self._watch.check()
 
-    def wanting(self, lane: Lane) -> str:
-        """Says what a lane's worker needs and what the cluster has."""
-        state, demand = self._watch.state, self._demand(lane)
+    def wanting(self, pool: WorkerPool) -> str:
+        """Says what a pool's worker needs and what the cluster has."""
+        state, demand = self._watch.state, self._demand(pool)
         total = {name: state.total(name) for name in {"CPU": 0, "GPU": 0, MEMORY: 0} | demand}
         return (
-            f"a worker for {lane.stage} needs {amounts(demand)}, and the {len(state.nodes)} nodes "
+            f"a worker for {pool.stage} needs {amounts(demand)}, and the {len(state.nodes)} nodes "
             f"of the cluster have {amounts(total)} in all"
         )
 
-    def unmet(self, lane: Lane) -> Unmet | None:
-        """Returns why no node can hold a lane's worker; None if one can, or will."""
+    def unmet(self, pool: WorkerPool) -> Unmet | None:
+        """Returns why no node can hold a pool's worker; None if one can, or will."""
         state = self._watch.state
-        why = unmet(self._demand(lane), state)
+        why = unmet(self._demand(pool), state)
         if why is None:
             return None
         # Nodes of a new cluster join one after the other.
         is_settled = time.monotonic() - self._watch.changed_s >= PLACE_S
         return Unmet(why=why, is_final=not state.has_autoscaler and is_settled)
 
-    def relax(self, lane: Lane) -> bool:
+    def relax(self, pool: WorkerPool) -> bool:
         """Asks for no memory where the autoscaler's node types declare none."""
-        if not lacks_only_memory(self._demand(lane), self._watch.state):
+        if not lacks_only_memory(self._demand(pool), self._watch.state):
             return False
         self._asks_memory = False
         logger.warning(
             "the autoscaler adds no node for a worker of %s, perhaps because its node types do not "
             "declare their memory; workers ask for none from here on, and a node may get more of "
             "them than its memory holds: add `memory` to `resources` of the node types",
-            lane.stage,
+            pool.stage,
         )
         return True
 
-    def _demand(self, lane: Lane) -> dict[str, float]:
-        """Resources that a lane's worker requests from a node; memory in bytes."""
-        each = lane.resources
+    def _demand(self, pool: WorkerPool) -> dict[str, float]:
+        """Resources that a pool's worker requests from a node; memory in bytes."""
+        each = pool.resources
         demand = {"CPU": each.cpus, "GPU": each.gpus}
         if self.is_elastic and self._asks_memory:
             # On a single machine, the engine starts only as many workers as fit its memory.
             demand[MEMORY] = each.memory_bytes
-        if lane.place is not None:
-            demand[lane.place] = PLACE_SHARE
+        if pool.place is not None:
+            demand[pool.place] = PLACE_SHARE
         return {name: amount for name, amount in demand.items() if amount}
 
-    def _options(self, lane: Lane, refused: Sequence[str]) -> dict[str, Any]:
-        demand = self._demand(lane)
+    def _options(self, pool: WorkerPool, refused: Sequence[str]) -> dict[str, Any]:
+        demand = self._demand(pool)
         options: dict[str, Any] = {
             "num_cpus": demand.pop("CPU", 0),
             "max_restarts": 0,
@@ -319,10 +319,10 @@ class RayBackend:
         self,
         worker: Worker,
         done: Any,  # noqa: ANN401
-        read: Callable[[Any], Greeting | Answer],
+        read: Callable[[Any], WorkerReady | UnitDone],
     ) -> None:
         """Converts the outcome of a call to an event; runs in a thread of Ray."""
-        event: Greeting | Answer | Lost
+        event: WorkerReady | UnitDone | WorkerLost
         try:
             event = read(done.result())
         except BaseException as error:  # noqa: BLE001 - an event, too
@@ -330,8 +330,8 @@ class RayBackend:
             event.is_loading = read is _greeting
         worker.events.put((worker, event))
 
-    def _lost(self, error: BaseException) -> Lost:
-        if isinstance(error, Lost):
+    def _lost(self, error: BaseException) -> WorkerLost:
+        if isinstance(error, WorkerLost):
             return error
         kinds = self._ray.exceptions
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -345,28 +345,28 @@ class RayBackend:
 
         if not self.is_elastic and not has_room():
             # Ray's processes die where they cannot write their logs.
-            return Lost(line, error=FullDiskError(tempfile.gettempdir()))
+            return WorkerLost(line, error=FullDiskError(tempfile.gettempdir()))
         is_node = isinstance(error, kinds.NodeDiedError) or getattr(error, "preempted", False)
-        return Lost(line, is_node=is_node or any(words in str(error) for words in _WITH_NODE))
+        return WorkerLost(line, is_node=is_node or any(words in str(error) for words in _WITH_NODE))
 
 
-def _greeting(begun: tuple[str, Greeting, bytes]) -> Greeting:
-    stamp, greeting, error = begun
-    if stamp != package_stamp():
+def _greeting(begun: tuple[str, WorkerReady, bytes]) -> WorkerReady:
+    version, ready, error = begun
+    if version != package_fingerprint():
         raise _final(
-            f"node {greeting.name} has curate {stamp}, and this run has {package_stamp()}: "
+            f"node {ready.name} has curate {version}, and this run has {package_fingerprint()}: "
             "results of unlike code must not be mixed; install the same on all nodes"
         )
     raised = pickle.loads(error)
     if raised is not None:
-        raise Lost(str(raised), error=raised)
-    return greeting
+        raise WorkerLost(str(raised), error=raised)
+    return ready
 
 
-def _answer(ran: tuple[bytes, float, float]) -> Answer:
+def _answer(ran: tuple[bytes, float, float]) -> UnitDone:
     result, begun_s, ended_s = ran
-    return Answer(result=result, begun_s=begun_s, ended_s=ended_s)
+    return UnitDone(result=result, begun_s=begun_s, ended_s=ended_s)
 
 
-def _final(message: str) -> Lost:
-    return Lost(message, error=CuratorError(message))
+def _final(message: str) -> WorkerLost:
+    return WorkerLost(message, error=CuratorError(message))

@@ -41,26 +41,26 @@ def result_classes(stage: type[Stage[Any, Any, Any]]) -> tuple[type, ...]:
     return tuple(classes)
 
 
-def _collect(kind: Any, found: dict[Any, None], *, where: str) -> None:  # noqa: ANN401 - a type
+def _collect(kind: Any, classes: dict[Any, None], *, where: str) -> None:  # noqa: ANN401 - a type
     origin, parts = get_origin(kind) or kind, get_args(kind)
-    if kind in _PLAIN or origin is np.ndarray or kind in found:
+    if kind in _PLAIN or origin is np.ndarray or kind in classes:
         return
     if origin in _GROUPS and parts:
         for part in parts:
             if not isinstance(part, EllipsisType):
-                _collect(part, found, where=where)
+                _collect(part, classes, where=where)
     elif origin is Literal:
         for value in parts:
-            _collect(type(value), found, where=where)
+            _collect(type(value), classes, where=where)
     elif isinstance(origin, type) and issubclass(origin, Enum):
-        found[kind] = None
+        classes[kind] = None
     elif isinstance(origin, type) and is_dataclass(origin):
-        found[kind] = None
+        classes[kind] = None
         given = dict(zip(getattr(origin, "__parameters__", ()), parts, strict=False))
         hints = get_type_hints(origin)
         for field in fields(origin):
             of_field = f"{origin.__qualname__}.{field.name}"
-            _collect(_filled(hints[field.name], given), found, where=of_field)
+            _collect(_filled(hints[field.name], given), classes, where=of_field)
     else:
         raise TypeError(f"{where}: {kind!r} does not say what may come out of a sandbox")
 

@@ -136,7 +136,7 @@ Plugins = Mapping[str, tuple[str | None, tuple[str, ...]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Code:
+class ImportableCode:
     """Python's packages and what users add: what a sandboxed worker may import.
 
     Attributes:
@@ -149,7 +149,7 @@ class Code:
     plugins: Plugins
 
 
-def importable_code() -> Code:
+def importable_code() -> ImportableCode:
     """Returns what this process imports from.
 
     That is folders of installed packages, and beyond these only modules that are loaded, each by
@@ -172,16 +172,16 @@ def importable_code() -> Code:
     for name, module in modules.items():
         file = getattr(module, "__file__", None)
         folders = tuple(getattr(module, "__path__", ()))
-        own = folders or (file,)
-        if name == "__main__" or not all(map(_is_path, own)):
+        package = folders or (file,)
+        if name == "__main__" or not all(map(_is_path, package)):
             continue
         is_own = name == __name__.partition(".")[0]
-        if not any(Path(own[0]).is_relative_to(path) for path in installed) and (
-            is_own or not any(map(_is_personal, own))
+        if not any(Path(package[0]).is_relative_to(path) for path in installed) and (
+            is_own or not any(map(_is_personal, package))
         ):
             plugins[name] = file, folders
-            paths += own
-    return Code(paths=tuple(dict.fromkeys(paths)), plugins=plugins)
+            paths += package
+    return ImportableCode(paths=tuple(dict.fromkeys(paths)), plugins=plugins)
 
 
 def _is_path(path: object) -> bool:
@@ -208,7 +208,7 @@ def _is_personal(path: str) -> bool:
 
 
 class PluginFinder:
-    """Finds modules by the names of `Code.plugins`, for `sys.meta_path`."""
+    """Finds modules by the names of `ImportableCode.plugins`, for `sys.meta_path`."""
 
     def __init__(self) -> None:
         self.plugins: Plugins = {}
@@ -233,7 +233,8 @@ def lock(
     """Gives up all that a decoder does not need; protections that the kernel lacks are left out.
 
     Args:
-        readable: Files and folders to read, besides the system's: those of `Code`, and a stage's.
+        readable: Files and folders to read, besides the system's: those of `ImportableCode`, and a
+        stage's.
         writable: Files to write; they exist.
         gpu: What it keeps for a GPU; None for no GPU.
 

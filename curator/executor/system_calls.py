@@ -93,7 +93,7 @@ _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 _Instruction = tuple[int, int, int, int]
 
 
-class _Check(NamedTuple):
+class _ArgumentCheck(NamedTuple):
     """A condition on an argument: its word, masked, is one of some values."""
 
     argument: int
@@ -103,11 +103,11 @@ class _Check(NamedTuple):
     """Whether the upper of the argument's two words is meant."""
 
 
-class _Rule(NamedTuple):
+class _CallRule(NamedTuple):
     """What a call with certain arguments ends with."""
 
     numbers: _Numbers
-    checks: tuple[_Check, ...] = ()
+    checks: tuple[_ArgumentCheck, ...] = ()
     result: int = _ALLOWED
 
 
@@ -128,11 +128,11 @@ def allow_only_needed(*, has_gpu: bool, has_mps: bool) -> None:
     """
     machine, place = _MACHINES[platform.machine()]
     numbers = [plain[place] for plain in _PLAIN.values()]
-    rules = [_Rule((number, number)) for number in numbers if number is not None]
+    rules = [_CallRule((number, number)) for number in numbers if number is not None]
     if place == 0:
-        rules += [_Rule((number, number)) for number in _ONLY_X86_64.values()]
+        rules += [_CallRule((number, number)) for number in _ONLY_X86_64.values()]
     rules += _rules()
-    rules += _gpu_rules(has_mps) if has_gpu else [_Rule(_MMAP, _COUNTED_MEMORY)]
+    rules += _gpu_rules(has_mps) if has_gpu else [_CallRule(_MMAP, _COUNTED_MEMORY)]
     program = b"".join(struct.pack("=HBBI", *one) for one in _program(machine, place, rules))
     code = ctypes.create_string_buffer(program, len(program))
     head = struct.pack("@HP", len(program) // 8, ctypes.addressof(code))
@@ -143,39 +143,48 @@ def allow_only_needed(*, has_gpu: bool, has_mps: bool) -> None:
 
 
 _COUNTED_MEMORY = (
-    _Check(3, (0, 0x01, 0x20), _SHARED_ANONYMOUS),
-    _Check(3, (0,), _GROWS_OR_HUGE),
+    _ArgumentCheck(3, (0, 0x01, 0x20), _SHARED_ANONYMOUS),
+    _ArgumentCheck(3, (0,), _GROWS_OR_HUGE),
 )
 
 
-def _rules() -> list[_Rule]:
-    own = (_Check(0, (os.getpid(),)),)
+def _rules() -> list[_CallRule]:
+    own = (_ArgumentCheck(0, (os.getpid(),)),)
     return [
-        _Rule(_CLONE, (_Check(0, (_CLONE_THREAD,), _CLONE_THREAD | _CLONE_OTHERS),)),
-        _Rule(_KILL, own),
-        _Rule(_TGKILL, own),
+        _CallRule(_CLONE, (_ArgumentCheck(0, (_CLONE_THREAD,), _CLONE_THREAD | _CLONE_OTHERS),)),
+        _CallRule(_KILL, own),
+        _CallRule(_TGKILL, own),
         # Only its own limits, and only to read them.
-        _Rule(_PRLIMIT, (_Check(0, (0,)), _Check(2, (0,)), _Check(2, (0,), is_high=True))),
-        _Rule(_FCNTL, (_Check(1, _DUPLICATE + _FLAGS + _LOCKS),)),
-        _Rule(_PRCTL, (_Check(0, _HARMLESS_PRCTL),)),
-        _Rule(_IOCTL, (_Check(1, _DESCRIPTOR_IOCTLS),)),
+        _CallRule(
+            _PRLIMIT,
+            (
+                _ArgumentCheck(0, (0,)),
+                _ArgumentCheck(2, (0,)),
+                _ArgumentCheck(2, (0,), is_high=True),
+            ),
+        ),
+        _CallRule(_FCNTL, (_ArgumentCheck(1, _DUPLICATE + _FLAGS + _LOCKS),)),
+        _CallRule(_PRCTL, (_ArgumentCheck(0, _HARMLESS_PRCTL),)),
+        _CallRule(_IOCTL, (_ArgumentCheck(1, _DESCRIPTOR_IOCTLS),)),
     ]
 
 
-def _gpu_rules(has_mps: bool) -> Iterator[_Rule]:
-    yield _Rule(_MMAP)
-    yield _Rule(_IOCTL, (_Check(1, (0, _NVIDIA), 0xFF00),))
+def _gpu_rules(has_mps: bool) -> Iterator[_CallRule]:
+    yield _CallRule(_MMAP)
+    yield _CallRule(_IOCTL, (_ArgumentCheck(1, (0, _NVIDIA), 0xFF00),))
     # Without its flags.
-    yield _Rule(_SOCKET, (_Check(0, (_AF_UNIX,)), _Check(1, (_SOCK_SEQPACKET,), 0xF)))
-    yield from (_Rule(numbers) for numbers in _GPU_PLAIN.values())
+    yield _CallRule(
+        _SOCKET, (_ArgumentCheck(0, (_AF_UNIX,)), _ArgumentCheck(1, (_SOCK_SEQPACKET,), 0xF))
+    )
+    yield from (_CallRule(numbers) for numbers in _GPU_PLAIN.values())
     if has_mps:
-        yield from (_Rule(numbers) for numbers in _MPS_PLAIN.values())
+        yield from (_CallRule(numbers) for numbers in _MPS_PLAIN.values())
     else:
         # As where MPS does not run: CUDA goes on.
-        yield _Rule(_CONNECT, result=_ERROR | errno.ENOENT)
+        yield _CallRule(_CONNECT, result=_ERROR | errno.ENOENT)
 
 
-def _program(machine: int, place: int, rules: Iterable[_Rule]) -> Iterator[_Instruction]:
+def _program(machine: int, place: int, rules: Iterable[_CallRule]) -> Iterator[_Instruction]:
     yield from ((_LOAD, 0, 0, _MACHINE), (_EQUAL, 1, 0, machine), (_RETURN, 0, 0, _KILLED))
     yield (_LOAD, 0, 0, _CALL)
     for rule in rules:
@@ -193,7 +202,7 @@ def _program(machine: int, place: int, rules: Iterable[_Rule]) -> Iterator[_Inst
     )
 
 
-def _checked(checks: tuple[_Check, ...]) -> Iterator[_Instruction]:
+def _checked(checks: tuple[_ArgumentCheck, ...]) -> Iterator[_Instruction]:
     """Goes on where all checks hold, and else to the last instruction of the rule."""
     left = sum(len(check.values) + 3 for check in checks) + 1
     for check in checks:

@@ -34,7 +34,7 @@ OTHER_NODES = "other nodes"
 
 
 @dataclass(slots=True)
-class _Row:
+class _TimelineRow:
     """What one stage did on one node.
 
     Attributes:
@@ -47,7 +47,7 @@ class _Row:
     busy_s: float = 0.0
     buckets_s: NDArray[np.float64] = field(default_factory=lambda: np.zeros(N_BUCKETS))
 
-    def add(self, other: "_Row") -> None:
+    def add(self, other: "_TimelineRow") -> None:
         """Adds a row with the same buckets."""
         self.units += other.units
         self.busy_s += other.busy_s
@@ -59,7 +59,7 @@ class Timeline:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._rows: defaultdict[tuple[str, str], _Row] = defaultdict(_Row)
+        self._rows: defaultdict[tuple[str, str], _TimelineRow] = defaultdict(_TimelineRow)
         """By node and stage."""
         self._nodes: set[str] = set()
         self._workers: defaultdict[str, set[str]] = defaultdict(set)
@@ -100,7 +100,7 @@ class Timeline:
         """Adds the units of another timeline, which stays as it is."""
         copy = Timeline()
         with other._lock:
-            copy._rows.update({key: _Row() for key in other._rows})
+            copy._rows.update({key: _TimelineRow() for key in other._rows})
             for key, row in other._rows.items():
                 copy._rows[key].add(row)
             copy._width_s, copy._offset = other._width_s, other._offset
@@ -130,7 +130,7 @@ class Timeline:
         with self._lock:
             if not self._rows:
                 return {}
-            rows = {key: _Row() for key in self._rows}
+            rows = {key: _TimelineRow() for key in self._rows}
             for key, row in self._rows.items():
                 rows[key].add(row)
             width_s, offset, ended_s = self._width_s, self._offset, self._ended_s
@@ -194,7 +194,7 @@ class Timeline:
             row.buckets_s = moved
         self._width_s, self._offset = width_s, offset
 
-    def _fill(self, row: _Row, begun_s: float, ended_s: float) -> None:
+    def _fill(self, row: _TimelineRow, begun_s: float, ended_s: float) -> None:
         width_s = self._width_s
         first, last = math.floor(begun_s / width_s), math.floor(ended_s / width_s)
         at, to = first - self._offset, last - self._offset
@@ -213,7 +213,9 @@ def busy_of(row: Mapping[str, Any]) -> NDArray[np.float64]:
     return np.array(row["busy"].split(), np.float64)
 
 
-def _facts(stage: str, rows: Mapping[tuple[str, str], _Row], n_workers: int) -> dict[str, Any]:
+def _facts(
+    stage: str, rows: Mapping[tuple[str, str], _TimelineRow], n_workers: int
+) -> dict[str, Any]:
     own = [row for (_, name), row in rows.items() if name == stage]
     return {
         "stage": stage,
@@ -223,7 +225,9 @@ def _facts(stage: str, rows: Mapping[tuple[str, str], _Row], n_workers: int) -> 
     }
 
 
-def _fewer(rows: Mapping[tuple[str, str], _Row], n_nodes: int) -> dict[tuple[str, str], _Row]:
+def _fewer(
+    rows: Mapping[tuple[str, str], _TimelineRow], n_nodes: int
+) -> dict[tuple[str, str], _TimelineRow]:
     """Returns rows of at most so many nodes, of which one may be `OTHER_NODES`."""
     busy_s: defaultdict[str, float] = defaultdict(float)
     for (node, _), row in rows.items():
@@ -232,14 +236,14 @@ def _fewer(rows: Mapping[tuple[str, str], _Row], n_nodes: int) -> dict[tuple[str
         return dict(rows)
     named = sorted(busy_s.keys() - {OTHER_NODES}, key=lambda node: (-busy_s[node], node))
     own = set(named[: n_nodes - 1])
-    found: defaultdict[tuple[str, str], _Row] = defaultdict(_Row)
+    found: defaultdict[tuple[str, str], _TimelineRow] = defaultdict(_TimelineRow)
     for (node, stage), row in rows.items():
         found[node if node in own else OTHER_NODES, stage].add(row)
     return found
 
 
 def _listed(
-    rows: Mapping[tuple[str, str], _Row],
+    rows: Mapping[tuple[str, str], _TimelineRow],
     stages: Iterable[str],
     width_s: float,
     offset: int,

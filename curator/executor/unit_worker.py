@@ -23,7 +23,7 @@ from curator.errors import (
     SourceError,
 )
 from curator.executor.attempts import CpuClock, internal_failure, thread_cpu_s
-from curator.executor.decoder_box import BoxDiedError, SetUpError, process_box
+from curator.executor.sandboxed_process import SandboxDiedError, SetUpError, process_sandbox
 from curator.executor.work import MAX_ATTEMPTS, Divisible
 from curator.executor.worker import Step
 from curator.records.sources import Failure, Note
@@ -103,8 +103,8 @@ class UnitWorker:
         self._clock = CpuClock()
         self._is_ready = False
         self._has_worked = False
-        """Whether the stage was set up once in a box: where it cannot be later, its GPU failed."""
-        self._box = process_box() if stage.boxed else None
+        """Whether the stage was set up once in a sandbox: if it cannot be later, its GPU failed."""
+        self._sandbox = process_sandbox() if stage.sandboxed else None
 
     def __call__(self, unit: Any) -> UnitResult[Any]:  # noqa: ANN401
         """Runs the items of a unit.
@@ -115,8 +115,8 @@ class UnitWorker:
         return self.repeat(unit, 0)
 
     def prepare(self) -> None:
-        """Sets the stage up, unless its box does that."""
-        if not self._is_ready and self._box is None:
+        """Sets the stage up, unless its sandbox does that."""
+        if not self._is_ready and self._sandbox is None:
             self._stage.setup()
         self._is_ready = True
 
@@ -137,11 +137,11 @@ class UnitWorker:
                     break
                 results.append(self._result(item, n_deaths))
         finally:
-            (self._box or self._stage).release()
+            (self._sandbox or self._stage).release()
         items, left = items[: len(results)], tuple(items[len(results) :])
-        in_box_s = 0.0
-        if self._box is not None:
-            start_up_s, in_box_s = self._box.take_cpu_s()
+        in_sandbox_s = 0.0
+        if self._sandbox is not None:
+            start_up_s, in_sandbox_s = self._sandbox.take_cpu_s()
             spent["start_up"] = spent.get("start_up", 0.0) + start_up_s
         spent.update(self._stage.cpu_s)
         if self._keep is not None:
@@ -151,13 +151,15 @@ class UnitWorker:
         counts = Counter(before.counts)
         counts.update(self._stage.counts)
         notes, self._stage.notes = (*before.notes, *self._stage.notes), []
-        if self._box is not None:
-            counts.update(self._box.counts)
-            self._box.counts.clear()
+        if self._sandbox is not None:
+            counts.update(self._sandbox.counts)
+            self._sandbox.counts.clear()
         self._stage.cpu_s.clear()
         self._stage.counts.clear()
         cpu_s = Counter(before.cpu_s)
-        cpu_s.update(self._clock.end(spent, rest=self._rest or self._stage.name, more_s=in_box_s))
+        cpu_s.update(
+            self._clock.end(spent, rest=self._rest or self._stage.name, more_s=in_sandbox_s)
+        )
         video_s, self._video_s = self._video_s, 0.0
         return UnitResult(
             results=results,
@@ -173,14 +175,14 @@ class UnitWorker:
     def _result(self, item: _Item, n_deaths: int) -> Any:  # noqa: ANN401
         stage = self._stage
         if n_deaths >= MAX_ATTEMPTS:
-            return stage.failed(item, _death(item, stage, BoxDiedError(_DIED)))
+            return stage.failed(item, _death(item, stage, SandboxDiedError(_DIED)))
         n_tries = 0
         while True:
             try:
                 result = self._processed(stage, item)
                 self._has_worked = True
                 self._video_s += stage.video_s(result)
-            except BoxDiedError as died:
+            except SandboxDiedError as died:
                 logger.warning("%s: %s", item.uri, died)
                 self._has_worked |= died.lost is not None
                 n_tries += 1
@@ -203,11 +205,11 @@ class UnitWorker:
                     continue
                 if n_tries < MAX_ATTEMPTS:
                     continue
-                lost = BoxDiedError(str(error), lost=_lost(error.cause))
+                lost = SandboxDiedError(str(error), lost=_lost(error.cause))
                 result = stage.failed(item, _death(item, stage, lost))
             except (DamagedError, FullDiskError, DeviceError):
                 # No fault of the item: the run makes the object again, or ends. A GPU that fails in
-                # this process, and not in a box, fails all that comes after.
+                # this process, and not in a sandbox, fails all that comes after.
                 raise
             except CuratorError as error:
                 if not stage.fails_alone:
@@ -219,9 +221,9 @@ class UnitWorker:
             return result
 
     def _processed(self, stage: Stage[Any, Any, Any], item: _Item) -> Any:  # noqa: ANN401
-        if self._box is None:
+        if self._sandbox is None:
             return stage.process(item)
-        result = self._box.process(stage, item)
+        result = self._sandbox.process(stage, item)
         if not isinstance(result, Failure):
             return result
         # What names the item comes from here.
@@ -240,8 +242,8 @@ def _failure(item: _Item, stage: Stage[Any, Any, Any], code: ErrorCode, message:
     return Failure(uri=item.uri, stage=stage.name, code=code, message=message)
 
 
-def _death(item: _Item, stage: Stage[Any, Any, Any], died: BoxDiedError) -> Failure:
-    """The failure of an item over which boxes died."""
+def _death(item: _Item, stage: Stage[Any, Any, Any], died: SandboxDiedError) -> Failure:
+    """The failure of an item over which sandboxes died."""
     if died.lost is not None:
         why = f"the GPU failed under it {MAX_ATTEMPTS} times: {died.lost}"
     else:

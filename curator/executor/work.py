@@ -13,13 +13,13 @@ MAX_DEATHS = 8
 """Deaths over one unit after which a run gives up: more than a worker that counts them allows."""
 
 
-MOST_IN_VAIN = 16
+MAX_DEATHS_IN_A_ROW = 16
 """Deaths without a result between them after which a run gives up; and four for each worker."""
 
 
-def are_in_vain(n_deaths: int, n_workers: int) -> bool:
+def is_crash_looping(n_deaths: int, n_workers: int) -> bool:
     """Returns whether so many deaths without a result between them end a run."""
-    return n_deaths > MOST_IN_VAIN + 4 * max(1, n_workers)
+    return n_deaths > MAX_DEATHS_IN_A_ROW + 4 * max(1, n_workers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,17 +38,17 @@ class Death:
 
 
 @dataclass(slots=True, kw_only=True)
-class Work:
+class UnitAttempts:
     """A unit, and the workers that died over it."""
 
     unit: Any
     deaths: list[Death] = field(default_factory=list)
 
-    def after_death(self, death: Death) -> "list[Work]":
+    def after_death(self, death: Death) -> "list[UnitAttempts]":
         """What is to be done instead: smaller units, or the same one once more."""
         parts = split(self.unit)
         deaths = [death] if len(parts) > 1 else [*self.deaths, death]
-        return [Work(unit=part, deaths=list(deaths)) for part in parts]
+        return [UnitAttempts(unit=part, deaths=list(deaths)) for part in parts]
 
     @property
     def is_given_up(self) -> bool:
@@ -57,7 +57,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repeated:
+class RepeatedUnit:
     """A unit over which workers died, as the next one gets it."""
 
     unit: Any

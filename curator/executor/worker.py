@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from curator.errors import CuratorError
 from curator.executor.garbage import no_collection
-from curator.executor.work import Repeated
+from curator.executor.work import RepeatedUnit
 from curator.stage import Resources, Stage
 from curator.tables.parts import leave_pandas_out
 
@@ -40,10 +40,10 @@ class Step:
     name: str | None = None
 
     @property
-    def is_boxed(self) -> bool:
-        """Whether it runs a stage in a decoder box."""
+    def is_sandboxed(self) -> bool:
+        """Whether it runs a stage in a sandbox."""
         stage = self.settings.get("stage")
-        return isinstance(stage, Stage) and stage.boxed
+        return isinstance(stage, Stage) and stage.sandboxed
 
 
 Chain = Sequence[Step]
@@ -127,7 +127,7 @@ def _loaded(packed: bytes) -> list[Callable[[Any], Any]]:
 
 def _called(chain: Sequence[Callable[[Any], Any]], unit: bytes) -> Any:  # noqa: ANN401
     result, n_deaths = pickle.loads(unit), 0
-    if isinstance(result, Repeated):
+    if isinstance(result, RepeatedUnit):
         result, n_deaths = result.unit, result.n_deaths
     first, *others = chain
     if n_deaths and isinstance(first, Repeats):

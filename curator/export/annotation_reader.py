@@ -18,7 +18,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class ClipAnnotations:
+class AnnotationLookup:
     """Rows of `annotations` by clip, held in memory as columns.
 
     Raises:

@@ -13,7 +13,7 @@ from curator.stages.shard.tar_reader import MAX_TEXT_BYTES, Member, Shard, Shard
 
 
 @dataclass(slots=True, kw_only=True)
-class Clip:
+class ShardClip:
     """A sample of a shard."""
 
     key: str
@@ -81,8 +81,8 @@ def chosen_shards(
 
 
 def read_clips(
-    shards: ShardSet, shard: Shard, *, wants_mp4: Callable[[Clip, str], bool]
-) -> Iterator[Clip]:
+    shards: ShardSet, shard: Shard, *, wants_mp4: Callable[[ShardClip, str], bool]
+) -> Iterator[ShardClip]:
     """Yields the clips of a shard, in its order.
 
     Raises:
@@ -93,7 +93,7 @@ def read_clips(
         with shards.store.open(shards.key(shard.name)) as stream:
             reader = TarReader(stream.read, shards.sizes[shard.name], seek=stream.seek)
             for key, members in groupby(reader, key=lambda member: member.key):
-                clip = Clip(key=key, shard=shard)
+                clip = ShardClip(key=key, shard=shard)
                 for member in members:
                     _take(reader, member, clip, wants_mp4)
                 if clip.mp4_offset < 0:
@@ -105,7 +105,7 @@ def read_clips(
 
 
 def _take(
-    reader: TarReader, member: Member, clip: Clip, wants_mp4: Callable[[Clip, str], bool]
+    reader: TarReader, member: Member, clip: ShardClip, wants_mp4: Callable[[ShardClip, str], bool]
 ) -> None:
     if member.suffix == "mp4":
         clip.mp4_offset, clip.mp4_bytes = member.data_offset, member.bytes

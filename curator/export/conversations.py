@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from curator.export.annotation_reader import ClipAnnotations, provenance_of
-from curator.export.clip_reader import Clip
+from curator.export.annotation_reader import AnnotationLookup, provenance_of
+from curator.export.clip_reader import ShardClip
 from curator.export.exporter import Exporter, RelativePaths
 from curator.export.job import Job
 from curator.stages.shard.tar_reader import SPLITS, Shard
@@ -36,7 +36,7 @@ class Conversations(Exporter[RelativePaths, bytes]):
 
     def begin(self, job: Job) -> None:
         """Reads the annotations."""
-        self._annotations = ClipAnnotations(job.shards)
+        self._annotations = AnnotationLookup(job.shards)
 
     def shard(self, job: Job, shard: Shard) -> bytes:
         """Writes a shard's videos; returns its lines."""
@@ -68,7 +68,9 @@ class Conversations(Exporter[RelativePaths, bytes]):
         job.place.put("dataset_info.json", orjson.dumps(described, option=orjson.OPT_INDENT_2))
 
 
-def _records(clip: Clip, video: str, annotations: ClipAnnotations) -> Iterator[dict[str, Any]]:
+def _records(
+    clip: ShardClip, video: str, annotations: AnnotationLookup
+) -> Iterator[dict[str, Any]]:
     for row in annotations.of(clip.key):
         provenance = provenance_of(row, clip.fields)
         for made in orjson.loads(row["questions"] or "[]"):

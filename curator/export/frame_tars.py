@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
 from curator.errors import ShardError, SourceError
-from curator.export.clip_reader import Clip
+from curator.export.clip_reader import ShardClip
 from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job
 from curator.media.container import open_container, video_stream
@@ -67,12 +67,12 @@ class FrameTars(Exporter[FramesOptions, None]):
         options = self.options
         quality = options.quality if options.pictures == "webp" else None
         settings = (options.size, options.pictures, options.max_frames, quality)
-        stamp = job.stamp(shard, "frames", self.version, *settings)
-        key = f"{shard.split}/{shard.name.removesuffix('.tar')}-{stamp[:8]}.tar"
+        fingerprint = job.fingerprint(shard, "frames", self.version, *settings)
+        key = f"{shard.split}/{shard.name.removesuffix('.tar')}-{fingerprint[:8]}.tar"
         if job.place.size(key) is not None:
             # The name identifies input and settings, and objects appear only when complete.
             job.place.keep(key)
-            job.exported.add(standing=1, clips=int(shard.facts.get("samples") or 0))
+            job.exported.add(reused=1, clips=int(shard.facts.get("samples") or 0))
             return
         end = bytes(2 * BLOCK)
         with job.place.create(key) as output:
@@ -85,7 +85,7 @@ class FrameTars(Exporter[FramesOptions, None]):
         job.exported.add(bytes=len(end))
 
 
-def decode_frames(clip: Clip, options: FramesOptions) -> NDArray[np.uint8]:
+def decode_frames(clip: ShardClip, options: FramesOptions) -> NDArray[np.uint8]:
     """Decodes frames of a clip: uint8 [T, H, W, 3], RGB.
 
     Raises:
@@ -123,7 +123,7 @@ def fitted(rgb_HWC: NDArray[np.uint8], size_px: tuple[int, int]) -> NDArray[np.u
     return cv2.resize(cut, size_px, interpolation=way).astype(np.uint8, copy=False)
 
 
-def _members(clip: Clip, options: FramesOptions) -> Iterator[tuple[str, bytes]]:
+def _members(clip: ShardClip, options: FramesOptions) -> Iterator[tuple[str, bytes]]:
     """Yields names and contents of a sample's files."""
     frames = decode_frames(clip, options)
     width, height = options.size

@@ -9,10 +9,10 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from curator.errors import CuratorError, UsageError
-from curator.export.clip_reader import Clip, chosen_shards, read_clips
+from curator.export.clip_reader import ShardClip, chosen_shards, read_clips
 from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.formats import FORMATS, checked_options, load_format
-from curator.export.placement import Exported, Place
+from curator.export.placement import Destination, Exported
 from curator.fingerprints import fingerprint
 from curator.stages.caption.measured_caption import MEASURED_MODEL
 from curator.stages.shard.tar_reader import SPLITS, Shard, ShardSet, open_shards
@@ -37,7 +37,7 @@ class Job:
     progress: Callable[[Exported], None]
 
     def __post_init__(self) -> None:
-        self.place = Place(self.store, self.exported, self.exporter.folders(self.splits))
+        self.place = Destination(self.store, self.exported, self.exporter.folders(self.splits))
 
     def run(self) -> None:
         """Does the export."""
@@ -57,10 +57,10 @@ class Job:
     def clips(
         self,
         shard: Shard,
-        wants_mp4: Callable[[Clip, str], bool] | bool = False,
+        wants_mp4: Callable[[ShardClip, str], bool] | bool = False,
         *,
         min_frames: int | None = None,
-    ) -> Iterator[Clip]:
+    ) -> Iterator[ShardClip]:
         """Yields the clips of a shard, and counts each when the next is requested.
 
         Args:
@@ -70,10 +70,10 @@ class Job:
             min_frames: Shorter clips are counted and left out.
         """
 
-        def is_long(clip: Clip) -> bool:
+        def is_long(clip: ShardClip) -> bool:
             return min_frames is None or clip.fields["n_frames"] >= min_frames
 
-        def wants(clip: Clip, sha256: str) -> bool:
+        def wants(clip: ShardClip, sha256: str) -> bool:
             return is_long(clip) and (wants_mp4(clip, sha256) if callable(wants_mp4) else wants_mp4)
 
         for clip in read_clips(self.shards, shard, wants_mp4=wants):
@@ -88,13 +88,15 @@ class Job:
             )
             self.progress(self.exported)
 
-    def videos(self, shard: Shard, folder: str, *, min_frames: int | None = None) -> Iterator[Clip]:
+    def videos(
+        self, shard: Shard, folder: str, *, min_frames: int | None = None
+    ) -> Iterator[ShardClip]:
         """Yields the clips of a shard as `clips` does, and writes MP4s as `<folder>/<key>.mp4`.
 
         MP4s that exist already are neither read nor written.
         """
 
-        def is_new(clip: Clip, sha256: str) -> bool:
+        def is_new(clip: ShardClip, sha256: str) -> bool:
             return not self.place.stands(f"{folder}/{clip.key}.mp4", clip.mp4_bytes, sha256)
 
         for clip in self.clips(shard, is_new, min_frames=min_frames):
@@ -106,7 +108,7 @@ class Job:
         """Returns the prefix of paths in tables: empty, or the address of the destination."""
         return "" if relative else f"{self.store.uri}/"
 
-    def stamp(self, shard: Shard, *settings: object) -> str:
+    def fingerprint(self, shard: Shard, *settings: object) -> str:
         """Hashes the inputs of a shard's object: the tar's name and size, and `settings`.
 
         The name has a hash of the samples. `settings` are the options that change the object's

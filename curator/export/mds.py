@@ -52,13 +52,13 @@ class Mds(Exporter[ExporterOptions, Entries]):
         """Writes a shard's folder; returns its entries for the index of its split."""
         name = shard.name.removesuffix(".tar").replace("/", "_")
         folder = f"{shard.split}/{name}"
-        stamp = job.stamp(shard, "mds", self.version, COLUMNS, SIZE_LIMIT_BYTES)
-        entries = _standing(job, folder, stamp)
+        fingerprint = job.fingerprint(shard, "mds", self.version, COLUMNS, SIZE_LIMIT_BYTES)
+        entries = _reusable_entries(job, folder, fingerprint)
         if entries is None:
-            entries = _write(job, shard, folder, stamp)
+            entries = _write(job, shard, folder, fingerprint)
         else:
             n_clips = sum(entry["samples"] for entry in entries)
-            job.exported.add(standing=len(entries), clips=n_clips)
+            job.exported.add(reused=len(entries), clips=n_clips)
         for entry in entries:
             job.place.keep(f"{folder}/{_basename(entry)}")
         return [
@@ -88,7 +88,7 @@ def _basename(entry: dict[str, Any]) -> str:
     return str(entry["raw_data"]["basename"])
 
 
-def _standing(job: Job, folder: str, stamp: str) -> Entries | None:
+def _reusable_entries(job: Job, folder: str, fingerprint: str) -> Entries | None:
     """Returns the entries of a complete folder that was made from the same input, or None."""
     place = job.place
     if place.size(f"{folder}/{INDEX}") is None:
@@ -96,7 +96,7 @@ def _standing(job: Job, folder: str, stamp: str) -> Entries | None:
     with suppress(StorageError, ValueError, KeyError, TypeError):
         index = json.loads(job.store.read(f"{folder}/{INDEX}"))
         entries: Entries = index["shards"]
-        if index["curate"] == stamp and all(
+        if index["curate"] == fingerprint and all(
             place.size(f"{folder}/{_basename(entry)}") == entry["raw_data"]["bytes"]
             for entry in entries
         ):
@@ -104,7 +104,7 @@ def _standing(job: Job, folder: str, stamp: str) -> Entries | None:
     return None
 
 
-def _write(job: Job, shard: Shard, folder: str, stamp: str) -> Entries:
+def _write(job: Job, shard: Shard, folder: str, fingerprint: str) -> Entries:
     place = job.place
     with ScratchFolder("curate-mds-") as temporary:
         made = temporary.path / "made"
@@ -123,7 +123,7 @@ def _write(job: Job, shard: Shard, folder: str, stamp: str) -> Entries:
             if found != entry["raw_data"]["hashes"][HASH]:
                 raise StorageError(f"{made / _basename(entry)} changed while it was read")
             place.put(f"{folder}/{_basename(entry)}", data)
-    place.put(f"{folder}/{INDEX}", _json({"version": 2, "shards": entries, "curate": stamp}))
+    place.put(f"{folder}/{INDEX}", _json({"version": 2, "shards": entries, "curate": fingerprint}))
     return entries
 
 

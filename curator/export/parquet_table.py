@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curator.errors import StorageError
-from curator.export.clip_reader import Clip
+from curator.export.clip_reader import ShardClip
 from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job
 from curator.family import Family
@@ -60,26 +60,29 @@ class ParquetTables(Exporter[ParquetOptions, None]):
             for fact in ("offset", "bytes")
         ]
         families = declared_families(job.shards.manifest).values()
-        columns = [field for one in families for field in family_fields(Family.from_json(one))]
+        columns = [
+            field for family in families for field in family_fields(Family.from_json(family))
+        ]
         video = [VIDEO] if with_videos else []
         schema = pa.schema([*SCHEMA, *columns, *places, *video])
         key = f"{shard.split}/{shard.name.removesuffix('.tar').replace('/', '_')}.parquet"
         uri = job.shards.uri(shard.name)
-        # Names are in the stamp where there are some, so that tables without any stay as they are.
+        # Names are in the fingerprint where there are some, so that tables without any stay as they
+        # are.
         own = [sorted(declared.items())] if declared else []
         own += [[(field.name, str(field.type)) for field in columns]] if columns else []
-        stamp = job.stamp(shard, "parquet", self.version, with_videos, uri, *own)
-        n_rows = _standing_rows(job, key, stamp)
+        fingerprint = job.fingerprint(shard, "parquet", self.version, with_videos, uri, *own)
+        n_rows = _reusable_rows(job, key, fingerprint)
         if n_rows is not None:
             job.place.keep(key)
-            job.exported.add(standing=1, clips=n_rows)
+            job.exported.add(reused=1, clips=n_rows)
             return
         others = [name for name in schema.names if name != "video"]
         with (
             job.place.create(key) as output,
             pq.ParquetWriter(
                 output,
-                schema.with_metadata({STAMP: stamp}),
+                schema.with_metadata({STAMP: fingerprint}),
                 # MP4s do not compress.
                 compression={name: "none" if name == "video" else "zstd" for name in schema.names},
                 use_dictionary=others,
@@ -93,7 +96,9 @@ class ParquetTables(Exporter[ParquetOptions, None]):
                 job.exported.add(bytes=n_bytes)
 
 
-def _row(clip: Clip, uri: str, declared: Mapping[str, str], with_videos: bool) -> dict[str, Any]:
+def _row(
+    clip: ShardClip, uri: str, declared: Mapping[str, str], with_videos: bool
+) -> dict[str, Any]:
     row = clip.row() | {
         "path": f"{uri}#{clip.key}.mp4",
         "json": orjson.dumps(clip.fields, option=orjson.OPT_SORT_KEYS).decode(),
@@ -104,13 +109,13 @@ def _row(clip: Clip, uri: str, declared: Mapping[str, str], with_videos: bool) -
     return row | {"video": clip.mp4} if with_videos else row
 
 
-def _standing_rows(job: Job, key: str, stamp: str) -> int | None:
+def _reusable_rows(job: Job, key: str, fingerprint: str) -> int | None:
     """Returns the number of rows of a table that was made from the same input, or None."""
     if job.place.size(key) is None:
         return None
     with suppress(StorageError, OSError, pa.ArrowException), job.store.open(key) as stream:
         metadata = pq.read_metadata(stream)
-        if (metadata.metadata or {}).get(STAMP) == stamp.encode():
+        if (metadata.metadata or {}).get(STAMP) == fingerprint.encode():
             return int(metadata.num_rows)
     return None
 

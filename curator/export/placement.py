@@ -19,7 +19,7 @@ class Exported:
     n_clips: int = 0
     n_objects: int = 0
     """Written."""
-    n_standing: int = 0
+    n_reused: int = 0
     """Objects that were there already, with the same bytes."""
     n_bytes: int = 0
     """Written."""
@@ -52,7 +52,7 @@ class Exported:
                 setattr(self, f"n_{name}", getattr(self, f"n_{name}") + n)
 
 
-class Place:
+class Destination:
     """The destination of an export.
 
     Objects are written whole, so an existing one is complete; size and, if that agrees, SHA-256
@@ -86,7 +86,7 @@ class Place:
         if digest.hexdigest() != sha256:
             return False
         self.keep(key)
-        self._exported.add(standing=1)
+        self._exported.add(reused=1)
         return True
 
     def size(self, key: str) -> int | None:

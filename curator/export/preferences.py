@@ -12,8 +12,8 @@ import orjson
 from pydantic import Field
 
 from curator.errors import CutError, RecipeError, ShardError, UsageError
-from curator.export.annotation_reader import ClipAnnotations, frames_in_clip, provenance_of
-from curator.export.clip_reader import Clip
+from curator.export.annotation_reader import AnnotationLookup, frames_in_clip, provenance_of
+from curator.export.clip_reader import ShardClip
 from curator.export.exporter import Exporter, RelativePaths
 from curator.export.job import Job
 from curator.media.clip_frames import Wanted, sample_clip
@@ -21,7 +21,7 @@ from curator.stages.caption.caption_records import (
     ANSWER_FIELDS,
     SCORES,
     Answer,
-    Candidate,
+    AnswerCandidate,
     Task,
     Window,
 )
@@ -29,7 +29,7 @@ from curator.stages.caption.dialogs.answers import answer_text
 from curator.stages.caption.dialogs.window_dialog import Asker
 from curator.stages.shard.tar_reader import Shard
 
-Pairs = list[tuple[dict[str, Any], Candidate, Candidate]]
+Pairs = list[tuple[dict[str, Any], AnswerCandidate, AnswerCandidate]]
 """Rows of `annotations`, each with the best of its answers and a worse one."""
 
 
@@ -56,7 +56,7 @@ class Preferences(Exporter[PreferencesOptions, bytes]):
 
     def begin(self, job: Job) -> None:
         """Reads the annotations and their prompts."""
-        self._annotations = ClipAnnotations(job.shards)
+        self._annotations = AnnotationLookup(job.shards)
         config, out = self._annotations.config, job.shards.store.uri
         if config.judge is None or config.candidates < 2:
             raise UsageError(
@@ -75,7 +75,7 @@ class Preferences(Exporter[PreferencesOptions, bytes]):
         """Writes the frames of a shard's pairs; returns its lines."""
         found: dict[str, Pairs] = {}
 
-        def wants(clip: Clip, sha256: str) -> bool:
+        def wants(clip: ShardClip, sha256: str) -> bool:
             found[clip.key] = self._pairs(job, clip)
             return bool(found[clip.key])
 
@@ -92,7 +92,7 @@ class Preferences(Exporter[PreferencesOptions, bytes]):
         with job.place.create(f"{split}.jsonl") as output:
             output.writelines(results)
 
-    def _pairs(self, job: Job, clip: Clip) -> Pairs:
+    def _pairs(self, job: Job, clip: ShardClip) -> Pairs:
         now = self._asker.prompt.fingerprint
         pairs: Pairs = []
         for row in self._annotations.of(clip.key):
@@ -106,7 +106,7 @@ class Preferences(Exporter[PreferencesOptions, bytes]):
             pairs += [(row, best, other) for best, other in found]
         return pairs
 
-    def _records(self, job: Job, clip: Clip, pairs: Pairs) -> Iterator[dict[str, Any]]:
+    def _records(self, job: Job, clip: ShardClip, pairs: Pairs) -> Iterator[dict[str, Any]]:
         shown = {row["window"]: frames_in_clip(row, clip.fields)["shown"] for row, *_ in pairs}
         folder = f"frames/{clip.shard.split}/{clip.key}"
         base = job.base(relative=self.options.relative)
@@ -141,10 +141,10 @@ class Preferences(Exporter[PreferencesOptions, bytes]):
             }
 
 
-def candidates_of(row: Mapping[str, Any]) -> tuple[Candidate, ...]:
+def candidates_of(row: Mapping[str, Any]) -> tuple[AnswerCandidate, ...]:
     """Returns the candidates in a row of `annotations`."""
     return tuple(
-        Candidate(
+        AnswerCandidate(
             answer=Answer(**{name: stored[name] for name in ANSWER_FIELDS}),
             reply_key=stored["reply"],
             why=stored.get("why", ""),
@@ -155,8 +155,8 @@ def candidates_of(row: Mapping[str, Any]) -> tuple[Candidate, ...]:
 
 
 def pairs_of(
-    candidates: Sequence[Candidate], asker: Asker, min_margin: int = 1
-) -> Iterator[tuple[Candidate, Candidate]]:
+    candidates: Sequence[AnswerCandidate], asker: Asker, min_margin: int = 1
+) -> Iterator[tuple[AnswerCandidate, AnswerCandidate]]:
     """Yields the best candidate of a window with each lower-scored one.
 
     Unscored candidates form no pair, nor do two candidates with the same text. `asker` has the
@@ -168,7 +168,9 @@ def pairs_of(
     """
     if min_margin < 1:
         raise ValueError(f"min_margin is {min_margin}; expected 1 to 4")
-    scored = [(one.score, one) for one in candidates if one.score is not None]
+    scored = [
+        (candidate.score, candidate) for candidate in candidates if candidate.score is not None
+    ]
     if not scored:
         return
     best_score, best = max(scored, key=lambda pair: pair[0])
@@ -178,11 +180,11 @@ def pairs_of(
             yield best, other
 
 
-def _text(candidate: Candidate, asker: Asker) -> str:
+def _text(candidate: AnswerCandidate, asker: Asker) -> str:
     return answer_text(candidate.answer, asker.config, asker.prompt)
 
 
-def _task(row: dict[str, Any], clip: Clip) -> Task:
+def _task(row: dict[str, Any], clip: ShardClip) -> Task:
     """Returns the task of a row of `annotations`, with what its request says."""
     window = Window(
         index=row["window"],
@@ -198,7 +200,7 @@ def _turn(role: str, text: str, images: Sequence[dict[str, str]] = ()) -> dict[s
     return {"role": role, "content": [*images, {"type": "text", "text": text}]}
 
 
-def _jpegs(clip: Clip, wanted: set[int], longest_px: int) -> dict[int, bytes]:
+def _jpegs(clip: ShardClip, wanted: set[int], longest_px: int) -> dict[int, bytes]:
     assert clip.mp4 is not None
     if not wanted:
         return {}

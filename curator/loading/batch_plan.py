@@ -66,7 +66,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class WorkerShare:
     """A worker's part of a bucket.
 
     Attributes:
@@ -154,14 +154,14 @@ class Plan:
         return 1
 
     def _piece(self, n_samples: int) -> tuple[int, int]:
-        own = self.setting
-        if own.drop_last:
-            length = n_samples // (own.world_size * own.batch_size) * own.batch_size
-            return own.rank * length, (own.rank + 1) * length
-        share = n_samples * own.rank // own.world_size
-        return share, n_samples * (own.rank + 1) // own.world_size
+        setting = self.setting
+        if setting.drop_last:
+            length = n_samples // (setting.world_size * setting.batch_size) * setting.batch_size
+            return setting.rank * length, (setting.rank + 1) * length
+        share = n_samples * setting.rank // setting.world_size
+        return share, n_samples * (setting.rank + 1) // setting.world_size
 
-    def lanes(self, worker: int, num_workers: int) -> list[Lane]:
+    def lanes(self, worker: int, num_workers: int) -> list[WorkerShare]:
         """Returns a worker's part of each bucket."""
         rounds = dealt(self._n_batches, num_workers)
         epochs = dealt(self._quotas, num_workers)
@@ -171,57 +171,59 @@ class Plan:
             quota = epochs[i][worker]
             start = self._starts[i] + before * self.setting.batch_size
             stop = min(start + n_batches * self.setting.batch_size, self._stops[i])
-            lane = Lane(start=start, stop=stop, n_batches=n_batches, quota=quota)
+            lane = WorkerShare(start=start, stop=stop, n_batches=n_batches, quota=quota)
             if quota and not n_batches:
                 lane = self._shared(bucket, quota, self.setting.rank * num_workers + worker)
             lanes.append(lane)
         return lanes
 
-    def _shared(self, bucket: BucketPlan, quota: int, consumer: int) -> Lane:
+    def _shared(self, bucket: BucketPlan, quota: int, consumer: int) -> WorkerShare:
         """A lane over the whole bucket, where a weight needs more batches than workers have."""
         size, n_samples = self.setting.batch_size, bucket.n_samples
         n_batches = max(1, n_samples // size if self.setting.drop_last else -(-n_samples // size))
-        return Lane(start=0, stop=n_samples, n_batches=n_batches, quota=quota, salt=consumer + 1)
+        return WorkerShare(
+            start=0, stop=n_samples, n_batches=n_batches, quota=quota, salt=consumer + 1
+        )
 
-    def sequence(self, epoch: int, worker: int, lanes: Sequence[Lane]) -> NDArray[np.int64]:
+    def sequence(self, epoch: int, worker: int, lanes: Sequence[WorkerShare]) -> NDArray[np.int64]:
         """Returns the bucket number of each of a worker's batches of an epoch."""
         ordered = np.repeat(np.arange(len(lanes)), [lane.quota for lane in lanes])
         return random_of(self.setting.seed, _SEQUENCE, epoch, worker).permutation(ordered)
 
-    def batch(self, i: int, lane: Lane, number: int) -> tuple[int, list[tuple[int, int]]]:
+    def batch(self, i: int, lane: WorkerShare, number: int) -> tuple[int, list[tuple[int, int]]]:
         """Returns the round and the samples of batch `number` of a lane, counted over all epochs.
 
         A sample is the number of its tar in bucket `i`, and its number in the tar.
         """
-        own = self.setting
+        setting = self.setting
         round_, within = divmod(number, lane.n_batches)
-        first = within * own.batch_size
-        stop = min(first + own.batch_size, lane.stop - lane.start)
+        first = within * setting.batch_size
+        stop = min(first + setting.batch_size, lane.stop - lane.start)
         order = [self._shuffled(i, lane, round_, place) for place in range(first, stop)]
         bucket = self.buckets[i]
-        bound = own.world_size * own.batch_size
-        dropped = bucket.n_samples % bound if own.drop_last and not lane.salt else 0
+        bound = setting.world_size * setting.batch_size
+        dropped = bucket.n_samples % bound if setting.drop_last and not lane.salt else 0
         code = crc32(bucket.name.encode())
         skip = 0
-        if own.shuffle and dropped:
-            skip = int(random_of(own.seed, _DROPPED, round_, code).integers(dropped + 1))
-        tars, ends = _round_order(own.seed, bucket, round_, bool(own.shuffle), lane.salt)
-        found = []
+        if setting.shuffle and dropped:
+            skip = int(random_of(setting.seed, _DROPPED, round_, code).integers(dropped + 1))
+        tars, ends = _round_order(setting.seed, bucket, round_, bool(setting.shuffle), lane.salt)
+        samples = []
         for place in order:
             at = lane.start + place + skip
             k = int(np.searchsorted(ends, at, side="right"))
-            found.append((int(tars[k]), at - (int(ends[k - 1]) if k else 0)))
-        return round_, found
+            samples.append((int(tars[k]), at - (int(ends[k - 1]) if k else 0)))
+        return round_, samples
 
-    def _shuffled(self, i: int, lane: Lane, round_: int, place: int) -> int:
-        own = self.setting
-        if not own.shuffle:
+    def _shuffled(self, i: int, lane: WorkerShare, round_: int, place: int) -> int:
+        setting = self.setting
+        if not setting.shuffle:
             return place
-        block, within = divmod(place, own.shuffle)
-        first = block * own.shuffle
-        length = min(own.shuffle, lane.stop - lane.start - first)
+        block, within = divmod(place, setting.shuffle)
+        first = block * setting.shuffle
+        length = min(setting.shuffle, lane.stop - lane.start - first)
         code = crc32(self.buckets[i].name.encode())
-        key = (own.seed, code, round_, lane.start + first, lane.salt, length)
+        key = (setting.seed, code, round_, lane.start + first, lane.salt, length)
         return first + int(_permutation(*key)[within])
 
 

@@ -38,11 +38,17 @@ from curator.loading.batch_values import (
 )
 from curator.loading.shard_reader import (
     LoadedBucket,
+    LocalShard,
     SampleReader,
-    Shard,
     read_buckets,
 )
-from curator.loading.window_decoder import MULTIPLE, ClipWindow, Window, checked_size, decode_window
+from curator.loading.window_decoder import (
+    MULTIPLE,
+    ClipWindow,
+    FrameWindow,
+    checked_size,
+    decode_window,
+)
 
 Batch = dict[str, Any]
 
@@ -149,7 +155,7 @@ class ClipDataset(IterableDataset[Batch]):
         if gpu is not None and decode == "cpu":
             raise UsageError(f"gpu {gpu!r} and decode='cpu'; a GPU is for decode='gpu'")
         self.batch_size = batch_size
-        self._window = Window(
+        self._window = FrameWindow(
             frames=frames, stride=stride, place=window, decoder_threads=decoder_threads
         )
         self._size = None if size is None else checked_size(size)
@@ -316,7 +322,7 @@ class ClipDataset(IterableDataset[Batch]):
             given[i] += 1
             yield _Planned(first_step + step * workers, i, round_, samples)
 
-    def _places(self, planned: "_Planned") -> Iterator[tuple[Shard, int]]:
+    def _places(self, planned: "_Planned") -> Iterator[tuple[LocalShard, int]]:
         shards = self._buckets[planned.i].shards
         return ((shards[tar], number) for tar, number in planned.samples)
 
@@ -452,7 +458,7 @@ class _Position(NamedTuple):
     workers: int | None = None
     worker: int | None = None
 
-    def first(self, own: int, workers: int) -> tuple[int, int]:
+    def first(self, number: int, workers: int) -> tuple[int, int]:
         """Returns a worker's lane from here on, and its first step.
 
         A new DataLoader takes from its worker 0 first, so worker 0 gets the lane whose turn it is.
@@ -465,7 +471,7 @@ class _Position(NamedTuple):
             )
         if self.worker is not None:
             return self.worker, self.step
-        return (self.step + own) % workers, self.step + own
+        return (self.step + number) % workers, self.step + number
 
 
 def _chosen(

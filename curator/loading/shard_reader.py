@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
+class LocalShard:
     """One tar.
 
     Attributes:
@@ -59,7 +59,7 @@ class Shard:
 class LoadedBucket:
     """The shards of one bucket and split, and the least height, width and frames of a clip."""
 
-    shards: tuple[Shard, ...]
+    shards: tuple[LocalShard, ...]
     height: int
     width: int
     n_frames: int
@@ -150,7 +150,7 @@ def _from_manifest(
         manifest = opened_json(indexes.store.read(indexes.manifest), indexes.manifest)
         version = manifest["version"]
         listed = [
-            (str(row["bucket"]), Shard(name=str(row["name"]), n_samples=int(row["samples"])))
+            (str(row["bucket"]), LocalShard(name=str(row["name"]), n_samples=int(row["samples"])))
             for row in manifest["shards"]
             if row["split"] == split
         ]
@@ -161,7 +161,7 @@ def _from_manifest(
         ) from error
     if version != 1:
         raise ShardError(f"{where} is of version {version!r}, this reads 1; install a newer curate")
-    shards: dict[str, list[Shard]] = {}
+    shards: dict[str, list[LocalShard]] = {}
     for bucket, shard in listed:
         shards.setdefault(bucket, []).append(shard)
     least = _least_of_table(indexes, split) if shards else {}
@@ -196,7 +196,7 @@ def _least_of_table(indexes: _Indexes, split: str) -> dict[str, tuple[int, int, 
     }
 
 
-def _bucket(shards: Sequence[Shard], least: tuple[int, int, int]) -> LoadedBucket:
+def _bucket(shards: Sequence[LocalShard], least: tuple[int, int, int]) -> LoadedBucket:
     height, width, n_frames = least
     return LoadedBucket(
         shards=tuple(sorted(shards, key=lambda shard: shard.name)),
@@ -215,12 +215,12 @@ def _from_tars(store: Store, names: Sequence[str], split: str) -> dict[str, Load
         "%s has no %s: the headers of %d tars are read (%d are of %r)",
         store.uri, MANIFEST, len(wanted), len(names) - len(wanted), other,
     )  # fmt: skip
-    shards: dict[str, list[Shard]] = {}
+    shards: dict[str, list[LocalShard]] = {}
     least: dict[str, tuple[int, int, int]] = {}
     for name in wanted:
         bucket = name.rpartition("/")[0] or "."
         offsets, smallest = _scanned(store, name)
-        shard = Shard(name=name, n_samples=len(offsets) - 1, offsets=offsets)
+        shard = LocalShard(name=name, n_samples=len(offsets) - 1, offsets=offsets)
         shards.setdefault(bucket, []).append(shard)
         least[bucket] = tuple(map(min, least.get(bucket, smallest), smallest))  # type: ignore[assignment]
     return {bucket: _bucket(rows, least[bucket]) for bucket, rows in shards.items()}
@@ -273,7 +273,7 @@ class SampleReader:
         self._n_bytes = 0
 
     def ahead(
-        self, groups: Iterable[Group], places: Callable[[Group], Iterable[tuple[Shard, int]]]
+        self, groups: Iterable[Group], places: Callable[[Group], Iterable[tuple[LocalShard, int]]]
     ) -> Iterator[Group]:
         """Yields groups of samples in order, while the next ones are being fetched.
 
@@ -295,7 +295,7 @@ class SampleReader:
         while waiting:
             yield waiting.popleft()
 
-    def _begin(self, shard: Shard, number: int) -> None:
+    def _begin(self, shard: LocalShard, number: int) -> None:
         if (shard.name, number) in self._under_way:
             return
         if self._pool is None:
@@ -305,7 +305,7 @@ class SampleReader:
         self._under_way[shard.name, number] = fetch
         self._n_bytes += end - first
 
-    def read(self, shard: Shard, number: int) -> Mapping[str, Any]:
+    def read(self, shard: LocalShard, number: int) -> Mapping[str, Any]:
         """Reads one sample as webdataset gives it: `__key__`, and bytes by suffix.
 
         Raises:
@@ -338,7 +338,7 @@ class SampleReader:
         for member in tar_file_iterator(io.BytesIO(data), select_files=wanted):
             yield member | {"__url__": name}
 
-    def _span(self, shard: Shard, number: int) -> tuple[int, int]:
+    def _span(self, shard: LocalShard, number: int) -> tuple[int, int]:
         offsets: Sequence[int] | None = shard.offsets
         if offsets is None:
             offsets = _index(self._store, shard.name, shard.n_samples)

@@ -34,7 +34,7 @@ _BT709, _BT601 = 1, 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class FrameWindow:
     """The frames to decode of a clip.
 
     Attributes:
@@ -96,7 +96,7 @@ class ClipWindow:
     mp4: bytes
     start: int
     rate: Fraction
-    window: Window
+    window: FrameWindow
     scaled: bool
     name: str
 

@@ -74,12 +74,12 @@ class Semantics:
         self.aesthetic = store.catalogue.find(head, "aesthetic") if head is not None else None
 
     @property
-    def stamp(self) -> str | None:
+    def weights_fingerprint(self) -> str | None:
         """What the embeddings depend on: the weights of the CLIP model; None without one."""
         return self.store.fingerprint(self.clip) if self.clip is not None else None
 
     @property
-    def heads_stamp(self) -> str | None:
+    def heads_fingerprint(self) -> str | None:
         """What `heads` depends on: weights, and prompts word by word; None where it gives None.
 
         Raises:
@@ -96,7 +96,7 @@ class Semantics:
         return fingerprint(
             "heads",
             _HEADS_VERSION,
-            self.stamp,
+            self.weights_fingerprint,
             self.store.fingerprint(head) if head is not None else None,
             classes,
             prompts.unsafe if config.safety else None,

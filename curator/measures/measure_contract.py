@@ -113,7 +113,7 @@ class Measure(ABC):
         pairs: Whether it sees the next picture of full size too.
         batch: Most samples at a time.
         tensors: Whether it sees tensors, on the worker's GPU where it has one, else on the CPU.
-        files: Files and folders that it reads, such as weights: it runs in a decoder box, which
+        files: Files and folders that it reads, such as weights: it runs in a sandbox, which
             opens no others but Python's packages.
     """
 

@@ -321,7 +321,7 @@ def _samples(frame: AudioFrame, dtype: str) -> NDArray[Any]:
 
 def _trimmed(first: int, levels: Levels) -> tuple[int, Levels]:
     """Cuts cells without a level off both ends."""
-    known = np.flatnonzero(np.isfinite(levels))
-    if not len(known):
+    measured = np.flatnonzero(np.isfinite(levels))
+    if not len(measured):
         return 0, np.zeros(0, np.float32)
-    return first + int(known[0]), levels[known[0] : known[-1] + 1]
+    return first + int(measured[0]), levels[measured[0] : measured[-1] + 1]

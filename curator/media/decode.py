@@ -61,7 +61,7 @@ class DeviceFrame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class FrameTime:
     """When a frame is shown, in ticks of its stream, and facts of its packet."""
 
     pts: int
@@ -269,7 +269,7 @@ class FrameReader:
         if int(picture.color_trc) not in _TRANSFERS:
             picture.color_trc = _UNSPECIFIED
 
-    def _timed(self, pts: int | None, duration: int, *, key_frame: bool = False) -> Place:
+    def _timed(self, pts: int | None, duration: int, *, key_frame: bool = False) -> FrameTime:
         """Place of the next frame, with its timestamp repaired where that does not increase."""
         n_bytes = self._packet_bytes.pop(pts, 0) if pts is not None else 0
         is_repaired = pts is None or (self._last_pts is not None and pts <= self._last_pts)
@@ -285,7 +285,7 @@ class FrameReader:
                 f"{self.uri} ends after {end_pts} ticks of {self.time_base} s; expected "
                 f"at most {_LAST_TICK}: write its timestamps anew",
             )
-        return Place(
+        return FrameTime(
             pts=pts,
             end_pts=end_pts,
             n_bytes=n_bytes,
@@ -293,7 +293,7 @@ class FrameReader:
             is_repaired=is_repaired,
         )
 
-    def _counted(self, place: Place) -> int:
+    def _counted(self, place: FrameTime) -> int:
         """Enters the next frame in the report; returns its number."""
         report = self.report
         report.n_repaired_pts += place.is_repaired

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.media.decode import Place
+from curator.media.decode import FrameTime
 from curator.media.device_frames import Form
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class DeviceBatch:
     """
 
     planes: "Tensor"
-    places: Sequence[Place]
+    places: Sequence[FrameTime]
     form: Form
     rotation_deg: int
 
@@ -54,14 +54,14 @@ class DeviceBatch:
         return torch.stack([planes[row] for row in rows]).view(self.planes.dtype)
 
 
-Program = Callable[[Iterator[DeviceBatch]], Iterator[tuple[Sequence[Place], Sequence[Any]]]]
+Program = Callable[[Iterator[DeviceBatch]], Iterator[tuple[Sequence[FrameTime], Sequence[Any]]]]
 """What is computed of batches: yields places of frames in order, each with one value for each of
 its frames. It runs in the decoder's thread, on its stream; what it yields has been computed."""
 
 
 def planes_of_frames(
     batches: Iterator[DeviceBatch],
-) -> "Iterator[tuple[Sequence[Place], Sequence[Tensor]]]":
+) -> "Iterator[tuple[Sequence[FrameTime], Sequence[Tensor]]]":
     """The program that computes nothing: a frame's value is its planes."""
     for batch in batches:
         yield batch.places, list(batch.planes)

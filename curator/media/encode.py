@@ -148,24 +148,24 @@ class Upright:
 
     def _sizes(self, picture: av.VideoFrame) -> list[tuple[str, str]]:
         turned = self._rotation % 180 == 90
-        own = (picture.height, picture.width) if turned else (picture.width, picture.height)
+        size = (picture.height, picture.width) if turned else (picture.width, picture.height)
         if self._crop is not None:
-            own = (self._crop.width, self._crop.height)
-        scale = [("scale", args) for args in self._colours(picture, own)]
+            size = (self._crop.width, self._crop.height)
+        scale = [("scale", args) for args in self._colours(picture, size)]
         if len(scale) == 2:
             table = colour_table(int(picture.color_primaries), int(picture.color_trc))
             scale[1:1] = [("format", "gbrp16le"), ("lut3d", f"file={table}:interp=tetrahedral")]
         if self._cover is not None:
-            return [("crop", self._covering(own)), *scale, ("setsar", "1")]
-        if own == self._upright:
+            return [("crop", self._covering(size)), *scale, ("setsar", "1")]
+        if size == self._upright:
             return [("crop", f"{self.width}:{self.height}:0:0"), *scale, ("setsar", "1")]
         return [*scale, ("setsar", "1")]
 
-    def _colours(self, picture: av.VideoFrame, own: tuple[int, int]) -> list[str]:
+    def _colours(self, picture: av.VideoFrame, size_px: tuple[int, int]) -> list[str]:
         """Arguments of `scale`: for one filter, or for two, before and after a colour table."""
-        known = int(picture.colorspace) not in (2, 0)
+        is_tagged = int(picture.colorspace) not in (2, 0)
         # As in players, untagged colour is BT.709 from HD on, and BT.601 below.
-        matrix = "auto" if known else "bt709" if min(own) >= 720 else "bt601"
+        matrix = "auto" if is_tagged else "bt709" if min(size_px) >= 720 else "bt601"
         # Without the two flags a change of matrix darkens the picture by 2 to 3 levels.
         flags = "flags=bicubic+accurate_rnd+full_chroma_int"
         size = f"{self.width}:{self.height}:in_color_matrix={matrix}"
@@ -174,16 +174,16 @@ class Upright:
             return [f"{size}:{to_bt709}"]
         return [f"{size}:out_range=pc:{flags}", to_bt709]
 
-    def _covering(self, own: tuple[int, int]) -> str:
+    def _covering(self, size: tuple[int, int]) -> str:
         """Crops to the picture's middle with the aspect of `cover`; pixels may not be square."""
         assert self._cover is not None
         shares = [full / part for full, part in zip(self._upright, self._cover, strict=True)]
         kept = [
             max(2, round(side * min(shares) / share))
-            for side, share in zip(own, shares, strict=True)
+            for side, share in zip(size, shares, strict=True)
         ]
         # Even, because 4:2:0 chroma can only be cut between its pixels.
-        at = [(side - part) // 4 * 2 for side, part in zip(own, kept, strict=True)]
+        at = [(side - part) // 4 * 2 for side, part in zip(size, kept, strict=True)]
         return f"{kept[0]}:{kept[1]}:{at[0]}:{at[1]}"
 
 

@@ -19,14 +19,14 @@ _LAST_TORCH = {12: "uv pip install 'torch<2.11' in the checkout of this package"
 """How to install a torch for an older CUDA: PyPI's builds are for CUDA 12 up to 2.10."""
 
 
-def codec_fault(found: str | None) -> str | None:
+def codec_fault(installed: str | None) -> str | None:
     """Returns why an installed version of PyNvVideoCodec, None for none, is not used; or None."""
-    if found is None:
+    if installed is None:
         return f"{CODEC} is not installed; {install_extra('gpu')}"
-    if _numbers(found) >= _numbers(FIRST_CODEC):
+    if _numbers(installed) >= _numbers(FIRST_CODEC):
         return None
     return (
-        f"{CODEC} is {found}, and before {FIRST_CODEC} frames of 10 bits are wrong; "
+        f"{CODEC} is {installed}, and before {FIRST_CODEC} frames of 10 bits are wrong; "
         f"{install_extra('gpu')}"
     )
 

@@ -48,7 +48,7 @@ from curator.errors import (
     one_line,
 )
 from curator.media.container import quarter_turns_deg
-from curator.media.decode import HDR_TRANSFERS, DeviceFrame, DevicePicture, FrameReader, Place
+from curator.media.decode import HDR_TRANSFERS, DeviceFrame, DevicePicture, FrameReader, FrameTime
 from curator.media.device_batches import DeviceBatch, Program, planes_of_frames
 from curator.media.device_errors import device_error
 from curator.media.device_frames import Form
@@ -489,9 +489,9 @@ class EngineStream:
                     self._compare(shown, planes)
                     yield shown, planes
 
-    def refused(self, refusal: Refusal, found: str) -> NotOnDeviceError:
+    def refused(self, refusal: Refusal, detail: str) -> NotOnDeviceError:
         """An error that names the stream."""
-        return NotOnDeviceError(refusal, f"{self._name}: {found}")
+        return NotOnDeviceError(refusal, f"{self._name}: {detail}")
 
     def keep(self) -> None:
         """Gives the decoder away for another stream."""
@@ -589,8 +589,8 @@ class NvdecReader(FrameReader):
                 raise engine.refused(Refusal.FRAMES_DIFFER, found)
 
     def _next(
-        self, computed: "Iterator[tuple[Sequence[Place], Sequence[Any]]]"
-    ) -> "tuple[Sequence[Place], Sequence[Any]] | None":
+        self, computed: "Iterator[tuple[Sequence[FrameTime], Sequence[Any]]]"
+    ) -> "tuple[Sequence[FrameTime], Sequence[Any]] | None":
         with self._nvdec.queued():
             return next(computed, None)
 
@@ -602,7 +602,7 @@ class NvdecReader(FrameReader):
             places = [self._timed(*sent[:2], key_frame=sent.is_keyframe) for sent in packets]
             yield DeviceBatch(planes=planes, places=places, form=form, rotation_deg=turn)
 
-    def _shown(self, place: Place, view: Any) -> DeviceFrame:  # noqa: ANN401
+    def _shown(self, place: FrameTime, view: Any) -> DeviceFrame:  # noqa: ANN401
         picture = DevicePicture(key_frame=place.key_frame, view=view)
         index = self._counted(place)
         return DeviceFrame(index=index, pts=place.pts, picture=picture, n_bytes=place.n_bytes)

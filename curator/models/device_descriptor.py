@@ -105,5 +105,5 @@ def _constants(device: Any) -> "tuple[Tensor, Tensor, Tensor]":  # noqa: ANN401
 
     kept = np.flatnonzero(host.KEPT_MKK)
     arrays = host.COSINES_KS, host.WEIGHTS_MKK, kept
-    cosines, weights, places = (torch.from_numpy(one).to(device) for one in arrays)
+    cosines, weights, places = (torch.from_numpy(array).to(device) for array in arrays)
     return cosines, weights, places

@@ -110,10 +110,10 @@ class TextEncoder:
         # Of encoders with a decoder, such as T5, the encoder.
         auto = transformers.AutoModelForTextEncoding
         # It shows bars, and warns of the decoder that it leaves out.
-        told = transformers.utils.logging
-        level, shows_bars = told.get_verbosity(), told.is_progress_bar_enabled()
-        told.set_verbosity_error()
-        told.disable_progress_bar()
+        hf_logging = transformers.utils.logging
+        level, shows_bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
+        hf_logging.set_verbosity_error()
+        hf_logging.disable_progress_bar()
         try:
             # What the file lacks is drawn at random: that is looked for below, and must not use up
             # the process's seed.
@@ -130,9 +130,9 @@ class TextEncoder:
                 f"model {entry.name}: {folder} cannot be loaded: {one_line(error)}"
             ) from error
         finally:
-            told.set_verbosity(level)
+            hf_logging.set_verbosity(level)
             if shows_bars:
-                told.enable_progress_bar()
+                hf_logging.enable_progress_bar()
         lacking = [name for name in report["missing_keys"] if not name.startswith("pooler.")]
         if lacking or report["mismatched_keys"]:
             wrong = sorted(lacking or map(str, report["mismatched_keys"]))

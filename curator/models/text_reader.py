@@ -197,12 +197,12 @@ def merged(
         Lines in the order in which they first appear, those of a picture in reading order.
     """
     groups: list[_Readings] = []
-    known: dict[str, _Readings] = {}
+    group_of: dict[str, _Readings] = {}
     for line in chain.from_iterable(frames):
         letters = _letters(line.text)
         if line.confidence < min_confidence or len(letters) < 2:
             continue
-        group = known.get(letters)
+        group = group_of.get(letters)
         if group is None:
             group = next((g for g in groups if any(_is_same(line, r[0]) for r in g.values())), None)
         if group is None:
@@ -211,16 +211,16 @@ def merged(
                 continue
             group = {}
             groups.append(group)
-        known[letters] = group
+        group_of[letters] = group
         group.setdefault(letters, []).append(line)
-    told: list[str] = []
+    texts: list[str] = []
     n_characters = 0
     for text in dict.fromkeys(map(_told, groups)):
-        if len(told) == max_lines or n_characters + len(text) > max_characters:
+        if len(texts) == max_lines or n_characters + len(text) > max_characters:
             continue
-        told.append(text)
+        texts.append(text)
         n_characters += len(text)
-    return told
+    return texts
 
 
 def _told(group: _Readings) -> str:
@@ -232,19 +232,19 @@ def _told(group: _Readings) -> str:
 
 
 def _is_same(a: TextLine, b: TextLine) -> bool:
-    one, other = sorted((_letters(a.text), _letters(b.text)), key=lambda t: (len(t), t))
+    shorter, longer = sorted((_letters(a.text), _letters(b.text)), key=lambda t: (len(t), t))
     # Exit 14 and Exit 15 are two signs; a clock that stays where it is is one.
-    if re.findall(r"\d+", one) != re.findall(r"\d+", other) and len(one) == len(other):
+    if re.findall(r"\d+", shorter) != re.findall(r"\d+", longer) and len(shorter) == len(longer):
         (ax, ay), (bx, by) = _middle(a), _middle(b)
         height = max(y for _, y in a.box) - min(y for _, y in a.box)
         if max(abs(ax - bx), abs(ay - by)) > height / 2:
             return False
-    if len(one) >= 4 and one in other:
+    if len(shorter) >= 4 and shorter in longer:
         return True
     # A bound on the ratio that costs nothing.
-    if 2 * len(one) < _ALIKE * (len(one) + len(other)):
+    if 2 * len(shorter) < _ALIKE * (len(shorter) + len(longer)):
         return False
-    matcher = SequenceMatcher(None, one, other, autojunk=False)
+    matcher = SequenceMatcher(None, shorter, longer, autojunk=False)
     return matcher.quick_ratio() >= _ALIKE and matcher.ratio() >= _ALIKE
 
 

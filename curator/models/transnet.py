@@ -259,7 +259,7 @@ class ShotAnswers(NamedTuple):
     inside: NDArray[np.float32]
 
 
-class _Held(NamedTuple):
+class _EarlierFrames(NamedTuple):
     """What later chunks look back on: of each block, and of frames that others are compared with.
 
     Tensors are replaced, never written to.
@@ -288,7 +288,7 @@ class ShotStream:
         self._pool = ThreadPoolExecutor(1, "transnet") if in_background else None
         self._underway: Future[None] | None = None
         none = [None] * len(network.blocks)
-        self._held = _Held(none, none, HeadStream(network.head))
+        self._held = _EarlierFrames(none, none, HeadStream(network.head))
         self._pending: list[Tensor] = []
         self._n_pending = self._n_frames = 0
         self._answers: list[Tensor] = []
@@ -418,7 +418,7 @@ class ShotStream:
             answers = self._answers_of(known, colours[:n_known], pictures[:n_new], *span)
             found.append(head.answer(self._shown(answers, held.n_answered), is_last=is_last))
         drop = max(0, held.n_given + n_new - _LOOK)
-        self._held = _Held(
+        self._held = _EarlierFrames(
             blocks=blocks,
             means=[part[drop:].clone() for part in means],
             head=head,

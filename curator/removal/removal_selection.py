@@ -63,7 +63,7 @@ class Duplicate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selected:
+class RemovalSelection:
     """What would be removed.
 
     Attributes:
@@ -96,7 +96,7 @@ def select(
     *,
     with_duplicates: bool = False,
     before: Removals | None = None,
-) -> Selected:
+) -> RemovalSelection:
     """Finds what a removal takes, in snapshots and in what interrupted runs left.
 
     Args:
@@ -117,28 +117,28 @@ def select(
     clips = pa.concat_tables([*tables, whole], promote_options="default")
     sources = _sources_of(store, summaries)
     footage = pa.concat_tables([clips.select(_CLIP), *_candidates(store)])
-    found = _Found(store, clips, footage)
+    selection = _Selection(store, clips, footage)
     uris: set[str] = set()
     if by == "sources":
         contents, uris = _sources(store, clips, sources, named)
-        found.sources = {removal_hash(one) for one in contents}
+        selection.sources = {removal_hash(item) for item in contents}
     elif by == "returned":
-        found.take_returned(before or Removals())
-        named = sorted(found.ids())
+        selection.take_returned(before or Removals())
+        named = sorted(selection.ids())
     else:
         if by == "where":
             named = _matching(clips, named[0])
-        known = set(footage["clip_id"].to_pylist())
-        for one in named:
-            if one not in known:
+        candidate_ids = set(footage["clip_id"].to_pylist())
+        for item in named:
+            if item not in candidate_ids:
                 raise UsageError(
-                    f"{store.uri} has no clip {one!r} in any snapshot, and no stored candidate of "
+                    f"{store.uri} has no clip {item!r} in any snapshot, and no stored candidate of "
                     "that id; nothing was removed"
                 )
-        found.add(named)
-    own = found.ids()
-    duplicates = found.grow(with_duplicates=with_duplicates)
-    ids, gone = found.ids(), found.removals()
+        selection.add(named)
+    named_ids = selection.ids()
+    duplicates = selection.grow(with_duplicates=with_duplicates)
+    ids, gone = selection.ids(), selection.removals()
     uris |= _uris(sources, gone)
     rows = clips.filter(pa.array(gone.rows(clips)))
     kept = rows.filter(pc.equal(rows["decision"], "kept"))
@@ -162,22 +162,22 @@ def select(
         "mp4": sorted(set(rows["mp4_sha256"].drop_null().to_pylist())),
         "captions": sorted(_captions(store, summaries, clips, gone)),
         "pictures": _pictures(store, ids),
-        HASHES: packed_hashes(found.frames),
+        HASHES: packed_hashes(selection.frames),
     }
-    return Selected(
+    return RemovalSelection(
         record=record,
         clip_ids=frozenset(lengths),
-        n_overlapping=len(own) - len(named) if by in ("clips", "where") else 0,
-        n_same=len(ids) - len(own),
+        n_overlapping=len(named_ids) - len(named) if by in ("clips", "where") else 0,
+        n_same=len(ids) - len(named_ids),
         duplicates=duplicates,
-        n_unhashed=found.n_unhashed,
+        n_unhashed=selection.n_unhashed,
         seconds=sum(lengths.values()),
         shards=frozenset(kept["shard"].drop_null().to_pylist()),
         example=f"{first[0]['clip_id']} of {first[0]['source_uri']}" if first else None,
     )
 
 
-class _Found:
+class _Selection:
     """Footage that a removal takes, as it is found.
 
     Args:
@@ -312,7 +312,9 @@ def _tables(
     store: Store, summaries: Summaries, name: str, columns: Sequence[str] | None = None
 ) -> list[pa.Table]:
     """Reads the parts of a table of all snapshots, each once."""
-    parts = dict.fromkeys(p for one in summaries.values() for p in one["tables"].get(name, ()))
+    parts = dict.fromkeys(
+        p for summary in summaries.values() for p in summary["tables"].get(name, ())
+    )
     return [read_parquet(store, part, columns) for part in parts]
 
 
@@ -354,19 +356,19 @@ def _sources(
     of_uri: dict[str, set[str | None]] = {}
     for uri, source_id in pairs:
         of_uri.setdefault(uri, set()).add(source_id)
-    known = {source_id for _, source_id in pairs} - {None}
+    source_ids = {source_id for _, source_id in pairs} - {None}
     ids: set[str] = set()
     uris: set[str] = set()
-    for one in named:
-        path = one if has_scheme(one) else os.path.abspath(one)
-        if one in known:
-            ids.add(one)
-        elif (uri := one if one in of_uri else path) in of_uri:
+    for name in named:
+        path = name if has_scheme(name) else os.path.abspath(name)
+        if name in source_ids:
+            ids.add(name)
+        elif (uri := name if name in of_uri else path) in of_uri:
             ids |= {source_id for source_id in of_uri[uri] if source_id is not None}
             uris.add(uri)
         else:
             raise UsageError(
-                f"{store.uri} has no source {one!r} in any snapshot or stored result; nothing was "
+                f"{store.uri} has no source {name!r} in any snapshot or stored result; nothing was "
                 "removed"
             )
     return ids, {uri for uri in uris if of_uri[uri] <= {None}}
@@ -439,7 +441,7 @@ def _captions(store: Store, summaries: Summaries, clips: pa.Table, gone: Removal
             own.update(map(caption_hash, texts.filter(is_gone).unique().drop_null().to_pylist()))
             rest = texts.filter(pc.invert(is_gone)).unique().drop_null()
             others.update(map(caption_hash, rest.to_pylist()))
-    return {found for found in own - others if found is not None}
+    return {captions for captions in own - others if captions is not None}
 
 
 def _pictures(store: Store, ids: Collection[str]) -> list[str]:

@@ -13,7 +13,7 @@ from curator.errors import DamagedError, UsageError
 from curator.removal.damage_check import check_tars, repair_snapshots
 from curator.removal.removal_selection import (
     By,
-    Selected,
+    RemovalSelection,
     select,
     surviving_clips,
     surviving_requests,
@@ -33,7 +33,7 @@ from curator.tables.out_layout import (
     NEXT_MANIFEST,
     OWN_FOLDERS,
     SHARDS,
-    Lifetime,
+    FolderLifetime,
     is_own,
 )
 from curator.tables.parts import SUMMARY
@@ -59,7 +59,7 @@ from curator.tables.snapshot_store import (
 from curator.verify.removed_check import found_in
 
 _REPLACED = (
-    *(name for name, life in LAYOUT.items() if life in (Lifetime.TABLE, Lifetime.KEPT)),
+    *(name for name, life in LAYOUT.items() if life in (FolderLifetime.TABLE, FolderLifetime.KEPT)),
     SHARDS,
     "alike",
     INDEX,
@@ -68,7 +68,7 @@ _REPLACED = (
 STATE = frozenset(
     name
     for name, life in LAYOUT.items()
-    if life in (Lifetime.STAMPED, Lifetime.CACHE, Lifetime.RUN)
+    if life in (FolderLifetime.STAMPED, FolderLifetime.CACHE, FolderLifetime.RUN)
 ) | {"candidates", "alike"}
 """Folders whose damaged objects a removal may remove: later runs make them again."""
 _OF_ENERGON = (".nv-meta/index.sqlite", ".nv-meta/index.uuid")
@@ -87,7 +87,7 @@ class Removed:
 
 def plan_removal(
     store: Store, by: By, named: Sequence[str], *, with_duplicates: bool = False
-) -> Selected:
+) -> RemovalSelection:
     """Finds what a removal would take; changes nothing.
 
     Raises:
@@ -116,7 +116,7 @@ def repair_before(store: Store, check: Callable[[], None] = lambda: None) -> Non
     repair_snapshots(FencedStore(store, check), _summaries(store), is_begun=is_begun)
 
 
-def begin_removal(store: Store, selected: Selected) -> str:
+def begin_removal(store: Store, selected: RemovalSelection) -> str:
     """Writes the record of a removal: from here on nothing of it comes back; returns its name.
 
     Raises:

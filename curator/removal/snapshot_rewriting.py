@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from curator.family import FamilyVersion
 from curator.removal.part_scrubbing import scrubbed
 from curator.removal.tar_rewriting import RewrittenTar, TarRewriting, Values
-from curator.runs.withheld import fewer
+from curator.runs.excluded_footage import fewer
 from curator.stages.commit.commit_run import table_facts
 from curator.stages.shard.shard_index import (
     DATASET_SCHEMA,
@@ -88,7 +88,7 @@ class SnapshotRewriting:
         """Writes what a snapshot needs and is not there, then the snapshot; removes nothing."""
         dataset = read_parquet(self._store, summary[INDEXES]["dataset"])
         tars = self._tars(summary, dataset)
-        lost = _Lost()
+        lost = _ClipsTaken()
         tables = {
             name: [self._part(part, tars, lost) for part in parts]
             for name, parts in summary["tables"].items()
@@ -196,7 +196,7 @@ class SnapshotRewriting:
             members.__getitem__,
             declared=declared_families(manifest),
             seed=manifest["seed"],
-            stamp=manifest["recipe_fingerprint"],
+            fingerprint=manifest["recipe_fingerprint"],
             made_by=manifest["made_by"],
             scores=scores,
         )
@@ -210,7 +210,7 @@ class SnapshotRewriting:
                 self._store.write(name, data)
         return names
 
-    def _part(self, part: str, tars: Mapping[str, RewrittenTar | None], lost: "_Lost") -> str:
+    def _part(self, part: str, tars: Mapping[str, RewrittenTar | None], lost: "_ClipsTaken") -> str:
         """Writes a part of a table without removed rows; returns its name."""
         folder, _, file_name = part.rpartition("/")
         is_clips = folder.endswith("clips")
@@ -230,7 +230,7 @@ class SnapshotRewriting:
         return self._parts.setdefault(part, part)
 
 
-class _Lost:
+class _ClipsTaken:
     """Clips that a snapshot loses, by source id."""
 
     def __init__(self) -> None:

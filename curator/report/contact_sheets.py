@@ -54,18 +54,18 @@ def sheets_of(summary: Mapping[str, Any], clips: ClipColumns, max_per_group: int
             rows = pc.indices_nonzero(pc.equal(reasons, reason))
             ids = pa.table({"id": block["clip_id"].take(rows), "row": rows})
             first = pc.select_k_unstable(ids, max_per_group, [("id", "ascending")])
-            found = ids.take(first).to_pylist()
-            own = samples.setdefault(reason, [])
-            own += [(str(one["id"]), begin + one["row"]) for one in found]
-            samples[reason] = sorted(own)[:max_per_group]
+            first_rows = ids.take(first).to_pylist()
+            sample = samples.setdefault(reason, [])
+            sample += [(str(row["id"]), begin + row["row"]) for row in first_rows]
+            samples[reason] = sorted(sample)[:max_per_group]
         begin += block.num_rows
     groups = [reason for reason, n_clips in numbers.items() if n_clips or reason == KEPT]
     most = min(max_per_group, max(1, MAX_CARDS // len(groups)))
     chosen = [[number for _, number in samples[reason][:most]] for reason in groups]
-    shown = iter(clips.take([number for some in chosen for number in some]))
+    shown = iter(clips.take([number for group in chosen for number in group]))
     return [
-        Sheet(reason, numbers[reason], list(islice(shown, len(some))))
-        for reason, some in zip(groups, chosen, strict=True)
+        Sheet(reason, numbers[reason], list(islice(shown, len(group))))
+        for reason, group in zip(groups, chosen, strict=True)
     ]
 
 

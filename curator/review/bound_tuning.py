@@ -112,7 +112,7 @@ def _judged(finished: Finished, candidates: pa.Table, rules: AnyCorpusStage) -> 
     """Judges candidates; other stages may decide after that."""
     clips = DecidedClips(
         candidates,
-        finished.room_bytes,
+        finished.memory_budget_bytes,
         vectors=finished.vectors,
         tables=finished.tables(),
         writes=False,

@@ -48,18 +48,18 @@ class Judged:
 def find_clip(finished: Finished, prefix: str) -> int:
     """Returns the number of the one clip whose id begins with a prefix, if it is one alone."""
     ids = finished.clips["clip_id"]
-    found = pc.indices_nonzero(pc.starts_with(ids, prefix)).to_pylist() if prefix else []
-    if len(found) == 1:
-        return int(found[0])
+    clips = pc.indices_nonzero(pc.starts_with(ids, prefix)).to_pylist() if prefix else []
+    if len(clips) == 1:
+        return int(clips[0])
     n_clips = finished.clips.num_rows
-    if not found:
+    if not clips:
         raise UsageError(
             f"no clip of the {n_clips:,} in {finished.store.uri} has an id that begins with "
             f"{prefix!r}; `curate explain` without an id lists clips, and the table clips has all"
         )
-    named = ", ".join(ids[i].as_py() for i in found[:MAX_NAMED])
-    more = ", ..." if len(found) > MAX_NAMED else ""
-    raise UsageError(f"{len(found):,} clips begin with {prefix!r}: {named}{more}; give more of it")
+    named = ", ".join(ids[i].as_py() for i in clips[:MAX_NAMED])
+    more = ", ..." if len(clips) > MAX_NAMED else ""
+    raise UsageError(f"{len(clips):,} clips begin with {prefix!r}: {named}{more}; give more of it")
 
 
 def listing(finished: Finished) -> str:

@@ -14,7 +14,7 @@ from curator.executor.host_resources import default_memory_bytes
 from curator.measures.score_list import Measures
 from curator.recipe import Recipe, measures_of, recipe_used
 from curator.records.clips import Reason
-from curator.runs.corpus import CLIP_ORDER, room_of
+from curator.runs.corpus import CLIP_ORDER, memory_budget_of
 from curator.stages.filter.rules import Sides
 from curator.stages.propose.candidate_store import read_pictures, stored_candidates
 from curator.storage import Store, open_store
@@ -46,7 +46,7 @@ class Finished:
     are many, they are in a temporary file, and what is not used takes no memory."""
     measures: Measures
     """Of the recipe."""
-    room_bytes: int
+    memory_budget_bytes: int
     """Memory for each of the tables that are held."""
 
     def frozen(self) -> dict[str, Sides] | None:
@@ -65,8 +65,8 @@ class Finished:
         ids, done = self.clips["clip_id"], 0
         fields = metadata_fields(self.clips.schema)
         schema = candidates_schema(self.measures.specs)
-        found = DiskTable(pa.schema([*schema, *fields]), self.room_bytes)
-        stored = SortedRows(schema, CLIP_ORDER, self.room_bytes)
+        found = DiskTable(pa.schema([*schema, *fields]), self.memory_budget_bytes)
+        stored = SortedRows(schema, CLIP_ORDER, self.memory_budget_bytes)
         for name in self._stored("clips"):
             stored.add(read_parquet(self.store, name))
         for block in stored.blocks():
@@ -74,12 +74,12 @@ class Finished:
             wanted = ids.slice(done, block.num_rows).combine_chunks()
             place = pc.index_in(block["clip_id"], value_set=wanted).fill_null(-1).to_numpy()
             is_next = np.maximum.accumulate(np.append(-1, place))[:-1] < place
-            own = self.clips.slice(done, int(is_next.sum()))
+            columns = self.clips.slice(done, int(is_next.sum()))
             rows = block.filter(pa.array(is_next))
             for field in fields:
-                rows = rows.append_column(field, own[field.name])
+                rows = rows.append_column(field, columns[field.name])
             found.add(rows)
-            done += own.num_rows
+            done += columns.num_rows
         if done == self.clips.num_rows:
             return found.whole()
         raise UsageError(
@@ -89,7 +89,7 @@ class Finished:
 
     def vectors(self, name: str) -> StoredVectors:
         """Vectors of all clips, by the name of their table."""
-        stored = StoredVectors(vectors_table([]), self.room_bytes)
+        stored = StoredVectors(vectors_table([]), self.memory_budget_bytes)
         for part in self.summary["tables"].get(name, ()):
             stored.add(read_parquet(self.store, part))
         return stored
@@ -100,8 +100,8 @@ class Finished:
 
     def tables(self) -> CorpusTables:
         """Tables that stages left, such as pairs of similar clips."""
-        stamp = self.summary["fingerprints"]["candidates"]
-        return CorpusTables(self.store, stamp, earlier=self.summary.get(EARLIER, ()))
+        fingerprint = self.summary["fingerprints"]["candidates"]
+        return CorpusTables(self.store, fingerprint, earlier=self.summary.get(EARLIER, ()))
 
     def _stored(self, kind: str) -> list[str]:
         there = {info.key for info in self.store.list(f"candidates/{kind}/")}
@@ -123,17 +123,17 @@ def open_finished(
     summary = read_current_summary(store, snapshot)
     recipe = recipe_used(summary, store.uri)
     measures = measures_of(recipe)
-    room_bytes = room_of(memory_bytes or default_memory_bytes())
+    memory_budget_bytes = memory_budget_of(memory_bytes or default_memory_bytes())
     tables = (_as_now(read_parquet(store, name), measures) for name in summary["tables"]["clips"])
     first = next(tables)
     rows: Iterator[pa.Table] = itertools.chain([first], tables)
     if recipe.run.mode == "growing":
         # Only the clips of one generation are in order.
-        stored = SortedRows(first.schema, CLIP_ORDER, room_bytes)
+        stored = SortedRows(first.schema, CLIP_ORDER, memory_budget_bytes)
         for table in rows:
             stored.add(table)
         rows = stored.blocks()
-    clips = DiskTable(first.schema, room_bytes)
+    clips = DiskTable(first.schema, memory_budget_bytes)
     for block in rows:
         clips.add(block)
     whole = clips.whole()
@@ -143,7 +143,7 @@ def open_finished(
         recipe=recipe,
         clips=whole,
         measures=measures,
-        room_bytes=room_bytes,
+        memory_budget_bytes=memory_budget_bytes,
     )
 
 
@@ -161,7 +161,7 @@ def _as_now(table: pa.Table, measures: Measures) -> pa.Table:
 
 
 def is_of_stage(reason: str | None, measures: Measures) -> bool:
-    """Whether a reason comes from a stage of a user's own, which runs after the rules."""
+    """Whether a reason comes from a custom stage, which runs after the rules."""
     if reason is None or is_metadata(reason):
         return False
     of_scores = {name for spec in measures.specs.values() for name in (spec.low, spec.high)}

@@ -23,7 +23,7 @@ from curator.stage import (
     AnyAnnotator,
     ClipFacts,
 )
-from curator.stages.shard.standing_shards import StandingShards
+from curator.stages.shard.reusable_shards import ReusableShards
 from curator.stages.shard.tar_reader import declared_families
 from curator.storage import Store
 from curator.tables.checksums import find_json
@@ -43,7 +43,7 @@ class Annotating:
     Args:
         graph: Whose annotators run.
         previous: Summary of the last finished run, whose tars may hold values; empty without one.
-        standing: Its tars.
+        reusable: Its tars.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class Annotating:
         progress: Progress,
         *,
         previous: Mapping[str, Any],
-        standing: StandingShards,
+        reusable: ReusableShards,
     ) -> None:
         self._graph = graph
         self._store = store
-        self._previous, self._standing = previous, standing
+        self._previous, self._reusable = previous, reusable
         self._engine, self._progress = engine, progress
         self._members: list[Members] = []
         self.cpu_s: Counter[str] = Counter()
@@ -91,7 +91,7 @@ class Annotating:
                 if name in columns
             }
             given[SHORT_CAPTION] = short_caption or (lambda clip: None)
-            written = _Written(clips, locations, sorted(columns), given)
+            written = _ClipsToAnnotate(clips, locations, sorted(columns), given)
             made = scheduler.annotate(stages, written)
             self._members.append(made.members)
             self.counts |= {f"{name}_made": n for name, n in made.n_made.items()}
@@ -123,10 +123,10 @@ class Annotating:
             # The commit writes it again; until then the tars' values are made anew.
             logger.warning("values in tars are not used again: %s", error)
             return {}
-        return values_in_tars(self._store, self._previous, declared, self._standing.sizes)
+        return values_in_tars(self._store, self._previous, declared, self._reusable.sizes)
 
 
-class _Written:
+class _ClipsToAnnotate:
     """The kept clips as annotators see them, with these columns.
 
     Attributes:

@@ -51,7 +51,7 @@ Earlier = Callable[[str], Any]
 """Gives what an earlier generation left of a family."""
 
 
-def room_of(memory_bytes: int) -> int:
+def memory_budget_of(memory_bytes: int) -> int:
     """Returns the share of the memory that each of the things may take that are held at a time."""
     return min(MAX_ROOM_BYTES, memory_bytes // N_HELD)
 
@@ -66,7 +66,7 @@ class DecidedClips:
 
     Args:
         clips: Candidates in the order of source and time; or rows, which rules have decided about.
-        room_bytes: Memory for each of the tables that are held.
+        memory_budget_bytes: Memory for each of the tables that are held.
         vectors: Gives vectors by the name of their table.
         earlier: Gives what an earlier generation left of a family.
         tables: Of earlier runs; None for none.
@@ -81,7 +81,7 @@ class DecidedClips:
     def __init__(
         self,
         clips: SortedRows | pa.Table | ClipRows,
-        room_bytes: int,
+        memory_budget_bytes: int,
         *,
         vectors: Callable[[str], StoredVectors],
         earlier: Earlier = nothing_earlier,
@@ -89,7 +89,7 @@ class DecidedClips:
         writes: bool = True,
         ready: set[str] | None = None,
     ) -> None:
-        self._room_bytes = room_bytes
+        self._memory_budget_bytes = memory_budget_bytes
         self.vectors, self.earlier, self._tables = vectors, earlier, tables
         self.read = nothing_earlier if tables is None else tables.read
         self._writes, self._ready = writes, set() if ready is None else ready
@@ -125,16 +125,17 @@ class DecidedClips:
             if stage.name not in self._ready:
                 stage.setup()
                 self._ready.add(stage.name)
-            for found in stage.decide(corpus, work):
-                if isinstance(found, Decisions):
-                    corpus.take(found)
-                elif isinstance(found, Left):
-                    self._leave(stage.name, found)
-                elif isinstance(found, str):
-                    self.warnings.append(found)
+            for outcome in stage.decide(corpus, work):
+                if isinstance(outcome, Decisions):
+                    corpus.take(outcome)
+                elif isinstance(outcome, Left):
+                    self._leave(stage.name, outcome)
+                elif isinstance(outcome, str):
+                    self.warnings.append(outcome)
                 else:
                     raise TypeError(
-                        f"decide yields {found!r}; expected Decisions, Left, or a text to warn with"
+                        f"decide yields {outcome!r}; expected Decisions, Left, or a text to "
+                        "warn with"
                     )
         except CuratorError:
             raise
@@ -146,44 +147,46 @@ class DecidedClips:
                 "was changed"
             ) from error
 
-    def _corpus(self) -> "_Candidates | _Rows":
+    def _corpus(self) -> "_CandidateClips | _KeptClips":
         candidates, self._candidates = self._candidates, None
-        return _Rows(self, self.rows) if candidates is None else _Candidates(self, candidates)
+        return (
+            _KeptClips(self, self.rows) if candidates is None else _CandidateClips(self, candidates)
+        )
 
-    def _leave(self, stage: str, found: Left) -> None:
-        if isinstance(found.rows, pa.Table):
-            if found.family not in OWN_FOLDERS:
+    def _leave(self, stage: str, left: Left) -> None:
+        if isinstance(left.rows, pa.Table):
+            if left.family not in OWN_FOLDERS:
                 raise CuratorError(
-                    f"stage {stage}: {found.family!r} is a table, for which an output root has no "
+                    f"stage {stage}: {left.family!r} is a table, for which an output root has no "
                     "folder; leave values that JSON can hold"
                 )
             if self._tables is not None and self._writes:
-                self._tables.write(found.family, found.rows)
+                self._tables.write(left.family, left.rows)
             return
-        if found.family in RESERVED or found.family in self.left:
+        if left.family in RESERVED or left.family in self.left:
             raise CuratorError(
-                f"stage {stage}: {found.family!r} is left twice, by this stage or another one"
+                f"stage {stage}: {left.family!r} is left twice, by this stage or another one"
             )
-        if re.fullmatch(PUBLIC_NAME, found.family) is None:
-            raise CuratorError(f"stage {stage} leaves {found.family!r}; expected {_PUBLIC}")
+        if re.fullmatch(PUBLIC_NAME, left.family) is None:
+            raise CuratorError(f"stage {stage} leaves {left.family!r}; expected {_PUBLIC}")
         try:
-            n_bytes = len(json.dumps(found.rows, allow_nan=False))
+            n_bytes = len(json.dumps(left.rows, allow_nan=False))
         except (TypeError, ValueError) as error:
             raise CuratorError(
-                f"stage {stage}: {found.family!r} is left with what JSON cannot hold: {error}; "
+                f"stage {stage}: {left.family!r} is left with what JSON cannot hold: {error}; "
                 "expected dicts with texts as keys, lists, texts, numbers that are finite, or None"
             ) from error
         if n_bytes > MAX_LEFT_BYTES:
             raise CuratorError(
-                f"stage {stage}: {found.family!r} takes {n_bytes} bytes as JSON; expected at most "
+                f"stage {stage}: {left.family!r} takes {n_bytes} bytes as JSON; expected at most "
                 f"{MAX_LEFT_BYTES}, because each snapshot holds it"
             )
-        self.left[found.family] = found.rows
+        self.left[left.family] = left.rows
 
     def add(self, decided: pa.Table) -> None:
         """Adds the next clips, with decisions."""
         if self._store is None:
-            self._store = ClipStore(decided.schema, self._room_bytes)
+            self._store = ClipStore(decided.schema, self._memory_budget_bytes)
         self._store.add(decided)
 
 
@@ -195,7 +198,7 @@ class _Shared:
         self.vectors, self.earlier, self.read = of.vectors, of.earlier, of.read
 
 
-class _Candidates(_Shared):
+class _CandidateClips(_Shared):
     """Candidates: what is decided about a block goes to the clips before the next one is read."""
 
     def __init__(self, of: DecidedClips, candidates: SortedRows | pa.Table) -> None:
@@ -221,17 +224,19 @@ class _Candidates(_Shared):
             self._block = block
             yield block if names is None else block.select(names)
 
-    def take(self, found: Decisions) -> None:
-        assert len(found.rows) == self._block.num_rows, "the first stage decides about whole blocks"
+    def take(self, decisions: Decisions) -> None:
+        assert len(decisions.rows) == self._block.num_rows, (
+            "the first stage decides about whole blocks"
+        )
         clips = self._block.drop_columns(["seconds"])
-        for name, column in _decided(found).items():
+        for name, column in _decided(decisions).items():
             at = clips.schema.get_field_index(name)
             changed = clips.append_column if at < 0 else partial(clips.set_column, at)
             clips = changed(name, column)
         self._of.add(clips)
 
 
-class _Rows(_Shared):
+class _KeptClips(_Shared):
     """The rows that were kept when the stage began."""
 
     def __init__(self, of: DecidedClips, rows: ClipRows) -> None:
@@ -262,14 +267,14 @@ class _Rows(_Shared):
             yield block.filter(self._is_kept.slice(start, block.num_rows))
             start += block.num_rows
 
-    def take(self, found: Decisions) -> None:
-        _check(found, self._is_decided)
-        if len(found.rows):
-            self._is_decided[found.rows] = True
-            columns = _decided(found)
+    def take(self, decisions: Decisions) -> None:
+        _check(decisions, self._is_decided)
+        if len(decisions.rows):
+            self._is_decided[decisions.rows] = True
+            columns = _decided(decisions)
             if "reasons" not in columns:
                 columns["reasons"] = _lists(columns["reason"])
-            self._rows.scatter(self._numbers[found.rows], pa.table(columns))
+            self._rows.scatter(self._numbers[decisions.rows], pa.table(columns))
 
 
 def _check(found: Decisions, is_decided: NDArray[np.bool_]) -> None:
@@ -307,9 +312,9 @@ def _check(found: Decisions, is_decided: NDArray[np.bool_]) -> None:
             raise ValueError(f"the reason {name[:80]!r}; expected {_PUBLIC}, and not 'kept'")
 
 
-def _decided(found: Decisions) -> dict[str, pa.ChunkedArray]:
+def _decided(decisions: Decisions) -> dict[str, pa.ChunkedArray]:
     """Returns columns with `decision`."""
-    columns = dict(zip(found.columns.column_names, found.columns.columns, strict=True))
+    columns = dict(zip(decisions.columns.column_names, decisions.columns.columns, strict=True))
     is_rejected = pc.is_valid(columns["reason"])
     return columns | {"decision": pc.if_else(is_rejected, "rejected", "kept")}
 
@@ -322,7 +327,7 @@ def _lists(reasons: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([pa.ListArray.from_arrays(offsets, values)])
 
 
-class Corpus:
+class ClipCorpus:
     """Shots, clips and vectors of all sources.
 
     Args:
@@ -345,14 +350,16 @@ class Corpus:
     ) -> None:
         self._formed, self._earlier, self._tables = formed, earlier, tables
         self._scores = scores
-        self._room_bytes = room_of(memory_bytes)
-        self.shots = SortedRows(SHOTS_SCHEMA, SHOT_ORDER, self._room_bytes)
+        self._memory_budget_bytes = memory_budget_of(memory_bytes)
+        self.shots = SortedRows(SHOTS_SCHEMA, SHOT_ORDER, self._memory_budget_bytes)
         self._candidates: SortedRows | None = None
         self._decided: DecidedClips | None = None
         self._ready: set[str] = set()
         self.vectors = {
-            "embeddings": StoredVectors(vectors_table([]), self._room_bytes),
-            "clip_embeddings": StoredVectors(embeddings_schema(1).empty_table(), self._room_bytes),
+            "embeddings": StoredVectors(vectors_table([]), self._memory_budget_bytes),
+            "clip_embeddings": StoredVectors(
+                embeddings_schema(1).empty_table(), self._memory_budget_bytes
+            ),
         }
         """Vectors of all clips: perceptual ones; and by the CLIP model, none without one."""
 
@@ -422,7 +429,7 @@ class Corpus:
     ) -> DecidedClips:
         return DecidedClips(
             clips,
-            self._room_bytes,
+            self._memory_budget_bytes,
             vectors=self.vectors.__getitem__,
             earlier=self._earlier,
             tables=tables,
@@ -431,4 +438,4 @@ class Corpus:
 
     def _none(self) -> SortedRows:
         schema = self._formed(candidates_schema(self._scores).empty_table()).schema
-        return SortedRows(schema, CLIP_ORDER, self._room_bytes)
+        return SortedRows(schema, CLIP_ORDER, self._memory_budget_bytes)

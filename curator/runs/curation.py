@@ -19,20 +19,20 @@ from curator.executor.host_resources import default_memory_bytes
 from curator.executor.progress import Progress
 from curator.pipeline import graph_of
 from curator.recipe import Recipe
+from curator.runs.dropped_clips import DropCheck
 from curator.runs.earlier_sources import CARRIED, carry, earlier_sources
-from curator.runs.generations import Generations, not_current
-from curator.runs.losses import Losses
+from curator.runs.excluded_footage import exclude_removed_sources
+from curator.runs.generations import Generations, why_stale
 from curator.runs.measuring import Ahead
 from curator.runs.object_repair import repair_objects
-from curator.runs.one_pass import Pass, Results, RunContext, Scope, earlier_results
+from curator.runs.one_pass import Pass, PassScope, Results, RunContext, earlier_results
 from curator.runs.run_log import RunLog
-from curator.runs.withheld import withhold_sources
 from curator.scheduler import RowScheduler, UnitRunner
 from curator.stages.analyze.identity_driver import Identifying
 from curator.stages.commit.commit_run import alone
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.scan.source_listing import ListedSources, list_sources
-from curator.stages.shard.standing_shards import StandingShards
+from curator.stages.shard.reusable_shards import ReusableShards
 from curator.storage import Store
 from curator.storage.metadata_columns import PREFIX
 from curator.tables.family_store import FamilyRows
@@ -113,19 +113,19 @@ class Run:
         self._arguments, self._limit, run = arguments, limit, self._run
         run.check()
         self._scan(run.graph["scan"])
-        losses = self._losses = Losses(
+        drop_check = self._drop_check = DropCheck(
             self._store, self._previous, replace=replace, unlisted=self._unlisted
         )
         earlier = earlier_sources(self._store, self._previous)
         if not replace:
-            losses.refuse_unread(self._sources)
+            drop_check.refuse_unread(self._sources)
             # Sources of earlier runs that this one does not name stay.
             run.log.counts[CARRIED] = carry(earlier, self._sources, run.metadata)
         self._check_metadata()
         generations = Generations.of(self._sources, earlier, run.recipe.run)
         if run.recipe.run.mode == "growing":
             return self._grown(generations, earlier)
-        losses.after_scan(self._sources)
+        drop_check.after_scan(self._sources)
         return self._whole(generations)
 
     def _whole(self, generations: Generations) -> dict[str, Any]:
@@ -133,12 +133,12 @@ class Run:
         previous = self._previous
         numbers = generations.new or (generations.last_known,)
         for number, after in zip_longest(numbers, numbers[1:]):
-            scope = Scope(
+            scope = PassScope(
                 sources=self._sources.up_to(number),
                 candidates=self._candidates(previous),
-                standing=StandingShards(self._store, previous),
+                reusable=ReusableShards(self._store, previous),
                 reuses=previous,
-                losses=self._losses,
+                drop_check=self._drop_check,
                 ahead=self._ahead(after, previous),
             )
             previous = dict(self._passed(scope, previous, number, generations).summary)
@@ -146,7 +146,7 @@ class Run:
 
     def _passed(
         self,
-        scope: Scope,
+        scope: PassScope,
         previous: dict[str, Any],
         number: int,
         generations: Generations,
@@ -174,16 +174,16 @@ class Run:
     def _grown(self, generations: Generations, earlier: pa.Table) -> dict[str, Any]:
         """Decides about each new generation alone, and about all of them if that must be."""
         previous, store = self._previous, self._store
-        standing = StandingShards(store, previous)
+        reusable = ReusableShards(store, previous)
         before: Results | None = None
         if previous:
-            why = not_current(
+            why = why_stale(
                 store,
                 previous,
                 self._sources,
                 self._run.metadata,
                 earlier,
-                standing,
+                reusable,
                 self._run.judged,
             )
             if why is None:
@@ -191,14 +191,14 @@ class Run:
                 before = earlier_results(store, previous, n_kept)
             else:
                 logger.warning("all clips are decided about again: %s", why)
-                self._losses.after_scan(self._sources)
+                self._drop_check.after_scan(self._sources)
         known = () if before is not None else generations.known
-        scope = Scope(
+        scope = PassScope(
             sources=self._sources,
             candidates=self._candidates(previous),
-            standing=standing,
+            reusable=reusable,
             reuses=previous,
-            losses=self._losses,
+            drop_check=self._drop_check,
         )
         numbers = (*known, *generations.new) or (generations.last_known + 1,)
         for number, after in zip_longest(numbers, numbers[1:]):
@@ -206,7 +206,7 @@ class Run:
             ahead = after if after is not None and after > generations.last_known else None
             if is_new:
                 # Of what is new there are no clips yet.
-                scope = changed(scope, reuses={}, standing=StandingShards(store, {}))
+                scope = changed(scope, reuses={}, reusable=ReusableShards(store, {}))
             scope = changed(
                 scope,
                 sources=self._sources.up_to(number),
@@ -257,7 +257,7 @@ class Run:
             since_ns=log.listed_ns,
         )
         identifying.run()
-        withhold_sources(self._sources, run.removals)
+        exclude_removed_sources(self._sources, run.removals)
         log.n_skipped_names = listing.n_skipped_names
         log.counts["sources_scanned"] = scan.n_made
         log.cpu_s.update(runner.cpu_s)

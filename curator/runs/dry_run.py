@@ -9,8 +9,8 @@ from curator.number_text import amount, plain
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, measures_of, semantics_of
 from curator.records.sources import SourceRef
+from curator.runs.dropped_clips import DropCheck, by_source
 from curator.runs.earlier_sources import earlier_sources
-from curator.runs.losses import Losses, by_source
 from curator.stages.analyze.families import families_of
 from curator.stages.analyze.identity_driver import decided_sources
 from curator.stages.scan.source_listing import SkippedName, UnlistedSource, list_sources
@@ -36,7 +36,9 @@ def dry_run(
     """
     decided = decided_sources(store).select(["uri", "version", "source_id"]).to_pylist()
     own_id = {(row["uri"], row["version"]): row["source_id"] for row in decided}
-    families = families_of(recipe.analyze, semantics_of(recipe).stamp, measures_of(recipe).users)
+    families = families_of(
+        recipe.analyze, semantics_of(recipe).weights_fingerprint, measures_of(recipe).users
+    )
     counts: Counter[str] = Counter()
     contents: dict[str, str | None] = {}
     unlisted: list[str] = []
@@ -76,7 +78,7 @@ def dry_run(
         + (f"\n  and {len(unreadable) - MAX_NAMED} more" * (len(unreadable) > MAX_NAMED))
     )
     previous = read_summary(store)
-    losses = Losses(store, previous, replace=replace, unlisted=unlisted)
+    drop_check = DropCheck(store, previous, replace=replace, unlisted=unlisted)
     usable = {name for name in contents.values() if name is not None and name not in failed}
     if not replace:
         earlier = earlier_sources(store, previous).select(["uri", "source_id"]).to_pylist()
@@ -90,12 +92,12 @@ def dry_run(
                 "out"
             )
     there = pa.chunked_array([sorted(usable)], pa.string())
-    lost = by_source(
-        losses.missing(there, unread),
+    dropped = by_source(
+        drop_check.missing(there, unread),
         lambda uris: {uri: contents[uri] for uri in uris if uri in contents},
     )
-    text += "".join(f"\n  clips would leave the shards: {one}" for one in lost)
-    problem = losses.problem(lost)
+    text += "".join(f"\n  clips would leave the shards: {one}" for one in dropped)
+    problem = drop_check.problem(dropped)
     if problem is not None and unread:
         text += f"\n  {problem}; unless sources that no run has read hold them: {len(unread)}"
         problem = None

@@ -13,7 +13,7 @@ from curator.fingerprints import fingerprint
 from curator.pipeline import Graph
 from curator.recipe import Recipe
 from curator.run_config import RunConfig
-from curator.stages.shard.standing_shards import StandingShards
+from curator.stages.shard.reusable_shards import ReusableShards
 from curator.storage import Store
 from curator.storage.metadata_columns import is_metadata
 from curator.tables.kept_vectors import JUDGED
@@ -74,13 +74,13 @@ class Generations:
         return cls(known=tuple(known), new=tuple(new))
 
 
-def not_current(
+def why_stale(
     store: Store,
     previous: Mapping[str, Any],
     sources: SourceTable,
     metadata: SourceMetadata,
     earlier: pa.Table,
-    standing: StandingShards,
+    reusable: ReusableShards,
     judged: Mapping[str, Any],
 ) -> str | None:
     """Says why the clips of earlier runs must be decided about again; None if they need not be.
@@ -91,7 +91,7 @@ def not_current(
         sources: Of the run.
         metadata: Of the sources.
         earlier: Rows of `sources` of the run before.
-        standing: The tars that are there.
+        reusable: The tars that are there.
         judged: What decisions and captions follow from now.
     """
     before = previous.get(JUDGED, {})
@@ -109,7 +109,7 @@ def not_current(
     if changed:
         return f"sources with other metadata: {len(changed)}, such as {changed[0]}"
     named = {name for shard in previous["shards"] for name in shard["versions"]}
-    lost = sorted(named.difference(standing.sizes))
+    lost = sorted(named.difference(reusable.sizes))
     named = {*previous[INDEXES].values(), *chain.from_iterable(previous["tables"].values())}
     folders = {name.partition("/")[0] for name in named}
     lost += sorted(named.difference(*listed(store, folders).values()))
@@ -152,12 +152,14 @@ def judged_by(
     """
     settings = recipe.model_dump(mode="json", exclude={"run", "about", "caption"})
     others = [extension for extension in extensions if extension["kind"] != _CAPTIONERS]
-    stamps = {name: stamp for name, stamp in fingerprints.items() if name not in _WITH_WORDS}
+    stage_fingerprints = {
+        name: value for name, value in fingerprints.items() if name not in _WITH_WORDS
+    }
     # With another captioner, which is no reason of its own, there is no alignment.
     versions = {one.name: one.version for one in graph if one.name != "caption_alignment"}
     columns = sorted((field.name, str(field.type)) for field in metadata)
     return {
-        STAMP: fingerprint("judged", settings, stamps, versions, others, columns),
+        STAMP: fingerprint("judged", settings, stage_fingerprints, versions, others, columns),
         CAPTIONS: _of_captions(recipe.model_dump(mode="json"), extensions),
     }
 
@@ -186,12 +188,14 @@ def numbered(contents: pa.Table, earlier: pa.Table, config: RunConfig) -> pa.Tab
     contents = contents.sort_by("source_id")
     ids, seconds = contents["source_id"].combine_chunks(), contents["seconds"].to_numpy()
     numbers = pc.fill_null(earlier["generation"].cast(pa.int32()), 1).combine_chunks()
-    found = pc.index_in(ids, value_set=earlier["source_id"].combine_chunks())
-    known = pc.fill_null(numbers.take(found), 0).to_numpy(zero_copy_only=False).astype(np.int32)
-    new = np.flatnonzero(known == 0)
-    number = int(known.max(initial=0))
+    rows = pc.index_in(ids, value_set=earlier["source_id"].combine_chunks())
+    generation_of = (
+        pc.fill_null(numbers.take(rows), 0).to_numpy(zero_copy_only=False).astype(np.int32)
+    )
+    new = np.flatnonzero(generation_of == 0)
+    number = int(generation_of.max(initial=0))
     is_growing = config.mode == "growing"
-    lengths = np.bincount(known, weights=seconds, minlength=number + 1)
+    lengths = np.bincount(generation_of, weights=seconds, minlength=number + 1)
     lengths[0] = 0.0
 
     def limit_s(number: int) -> float:
@@ -212,7 +216,7 @@ def numbered(contents: pa.Table, earlier: pa.Table, config: RunConfig) -> pa.Tab
         rest_s = float(seconds[new[place + n :]].sum())
         if rest_s < _SHORT * limit:
             n = len(new) - place
-        known[new[place : place + n]] = number
+        generation_of[new[place : place + n]] = number
         lengths[number] += float(seconds[new[place : place + n]].sum())
         place += n
-    return pa.table({"source_id": ids, "generation": pa.array(known, pa.int32())})
+    return pa.table({"source_id": ids, "generation": pa.array(generation_of, pa.int32())})

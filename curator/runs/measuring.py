@@ -18,8 +18,8 @@ from curator.measures.clip_semantics import Semantics
 from curator.pipeline import Graph
 from curator.recipe import Recipe, measures_of
 from curator.records.sources import SourceRef
+from curator.runs.excluded_footage import EXCLUDED_CLIPS, without_removed
 from curator.runs.run_log import RunLog
-from curator.runs.withheld import WITHHELD, without_removed
 from curator.stages.analyze.analysis_driver import Analyzing
 from curator.stages.analyze.gpu_engines import GpuProbe
 from curator.stages.propose.candidate_store import Candidates
@@ -94,9 +94,9 @@ class Measuring:
         )
 
         def take_new(proposed: ProposedUnit) -> None:
-            proposed, n_withheld = without_removed(self._store, proposed, self._removals)
-            if n_withheld:
-                log.counts[WITHHELD] += n_withheld
+            proposed, n_excluded = without_removed(self._store, proposed, self._removals)
+            if n_excluded:
+                log.counts[EXCLUDED_CLIPS] += n_excluded
             candidates.add(proposed)
             take(proposed)
 

@@ -27,13 +27,13 @@ from curator.pipeline import Graph
 from curator.recipe import Recipe, measures_of, semantics_of
 from curator.records.sources import SourceRef
 from curator.runs.annotating import Annotating
-from curator.runs.corpus import RULES, Corpus
+from curator.runs.corpus import RULES, ClipCorpus
+from curator.runs.dropped_clips import DropCheck
+from curator.runs.excluded_footage import reject_removed
 from curator.runs.generations import GENERATION, STAMP, judged_by
-from curator.runs.losses import Losses
 from curator.runs.measuring import Ahead, Measuring
 from curator.runs.run_log import RunLog
 from curator.runs.snapshot_scope import FOLDERS, Snapshot
-from curator.runs.withheld import reject_removed
 from curator.stage import AnyCorpusStage, AnyStage, Phase
 from curator.stages.caption.captioners.captioner_list import captioner_extensions
 from curator.stages.caption.measured_caption import measured_captions
@@ -43,9 +43,9 @@ from curator.stages.cut.cut_driver import Cutting
 from curator.stages.cut.output_form import as_written
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.propose.stage import ProposedUnit
+from curator.stages.shard.reusable_shards import ReusableShards
 from curator.stages.shard.shard_driver import Sharding
 from curator.stages.shard.shard_index import EarlierShards
-from curator.stages.shard.standing_shards import StandingShards
 from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet
 from curator.tables.clip_locations import Location
@@ -134,31 +134,31 @@ class RunContext:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class PassScope:
     """What a pass is over.
 
     Attributes:
         sources: Those whose rows are in the table `sources`, up to this generation.
         candidates: Stored clips with their scores.
-        standing: Tars that may stay if their clips do.
+        reusable: Tars that may stay if their clips do.
         generation: Number of the generation whose clips are decided about; None for all sources.
         before: Results of the generations before it; None for all sources.
         reuses: Summary whose clips, tars and answers may be used again; empty for none.
         publishes: Whether readers see the results.
         ahead: What is measured while clips of this pass are cut; None for nothing.
-        losses: Checks that no clips are lost that may not; None where they may.
+        drop_check: Checks that no clips are lost that may not; None where they may.
         snapshot: What stands for the stages that the graph leaves out; None where it has all.
     """
 
     sources: SourceTable
     candidates: Candidates
-    standing: StandingShards
+    reusable: ReusableShards
     reuses: Mapping[str, Any]
     generation: int | None = None
     before: "Results | None" = None
     publishes: bool = True
     ahead: Ahead | None = None
-    losses: Losses | None = None
+    drop_check: DropCheck | None = None
     snapshot: Snapshot | None = None
 
     @property
@@ -193,14 +193,14 @@ class Pass:
         previous: Summary of the newest snapshot; empty without one.
     """
 
-    def __init__(self, run: RunContext, scope: Scope, previous: Mapping[str, Any]) -> None:
+    def __init__(self, run: RunContext, scope: PassScope, previous: Mapping[str, Any]) -> None:
         self._run, self._scope, self._previous = run, scope, previous
         self._store, self._recipe, self._graph = run.store, run.recipe, run.graph
         self._fenced = run.fenced
         self._engine, self._progress, self._log = run.engine, run.log.progress, run.log
         self._check = run.check
         self._sources, self._metadata = scope.sources, run.metadata
-        self._candidates, self._standing = scope.candidates, scope.standing
+        self._candidates, self._reusable = scope.candidates, scope.reusable
         self._columns = run.graph.columns()
         at = scope.snapshot
         self._is_whole = scope.generation is None
@@ -212,7 +212,7 @@ class Pass:
             run.engine,
             self._progress,
             previous=scope.reuses,
-            standing=scope.standing,
+            reusable=scope.reusable,
         )
         self._captioning: Captioning | None = None
         self._closing = ExitStack()
@@ -230,8 +230,8 @@ class Pass:
         earlier = frozenset(self._previous.get(EARLIER, ()))
         return CorpusTables(self._fenced, self._run.fingerprints["propose"], earlier=earlier)
 
-    def _empty(self) -> Corpus:
-        return Corpus(
+    def _empty(self) -> ClipCorpus:
+        return ClipCorpus(
             self._formed,
             self._run.memory_bytes,
             scores=measures_of(self._run.recipe).specs,
@@ -347,7 +347,7 @@ class Pass:
             min_s=self._recipe.propose.min_s,
             buckets=self._recipe.shard,
             previous=self._scope.reuses,
-            standing=lambda: self._standing.sizes,
+            reusable=lambda: self._reusable.sizes,
         )
         self._closing.callback(cutting.close)
         return cutting
@@ -393,7 +393,7 @@ class Pass:
             self._corpus.rows,
             # Without a finished run the server was asked before all work.
             checks=bool(self._previous),
-            pixels=self._graph.pixels_stamp(),
+            pixels=self._graph.pixels_fingerprint(),
             snapshot=at.summary["tables"] if at is not None else None,
         )
         self._closing.callback(captioning.close)
@@ -438,9 +438,9 @@ class Pass:
     def _pack(self, stage: Any) -> None:  # noqa: ANN401 - a stage with its config
         log, recipe, clips = self._log, self._recipe, self._corpus.rows
         with log.timed("shard"):
-            if self._scope.losses is not None and self._scope.reuses:
+            if self._scope.drop_check is not None and self._scope.reuses:
                 failures = [f"{stage.name}_failed" for stage in self._graph.annotators()]
-                self._scope.losses.before_shard(
+                self._scope.drop_check.before_shard(
                     self._sources, clips, self._scope.generation, failures
                 )
             before = self._scope.before
@@ -449,7 +449,7 @@ class Pass:
                 stage.config,
                 fingerprint(recipe.model_dump(mode="json")),
                 self._engine,
-                standing=self._standing,
+                reusable=self._reusable,
                 before=before.shards() if before is not None else None,
             )
             vectors = self._vectors(recipe.shard.embedding)

@@ -149,10 +149,10 @@ def _shown(value: object) -> str:
     if value is None:
         return "null"
     if isinstance(value, Mapping):
-        said = {name: one for name, one in value.items() if one not in (None, {})}
-        if said.keys() == {"use"}:
-            return str(said["use"])
-        return f"{{{', '.join(f'{name}: {_shown(one)}' for name, one in said.items())}}}"
+        entries = {name: item for name, item in value.items() if item not in (None, {})}
+        if entries.keys() == {"use"}:
+            return str(entries["use"])
+        return f"{{{', '.join(f'{name}: {_shown(item)}' for name, item in entries.items())}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(_shown, value))}]"
     return str(value).lower() if isinstance(value, bool) else str(value)

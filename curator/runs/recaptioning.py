@@ -15,7 +15,7 @@ from curator.executor.progress import Progress
 from curator.pipeline import graph_of
 from curator.recipe import measures_of, recipe_used, with_changes
 from curator.runs.object_repair import repair_objects
-from curator.runs.one_pass import Pass, RunContext, Scope
+from curator.runs.one_pass import Pass, PassScope, RunContext
 from curator.runs.output_recipe import log_changes
 from curator.runs.run_log import RunLog
 from curator.runs.snapshot_scope import Snapshot
@@ -107,10 +107,10 @@ class Recaption:
             check=self._check,
             removals=self._removals,
         )
-        scope = Scope(
+        scope = PassScope(
             sources=snapshot.sources,
             candidates=snapshot.candidates,
-            standing=snapshot.standing,
+            reusable=snapshot.reusable,
             reuses=previous,
             snapshot=snapshot,
         )

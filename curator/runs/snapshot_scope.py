@@ -16,13 +16,13 @@ from curator.executor.engine import FACTS
 from curator.extensions import named
 from curator.pipeline import Graph
 from curator.recipe import Recipe
-from curator.runs.corpus import Corpus
-from curator.runs.withheld import fewer
+from curator.runs.corpus import ClipCorpus
+from curator.runs.excluded_footage import fewer
 from curator.stage import CLIP_EMBEDDING, EMBEDDING
 from curator.stages.caption.captioners.captioner_list import captioner_extensions
 from curator.stages.commit.commit_run import kept_by_source
 from curator.stages.propose.candidate_store import Candidates
-from curator.stages.shard.standing_shards import StandingShards
+from curator.stages.shard.reusable_shards import ReusableShards
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
@@ -90,7 +90,7 @@ class Snapshot:
         summary: As the commit wrote it.
         sources: Its sources.
         candidates: For their pictures.
-        standing: Its tars.
+        reusable: Its tars.
         corpus: Its clips and vectors.
         locations: Of the MP4s of its kept clips.
         n_kept: Clips kept of each source id.
@@ -99,8 +99,8 @@ class Snapshot:
     summary: Mapping[str, Any]
     sources: SnapshotSources
     candidates: Candidates
-    standing: StandingShards
-    corpus: Corpus
+    reusable: ReusableShards
+    corpus: ClipCorpus
     locations: Locations
     n_kept: Counter[str]
 
@@ -126,7 +126,7 @@ class Snapshot:
             UsageError: A tar is missing or damaged.
         """
         tables = summary["tables"]
-        corpus = Corpus(lambda clips: clips, memory_bytes, scores=scores)
+        corpus = ClipCorpus(lambda clips: clips, memory_bytes, scores=scores)
         places, columns = [], graph.columns()
         for part in tables["clips"]:
             clips = as_runs_write(read_parquet(store, part))
@@ -141,14 +141,14 @@ class Snapshot:
         for name, table in ((EMBEDDING, "embeddings"), (CLIP_EMBEDDING, "clip_embeddings")):
             for part in tables.get(table, ()) if name in reads else ():
                 corpus.vectors[table].add(read_parquet(store, part))
-        n_kept, standing = kept_by_source(corpus.clips), StandingShards(store, summary)
+        n_kept, reusable = kept_by_source(corpus.clips), ReusableShards(store, summary)
         return cls(
             summary=summary,
             sources=SnapshotSources(store, tables["sources"], n_kept),
             candidates=Candidates.of_snapshot(store, summary),
-            standing=standing,
+            reusable=reusable,
             corpus=corpus,
-            locations=_locations(pa.concat_tables(places), store, standing),
+            locations=_locations(pa.concat_tables(places), store, reusable),
             n_kept=n_kept,
         )
 
@@ -175,8 +175,8 @@ class Snapshot:
         return facts | {JUDGED: judged, "extensions": extensions}
 
 
-def _locations(places: pa.Table, store: Store, standing: StandingShards) -> Locations:
-    there = pa.array(sorted(standing.sizes), pa.string())
+def _locations(places: pa.Table, store: Store, reusable: ReusableShards) -> Locations:
+    there = pa.array(sorted(reusable.sizes), pa.string())
     gone = places.filter(pc.invert(pc.is_in(places["shard"], value_set=there)))
     for row in gone.slice(0, 1).to_pylist():
         raise UsageError(

@@ -7,7 +7,6 @@ from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.pipeline import graph_of
 from curator.recipe import Recipe
-from curator.runs.healing import ALL, healed
 from curator.runs.lease import Lease
 from curator.runs.output_recipe import recipe_for
 from curator.runs.preflight import (
@@ -18,6 +17,7 @@ from curator.runs.preflight import (
     check_models,
     preflight,
 )
+from curator.runs.state_repair import ALL, with_repair
 from curator.storage import Store, open_store
 from curator.tables.parts import SUMMARY
 
@@ -88,4 +88,4 @@ def start_run(
         whole = Run(store, recipe, engine, progress, check=lease.check, memory_bytes=memory_bytes)
         return whole.execute(sources, limit=limit, replace=replace)
 
-    return healed(store, run, ALL, check=lease.check)
+    return with_repair(store, run, ALL, check=lease.check)

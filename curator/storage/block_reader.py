@@ -45,10 +45,10 @@ class _BlockReader(SeekableReader):
         if self._position >= self.size or not len(target):
             return 0
         number, offset = divmod(self._position, BLOCK_BYTES)
-        found = self._block(number)[offset : offset + len(target)]
-        target[: len(found)] = found
-        self._position += len(found)
-        return len(found)
+        block = self._block(number)[offset : offset + len(target)]
+        target[: len(block)] = block
+        self._position += len(block)
+        return len(block)
 
     def close(self) -> None:
         if not self.closed:

@@ -125,27 +125,27 @@ class CloudService(ObjectService):
     ) -> ObjectRange:
         """Fetches bytes by one request; two for the end of an object or an empty range."""
         if start < 0:
-            known = self.head(bucket, key)
-            start, end = max(0, known.bytes + start), known.bytes
-            version = version or known.version
+            head = self.head(bucket, key)
+            start, end = max(0, head.bytes + start), head.bytes
+            version = version or head.version
         try:
             answer = obstore.get(
                 self.bucket(bucket), key, options={"range": (start, max(end, start + 1))}
             )
         except BaseError as error:
-            known = self.head(bucket, key)
-            if known.bytes > start:
+            head = self.head(bucket, key)
+            if head.bytes > start:
                 raise
-            raise NoRangeError(f"the object has {known.bytes} bytes") from error
+            raise NoRangeError(f"the object has {head.bytes} bytes") from error
         first, last = answer.range
-        size, found = answer.meta["size"], bare(answer.meta["e_tag"])
+        size, version_read = answer.meta["size"], bare(answer.meta["e_tag"])
         # Checked here because not all servers support a condition.
-        if version and found and found != version:
+        if version and version_read and version_read != version:
             raise ObjectChangedError("the object was replaced while it was read")
         data = bytes(answer.bytes())
         if len(data) != last - first:
             raise ShortBodyError(f"{len(data)} bytes came of {last - first}")
-        return ObjectRange(first, data, size, found or version)
+        return ObjectRange(first, data, size, version_read or version)
 
     def explain(self, error: Exception, bucket: str) -> tuple[Cause, str]:
         """Returns the cause of a failed request, and a message with its remedy."""
@@ -181,16 +181,16 @@ class CloudStore(BucketStore):
         Google has conditions on generations alone, so that the version is first looked up.
         """
         try:
-            found = obstore.head(self._client, self._full(checked_key(key)))
+            current = obstore.head(self._client, self._full(checked_key(key)))
         except FileNotFoundError:
             return None
         except self.service.errors as error:
             raise self._failure("look up", key, error) from error
-        if bare(found["e_tag"]) != version:
+        if bare(current["e_tag"]) != version:
             return self._own(key, data)
-        mode: UpdateVersion = {"e_tag": found["e_tag"]}
-        if found["version"] is not None:
-            mode["version"] = found["version"]
+        mode: UpdateVersion = {"e_tag": current["e_tag"]}
+        if current["version"] is not None:
+            mode["version"] = current["version"]
         return self._put_if(key, data, mode)
 
     def _put_if(

@@ -14,7 +14,7 @@ _MAGIC = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class WalkedPath:
     """A path with its `info` after links, or with the error that hides it."""
 
     path: str
@@ -35,7 +35,7 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".")
 
 
-def walk(root: str) -> Iterator[Found]:
+def walk(root: str) -> Iterator[WalkedPath]:
     """Yields everything below a folder but folders, sorted; leaves out hidden names.
 
     Links to files and folders are followed. A folder that several ways lead to is listed once: by
@@ -73,12 +73,12 @@ def _matches(base: str, segments: list[str]) -> Iterator[str]:
     if first == "**":
         yield from _matches(base, rest)
         if rest:
-            for found in _tree(base):
-                if isinstance(found.info, OSError):
-                    if os.path.isdir(found.path):
-                        yield found.path
-                elif stat.S_ISDIR(found.info.st_mode):
-                    yield from _matches(found.path, rest)
+            for walked in _tree(base):
+                if isinstance(walked.info, OSError):
+                    if os.path.isdir(walked.path):
+                        yield walked.path
+                elif stat.S_ISDIR(walked.info.st_mode):
+                    yield from _matches(walked.path, rest)
     elif is_pattern(first):
         try:
             names = os.listdir(base)
@@ -94,14 +94,14 @@ def _matches(base: str, segments: list[str]) -> Iterator[str]:
         yield from _matches(path, rest)
 
 
-def _tree(root: str) -> Iterator[Found]:
+def _tree(root: str) -> Iterator[WalkedPath]:
     """Yields everything below a folder, each folder before its contents."""
     real_root = os.path.realpath(root)
     try:
         seen = {_identity(os.stat(root))}
         pending = [iter(_entries(root))]
     except OSError as error:
-        yield Found(path=root, info=error)
+        yield WalkedPath(path=root, info=error)
         return
     while pending:
         entry = next(pending[-1], None)
@@ -109,19 +109,19 @@ def _tree(root: str) -> Iterator[Found]:
             pending.pop()
             continue
         name, is_link, path = entry
-        found = Found(path=path, info=_stat(path))
-        if isinstance(found.info, OSError) or not name.endswith("/"):
-            yield found
+        walked = WalkedPath(path=path, info=_stat(path))
+        if isinstance(walked.info, OSError) or not name.endswith("/"):
+            yield walked
             continue
-        identity = _identity(found.info)
+        identity = _identity(walked.info)
         if identity in seen or (is_link and _is_listed_itself(path, real_root)):
             continue
         seen.add(identity)
-        yield found
+        yield walked
         try:
             pending.append(iter(_entries(path)))
         except OSError as error:
-            yield Found(path=path, info=error)
+            yield WalkedPath(path=path, info=error)
 
 
 def _entries(folder: str) -> list[tuple[str, bool, str]]:

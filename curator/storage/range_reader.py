@@ -167,17 +167,17 @@ class RangeReader(SeekableReader):
     def _probe(self, end: Literal["head", "tail"]) -> None:
         start = 0 if end == "head" else -self._first_bytes
         try:
-            found = self._get(start, self._first_bytes)
+            answer = self._get(start, self._first_bytes)
         except NoRangeError as error:
             # No range of an empty object can be satisfied.
-            known = self._service.head(self._bucket, self._key)
-            if known.bytes or self.version not in ("", known.version):
+            object_head = self._service.head(self._bucket, self._key)
+            if object_head.bytes or self.version not in ("", object_head.version):
                 raise ObjectChangedError("the object was replaced while it was opened") from error
-            self.version = known.version
+            self.version = object_head.version
             return
-        self.size, self.version = found.size, found.version
-        if found.data:
-            self._keep(_Block(start=found.start, data=found.data, run=0))
+        self.size, self.version = answer.size, answer.version
+        if answer.data:
+            self._keep(_Block(start=answer.start, data=answer.data, run=0))
 
     def _block_at(self, position: int) -> _Block:
         block = self._cached(position)
@@ -247,10 +247,10 @@ class RangeReader(SeekableReader):
             held -= len(dropped.data)
 
     def _fetch(self, start: int, end: int, run: int) -> _Block:
-        found = self._get(start, end)
-        if (found.start, len(found.data), found.size) != (start, end - start, self.size):
+        answer = self._get(start, end)
+        if (answer.start, len(answer.data), answer.size) != (start, end - start, self.size):
             raise ObjectChangedError(f"bytes {start}-{end - 1} of {self.size} are no longer there")
-        return _Block(start=start, data=found.data, run=run)
+        return _Block(start=start, data=answer.data, run=run)
 
     def _get(self, start: int, end: int) -> ObjectRange:
         get = partial(self._service.get_range, self._bucket, self._key, start, end, self.version)
@@ -260,20 +260,20 @@ class RangeReader(SeekableReader):
 def _agreed(get: Callable[[], ObjectRange]) -> ObjectRange:
     seen: list[ObjectRange] = []
     for _ in range(AGREEING_READS):
-        found = get()
-        if found in seen or _has_md5(found):
-            return found
-        seen.append(found)
+        answer = get()
+        if answer in seen or _has_md5(answer):
+            return answer
+        seen.append(answer)
     raise OSError(
         f"{AGREEING_READS} reads of the same bytes all differ, so that the network changes them: "
         "use https, or repair it"
     )
 
 
-def _has_md5(found: ObjectRange) -> bool:
-    if len(found.data) != found.size or not is_md5(found.version):
+def _has_md5(answer: ObjectRange) -> bool:
+    if len(answer.data) != answer.size or not is_md5(answer.version):
         return False
-    return hashlib.md5(found.data, usedforsecurity=False).hexdigest() == found.version
+    return hashlib.md5(answer.data, usedforsecurity=False).hexdigest() == answer.version
 
 
 def is_md5(etag: str) -> bool:

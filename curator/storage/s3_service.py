@@ -66,12 +66,12 @@ class S3Service(ObjectService):
         """Yields the objects whose key starts with `prefix`, without the marks of folders."""
         after, more = "", True
         while more:
-            found, more = _listed(bucket, prefix, after, is_plain=self.is_plain)
-            last = found[-1].key if found else ""
+            objects, more = _listed(bucket, prefix, after, is_plain=self.is_plain)
+            last = objects[-1].key if objects else ""
             if more and last.encode() <= after.encode():
                 raise ValueError(f"the server does not list on after the key {after!r}")
             after = last
-            yield from (one for one in found if one.bytes or not one.key.endswith("/"))
+            yield from (item for item in objects if item.bytes or not item.key.endswith("/"))
 
     def page(self, bucket: str, prefix: str, after: str) -> tuple[dict[str, int], bool]:
         """Sizes by key of the next thousand keys at most, and whether more follow."""
@@ -125,7 +125,7 @@ def _listed(
             page = s3_client.client().list_objects_v2(
                 Bucket=bucket, Prefix=prefix, StartAfter=after
             )
-            found = [
+            objects = [
                 StoredObject(key=item["Key"], bytes=item["Size"], version=bare(item.get("ETag")))
                 for item in page.get("Contents", ())
             ]
@@ -135,14 +135,14 @@ def _listed(
             if n_broken == s3_client.ATTEMPTS:
                 raise
             continue
-        answer = found, bool(page.get("IsTruncated"))
+        answer = objects, bool(page.get("IsTruncated"))
         if not is_plain or answer in answers:
             return answer
         answers.append(answer)
-    times = Counter(one for found, _ in answers for one in found)
-    agreed = (one for one, n_times in times.items() if 2 * n_times > _ANSWERS)
+    times = Counter(stored for objects, _ in answers for stored in objects)
+    agreed = (stored for stored, n_times in times.items() if 2 * n_times > _ANSWERS)
     more = 2 * sum(more for _, more in answers) > _ANSWERS
-    return sorted(agreed, key=lambda one: one.key.encode()), more
+    return sorted(agreed, key=lambda stored: stored.key.encode()), more
 
 
 def _body(answer: dict[str, Any], expected: str) -> ObjectRange:

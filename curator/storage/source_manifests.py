@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 
-class Row(NamedTuple):
+class ManifestRow(NamedTuple):
     """A URI, and metadata of the source by column."""
 
     uri: str
@@ -53,7 +53,7 @@ def is_manifest(uri: str) -> bool:
     return uri.lower().endswith(SUFFIXES)
 
 
-def manifest_rows(manifest: str) -> Iterator[Row]:
+def manifest_rows(manifest: str) -> Iterator[ManifestRow]:
     """Yields the absolute URIs of a manifest in its order, repeated ones too, with their metadata.
 
     Raises:
@@ -66,7 +66,7 @@ def manifest_rows(manifest: str) -> Iterator[Row]:
     with open_source(manifest) as stream:
         for place, written, metadata in read(stream, manifest):
             try:
-                yield Row(resolve(written, manifest), metadata)
+                yield ManifestRow(resolve(written, manifest), metadata)
             except ValueError as error:
                 raise UsageError(
                     f"manifest {manifest!r}, {place}: {written!r} {error}; expected "

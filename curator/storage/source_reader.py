@@ -93,9 +93,9 @@ def file_version(info: os.stat_result) -> str:
     return f"{info.st_size}-{info.st_mtime_ns}-{info.st_ctime_ns}-{info.st_ino}"
 
 
-def object_version(found: StoredObject) -> str:
+def object_version(stored: StoredObject) -> str:
     """Returns the version of an object: `size-ETag`."""
-    return f"{found.bytes}-{found.version}"
+    return f"{stored.bytes}-{stored.version}"
 
 
 def is_racy(uri: str, version: str, since_ns: int) -> bool:

@@ -316,16 +316,18 @@ def _original(name: str) -> str:
     return name.removeprefix("snapshots/") if name.count("/") > 1 else name
 
 
-def _check_name(name: str, own: object, digest: Callable[[], str] | None) -> None:
+def _check_name(name: str, stored_name: object, digest: Callable[[], str] | None) -> None:
     """Checks that an object is the one of a name; `digest` is None if it is not read whole."""
-    if own is None:
+    if stored_name is None:
         return
     copied = _COPIES.fullmatch(name)
     is_of_bytes = copied is None or digest is None or digest().startswith(copied[2])
     # The bytes say which record it is a copy of.
-    is_record = copied is not None and copied[1] == "removed" and str(own).startswith("removed/")
-    if not (is_record or own == _original(name)) or not is_of_bytes:
-        raise ValueError(f"it is another object: {str(own)[:100]}")
+    is_record = (
+        copied is not None and copied[1] == "removed" and str(stored_name).startswith("removed/")
+    )
+    if not (is_record or stored_name == _original(name)) or not is_of_bytes:
+        raise ValueError(f"it is another object: {str(stored_name)[:100]}")
 
 
 def _footer(stream: BinaryIO) -> bytes:

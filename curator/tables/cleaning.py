@@ -8,7 +8,7 @@ from curator.errors import DamagedError
 from curator.storage import Store
 from curator.tables.checksums import find_json, sealed_json, to_json
 from curator.tables.fenced_store import FencedStore
-from curator.tables.out_layout import LAYOUT, Lifetime, has_fixed_path, is_own, remove
+from curator.tables.out_layout import LAYOUT, FolderLifetime, has_fixed_path, is_own, remove
 from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import (
     HEAD,
@@ -68,7 +68,9 @@ def clean(
             named |= {snapshot_name(number)} | named_objects(summary)
         else:
             removed.append(number)
-    folders = [name for name, life in LAYOUT.items() if life in (Lifetime.NAMED, Lifetime.KEPT)]
+    folders = [
+        name for name, life in LAYOUT.items() if life in (FolderLifetime.NAMED, FolderLifetime.KEPT)
+    ]
     old = {
         info.key: info.bytes
         for folder in folders

@@ -247,16 +247,20 @@ class ClipRows(Sequence[ClipRow]):
     def column(self, name: str) -> pa.ChunkedArray:
         """Returns a column of all rows; null where a row has no value."""
         self._settle()
-        found = {block: own.pop(name) for block, own in self._own.items() if name in own}
-        if found:
+        changed = {
+            block: changed_block.pop(name)
+            for block, changed_block in self._own.items()
+            if name in changed_block
+        }
+        if changed:
             kind = self._schema.field(name).type
             base = self._base.get(name)
             parts = []
             for start in range(0, self._n, BLOCK):
                 n = min(BLOCK, self._n - start)
-                own = found.get(start // BLOCK)
-                if own is not None:
-                    parts.append(own)
+                changed_block = changed.get(start // BLOCK)
+                if changed_block is not None:
+                    parts.append(changed_block)
                 elif base is None:
                     parts.append(pa.nulls(n, kind))
                 else:
@@ -326,17 +330,17 @@ class ClipRows(Sequence[ClipRow]):
     def _load(self, name: str) -> list[Any]:
         """Loads a column's values of the current block."""
         n = self._end - self._first
-        own = self._own.get(self._block, {}).get(name)
-        if own is not None:
-            found = column_values(pa.chunked_array([own]))
+        changed = self._own.get(self._block, {}).get(name)
+        if changed is not None:
+            values = column_values(pa.chunked_array([changed]))
         elif name in self._base:
-            found = column_values(self._base[name].slice(self._first, n))
+            values = column_values(self._base[name].slice(self._first, n))
         elif name in self._schema.names:
-            found = [None] * n
+            values = [None] * n
         else:
             raise KeyError(f"{name!r} is no column of {self._schema.names}")
-        self._values[name] = found
-        return found
+        self._values[name] = values
+        return values
 
     def _store(self, block: int, values: Mapping[str, list[Any]]) -> None:
         names = self._dirty.pop(block, None)
@@ -368,9 +372,9 @@ def candidates_table(candidates: Iterable[Candidate], measured: Iterable[str]) -
     """Returns candidates as rows of `candidates_schema`, with the scores that were measured."""
     names = [name for name in columns_of(Candidate) if name != "scores"]
     rows = (
-        {score: value for score, value in one.scores.items() if score != "fps"}
-        | {name: getattr(one, name) for name in names}
-        for one in candidates
+        {score: value for score, value in candidate.scores.items() if score != "fps"}
+        | {name: getattr(candidate, name) for name in names}
+        for candidate in candidates
     )
     return rows_to_table(rows, candidates_schema(measured))
 

@@ -18,13 +18,16 @@ from curator.tables.schemas import clips_schema, further_fields, scores_in
 
 
 class ClipStore:
-    """The clips of a run, in their order; `room_bytes` of either kind are held in memory."""
+    """The clips of a run, in their order.
 
-    def __init__(self, schema: pa.Schema, room_bytes: int) -> None:
+    `memory_budget_bytes` of either kind are held in memory.
+    """
+
+    def __init__(self, schema: pa.Schema, memory_budget_bytes: int) -> None:
         self._of_clips = clips_schema(scores_in(schema))
         self.schema = pa.schema([*self._of_clips, *further_fields(schema)])
-        self._out = DiskTable(schema, room_bytes)
-        self._passed = DiskTable(schema, room_bytes)
+        self._out = DiskTable(schema, memory_budget_bytes)
+        self._passed = DiskTable(schema, memory_budget_bytes)
         self._masks: list[NDArray[np.bool_]] = []
 
     def add(self, decided: pa.Table) -> None:
@@ -52,13 +55,13 @@ class ClipStore:
         n_passed = 0
         for start in range(0, len(self), BLOCK_ROWS):
             is_passed = self._is_passed[start : start + BLOCK_ROWS]
-            own = int(is_passed.sum())
-            out = self._out.slice(start - n_passed, len(is_passed) - own)
-            passed = self.rows.slice(n_passed, own, schema)
-            n_passed += own
+            n_here = int(is_passed.sum())
+            out = self._out.slice(start - n_passed, len(is_passed) - n_here)
+            passed = self.rows.slice(n_passed, n_here, schema)
+            n_passed += n_here
             order = np.empty(len(is_passed), np.int64)
-            order[~is_passed] = np.arange(len(is_passed) - own)
-            order[is_passed] = np.arange(len(is_passed) - own, len(is_passed))
+            order[~is_passed] = np.arange(len(is_passed) - n_here)
+            order[is_passed] = np.arange(len(is_passed) - n_here, len(is_passed))
             yield _taken(pa.concat_tables([widened(out, schema), passed]), order)
             self._out.forget()
         self._passed.forget()

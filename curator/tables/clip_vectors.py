@@ -38,12 +38,13 @@ class Vectors:
 class StoredVectors:
     """Vectors of all clips, on the local disk where they are many.
 
-    The length of vectors is that of `empty` if none is added; `room_bytes` are held in memory.
+    The length of vectors is that of `empty` if none is added; `memory_budget_bytes` are held in
+    memory.
     """
 
-    def __init__(self, empty: pa.Table, room_bytes: int) -> None:
-        self._room_bytes = room_bytes
-        self._rows = SortedRows(empty.schema, ("clip_id",), room_bytes)
+    def __init__(self, empty: pa.Table, memory_budget_bytes: int) -> None:
+        self._memory_budget_bytes = memory_budget_bytes
+        self._rows = SortedRows(empty.schema, ("clip_id",), memory_budget_bytes)
 
     @classmethod
     def of(cls, table: pa.Table) -> "StoredVectors":
@@ -63,7 +64,7 @@ class StoredVectors:
             return
         if not self._rows.num_rows:
             schema = embeddings_schema(table["vector"].type.list_size)
-            self._rows = SortedRows(schema, ("clip_id",), self._room_bytes)
+            self._rows = SortedRows(schema, ("clip_id",), self._memory_budget_bytes)
         self._rows.add(table)
 
     def blocks(self) -> Iterator[pa.Table]:
@@ -90,7 +91,7 @@ class StoredVectors:
 
     def some(self, ids: pa.Array) -> Vectors:
         """Returns the vectors of some clips, on the local disk where they are many."""
-        found = DiskTable(self.schema, self._room_bytes)
+        found = DiskTable(self.schema, self._memory_budget_bytes)
         for _, table, rows in self._rows.find(ids):
             for start in range(0, len(rows), BLOCK_ROWS):
                 found.add(table.take(pa.array(rows[start : start + BLOCK_ROWS])))

@@ -34,12 +34,12 @@ class CorpusTables:
 
     Args:
         store: Output root.
-        stamp: Fingerprint of the candidates.
+        fingerprint: Fingerprint of the candidates.
         earlier: Objects that only earlier snapshots name.
     """
 
-    def __init__(self, store: Store, stamp: str, *, earlier: Collection[str] = ()) -> None:
-        self._store, self._stamp, self._earlier = store, stamp, earlier
+    def __init__(self, store: Store, fingerprint: str, *, earlier: Collection[str] = ()) -> None:
+        self._store, self._fingerprint, self._earlier = store, fingerprint, earlier
         self._names: dict[str, str] = {}
 
     def names(self, family: str) -> set[str]:
@@ -57,7 +57,7 @@ class CorpusTables:
 
     def write(self, family: str, table: pa.Table) -> None:
         """Replaces the table of a family, whose name is that of a folder of the output root."""
-        name = f"{family}/{self._stamp}-{'~' * 16}.parquet"
+        name = f"{family}/{self._fingerprint}-{'~' * 16}.parquet"
         self._names[family], data = parquet_by_content([table], table.schema, name)
         self._store.write(self._names[family], data)
 
@@ -65,7 +65,7 @@ class CorpusTables:
         # Two only after a run that was killed before it removed the older one.
         stored = [
             (info.bytes, info.key)
-            for info in self._store.list(f"{family}/{self._stamp}-")
+            for info in self._store.list(f"{family}/{self._fingerprint}-")
             if info.key not in self._earlier
         ]
         return max(stored)[1] if stored else None

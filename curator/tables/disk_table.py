@@ -22,12 +22,12 @@ _ALIGNED = 64
 
 
 class DiskTable:
-    """A table that only grows: `room_bytes` in memory, beyond in a file without a name."""
+    """A table that only grows: `memory_budget_bytes` in memory, beyond in a file without a name."""
 
-    def __init__(self, schema: pa.Schema, room_bytes: int) -> None:
+    def __init__(self, schema: pa.Schema, memory_budget_bytes: int) -> None:
         self.schema = schema
-        self._room_bytes = room_bytes
-        self._held = Held(schema)
+        self._memory_budget_bytes = memory_budget_bytes
+        self._held = TableBuffer(schema)
         self._batches = _Batches(schema)
         self._ends: list[int] = []
         """Number of rows up to the end of each batch."""
@@ -38,14 +38,14 @@ class DiskTable:
     def add(self, table: pa.Table) -> None:
         """Adds rows."""
         self._held.add(like(table, self.schema))
-        if self._held.n_bytes < self._room_bytes:
+        if self._held.n_bytes < self._memory_budget_bytes:
             return
         if self._held.n_rows >= BLOCK_ROWS or not self._ends:
             for batch in self._held.take().to_batches(BLOCK_ROWS):
                 self._ends.append(self._n_written + batch.num_rows)
                 self._batches.add(batch)
             # With a file, nothing is won by holding more than a block.
-            self._room_bytes = 0
+            self._memory_budget_bytes = 0
 
     def whole(self) -> pa.Table:
         """Returns all rows; those in the file are read when they are used."""
@@ -79,16 +79,16 @@ class DiskTable:
 class SortedRows:
     """Rows that are added in any order, and come out sorted by some columns, the first text.
 
-    Where they exceed `room_bytes`, they are written by ranges of the first column, and sorted a
-    range at a time. The ranges are those of two hexadecimal digits, so that ids, which are hashes,
-    fill them evenly: each has a 64th of the rows.
+    Where they exceed `memory_budget_bytes`, they are written by ranges of the first column, and
+    sorted a range at a time. The ranges are those of two hexadecimal digits, so that ids, which are
+    hashes, fill them evenly: each has a 64th of the rows.
     """
 
-    def __init__(self, schema: pa.Schema, by: Sequence[str], room_bytes: int) -> None:
+    def __init__(self, schema: pa.Schema, by: Sequence[str], memory_budget_bytes: int) -> None:
         self.schema = schema
         self._by = tuple(by)
-        self._room_bytes = room_bytes
-        self._held = Held(schema)
+        self._memory_budget_bytes = memory_budget_bytes
+        self._held = TableBuffer(schema)
         self._is_sorted = True
         self._batches = _Batches(schema)
         self._of_range: list[list[int]] = [[] for _ in range(N_RANGES)]
@@ -117,7 +117,7 @@ class SortedRows:
         """Adds rows."""
         self._held.add(like(table, self.schema))
         self._is_sorted = False
-        if self._held.n_bytes >= self._room_bytes:
+        if self._held.n_bytes >= self._memory_budget_bytes:
             self._write()
 
     def blocks(self) -> Iterator[pa.Table]:
@@ -203,7 +203,7 @@ class _Batches:
         return pa.Table.from_batches(batches, self._schema)
 
 
-class Held:
+class TableBuffer:
     """Tables of one schema in memory; many small ones become one.
 
     Each takes some KB itself, so that `PACK_TABLES`, or `PACK_ROWS` of them, are put together.

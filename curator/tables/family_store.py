@@ -88,7 +88,7 @@ class FamilyStore:
         table = rows_to_table(rows, pa.schema([*_OF_CLIP, *(fields or _OF_MEMBER)]))
         part = self._parts(version).write(
             table,
-            [one.key for one in values],
+            [value.key for value in values],
             one_row_groups=not fields,
             rows_per_group=None if fields else max(1, GROUP_BYTES // max(1, *sizes)),
         )
@@ -192,10 +192,10 @@ class FamilyRows(Generic[ItemT]):
     def missing(
         self,
         items: Iterable[ItemT],
-        take: Callable[[pa.Table], None],
+        on_stored: Callable[[pa.Table], None],
         columns: Sequence[str] | None = None,
     ) -> Iterator[ItemT]:
-        """Yields items without rows, in their order; `take` gets the rows of the others."""
+        """Yields items without rows, in their order; `on_stored` gets the rows of the others."""
         store, folder = self._parts.store, self._parts.stage
         there = part_versions(store, folder)
         own = self._parts.of(there)
@@ -217,7 +217,7 @@ class FamilyRows(Generic[ItemT]):
                     # A part also has rows that it does not complete.
                     wanted = pa.array([keys[place] for place in places], pa.large_string())
                     has = row_keys(table, self.stage.key)
-                    take(table.filter(pc.is_in(has, value_set=wanted)))
+                    on_stored(table.filter(pc.is_in(has, value_set=wanted)))
                     is_missing[places] = pc.invert(pc.is_in(wanted, value_set=has)).to_numpy(False)
             yield from compress(window, is_missing)
 

@@ -1,6 +1,7 @@
 """Which part has a key, without reading the footers of all parts that earlier runs stored.
 
-    index/<stamp>-<hash of a folder>.parquet    a row per part: its version, hashes of its keys
+    index/<fingerprint>-<hash of a folder>.parquet    a row per part: its version, hashes of its
+    keys
 
 The index repeats footers, and no result depends on it. A run lists a folder of parts. The index
 counts for parts that still have the version that it names; the footers of all others are read.
@@ -85,18 +86,18 @@ class KnownKeys:
             may_write: Whether this process may write the index: that of a run, which has the lease.
         """
         name = f"{INDEX}/{_STAMP}-{fingerprint(folder)}.parquet"
-        known, is_damaged = _SCHEMA.empty_table(), False
+        index, is_damaged = _SCHEMA.empty_table(), False
         if len(wanted) > FEW_FOOTERS:
             try:
-                found = find_parquet(store, name, _SCHEMA.names)
-                known = known if found is None else found
+                stored = find_parquet(store, name, _SCHEMA.names)
+                index = index if stored is None else stored
             except StorageError as error:
                 is_damaged = True
                 logger.warning("%s; only time is lost: footers are read in its place", error)
-        pairs = zip(known["part"].to_pylist(), known["version"].to_pylist(), strict=True)
-        known = known.filter(pa.array([listed.get(p) == v for p, v in pairs], pa.bool_()))
-        new = sorted(set(wanted).difference(known["part"].to_pylist()))
-        rows = pa.concat_tables([known, _from_footers(store, folder, new, listed)]).sort_by("part")
+        pairs = zip(index["part"].to_pylist(), index["version"].to_pylist(), strict=True)
+        index = index.filter(pa.array([listed.get(p) == v for p, v in pairs], pa.bool_()))
+        new = sorted(set(wanted).difference(index["part"].to_pylist()))
+        rows = pa.concat_tables([index, _from_footers(store, folder, new, listed)]).sort_by("part")
         if may_write and (len(new) > FEW_FOOTERS or is_damaged):
             store.write(name, to_parquet(rows.combine_chunks(), name))
         return cls(rows.filter(pc.is_in(rows["part"], value_set=pa.array([*wanted], pa.string()))))

@@ -42,7 +42,7 @@ ENERGON_SPLITS, ENERGON_COUNTS = ".nv-meta/split.yaml", ".nv-meta/.info.json"
 """Of the shards below their parent folder: the tars of each split, and the samples of each tar."""
 
 
-class Lifetime(StrEnum):
+class FolderLifetime(StrEnum):
     """How long the objects of a folder stay."""
 
     TABLE = "table"
@@ -64,37 +64,37 @@ class Lifetime(StrEnum):
 
 
 LAYOUT = {
-    "sources": Lifetime.TABLE,
-    "shots": Lifetime.TABLE,
-    "clips": Lifetime.TABLE,
-    "embeddings": Lifetime.TABLE,
-    "clip_embeddings": Lifetime.TABLE,
-    "annotations": Lifetime.TABLE,
-    "sidecars": Lifetime.TABLE,
-    "members": Lifetime.TABLE,
-    "scan": Lifetime.STAMPED,
-    "hashes": Lifetime.CACHE,
-    "tracks": Lifetime.CACHE,
-    "segments": Lifetime.RUN,
-    "cuts": Lifetime.RUN,
-    "frames": Lifetime.RUN,
-    "candidates": Lifetime.NAMED,
-    "alike": Lifetime.NAMED,
-    "alignments": Lifetime.CACHE,
-    "text_embeddings": Lifetime.CACHE,
-    "replies": Lifetime.CACHE,
-    VALUES: Lifetime.RUN,
-    FAMILIES: Lifetime.CACHE,
-    INDEX: Lifetime.FIXED,
-    "report": Lifetime.FIXED,
-    SHARDS: Lifetime.NAMED,
-    SNAPSHOTS: Lifetime.KEPT,
-    REMOVED: Lifetime.RECORD,
+    "sources": FolderLifetime.TABLE,
+    "shots": FolderLifetime.TABLE,
+    "clips": FolderLifetime.TABLE,
+    "embeddings": FolderLifetime.TABLE,
+    "clip_embeddings": FolderLifetime.TABLE,
+    "annotations": FolderLifetime.TABLE,
+    "sidecars": FolderLifetime.TABLE,
+    "members": FolderLifetime.TABLE,
+    "scan": FolderLifetime.STAMPED,
+    "hashes": FolderLifetime.CACHE,
+    "tracks": FolderLifetime.CACHE,
+    "segments": FolderLifetime.RUN,
+    "cuts": FolderLifetime.RUN,
+    "frames": FolderLifetime.RUN,
+    "candidates": FolderLifetime.NAMED,
+    "alike": FolderLifetime.NAMED,
+    "alignments": FolderLifetime.CACHE,
+    "text_embeddings": FolderLifetime.CACHE,
+    "replies": FolderLifetime.CACHE,
+    VALUES: FolderLifetime.RUN,
+    FAMILIES: FolderLifetime.CACHE,
+    INDEX: FolderLifetime.FIXED,
+    "report": FolderLifetime.FIXED,
+    SHARDS: FolderLifetime.NAMED,
+    SNAPSHOTS: FolderLifetime.KEPT,
+    REMOVED: FolderLifetime.RECORD,
 }
 """All folders of an output root, and how long their objects stay."""
-TABLES = tuple(name for name, life in LAYOUT.items() if life is Lifetime.TABLE)
+TABLES = tuple(name for name, life in LAYOUT.items() if life is FolderLifetime.TABLE)
 OWN_FOLDERS = frozenset(LAYOUT)
-_CLEARED = (Lifetime.TABLE, Lifetime.NAMED, Lifetime.STAMPED, Lifetime.RUN)
+_CLEARED = (FolderLifetime.TABLE, FolderLifetime.NAMED, FolderLifetime.STAMPED, FolderLifetime.RUN)
 _STAGES = tuple(
     name
     for name in LAYOUT
@@ -152,24 +152,26 @@ def has_fixed_path(key: str) -> bool:
 
 
 def leftovers(
-    store: Store, current: Collection[str], folders: Iterable[str], stamps: Mapping[str, str]
+    store: Store, current: Collection[str], folders: Iterable[str], fingerprints: Mapping[str, str]
 ) -> list[str]:
     """Objects in some folders that a finished run does not need, as it does not name them.
 
-    `stamps` has the current fingerprint of each folder that goes by them.
+    `fingerprints` has the current fingerprint of each folder that goes by them.
     """
     old: list[str] = []
     # Others are not listed: nothing is to be found there.
     cleared = [name for name in folders if LAYOUT[name] in _CLEARED or name == "tracks"]
     for folder, keys in listed(store, cleared).items():
         match LAYOUT[folder]:
-            case Lifetime.TABLE | Lifetime.NAMED:
+            case FolderLifetime.TABLE | FolderLifetime.NAMED:
                 old += [key for key in keys if key not in current]
-            case Lifetime.STAMPED:
-                old += [key for key in keys if not key.startswith(f"{folder}/{stamps[folder]}-")]
-            case Lifetime.RUN:
+            case FolderLifetime.STAMPED:
+                old += [
+                    key for key in keys if not key.startswith(f"{folder}/{fingerprints[folder]}-")
+                ]
+            case FolderLifetime.RUN:
                 old += keys
-            case Lifetime.CACHE if folder == "tracks":
+            case FolderLifetime.CACHE if folder == "tracks":
                 # Older versions stored all of a track in one object.
                 old += [key for key in keys if key.count("/") == 1]
     return old

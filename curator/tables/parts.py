@@ -66,23 +66,23 @@ class _NoPandas:
 class Parts:
     """The parts of one stage, such as `tracks`, under the fingerprint of inputs and settings."""
 
-    def __init__(self, store: Store, stage: str, stamp: str) -> None:
+    def __init__(self, store: Store, stage: str, fingerprint: str) -> None:
         self.store = store
         self.stage = stage
-        self.stamp = stamp
+        self.fingerprint = fingerprint
 
     def names(self) -> list[str]:
         """Returns the names of this fingerprint's parts, sorted."""
-        return [info.key for info in self.store.list(f"{self.stage}/{self.stamp}-")]
+        return [info.key for info in self.store.list(f"{self.stage}/{self.fingerprint}-")]
 
     def of(self, names: Iterable[str]) -> list[str]:
         """Returns those of some objects in the folder that are this fingerprint's parts."""
-        return [name for name in names if name.startswith(f"{self.stage}/{self.stamp}-")]
+        return [name for name in names if name.startswith(f"{self.stage}/{self.fingerprint}-")]
 
     def name_of(self, keys: Iterable[str]) -> str:
         """Returns the name of the part that completes some keys."""
         digits = hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()[:16]
-        return f"{self.stage}/{self.stamp}-{digits}.parquet"
+        return f"{self.stage}/{self.fingerprint}-{digits}.parquet"
 
     def write(
         self,
@@ -105,7 +105,7 @@ class Parts:
                 small; None for one.
         """
         name = self.name_of(keys)
-        meta = {KEYS: json.dumps(list(keys)), FINGERPRINT: self.stamp}
+        meta = {KEYS: json.dumps(list(keys)), FINGERPRINT: self.fingerprint}
         if failed:
             meta[FAILED] = json.dumps(list(failed))
         stamped = table.replace_schema_metadata(meta)

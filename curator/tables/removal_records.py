@@ -144,37 +144,37 @@ class Removals:
 
     def overlapping(self, clips: pa.Table) -> NDArray[np.bool_]:
         """Returns bool [N]: which clips share more than a frame with a removed span."""
-        found = np.zeros(clips.num_rows, bool)
+        is_removed = np.zeros(clips.num_rows, bool)
         rows = np.flatnonzero(self.named(clips["source_id"], self.spans))
         if not len(rows):
-            return found
+            return is_removed
         names = ("source_id", "start_s", "end_s", "fps")
         own = clips.select(names).take(pa.array(rows)).to_pylist()
         for row, clip in zip(rows.tolist(), own, strict=True):
             frame_s = 1.001 / (clip["fps"] or 25.0)
-            found[row] = any(
+            is_removed[row] = any(
                 min(clip["end_s"], span.end_s) - max(clip["start_s"], span.start_s) > frame_s
                 for span in self.spans_of(clip["source_id"])
             )
-        return found
+        return is_removed
 
     def rows(self, table: pa.Table) -> NDArray[np.bool_]:
         """Returns bool [N]: which rows of any table are of removed footage."""
         names = set(table.column_names)
-        found = np.zeros(table.num_rows, bool)
+        is_removed = np.zeros(table.num_rows, bool)
         if "source_id" in names:
-            found |= self.named(table["source_id"], self.sources)
+            is_removed |= self.named(table["source_id"], self.sources)
         if "clip_id" in names:
-            found |= self.named(table["clip_id"], self.clip_ids)
+            is_removed |= self.named(table["clip_id"], self.clip_ids)
             if {"source_id", "start_s", "end_s", "fps"} <= names:
-                found |= self.overlapping(table)
+                is_removed |= self.overlapping(table)
         # An address counts only where no content says what it held.
         for name in {"uri", "source_uri"} & names:
             unknown = np.ones(table.num_rows, bool)
             if "source_id" in names:
                 unknown = _truth(pc.is_null(table["source_id"]))
-            found |= unknown & self.named(table[name], self.uris)
-        return found
+            is_removed |= unknown & self.named(table[name], self.uris)
+        return is_removed
 
 
 def _truth(mask: pa.ChunkedArray) -> NDArray[np.bool_]:
@@ -276,18 +276,27 @@ class RecordChain:
         """Reads records and copies."""
         listed = {info.key for info in store.list(f"{REMOVED}/")}
         read = {name: _read(store, name) for name in sorted(filter(_NAME.fullmatch, listed))}
-        copies = _copies(store, [one for one in read.values() if isinstance(one, Record)])
+        copies = _copies(
+            store, [one_record for one_record in read.values() if isinstance(one_record, Record)]
+        )
         expected = _expected(store, copies)
         records: dict[str, Record] = {}
         problems: dict[str, str] = {}
         for name in sorted({*expected, *read}):
-            found = read.get(name, "is missing")
-            wanted = expected.get(name)
-            if isinstance(found, Record) and wanted in (None, found.sha256):
-                records[name] = found
+            record_or_fault = read.get(name, "is missing")
+            expected_sha256 = expected.get(name)
+            if isinstance(record_or_fault, Record) and expected_sha256 in (
+                None,
+                record_or_fault.sha256,
+            ):
+                records[name] = record_or_fault
                 continue
-            problems[name] = found if isinstance(found, str) else "is not as snapshots name it"
-            copy = copies.get(record_copy(wanted)) if wanted is not None else None
+            problems[name] = (
+                record_or_fault
+                if isinstance(record_or_fault, str)
+                else "is not as snapshots name it"
+            )
+            copy = copies.get(record_copy(expected_sha256)) if expected_sha256 is not None else None
             if copy is not None:
                 records[name] = replace(copy, name=name)
         given_up = {name for record in records.values() for name in record.value.get(LOST, ())}

@@ -178,18 +178,18 @@ def members_in_tars(
         rows: Of `members`, joined with `shard` and `mp4_offset` of their clips.
         declared: Declaration of each member, by suffix.
     """
-    found = {}
+    members = {}
     for suffix, value in declared.items():
-        stamp = FamilyVersion.from_json(value).fingerprint
-        own = rows.filter(
-            pc.and_(pc.equal(rows["member"], suffix), pc.equal(rows["fingerprint"], stamp))
+        fingerprint = FamilyVersion.from_json(value).fingerprint
+        family_rows = rows.filter(
+            pc.and_(pc.equal(rows["member"], suffix), pc.equal(rows["fingerprint"], fingerprint))
         )
-        found[stamp] = pa.table(
+        members[fingerprint] = pa.table(
             {
-                "key": own["key"],
-                "name": own["shard"],
-                "offset": pc.add(own["mp4_offset"], own["mp4_distance"]),
-                "n_bytes": own["bytes"],
+                "key": family_rows["key"],
+                "name": family_rows["shard"],
+                "offset": pc.add(family_rows["mp4_offset"], family_rows["mp4_distance"]),
+                "n_bytes": family_rows["bytes"],
             }
         )
-    return found
+    return members

@@ -173,37 +173,40 @@ def number_commit(
     """
     numbers = snapshot_numbers(store)
     summary = {**summary, INDEXES: index_names(manifest, dataset)}
-    own = archived(summary)
-    named = named_objects(own)
+    archive = archived(summary)
+    named = named_objects(archive)
     before = set(previous.get(EARLIER, ()))
     if numbers:
         before |= named_objects(archived(previous))
     earlier = before - named
     is_new = not (numbers and previous.get(NUMBER) in numbers and _is_same(summary, previous))
-    there = {info.key: info.bytes for info in store.list(f"{SNAPSHOTS}/")}
+    listed = {info.key: info.bytes for info in store.list(f"{SNAPSHOTS}/")}
     for name, data in zip(summary[INDEXES].values(), (manifest, dataset), strict=True):
-        if there.get(name) != len(data):
+        if listed.get(name) != len(data):
             store.write(name, data)
-    for part in itertools.chain.from_iterable(own["tables"].values()):
-        if part not in there:
+    for part in itertools.chain.from_iterable(archive["tables"].values()):
+        if part not in listed:
             # Of a version that made no snapshots.
             store.copy(fixed_part(part), part)
     if is_new:
-        number, made = max(numbers, default=0) + 1, datetime.now(UTC).isoformat(timespec="seconds")
+        number, created_at = (
+            max(numbers, default=0) + 1,
+            datetime.now(UTC).isoformat(timespec="seconds"),
+        )
         chain = {
-            OBJECTS: digests(store, named - _of_shards(own), previous),
+            OBJECTS: digests(store, named - _of_shards(archive), previous),
             BEFORE: _link(store, numbers[-1]) if numbers else None,
         }
     else:
-        number, made = previous[NUMBER], previous[MADE]
+        number, created_at = previous[NUMBER], previous[MADE]
         chain = {name: previous[name] for name in (OBJECTS, BEFORE) if name in previous}
     if earlier:
         folders = {name.split("/")[0] for name in earlier}
-        found = {info.key for folder in folders for info in store.list(f"{folder}/")}
-        earlier &= found
-    facts = {NUMBER: number, MADE: made, EARLIER: sorted(earlier), **chain}
+        stored = {info.key for folder in folders for info in store.list(f"{folder}/")}
+        earlier &= stored
+    facts = {NUMBER: number, MADE: created_at, EARLIER: sorted(earlier), **chain}
     # A summary may be that of the snapshot before, with changes.
-    numbered = {NUMBER: number, MADE: made} | with_fixed_paths(summary) | facts
+    numbered = {NUMBER: number, MADE: created_at} | with_fixed_paths(summary) | facts
     known = named_objects(numbered)
     return Committed(summary=numbered, is_new=is_new, named=frozenset(named | earlier | known))
 
@@ -216,13 +219,13 @@ def digests(
     They are known of what this process wrote and of what the snapshot before named; other objects,
     which a run that was broken off left, are read.
     """
-    known = {name: digest.as_dict() for name, digest in store.written.items()}
-    known = {**previous.get(OBJECTS, {}), **known}
-    unknown = sorted(set(names).difference(known))
+    by_name = {name: digest.as_dict() for name, digest in store.written.items()}
+    by_name = {**previous.get(OBJECTS, {}), **by_name}
+    unknown = sorted(set(names).difference(by_name))
     with ThreadPoolExecutor(_READERS) as pool:
-        found = pool.map(lambda name: Digest.of_object(store, name).as_dict(), unknown)
-        known |= dict(zip(unknown, found, strict=True))
-    return {name: known[name] for name in sorted(names)}
+        read = pool.map(lambda name: Digest.of_object(store, name).as_dict(), unknown)
+        by_name |= dict(zip(unknown, read, strict=True))
+    return {name: by_name[name] for name in sorted(names)}
 
 
 def renew_links(store: FencedStore, summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from curator.records.sources import Note, Source, SourceRef
 from curator.storage.content_id import WHOLE_BYTES
-from curator.tables.disk_table import Held, joined, widened
+from curator.tables.disk_table import TableBuffer, joined, widened
 from curator.tables.parts import ROWS_PER_TABLE_PART, with_column
 from curator.tables.schemas import SOURCES_SCHEMA
 
@@ -49,7 +49,7 @@ MAX_SHOWN = 24
 """Failed sources of each error code that the report shows."""
 
 
-class _Columns(Held):
+class _BufferedColumns(TableBuffer):
     """Some columns of `sources`, in the form in which they are held."""
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -76,8 +76,8 @@ class SourceTable:
     """The sources of a run; each URI is added once."""
 
     def __init__(self) -> None:
-        self._header = _Columns(_HEADER)
-        self._measured = _Columns(_MEASURED)
+        self._header = _BufferedColumns(_HEADER)
+        self._measured = _BufferedColumns(_MEASURED)
         self._leaders: NDArray[np.int64] | None = None
         self._order: NDArray[np.int64] | None = None
 
@@ -198,11 +198,11 @@ class SourceTable:
     def generation_of(self) -> dict[str, int] | None:
         """Returns the generation of each content; None where there is one."""
         header = self._header.whole()
-        known = header.filter(pc.greater(pc.fill_null(header["generation"], 0), 0))
-        if not known.num_rows or pc.max(known["generation"]).as_py() == 1:
+        numbers = header.filter(pc.greater(pc.fill_null(header["generation"], 0), 0))
+        if not numbers.num_rows or pc.max(numbers["generation"]).as_py() == 1:
             return None
         return dict(
-            zip(known["source_id"].to_pylist(), known["generation"].to_pylist(), strict=True)
+            zip(numbers["source_id"].to_pylist(), numbers["generation"].to_pylist(), strict=True)
         )
 
     def up_to(self, generation: int) -> "SourceTable":

@@ -1,6 +1,6 @@
 """What stages take that make tracks or read them, and the families that tracks are stored in.
 
-Decoder boxes import this, and nothing else of how tracks are stored.
+Sandboxes import this, and nothing else of how tracks are stored.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class StoredFamily:
 
     name: str
     folder: str
-    stamp: str
+    fingerprint: str
     columns: tuple[str, ...]
 
 

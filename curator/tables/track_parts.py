@@ -116,13 +116,13 @@ class TrackParts:
             for key, has_failed in of_unit:
                 if has_failed:
                     failed.add(key)
-                known = parts_of.get(key)
-                if known is None:
+                parts = parts_of.get(key)
+                if parts is None:
                     parts_of[key] = names
                     continue
-                if id(known) not in merged:
-                    merged[id(known)] = known, {**known, **names}
-                parts_of[key] = merged[id(known)][1]
+                if id(parts) not in merged:
+                    merged[id(parts)] = parts, {**parts, **names}
+                parts_of[key] = merged[id(parts)][1]
         return parts_of, failed
 
     def _units(
@@ -138,14 +138,14 @@ class TrackParts:
         by_hash: dict[str, dict[str, str]] = {}
         versions_of = part_versions(self._store, TRACKS)
         # Users' measures share a folder.
-        there: dict[str, dict[str, str]] = {self._parts(one).stage: {} for one in self._families}
+        listed: dict[str, dict[str, str]] = {self._parts(one).stage: {} for one in self._families}
         for name, version in versions_of.items():
             folder = name.rpartition("/")[0]
-            if folder in there:
-                there[folder][name] = version
+            if folder in listed:
+                listed[folder][name] = version
         for family in self._families:
             parts = self._parts(family)
-            for name in parts.of(there[parts.stage]):
+            for name in parts.of(listed[parts.stage]):
                 by_hash.setdefault(name.rpartition("-")[2], {})[family] = name
         units = sorted(by_hash.values(), key=lambda names: FRAMES not in names)
         # All parts of a unit have the same keys, so one part is looked up.
@@ -153,14 +153,14 @@ class TrackParts:
         for number, names in enumerate(units):
             family = FRAMES if FRAMES in names else next(iter(names))
             asked.setdefault(family, {})[names[family]] = number
-        found: dict[int, list[tuple[str, bool]]] = {}
+        matches: dict[int, list[tuple[str, bool]]] = {}
         for family, numbers in asked.items():
             folder = self._parts(family).stage
-            known = KnownKeys.of(self._store, folder, there[folder], numbers, may_write=may_write)
-            for row, part, has_failed in known.matches(ids):
-                found.setdefault(numbers[part], []).append((ids[row], has_failed))
-        for number in sorted(found):
-            yield units[number], found[number]
+            keys = KnownKeys.of(self._store, folder, listed[folder], numbers, may_write=may_write)
+            for row, part, has_failed in keys.matches(ids):
+                matches.setdefault(numbers[part], []).append((ids[row], has_failed))
+        for number in sorted(matches):
+            yield units[number], matches[number]
 
     def write(
         self, sources: Sequence[tuple[SourceRef, Track | Failure]], families: Collection[str]
@@ -168,7 +168,7 @@ class TrackParts:
         """Stores measured families of some sources, and failures; returns the parts, by family."""
         results = [(str(source.source_id), result) for source, result in sources]
         if self._removals:
-            results = [(key, self._withheld(key, result)) for key, result in results]
+            results = [(key, self._excluded(key, result)) for key, result in results]
         failed = [key for key, result in results if isinstance(result, Failure)]
         tracks = [one for one in results if isinstance(one[1], Track)]
         names: dict[str, str] = {}
@@ -183,7 +183,7 @@ class TrackParts:
                 names[family] = self._parts(family).write(table, keys, failed=of_rows)
         return names
 
-    def _withheld(self, source_id: str, result: Track | Failure) -> Track | Failure:
+    def _excluded(self, source_id: str, result: Track | Failure) -> Track | Failure:
         """Returns a track without thumbnails of removed footage."""
         if isinstance(result, Failure) or not result.thumbnails:
             return result
@@ -242,8 +242,8 @@ class TrackParts:
 
     def segments(self, families: Collection[str]) -> Parts:
         """Returns the parts of segments on which some families were measured."""
-        stamps = {name: self._families[name].stamp for name in families}
-        return Parts(self._store, SEGMENTS, fingerprint(SEGMENTS, stamps))
+        fingerprints = {name: self._families[name].fingerprint for name in families}
+        return Parts(self._store, SEGMENTS, fingerprint(SEGMENTS, fingerprints))
 
     def write_segment(self, item: SegmentItem, track: Track) -> None:
         """Stores the measurements of a segment."""
@@ -347,7 +347,7 @@ class TrackParts:
 
     def _parts(self, family: str) -> Parts:
         stored = self._families[family]
-        return Parts(self._store, f"{TRACKS}/{stored.folder}", stored.stamp)
+        return Parts(self._store, f"{TRACKS}/{stored.folder}", stored.fingerprint)
 
 
 def shown_frames(

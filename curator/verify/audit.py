@@ -29,7 +29,7 @@ from curator.tables.checksums import opened_json
 from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import EARLIER, read_snapshot
 from curator.verify.chain_check import check_chain
-from curator.verify.findings import RERUN, Code, Finding, Findings
+from curator.verify.findings import RERUN, Finding, FindingCode, Findings
 from curator.verify.index_check import (
     COUNTS_FILE,
     ENERGON,
@@ -119,7 +119,7 @@ def verify(
     sets = [shards]
     if shards.following is not None:
         words = "the manifest of a commit that was broken off"
-        findings.add(Code.INTERRUPTED, shards.uri(NEXT_MANIFEST), words, "none", RERUN)
+        findings.add(FindingCode.INTERRUPTED, shards.uri(NEXT_MANIFEST), words, "none", RERUN)
         sets += [shards.following, _of_summary(shards, summary)]
     n_workers = workers or min(MAX_WORKERS, os.cpu_count() or 1)
     with ThreadPoolExecutor(n_workers) as pool:
@@ -180,7 +180,7 @@ def _summary(shards: ShardSet, findings: Findings) -> dict[str, Any] | None:
         found = "missing"
     except (CuratorError, ValueError) as error:
         found = f"it cannot be read ({error})"
-    findings.add(Code.MISSING, where, found, "the summary of a finished run", RERUN)
+    findings.add(FindingCode.MISSING, where, found, "the summary of a finished run", RERUN)
     return None
 
 
@@ -203,7 +203,7 @@ def _check_objects(
     if shards.problem is not None:
         missing = MANIFEST not in shards.sizes
         findings.add(
-            Code.MANIFEST_MISSING if missing else Code.MANIFEST_WRONG,
+            FindingCode.MANIFEST_MISSING if missing else FindingCode.MANIFEST_WRONG,
             shards.uri(MANIFEST),
             shards.problem,
             "the manifest of a finished run; what is there is checked without it",
@@ -232,9 +232,9 @@ def _check_size(shards: ShardSet, name: str, n_bytes: int | None, findings: Find
     """Checks that an object exists, with its size if that is known."""
     found = shards.sizes.get(name)
     if found is None:
-        findings.add(Code.MISSING, shards.uri(name), "missing", "an object")
+        findings.add(FindingCode.MISSING, shards.uri(name), "missing", "an object")
     elif n_bytes is not None and found != n_bytes:
-        findings.add(Code.SIZE, shards.uri(name), f"{found} bytes", f"{n_bytes} bytes")
+        findings.add(FindingCode.SIZE, shards.uri(name), f"{found} bytes", f"{n_bytes} bytes")
     return found is not None
 
 
@@ -247,13 +247,13 @@ def _of_one_set(
 
     While a commit is under way, each index is of the old set or of the new one.
     """
-    found = []
+    shard_set = []
     for shards, tars in views:
-        found.append(Findings())
-        check(shards, tars, found[-1])
-        if not found[-1].counts:
+        shard_set.append(Findings())
+        check(shards, tars, shard_set[-1])
+        if not shard_set[-1].counts:
             return
-    findings.take(found[0])
+    findings.take(shard_set[0])
 
 
 def _index_names(sets: Sequence[ShardSet]) -> list[str]:
@@ -279,7 +279,7 @@ def _check_file(sets: Sequence[ShardSet], name: str, findings: Findings) -> None
         facts = _files(shards).get(name)
         if facts is None and name not in _expected(shards):
             if name in shards.sizes:
-                to.add(Code.UNNAMED, shards.uri(name), "an object", "none")
+                to.add(FindingCode.UNNAMED, shards.uri(name), "an object", "none")
             return
         facts = facts or {}
         if _check_size(shards, name, facts.get("bytes"), to):
@@ -315,7 +315,7 @@ def _check_hash(shards: ShardSet, name: str, expected: object, findings: Finding
         with shards.store.open(shards.key(name)) as stream:
             digest = hashlib.file_digest(stream, "sha256")  # type: ignore[arg-type]
     except (CuratorError, OSError) as error:
-        findings.add(Code.UNREADABLE, shards.uri(name), str(error), "a readable object")
+        findings.add(FindingCode.UNREADABLE, shards.uri(name), str(error), "a readable object")
         return
     _expect_hash(shards, name, digest.hexdigest(), str(expected), findings)
 
@@ -324,7 +324,7 @@ def _expect_hash(
     shards: ShardSet, name: str, found: str, expected: str, findings: Findings
 ) -> None:
     if found != expected:
-        findings.add(Code.HASH, shards.uri(name), f"sha256 {found}", expected)
+        findings.add(FindingCode.HASH, shards.uri(name), f"sha256 {found}", expected)
 
 
 def _check_tars(
@@ -403,14 +403,14 @@ def _check_facts(shards: ShardSet, tar: TarFacts, findings: Findings) -> None:
     if not tar.is_whole:
         return
     if not len(tar.keys):
-        findings.add(Code.COUNT, uri, "no sample", "at least one")
+        findings.add(FindingCode.COUNT, uri, "no sample", "at least one")
     for name, found in {"samples": len(tar.keys), "frames": tar.n_frames}.items():
         if name in facts and facts[name] != found:
-            findings.add(Code.COUNT, uri, f"{found} {name}", f"{facts[name]} {name}")
+            findings.add(FindingCode.COUNT, uri, f"{found} {name}", f"{facts[name]} {name}")
     for name, value in {"split": tar.shard.split, "bucket": tar.shard.bucket}.items():
         if name in facts and facts[name] != value:
             findings.add(
-                Code.MANIFEST_WRONG,
+                FindingCode.MANIFEST_WRONG,
                 f"{shards.uri(MANIFEST)}#{tar.shard.name}",
                 f"{name} {facts[name]!r}",
                 repr(value),
@@ -429,7 +429,7 @@ def _check_sums(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) 
     for name, found in (("samples", samples), ("frames", frames)):
         if name in counts and counts[name] != found:
             findings.add(
-                Code.MANIFEST_WRONG,
+                FindingCode.MANIFEST_WRONG,
                 f"{shards.uri(MANIFEST)}#counts",
                 f"{counts[name]} {name}",
                 f"{found}, the sum of the shards",
@@ -450,7 +450,7 @@ def _check_keys(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) 
         first, second = (filled[owner[order[at + n]]].shard.name for n in (0, 1))
         key = keys[order[at]].decode("utf-8", "replace")
         findings.add(
-            Code.KEY_TWICE,
+            FindingCode.KEY_TWICE,
             f"{shards.uri(second)}#{key}",
             f"the same key in {first}",
             "keys that are unique over all shards",
@@ -465,7 +465,7 @@ def _check_splits(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
     }
     for source in sorted(sources["train"] & sources["val"]):
         findings.add(
-            Code.SPLIT,
+            FindingCode.SPLIT,
             f"{shards.uri('')}#source {source.decode('utf-8', 'replace')}",
             "clips in train and in val",
             "one split",
@@ -486,7 +486,7 @@ def _check_unnamed(shards: ShardSet, summary: Mapping[str, Any] | None, findings
         named |= {shard.name, shard.idx_name, shard.meta_name}
     for name in sorted(shards.sizes.keys() - named):
         findings.add(
-            Code.UNNAMED,
+            FindingCode.UNNAMED,
             shards.uri(name),
             f"{shards.sizes[name]} bytes",
             "only what the manifest names",

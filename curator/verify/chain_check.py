@@ -28,7 +28,7 @@ from curator.tables.snapshot_store import (
     snapshot_name,
     snapshot_numbers,
 )
-from curator.verify.findings import RERUN, Code, Findings
+from curator.verify.findings import RERUN, FindingCode, Findings
 
 COPIED = "run `curate run` again with the same recipe: it writes it again from {}"
 LOST = (
@@ -87,7 +87,7 @@ def check_chain(
         if OBJECTS not in snapshot:
             where = f"{store.uri}/{snapshot_name(number)}"
             words = "a snapshot of an older version"
-            findings.add(Code.UNHASHED, where, words, "hashes of what it names", _UPDATE)
+            findings.add(FindingCode.UNHASHED, where, words, "hashes of what it names", _UPDATE)
         expected |= dict.fromkeys(named_objects(archived(snapshot)), _Expected(remedy=remedy))
         expected |= {n: _Expected.of(d, remedy) for n, d in own_objects(snapshot).items()}
         expected |= _of_tars(store, snapshot, remedy)
@@ -118,7 +118,7 @@ def _snapshots(store: Store, summary: Mapping[str, Any], findings: Findings) -> 
             remedy = COPIED.format(SUMMARY)
         if number not in numbers:
             if number >= first:
-                findings.add(Code.MISSING, where, "missing", "a snapshot", remedy)
+                findings.add(FindingCode.MISSING, where, "missing", "a snapshot", remedy)
             continue
         data = store.read(name)
         sha256 = Digest.of(data).sha256
@@ -126,10 +126,10 @@ def _snapshots(store: Store, summary: Mapping[str, Any], findings: Findings) -> 
             found[number] = opened_json(data, name)
         except ValueError as error:
             words = f"it cannot be read ({error})"
-            findings.add(Code.HASH, where, words, links.get(number, "a snapshot"), remedy)
+            findings.add(FindingCode.HASH, where, words, links.get(number, "a snapshot"), remedy)
             continue
         if links.get(number, sha256) != sha256:
-            findings.add(Code.HASH, where, f"sha256 {sha256}", links[number], remedy)
+            findings.add(FindingCode.HASH, where, f"sha256 {sha256}", links[number], remedy)
         if (link := found[number].get(BEFORE)) is not None:
             links[link[NUMBER]] = link["sha256"]
     return found
@@ -142,7 +142,7 @@ def _check_fixed(
     snapshot = snapshots.get(summary.get(NUMBER, 0))
     if snapshot is not None and not follows(summary, snapshot):
         where = f"{store.uri}/{SUMMARY}"
-        findings.add(Code.HASH, where, "other contents", "those of its snapshot", RERUN)
+        findings.add(FindingCode.HASH, where, "other contents", "those of its snapshot", RERUN)
     where = f"{store.uri}/{CONFIG}"
     # A commit that was broken off may have written that of its own snapshot.
     settings = [
@@ -152,11 +152,13 @@ def _check_fixed(
     try:
         found = read_json(store, CONFIG)
     except DamagedError as error:
-        code = Code.HASH if store.exists(CONFIG) else Code.MISSING
+        code = FindingCode.HASH if store.exists(CONFIG) else FindingCode.MISSING
         findings.add(code, where, error.why, "the settings of the newest snapshot", RERUN)
         return
     if found not in settings:
-        findings.add(Code.HASH, where, "other settings", "those of the newest snapshot", RERUN)
+        findings.add(
+            FindingCode.HASH, where, "other settings", "those of the newest snapshot", RERUN
+        )
 
 
 def _of_tars(store: Store, snapshot: Mapping[str, Any], remedy: str) -> dict[str, _Expected]:
@@ -179,25 +181,25 @@ def _of_tars(store: Store, snapshot: Mapping[str, Any], remedy: str) -> dict[str
 
 def _compared(
     store: Store, expected: Mapping[str, _Expected], pool: Executor
-) -> tuple[dict[str, tuple[Code, str, str]], int]:
+) -> tuple[dict[str, tuple[FindingCode, str, str]], int]:
     """Compares objects; returns what is wrong by name, and the bytes that were read."""
-    there = listed_objects(store, {name.split("/")[0] for name in expected})
-    wrong: dict[str, tuple[Code, str, str]] = {}
+    listed = listed_objects(store, {name.split("/")[0] for name in expected})
+    wrong: dict[str, tuple[FindingCode, str, str]] = {}
     read: dict[str, str] = {}
-    for name, one in expected.items():
-        if (info := there.get(name)) is None:
-            wrong[name] = Code.MISSING, "missing", "an object"
-        elif one.n_bytes is not None and info.bytes != one.n_bytes:
-            wrong[name] = Code.SIZE, f"{info.bytes} bytes", f"{one.n_bytes} bytes"
-        elif one.sha256 is not None:
-            read[name] = one.sha256
-    found = pool.map(lambda name: _sha256(store, name), read)
-    for (name, sha256), own in zip(read.items(), found, strict=True):
-        if isinstance(own, CuratorError):
-            wrong[name] = Code.UNREADABLE, str(own), "a readable object"
-        elif own != sha256:
-            wrong[name] = Code.HASH, f"sha256 {own}", sha256
-    return wrong, sum(there[name].bytes for name in read)
+    for name, record in expected.items():
+        if (info := listed.get(name)) is None:
+            wrong[name] = FindingCode.MISSING, "missing", "an object"
+        elif record.n_bytes is not None and info.bytes != record.n_bytes:
+            wrong[name] = FindingCode.SIZE, f"{info.bytes} bytes", f"{record.n_bytes} bytes"
+        elif record.sha256 is not None:
+            read[name] = record.sha256
+    digests = pool.map(lambda name: _sha256(store, name), read)
+    for (name, sha256), digest in zip(read.items(), digests, strict=True):
+        if isinstance(digest, CuratorError):
+            wrong[name] = FindingCode.UNREADABLE, str(digest), "a readable object"
+        elif digest != sha256:
+            wrong[name] = FindingCode.HASH, f"sha256 {digest}", sha256
+    return wrong, sum(listed[name].bytes for name in read)
 
 
 def _sha256(store: Store, name: str) -> str | CuratorError:

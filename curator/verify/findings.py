@@ -19,7 +19,7 @@ REMAKE = (
 EXPORT = "`curate export OUT OUT --format {}` writes it again"
 
 
-class Code(StrEnum):
+class FindingCode(StrEnum):
     """Kinds of faults. Public: printed, and in the JSON."""
 
     MANIFEST_MISSING = "manifest_missing"
@@ -84,14 +84,16 @@ class Code(StrEnum):
     one; a warning."""
 
 
-WARNINGS = frozenset({Code.SOURCE_GONE, Code.UNHASHED, Code.UNNAMED, Code.INTERRUPTED})
+WARNINGS = frozenset(
+    {FindingCode.SOURCE_GONE, FindingCode.UNHASHED, FindingCode.UNNAMED, FindingCode.INTERRUPTED}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One fault."""
 
-    code: Code
+    code: FindingCode
     path: str
     """Object, with `#` and a key or column for a part of it."""
     found: str
@@ -110,9 +112,11 @@ class Findings:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._stored: list[Finding] = []
-        self.counts: Counter[Code] = Counter()
+        self.counts: Counter[FindingCode] = Counter()
 
-    def add(self, code: Code, path: str, found: str, expected: str, remedy: str = REMAKE) -> None:
+    def add(
+        self, code: FindingCode, path: str, found: str, expected: str, remedy: str = REMAKE
+    ) -> None:
         """Records a finding."""
         finding = Finding(code=code, path=path, found=found, expected=expected, remedy=remedy)
         with self._lock:
@@ -132,5 +136,5 @@ class Findings:
 
     def sorted(self) -> list[Finding]:
         """Returns findings in the order of their codes, then paths; warnings last."""
-        order = {code: number for number, code in enumerate(Code)}
+        order = {code: number for number, code in enumerate(FindingCode)}
         return sorted(self._stored, key=lambda f: (order[f.code], f.path, f.found))

@@ -9,7 +9,7 @@ import orjson
 from curator.errors import CuratorError
 from curator.stages.shard.tar_reader import ShardSet
 from curator.strict_yaml import load_yaml
-from curator.verify.findings import EXPORT, Code, Findings
+from curator.verify.findings import EXPORT, FindingCode, Findings
 from curator.verify.tar_check import TarFacts
 
 ENERGON = ".nv-meta"
@@ -33,22 +33,22 @@ def check_idx(shards: ShardSet, facts: TarFacts, findings: Findings) -> None:
     try:
         data = shards.store.read(shards.key(name))
     except CuratorError as error:
-        findings.add(Code.UNREADABLE, path, str(error), "a readable object")
+        findings.add(FindingCode.UNREADABLE, path, str(error), "a readable object")
         return
     expected = np.append(facts.offsets, facts.end)
-    found = np.frombuffer(data[: len(data) // 8 * 8], "<u8").astype(np.int64)
+    offsets = np.frombuffer(data[: len(data) // 8 * 8], "<u8").astype(np.int64)
     words = ""
     if len(data) % 8:
         words = f"{shards.sizes[name]} bytes, which is no multiple of 8"
-    elif len(found) != len(expected):
-        words = f"{len(found)} offsets"
-    elif (found != expected).any():
-        at = int((found != expected).argmax())
-        words = f"offset {found[at]} at position {at}"
+    elif len(offsets) != len(expected):
+        words = f"{len(offsets)} offsets"
+    elif (offsets != expected).any():
+        at = int((offsets != expected).argmax())
+        words = f"offset {offsets[at]} at position {at}"
         expected = expected[at : at + 1]
     if words:
         wanted = f"{expected[0]}" if len(expected) == 1 else f"{len(expected)} offsets"
-        findings.add(Code.INDEX, path, words, wanted, EXPORT.format("energon"))
+        findings.add(FindingCode.INDEX, path, words, wanted, EXPORT.format("energon"))
 
 
 def wids_entries(shards: ShardSet, split: str, findings: Findings) -> dict[str, dict[str, Any]]:
@@ -56,13 +56,13 @@ def wids_entries(shards: ShardSet, split: str, findings: Findings) -> dict[str, 
     name = wids_name(split)
     if name not in shards.sizes:
         return {}
-    index = _load(shards, name, Code.WIDS, findings)
+    index = _load(shards, name, FindingCode.WIDS, findings)
     entries = index.get("shardlist") if isinstance(index, dict) else None
     if index is not None and (
         not isinstance(entries, list) or index.get("__kind__") != "wids-shard-index-v1"
     ):
         findings.add(
-            Code.WIDS,
+            FindingCode.WIDS,
             shards.uri(name),
             "no wids index",
             "`__kind__` wids-shard-index-v1 and a `shardlist`",
@@ -94,7 +94,7 @@ def check_wids(
         tar, entry = facts.get(url), entries.get(url)
         if tar is None or entry is None:
             found, expected = ("not listed", "listed") if tar else ("listed", f"no tar of {split}")
-            _differs(findings, Code.WIDS, shards.uri(name), url, found, expected)
+            _differs(findings, FindingCode.WIDS, shards.uri(name), url, found, expected)
             continue
         if not tar.is_whole:
             continue
@@ -102,7 +102,7 @@ def check_wids(
         for field, value in values.items():
             if field in entry and entry[field] != value:
                 found, expected = f"{field} {entry[field]!r}", repr(value)
-                _differs(findings, Code.WIDS, shards.uri(name), url, found, expected)
+                _differs(findings, FindingCode.WIDS, shards.uri(name), url, found, expected)
 
 
 def check_energon(
@@ -118,9 +118,11 @@ def check_energon(
         others = (f"{folder}{ENERGON}/{other}" for other in ENERGON_FILES)
         if own and (shards.manifest is not None or any(o in shards.sizes for o in others)):
             words = "an index for Megatron-Energon"
-            findings.add(Code.ENERGON, shards.uri(name), "missing", words, EXPORT.format("energon"))
+            findings.add(
+                FindingCode.ENERGON, shards.uri(name), "missing", words, EXPORT.format("energon")
+            )
         return
-    loaded = _load(shards, name, Code.ENERGON, findings)
+    loaded = _load(shards, name, FindingCode.ENERGON, findings)
     if loaded is None:
         return
     path = shards.uri(name)
@@ -139,7 +141,7 @@ def check_energon(
         damaged = {tar for tar, facts in own.items() if not facts.is_whole}
         _compare(findings, path, _mapping(counts), expected, damaged)
     elif not isinstance(loaded, dict):
-        _differs(findings, Code.ENERGON, path, "", "no mapping", "a mapping")
+        _differs(findings, FindingCode.ENERGON, path, "", "no mapping", "a mapping")
 
 
 def _compare(
@@ -153,7 +155,7 @@ def _compare(
         if found.get(name) != expected.get(name):
             a = repr(found[name]) if name in found else "not listed"
             b = repr(expected[name]) if name in expected else "no such tar"
-            _differs(findings, Code.ENERGON, path, name, a, b)
+            _differs(findings, FindingCode.ENERGON, path, name, a, b)
 
 
 def _mapping(value: object) -> dict[str, Any]:
@@ -173,7 +175,7 @@ def _expanded(names: Iterable[object]) -> Iterator[str]:
             yield from _expanded([f"{head}{number:0{len(first)}d}{rest}"])
 
 
-def _load(shards: ShardSet, name: str, code: Code, findings: Findings) -> Any:  # noqa: ANN401 - whatever the file holds
+def _load(shards: ShardSet, name: str, code: FindingCode, findings: Findings) -> Any:  # noqa: ANN401 - whatever the file holds
     """Loads a JSON or YAML object; None, and a finding, if it cannot be read."""
     try:
         data = shards.store.read(shards.key(name))
@@ -193,6 +195,6 @@ def _load(shards: ShardSet, name: str, code: Code, findings: Findings) -> Any:  
 
 
 def _differs(
-    findings: Findings, code: Code, path: str, name: str, found: str, expected: str
+    findings: Findings, code: FindingCode, path: str, name: str, found: str, expected: str
 ) -> None:
     findings.add(code, f"{path}#{name}" if name else path, found, expected, EXPORT.format(code))

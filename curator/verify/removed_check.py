@@ -37,7 +37,7 @@ from curator.tables.removal_records import (
     restore_remedy,
 )
 from curator.tables.snapshot_store import listed_snapshots
-from curator.verify.findings import Code, Finding, Findings
+from curator.verify.findings import Finding, FindingCode, Findings
 
 _ID = re.compile(rb"(?<![0-9a-f])(?:[0-9a-f]{24}|[0-9a-f]{32})(?![0-9a-f])")
 """Ids of clips and of sources."""
@@ -92,7 +92,7 @@ def verify_removed(
         raise UsageError(f"{store.uri} has no records of removals; `curate remove` makes them")
     for name in removals.unfinished:
         where = f"{store.uri}/{name}"
-        findings.add(Code.REMOVED, where, "a removal that was broken off", "a finished one",
+        findings.add(FindingCode.REMOVED, where, "a removal that was broken off", "a finished one",
                      "run `curate remove OUT --finish`")  # fmt: skip
     search = _Search(store, _without_shared(store, removals), findings)
     n_bytes = 0
@@ -116,11 +116,15 @@ def check_records(store: Store, findings: Findings) -> RecordChain:
     chain = RecordChain.read(store)
     remedy = "`curate remove OUT --finish` writes it again from its copy"
     for name, why in chain.damaged.items():
-        findings.add(Code.REMOVAL_RECORD, f"{store.uri}/{name}", why, "a whole record", remedy)
+        findings.add(
+            FindingCode.REMOVAL_RECORD, f"{store.uri}/{name}", why, "a whole record", remedy
+        )
     for name, why in chain.lost.items():
         why += ", and it has no whole copy"
         remedy = restore_remedy("OUT")
-        findings.add(Code.REMOVAL_RECORD, f"{store.uri}/{name}", why, "a whole record", remedy)
+        findings.add(
+            FindingCode.REMOVAL_RECORD, f"{store.uri}/{name}", why, "a whole record", remedy
+        )
     return chain
 
 
@@ -131,7 +135,7 @@ def found_in(store: Store, removals: Removals, names: Iterable[str]) -> list[str
     for name in names:
         findings = Findings()
         _Search(store, removals, findings).object(name)
-        if findings.counts[Code.REMOVED]:
+        if findings.counts[FindingCode.REMOVED]:
             found.append(name)
     return found
 
@@ -170,7 +174,9 @@ def _check_returned(store: Store, removals: Removals, findings: Findings) -> Non
                 "clip_id"
             ].to_pylist():
                 where = f"{store.uri}/{part}#{clip_id}"
-                findings.add(Code.REMOVED, where, "frames of removed footage", "none", _REMEDY)
+                findings.add(
+                    FindingCode.REMOVED, where, "frames of removed footage", "none", _REMEDY
+                )
 
 
 class _Search:
@@ -215,7 +221,11 @@ class _Search:
 
     def _report(self, where: str, part: str, what: str) -> None:
         self._findings.add(
-            Code.REMOVED, f"{where}#{part}", f"{what} of removed footage", "nothing of it", _REMEDY
+            FindingCode.REMOVED,
+            f"{where}#{part}",
+            f"{what} of removed footage",
+            "nothing of it",
+            _REMEDY,
         )
 
     def _words(self, data: bytes, where: str, part: str) -> None:
@@ -274,14 +284,14 @@ class _Search:
                         self._captions([data.decode("utf-8", "replace")], where, part)
         except ShardError as error:
             # Not a tar of ours, or a damaged one: its bytes are compared all the same.
-            self._findings.add(Code.TAR_DAMAGED, where, str(error), "a whole tar")
+            self._findings.add(FindingCode.TAR_DAMAGED, where, str(error), "a whole tar")
             self._bytes(key, where)
 
     def _parquet(self, data: bytes, where: str) -> None:
         try:
             file = pq.ParquetFile(io.BytesIO(data))
         except pa.ArrowException as error:
-            self._findings.add(Code.UNREADABLE, where, str(error), "a Parquet object")
+            self._findings.add(FindingCode.UNREADABLE, where, str(error), "a Parquet object")
             return
         for value in (file.metadata.metadata or {}).values():
             self._words(value, where, "its footer")

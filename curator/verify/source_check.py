@@ -11,7 +11,7 @@ from curator.errors import CuratorError, ErrorCode, SourceError
 from curator.stages.shard.tar_reader import ShardSet
 from curator.storage import HashingReader, open_source
 from curator.tables.checksums import read_parquet
-from curator.verify.findings import Code, Findings
+from curator.verify.findings import FindingCode, Findings
 
 _RESTORE = (
     "restore it from a copy, or run `curate run` again, which analyzes it again if its size or "
@@ -54,13 +54,17 @@ def _check(uri: str, expected: str, findings: Findings) -> bool:
             found = HashingReader(reader, closes=False).finish().sha256
     except SourceError as error:
         if error.code is ErrorCode.VANISHED:
-            findings.add(Code.SOURCE_GONE, uri, "no such source", f"sha256 {expected}", _RESTORE)
+            findings.add(
+                FindingCode.SOURCE_GONE, uri, "no such source", f"sha256 {expected}", _RESTORE
+            )
         else:
-            findings.add(Code.UNREADABLE, uri, error.message, "a readable source", _RESTORE)
+            findings.add(FindingCode.UNREADABLE, uri, error.message, "a readable source", _RESTORE)
         return False
     except (CuratorError, OSError) as error:
-        findings.add(Code.UNREADABLE, uri, str(error), "a readable source", _RESTORE)
+        findings.add(FindingCode.UNREADABLE, uri, str(error), "a readable source", _RESTORE)
         return False
     if found != expected:
-        findings.add(Code.SOURCE_CHANGED, uri, f"sha256 {found}", f"sha256 {expected}", _RESTORE)
+        findings.add(
+            FindingCode.SOURCE_CHANGED, uri, f"sha256 {found}", f"sha256 {expected}", _RESTORE
+        )
     return True

@@ -21,7 +21,7 @@ from curator.stages.shard.tar_reader import (
 )
 from curator.tables.parts import SUMMARY
 from curator.tables.schemas import declared_columns, declared_fields
-from curator.verify.findings import RERUN, Code, Findings
+from curator.verify.findings import RERUN, FindingCode, Findings
 from curator.verify.tar_check import REPEATED, TarFacts, columns_digest, json_columns
 
 BATCH_ROWS = 4096
@@ -68,16 +68,20 @@ def check_dataset(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
         shard = str(values.get("shard")).removeprefix(FOLDER)
         tar = lookup.tars.get(shard)
         if tar is None:
-            findings.add(Code.DATASET, f"{path}#{key}", f"shard {shard!r}", "a shard that is there")
+            findings.add(
+                FindingCode.DATASET, f"{path}#{key}", f"shard {shard!r}", "a shard that is there"
+            )
             return
         found_at = lookup.find(shard, key)
         if found_at is None:
             if tar.is_whole:
-                findings.add(Code.DATASET, f"{path}#{key}", "a row", f"no row: {shard} lacks it")
+                findings.add(
+                    FindingCode.DATASET, f"{path}#{key}", "a row", f"no row: {shard} lacks it"
+                )
             return
         at, was_seen = found_at
         if was_seen:
-            findings.add(Code.DATASET, f"{path}#{key}", "a second row", "one row")
+            findings.add(FindingCode.DATASET, f"{path}#{key}", "a second row", "one row")
         for name, expected in {
             "offset": int(tar.mp4_offsets[at]),
             "bytes": int(tar.mp4_bytes[at]),
@@ -86,17 +90,17 @@ def check_dataset(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
         }.items():
             if name in values and values[name] != expected:
                 found = f"{name} {values[name]!r}"
-                findings.add(Code.DATASET, f"{path}#{key}", found, repr(expected))
+                findings.add(FindingCode.DATASET, f"{path}#{key}", found, repr(expected))
         for found, expected in _derived(values):
-            findings.add(Code.DATASET, f"{path}#{key}", found, expected)
+            findings.add(FindingCode.DATASET, f"{path}#{key}", found, expected)
         digest = int(tar.digests[at])
         if digest and digest != columns_digest(dict(values)):
             found, wanted = _other_columns(shards, tar, at, values)
-            findings.add(Code.DATASET, f"{path}#{key}", found, wanted)
+            findings.add(FindingCode.DATASET, f"{path}#{key}", found, wanted)
 
     columns = ["clip_id", "shard", "split", "bucket", "offset", "bytes", *REPEATED, *DERIVED]
-    if _rows(shards, shards.dataset, columns, row, Code.DATASET, findings):
-        _unlisted(shards, lookup, path, Code.DATASET, findings)
+    if _rows(shards, shards.dataset, columns, row, FindingCode.DATASET, findings):
+        _unlisted(shards, lookup, path, FindingCode.DATASET, findings)
 
 
 def _derived(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -150,7 +154,7 @@ def check_clips(
     parts = tables.get("clips") if isinstance(tables, dict) else None
     where = f"{shards.store.uri}/{SUMMARY}"
     if not isinstance(parts, list):
-        findings.add(Code.CLIPS, where, "no list of the table `clips`", "one", RERUN)
+        findings.add(FindingCode.CLIPS, where, "no list of the table `clips`", "one", RERUN)
         return
     lookup = SampleLookup(tars)
     is_whole = True
@@ -166,9 +170,9 @@ def check_clips(
                 _check_clip(lookup, values, f"{path}#{values.get('clip_id')}", findings)
 
         columns = ["clip_id", "decision", "shard", "key", "mp4_offset", "mp4_bytes"]
-        is_whole &= _rows(shards, part, columns, row, Code.CLIPS, findings, declared)
+        is_whole &= _rows(shards, part, columns, row, FindingCode.CLIPS, findings, declared)
     if is_whole:
-        _unlisted(shards, lookup, f"{shards.store.uri}/clips", Code.CLIPS, findings)
+        _unlisted(shards, lookup, f"{shards.store.uri}/clips", FindingCode.CLIPS, findings)
 
 
 def _check_clip(
@@ -177,19 +181,21 @@ def _check_clip(
     shard, key = str(values.get("shard")).removeprefix(FOLDER), str(values.get("key"))
     tar = lookup.tars.get(shard)
     if tar is None:
-        findings.add(Code.CLIPS, path, f"shard {shard!r}", "a shard that is there", RERUN)
+        findings.add(FindingCode.CLIPS, path, f"shard {shard!r}", "a shard that is there", RERUN)
         return
     found_at = lookup.find(shard, key)
     if found_at is None:
         if tar.is_whole:
-            findings.add(Code.CLIPS, path, f"key {key!r}", f"a key of {shard}", RERUN)
+            findings.add(FindingCode.CLIPS, path, f"key {key!r}", f"a key of {shard}", RERUN)
         return
     for name, expected in {
         "mp4_offset": int(tar.mp4_offsets[found_at[0]]),
         "mp4_bytes": int(tar.mp4_bytes[found_at[0]]),
     }.items():
         if values.get(name) != expected:
-            findings.add(Code.CLIPS, path, f"{name} {values.get(name)!r}", str(expected), RERUN)
+            findings.add(
+                FindingCode.CLIPS, path, f"{name} {values.get(name)!r}", str(expected), RERUN
+            )
 
 
 def _declared(schema: pa.Schema) -> str:
@@ -201,7 +207,7 @@ def _declared(schema: pa.Schema) -> str:
 
 
 def _unlisted(
-    shards: ShardSet, lookup: SampleLookup, table: str, code: Code, findings: Findings
+    shards: ShardSet, lookup: SampleLookup, table: str, code: FindingCode, findings: Findings
 ) -> None:
     for tar, keys in lookup.unseen():
         for key in keys:
@@ -214,7 +220,7 @@ def _rows(
     name: str,
     columns: Sequence[str],
     row: Callable[[Mapping[str, Any]], None],
-    code: Code,
+    code: FindingCode,
     findings: Findings,
     declared: pa.Schema | None = None,
 ) -> bool:

@@ -22,7 +22,7 @@ from curator.stages.shard.tar_reader import (
     declared_families,
 )
 from curator.tables.sample_members import MEMBERS
-from curator.verify.findings import Code, Findings
+from curator.verify.findings import FindingCode, Findings
 from curator.verify.mp4_check import frame_differences, header_differences, rate_of
 
 NEEDED = ("json", "mp4", "txt")
@@ -67,7 +67,7 @@ class TarFacts:
     n_decoded: int
 
 
-class _Sample:
+class _ReadSample:
     """The members of one sample read so far."""
 
     def __init__(self, first: Member) -> None:
@@ -130,7 +130,7 @@ class TarCheck:
         """Checks a tar and its `.meta.jsonl`; `decoded` are positions to decode, None for all."""
         path = self._shards.uri(shard.name)
         n_bytes = self._shards.sizes[shard.name]
-        rows = _Rows()
+        rows = _SampleFacts()
         with ExitStack() as stack:
             try:
                 stream = _Hashing(
@@ -145,16 +145,21 @@ class TarCheck:
                 if is_whole:
                     meta.finish()
             except (CuratorError, OSError) as error:
-                self._add(Code.UNREADABLE, path, str(error), "a readable object")
+                self._add(FindingCode.UNREADABLE, path, str(error), "a readable object")
                 return rows.facts(shard, False, 0, n_bytes, "", "")
         sha256, md5 = stream.sha256.hexdigest(), stream.md5.hexdigest() if stream.md5 else ""
         return rows.facts(shard, is_whole, reader.end, stream.n_bytes, sha256, md5)
 
     def _samples(
-        self, reader: TarReader, path: str, rows: "_Rows", meta: "_Meta", decoded: Set[int] | None
+        self,
+        reader: TarReader,
+        path: str,
+        rows: "_SampleFacts",
+        meta: "_Meta",
+        decoded: Set[int] | None,
     ) -> bool:
         """Reads all members; returns whether the tar is whole."""
-        sample: _Sample | None = None
+        sample: _ReadSample | None = None
         closed: set[str] = set()
         try:
             for member in reader:
@@ -162,15 +167,15 @@ class TarCheck:
                     if sample is not None:
                         closed.add(sample.key)
                         self._close(sample, path, rows, meta, decoded)
-                    sample = _Sample(member)
+                    sample = _ReadSample(member)
                     self._check_key(path, member, closed)
                 if "." in member.suffix and member.suffix not in self._allowed:
                     seen_as = f"to readers {member.suffix!r} of {member.key!r}"
                     found = f"the member {member.name!r}, {seen_as}"
-                    self._add(Code.KEY, path, found, "one dot in its name")
+                    self._add(FindingCode.KEY, path, found, "one dot in its name")
                 self._read(reader, member, sample, path)
         except ShardError as error:
-            self._add(Code.TAR_DAMAGED, path, str(error), "a whole tar")
+            self._add(FindingCode.TAR_DAMAGED, path, str(error), "a whole tar")
             return False
         if sample is not None:
             self._close(sample, path, rows, meta, decoded)
@@ -179,12 +184,12 @@ class TarCheck:
     def _check_key(self, path: str, member: Member, closed: set[str]) -> None:
         if not member.key.isalnum() or not member.key.isascii():
             found = f"the member {member.name!r}"
-            self._add(Code.KEY, path, found, "a key of ASCII letters and digits")
+            self._add(FindingCode.KEY, path, found, "a key of ASCII letters and digits")
         if member.key in closed:
             expected = "all members of a sample adjacent"
-            self._add(Code.KEY, f"{path}#{member.key}", "its members are apart", expected)
+            self._add(FindingCode.KEY, f"{path}#{member.key}", "its members are apart", expected)
 
-    def _read(self, reader: TarReader, member: Member, sample: _Sample, path: str) -> None:
+    def _read(self, reader: TarReader, member: Member, sample: _ReadSample, path: str) -> None:
         if member.suffix in sample.sizes:
             sample.repeated.append(member.suffix)
             return
@@ -211,15 +216,22 @@ class TarCheck:
         """Checks that a member holds a value as its family declares it."""
         place = f"{path}#{member.name}"
         if member.bytes > MAX_VALUE_BYTES:
-            self._add(Code.MEMBERS, place, f"{member.bytes} bytes", f"at most {MAX_VALUE_BYTES}")
+            self._add(
+                FindingCode.MEMBERS, place, f"{member.bytes} bytes", f"at most {MAX_VALUE_BYTES}"
+            )
             return
         try:
             family.decode(reader.read(member))
         except FamilyError as error:
-            self._add(Code.MEMBERS, place, str(error), "a value as the manifest declares it")
+            self._add(FindingCode.MEMBERS, place, str(error), "a value as the manifest declares it")
 
     def _close(
-        self, sample: _Sample, tar: str, rows: "_Rows", meta: "_Meta", decoded: Set[int] | None
+        self,
+        sample: _ReadSample,
+        tar: str,
+        rows: "_SampleFacts",
+        meta: "_Meta",
+        decoded: Set[int] | None,
     ) -> None:
         """Checks a sample whose members have all been read."""
         path = f"{tar}#{sample.key}"
@@ -229,7 +241,7 @@ class TarCheck:
             found = ", ".join([f"no {n}" for n in missing] + [f"another {n!r}" for n in others])
             perhaps = ", ".join(sorted(self._allowed - {*NEEDED}))
             expected = f"one each of json, mp4, txt, and perhaps {perhaps}"
-            self._add(Code.MEMBERS, path, found, expected)
+            self._add(FindingCode.MEMBERS, path, found, expected)
         fields = self._fields(sample, path)
         meta.compare(sample.key, sample.json)
         position = rows.add(sample, fields)
@@ -237,29 +249,31 @@ class TarCheck:
         if fields is None or "mp4" not in sample.sizes:
             return
         if sample.mp4_sha256 != fields["mp4_sha256"]:
-            self._add(Code.MP4_HASH, path, f"sha256 {sample.mp4_sha256}", fields["mp4_sha256"])
+            self._add(
+                FindingCode.MP4_HASH, path, f"sha256 {sample.mp4_sha256}", fields["mp4_sha256"]
+            )
         if sample.mp4 is None:
-            self._add(Code.MP4_HEADER, path, f"{sample.sizes['mp4']} bytes", "at most 2 GiB")
+            self._add(FindingCode.MP4_HEADER, path, f"{sample.sizes['mp4']} bytes", "at most 2 GiB")
             return
         for found, expected in header_differences(sample.mp4, fields, path):
-            self._add(Code.MP4_HEADER, path, found, expected)
+            self._add(FindingCode.MP4_HEADER, path, found, expected)
         if decoded is None or position in decoded:
             rows.n_decoded += 1
             differences = frame_differences(sample.mp4, fields, path, threads=self._threads)
             for found, expected in differences:
-                self._add(Code.FRAMES, path, found, expected)
+                self._add(FindingCode.FRAMES, path, found, expected)
 
-    def _fields(self, sample: _Sample, path: str) -> dict[str, Any] | None:
+    def _fields(self, sample: _ReadSample, path: str) -> dict[str, Any] | None:
         """Returns the sample's JSON, if it has all needed fields."""
         if sample.json is None:
             return None
         try:
             fields = load_bounded(sample.json)
         except ValueError as error:
-            self._add(Code.JSON, path, f"no JSON ({error})", "a JSON object")
+            self._add(FindingCode.JSON, path, f"no JSON ({error})", "a JSON object")
             return None
         if not isinstance(fields, dict):
-            self._add(Code.JSON, path, f"JSON of a {type(fields).__name__}", "a JSON object")
+            self._add(FindingCode.JSON, path, f"JSON of a {type(fields).__name__}", "a JSON object")
             return None
         wrong = [
             name
@@ -275,18 +289,21 @@ class TarCheck:
             wrong.append("fps_fraction")
         if wrong:
             self._add(
-                Code.JSON, path, f"no usable {', '.join(wrong)}", f"fields {', '.join(FIELDS)}"
+                FindingCode.JSON,
+                path,
+                f"no usable {', '.join(wrong)}",
+                f"fields {', '.join(FIELDS)}",
             )
             return None
         if fields["key"] != sample.key:
-            self._add(Code.JSON, path, f"key {fields['key']!r}", f"key {sample.key!r}")
+            self._add(FindingCode.JSON, path, f"key {fields['key']!r}", f"key {sample.key!r}")
         caption = fields.get("caption")
         if isinstance(caption, str) and caption.encode() != sample.text:
-            self._add(Code.JSON, path, "another caption than in its txt", "the same")
+            self._add(FindingCode.JSON, path, "another caption than in its txt", "the same")
         return fields
 
 
-class _Rows:
+class _SampleFacts:
     """Collects facts of samples."""
 
     def __init__(self) -> None:
@@ -297,7 +314,7 @@ class _Rows:
         self._digests: list[int] = []
         self._sources: set[bytes] = set()
 
-    def add(self, sample: _Sample, fields: dict[str, Any] | None) -> int:
+    def add(self, sample: _ReadSample, fields: dict[str, Any] | None) -> int:
         """Adds a sample; returns its position."""
         self._keys.append(sample.key.encode("utf-8", "replace")[:255])
         self._numbers.append((sample.offset, sample.mp4_offset, sample.sizes.get("mp4", -1)))
@@ -391,7 +408,7 @@ class _Meta:
             self._add(f"more than {self._line} lines", f"{self._line} lines, one per sample")
 
     def _add(self, found: str, expected: str) -> None:
-        self._findings.add(Code.META, self._path, found, expected)
+        self._findings.add(FindingCode.META, self._path, found, expected)
 
 
 def _is_same_json(line: bytes, json: bytes) -> bool:

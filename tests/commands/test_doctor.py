@@ -12,11 +12,11 @@ from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.doctor import checks
 from curator.doctor.checks import Diagnosis, examine, print_diagnosis, verdict
-from curator.doctor.diagnosis import Group, Row, State
+from curator.doctor.diagnosis import CheckRow, Group, State
 from curator.doctor.packages import ASKED
-from curator.doctor.probe_process import Answer, ask_all
+from curator.doctor.probe_process import ProbeResult, ask_all
 
-ROW = Row(group=Group.GPU, name="a [b]", state=State.OK, found="c [d]")
+ROW = CheckRow(group=Group.GPU, name="a [b]", state=State.OK, found="c [d]")
 
 
 def test_this_machine_can_run_the_quickstart(
@@ -34,13 +34,15 @@ def test_this_machine_can_run_the_quickstart(
 
 
 @pytest.fixture(scope="module")
-def answers() -> dict[str, Answer]:
+def answers() -> dict[str, ProbeResult]:
     """What the packages of this machine answer, asked once."""
     return ask_all(ASKED)
 
 
 @pytest.fixture
-def asked_once(answers: dict[str, Answer], monkeypatch: pytest.MonkeyPatch) -> dict[str, Answer]:
+def asked_once(
+    answers: dict[str, ProbeResult], monkeypatch: pytest.MonkeyPatch
+) -> dict[str, ProbeResult]:
     """Answers that the checks get; a test may change them."""
     own = dict(answers)
     monkeypatch.setattr(checks, "ask_all", lambda names: own)
@@ -64,9 +66,9 @@ def test_groups_come_in_order() -> None:
     assert places == sorted(places)
 
 
-def test_with_a_broken_package_the_rest_is_still_told(asked_once: dict[str, Answer]) -> None:
+def test_with_a_broken_package_the_rest_is_still_told(asked_once: dict[str, ProbeResult]) -> None:
     """Pins that this process imports nothing that crashed in another."""
-    asked_once["cv2"] = Answer(error="the process died of SIGILL")
+    asked_once["cv2"] = ProbeResult(error="the process died of SIGILL")
     found = examine(["a"], "s3://b/out", recipe="quickstart")
     assert not found.can_run
     assert [row.name for row in found.rows if row.stops] == ["OpenCV", "quickstart"]
@@ -82,7 +84,7 @@ def test_an_unreadable_recipe_is_told() -> None:
 
 
 def test_what_is_not_needed_does_not_stop() -> None:
-    bad = Row(group=Group.GPU, name="x", state=State.BROKEN, found="f", remedy="r")
+    bad = CheckRow(group=Group.GPU, name="x", state=State.BROKEN, found="f", remedy="r")
     found = Diagnosis(recipe="q", rows=(bad,))
     assert found.can_run
     assert verdict(found) == "recipe q can run here; not needed for it, and not in order: x"
@@ -90,7 +92,7 @@ def test_what_is_not_needed_does_not_stop() -> None:
 
 def test_what_is_bad_has_a_remedy() -> None:
     with pytest.raises(ValueError, match="has no remedy"):
-        Row(group=Group.GPU, name="x", state=State.MISSING, found="f")
+        CheckRow(group=Group.GPU, name="x", state=State.MISSING, found="f")
 
 
 class _Terminal(io.StringIO):
@@ -101,7 +103,7 @@ class _Terminal(io.StringIO):
 def test_the_table_is_plain_without_a_terminal() -> None:
     """Pins that brackets are no markup, and that no line is broken or padded."""
     sink = io.StringIO()
-    long = Row(group=Group.GPU, name="y", state=State.BROKEN, found="w " * 200, remedy="do")
+    long = CheckRow(group=Group.GPU, name="y", state=State.BROKEN, found="w " * 200, remedy="do")
     print_diagnosis(Diagnosis(recipe="q", rows=(ROW, long)), sink)
     lines = sink.getvalue().splitlines()
     assert lines[0] == "GPU"

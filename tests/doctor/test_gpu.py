@@ -7,37 +7,37 @@ from pathlib import Path
 import pytest
 
 from curator.doctor import gpu
-from curator.doctor.diagnosis import Row, State
-from curator.doctor.probe_process import LIBRARIES, NVDEC_FORMATS, Answer, ask_all
+from curator.doctor.diagnosis import CheckRow, State
+from curator.doctor.probe_process import LIBRARIES, NVDEC_FORMATS, ProbeResult, ask_all
 
 NO_FILE = "cannot open shared object file: No such file or directory"
-FAISS = Answer(facts={"gpu_build": True})
+FAISS = ProbeResult(facts={"gpu_build": True})
 
 
 def libraries(
     *, absent: Iterable[str] = (), cuda: int | None = 13000, init: int = 0, devices: int = 1
-) -> Answer:
+) -> ProbeResult:
     """The answer to `libraries` on a machine with a driver."""
     loads = {name: f"{name}: {NO_FILE}" if name in absent else None for name in LIBRARIES}
-    return Answer(facts={"loads": loads, "cuda": cuda, "init": init, "devices": devices})
+    return ProbeResult(facts={"loads": loads, "cuda": cuda, "init": init, "devices": devices})
 
 
-def formats(*, without: Iterable[str] = ()) -> Answer:
+def formats(*, without: Iterable[str] = ()) -> ProbeResult:
     """What a GPU decodes: everything but some codecs, with the keys of PyNvVideoCodec 2.2.4."""
     caps = {"num_decoder_engines": 7, "width_max": 8192, "height_max": 8192}
     listed = [
         {"codec": c, "chroma": chroma, "bits": bits, "caps": caps | {"supported": c not in without}}
         for c, chroma, bits in NVDEC_FORMATS
     ]
-    return Answer(facts={"formats": listed})
+    return ProbeResult(facts={"formats": listed})
 
 
 SERVER = {
     "libraries": libraries(),
-    "torch": Answer(facts={"devices": ["H100, 81559 MiB", "H100, 81559 MiB"]}),
+    "torch": ProbeResult(facts={"devices": ["H100, 81559 MiB", "H100, 81559 MiB"]}),
     "nvdec": formats(without=["av1"]),
-    "nvenc": Answer(facts={"problem": "no capable devices found"}),
-    "faiss_gpus": Answer(facts={"gpus": 1}),
+    "nvenc": ProbeResult(facts={"problem": "no capable devices found"}),
+    "faiss_gpus": ProbeResult(facts={"gpus": 1}),
 }
 
 
@@ -45,11 +45,11 @@ def rows_of(
     monkeypatch: pytest.MonkeyPatch,
     *,
     needed: bool = False,
-    faiss: Answer = FAISS,
+    faiss: ProbeResult = FAISS,
     refusal: str | None = None,
     fault: str | None = None,
-    **answers: Answer,
-) -> dict[str, Row]:
+    **answers: ProbeResult,
+) -> dict[str, CheckRow]:
     """The rows of a server whose probes give other answers than `SERVER`."""
     everything = SERVER | answers
     monkeypatch.setattr(gpu, "ask_all", lambda names: {name: everything[name] for name in names})
@@ -134,7 +134,7 @@ def test_cuda_that_does_not_start_is_explained(
 
 
 def test_a_driver_that_crashes_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    crash = Answer(error="the process died of SIGSEGV")
+    crash = ProbeResult(error="the process died of SIGSEGV")
     (row,) = rows_of(monkeypatch, needed=True, libraries=crash).values()
     assert (row.name, row.found, row.stops) == ("CUDA", crash.error, True)
 
@@ -146,7 +146,7 @@ def test_torch_that_does_not_fit_or_does_not_compute_says_why(
     assert row["torch on the GPU"].stops
     assert row["torch on the GPU"].remedy == "update the driver"
     why = "RuntimeError: no kernel image is available for execution on the device"
-    row = rows_of(monkeypatch, torch=Answer(error=why))
+    row = rows_of(monkeypatch, torch=ProbeResult(error=why))
     assert (row["torch on the GPU"].found, row["torch on the GPU"].stops) == (why, False)
 
 
@@ -161,13 +161,18 @@ def test_a_gpu_that_is_left_idle_for_want_of_a_package_is_missed(
 @pytest.mark.parametrize(
     ("faiss", "gpus", "state", "words"),
     [
-        (Answer(facts={"gpu_build": False}), Answer(error="x"), State.MISSING, "CPU-only build"),
-        (FAISS, Answer(error="the process died of SIGABRT"), State.BROKEN, "SIGABRT"),
-        (FAISS, Answer(facts={"gpus": 0}), State.BROKEN, "it sees no GPU"),
+        (
+            ProbeResult(facts={"gpu_build": False}),
+            ProbeResult(error="x"),
+            State.MISSING,
+            "CPU-only build",
+        ),
+        (FAISS, ProbeResult(error="the process died of SIGABRT"), State.BROKEN, "SIGABRT"),
+        (FAISS, ProbeResult(facts={"gpus": 0}), State.BROKEN, "it sees no GPU"),
     ],
 )
 def test_faiss_on_the_gpu(
-    faiss: Answer, gpus: Answer, state: State, words: str, monkeypatch: pytest.MonkeyPatch
+    faiss: ProbeResult, gpus: ProbeResult, state: State, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = rows_of(monkeypatch, faiss=faiss, faiss_gpus=gpus)["FAISS on the GPU"]
     assert row.state == state

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from curator.doctor import machine_check
-from curator.doctor.diagnosis import Row, State
+from curator.doctor.diagnosis import CheckRow, State
 
 GIB = 1 << 30
 
@@ -27,7 +27,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return here
 
 
-def rows_of(out: str | None = None) -> dict[str, Row]:
+def rows_of(out: str | None = None) -> dict[str, CheckRow]:
     return {row.name: row for row in machine_check.machine_rows(out)}
 
 

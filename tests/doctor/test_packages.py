@@ -3,16 +3,16 @@
 import pytest
 
 from curator.doctor import packages
-from curator.doctor.diagnosis import Needs, Row, State
+from curator.doctor.diagnosis import CheckRow, Needs, State
 from curator.doctor.packages import ASKED, are_sound, package_rows
-from curator.doctor.probe_process import Answer
+from curator.doctor.probe_process import ProbeResult
 
 NOTHING = Needs()
-SOUND = {name: Answer(facts={}) for name in ASKED} | {
-    "av": Answer(
+SOUND = {name: ProbeResult(facts={}) for name in ASKED} | {
+    "av": ProbeResult(
         facts={"ffmpeg": "8.1", "decoders": list(packages.DECODERS), "encoders": ["libx264"]}
     ),
-    "faiss": Answer(facts={"gpu_build": True}),
+    "faiss": ProbeResult(facts={"gpu_build": True}),
 }
 VERSIONS = {
     "av": "18.1.0",
@@ -35,11 +35,11 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return found
 
 
-def rows_of(needs: Needs = NOTHING, **other: Answer) -> dict[str, Row]:
+def rows_of(needs: Needs = NOTHING, **other: ProbeResult) -> dict[str, CheckRow]:
     return {row.name: row for row in package_rows(SOUND | other, needs)}
 
 
-def stops(rows: dict[str, Row]) -> list[str]:
+def stops(rows: dict[str, CheckRow]) -> list[str]:
     return [name for name, row in rows.items() if row.stops]
 
 
@@ -55,14 +55,14 @@ def test_a_sound_installation() -> None:
 
 def test_a_package_that_is_not_installed(versions: dict[str, str]) -> None:
     del versions["ray"]
-    row = rows_of(ray=Answer(error="ModuleNotFoundError: No module named 'ray'"))["Ray"]
+    row = rows_of(ray=ProbeResult(error="ModuleNotFoundError: No module named 'ray'"))["Ray"]
     assert (row.state, row.stops) == (State.MISSING, True)
     assert row.remedy == "uv pip install '.[run]' in the checkout of this package"
 
 
 @pytest.mark.usefixtures("versions")
 def test_a_package_that_crashes() -> None:
-    row = rows_of(faiss=Answer(error="the process died of SIGILL"))["FAISS"]
+    row = rows_of(faiss=ProbeResult(error="the process died of SIGILL"))["FAISS"]
     assert (row.state, row.stops) == (State.BROKEN, True)
     assert row.found == "faiss-gpu 1.15; the process died of SIGILL"
     assert row.remedy == "uv pip install --reinstall faiss-gpu"
@@ -72,7 +72,7 @@ def test_opencv_with_windows_is_named(versions: dict[str, str]) -> None:
     del versions["opencv-python-headless"]
     versions["opencv-python"] = "4.10"
     error = "ImportError: libGL.so.1: cannot open shared object file: No such file or directory"
-    row = rows_of(cv2=Answer(error=error))["OpenCV"]
+    row = rows_of(cv2=ProbeResult(error=error))["OpenCV"]
     assert row.stops
     assert "uninstall opencv-python;" in (row.remedy or "")
     assert "opencv-python-headless" in (row.remedy or "")
@@ -81,13 +81,13 @@ def test_opencv_with_windows_is_named(versions: dict[str, str]) -> None:
 @pytest.mark.usefixtures("versions")
 def test_a_missing_system_library_is_named() -> None:
     error = "ImportError: libgomp.so.1: cannot open shared object file: No such file"
-    row = rows_of(onnxruntime=Answer(error=error))["onnxruntime"]
+    row = rows_of(onnxruntime=ProbeResult(error=error))["onnxruntime"]
     assert "system library libgomp.so.1" in (row.remedy or "")
 
 
 @pytest.mark.usefixtures("versions")
 def test_only_what_the_recipe_uses_stops_it() -> None:
-    bad = {"onnxruntime": Answer(error="bad"), "boto3": Answer(error="bad")}
+    bad = {"onnxruntime": ProbeResult(error="bad"), "boto3": ProbeResult(error="bad")}
     assert stops(rows_of(Needs(text=False), **bad)) == []
     needs = Needs(text=True, s3=True, clip=True)
     assert stops(rows_of(needs, **bad)) == ["onnxruntime", "boto3", "open_clip"]
@@ -97,12 +97,12 @@ def test_only_what_the_recipe_uses_stops_it() -> None:
 def test_another_ffmpeg() -> None:
     """Pins a PyAV built on a distribution's FFmpeg: no AV1 is less, no x264 is the end."""
     facts = {"ffmpeg": "5.1", "decoders": ["h264", "hevc", "vp9"], "encoders": []}
-    rows = rows_of(av=Answer(facts=facts))
+    rows = rows_of(av=ProbeResult(facts=facts))
     assert (rows["decoders"].state, rows["decoders"].found) == (State.MISSING, "no av1")
     assert stops(rows) == ["encoder"]
 
 
 def test_a_recipe_is_read_only_with_sound_packages() -> None:
     assert are_sound(SOUND)
-    assert are_sound(SOUND | {"ray": Answer(error="bad")}), "nothing is read with ray"
-    assert not are_sound(SOUND | {"cv2": Answer(error="bad")})
+    assert are_sound(SOUND | {"ray": ProbeResult(error="bad")}), "nothing is read with ray"
+    assert not are_sound(SOUND | {"cv2": ProbeResult(error="bad")})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from curator.doctor.diagnosis import Row, State
+from curator.doctor.diagnosis import CheckRow, State
 from curator.doctor.places import s3_rows, storage_rows
 from curator.storage import open_store
 from curator.storage.object_service import service_named
@@ -18,7 +18,7 @@ def bucket(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(name))
 
 
-def only(rows: list[Row]) -> Row:
+def only(rows: list[CheckRow]) -> CheckRow:
     (row,) = rows
     return row
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from curator.doctor import probe_process
-from curator.doctor.probe_process import Answer, ask
+from curator.doctor.probe_process import ProbeResult, ask
 
 
 @pytest.mark.parametrize(
@@ -24,14 +24,14 @@ def test_whatever_a_package_does_is_an_answer(
     """Pins that a package which ends its process does not end ours."""
     (tmp_path / "boto3.py").write_text(module)
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert ask("boto3") == (Answer(error=expected) if expected else Answer(facts={}))
+    assert ask("boto3") == (ProbeResult(error=expected) if expected else ProbeResult(facts={}))
 
 
 def test_a_package_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "boto3.py").write_text("import time; time.sleep(60)")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(probe_process, "ANSWER_S", 1.0)
-    assert ask("boto3") == Answer(error="did not answer in time")
+    assert ask("boto3") == ProbeResult(error="did not answer in time")
 
 
 @pytest.mark.parametrize("question", ["av", "cv2", "faiss", "onnxruntime", "pyarrow", "others"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tiny_clip import tiny_folder
 
-from curator.doctor.diagnosis import Needs, Row, State
+from curator.doctor.diagnosis import CheckRow, Needs, State
 from curator.doctor.recipe_check import (
     model_rows,
     needs_of,
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
     return tiny_folder(tmp_path / "models")
 
 
-def rows_of(recipe: Recipe, *, s3_answers: bool = True) -> dict[str, Row]:
+def rows_of(recipe: Recipe, *, s3_answers: bool = True) -> dict[str, CheckRow]:
     return {row.name: row for row in model_rows(recipe, s3_answers=s3_answers)}
 
 

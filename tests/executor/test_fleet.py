@@ -6,24 +6,32 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from simulated_workers import Simulated, lane
+from simulated_workers import Simulated, pool
 
 from curator.errors import CuratorError, UsageError
 from curator.executor import fleet as fleet_module
-from curator.executor.fleet import Fleet, FleetCounts, Lane, Lost, Passing, Unmet, Worker
+from curator.executor.fleet import (
+    Fleet,
+    FleetCounts,
+    TransientRefusal,
+    Unmet,
+    Worker,
+    WorkerLost,
+    WorkerPool,
+)
 from curator.executor.timeline import Timeline
 from curator.executor.unit_worker import UnitResult
-from curator.executor.work import MAX_ATTEMPTS, Repeated, split
+from curator.executor.work import MAX_ATTEMPTS, RepeatedUnit, split
 from curator.executor.worker import Step, call_chain, pack_chain
 from curator.records.sources import SourceRef
 from curator.stage import Resources
 from curator.tables.track_parts import AnalyzedUnit, StoredTrack
 
 
-def fleet_of(backend: Simulated, *lanes: Lane, ahead: int = 1, keeps: bool = False) -> Fleet:
+def fleet_of(backend: Simulated, *pools: WorkerPool, ahead: int = 1, keeps: bool = False) -> Fleet:
     return Fleet(
         backend,
-        lanes or [lane()],
+        pools or [pool()],
         counts=FleetCounts(),
         timeline=Timeline(),
         ahead=ahead,
@@ -59,7 +67,7 @@ def test_demand_is_visible_and_goes_with_the_work() -> None:
 
 def test_no_more_workers_are_requested_than_may_be() -> None:
     backend = Simulated(echo, nodes=[])
-    fleet = fleet_of(backend, lane(most=3))
+    fleet = fleet_of(backend, pool(most=3))
     for unit in range(5):
         fleet.submit([unit])
     assert len(backend.requested) == 3
@@ -91,7 +99,7 @@ def test_a_stream_is_taken_as_there_is_room() -> None:
 
     backend = Simulated(echo)
     done = 0
-    for _ in fleet_of(backend, lane(most=4)).run(units()):
+    for _ in fleet_of(backend, pool(most=4)).run(units()):
         done += 1
         assert taken <= done + 8
     assert done == 1000
@@ -102,7 +110,7 @@ def test_an_item_that_kills_twice_is_given_up_and_takes_no_others_down() -> None
         del worker
         if n_deaths >= MAX_ATTEMPTS:
             return f"gave up {unit}"
-        return Lost("the process died") if "deadly" in unit else " ".join(unit)
+        return WorkerLost("the process died") if "deadly" in unit else " ".join(unit)
 
     backend = Simulated(does)  # type: ignore[arg-type]
     results = list(fleet_of(backend).run([["a", "deadly", "b"], ["c", "d"]]))
@@ -128,7 +136,7 @@ def test_deaths_with_a_node_are_not_held_against_units(monkeypatch: pytest.Monke
 
     backend = Simulated(does, nodes=[f"spot {n}" for n in range(5)] + ["stays"])
     backend.settle_s = 0.01
-    fleet = fleet_of(backend, lane(most=1))
+    fleet = fleet_of(backend, pool(most=1))
     assert list(fleet.run([["film"]])) == [["film"]]
     assert n_lost == 5
     assert len(backend.sent) == 6
@@ -140,12 +148,12 @@ def test_a_known_loss_of_a_node_counts_nothing_at_all() -> None:
         node = backend.placed[worker]
         if node != "stays":
             backend.dead.add(node)
-            return Lost("preempted", is_node=True)
+            return WorkerLost("preempted", is_node=True)
         return unit
 
     backend = Simulated(does, nodes=["a", "b", "c", "stays"])
     counts = FleetCounts()
-    fleet = Fleet(backend, [lane(most=1)], counts=counts, timeline=Timeline())
+    fleet = Fleet(backend, [pool(most=1)], counts=counts, timeline=Timeline())
     assert list(fleet.run([["x", "y"]])) == [["x", "y"]]
     assert counts.lost_nodes == {"a", "b", "c"}
     assert counts.repeated_units == 3
@@ -162,28 +170,28 @@ def test_a_worker_that_dies_loses_only_the_unit_that_it_worked_on() -> None:
         if len(seen) == 1:
             return None
         if len(seen) == 2:
-            return Lost("the process died")
+            return WorkerLost("the process died")
         return unit
 
     backend = Simulated(does)
-    results = list(fleet_of(backend, lane(most=1), ahead=2).run([["a"], ["b"]]))
+    results = list(fleet_of(backend, pool(most=1), ahead=2).run([["a"], ["b"]]))
     assert sorted(results) == [["a"], ["b"]]
     assert (["a"], 1) in seen
     assert (["b"], 1) not in seen
 
 
 def test_workers_that_die_again_and_again_end_the_run() -> None:
-    backend = Simulated(lambda worker, unit, n_deaths: Lost("no memory"))
+    backend = Simulated(lambda worker, unit, n_deaths: WorkerLost("no memory"))
     with pytest.raises(CuratorError, match="is there enough memory"):
-        list(fleet_of(backend, lane(most=2)).run([[number] for number in range(100)]))
+        list(fleet_of(backend, pool(most=2)).run([[number] for number in range(100)]))
 
 
 def test_nodes_that_refuse_are_left_to_other_lanes(caplog: pytest.LogCaptureFixture) -> None:
     """GPUs without a decoder: the run goes on with CPUs, and says so once for each node."""
-    backend = Simulated(lambda worker, unit, n_deaths: (worker.lane.stage, unit))
+    backend = Simulated(lambda worker, unit, n_deaths: (worker.pool.stage, unit))
     backend.nodes = ["bad gpu", "good gpu", "cpus"]
     backend.refusals = {"bad gpu": "PyNvVideoCodec is missing"}
-    gpu, cpu = lane("gpu", most=2, gpus=0.5), lane("cpu", most=1, place="cpus")
+    gpu, cpu = pool("gpu", most=2, gpus=0.5), pool("cpu", most=1, place="cpus")
     results = list(fleet_of(backend, gpu, cpu).run([[n] for n in range(20)]))
     assert len(results) == 20
     places = Counter(node for node, _ in backend.sent)
@@ -196,7 +204,7 @@ def test_a_node_is_asked_again_where_the_fault_is_not_its_own(
 ) -> None:
     monkeypatch.setattr(fleet_module, "LOOK_S", 0.01)
     backend = Simulated(echo, nodes=["one"])
-    backend.refusals = {"one": Passing("the server is down")}
+    backend.refusals = {"one": TransientRefusal("the server is down")}
     fleet = fleet_of(backend)
     fleet.submit(1)
     assert fleet.poll(timeout=0.1) == []
@@ -207,8 +215,8 @@ def test_a_node_is_asked_again_where_the_fault_is_not_its_own(
 
 
 def test_the_last_lane_takes_from_the_end() -> None:
-    backend = Simulated(lambda worker, unit, n_deaths: (worker.lane.stage, unit))
-    gpu, cpu = lane("gpu", most=1, gpus=1), lane("cpu", most=1)
+    backend = Simulated(lambda worker, unit, n_deaths: (worker.pool.stage, unit))
+    gpu, cpu = pool("gpu", most=1, gpus=1), pool("cpu", most=1)
     results = list(fleet_of(backend, gpu, cpu).run([[n] for n in range(10)]))
     by_lane = {
         name: [unit[0] for stage, unit in results if stage == name] for name in ("gpu", "cpu")
@@ -224,15 +232,15 @@ def test_a_lane_without_places_leaves_its_units_to_the_next(
     """GPUs that a server of captions holds."""
     monkeypatch.setattr(fleet_module, "PATIENCE_S", 0.0)
     backend = Simulated(echo, nodes=["cpus"])
-    gpu, cpu = lane("gpu", gpus=1, place="gpus"), lane("cpu", most=2)
+    gpu, cpu = pool("gpu", gpus=1, place="gpus"), pool("cpu", most=2)
     assert len(list(fleet_of(backend, gpu, cpu).run([[n] for n in range(10)]))) == 10
 
 
 def test_a_lane_that_may_have_no_room_takes_nothing_from_the_next() -> None:
     """An autoscaler that does not tell whether it has GPUs: no CPU waits for them."""
     backend = Simulated(echo, nodes=["cpus"])
-    gpu = lane("gpu", gpus=1, place="gpus", is_expected=False)
-    fleet = fleet_of(backend, gpu, lane("cpu", most=2))
+    gpu = pool("gpu", gpus=1, place="gpus", is_expected=False)
+    fleet = fleet_of(backend, gpu, pool("cpu", most=2))
     assert len(list(fleet.run([[n] for n in range(4)]))) == 4
 
 
@@ -246,7 +254,7 @@ def test_a_drained_node_gets_no_more_units(monkeypatch: pytest.MonkeyPatch) -> N
         return unit
 
     backend = Simulated(does, nodes=["spot"])
-    assert len(list(fleet_of(backend, lane(most=1)).run([[n] for n in range(5)]))) == 5
+    assert len(list(fleet_of(backend, pool(most=1)).run([[n] for n in range(5)]))) == 5
     assert [node for node, _ in backend.sent] == ["spot", *["stays"] * 4]
 
 
@@ -304,7 +312,7 @@ def test_workers_are_requested_anew_where_less_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     backend, clock = Simulated(echo, nodes=[]), [0.0]
-    monkeypatch.setattr(backend, "relax", lambda lane: True)
+    monkeypatch.setattr(backend, "relax", lambda pool: True)
     fleet = waiting_fleet(monkeypatch, backend, clock)
     (first,) = backend.requested
     clock[0] = 20.0
@@ -327,7 +335,7 @@ def test_a_fleet_whose_backend_is_gone_ends(monkeypatch: pytest.MonkeyPatch) -> 
 def test_workers_of_a_machine_of_ones_own_stay_for_the_next_chain() -> None:
     backend = Simulated(echo)
     backend.is_elastic = False
-    assert list(fleet_of(backend, lane(most=1)).run([[1], [2]])) == [[1], [2]]
+    assert list(fleet_of(backend, pool(most=1)).run([[1], [2]])) == [[1], [2]]
     assert len(backend.kept) == 1
     assert not backend.ended
 
@@ -335,7 +343,7 @@ def test_workers_of_a_machine_of_ones_own_stay_for_the_next_chain() -> None:
 def test_the_timeline_knows_units_and_workers() -> None:
     timeline = Timeline()
     backend = Simulated(echo, room=2)
-    fleet = Fleet(backend, [lane(most=2)], counts=FleetCounts(), timeline=timeline)
+    fleet = Fleet(backend, [pool(most=2)], counts=FleetCounts(), timeline=timeline)
     assert len(list(fleet.run([[number] for number in range(6)]))) == 6
     (stage,) = timeline.as_dict()["stages"]
     assert (stage["stage"], stage["units"], stage["workers"]) == ("work", 6, 2)
@@ -373,5 +381,5 @@ class Notes:
 def test_only_the_first_step_of_a_chain_fails_what_is_given_up() -> None:
     """The others get what it made of it, as in any other run."""
     step = Step(make=Notes, resources=Resources())
-    sent = pickle.dumps(Repeated(unit=[7], n_deaths=2))
+    sent = pickle.dumps(RepeatedUnit(unit=[7], n_deaths=2))
     assert pickle.loads(call_chain(pack_chain([step, step]), sent)) == [7, 2, 0]

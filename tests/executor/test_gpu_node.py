@@ -16,7 +16,7 @@ from simulated_workers import Simulated
 from curator.executor import engine as engine_module
 from curator.executor import ray_cluster
 from curator.executor.engine import Engine
-from curator.executor.fleet import Lane, Worker
+from curator.executor.fleet import Worker, WorkerPool
 from curator.executor.worker import Step
 from curator.stage import WORKER_BYTES, Resources
 
@@ -110,11 +110,11 @@ class Machine(Engine):
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401
         super().__init__(address=None, **({"workers": None} | options))
-        self.lanes: dict[str, Lane] = {}
+        self.pools: dict[str, WorkerPool] = {}
         self.backend = Simulated(self._does)
 
     def _does(self, worker: Worker, unit: object, n_deaths: int) -> object:
-        self.lanes[worker.lane.stage] = worker.lane
+        self.pools[worker.pool.stage] = worker.pool
         return unit
 
     def _start(self) -> Any:  # noqa: ANN401
@@ -146,8 +146,8 @@ def test_cpus_of_this_machine_take_what_feeders_leave(
     units = [[number] for number in range(100)]
     assert len(list(engine.run([gpu], units, without_gpu=[cpu]))) == len(units)
     assert len(list(engine.run([cut], units))) == len(units)
-    assert {name: lane.most() for name, lane in engine.lanes.items()} == most
-    assert {name: lane.resources.cpus for name, lane in engine.lanes.items()} == {
+    assert {name: pool.most() for name, pool in engine.pools.items()} == most
+    assert {name: pool.resources.cpus for name, pool in engine.pools.items()} == {
         "gpu": 0, "cpu": 1, "cut": 1,
     }  # fmt: skip
 

@@ -15,7 +15,7 @@ from curator.records.sources import Failure, SourceRef
 from curator.stage import Resources
 from curator.stages.analyze import stage
 from curator.stages.analyze.config import AnalyzeConfig
-from curator.stages.analyze.measurer import Instruments
+from curator.stages.analyze.measurer import AnalysisModels
 from curator.storage.source_reader import stat_source
 from curator.tables.track_items import SourceItem
 
@@ -139,7 +139,7 @@ def test_ray_is_started_once_more_where_it_took_too_long(
     assert len(answers) == 1
 
 
-@pytest.mark.usefixtures("unboxed")
+@pytest.mark.usefixtures("unsandboxed")
 def test_halved_batches_of_a_worker_are_counted_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,8 +152,8 @@ def test_halved_batches_of_a_worker_are_counted_once(
         return Failure(uri="a.mp4", stage="analyze", code=ErrorCode.NO_FRAMES, message="")
 
     monkeypatch.setattr(stage, "analyze_source", halves)
-    instruments = Instruments(network=network)  # type: ignore[arg-type]
-    monkeypatch.setattr(stage, "instruments_of", lambda *_: instruments)
+    analysis_models = AnalysisModels(network=network)  # type: ignore[arg-type]
+    monkeypatch.setattr(stage, "load_analysis_models", lambda *_: analysis_models)
     (tmp_path / "a.mp4").write_bytes(b"film")
     size, version = stat_source(str(tmp_path / "a.mp4"))
     source = SourceRef(uri=str(tmp_path / "a.mp4"), n_bytes=size, version=version)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from curator.executor.fleet import Passing
+from curator.executor.fleet import TransientRefusal
 from curator.executor.ray_backend import _refusal
 from curator.executor.ray_start import use_own_token
 
@@ -18,7 +18,9 @@ def asked(log: Path, answer: str | None) -> str | None:
     return answer
 
 
-@pytest.mark.parametrize("answer", [None, "NVDEC does not answer", Passing("the server is down")])
+@pytest.mark.parametrize(
+    "answer", [None, "NVDEC does not answer", TransientRefusal("the server is down")]
+)
 def test_a_node_is_asked_once_in_a_run_unless_the_answer_may_pass(
     answer: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -41,7 +43,7 @@ def test_a_node_is_asked_once_in_a_run_unless_the_answer_may_pass(
         (tmp_path / "log").unlink()
         return len(lines)
 
-    expected = 3 if isinstance(answer, Passing) else 1
+    expected = 3 if isinstance(answer, TransientRefusal) else 1
     assert n_asked() == expected
     for change in ({"node": "b"}, {"job": "two"}):
         here |= change

@@ -1,4 +1,4 @@
-"""Values that cross from a decoder box: the same after the way, and no code among them."""
+"""Values that cross from a sandbox: the same after the way, and no code among them."""
 
 import pickle
 from dataclasses import dataclass, field

@@ -65,7 +65,7 @@ def test_this_ray_is_within_the_bounds_of_the_package() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"].values()
     needs = [Requirement(line) for lines in (project["dependencies"], *extras) for line in lines]
-    bounds = [one.specifier for one in needs if one.name == "ray"]
+    bounds = [need.specifier for need in needs if need.name == "ray"]
     assert len(bounds) >= 3
     for bound in bounds:
         assert "<" in {spec.operator for spec in bound}

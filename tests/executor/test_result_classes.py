@@ -72,7 +72,7 @@ def sandboxed() -> Iterator[type[Stage[Any, Any, Any]]]:
         for kind in vars(importlib.import_module(module.name)).values():
             is_stage = inspect.isclass(kind) and issubclass(kind, Stage)
             is_own = is_stage and kind.__module__ == module.name
-            if is_own and kind.boxed and not inspect.isabstract(kind):
+            if is_own and kind.sandboxed and not inspect.isabstract(kind):
                 yield kind
 
 

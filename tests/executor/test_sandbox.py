@@ -20,14 +20,14 @@ import pytest
 import sandbox_probe
 from sandbox_probe import PROBES, Victim, not_refused
 
-from curator.executor import decoder_box
-from curator.executor.decoder_box import process_box
+from curator.executor import sandboxed_process
 from curator.executor.sandbox import (
     MAX_FILE_BYTES,
     PluginFinder,
     importable_code,
     landlock_version,
 )
+from curator.executor.sandboxed_process import process_sandbox
 from curator.executor.system_calls import has_seccomp
 from curator.executor.unit_worker import UnitWorker
 from curator.records.sources import Failure
@@ -56,7 +56,7 @@ class Probing(Stage[ProbingConfig, Item, Any]):
     """Tries all probes."""
 
     name, version, scope = "probing", 1, Scope.SOURCE
-    boxed = True
+    sandboxed = True
     limit_bytes = 1 << 30
 
     @property
@@ -95,11 +95,11 @@ def victim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Victim]:
     yield Victim(pid=process.pid, folder=str(tmp_path), secret=str(tmp_path / "credentials"))
     process.kill()
     process.wait()
-    process_box().stop()
+    process_sandbox().stop()
 
 
 def _tried(victim: Victim, gpus: float = 0.0) -> Any:  # noqa: ANN401
-    process_box().stop()
+    process_sandbox().stop()
     worker = UnitWorker(stage=Probing(ProbingConfig(gpus=gpus)))
     return worker([Item("film", victim)]).results[0]
 
@@ -144,11 +144,11 @@ def test_what_it_prints_goes_through_its_parent(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Pins pipes, which cannot be emptied as a log can, and hard limits."""
-    monkeypatch.setattr(decoder_box, "MAX_PRINTED_CHARACTERS", 1000)
-    process_box().stop()
+    monkeypatch.setattr(sandboxed_process, "MAX_PRINTED_CHARACTERS", 1000)
+    process_sandbox().stop()
     worker = UnitWorker(stage=Probing(ProbingConfig()))
     (result,) = worker([Item("film")]).results
-    process_box().stop()
+    process_sandbox().stop()
     printed = capsys.readouterr().err
     assert printed.startswith("to its output ?[2J\nxxx")
     assert printed.endswith("x\nwhat this process prints further is left out\n")

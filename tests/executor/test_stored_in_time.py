@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 from film_makers import write_video
 from film_shots import moving_texture
-from simulated_workers import Simulated, lane
+from simulated_workers import Simulated, pool
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
@@ -106,9 +106,9 @@ def test_every_item_is_done_once_and_counted_once_where_units_come_back(
 def test_a_fleet_gives_the_rest_of_a_unit_to_the_next_worker() -> None:
     worker = UnitWorker(stage=Doubling(StageConfig()), store_s=0.0)
     backend = Simulated(lambda _, unit, n_deaths: worker(unit))
-    fleet = Fleet(backend, [lane(most=2)], counts=FleetCounts(), timeline=Timeline())
+    fleet = Fleet(backend, [pool(most=2)], counts=FleetCounts(), timeline=Timeline())
     results: list[UnitResult[list[str]]] = list(fleet.run([UNIT, [Item("d")]]))
-    assert sorted(one.results[0] for one in results) == ["aa", "bb", "cc", "dd"]
+    assert sorted(result.results[0] for result in results) == ["aa", "bb", "cc", "dd"]
 
 
 @pytest.mark.long

@@ -74,7 +74,7 @@ def test_cosmos_is_what_its_dataset_class_reads(
 ) -> None:
     """Pins the folders by the rules of that class: `videos/*.mp4`, `metas/<name>.txt`."""
     done = exported(out, tmp_path / "to", "cosmos")
-    assert (done.n_clips, done.n_objects, done.n_standing) == (8, 16, 0)
+    assert (done.n_clips, done.n_objects, done.n_reused) == (8, 16, 0)
     for split in ("train", "val"):
         own = {clip.key: clip for clip in clips if clip.split == split}
         videos = sorted((tmp_path / "to" / split / "videos").iterdir())
@@ -197,7 +197,7 @@ def test_cogvideo_is_what_its_dataset_classes_read(tmp_path: Path, clips: list[M
         }
         assert all((folder / video).is_file() for video in videos)
     again = exported(tmp_path / "out", tmp_path / "to", "cogvideo")
-    assert (again.n_standing, again.n_others) == (15, 0)
+    assert (again.n_reused, again.n_others) == (15, 0)
 
 
 def test_cogvideo_refuses_a_path_that_its_loader_would_change(out: Path, tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_an_export_is_the_same_each_time_and_writes_nothing_twice(
     again = exported(out, tmp_path / "a", form, **options)
     n_tables = 4 if form in ("opensora", "cogvideo") else 0
     assert (again.n_objects, again.n_clips) == (n_tables, first.n_clips)
-    assert again.n_standing == first.n_objects - n_tables
+    assert again.n_reused == first.n_objects - n_tables
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 

@@ -227,7 +227,7 @@ def test_conversations_are_made_alike_and_videos_stand(
     exported(out, to, "conversations")
     before = {path: path.read_bytes() for path in to.rglob("*") if path.is_file()}
     again = exported(out, to, "conversations")
-    assert again.n_standing == len(clips)
+    assert again.n_reused == len(clips)
     assert {path: path.read_bytes() for path in to.rglob("*") if path.is_file()} == before
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from curator.errors import ErrorCode, FullDiskError
-from curator.executor.decoder_box import process_box
 from curator.executor.ray_backend import RayBackend
 from curator.executor.ray_watch import RayWatch
+from curator.executor.sandboxed_process import process_sandbox
 from curator.executor.unit_worker import UnitWorker
 from curator.records.sources import Failure
 from curator.stage import Scope, Stage, StageConfig
@@ -24,7 +24,7 @@ from curator.storage import scratch
 
 @dataclass(frozen=True)
 class Item:
-    """A clip; its file fits on a disk with `room_bytes` that count as free space, or more."""
+    """A clip whose file fits on a disk with `room_bytes` that count as free space, or more."""
 
     uri: str
     room_bytes: int
@@ -38,7 +38,7 @@ class Writing(Stage[StageConfig, Item, Any]):
     """Writes a temporary file for which there is no space."""
 
     name, version, scope = "writing", 1, Scope.CLIP
-    boxed = True
+    sandboxed = True
 
     def process(self, unit: Item) -> str:
         scratch.ROOM_BYTES = unit.room_bytes
@@ -51,12 +51,12 @@ class Writing(Stage[StageConfig, Item, Any]):
         return failure
 
 
-@pytest.mark.parametrize("boxed", [True, False])
+@pytest.mark.parametrize("sandboxed", [True, False])
 def test_it_ends_the_run_and_not_the_clip(
-    boxed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sandboxed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scratch, "ROOM_BYTES", 0)
-    monkeypatch.setattr(Writing, "boxed", boxed)
+    monkeypatch.setattr(Writing, "sandboxed", sandboxed)
     worker = UnitWorker(stage=Writing(StageConfig()))
     full, fits = Item(str(tmp_path), 1 << 62), Item(str(tmp_path), 0)
     words = f"{tempfile.gettempdir()}': no space left on its disk; .* set TMPDIR"
@@ -66,7 +66,7 @@ def test_it_ends_the_run_and_not_the_clip(
             worker([fits, full])
         assert worker([fits]).results == ["fits"]
     finally:
-        process_box().stop()
+        process_sandbox().stop()
 
 
 def test_a_film_cannot_end_the_run_with_the_same_number(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_film_cannot_end_the_run_with_the_same_number(tmp_path: Path) -> None:
     try:
         (failure,) = worker([Item(str(tmp_path), 1)]).results
     finally:
-        process_box().stop()
+        process_sandbox().stop()
     assert failure.code == ErrorCode.INTERNAL
 
 
@@ -91,8 +91,8 @@ def test_a_worker_of_ray_that_dies_over_a_full_disk_ends_the_run(
         RayBackend(ray, watch, is_elastic=on, may_serve_again=False) for on in (False, True)
     ]
     died = ray.exceptions.RayActorError()
-    assert [one._lost(died).error for one in backends] == [None, None]
+    assert [backend._lost(died).error for backend in backends] == [None, None]
     monkeypatch.setattr(scratch, "ROOM_BYTES", 1 << 62)
-    alone, cluster = (one._lost(died).error for one in backends)
+    alone, cluster = (backend._lost(died).error for backend in backends)
     assert isinstance(alone, FullDiskError)
     assert cluster is None

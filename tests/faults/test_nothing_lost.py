@@ -265,7 +265,7 @@ class Breaks(PixelStage[BreaksConfig]):
 def test_clips_that_cannot_be_cut_again_need_replace(
     settled: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By a stage of a user's own, which fails on clips that are in the shards."""
+    """By a custom stage, which fails on clips that are in the shards."""
     folder = settled.out.parent
     (folder / "breaking_stage.py").write_text(STAGE)
     monkeypatch.syspath_prepend(str(folder))

@@ -8,7 +8,7 @@ import pytest
 from hostile_films import black_png, film, with_fragment
 
 from curator.errors import ErrorCode
-from curator.executor.decoder_box import process_box
+from curator.executor.sandboxed_process import process_sandbox
 from curator.executor.unit_worker import UnitWorker
 from curator.records.sources import SourceRef
 from curator.stages.scan.config import ScanConfig
@@ -21,21 +21,21 @@ COVER_PX = 16_000
 
 @pytest.fixture(autouse=True, scope="module")
 def _own_box() -> None:
-    """Ends the box of other tests, whose memory would count here."""
-    process_box().stop()
+    """Ends the sandbox of other tests, whose memory would count here."""
+    process_sandbox().stop()
 
 
 def probed(path: Path) -> dict[str, object]:
-    """Scans a file in a box, and checks the most memory that its box took."""
+    """Scans a file in a sandbox, and checks the most memory that its sandbox took."""
     size, version = stat_source(str(path))
     worker = UnitWorker(stage=ScanStage(ScanConfig()))
     source = SourceRef(uri=str(path), n_bytes=size, version=version)
     row: dict[str, object] = worker([source]).results[0]
-    process = process_box()._process
+    process = process_sandbox()._process
     assert process is not None
     status = Path(f"/proc/{process.pid}/status").read_text()
     peak = next(int(line.split()[1]) << 10 for line in status.splitlines() if "VmHWM" in line)
-    process_box().stop()
+    process_sandbox().stop()
     assert peak < MOST_BYTES
     return row
 

@@ -1,4 +1,4 @@
-"""Damaged films in a decoder box: each ends with its own outcome, and the box goes on."""
+"""Damaged films in a sandbox: each ends with its own outcome, and the sandbox goes on."""
 
 import importlib
 import random
@@ -11,7 +11,7 @@ import pytest
 from film_makers import write_video
 from film_shots import moving_texture
 
-from curator.executor.decoder_box import process_box
+from curator.executor.sandboxed_process import process_sandbox
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Imports of the folder `benchmarks`."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     yield importlib.import_module
-    process_box().stop()
+    process_sandbox().stop()
 
 
 @pytest.mark.parametrize("n_mutants", [80, pytest.param(500, marks=pytest.mark.long)])
@@ -28,7 +28,7 @@ def test_mutants_end_with_their_codes(
     n_mutants: int,
     tmp_path: Path,
 ) -> None:
-    """Pins mutants in boxes: no crash of this process, none past its limit, no defect."""
+    """Pins mutants in sandboxes: no crash of this process, none past its limit, no defect."""
     mutations, boxed = benchmarks("mutations"), benchmarks("fuzz_box")
     pool = []
     for number, (name, options) in enumerate(KINDS.items()):

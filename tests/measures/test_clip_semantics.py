@@ -236,18 +236,27 @@ def test_a_selection_by_content_type_asks_for_it(models: ModelStore) -> None:
 def test_the_stamp_of_the_heads_follows_what_they_give(models: ModelStore, tmp_path: Path) -> None:
     """Pins that weights and words count, and neither paths nor what is rejected."""
 
-    def stamp(clip: str | None = "test-tiny", **semantic: object) -> str | None:
-        return Semantics(SemanticConfig.model_validate(semantic), clip, models).heads_stamp
+    def fingerprint_of(clip: str | None = "test-tiny", **semantic: object) -> str | None:
+        return Semantics(SemanticConfig.model_validate(semantic), clip, models).heads_fingerprint
 
     own = tmp_path / "own.yaml"
     own.write_text(Path(prompts.__file__).with_name("content_types.yaml").read_text())
-    assert stamp(None) is None
-    same = stamp()
-    assert stamp(reject=["aerial"], reject_from=0.9) == stamp(prompts=str(own)) == same
-    stamps = {same, stamp(aesthetic="test-head"), stamp(content=False), stamp(safety=False)}
+    assert fingerprint_of(None) is None
+    same = fingerprint_of()
+    assert (
+        fingerprint_of(reject=["aerial"], reject_from=0.9)
+        == fingerprint_of(prompts=str(own))
+        == same
+    )
+    fingerprints = {
+        same,
+        fingerprint_of(aesthetic="test-head"),
+        fingerprint_of(content=False),
+        fingerprint_of(safety=False),
+    }
     own.write_text(own.read_text().replace("unsafe: ", "unsafe:  ").replace("aerial", "airborne"))
-    stamps.add(stamp(prompts=str(own)))
-    assert len(stamps) == 5
+    fingerprints.add(fingerprint_of(prompts=str(own)))
+    assert len(fingerprints) == 5
 
 
 def test_heads_are_made_once_and_kept(models: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from curator.media.decode import Place
+from curator.media.decode import FrameTime
 from curator.media.device_batches import DeviceBatch, HostCopy
 from curator.media.device_frames import Form
 
@@ -33,7 +33,7 @@ def test_a_copy_of_nothing_is_empty() -> None:
 def test_frames_of_sixteen_bits_are_taken_whole() -> None:
     """Pins that no bit is lost: they are copied as bytes."""
     planes = torch.arange(4 * 6 * 8, dtype=torch.int32).mul(321).to(torch.uint16).view(4, 6, 8)
-    places = [Place(pts=n, end_pts=n + 1, n_bytes=1) for n in range(4)]
+    places = [FrameTime(pts=n, end_pts=n + 1, n_bytes=1) for n in range(4)]
     form = Form(width=8, height=4, bits=10)
     batch = DeviceBatch(planes=planes, places=places, form=form, rotation_deg=0)
     taken = batch.taken([3, 1])

@@ -23,7 +23,7 @@ from samples import analyzed
 
 from curator.errors import CutError, DeviceLostError, DeviceMemoryError
 from curator.loading.device_windows import DeviceDecoder
-from curator.loading.window_decoder import ClipWindow, Window, decode_window
+from curator.loading.window_decoder import ClipWindow, FrameWindow, decode_window
 from curator.media import nvdec as engines
 from curator.media.encode import refuse_without
 from curator.media.nvdec import Nvdec
@@ -173,7 +173,7 @@ def test_the_package_alone_would_scale_it_without_a_word(
 
 
 def window(mp4: bytes) -> ClipWindow:
-    chosen = Window(frames=12, stride=1, place="first", decoder_threads=1)
+    chosen = FrameWindow(frames=12, stride=1, place="first", decoder_threads=1)
     return ClipWindow(
         mp4=mp4, start=3, rate=Fraction(FPS), window=chosen, scaled=False, name="clip 7"
     )

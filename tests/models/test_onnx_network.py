@@ -13,7 +13,7 @@ def field(number: int, value: bytes) -> bytes:
 def network(operator: bytes, *attributes: bytes) -> bytes:
     """The file of a network of one operator, from x to y."""
     node = field(1, b"x") + field(2, b"y") + field(4, operator)
-    node += b"".join(field(5, one) for one in attributes)
+    node += b"".join(field(5, attribute) for attribute in attributes)
     return field(7, field(1, node) + field(11, field(1, b"x")) + field(12, field(1, b"y")))
 
 

@@ -12,7 +12,7 @@ from test_removing import kept, mp4_of, of_film, remove, rows_of, search, thumbn
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_FAILED, EXIT_OK
-from curator.runs import one_pass, withheld
+from curator.runs import excluded_footage, one_pass
 from curator.tables import track_parts
 from curator.tables.frame_hashes import NO_REGIONS
 
@@ -98,7 +98,7 @@ def test_finish_takes_out_all_that_verify_finds(
     assert remove(out, "clips", names) == EXIT_OK
     with monkeypatch.context() as patch:
         # As a version that does not compare.
-        patch.setattr(withheld, "frame_regions", lambda *_: {})
+        patch.setattr(excluded_footage, "frame_regions", lambda *_: {})
         patch.setattr(one_pass, "reject_removed", lambda *_: None)
         patch.setattr(track_parts, "matching_regions", lambda *_: NO_REGIONS)
         copies.run(*SHARED)

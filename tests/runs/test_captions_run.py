@@ -168,7 +168,7 @@ def test_trouble_that_passes_leaves_no_trace(place: Captioned, described: Captio
     ]
 
 
-@pytest.mark.usefixtures("unboxed")
+@pytest.mark.usefixtures("unsandboxed")
 def test_pictures_that_a_broken_run_left_are_used(
     place: Captioned, described: Captioned, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from made_out import candidates_table
 
 from curator.errors import CuratorError
 from curator.executor.corpus_work import CorpusWork
-from curator.runs.corpus import CLIP_ORDER, Corpus, DecidedClips
+from curator.runs.corpus import CLIP_ORDER, ClipCorpus, DecidedClips
 from curator.stage import ClipFilter, CorpusStage, Decisions, Left, Rejection, StageConfig, Work
 from curator.stage import Corpus as CorpusOfStage
 from curator.stages.filter.config import FilterConfig
@@ -28,8 +28,8 @@ def filter_stage(**rules: object) -> FilterStage:
     return FilterStage(FilterConfig.model_validate(rules), needs(ShardConfig()))
 
 
-def corpus_of(*tables: pa.Table) -> Corpus:
-    corpus = Corpus(lambda clips: clips, 1 << 24)
+def corpus_of(*tables: pa.Table) -> ClipCorpus:
+    corpus = ClipCorpus(lambda clips: clips, 1 << 24)
     corpus._candidates = SortedRows(tables[0].schema, CLIP_ORDER, 1 << 20)
     for table in tables:
         corpus._candidates.add(table)

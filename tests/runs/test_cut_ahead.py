@@ -52,8 +52,8 @@ class Cluster(Engine):
 
     def _does(self, worker: Worker, unit: object, n_deaths: int) -> object:
         assert not n_deaths
-        self.begun.append(worker.lane.stage)
-        return pickle.loads(call_chain(worker.lane.chain, pickle.dumps(unit)))
+        self.begun.append(worker.pool.stage)
+        return pickle.loads(call_chain(worker.pool.chain, pickle.dumps(unit)))
 
     def _start(self) -> Any:  # noqa: ANN401
         return SimpleNamespace(

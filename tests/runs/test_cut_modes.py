@@ -126,7 +126,7 @@ def test_table_and_sample_carry_the_span_that_was_written(sources: Path, tmp_pat
     assert starts == {0, 54}
 
 
-@pytest.mark.usefixtures("unboxed")
+@pytest.mark.usefixtures("unsandboxed")
 def test_a_rerun_takes_over_what_was_written(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from curator.commands.arguments import EXIT_OK
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.recipe import Recipe, load_recipe
-from curator.removal.removal_selection import _Found
+from curator.removal.removal_selection import _Selection
 from curator.review.bound_tuning import tune
 from curator.review.clip_explanation import explain
 from curator.review.finished_run import open_finished
@@ -229,7 +229,7 @@ def test_a_removed_clip_is_not_among_the_kept_vectors(
 ) -> None:
     """Pins that the next generation is compared with the clips that are left."""
     # All clips of the made corpus have one MP4, so each is a copy of each.
-    monkeypatch.setattr(_Found, "grow", lambda self, with_duplicates: self._hash_frames() or ())
+    monkeypatch.setattr(_Selection, "grow", lambda self, with_duplicates: self._hash_frames() or ())
     out, made = made_corpus.copied(stored, tmp_path / "out"), recipe("growing")
     before = run(out, made, n_sources=40)
     clips = table(out, "clips", before)

@@ -387,7 +387,7 @@ def test_a_run_that_keeps_nothing_is_whole(place: Place) -> None:
     assert (place.out / "report" / "index.html").exists()
 
 
-@pytest.mark.usefixtures("unboxed")
+@pytest.mark.usefixtures("unsandboxed")
 def test_a_source_that_was_locked_is_done_once_it_can_be_read(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -205,12 +205,12 @@ def test_report_and_config_stand_beside_the_tables(whole: Whole) -> None:
     assert config["recipe"]["propose"]["min_s"] == 1.0
     assert config["fingerprints"] == whole.summary["fingerprints"]
     listed = {part for parts in whole.summary["tables"].values() for part in parts}
-    standing = {
+    reusable = {
         str(path.relative_to(whole.out))
         for table in ("sources", "shots", "clips", "embeddings")
         for path in (whole.out / table).iterdir()
     }
-    assert standing == listed
+    assert reusable == listed
     assert not list(whole.out.glob("cuts/*"))
 
 

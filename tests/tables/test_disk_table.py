@@ -19,7 +19,9 @@ from curator.tables.schemas import clips_schema
 
 N = 3000
 BY = ("id", "n")
-ROOMS = pytest.mark.parametrize("room_bytes", [0, 20_000, 1 << 30], ids=["none", "some", "all"])
+ROOMS = pytest.mark.parametrize(
+    "memory_budget_bytes", [0, 20_000, 1 << 30], ids=["none", "some", "all"]
+)
 """Bytes of memory: for nothing, for a part of the rows, for all."""
 
 
@@ -27,7 +29,7 @@ ROOMS = pytest.mark.parametrize("room_bytes", [0, 20_000, 1 << 30], ids=["none",
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_table, "BLOCK_ROWS", 256)
     for name, value in (("PACK_TABLES", 8), ("PACK_ROWS", 100)):
-        monkeypatch.setattr(disk_table.Held, name, value)
+        monkeypatch.setattr(disk_table.TableBuffer, name, value)
 
 
 def made() -> pa.Table:
@@ -62,9 +64,9 @@ def same(found: pa.Table, wanted: pa.Table) -> bool:
 
 
 @ROOMS
-def test_rows_come_back_in_the_order_in_which_they_were_added(room_bytes: int) -> None:
+def test_rows_come_back_in_the_order_in_which_they_were_added(memory_budget_bytes: int) -> None:
     table = made()
-    stored = DiskTable(table.schema, room_bytes)
+    stored = DiskTable(table.schema, memory_budget_bytes)
     for piece in pieces(table):
         stored.add(piece)
     assert len(stored) == N
@@ -77,9 +79,9 @@ def test_rows_come_back_in_the_order_in_which_they_were_added(room_bytes: int) -
 
 
 @ROOMS
-def test_rows_come_out_sorted_again_and_again(room_bytes: int) -> None:
+def test_rows_come_out_sorted_again_and_again(memory_budget_bytes: int) -> None:
     table = made()
-    stored = SortedRows(table.schema, BY, room_bytes)
+    stored = SortedRows(table.schema, BY, memory_budget_bytes)
     for piece in pieces(table):
         stored.add(piece)
     wanted = table.sort_by([(name, "ascending") for name in BY])
@@ -92,9 +94,9 @@ def test_rows_come_out_sorted_again_and_again(room_bytes: int) -> None:
 
 
 @ROOMS
-def test_rows_are_found_by_key(room_bytes: int) -> None:
+def test_rows_are_found_by_key(memory_budget_bytes: int) -> None:
     table = made().slice(0, 900)
-    stored = SortedRows(table.schema, BY, room_bytes)
+    stored = SortedRows(table.schema, BY, memory_budget_bytes)
     for piece in pieces(table):
         stored.add(piece)
     keys = pa.array(["not there", *table["id"].to_pylist()[::-1], "00"])
@@ -113,11 +115,11 @@ def test_nothing_is_found_in_nothing() -> None:
 
 
 @ROOMS
-def test_vectors_are_found_by_the_ids_of_clips(room_bytes: int) -> None:
+def test_vectors_are_found_by_the_ids_of_clips(memory_budget_bytes: int) -> None:
     rng = np.random.default_rng(1)
     ids = [hashlib.sha256(str(k).encode()).hexdigest()[:8] for k in range(500)]
     matrix = rng.random((500, 24), dtype=np.float32)
-    stored = StoredVectors(vectors_table([]), room_bytes)
+    stored = StoredVectors(vectors_table([]), memory_budget_bytes)
     for start in range(0, 500, 60):
         some = slice(start, start + 60)
         stored.add(vectors_table(list(zip(ids[some], matrix[some], strict=True))))
@@ -134,7 +136,7 @@ def test_vectors_are_found_by_the_ids_of_clips(room_bytes: int) -> None:
 
 
 @ROOMS
-def test_clips_that_passed_and_others_are_one_table(room_bytes: int) -> None:
+def test_clips_that_passed_and_others_are_one_table(memory_budget_bytes: int) -> None:
     """Pins the order of the clips, and that changes of those that passed are in it."""
     rows = [
         {"clip_id": f"c{k:04}", "decision": "kept" if k % 3 == 0 else "rejected", "shot": k,
@@ -143,7 +145,7 @@ def test_clips_that_passed_and_others_are_one_table(room_bytes: int) -> None:
     ]  # fmt: skip
     schema = pa.schema([clips_schema(SCORES).field(name) for name in rows[0]])
     table = pa.Table.from_pylist(rows, schema=schema)
-    store = ClipStore(schema, room_bytes)
+    store = ClipStore(schema, memory_budget_bytes)
     for start in range(0, 1000, 130):
         store.add(table.slice(start, 130))
     assert [row.shot for row in store.rows] == list(range(0, 1000, 3))

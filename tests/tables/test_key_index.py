@@ -178,8 +178,8 @@ def test_what_failed_stays_failed_and_families_stay_apart(tmp_path: Path) -> Non
     parts = TrackParts(
         store,
         [
-            StoredFamily(name=FRAMES, folder=FRAMES, stamp=16 * "a", columns=("sha256",)),
-            StoredFamily(name="clip", folder="clip", stamp=16 * "a", columns=()),
+            StoredFamily(name=FRAMES, folder=FRAMES, fingerprint=16 * "a", columns=("sha256",)),
+            StoredFamily(name="clip", folder="clip", fingerprint=16 * "a", columns=()),
         ],
     )
     for number in range(N_PARTS):

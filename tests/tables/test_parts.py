@@ -32,8 +32,8 @@ def test_values_that_differ_get_no_dictionary_and_all_readers_read_them(tmp_path
     path.write_bytes(to_parquet(table, path.name))
     group = pq.read_metadata(path).row_group(0)
     columns = [group.column(k) for k in range(group.num_columns)]
-    split = {one.path_in_schema for one in columns if "BYTE_STREAM_SPLIT" in one.encodings}
-    keyed = {one.path_in_schema for one in columns if one.has_dictionary_page}
+    split = {column.path_in_schema for column in columns if "BYTE_STREAM_SPLIT" in column.encodings}
+    keyed = {column.path_in_schema for column in columns if column.has_dictionary_page}
     assert split == {"meta.rating", "vector.list.element", "lists.list.element"}
     assert keyed == {"rounded", "source_id"} | (keyed & {"absent"})
     wanted = table.to_pandas()

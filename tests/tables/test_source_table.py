@@ -79,7 +79,7 @@ def test_sources_with_the_same_bytes_are_one_to_analyze_and_a_row_each() -> None
 
 def test_the_order_in_which_rows_come_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_table, "ROWS_PER_TABLE_PART", 64)
-    monkeypatch.setattr(source_table._Columns, "PACK_ROWS", 50)
+    monkeypatch.setattr(source_table._BufferedColumns, "PACK_ROWS", 50)
     given = [probe(f"/{n:03}", f"id {n % 150}", codec=f"codec {n % 9}") for n in range(200)]
     tables = []
     for seed in (1, 2):

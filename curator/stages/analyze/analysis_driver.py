@@ -92,10 +92,12 @@ class Analyzing:
         self._engine = engine
         self._progress = progress
         self._clip, self._models, self._measures = clip, models, measures
-        stamp = models.fingerprint(clip) if clip is not None and models is not None else None
-        families = families_of(config, stamp, measures.users)
+        clip_fingerprint = (
+            models.fingerprint(clip) if clip is not None and models is not None else None
+        )
+        families = families_of(config, clip_fingerprint, measures.users)
         self._families = frozenset(family.name for family in families)
-        self.stamp = tracks_fingerprint(families)
+        self.fingerprint = tracks_fingerprint(families)
         self.tracks = TrackParts(store, families, removals)
         self.runner = UnitRunner(engine, progress)
         """Has the CPU-seconds of workers, and what they counted."""
@@ -176,7 +178,7 @@ class Analyzing:
         if not long:
             return [], []
         parts = {names: self.tracks.segments(names) for names in {one.families for one in long}}
-        there = {name for one in parts.values() for name in one.names()}
+        there = {name for part in parts.values() for name in part.names()}
         step = stage_step(PlanStage(self._config), keep=_planned)
         units: list[list[AnalyzeItem]] = []
         hashed: list[list[AnalyzeItem]] = []
@@ -202,14 +204,14 @@ class Analyzing:
 
     def _units(self, items: Sequence[SourceItem]) -> list[list[AnalyzeItem]]:
         """Units of whole sources, the longest first, so that none is left alone at the end."""
-        alike: dict[tuple[frozenset[str], bool], list[SourceItem]] = {}
+        groups: dict[tuple[frozenset[str], bool], list[SourceItem]] = {}
         for item in sorted(items, key=lambda item: (-item.source.weight, item.uri)):
-            alike.setdefault((item.families, self._leaves(item)), []).append(item)
+            groups.setdefault((item.families, self._leaves(item)), []).append(item)
         # Enough units to keep all workers busy, few enough to make few objects.
         per_worker = len(items) // (4 * self._engine.n_workers(max(1, len(items))))
         return [
             list(group)
-            for ordered in alike.values()
+            for ordered in groups.values()
             for group in pack(
                 ordered,
                 max_items=max(1, min(ANALYZE_UNIT_SOURCES, per_worker)),
@@ -235,7 +237,7 @@ class Analyzing:
             # A CPU takes the last one first, which is the longest of them.
             units = [*compress(units, map(not_, left)), *reversed([*compress(units, left)])]
         n_units = 1 if small else len(units)
-        chains = [[self._measure_step(one, families, n_units), self._then] for one in devices]
+        chains = [[self._measure_step(device, families, n_units), self._then] for device in devices]
         for result in self.runner.run(
             chains[0],
             units,

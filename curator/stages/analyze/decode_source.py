@@ -25,7 +25,7 @@ from curator.records.sources import Note
 from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.device_samples import DeviceSampler
-from curator.stages.analyze.measurer import AnyFrame, Instruments, Measurer
+from curator.stages.analyze.measurer import AnalysisModels, AnyFrame, Measurer
 from curator.stages.analyze.user_measures import full_sizes
 from curator.storage import ContentHashes, HashingReader
 
@@ -42,7 +42,7 @@ AROUND_CELLS = 60 * CELLS_PER_S
 """How far from the pictures in the same part of a file its audio may be, in cells of the grid."""
 
 
-class Measuring:
+class SourceDecode:
     """One decode of a source, or of a segment of it, and what is measured on the way.
 
     The arguments are those of `analyze_source` and `analyze_segment`.
@@ -52,7 +52,7 @@ class Measuring:
         self,
         container: InputContainer,
         uri: str,
-        instruments: Instruments,
+        analysis_models: AnalysisModels,
         config: AnalyzeConfig,
         *,
         families: Set[str] | None,
@@ -60,13 +60,15 @@ class Measuring:
         segment: Segment | None = None,
     ) -> None:
         self.stream = video_stream(container, uri)
-        self._families = instruments.families(audio=config.audio) if families is None else families
+        self._families = (
+            analysis_models.families(audio=config.audio) if families is None else families
+        )
         self._smooths_all = needs_smoothing(self.stream)
         self._audio = None
         if "audio" in self._families:
             begins_within = segment is not None and segment.number > 0
             self._audio = level_meter(container, self.stream, begins_within=begins_within)
-        self._instruments = instruments
+        self._analysis_models = analysis_models
         self._config = config
         self._segment = segment
         self.frames = self._reader(container, uri, threads)
@@ -81,15 +83,15 @@ class Measuring:
     def _reader(
         self, container: InputContainer, uri: str, threads: int
     ) -> FrameReader | NvdecReader:
-        config, nvdec = self._config, self._instruments.nvdec
-        own: dict[str, Any] = {
+        config, nvdec = self._config, self._analysis_models.nvdec
+        options: dict[str, Any] = {
             "max_pixels": config.max_pixels,
             "max_frames": config.max_frames,
             "audio": self._audio,
         }
         if nvdec is not None:
             program = self._sampler(nvdec)
-            return NvdecReader(container, self.stream, uri, nvdec=nvdec, program=program, **own)
+            return NvdecReader(container, self.stream, uri, nvdec=nvdec, program=program, **options)
         return FrameReader(
             container,
             self.stream,
@@ -97,22 +99,22 @@ class Measuring:
             threads=threads,
             smooths_all=self._smooths_all,
             with_quantizer="pictures" in self._families,
-            **own,
+            **options,
         )
 
     def _sampler(self, nvdec: Nvdec) -> DeviceSampler:
-        found = self._instruments
+        models = self._analysis_models
         return DeviceSampler(
             self._config,
             self._families,
             nvdec=nvdec,
-            graphs=found.graphs,
+            graphs=models.graphs,
             time_base=self.stream.time_base or DEFAULT_TIME_BASE,
             anchor_pts=self._segment.anchor_pts if self._segment is not None else None,
             aspect_of=partial(pixel_aspect_of, self.stream),
-            detector=found.detector,
-            with_pictures=bool(found.measures) or "clip" in self._families,
-            full=full_sizes(m for name, m in found.measures.items() if name in self._families),
+            detector=models.detector,
+            with_pictures=bool(models.measures) or "clip" in self._families,
+            full=full_sizes(m for name, m in models.measures.items() if name in self._families),
         )
 
     @contextmanager
@@ -135,7 +137,7 @@ class Measuring:
             rotation_deg = self.frames.report.rotation_deg
             self._pixel_aspect = pixel_aspect_of(self.stream, rotation_deg)
             self.measurer = Measurer(
-                self._instruments,
+                self._analysis_models,
                 self._families,
                 self._config,
                 first=frame,
@@ -152,10 +154,10 @@ class Measuring:
         """Adds the CPU-seconds of the measurements to `spent`."""
         if spent is None or self.measurer is None:
             return
-        own = self.measurer.cpu_seconds()
+        cpu_s = self.measurer.cpu_seconds()
         if self._audio is not None:
-            own["audio"] = self._audio.cpu_s
-        spent.update({name: spent.get(name, 0.0) + seconds for name, seconds in own.items()})
+            cpu_s["audio"] = self._audio.cpu_s
+        spent.update({name: spent.get(name, 0.0) + seconds for name, seconds in cpu_s.items()})
 
     def track(self, source_id: str, hashes: ContentHashes) -> Track:
         """The track of what was taken; its notes say nothing of the header's claims."""
@@ -230,7 +232,7 @@ def analyze_source(
     *,
     source_id: str,
     n_bytes: int,
-    instruments: Instruments,
+    analysis_models: AnalysisModels,
     config: AnalyzeConfig,
     decoder_threads: int,
     families: Set[str] | None = None,
@@ -244,23 +246,23 @@ def analyze_source(
         uri: Name for messages.
         source_id: Its id.
         n_bytes: Its size.
-        instruments: Those of this worker.
+        analysis_models: Those of this worker.
         config: Settings.
         decoder_threads: Threads of the decoder; with more than one the network runs beside it.
             Changes no result, because a source that turns out damaged is decoded again with one.
-        families: What is measured; None for all that the instruments can.
+        families: What is measured; None for all that the analysis_models can.
         spent: Takes the CPU-seconds of the measurements, by name.
 
     Raises:
         SourceError: With the code under which the source fails.
     """
 
-    def measured(instruments: Instruments, threads: int = decoder_threads) -> Track:
+    def measured(analysis_models: AnalysisModels, threads: int = decoder_threads) -> Track:
         # The reader is the caller's, who may decode from it again.
         hashing = HashingReader(reader, closes=False)
         with open_container(hashing, uri, n_bytes=n_bytes) as container:
-            measuring = Measuring(
-                container, uri, instruments, config, families=families, threads=threads
+            measuring = SourceDecode(
+                container, uri, analysis_models, config, families=families, threads=threads
             )
             report = measuring.frames.report
             with measuring.decoding() as frames:
@@ -270,7 +272,7 @@ def analyze_source(
                         break
         if threads > 1 and report.is_damaged:
             measuring.account(spent)
-            return measured(instruments, threads=1)
+            return measured(analysis_models, threads=1)
         if measuring.measurer is None:
             promised = measuring.header.n_frames
             raise DecodeError(
@@ -283,11 +285,11 @@ def analyze_source(
         measuring.account(spent)
         return replace(track, notes=measuring.header.notes(track))
 
-    return with_cpu_to_fall_back_on(instruments, measured)
+    return with_cpu_to_fall_back_on(analysis_models, measured)
 
 
 def with_cpu_to_fall_back_on(
-    instruments: Instruments, measured: Callable[[Instruments], Track]
+    analysis_models: AnalysisModels, measured: Callable[[AnalysisModels], Track]
 ) -> Track:
     """Measures on the GPU, or on the CPU what the GPU must not decode, with a note that says why.
 
@@ -296,15 +298,15 @@ def with_cpu_to_fall_back_on(
     Raises:
         DeviceError: The device fails.
     """
-    nvdec = instruments.nvdec
+    nvdec = analysis_models.nvdec
     if nvdec is None:
-        return measured(instruments)
+        return measured(analysis_models)
 
     def tried() -> Track:
         try:
-            return measured(instruments)
+            return measured(analysis_models)
         except DeviceMemoryError:
-            instruments.graphs.give_up()
+            analysis_models.graphs.give_up()
             raise
 
     try:
@@ -313,7 +315,7 @@ def with_cpu_to_fall_back_on(
         refused = error
     logger.info("decoded on the CPU: %s", refused)
     with nvdec.named_errors():
-        track = measured(replace(instruments, nvdec=None))
+        track = measured(replace(analysis_models, nvdec=None))
     return replace(track, notes=(*track.notes, Note(f"not_on_gpu_{refused.refusal}")))
 
 

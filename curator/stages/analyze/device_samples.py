@@ -29,7 +29,7 @@ from curator.measures.drawn_marks import edge_map, straight_lines
 from curator.measures.look_maps import moved_map, packed_codes, standing_lines
 from curator.measures.measure_contract import Full
 from curator.measures.sample_signals import MIN_PX
-from curator.media.decode import Place, upright_size
+from curator.media.decode import FrameTime, upright_size
 from curator.media.device_batches import DeviceBatch, HostCopy
 from curator.media.device_frames import (
     DeviceScaler,
@@ -148,7 +148,7 @@ class _Underway:
             samples.
     """
 
-    places: Sequence[Place]
+    places: Sequence[FrameTime]
     form: Form
     tiny: "Tensor"
     samples: list[int] = field(default_factory=list)
@@ -178,7 +178,7 @@ class _Underway:
         self.inside.append((name, signals, members))
 
 
-class _Row(NamedTuple):
+class _FrameRow(NamedTuple):
     """What a frame of a batch is for the samples."""
 
     is_sample: bool
@@ -237,7 +237,7 @@ class DeviceSampler:
 
     def __call__(
         self, batches: Iterator[DeviceBatch]
-    ) -> Iterator[tuple[Sequence[Place], Sequence[DeviceView]]]:
+    ) -> Iterator[tuple[Sequence[FrameTime], Sequence[DeviceView]]]:
         """Yields places and views of the frames of batches."""
         underway: deque[_Underway] = deque()
         for batch in batches:
@@ -253,7 +253,7 @@ class DeviceSampler:
         for rest in underway:
             yield rest.places, self._views(rest)
 
-    def _roles(self, batch: DeviceBatch) -> list[_Row]:
+    def _roles(self, batch: DeviceBatch) -> list[_FrameRow]:
         """What each frame is for the samples."""
         first_pts = batch.places[0].pts
         if self._plan is None:
@@ -265,7 +265,7 @@ class DeviceSampler:
             role = self._plan.role(place.pts)
             is_sample = role.step is not None
             is_look = role.step is not None and self._grid.is_due(role.step)
-            rows.append(_Row(is_sample, role.ends_pair, is_look, self._follows_sample))
+            rows.append(_FrameRow(is_sample, role.ends_pair, is_look, self._follows_sample))
             self._follows_sample = is_sample
         return rows
 
@@ -281,7 +281,7 @@ class DeviceSampler:
             for px in (PICTURE_PX, SMALL_PX)
         )
 
-    def _begun(self, batch: DeviceBatch, roles: list[_Row]) -> Iterator[_Underway]:
+    def _begun(self, batch: DeviceBatch, roles: list[_FrameRow]) -> Iterator[_Underway]:
         """Queues the first part; in halves where the device's memory is too small."""
         import torch
 
@@ -305,7 +305,7 @@ class DeviceSampler:
         for rows in (slice(middle), slice(middle, None)):
             yield from self._begun(batch.part(rows), roles[rows])
 
-    def _first(self, batch: DeviceBatch, roles: list[_Row]) -> _Underway:
+    def _first(self, batch: DeviceBatch, roles: list[_FrameRow]) -> _Underway:
         """Scales frames, and copies what the host needs of them."""
         tiny, luma = self._scaled(_tiny_of, self._tiny, batch.planes, batch.form)
         begun = _Underway(places=batch.places, form=batch.form, tiny=tiny)

@@ -25,7 +25,7 @@ _MEASURE = "measure "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class TrackFamily:
     """What one measure makes.
 
     Attributes:
@@ -44,11 +44,11 @@ class Family:
     def stored(self, config: AnalyzeConfig) -> StoredFamily:
         """How it is stored: under the fingerprint of its values."""
         settings = {key: getattr(config, key) for key in self.keys}
-        stamp = fingerprint(
+        digest = fingerprint(
             "analyze", self.name, self.version, DECODE_VERSION, settings, self.models
         )
         folder = "measures" if self.name.startswith(_MEASURE) else self.name
-        return StoredFamily(name=self.name, folder=folder, stamp=stamp, columns=self.columns)
+        return StoredFamily(name=self.name, folder=folder, fingerprint=digest, columns=self.columns)
 
 
 SIGNALS_OF = {
@@ -58,7 +58,7 @@ SIGNALS_OF = {
 """Signals of samples, by the family that makes them."""
 _GRID = ("samples_per_s", "motion_pair_s")
 BUILT_IN = (
-    Family(
+    TrackFamily(
         name=FRAMES,
         version=2,
         columns=(
@@ -68,7 +68,7 @@ BUILT_IN = (
         ),
         keys=("max_pixels", "max_frames"),
     ),
-    Family(
+    TrackFamily(
         name="shots",
         version=5,
         columns=(
@@ -78,7 +78,7 @@ BUILT_IN = (
         keys=("shot_precision",),
         models=(transnet_model_name(), shot_head_name()),
     ),
-    Family(
+    TrackFamily(
         name="pictures",
         version=3,
         columns=(
@@ -88,8 +88,8 @@ BUILT_IN = (
         keys=(*_GRID, "thumbnail_every"),
         models=(PERCEPTUAL_MODEL, DIM),
     ),
-    Family(name="motion", version=1, columns=SIGNALS_OF["motion"], keys=(*_GRID, "flow")),
-    Family(
+    TrackFamily(name="motion", version=1, columns=SIGNALS_OF["motion"], keys=(*_GRID, "flow")),
+    TrackFamily(
         name="overlays",
         version=1,
         columns=(
@@ -98,35 +98,38 @@ BUILT_IN = (
         ),
         keys=("samples_per_s", "text_every_s"),
     ),
-    Family(
+    TrackFamily(
         name="text",
         version=1,
         columns=("text_frame", "text_line"),
         keys=(*_GRID, "text_every_s", "flow"),
         models=(TEXT_MODEL,),
     ),
-    Family(name="audio", version=1, columns=("audio_notes", "audio_rms_first", "audio_rms_db")),
+    TrackFamily(
+        name="audio", version=1, columns=("audio_notes", "audio_rms_first", "audio_rms_db")),
 )  # fmt: skip
 """Those that are measured unless the recipe leaves them out, but for CLIP and users' measures."""
 _CLIP = ("clip_frame", "clip_embedding")
 
 
 def families_of(
-    config: AnalyzeConfig, clip_stamp: str | None = None, users: Sequence[Measure] = ()
+    config: AnalyzeConfig, clip_fingerprint: str | None = None, users: Sequence[Measure] = ()
 ) -> tuple[StoredFamily, ...]:
     """The families that a recipe needs, `frames` first.
 
-    `clip_stamp` is that of CLIP's weights, `users` are users' measures.
+    `clip_fingerprint` is that of CLIP's weights, `users` are users' measures.
     """
     left_out = {name for name in ("text", "audio") if not getattr(config, name)}
     families = [family for family in BUILT_IN if family.name not in left_out]
     if config.clip is not None:
         keys = ("clip", "samples_per_s", "clip_every_s", "clip_precision")
         families.append(
-            Family(name="clip", version=1, columns=_CLIP, keys=keys, models=(clip_stamp,))
+            TrackFamily(
+                name="clip", version=1, columns=_CLIP, keys=keys, models=(clip_fingerprint,)
+            )
         )
     families += [
-        Family(
+        TrackFamily(
             name=measure_family(measure),
             version=measure.version,
             columns=tuple(measure.signals),
@@ -141,7 +144,7 @@ def families_of(
 
 def tracks_fingerprint(families: Sequence[StoredFamily]) -> str:
     """Fingerprint of tracks that have some families."""
-    return fingerprint("tracks", {family.name: family.stamp for family in families})
+    return fingerprint("tracks", {family.name: family.fingerprint for family in families})
 
 
 def measure_family(measure: Measure) -> str:

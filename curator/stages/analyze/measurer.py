@@ -54,7 +54,7 @@ THUMBNAIL_PX = 160
 
 
 @dataclass(slots=True)
-class _Sample:
+class _PendingSample:
     """A sample that waits for the frames it needs."""
 
     index: int
@@ -68,7 +68,7 @@ class _Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instruments:
+class AnalysisModels:
     """What a worker keeps to decode and measure with.
 
     Networks are None where no family needs them.
@@ -105,7 +105,7 @@ class Measurer:
     """Collects the measurements of one source.
 
     Args:
-        instruments: Those of this worker.
+        analysis_models: Those of this worker.
         families: Those that are measured; nothing is computed that none of them needs.
         config: The grids of samples, thumbnails and looks.
         first: The first frame, before it is added.
@@ -120,7 +120,7 @@ class Measurer:
 
     def __init__(
         self,
-        instruments: Instruments,
+        analysis_models: AnalysisModels,
         families: Set[str],
         config: AnalyzeConfig,
         *,
@@ -135,25 +135,25 @@ class Measurer:
         self._families = families
         self._clip = self._shots = self.looks = None
         if "clip" in families:
-            assert instruments.clip is not None
-            self._clip = instruments.clip.stream(in_background=in_background)
+            assert analysis_models.clip is not None
+            self._clip = analysis_models.clip.stream(in_background=in_background)
         if "shots" in families:
-            assert instruments.network is not None
-            self._shots = instruments.network.stream(in_background=in_background)
+            assert analysis_models.network is not None
+            self._shots = analysis_models.network.stream(in_background=in_background)
         if families & {"overlays", "text"}:
             self.looks = Looks(
                 every=look_every(config),
                 with_overlays="overlays" in families,
-                detector=instruments.detector if "text" in families else None,
+                detector=analysis_models.detector if "text" in families else None,
             )
         self._users = UserMeasures(
-            {name: one for name, one in instruments.measures.items() if name in families},
-            device="cpu" if instruments.nvdec is None else instruments.nvdec.device,
+            {name: one for name, one in analysis_models.measures.items() if name in families},
+            device="cpu" if analysis_models.nvdec is None else analysis_models.nvdec.device,
         )
         self._clip_ticks = max(1, round(config.clip_every_s / time_base))
         self._tick_s = float(time_base)
         self._thumbnail_every = config.thumbnail_every
-        self._flow = instruments.flow or DenseFlow()
+        self._flow = analysis_models.flow or DenseFlow()
         self._scalers: HostScalers | None = None
         if isinstance(first, DecodedFrame):
             shown = first.picture
@@ -167,8 +167,8 @@ class Measurer:
         self._clip_block = (first.pts - 1 - self._anchor_pts) // self._clip_ticks
         self._thumbnail_block: int | None = None
         self._cells: NDArray[np.int16] | None = None
-        self._sample: _Sample | None = None
-        self._samples: list[_Sample] = []
+        self._sample: _PendingSample | None = None
+        self._samples: list[_PendingSample] = []
         self._scale_s = self._measure_s = 0.0
         self.frame_pts: list[int] = []
         self._bytes: list[int] = []
@@ -288,7 +288,7 @@ class Measurer:
             for name in names
         }
 
-    def _begin(self, frame: AnyFrame, view: View, step: int) -> _Sample:
+    def _begin(self, frame: AnyFrame, view: View, step: int) -> _PendingSample:
         with_pictures = "pictures" in self._families
         if with_pictures:
             block = step // self._thumbnail_every
@@ -304,7 +304,7 @@ class Measurer:
         has_flow = "motion" in self._families or (
             self.looks is not None and self.looks.wants_pair(frame.index)
         )
-        sample = _Sample(
+        sample = _PendingSample(
             index=frame.index,
             pts=frame.pts,
             gray=view.small_gray if has_flow else None,
@@ -328,7 +328,7 @@ class Measurer:
             self._measure_s -= self._clip.own_s - before_s
             self._clip_block = block
 
-    def _complete(self, sample: _Sample, frame: AnyFrame, view: View, role: Role) -> None:
+    def _complete(self, sample: _PendingSample, frame: AnyFrame, view: View, role: Role) -> None:
         """Gives a sample what a frame after it has for it."""
         self._take_native(sample, view)
         self._users.see(view, self._seconds(frame))
@@ -339,7 +339,11 @@ class Measurer:
                 self._measure_pair(sample, sample.gray, after, (frame.pts - sample.pts))
 
     def _measure_pair(
-        self, sample: _Sample, before: NDArray[np.uint8], after: NDArray[np.uint8], ticks: int
+        self,
+        sample: _PendingSample,
+        before: NDArray[np.uint8],
+        after: NDArray[np.uint8],
+        ticks: int,
     ) -> None:
         seconds = ticks * self._tick_s
         flow, fit = fitted_flow(self._flow, before, after)
@@ -353,7 +357,7 @@ class Measurer:
         if self.looks is not None and self.looks.wants_pair(sample.index):
             self.looks.pair(before, after, flow, seconds)
 
-    def _take_native(self, sample: _Sample, view: View) -> None:
+    def _take_native(self, sample: _PendingSample, view: View) -> None:
         """Measures what needs full-size pixels, on the sample or the first frame after it.
 
         A frame that no other refers to may come without the loop filter, and shows blocks that are

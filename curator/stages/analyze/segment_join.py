@@ -22,8 +22,12 @@ from curator.models.transnet import CONTEXT
 from curator.records.sources import Note
 from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig
-from curator.stages.analyze.decode_source import HeaderClaims, Measuring, with_cpu_to_fall_back_on
-from curator.stages.analyze.measurer import Instruments
+from curator.stages.analyze.decode_source import (
+    HeaderClaims,
+    SourceDecode,
+    with_cpu_to_fall_back_on,
+)
+from curator.stages.analyze.measurer import AnalysisModels
 from curator.storage import NO_HASHES, ContentHashes, expect_end
 
 OVERLAP = 2 * CONTEXT
@@ -52,7 +56,7 @@ def analyze_segment(
     *,
     source_id: str,
     n_bytes: int,
-    instruments: Instruments,
+    analysis_models: AnalysisModels,
     config: AnalyzeConfig,
     decoder_threads: int,
     families: Set[str] | None = None,
@@ -73,14 +77,14 @@ def analyze_segment(
     # In these seconds after a frame all that a sample on it needs has come: twice at most.
     settled_s = 1 / config.samples_per_s + 2 * config.motion_pair_s
 
-    def measured(instruments: Instruments) -> Track:
+    def measured(analysis_models: AnalysisModels) -> Track:
         if segment.end_byte is not None:
             expect_end(reader, segment.end_byte)
         with open_container(reader, uri, n_bytes=n_bytes) as container:
-            measuring = Measuring(
+            measuring = SourceDecode(
                 container,
                 uri,
-                instruments,
+                analysis_models,
                 config,
                 families=families,
                 threads=decoder_threads,
@@ -113,7 +117,7 @@ def analyze_segment(
             measuring.account(spent)
             return track
 
-    return with_cpu_to_fall_back_on(instruments, measured)
+    return with_cpu_to_fall_back_on(analysis_models, measured)
 
 
 def join_segments(tracks: Sequence[Track], hashes: ContentHashes, header: HeaderClaims) -> Track:

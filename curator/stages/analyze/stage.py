@@ -15,11 +15,11 @@ from curator.models.weight_store import ModelStore
 from curator.records.sources import Failure, Note, SourceRef, decode_limit_s, frame_limit
 from curator.records.tracks import Track
 from curator.stage import Phase, Resources, Scope, Stage, Wait
+from curator.stages.analyze.analysis_models import load_analysis_models
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import HeaderClaims, analyze_source
 from curator.stages.analyze.families import DECODE_VERSION, families_of, tracks_fingerprint
-from curator.stages.analyze.instruments import instruments_of
-from curator.stages.analyze.measurer import Instruments
+from curator.stages.analyze.measurer import AnalysisModels
 from curator.stages.analyze.segment_join import OVERLAP, analyze_segment, join_segments
 from curator.storage import ContentHashes, HashingReader, open_source, read_proven
 from curator.tables.track_items import AnalyzeItem, HashItem, JoinItem, SegmentItem, SourceItem
@@ -53,7 +53,7 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
     writes = ("tracks",)
     by_content = frozenset({"scan"})
     config_type = AnalyzeConfig
-    boxed = True
+    sandboxed = True
     imports = ("torch", "cv2")
 
     def __init__(
@@ -69,7 +69,7 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         self._families = families
         self._threads = 1
         self._clip, self._models, self._measures = clip, models, measures
-        self._instruments = Instruments()
+        self._analysis_models = AnalysisModels()
         self._note: Note | None = None
 
     def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
@@ -96,7 +96,7 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         return self.config.device == "gpu"
 
     def files(self) -> tuple[str, ...]:
-        """Users' own, and the CLIP model, which is fetched here: a box has no network."""
+        """Users' own, and the CLIP model, which is fetched here: a sandbox has no network."""
         files = tuple(file for measure in self._measures.users for file in measure.files)
         if self._clip is None or self._models is None:
             return files
@@ -109,10 +109,10 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
 
     def setup(self) -> None:
         """Loads the networks and users' measures of the families."""
-        self._instruments = instruments_of(
+        self._analysis_models = load_analysis_models(
             self.config, self._families, self._clip, self._models, self._measures.users
         )
-        nvdec = self._instruments.nvdec
+        nvdec = self._analysis_models.nvdec
         if nvdec is not None and (problem := nvdec.decodes_nothing()) is not None:
             # Else each source would go to the CPU for a process that cannot open the engine.
             raise DeviceLostError(problem)
@@ -125,7 +125,7 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         return replace(result, notes=(*result.notes, self._note))
 
     def _processed(self, unit: AnalyzeItem) -> Analyzed:
-        before = self._instruments.n_halved()
+        before = self._analysis_models.n_halved()
         try:
             source = unit.source
             match unit:
@@ -141,7 +141,7 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         except NotInSegmentsError as error:
             return error.reason
         finally:
-            self.counts["gpu_batches_halved"] += self._instruments.n_halved() - before
+            self.counts["gpu_batches_halved"] += self._analysis_models.n_halved() - before
 
     def failed(self, unit: AnalyzeItem, failure: Failure) -> Analyzed:
         """The failure of a source; a segment leaves it to the whole source, which meets it too."""
@@ -176,16 +176,16 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
 
     def fingerprint(self, inputs: Mapping[str, str]) -> str:
         """Fingerprint of tracks with all families of the configuration."""
-        stamp = None
+        clip_fingerprint = None
         if self._clip is not None and self._models is not None:
-            stamp = self._models.fingerprint(self._clip)
-        return tracks_fingerprint(families_of(self.config, stamp, self._measures.users))
+            clip_fingerprint = self._models.fingerprint(self._clip)
+        return tracks_fingerprint(families_of(self.config, clip_fingerprint, self._measures.users))
 
     def _how(self, item: SourceItem | SegmentItem) -> dict[str, Any]:
         return {
             "source_id": str(item.source.source_id),
             "n_bytes": item.source.n_bytes,
-            "instruments": self._instruments,
+            "analysis_models": self._analysis_models,
             "config": self.config,
             "decoder_threads": self._threads,
             "families": item.families,
@@ -211,7 +211,7 @@ class PlanStage(Stage[AnalyzeConfig, SourceItem, Plan]):
     scope = Scope.SOURCE
     reads = ("scan",)
     config_type = AnalyzeConfig
-    boxed = True
+    sandboxed = True
 
     # Reading an index is mostly waiting.
     resources = Resources(cpus=0.5)

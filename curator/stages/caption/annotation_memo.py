@@ -15,7 +15,7 @@ from curator.stages.caption.caption_records import (
     TRANSIENT,
     Annotation,
     Answer,
-    Candidate,
+    AnswerCandidate,
     Reply,
     Task,
     Unanswered,
@@ -32,7 +32,7 @@ _DECIDED = {"enabled", "reject", "failed", "budget_s", "embedding", "text"}
 _MADE = [field.name for field in fields(Annotation) if field.name != "task"]
 
 
-def answers_stamp(config: CaptionConfig) -> str:
+def answers_fingerprint(config: CaptionConfig) -> str:
     """Returns the fingerprint of all settings and words that turn replies into annotations."""
     exclude: Any = {name: True for name in _REACHED | _DECIDED} | {
         "judge": _REACHED | {"min_score"}
@@ -41,7 +41,7 @@ def answers_stamp(config: CaptionConfig) -> str:
         "annotations",
         ANNOTATE_VERSION,
         config.model_dump(mode="json", exclude=exclude),
-        [load_prompt(one.prompt).fingerprint for one in config.models] if config.asks else [],
+        [load_prompt(model.prompt).fingerprint for model in config.models] if config.asks else [],
         *(outside_version(config.captioner) if config.asks else ()),
     )
 
@@ -83,7 +83,8 @@ def remembered(task: Task, stamp: str, replies: Mapping[str, Reply]) -> Annotati
             "answer": None if answer is None else Answer(**answer),
             "failure": None if failure is None else Unanswered(failure),
             "candidates": tuple(
-                Candidate(**one | {"answer": Answer(**one["answer"])}) for one in made["candidates"]
+                AnswerCandidate(**candidate | {"answer": Answer(**candidate["answer"])})
+                for candidate in made["candidates"]
             ),
             "request_keys": tuple(made["request_keys"]),
         },

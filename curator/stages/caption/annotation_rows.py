@@ -9,12 +9,12 @@ import orjson
 import pyarrow as pa
 
 from curator.records.clips import Clip, Reason
-from curator.stages.caption.annotation_memo import annotation_key, answers_stamp
+from curator.stages.caption.annotation_memo import annotation_key, answers_fingerprint
 from curator.stages.caption.caption_decisions import caption_of, rejection_of
 from curator.stages.caption.caption_records import JSON_FIELDS, SCORES, Annotation, Window
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import load_prompt
-from curator.stages.caption.dialogs.question_answers import Span, questions_of
+from curator.stages.caption.dialogs.question_answers import WindowSpan, questions_of
 from curator.tables.clip_rows import reject
 from curator.tables.parts import rows_to_table
 from curator.tables.schemas import ANNOTATIONS_SCHEMA
@@ -75,7 +75,7 @@ def annotations_tables(
         "prompt_fingerprint": load_prompt(config.prompt).fingerprint if config.asks else None,
         "judge_prompt_fingerprint": load_prompt(judge.prompt).fingerprint if judge else None,
     }
-    stamp = answers_stamp(config)
+    stamp = answers_fingerprint(config)
     rows = (
         {
             "annotation_key": annotation_key(annotation.task, stamp),
@@ -120,7 +120,7 @@ def _row(clip: Clip, annotation: Annotation, start: int, config: CaptionConfig) 
     said = asdict(annotation.answer) if annotation.answer is not None else {}
     said |= {name: _json(said[name]) for name in JSON_FIELDS if said}
     begin, end = _in_clip(window, clip.start_frame - start, clip.n_frames)
-    span = Span(
+    span = WindowSpan(
         start_s=begin / fps, end_s=end / fps, clip_s=clip.n_frames / fps, clip_start_s=clip.start_s
     )
     questions = questions_of(annotation, config, span)

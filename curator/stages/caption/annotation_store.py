@@ -62,17 +62,19 @@ class AnnotatedClips:
         data = pickle.dumps(done, pickle.HIGHEST_PROTOCOL)
         self._begin[number], self._n_bytes[number] = self._spill.add(data), len(data)
         counts = self.counts
-        for one in done.annotations:
+        for annotation in done.annotations:
             counts["caption_windows"] += 1
-            counts["caption_tokens_in"] += one.tokens_in
-            counts["caption_tokens_out"] += one.tokens_out
-            if one.failure is not None:
-                counts[f"caption_failed_{one.failure}"] += 1
-            for name, n in one.set_aside.items():
+            counts["caption_tokens_in"] += annotation.tokens_in
+            counts["caption_tokens_out"] += annotation.tokens_out
+            if annotation.failure is not None:
+                counts[f"caption_failed_{annotation.failure}"] += 1
+            for name, n in annotation.set_aside.items():
                 counts[f"caption_set_aside_{name}"] += n
-            if one.task.known is not None:
+            if annotation.task.known is not None:
                 uri = self.clips[number].source_uri
-                self.events |= {(uri, e.label, e.start_s, e.end_s) for e in one.task.known.events}
+                self.events |= {
+                    (uri, e.label, e.start_s, e.end_s) for e in annotation.task.known.events
+                }
 
     def items(self) -> Iterator[tuple[ClipRow, ClipAnnotations]]:
         """Yields rows and annotations of finished clips, in the order of the rows."""

@@ -9,7 +9,7 @@ from curator.stages.caption.dialogs.prompt_files import has_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rejection:
+class CaptionRejection:
     """An answer that rejects a clip."""
 
     field: str
@@ -20,7 +20,9 @@ class Rejection:
     """The first window with this answer."""
 
 
-def rejection_of(annotations: Sequence[Annotation], config: CaptionConfig) -> Rejection | None:
+def rejection_of(
+    annotations: Sequence[Annotation], config: CaptionConfig
+) -> CaptionRejection | None:
     """Returns the first answer that rejects a clip, or None for a kept clip.
 
     All windows of the clip are checked in order. Given answers count before missing ones.
@@ -31,7 +33,9 @@ def rejection_of(annotations: Sequence[Annotation], config: CaptionConfig) -> Re
             answered = _field(annotation.answer, name, config)
             wanted = [value for value in values if has_value(answered, value)]
             if wanted:
-                return Rejection(field=name, value=wanted[0], window=annotation.task.window.index)
+                return CaptionRejection(
+                    field=name, value=wanted[0], window=annotation.task.window.index
+                )
     if config.failed == "reject":
         for annotation in in_order:
             if (lack := _lack(annotation, config)) is not None:
@@ -67,14 +71,14 @@ def judge_score(annotation: Annotation) -> int | None:
     return kept[0].score if kept else None
 
 
-def _lack(annotation: Annotation, config: CaptionConfig) -> Rejection | None:
+def _lack(annotation: Annotation, config: CaptionConfig) -> CaptionRejection | None:
     index = annotation.task.window.index
     if annotation.failure is not None:
-        return Rejection(field="failed", value=str(annotation.failure), window=index)
+        return CaptionRejection(field="failed", value=str(annotation.failure), window=index)
     if config.judge is not None and config.judge.min_score > 1:
         score = judge_score(annotation)
         if score is None or score < config.judge.min_score:
-            return Rejection(field="judge_score", value=score, window=index)
+            return CaptionRejection(field="judge_score", value=score, window=index)
     return None
 
 

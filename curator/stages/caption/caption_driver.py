@@ -25,7 +25,7 @@ from curator.records.cuts import StoredFrames, TextLine
 from curator.records.sources import FULL_HD
 from curator.sample_frames import ClipToSample, SampleFramesStage
 from curator.scheduler import UnitStream
-from curator.stages.caption.annotation_memo import answers_stamp, remember, remembered
+from curator.stages.caption.annotation_memo import answers_fingerprint, remember, remembered
 from curator.stages.caption.annotation_rows import (
     CaptionedSpan,
     annotations_tables,
@@ -47,7 +47,7 @@ from curator.stages.caption.dialogs.source_events import (
 )
 from curator.stages.caption.dialogs.window_dialog import make_dialogs, replayed
 from curator.stages.caption.frame_store import FrameParts, content_of, frames_key, read_clips
-from curator.stages.caption.reply_store import Replies, replies_stamp
+from curator.stages.caption.reply_store import Replies, replies_fingerprint
 from curator.stages.caption.sidecar_table import (
     SIDECARS,
     Sidecars,
@@ -74,7 +74,7 @@ FAILED_WINDOWS = "caption_failed_"
 
 
 @dataclass(slots=True, kw_only=True)
-class _Clip:
+class _ClipInWork:
     span: CaptionedSpan
     n_windows: int = 0
     annotations: dict[int, Annotation] = field(default_factory=dict)
@@ -109,11 +109,11 @@ class Captioning:
         self._store, self._config, self._pixels = store, config, pixels
         self._engine, self._progress, self._checks = engine, progress, checks
         self._dialogs = make_dialogs(config)
-        self._replies = Replies(store, replies_stamp(config)).load()
-        self._stamp = answers_stamp(config)
+        self._replies = Replies(store, replies_fingerprint(config)).load()
+        self._fingerprint = answers_fingerprint(config)
         self._parts = FrameParts(store, config, pixels)
         self._stage = CaptionStage(
-            config, prompts={one.prompt: load_prompt(one.prompt) for one in config.models}
+            config, prompts={model.prompt: load_prompt(model.prompt) for model in config.models}
         )
         self._stream = UnitStream[OpenWindow, UnitAnnotations](
             engine,
@@ -126,7 +126,7 @@ class Captioning:
         before = snapshot or {}
         self._captioned_before = CaptionedSpans(store, before.get("annotations", ()))
         self._done = AnnotatedClips(clips)
-        self._clips: dict[str, _Clip] = {}
+        self._clips: dict[str, _ClipInWork] = {}
         """Clips with open windows."""
         self._n_annotated = 0
         self.n_requested = 0
@@ -279,12 +279,12 @@ class Captioning:
 
     def _known(self, task: Task) -> tuple[Annotation | None, Mapping[str, Reply]]:
         """Returns the annotation of a window if it needs no new request, and stored replies."""
-        annotation = remembered(task, self._stamp, self._replies)
+        annotation = remembered(task, self._fingerprint, self._replies)
         if annotation is not None:
             return annotation, {}
         annotation, known = replayed(self._dialogs(task), self._replies)
         if annotation is not None and known:
-            remember(annotation, self._stamp, self._replies)
+            remember(annotation, self._fingerprint, self._replies)
         return annotation, known
 
     def take(
@@ -298,7 +298,7 @@ class Captioning:
             row = self._done.row(where.clip_id)
             if written and where.clip_id in written:
                 row = row.changed(written[where.clip_id])
-            clip = self._clips[where.clip_id] = _Clip(span=CaptionedSpan.of(row))
+            clip = self._clips[where.clip_id] = _ClipInWork(span=CaptionedSpan.of(row))
             if where.error is not None:
                 tasks = self._tasks(row, self._content(row), {})
             else:

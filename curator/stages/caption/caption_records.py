@@ -247,7 +247,7 @@ SCORES = ("faithfulness", "completeness", "correctness")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class AnswerCandidate:
     """One of several answers for a window with its judgement; scores are 1 to 5."""
 
     answer: Answer
@@ -273,7 +273,7 @@ class Annotation:
     answer: Answer | None = None
     failure: Unanswered | None = None
     detail: str = ""
-    candidates: Sequence[Candidate] = ()
+    candidates: Sequence[AnswerCandidate] = ()
     """All whole and judged candidates, in the order of their seeds, including the answer."""
     set_aside: Mapping[str, int] = field(default_factory=dict)
     """Rejected answers that were requested again, by reason."""

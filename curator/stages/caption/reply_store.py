@@ -53,9 +53,9 @@ REPLY_SCHEMA = pa.schema(
 """A row per request that was answered or finally refused."""
 
 
-def replies_stamp(config: CaptionConfig) -> str:
-    """Returns the stamp of the replies that a run may use: those of its models and prompts."""
-    named = [(one.name, load_prompt(one.prompt).fingerprint) for one in config.models]
+def replies_fingerprint(config: CaptionConfig) -> str:
+    """Returns the fingerprint of the replies that a run may use: of its models and prompts."""
+    named = [(model.name, load_prompt(model.prompt).fingerprint) for model in config.models]
     return fingerprint("replies", named, *outside_version(config.captioner))
 
 
@@ -67,7 +67,7 @@ class Replies(Mapping[str, Reply]):
 
     Args:
         store: Output root.
-        stamp: That of `replies_stamp`.
+        stamp: That of `replies_fingerprint`.
         unit: Name of the unit that makes the replies, eight hexadecimal digits; empty for the one
             process that packs those of all units. Parts of a divided unit have its name.
         known: Replies that a unit begins with, by key; they are stored already.

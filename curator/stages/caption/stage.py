@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Self
 
 from curator.errors import CuratorError, DamagedError, ErrorCode, UnreachableError, UsageError
-from curator.executor.fleet import Passing
+from curator.executor.fleet import TransientRefusal
 from curator.executor.work import Batch
 from curator.models.text_encoder import torch_refusal
 from curator.records.cuts import StoredFrames
 from curator.records.sources import Failure
 from curator.stage import BY_ORDER, Phase, Resources, Scope, Stage, Wait
-from curator.stages.caption.annotation_memo import answers_stamp, remember
+from curator.stages.caption.annotation_memo import answers_fingerprint, remember
 from curator.stages.caption.caption_records import Annotation, Frames, Reply, Role, Task, Unanswered
 from curator.stages.caption.captioners.captioner_contract import Place
 from curator.stages.caption.captioners.captioner_list import captioner_class, captioners_of
@@ -25,7 +25,7 @@ from curator.stages.caption.config import ANNOTATE_VERSION, CaptionConfig, Model
 from curator.stages.caption.dialogs.prompt_files import Prompt, give_prompts
 from curator.stages.caption.dialogs.window_dialog import make_dialogs
 from curator.stages.caption.frame_store import FRAMES, FrameParts
-from curator.stages.caption.reply_store import REPLIES, Replies, replies_stamp
+from curator.stages.caption.reply_store import REPLIES, Replies, replies_fingerprint
 from curator.storage import Store
 
 PROCESS_BYTES = 512 << 20
@@ -89,14 +89,14 @@ class WindowLoader:
         self._frames = self._frames or FrameParts(self._store, self._config)
         return [
             WindowUnit(
-                windows=[(one.task, one.where) for one in batch.items],
+                windows=[(item.task, item.where) for item in batch.items],
                 frames=self._frames.frames,
                 # A worker that read all replies would grow with the corpus.
                 replies=Replies(
                     self._store,
-                    replies_stamp(self._config),
+                    replies_fingerprint(self._config),
                     batch.name,
-                    {key: reply for one in batch.items for key, reply in one.known.items()},
+                    {key: reply for item in batch.items for key, reply in item.known.items()},
                 ).load(),
             )
             for batch in unit
@@ -171,7 +171,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, list[Annotation]]):
         """Returns that of the captioner or the judge, whichever is less."""
         if captioner_class(self.config.captioner).place is not Place.SERVICE:
             return None
-        return min(one.in_flight for one in self.config.models)
+        return min(model.in_flight for model in self.config.models)
 
     def share(self, n_workers: int) -> Self:
         """As `Stage.share`."""
@@ -201,7 +201,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, list[Annotation]]):
             for captioner in captioners_of(self.config).values():
                 captioner.check(trial_frames(self.config))
         except UnreachableError as error:
-            return Passing(error)
+            return TransientRefusal(error)
         except CuratorError as error:
             return str(error)
         return None
@@ -209,7 +209,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, list[Annotation]]):
     def setup(self) -> None:
         """Loads the models."""
         give_prompts(self._prompts)
-        self._stamp = answers_stamp(self.config)
+        self._fingerprint = answers_fingerprint(self.config)
         self._dialogs = make_dialogs(self.config)
         if self.in_flight is None:
             self._models = load_models(self.config)
@@ -228,8 +228,8 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, list[Annotation]]):
         self._unit = unit
         with unit.replies, self._noted():
             annotations = self._annotations(unit)
-            for one in annotations:
-                remember(one, self._stamp, unit.replies)
+            for annotation in annotations:
+                remember(annotation, self._fingerprint, unit.replies)
         return annotations
 
     def failed(self, unit: WindowUnit, failure: Failure) -> list[Annotation]:

@@ -153,7 +153,7 @@ class Cutting:
         min_s: `propose.min_s`.
         buckets: Section `shard`.
         previous: Summary of the last finished run.
-        standing: Gives the bytes of each object of the shards that is what was written.
+        reusable: Gives the bytes of each object of the shards that is what was written.
     """
 
     def __init__(
@@ -167,15 +167,15 @@ class Cutting:
         min_s: float,
         buckets: BucketClasses,
         previous: Mapping[str, Any],
-        standing: Callable[[], Mapping[str, int]],
+        reusable: Callable[[], Mapping[str, int]],
     ) -> None:
         self._stage, self._config = stage, stage.config.cut
         self._min_s, self._buckets = min_s, buckets
         self._store, self._engine, self._progress = store, engine, progress
         self._track_part = track_part
-        self._previous, self._standing = previous, standing
-        self.stamp = stage.fingerprint({})
-        self._parts = Parts(store, "cuts", self.stamp)
+        self._previous, self._reusable = previous, reusable
+        self.fingerprint = stage.fingerprint({})
+        self._parts = Parts(store, "cuts", self.fingerprint)
         self._runner = UnitRunner(engine, progress)
         self.cpu_s = self._runner.cpu_s
         """CPU-seconds of the workers, by what they did."""
@@ -239,7 +239,7 @@ class Cutting:
         last = len(at) - 1 - last[places >= 0]
         numbers, table = clips.kept_numbers()[places[places >= 0]], table.take(pa.array(last))
         facts = table.select(CUT_FACTS)
-        facts = facts.append_column("cut_fingerprint", pa.repeat(self.stamp, len(last)))
+        facts = facts.append_column("cut_fingerprint", pa.repeat(self.fingerprint, len(last)))
         clips.scatter(numbers, facts)
         for clip in clips.kept() if self._failures else ():
             failure = self._failures.get(clip.clip_id)
@@ -390,19 +390,21 @@ class Cutting:
         columns = ("clip_id", *CUT_FACTS)
         for name in self._parts.names():
             yield _in_part(self._parts.read_columns(name, columns), name)
-        if self._previous.get("fingerprints", {}).get("cuts") != self.stamp:
+        if self._previous.get("fingerprints", {}).get("cuts") != self.fingerprint:
             # Written with other settings, and perhaps before these columns existed.
             return
-        columns, standing = (*columns, "shard", "mp4_offset", "cut_fingerprint"), self._standing()
+        columns, reusable = (*columns, "shard", "mp4_offset", "cut_fingerprint"), self._reusable()
         for name in existing(self._store, self._previous, "clips"):
             table = Parts(self._store, "clips", "").read(name, columns)
             if not set(columns) <= set(table.column_names):
                 continue
             # A tar may have been removed or damaged since.
-            sizes = [standing.get(shard, -1) for shard in column_values(table["shard"])]
+            sizes = [reusable.get(shard, -1) for shard in column_values(table["shard"])]
             ends = pc.add(table["mp4_offset"], table["mp4_bytes"])
             is_whole = pc.less_equal(ends, pa.array(sizes, pa.int64()))
-            table = table.filter(pc.and_(pc.equal(table["cut_fingerprint"], self.stamp), is_whole))
+            table = table.filter(
+                pc.and_(pc.equal(table["cut_fingerprint"], self.fingerprint), is_whole)
+            )
             yield _placed(table, name=table["shard"], offset=table["mp4_offset"])
 
     def still_valid(self, clips: pa.Table, stored: pa.Table) -> pa.Array:

@@ -63,7 +63,7 @@ def as_written(clips: "pa.Table", cut: CutConfig, shard: BucketClasses) -> "pa.T
     """
     if not cut.has_form:
         return clips
-    # A decoder box imports this module, and needs no Arrow.
+    # A sandbox imports this module, and needs no Arrow.
     import pyarrow as pa
 
     from curator.tables.clip_rows import ClipRows

@@ -81,7 +81,7 @@ def at_constant_rate(
     yield from repeated(upright.flush())
 
 
-def pixel_stamps(stages: Sequence[PixelStage[Any]]) -> list[tuple[str, str, str]]:
+def pixel_fingerprints(stages: Sequence[PixelStage[Any]]) -> list[tuple[str, str, str]]:
     """Module, class and fingerprint of each stage."""
     return [
         (type(stage).__module__, type(stage).__qualname__, stage.fingerprint({}))

@@ -37,7 +37,7 @@ from curator.stage import (
 from curator.stages.cut.clip_cutter import ClipCutter, MakeSampler
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.output_form import formed
-from curator.stages.cut.span_frames import pixel_stamps
+from curator.stages.cut.span_frames import pixel_fingerprints
 from curator.storage import open_blocks, open_source
 
 
@@ -118,7 +118,7 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
 
     name = "cut"
     version = 4
-    boxed = True
+    sandboxed = True
     phase = Phase.WRITE
     scope = Scope.CLIP
     reads = ("clips", "tracks")
@@ -167,7 +167,7 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
 
     def models(self) -> tuple[object, ...]:
         """The encoder's version, and the stages that change pixels."""
-        return (av.library_versions["libavcodec"], *pixel_stamps(self.pixels))
+        return (av.library_versions["libavcodec"], *pixel_fingerprints(self.pixels))
 
     def settings(self) -> dict[str, object]:
         """Settings that results depend on: crop and form are those of each clip."""

@@ -1,4 +1,4 @@
-"""Finds pairs of alike vectors: in this process, or in workers where there is much to compare.
+"""Finds pairs of near duplicates: in this process, or in workers where there is much to compare.
 
 That goes with the square of the clips, and is most of what a large corpus asks of a driver. It is
 divided into units. Pairs are the same wherever they are found.

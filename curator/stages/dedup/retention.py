@@ -206,9 +206,9 @@ def _greedy(ranked_ND: NDArray[np.float32], similarity: float, index: Any) -> Re
         if retained.size:
             cosines, slots = index.search(batch_BD, _CANDIDATES)
             found = np.where((slots >= 0) & (cosines >= least), retained[slots], -1)
-        alike_BB = np.tril(batch_BD @ batch_BD.T, -1) >= least
-        for row in np.flatnonzero(alike_BB.any(axis=1) | (found >= 0).any(axis=1)).tolist():
-            peers = start + np.flatnonzero(alike_BB[row])
+        near_BB = np.tril(batch_BD @ batch_BD.T, -1) >= least
+        for row in np.flatnonzero(near_BB.any(axis=1) | (found >= 0).any(axis=1)).tolist():
+            peers = start + np.flatnonzero(near_BB[row])
             others = np.concatenate([found[row][found[row] >= 0], peers])
             item = start + row
             same = np.full_like(others, item)

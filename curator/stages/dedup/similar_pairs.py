@@ -20,7 +20,7 @@ from curator.stages.dedup.pair_search import pairs_among
 from curator.stages.dedup.retention import Duplicates, Retention, check_order
 
 _LISTS = [("near", pa.list_(pa.int32())), ("cosine", pa.list_(pa.float64()))]
-ALIKE_SCHEMA = pa.schema([("clip_id", pa.string()), *_LISTS])
+NEAR_DUPLICATES_SCHEMA = pa.schema([("clip_id", pa.string()), *_LISTS])
 """A row per clip that was compared with all rows before it; `near` are the numbers of those of them
 that are alike."""
 _LEAST = b"curate.least_cosine"
@@ -29,7 +29,7 @@ PAIRS_PER_CLIP = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlikePairs:
+class NearDuplicatePairs:
     """Clips that were compared with each other, and the similar pairs among them.
 
     Attributes:
@@ -47,7 +47,7 @@ class AlikePairs:
     cosine: NDArray[np.float64]
 
     @classmethod
-    def of(cls, table: pa.Table | None, least: float) -> "AlikePairs":
+    def of(cls, table: pa.Table | None, least: float) -> "NearDuplicatePairs":
         """Returns stored pairs of at least a cosine; none if these begin above it."""
         floor = float((table.schema.metadata or {})[_LEAST]) if table is not None else np.inf
         if table is None or floor > least:
@@ -67,11 +67,11 @@ class AlikePairs:
         counts = np.bincount(self.first, minlength=len(self.ids))
         offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
         values = pa.array(self.second[order], pa.int32()), pa.array(self.cosine[order])
-        lists = [pa.ListArray.from_arrays(offsets, one) for one in values]
-        schema = ALIKE_SCHEMA.with_metadata({_LEAST: repr(self.least)})
+        lists = [pa.ListArray.from_arrays(offsets, value) for value in values]
+        schema = NEAR_DUPLICATES_SCHEMA.with_metadata({_LEAST: repr(self.least)})
         return pa.table([self.ids, *lists], schema=schema)
 
-    def among(self, ids: pa.Array) -> "AlikePairs":
+    def among(self, ids: pa.Array) -> "NearDuplicatePairs":
         """Returns the pairs of some clips alone, in the order of `ids`.
 
         Raises:
@@ -91,23 +91,23 @@ class AlikePairs:
         )
 
 
-def no_pairs(least: float) -> AlikePairs:
+def no_pairs(least: float) -> NearDuplicatePairs:
     """Returns the result of no comparison."""
     none = np.zeros(0, dtype=np.int64)
     ids = pa.array([], pa.string())
-    return AlikePairs(ids=ids, least=least, first=none, second=none, cosine=np.zeros(0))
+    return NearDuplicatePairs(ids=ids, least=least, first=none, second=none, cosine=np.zeros(0))
 
 
 def compare(
-    known: AlikePairs,
+    earlier: NearDuplicatePairs,
     ids: pa.Array,
     vectors_ND: NDArray[np.float32] | NDArray[np.float16],
     work: Work,
-) -> AlikePairs | None:
+) -> NearDuplicatePairs | None:
     """Compares new clips with those that were compared before, and with each other.
 
     Args:
-        known: Earlier comparisons: its clips are the first of `ids`, in the same order.
+        earlier: Earlier comparisons: its clips are the first of `ids`, in the same order.
         ids: All clips, each once.
         vectors_ND: float32 or float16 [N, D], L2-normalised embedding of each.
         work: Where they are compared.
@@ -118,27 +118,29 @@ def compare(
     Raises:
         ValueError: The vectors are not finite or not normalised.
     """
-    n_known = len(known.first)
-    found = pairs_among(
+    n_known = len(earlier.first)
+    new_pairs = pairs_among(
         vectors_ND,
         work,
-        since=len(known.ids),
-        least=known.least,
+        since=len(earlier.ids),
+        least=earlier.least,
         most=PAIRS_PER_CLIP * len(ids) - n_known,
     )
-    if found is None:
+    if new_pairs is None:
         return None
-    first, second, cosine = found
+    first, second, cosine = new_pairs
     return replace(
-        known,
+        earlier,
         ids=ids,
-        first=np.concatenate([known.first, first]),
-        second=np.concatenate([known.second, second]),
-        cosine=np.concatenate([known.cosine, cosine]),
+        first=np.concatenate([earlier.first, first]),
+        second=np.concatenate([earlier.second, second]),
+        cosine=np.concatenate([earlier.cosine, cosine]),
     )
 
 
-def duplicates_of(pairs: AlikePairs, order: NDArray[np.int64], *, similarity: float) -> Duplicates:
+def duplicates_of(
+    pairs: NearDuplicatePairs, order: NDArray[np.int64], *, similarity: float
+) -> Duplicates:
     """Finds clips whose footage a better clip shows, as `find_duplicates` does.
 
     `order` is int64 [N], positions in `pairs.ids` from the best clip to the worst.

@@ -14,7 +14,7 @@ from curator.stages.dedup.cluster_search import search_clusters
 from curator.stages.dedup.config import DedupConfig
 from curator.stages.dedup.pair_search import nearest_earlier
 from curator.stages.dedup.retention import Duplicates, find_duplicates, rank_order
-from curator.stages.dedup.similar_pairs import AlikePairs, compare, duplicates_of
+from curator.stages.dedup.similar_pairs import NearDuplicatePairs, compare, duplicates_of
 from curator.tables.kept_vectors import KEPT
 
 PAIRS = "alike"
@@ -59,12 +59,12 @@ class DedupStage(CorpusStage[DedupConfig]):
             rows, ids = rows[~is_copy], ids.filter(pa.array(~is_copy))
         if not len(rows):
             return
-        known = AlikePairs.of(corpus.read(PAIRS), self.config.similarity)
-        duplicates, pairs = self._find(ids, _order(corpus, rows), vectors, known, work)
-        found = np.flatnonzero(duplicates.is_duplicate)
-        of = ids.take(pa.array(duplicates.duplicate_of[found]))
-        yield self._rejected(rows[found], duplicates.similarity[found].astype(np.float64), of)
-        if pairs is not None and pairs is not known:
+        earlier_pairs = NearDuplicatePairs.of(corpus.read(PAIRS), self.config.similarity)
+        duplicates, pairs = self._find(ids, _order(corpus, rows), vectors, earlier_pairs, work)
+        copies = np.flatnonzero(duplicates.is_duplicate)
+        of = ids.take(pa.array(duplicates.duplicate_of[copies]))
+        yield self._rejected(rows[copies], duplicates.similarity[copies].astype(np.float64), of)
+        if pairs is not None and pairs is not earlier_pairs:
             yield Left(PAIRS, pairs.table())
 
     def _rejected(
@@ -84,16 +84,16 @@ class DedupStage(CorpusStage[DedupConfig]):
         ids: pa.Array,
         order: NDArray[np.int64],
         vectors: ClipVectors,
-        known: AlikePairs,
+        earlier: NearDuplicatePairs,
         work: Work,
-    ) -> tuple[Duplicates, AlikePairs | None]:
+    ) -> tuple[Duplicates, NearDuplicatePairs | None]:
         """Returns duplicates, and the pairs known now; None where keeping them is useless."""
         config = self.config
         if len(ids) <= config.exact_below:
-            pairs = _completed(known, ids, vectors, config, work)
+            pairs = _completed(earlier, ids, vectors, config, work)
             if pairs is not None:
-                found = duplicates_of(pairs.among(ids), order, similarity=config.similarity)
-                return found, pairs
+                duplicates = duplicates_of(pairs.among(ids), order, similarity=config.similarity)
+                return duplicates, pairs
         options = config.model_dump(include={"similarity", "exact_below", "probes"})
         if len(ids) > config.exact_below:
             return search_clusters(vectors.matrix(ids), order, work, options), None
@@ -115,15 +115,19 @@ def _order(corpus: Corpus, rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _completed(
-    known: AlikePairs, ids: pa.Array, vectors: ClipVectors, config: DedupConfig, work: Work
-) -> AlikePairs | None:
+    earlier: NearDuplicatePairs,
+    ids: pa.Array,
+    vectors: ClipVectors,
+    config: DedupConfig,
+    work: Work,
+) -> NearDuplicatePairs | None:
     """Adds the pairs of new clips to the known ones; None if there are too many."""
-    new = ids.filter(pc.invert(pc.is_in(ids, value_set=known.ids)))
+    new = ids.filter(pc.invert(pc.is_in(ids, value_set=earlier.ids)))
     if len(new) == 0:
-        return known
+        return earlier
     # Clips of removed sources, and clips in excess that are not needed now, are dropped.
-    if len(known.ids) + len(new) > config.exact_below:
-        known = known.among(known.ids.filter(pc.is_in(known.ids, value_set=ids)))
-    known = known.among(known.ids.filter(pa.array(vectors.known(known.ids))))
-    joined = pa.concat_arrays([known.ids, new])
-    return compare(known, joined, vectors.matrix(joined), work)
+    if len(earlier.ids) + len(new) > config.exact_below:
+        earlier = earlier.among(earlier.ids.filter(pc.is_in(earlier.ids, value_set=ids)))
+    earlier = earlier.among(earlier.ids.filter(pa.array(vectors.known(earlier.ids))))
+    joined = pa.concat_arrays([earlier.ids, new])
+    return compare(earlier, joined, vectors.matrix(joined), work)

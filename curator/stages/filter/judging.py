@@ -86,7 +86,7 @@ class RuleCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
+class FilteredClips:
     """A table of clips with decisions, and the counts of each rule."""
 
     clips: pa.Table
@@ -97,7 +97,7 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
-class _Check:
+class _ReasonCheck:
     """One reason of a rule: the clips that it is against, and the values behind it."""
 
     rule: str
@@ -108,7 +108,7 @@ class _Check:
     bounds: Bounds | None = None
 
 
-class Columns(Protocol):
+class JudgedColumns(Protocol):
     """Columns of clips: a table, or more than memory holds."""
 
     @property
@@ -122,7 +122,7 @@ class Columns(Protocol):
     def __getitem__(self, name: str, /) -> pa.ChunkedArray: ...
 
 
-def score_values(clips: Columns, score: str) -> Values:
+def score_values(clips: JudgedColumns, score: str) -> Values:
     """Returns float64 [N] values of a score, or of metadata; NaN where a clip has none, or text.
 
     Of an older table `fps` stands for `measured_fps`.
@@ -142,7 +142,7 @@ def reason_of(clips: pa.Table, bound: Bounds) -> str | None:
     return next((str(check.reason) for check in _rule_checks(clips, bound) if check.hit[0]), None)
 
 
-def corpus_of(clips: Columns, *, min_s: float) -> Callable[[str], Values]:
+def corpus_of(clips: JudgedColumns, *, min_s: float) -> Callable[[str], Values]:
     """Returns the values for quantiles: of all clips that are long enough and have the score."""
     long_enough = ~_too_short(clips, min_s)
 
@@ -153,7 +153,7 @@ def corpus_of(clips: Columns, *, min_s: float) -> Callable[[str], Values]:
     return corpus
 
 
-def judge_table(clips: pa.Table, bounds: Sequence[Bounds], needs: FilterNeeds) -> Decided:
+def judge_table(clips: pa.Table, bounds: Sequence[Bounds], needs: FilterNeeds) -> FilteredClips:
     """Judges rows with the columns of `candidates_schema`."""
     shard = needs.classes
     bucket_codes, buckets = _buckets(clips, shard)
@@ -163,14 +163,14 @@ def judge_table(clips: pa.Table, bounds: Sequence[Bounds], needs: FilterNeeds) -
         # One picture, which nothing can split.
         hit = seconds > 2 * needs.max_s
         if hit.any():
-            checks.append(_Check(STANDING_RULE, Reason.TOO_LONG, hit, seconds, needs.max_s))
-    flagged: list[_Check] = []
+            checks.append(_ReasonCheck(STANDING_RULE, Reason.TOO_LONG, hit, seconds, needs.max_s))
+    flagged: list[_ReasonCheck] = []
     for bound in bounds:
-        found = _rule_checks(clips, bound)
+        rule_checks = _rule_checks(clips, bound)
         if bound.severity == "reject":
-            checks += found
+            checks += rule_checks
             continue
-        known = (check for check in found if check.reason != Reason.NOT_MEASURED)
+        known = (check for check in rule_checks if check.reason != Reason.NOT_MEASURED)
         flagged += [replace(check, reason=bound.tag(check.reason)) for check in known]
     if needs.semantic.reject:
         checks.append(_content_check(clips, needs.semantic))
@@ -183,35 +183,35 @@ def judge_table(clips: pa.Table, bounds: Sequence[Bounds], needs: FilterNeeds) -
     for name, column in columns.items():
         at = clips.schema.get_field_index(name)
         clips = clips.append_column(name, column) if at < 0 else clips.set_column(at, name, column)
-    return Decided(clips=clips, rules=_counts(checks, flagged, bounds))
+    return FilteredClips(clips=clips, rules=_counts(checks, flagged, bounds))
 
 
 def _floats(column: pa.ChunkedArray) -> Values:
     return np.asarray(column.cast(pa.float64()).to_numpy(), np.float64)
 
 
-def _too_short(clips: Columns, min_s: float) -> Mask:
+def _too_short(clips: JudgedColumns, min_s: float) -> Mask:
     short: Mask = _floats(clips["seconds"]) < min_s - 1e-6
     return short
 
 
-def _length_check(clips: pa.Table, min_s: float, min_frames: int | None) -> _Check:
+def _length_check(clips: pa.Table, min_s: float, min_frames: int | None) -> _ReasonCheck:
     hit, threshold = _too_short(clips, min_s), np.full(clips.num_rows, min_s)
     if min_frames is not None:
         lacks_frames = _floats(clips["n_frames"]) < min_frames
         threshold = np.where(lacks_frames & ~hit, min_frames / _floats(clips["fps"]), threshold)
         hit |= lacks_frames
-    return _Check(LENGTH_RULE, Reason.TOO_SHORT, hit, _floats(clips["seconds"]), threshold)
+    return _ReasonCheck(LENGTH_RULE, Reason.TOO_SHORT, hit, _floats(clips["seconds"]), threshold)
 
 
-def _rule_checks(clips: pa.Table, bound: Bounds) -> Iterator[_Check]:
+def _rule_checks(clips: pa.Table, bound: Bounds) -> Iterator[_ReasonCheck]:
     if bound.is_idle:
         return
     values = score_values(clips, bound.score)
 
-    def check(reason: str, hit: Mask, threshold: float | None) -> _Check:
+    def check(reason: str, hit: Mask, threshold: float | None) -> _ReasonCheck:
         least = np.nan if threshold is None else threshold
-        return _Check(bound.rule, reason, hit, values, least, bound)
+        return _ReasonCheck(bound.rule, reason, hit, values, least, bound)
 
     if bound.unmeasured == "reject":
         column = clips[bound.score] if bound.names_values else None
@@ -256,13 +256,13 @@ def _text_of(value: bool | int | float | str) -> str:
     return str(pa.scalar(value).cast(pa.string()))
 
 
-def _content_check(clips: pa.Table, semantic: SemanticConfig) -> _Check:
+def _content_check(clips: pa.Table, semantic: SemanticConfig) -> _ReasonCheck:
     """Rejects clips of an unwanted type that is likely enough; a clip of unknown type passes."""
     probability = score_values(clips, "content_probability")
     unwanted = pc.is_in(clips["content_type"], value_set=pa.array(semantic.reject, pa.string()))
     least = semantic.reject_from
     hit = np.asarray(unwanted.to_numpy(), np.bool_) & (probability >= least)
-    return _Check(CONTENT_RULE, Reason.CONTENT_TYPE_UNWANTED, hit, probability, least)
+    return _ReasonCheck(CONTENT_RULE, Reason.CONTENT_TYPE_UNWANTED, hit, probability, least)
 
 
 def _buckets(clips: pa.Table, shard: BucketClasses) -> tuple[NDArray[np.int64], list[str]]:
@@ -302,12 +302,12 @@ def _content_codes(clips: pa.Table) -> tuple[list[str | None], NDArray[np.int64]
     return [None, *coded.dictionary.to_pylist()], codes
 
 
-def _bucket_checks(clips: pa.Table, hit: Mask, shard: BucketClasses) -> list[_Check]:
+def _bucket_checks(clips: pa.Table, hit: Mask, shard: BucketClasses) -> list[_ReasonCheck]:
     sizes = np.stack([np.asarray(clips[n].to_numpy(), np.int64) for n in ("width", "height")])
     side, n_frames = np.minimum(*sizes), _floats(clips["n_frames"])
     smallest, fewest = float(min(shard.resolutions)), float(min(shard.lengths) + 1)
     is_small = side < smallest
-    shapes: list[_Check] = []
+    shapes: list[_ReasonCheck] = []
     if shard.aspects_strict:
         kinds, inverse = np.unique(sizes, axis=1, return_inverse=True)
         loss = np.array(
@@ -315,13 +315,13 @@ def _bucket_checks(clips: pa.Table, hit: Mask, shard: BucketClasses) -> list[_Ch
         )
         lost = loss[inverse.reshape(-1)] if clips.num_rows else np.zeros(0)
         most = shard.aspects_tolerance
-        shapes = [_Check(BUCKET_RULE, Reason.NO_ASPECT_CLASS, lost > most, lost, most)]
+        shapes = [_ReasonCheck(BUCKET_RULE, Reason.NO_ASPECT_CLASS, lost > most, lost, most)]
         hit = hit & (is_small | (n_frames < fewest))
     score, threshold = np.where(is_small, side, n_frames), np.where(is_small, smallest, fewest)
-    return [_Check(BUCKET_RULE, Reason.NO_BUCKET, hit, score, threshold), *shapes]
+    return [_ReasonCheck(BUCKET_RULE, Reason.NO_BUCKET, hit, score, threshold), *shapes]
 
 
-def _decisions(checks: Sequence[_Check], n: int) -> dict[str, pa.Array]:
+def _decisions(checks: Sequence[_ReasonCheck], n: int) -> dict[str, pa.Array]:
     hit_NC = np.stack([check.hit for check in checks], axis=1)
     rejected = hit_NC.any(axis=1)
     first = hit_NC.argmax(axis=1)
@@ -343,7 +343,7 @@ def _decisions(checks: Sequence[_Check], n: int) -> dict[str, pa.Array]:
     }
 
 
-def _tags(clips: pa.Table, flagged: Sequence[_Check]) -> pa.Array:
+def _tags(clips: pa.Table, flagged: Sequence[_ReasonCheck]) -> pa.Array:
     n = clips.num_rows
     own = clips["tags"].combine_chunks() if "tags" in clips.column_names else None
     if own is None:
@@ -375,7 +375,7 @@ def _lists(
 
 
 def _counts(
-    checks: Sequence[_Check], flagged: Sequence[_Check], bounds: Sequence[Bounds]
+    checks: Sequence[_ReasonCheck], flagged: Sequence[_ReasonCheck], bounds: Sequence[Bounds]
 ) -> list[RuleCount]:
     """Returns the counts of rules that have checks, in the order in which they are judged."""
     hit_NC = np.stack([check.hit for check in checks], axis=1)
@@ -403,16 +403,16 @@ def _counts(
 def total_counts(parts: Iterable[Sequence[RuleCount]], bounds: Sequence[Bounds]) -> list[RuleCount]:
     """Returns the counts of a table that was judged in parts by the same bounds."""
     counts: dict[str, RuleCount] = {}
-    for one in itertools.chain.from_iterable(parts):
-        sum_ = counts.get(one.rule)
-        counts[one.rule] = (
-            one
-            if sum_ is None
+    for count in itertools.chain.from_iterable(parts):
+        earlier = counts.get(count.rule)
+        counts[count.rule] = (
+            count
+            if earlier is None
             else replace(
-                one,
-                n_first=one.n_first + sum_.n_first,
-                n_alone=one.n_alone + sum_.n_alone,
-                n_any=one.n_any + sum_.n_any,
+                count,
+                n_first=count.n_first + earlier.n_first,
+                n_alone=count.n_alone + earlier.n_alone,
+                n_any=count.n_any + earlier.n_any,
             )
         )
     return _in_order(counts, bounds)
@@ -424,7 +424,7 @@ def _in_order(counts: Mapping[str, RuleCount], bounds: Sequence[Bounds]) -> list
     return [counts[name] for name in order if name in counts]
 
 
-def _by_rule(checks: Sequence[_Check]) -> dict[str, list[int]]:
+def _by_rule(checks: Sequence[_ReasonCheck]) -> dict[str, list[int]]:
     numbers: dict[str, list[int]] = {}
     for number, check in enumerate(checks):
         numbers.setdefault(check.rule, []).append(number)

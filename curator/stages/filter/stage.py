@@ -72,7 +72,7 @@ class FilterStage(CorpusStage[FilterConfig]):
         frozen = {rule: (low, high) for rule, (low, high) in (corpus.earlier(BOUNDS) or {}).items()}
         values = corpus_of(corpus, min_s=self._needs.min_s)
         bounds = resolve(self.config.root, values, frozen, measures=self._measures)
-        cpu_only = {one.rule: one.score for one in bounds if one.spec.cpu_only}
+        cpu_only = {bound.rule: bound.score for bound in bounds if bound.spec.cpu_only}
         absent: Counter[str] = Counter()
         counts: list[Sequence[RuleCount]] = []
         start = 0

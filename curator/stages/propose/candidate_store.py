@@ -60,16 +60,16 @@ class Candidates:
 
     Args:
         store: Output root.
-        stamp: Fingerprint of the candidates.
+        fingerprint: Fingerprint of the candidates.
         has_clip: Whether there are embeddings by a CLIP model.
         earlier: Objects that only earlier snapshots name: what they hold stands elsewhere too.
     """
 
     def __init__(
-        self, store: Store, stamp: str, *, has_clip: bool, earlier: Collection[str] = ()
+        self, store: Store, fingerprint: str, *, has_clip: bool, earlier: Collection[str] = ()
     ) -> None:
         self._store = store
-        self.stamp = stamp
+        self.fingerprint = fingerprint
         self._earlier = earlier
         self._kinds = [kind for kind in _KINDS if kind != "clip_vectors" or has_clip]
         self._used: set[str] = set()
@@ -181,8 +181,10 @@ class Candidates:
     def _whole_parts(self) -> list[str]:
         """Returns the names of the parts of which the objects of all kinds are there."""
         there = {info.key for info in self._store.list(f"{FOLDER}/")}.difference(self._earlier)
-        prefix = f"{FOLDER}/sources/{self.stamp}-"
-        stored = [self.stamp + "-" + k.removeprefix(prefix) for k in there if k.startswith(prefix)]
+        prefix = f"{FOLDER}/sources/{self.fingerprint}-"
+        stored = [
+            self.fingerprint + "-" + k.removeprefix(prefix) for k in there if k.startswith(prefix)
+        ]
         lost = [
             name
             for part in stored
@@ -238,7 +240,8 @@ class Candidates:
 
     def _write(self, unit: ProposedUnit) -> None:
         ids = sorted(unit.sources["source_id"].to_pylist())
-        part = f"{self.stamp}-{hashlib.sha256(chr(10).join(ids).encode()).hexdigest()[:16]}.parquet"
+        digest = hashlib.sha256(chr(10).join(ids).encode()).hexdigest()[:16]
+        part = f"{self.fingerprint}-{digest}.parquet"
         for kind in self._kinds:
             table, rows = getattr(unit, kind).combine_chunks(), None
             if kind == "pictures":
@@ -256,8 +259,8 @@ def stored_candidates(store: Store, summary: Mapping[str, Any], kind: str) -> li
     """
     if CANDIDATES in summary:
         return [name for name in summary[CANDIDATES] if name.startswith(f"{FOLDER}/{kind}/")]
-    stamp = summary["fingerprints"].get("candidates")
-    return [info.key for info in store.list(f"{FOLDER}/{kind}/{stamp}-")]
+    fingerprint = summary["fingerprints"].get("candidates")
+    return [info.key for info in store.list(f"{FOLDER}/{kind}/{fingerprint}-")]
 
 
 def read_pictures(store: Store, names: Sequence[str], clip_ids: Iterable[str]) -> dict[str, bytes]:

@@ -76,7 +76,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
 
     Args:
         aggregates: How samples become scores, where not as their `ScoreSpec` says.
-        heads_stamp: Fingerprint of the heads that `with_heads` gets; None without any.
+        heads_fingerprint: Fingerprint of the heads that `with_heads` gets; None without any.
         measures: Those of the recipe.
     """
 
@@ -95,13 +95,13 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
         config: ProposeConfig,
         *,
         aggregates: Mapping[str, How] | None = None,
-        heads_stamp: str | None = None,
+        heads_fingerprint: str | None = None,
         measures: Measures = BUILT_IN,
     ) -> None:
         super().__init__(config)
         self._aggregates = dict(aggregates or {})
         self._heads: Heads | None = None
-        self._heads_stamp = heads_stamp
+        self._heads_fingerprint = heads_fingerprint
         self.measures = measures
 
     def with_heads(self, heads: Heads | None) -> Self:
@@ -117,7 +117,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
 
     def models(self) -> tuple[object, ...]:
         """How scores are made, and what reads embeddings."""
-        return self._aggregates, self._heads_stamp, self.measures.fingerprint()
+        return self._aggregates, self._heads_fingerprint, self.measures.fingerprint()
 
     def process(self, unit: TrackItem) -> ProposedRows:
         """Makes the rows of a source."""

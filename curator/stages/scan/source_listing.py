@@ -21,11 +21,11 @@ from curator.errors import ErrorCode, SourceError, StorageError, UsageError
 from curator.number_text import amount
 from curator.records.sources import SourceRef
 from curator.storage.base import has_scheme
-from curator.storage.file_walk import DOTS, Found, expand, find_objects, is_pattern, walk
+from curator.storage.file_walk import DOTS, WalkedPath, expand, find_objects, is_pattern, walk
 from curator.storage.metadata_columns import column_name
 from curator.storage.object_service import ADDRESSES, Cause, ObjectService, service_of, split_uri
 from curator.storage.sidecar_files import Sidecar, SidecarProblem, read_sidecars
-from curator.storage.source_manifests import Row, absolute_path, is_manifest, manifest_rows
+from curator.storage.source_manifests import ManifestRow, absolute_path, is_manifest, manifest_rows
 from curator.storage.source_reader import file_version, local_failure, object_version, stat_source
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable
@@ -58,7 +58,7 @@ _ROWS_PER_SOURCE, _FREE_ROWS = 1_000, 100_000
 """Most rows of a manifest for each different source, and rows that are not counted. A film of two
 hours that has a row for each of its clips of 5 s has 1,440."""
 _Item = TypeVar("_Item")
-_Named = TypeVar("_Named", "Row", "Listed")
+_Named = TypeVar("_Named", "ManifestRow", "Listed")
 Metadata = Mapping[str, Any]
 """What a manifest or a sidecar says of a source, by column; see `storage.metadata_columns`."""
 _NOTHING: Metadata = {}
@@ -139,7 +139,7 @@ class _Part:
 
     listed: Iterator[Listed] | None = None
     may_repeat: bool = False
-    rows: Iterator[Row] | None = None
+    rows: Iterator[ManifestRow] | None = None
     """Of a manifest, instead of `listed`."""
     argument: str = ""
 
@@ -184,7 +184,7 @@ def _looked_up(argument: str) -> _Part:
         raise UsageError(f"input {argument!r} is no file and no folder")
     if is_manifest(path):
         return _manifest_part(argument, path)
-    return _Part(iter([_local(Found(path=path, info=info))]))
+    return _Part(iter([_local(WalkedPath(path=path, info=info))]))
 
 
 def _manifest_part(argument: str, uri: str) -> _Part:
@@ -192,7 +192,7 @@ def _manifest_part(argument: str, uri: str) -> _Part:
     return _Part(rows=rows, argument=argument)
 
 
-def _readable_rows(manifest: str) -> Iterator[Row]:
+def _readable_rows(manifest: str) -> Iterator[ManifestRow]:
     try:
         yield from manifest_rows(manifest)
     except SourceError as error:
@@ -208,22 +208,22 @@ def _pattern_files(pattern: str) -> Iterator[Listed]:
         if not isinstance(info, OSError) and stat.S_ISDIR(info.st_mode):
             yield from map(_by_name, walk(path))
         else:
-            yield _by_name(Found(path=path, info=info))
+            yield _by_name(WalkedPath(path=path, info=info))
 
 
-def _by_name(found: Found) -> Listed:
-    if _is_skipped(found.path):
-        return _checked_text(SkippedName(uri=found.path))
-    return _local(found)
+def _by_name(walked: WalkedPath) -> Listed:
+    if _is_skipped(walked.path):
+        return _checked_text(SkippedName(uri=walked.path))
+    return _local(walked)
 
 
-def _local(found: Found) -> Listed:
-    if isinstance(found.info, OSError):
-        return _failed(found.path, local_failure(found.path, found.info))
-    if not stat.S_ISREG(found.info.st_mode):
-        return _describe(found.path)
-    version = file_version(found.info)
-    return _checked_text(ListedSource(uri=found.path, bytes=found.info.st_size, version=version))
+def _local(walked: WalkedPath) -> Listed:
+    if isinstance(walked.info, OSError):
+        return _failed(walked.path, local_failure(walked.path, walked.info))
+    if not stat.S_ISREG(walked.info.st_mode):
+        return _describe(walked.path)
+    version = file_version(walked.info)
+    return _checked_text(ListedSource(uri=walked.path, bytes=walked.info.st_size, version=version))
 
 
 def _describe(uri: str, metadata: Metadata = _NOTHING) -> Listed:
@@ -265,7 +265,7 @@ def _is_skipped(uri: str) -> bool:
     return os.path.splitext(uri)[1].lower() in SKIPPED_SUFFIXES
 
 
-def _described(rows: Iterable[Row]) -> Iterator[Listed]:
+def _described(rows: Iterable[ManifestRow]) -> Iterator[Listed]:
     """Looks URIs up in several threads, and yields them in their order."""
     remaining = iter(rows)
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="list")
@@ -309,18 +309,18 @@ def _bucket_part(service: ObjectService, argument: str) -> _Part:
 
 
 def _objects(service: ObjectService, bucket: str, key: str) -> Iterator[Listed]:
-    for found in find_objects(service, bucket, key):
-        uri = f"{service.scheme}://{bucket}/{found.key}"
-        if _is_skipped(found.key):
+    for stored in find_objects(service, bucket, key):
+        uri = f"{service.scheme}://{bucket}/{stored.key}"
+        if _is_skipped(stored.key):
             yield SkippedName(uri=uri)
-        elif any(name in DOTS for name in found.key.split("/")):
+        elif any(name in DOTS for name in stored.key.split("/")):
             message = (
                 f"{uri!r}: a segment of the key is '.' or '..', which programs resolve to another "
                 "object; copy it to a key without one"
             )
             yield UnlistedSource(uri=uri, code=ErrorCode.UNSAFE_KEY, message=message)
         else:
-            yield ListedSource(uri=uri, bytes=found.bytes, version=object_version(found))
+            yield ListedSource(uri=uri, bytes=stored.bytes, version=object_version(stored))
 
 
 def _at_least_one(items: Iterator[_Item], argument: str, otherwise: str) -> Iterator[_Item]:
@@ -410,9 +410,9 @@ class ListedSources:
         """Adds what could not be listed to the table."""
         begun = monotonic()
         # In batches: checking the clock for each would take as long as a quick listing.
-        while some := list(islice(self._listed, 64)):
+        while batch := list(islice(self._listed, 64)):
             self.list_s += monotonic() - begun
-            for item in some:
+            for item in batch:
                 if isinstance(item, SkippedName):
                     self.n_skipped_names += 1
                     continue
@@ -420,7 +420,7 @@ class ListedSources:
                     self._metadata.add(item.uri, item.metadata)
                 if isinstance(item, ListedSource):
                     yield SourceRef(uri=item.uri, n_bytes=item.bytes, version=item.version)
-            failed = [item for item in some if isinstance(item, UnlistedSource)]
+            failed = [item for item in batch if isinstance(item, UnlistedSource)]
             self._unreadable += [one.uri for one in failed if one.code is ErrorCode.UNREADABLE]
             if failed:
                 self._sources.add_failed(

@@ -30,7 +30,7 @@ class ScanStage(ItemStage[ScanConfig, SourceRef, ScanRow]):
     unit_items = 64
     config_type = ScanConfig
     results_ignore = frozenset({"sidecar_meta"})
-    boxed = True
+    sandboxed = True
     memory_code = ErrorCode.TOO_LARGE_TO_PROBE
     limit_bytes = MAX_PROBE_BYTES
     # Reading headers is mostly waiting.

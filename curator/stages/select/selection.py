@@ -98,13 +98,13 @@ def groups_of(
 
 def _coded(column: pa.ChunkedArray) -> tuple[list[str], NDArray[np.int64]]:
     """Returns the texts of a column's values, and each row's text."""
-    known: dict[str, int] = {}
+    code_of: dict[str, int] = {}
     codes = [np.zeros(0, np.int64)]
     for start in range(0, len(column), _AT_ONCE):
         texts = map(_value, column.slice(start, _AT_ONCE).to_pylist())
-        found = [known.setdefault(text, len(known)) for text in texts]
-        codes.append(np.array(found, np.int64))
-    return list(known), np.concatenate(codes)
+        block = [code_of.setdefault(text, len(code_of)) for text in texts]
+        codes.append(np.array(block, np.int64))
+    return list(code_of), np.concatenate(codes)
 
 
 def _hashes(ids: pa.Array, seed: int) -> NDArray[np.uint64]:

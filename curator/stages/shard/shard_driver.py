@@ -18,17 +18,17 @@ from curator.executor.unit_worker import PlainWorker
 from curator.executor.worker import Step
 from curator.records.clips import Clip
 from curator.stages.shard.config import ShardConfig
+from curator.stages.shard.reusable_shards import ReusableShards
 from curator.stages.shard.sample_plan import place_samples, plan_samples, shard_facts
 from curator.stages.shard.shard_index import (
     EarlierShards,
-    Shard,
     ShardFacts,
+    WrittenShard,
     members_table,
     set_files,
 )
 from curator.stages.shard.shard_plan import ShardPlan, TarLayout, plan_shards, tar_layout
 from curator.stages.shard.stage import ShardStage
-from curator.stages.shard.standing_shards import StandingShards
 from curator.stages.shard.tar_writer import ShardUnit, TarWriter, object_names
 from curator.storage import Store
 from curator.tables.clip_locations import Location
@@ -47,8 +47,8 @@ class Sharding:
     """Writes the shards of the kept clips.
 
     Args:
-        stamp: Fingerprint of the recipe, for the manifest.
-        standing: Tars that may stay if their samples are wanted.
+        fingerprint: Fingerprint of the recipe, for the manifest.
+        reusable: Tars that may stay if their samples are wanted.
         before: Shards of earlier generations, which stay; None for none.
     """
 
@@ -56,17 +56,17 @@ class Sharding:
         self,
         store: Store,
         config: ShardConfig,
-        stamp: str,
+        fingerprint: str,
         engine: Engine,
         *,
-        standing: StandingShards,
+        reusable: ReusableShards,
         before: EarlierShards | None = None,
     ) -> None:
         self._store = store
         self._config = config
-        self._stamp = stamp
+        self._fingerprint = fingerprint
         self._engine = engine
-        self._standing = standing
+        self._reusable = reusable
         self._before = before
         self.n_written = 0
         """Tars that had to be written."""
@@ -101,10 +101,10 @@ class Sharding:
             generation_of=generation_of,
             spill=Spill(),
         )
-        sizes, known = self._standing.sizes, self._standing.facts
+        sizes, known = self._reusable.sizes, self._reusable.facts
         earlier = self._before.facts if self._before is not None else ()
         taken = [fact["name"] for fact in earlier]
-        plans = plan_shards(samples, self._config, self._standing.keys(), taken)
+        plans = plan_shards(samples, self._config, self._reusable.keys(), taken)
         layouts = {plan.name: tar_layout(plan) for plan in plans}
         facts: dict[str, ShardFacts] = {}
         units = []
@@ -118,7 +118,8 @@ class Sharding:
         self.n_written = sum(unit.plan.name in unit.missing for unit in units)
         facts |= dict(self._run(units))
         shards = [
-            Shard(plan=plan, layout=layouts[plan.name], facts=facts[plan.name]) for plan in plans
+            WrittenShard(plan=plan, layout=layouts[plan.name], facts=facts[plan.name])
+            for plan in plans
         ]
         if any(sample.stored for plan in plans for sample in plan.samples):
             self.members = partial(members_table, shards)
@@ -137,7 +138,7 @@ class Sharding:
             self._before,
             columns=columns,
             seed=self._config.seed,
-            stamp=self._stamp,
+            fingerprint=self._fingerprint,
             made_by=made_by,
             scores=clips.scores,
         )

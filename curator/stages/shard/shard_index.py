@@ -92,7 +92,7 @@ class IndexedTar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
+class WrittenShard:
     """A finished tar."""
 
     plan: ShardPlan
@@ -194,12 +194,12 @@ def meta_lines(plan: ShardPlan) -> bytes:
 
 
 def set_files(
-    shards: Sequence[Shard],
+    shards: Sequence[WrittenShard],
     before: EarlierShards | None = None,
     *,
     columns: Declared = MappingProxyType({}),
     seed: int,
-    stamp: str,
+    fingerprint: str,
     made_by: str,
     scores: Iterable[str] = (),
 ) -> dict[str, bytes]:
@@ -226,7 +226,7 @@ def set_files(
         lambda name: members.get(name) or members_of(new[name].plan.samples[0]),
         declared=declared,
         seed=seed,
-        stamp=stamp,
+        fingerprint=fingerprint,
         made_by=made_by,
         scores=scores,
     )
@@ -239,7 +239,7 @@ def described_files(
     *,
     declared: Declared,
     seed: int,
-    stamp: str,
+    fingerprint: str,
     made_by: str,
     scores: Iterable[str],
 ) -> dict[str, bytes]:
@@ -251,7 +251,7 @@ def described_files(
         members: Gives the optional members of the first sample of a tar by name.
         declared: Families, by member or name.
         seed: Of the order of samples.
-        stamp: Fingerprint of the recipe.
+        fingerprint: Fingerprint of the recipe.
         made_by: Version.
         scores: Names of the scores in the JSON of samples.
     """
@@ -259,7 +259,7 @@ def described_files(
     manifest = {
         "version": MANIFEST_VERSION,
         "made_by": made_by,
-        "recipe_fingerprint": stamp,
+        "recipe_fingerprint": fingerprint,
         "seed": seed,
         "counts": _counts(tars),
         **_families(declared),
@@ -296,7 +296,7 @@ def known_facts(manifest: Mapping[str, Any]) -> dict[str, ShardFacts]:
     }
 
 
-def members_table(shards: Iterable[Shard]) -> Iterator[pa.Table]:
+def members_table(shards: Iterable[WrittenShard]) -> Iterator[pa.Table]:
     """Yields the rows of `members` of some tars, a tar at a time."""
     for shard in shards:
         yield rows_to_table(
@@ -345,7 +345,7 @@ def _seconds(dataset: pa.Table) -> dict[str, float]:
     return sums
 
 
-def dataset_table(shard: Shard) -> pa.Table:
+def dataset_table(shard: WrittenShard) -> pa.Table:
     """Returns the rows of a tar in `dataset.parquet`."""
     rows = []
     for sample, offset in zip(shard.plan.samples, shard.layout.mp4_starts, strict=True):
@@ -415,7 +415,7 @@ def _card(
     return dataset_card(names, **asdict(first), declared=declared, scores=scores)
 
 
-def _described(shard: Shard) -> DescribedTar:
+def _described(shard: WrittenShard) -> DescribedTar:
     n_frames, seconds = shard.plan.totals
     return DescribedTar(
         name=shard.name,

@@ -55,14 +55,16 @@ class ShardPlan:
     @cached_property
     def totals(self) -> tuple[int, float]:
         """Frames and seconds of all samples."""
-        known = [sample.metadata for sample in self.samples]
-        return sum(own["n_frames"] for own in known), float(sum(own["duration"] for own in known))
+        metadata = [sample.metadata for sample in self.samples]
+        return sum(sample_facts["n_frames"] for sample_facts in metadata), float(
+            sum(sample_facts["duration"] for sample_facts in metadata)
+        )
 
 
 def plan_shards(
     samples: Iterable[tuple[Bucket, Sample]],
     config: ShardConfig,
-    standing: Mapping[str, Collection[str]] | None = None,
+    reusable: Mapping[str, Collection[str]] | None = None,
     taken: Iterable[str] = (),
 ) -> list[ShardPlan]:
     """Groups samples into tars.
@@ -70,7 +72,7 @@ def plan_shards(
     Args:
         samples: In any order; keys are unique.
         config: Sizes, and the seed of the order.
-        standing: Sample keys of each existing tar of the last finished run, by name. A tar stays as
+        reusable: Sample keys of each existing tar of the last finished run, by name. A tar stays as
             it is if each of its samples is wanted, in the same bucket and split and with the same
             bytes, if all are of one generation, and if it is not too large; the other samples go
             into new tars.
@@ -91,7 +93,7 @@ def plan_shards(
     for place in filter(None, map(place_of, taken)):
         used(*place)
     plans = []
-    for name, keys in sorted(standing.items()) if standing and config.append else ():
+    for name, keys in sorted(reusable.items()) if reusable and config.append else ():
         kept = _kept(name, keys, groups, config)
         if kept is None:
             continue
@@ -189,9 +191,9 @@ def plan_shard(bucket: str, split: Split, number: int, group: Sequence[Sample]) 
             digest.update(member.digest.encode())
         if sample.has_id:
             digest.update(b"id\n")
-    stamp = digest.hexdigest()[:8]
+    fingerprint = digest.hexdigest()[:8]
     return ShardPlan(
-        name=f"{SHARDS}/{bucket}/{split}-{number:06d}-{stamp}.tar",
+        name=f"{SHARDS}/{bucket}/{split}-{number:06d}-{fingerprint}.tar",
         bucket=bucket,
         split=split,
         samples=tuple(group),

@@ -16,7 +16,7 @@ from curator.records.sources import Note
 from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import HeaderClaims
-from curator.stages.analyze.measurer import Instruments
+from curator.stages.analyze.measurer import AnalysisModels
 from curator.stages.analyze.segment_join import OVERLAP, analyze_segment, join_segments
 from curator.storage import ContentHashes
 
@@ -43,7 +43,7 @@ def in_segments(path: Path) -> list[Track]:
         with path.open("rb") as reader:
             track = analyze_segment(
                 reader, "a", segment, source_id=path.name, n_bytes=size,
-                instruments=Instruments(network=StillNetwork()),  # type: ignore[arg-type]
+                analysis_models=AnalysisModels(network=StillNetwork()),  # type: ignore[arg-type]
                 config=AnalyzeConfig(), decoder_threads=1,
             )  # fmt: skip
         tracks.append(track)

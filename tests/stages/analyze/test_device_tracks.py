@@ -23,7 +23,7 @@ from curator.records.sources import Note
 from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import HeaderClaims
-from curator.stages.analyze.measurer import Instruments
+from curator.stages.analyze.measurer import AnalysisModels
 from curator.stages.analyze.segment_join import OVERLAP, analyze_segment, join_segments
 from curator.storage import NO_HASHES
 
@@ -101,7 +101,7 @@ def test_segments_on_the_engine_join_to_the_track_of_a_whole_decode(
     path = tmp_path / "long.mp4"
     write_video(path, moving_texture(700, width_px=192, height_px=108), gop=25, bframes=2)
     nvdec = Nvdec(module=fake_module(), device="cpu")
-    instruments = Instruments(network=StillNetwork(), nvdec=nvdec)  # type: ignore[arg-type]
+    analysis_models = AnalysisModels(network=StillNetwork(), nvdec=nvdec)  # type: ignore[arg-type]
     size = path.stat().st_size
     with path.open("rb") as reader:
         plan = plan_segments(
@@ -119,7 +119,7 @@ def test_segments_on_the_engine_join_to_the_track_of_a_whole_decode(
                     source_id="s",
                     n_bytes=size,
                     config=CONFIG,
-                    instruments=instruments,
+                    analysis_models=analysis_models,
                     decoder_threads=1,
                 )
             )

@@ -28,7 +28,7 @@ from curator.records.tracks import Track
 from curator.stages.analyze import stage as stage_module
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.families import families_of, measure_family
-from curator.stages.analyze.measurer import Instruments
+from curator.stages.analyze.measurer import AnalysisModels
 from curator.stages.analyze.segment_join import OVERLAP
 from curator.stages.analyze.stage import AnalyzeStage, JoinStage
 from curator.storage import open_store
@@ -92,16 +92,16 @@ def measures() -> Iterator[None]:
         patch.setattr(source_segments, "LEAST_FRAMES", 240)
         network, detector = ShotNetwork(precision="float32"), TextDetector()
 
-        def instruments(_: object, families: frozenset[str], *__: object) -> Instruments:
-            return Instruments(
+        def analysis_models(_: object, families: frozenset[str], *__: object) -> AnalysisModels:
+            return AnalysisModels(
                 network=network if "shots" in families else None,
                 detector=detector if "text" in families else None,
                 clip=FirstPixels() if "clip" in families else None,  # type: ignore[arg-type]
                 measures={measure_family(Redness()): Redness()},
             )
 
-        patch.setattr(stage_module, "instruments_of", instruments)
-        patch.setattr(stage_module.AnalyzeStage, "boxed", False)
+        patch.setattr(stage_module, "load_analysis_models", analysis_models)
+        patch.setattr(stage_module.AnalyzeStage, "sandboxed", False)
         yield
 
 
@@ -240,7 +240,7 @@ def test_families_of_segments_give_what_a_whole_decode_gives(
     assert_same(track, whole[IN_SEGMENTS], heads_atol=5e-4)
 
 
-@pytest.mark.usefixtures("unboxed")
+@pytest.mark.usefixtures("unsandboxed")
 def test_nothing_is_computed_that_no_missing_family_needs(
     films: dict[str, SourceRef], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,7 +268,7 @@ def test_a_source_that_decodes_otherwise_than_before_is_not_mixed(
     ((_, failure),) = unit.failed
     assert (failure.code, unit.tracks) == (ErrorCode.CHANGED, ())
     unit = place.in_segments(source, frozenset({"clip"}))
-    assert [one.whole for one in unit.segments] == [WholeReason.INDEX_LIES]
+    assert [segment.whole for segment in unit.segments] == [WholeReason.INDEX_LIES]
 
 
 def shifted(table: pa.Table) -> pa.Table:
@@ -286,7 +286,7 @@ def test_a_failure_is_stored_once_and_not_sought_again(
     place, source = Place(tmp_path), films["no film.mp4"]
     unit = place.measure(source, place.names)
     assert isinstance(place.track(source), Failure)
-    assert (unit.failed, [set(one.parts) for one in unit.tracks]) == ((), [{FRAMES}])
+    assert (unit.failed, [set(track.parts) for track in unit.tracks]) == ((), [{FRAMES}])
     stored, failed = place.parts.stored(["no film.mp4", "sound.mp4"])
     assert failed == {"no film.mp4"} == set(stored)
     assert [path.parent.name for path in tmp_path.rglob("*.parquet")] == [FRAMES]
@@ -297,8 +297,8 @@ def test_every_setting_that_changes_a_result_is_in_a_fingerprint() -> None:
 
     def changed(**settings: object) -> set[str]:
         config, users = AnalyzeConfig.model_validate(settings), (Redness(),)
-        other = {f.name: f.stamp for f in families_of(config, users=users)}
-        own = {f.name: f.stamp for f in families_of(AnalyzeConfig(), users=users)}
+        other = {f.name: f.fingerprint for f in families_of(config, users=users)}
+        own = {f.name: f.fingerprint for f in families_of(AnalyzeConfig(), users=users)}
         return {name for name in own if own[name] != other.get(name, own[name])}
 
     of_user = measure_family(Redness())
@@ -313,5 +313,5 @@ def test_every_setting_that_changes_a_result_is_in_a_fingerprint() -> None:
     changes_no_result = {"segment_s": 60, "device": "cpu", "workers_per_gpu": 2, "text": False,
                          "audio": False, "max_decode_s": 60}  # fmt: skip
     assert changed(**changes_no_result) == set()
-    clip = {f.name: f.stamp for f in families_of(CONFIG, "weights")}["clip"]
-    assert clip != {f.name: f.stamp for f in families_of(CONFIG, "others")}["clip"]
+    clip = {f.name: f.fingerprint for f in families_of(CONFIG, "weights")}["clip"]
+    assert clip != {f.name: f.fingerprint for f in families_of(CONFIG, "others")}["clip"]

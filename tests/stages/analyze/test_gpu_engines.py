@@ -189,7 +189,7 @@ class Joined(Engine):
         self._nodes = [{"nodes": 1, "CPU": 12.0, "GPU": 1.0}]
 
     def _does(self, worker: Worker, unit: object, n_deaths: int) -> object:
-        assert worker.lane.resources.gpus > 0
+        assert worker.pool.resources.gpus > 0
         return gpu_engines.ask()
 
     def _start(self) -> Any:  # noqa: ANN401

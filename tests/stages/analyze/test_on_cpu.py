@@ -8,7 +8,7 @@ from film_makers import write_video
 from film_shots import moving_texture
 
 from curator.errors import DeviceMemoryError
-from curator.executor.decoder_box import process_box
+from curator.executor.sandboxed_process import process_sandbox
 from curator.executor.unit_worker import UnitWorker
 from curator.records.sources import Note, SourceRef
 from curator.records.tracks import Track
@@ -50,7 +50,7 @@ def test_a_source_that_no_gpu_holds_has_the_track_of_a_cpu(source: SourceRef) ->
         cpu = UnitWorker(stage=AnalyzeStage(AnalyzeConfig(device="cpu"), families=FAMILIES))
         expected = cpu([item]).results[0]
     finally:
-        process_box().stop()
+        process_sandbox().stop()
     (track,) = result.results
     assert isinstance(track, Track)
     assert isinstance(expected, Track)
@@ -60,7 +60,7 @@ def test_a_source_that_no_gpu_holds_has_the_track_of_a_cpu(source: SourceRef) ->
     assert result.cpu_s.keys() - {"start_up", "analyze", "between_units"}
 
 
-@pytest.mark.usefixtures("unboxed")
+@pytest.mark.usefixtures("unsandboxed")
 def test_what_is_no_track_has_no_note(source: SourceRef) -> None:
     stage = AnalyzeStage(AnalyzeConfig(device="gpu"))
     on_cpu = stage.on_cpu(Note.NOT_ON_GPU_DEVICE_LOST)
@@ -73,7 +73,7 @@ def test_what_is_no_track_has_no_note(source: SourceRef) -> None:
 
 
 def test_flow_of_the_gpus_engine_has_no_other_place() -> None:
-    """Pins that no CPU measures what only a GPU can, and that both kinds of boxes are locked."""
+    """Pins that no CPU measures what only a GPU can, and that all sandboxes are locked."""
     stage = AnalyzeStage(AnalyzeConfig(device="gpu", flow="hardware"))
     assert stage.on_cpu(Note.NOT_ON_GPU_DEVICE_LOST) is None
     assert stage.locks

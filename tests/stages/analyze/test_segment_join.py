@@ -31,7 +31,7 @@ from curator.records.sources import SourceRef, frame_limit
 from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import HeaderClaims, analyze_source
-from curator.stages.analyze.measurer import Instruments
+from curator.stages.analyze.measurer import AnalysisModels
 from curator.stages.analyze.segment_join import OVERLAP, analyze_segment, join_segments
 from curator.stages.analyze.stage import AnalyzeStage, PlanStage
 from curator.storage import ContentHashes, open_source, s3_client
@@ -125,7 +125,7 @@ class Analyzed:
         return {
             "source_id": "s",
             "config": config,
-            "instruments": Instruments(
+            "analysis_models": AnalysisModels(
                 network=self.network,
                 detector=DETECTOR,
                 clip=FirstPixels(),  # type: ignore[arg-type]
@@ -266,7 +266,7 @@ def test_a_segment_on_s3_fetches_its_own_ranges_ahead_of_the_decoder(
     with open_source(f"s3://{s3_bucket}/large.mp4") as reader:
         track = analyze_segment(
             reader, "film", second, source_id="s", n_bytes=size, decoder_threads=1,
-            instruments=Instruments(network=StillNetwork()),  # type: ignore[arg-type]
+            analysis_models=AnalysisModels(network=StillNetwork()),  # type: ignore[arg-type]
             config=AnalyzeConfig(),
         )  # fmt: skip
     share = track.n_frames / (4 * LEAST_FRAMES)

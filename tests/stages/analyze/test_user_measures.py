@@ -55,7 +55,7 @@ class Seen(Measure):
         return dict(zip(self.names, values, strict=True))
 
     def measure_batch(self, samples: Sequence[SamplePictures]) -> Sequence[Mapping[str, float]]:
-        return [{**self.measure(one), "n_together": len(samples)} for one in samples]
+        return [{**self.measure(sample), "n_together": len(samples)} for sample in samples]
 
 
 class Luma(Seen):
@@ -97,7 +97,7 @@ def grays(*size: int) -> Iterator[np.ndarray]:
 
 def measured(file: Path, monkeypatch: pytest.MonkeyPatch) -> Track:
     """A film, measured by both and by nothing else."""
-    monkeypatch.setattr(AnalyzeStage, "boxed", False)
+    monkeypatch.setattr(AnalyzeStage, "sandboxed", False)
     measures = Measures.of([path(Seen), path(Luma)])
     config = AnalyzeConfig(device="cpu", text=False, audio=False)
     names = {family.name for family in families_of(config, users=measures.users)}

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from curator.stages.caption.annotation_memo import answers_stamp, remember, remembered
+from curator.stages.caption.annotation_memo import answers_fingerprint, remember, remembered
 from curator.stages.caption.caption_records import (
     Annotation,
     Answer,
-    Candidate,
+    AnswerCandidate,
     Reply,
     Task,
     Unanswered,
@@ -49,8 +49,10 @@ WHOLE = Annotation(
     task=task(0),
     answer=ANSWER,
     candidates=(
-        Candidate(answer=ANSWER, reply_key="k", faithfulness=5, completeness=4, correctness=5),
-        Candidate(
+        AnswerCandidate(
+            answer=ANSWER, reply_key="k", faithfulness=5, completeness=4, correctness=5
+        ),
+        AnswerCandidate(
             answer=OTHER, reply_key="l", faithfulness=1, completeness=2, correctness=3, why="x"
         ),
     ),
@@ -68,7 +70,7 @@ LATE = Annotation(task=task(2), failure=Unanswered.TIMED_OUT, detail="180 s")
 ALONE = Annotation(
     task=task(3),
     answer=ANSWER,
-    candidates=(Candidate(answer=ANSWER, reply_key="k"),),
+    candidates=(AnswerCandidate(answer=ANSWER, reply_key="k"),),
     request_keys=("k",),
 )
 
@@ -80,14 +82,14 @@ def stored(tmp_path: Path) -> Replies:
     for key in "klmn":
         replies.keep(key, Reply(text=key))
     for one in (WHOLE, REFUSED, LATE, ALONE):
-        remember(one, answers_stamp(config()), replies)
+        remember(one, answers_fingerprint(config()), replies)
     replies.pack()
     return Replies(LocalStore(tmp_path), "stamp").load()
 
 
 def test_what_was_annotated_comes_back_as_it_was(stored: Replies) -> None:
     """Pins each field, failures that hold, and that transient ones are asked again."""
-    stamp = answers_stamp(config())
+    stamp = answers_fingerprint(config())
     assert remembered(task(0), stamp, stored) == WHOLE
     assert remembered(task(1), stamp, stored) == REFUSED
     assert remembered(task(2), stamp, stored) is None
@@ -103,7 +105,7 @@ def test_windows_whose_replies_were_deleted_have_no_annotation(
     for key, reply in stored.items():
         if key != "l":
             less.keep(key, reply)
-    stamp = answers_stamp(config())
+    stamp = answers_fingerprint(config())
     assert remembered(task(0), stamp, less) is None
     assert remembered(task(1), stamp, less) == REFUSED
 
@@ -114,7 +116,7 @@ def test_windows_whose_replies_were_deleted_have_no_annotation(
      {"window": Window(index=0, start_frame=0, end_frame=10, shown=(3, 8))}],
 )  # fmt: skip
 def test_another_question_has_no_annotation_yet(stored: Replies, changes: dict[str, Any]) -> None:
-    assert remembered(task(0, **changes), answers_stamp(config()), stored) is None
+    assert remembered(task(0, **changes), answers_fingerprint(config()), stored) is None
 
 
 @pytest.mark.parametrize(
@@ -135,4 +137,4 @@ def test_another_question_has_no_annotation_yet(stored: Replies, changes: dict[s
 def test_settings_that_make_other_annotations_are_told_from_the_rest(
     changes: dict[str, Any], is_same: bool
 ) -> None:
-    assert (answers_stamp(config(**changes)) == answers_stamp(config())) is is_same
+    assert (answers_fingerprint(config(**changes)) == answers_fingerprint(config())) is is_same

@@ -9,7 +9,7 @@ import pytest
 from curator.errors import RecipeError
 from curator.recipe import load_recipe
 from curator.stages.caption.caption_decisions import (
-    Rejection,
+    CaptionRejection,
     caption_of,
     judge_score,
     rejection_of,
@@ -17,7 +17,7 @@ from curator.stages.caption.caption_decisions import (
 from curator.stages.caption.caption_records import (
     Annotation,
     Answer,
-    Candidate,
+    AnswerCandidate,
     Task,
     Unanswered,
     Window,
@@ -61,7 +61,7 @@ def annotation(
         safety=safety,
         extra=extra or {},
     )
-    candidate = Candidate(
+    candidate = AnswerCandidate(
         answer=answer, reply_key="k", faithfulness=score, completeness=score, correctness=score
     )
     return Annotation(task=task, answer=answer, candidates=(candidate,))
@@ -71,7 +71,7 @@ def test_a_clip_is_rejected_if_one_window_says_so() -> None:
     chosen = config(reject={"content_type": ["game"], "safety": ["unsafe", "sensitive"]})
     good = annotation(0)
     assert rejection_of([good], chosen) is None
-    assert rejection_of([annotation(1, content_type="game"), good], chosen) == Rejection(
+    assert rejection_of([annotation(1, content_type="game"), good], chosen) == CaptionRejection(
         field="content_type", value="game", window=1
     )
     found = rejection_of([annotation(1, content_type="game", safety="unsafe"), good], chosen)
@@ -113,7 +113,7 @@ def test_a_field_of_the_prompts_own_rejects(
 ) -> None:
     chosen = config(prompt=own, reject={field: values})
     found = rejection_of([annotation(), annotation(1, extra={field: said})], chosen)
-    assert found == Rejection(field=field, value=values[0], window=1)  # type: ignore[arg-type]
+    assert found == CaptionRejection(field=field, value=values[0], window=1)  # type: ignore[arg-type]
     for kept in (other, None, not isinstance(said, bool)):
         if field != "is_odd" or kept is not True:
             assert rejection_of([annotation(extra={field: kept})], chosen) is None
@@ -159,7 +159,7 @@ def test_yes_and_no_are_not_each_other() -> None:
     chosen = config(reject={"has_people": [False]})
     assert rejection_of([annotation(answers={"has_people": True})], chosen) is None
     assert rejection_of([annotation()], chosen) is None
-    assert rejection_of([annotation(answers={"has_people": False})], chosen) == Rejection(
+    assert rejection_of([annotation(answers={"has_people": False})], chosen) == CaptionRejection(
         field="has_people", value=False, window=0
     )
 
@@ -167,7 +167,7 @@ def test_yes_and_no_are_not_each_other() -> None:
 def test_what_failed_is_kept_or_rejected_as_the_recipe_says() -> None:
     both = [annotation(1, failure=Unanswered.REFUSAL), annotation(0)]
     assert rejection_of(both, config()) is None
-    assert rejection_of(both, config(failed="reject")) == Rejection(
+    assert rejection_of(both, config(failed="reject")) == CaptionRejection(
         field="failed", value="refusal", window=1
     )
     assert caption_of(both, config()) == (None, "window 1 refusal: why")
@@ -179,7 +179,7 @@ def test_a_score_below_the_least_is_treated_as_failed(score: int | None, is_enou
     judged = [annotation(0, score=5), annotation(1, score=score)]
     assert rejection_of(judged, config(judge=judge)) is None
     found = rejection_of(judged, config(judge=judge, failed="reject"))
-    wanted = Rejection(field="judge_score", value=score, window=1)
+    wanted = CaptionRejection(field="judge_score", value=score, window=1)
     assert found == (None if is_enough else wanted)
     caption, problem = caption_of(judged, config(judge=judge))
     assert (caption is not None) == is_enough

@@ -11,7 +11,7 @@ import pytest
 from curator.errors import CuratorError, ModelError
 from curator.executor import work
 from curator.executor.engine import Engine
-from curator.executor.fleet import Passing
+from curator.executor.fleet import TransientRefusal
 from curator.records.cuts import StoredFrames
 from curator.scheduler import UnitStream
 from curator.stages.caption import stage as caption_stage
@@ -110,10 +110,10 @@ def test_a_window_that_kills_its_worker_twice_fails_and_the_others_are_answered(
 ) -> None:
     stream = _stream(engine, tmp_path, DyingStage(CONFIG))
     annotations = {
-        one.task.clip_id: one
+        annotation.task.clip_id: annotation
         for units in stream.finish()
         for unit in units
-        for one in unit.annotations
+        for annotation in unit.annotations
     }
     assert annotations.keys() == {"first", "deadly", "last"}
     dead = annotations.pop("deadly")
@@ -137,7 +137,7 @@ def test_a_window_that_kills_its_worker_twice_fails_and_the_others_are_answered(
 def test_models_that_cannot_be_loaded_end_the_run_with_the_reason(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, said: str
 ) -> None:
-    monkeypatch.setattr(work, "MOST_IN_VAIN", -2)
+    monkeypatch.setattr(work, "MAX_DEATHS_IN_A_ROW", -2)
     stage = DyingLoad(CONFIG.model_copy(update={"model": model}))
     with pytest.raises(CuratorError, match=said):
         list(_stream(engine, tmp_path, stage).finish())
@@ -172,7 +172,7 @@ def test_workers_that_hold_a_gpu_are_asked_whether_torch_sees_it(
 
 def test_a_server_that_is_down_is_no_fault_of_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     refusal = CaptionStage(SERVER).node_refusal()
-    assert isinstance(refusal, Passing)
+    assert isinstance(refusal, TransientRefusal)
     assert "cannot be reached" in refusal
 
     class NoKey:
@@ -182,7 +182,7 @@ def test_a_server_that_is_down_is_no_fault_of_the_node(monkeypatch: pytest.Monke
     monkeypatch.setattr(caption_stage, "captioners_of", lambda config: {"captioner": NoKey()})
     refusal = CaptionStage(SERVER).node_refusal()
     assert refusal == "the key is not here"
-    assert not isinstance(refusal, Passing)
+    assert not isinstance(refusal, TransientRefusal)
 
 
 def test_workers_share_the_requests_under_way() -> None:
@@ -191,7 +191,7 @@ def test_workers_share_the_requests_under_way() -> None:
     stage = CaptionStage(config)
     assert stage.in_flight == 5
     shared = stage.share(4)
-    assert [one.in_flight for one in shared.config.models] == [3, 1]
+    assert [model.in_flight for model in shared.config.models] == [3, 1]
     assert shared.resources.cpus == 0
     assert shared.resources.memory_bytes < stage.resources.memory_bytes
     assert CaptionStage(CONFIG).in_flight is None

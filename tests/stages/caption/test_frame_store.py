@@ -87,7 +87,7 @@ def test_what_a_run_left_is_found_by_its_content(tmp_path: Path) -> None:
 
 
 def test_frames_are_stored_under_the_clip_that_was_asked_for(tmp_path: Path) -> None:
-    """Pins that a decoder box that was taken over names no other clip, and no other content."""
+    """Pins that a sandbox that was taken over names no other clip, and no other content."""
     store = open_store(str(tmp_path))
     parts = pickle.loads(pickle.dumps(FrameParts(store, CONFIG)))
     asked = [

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from curator.stages.caption.annotation_memo import annotation_key, answers_stamp
+from curator.stages.caption.annotation_memo import annotation_key, answers_fingerprint
 from curator.stages.caption.caption_records import Reply, Task, Window
 from curator.stages.caption.config import CaptionConfig, frames_fingerprint
 from curator.stages.caption.dialogs.window_dialog import make_dialogs
 from curator.stages.caption.frame_store import content_of, frames_key
-from curator.stages.caption.reply_store import replies_stamp
+from curator.stages.caption.reply_store import replies_fingerprint
 
 SERVER: dict[str, Any] = {"captioner": "openai", "model": "m", "url": "http://a/v1"}
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -96,9 +96,9 @@ def test_requests_keep_their_keys(name: str) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_stored_replies_frames_and_annotations_keep_their_keys(name: str) -> None:
     config = CaptionConfig.model_validate(CONFIGS[name])
-    stamp = answers_stamp(config)
+    stamp = answers_fingerprint(config)
     assert [
-        replies_stamp(config), stamp, annotation_key(TASK, stamp), frames_fingerprint(config)
+        replies_fingerprint(config), stamp, annotation_key(TASK, stamp), frames_fingerprint(config)
     ] == STAMPS[name]  # fmt: skip
 
 

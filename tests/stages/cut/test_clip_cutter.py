@@ -481,11 +481,11 @@ def test_lossless_and_unknown_settings_are_refused() -> None:
         CutConfig(crf=0)
     with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
         CutConfig(quality=3)  # type: ignore[call-arg]
-    assert stamp(CutConfig()) != stamp(CutConfig(crf=21))
-    assert stamp(CutConfig()) == stamp(CutConfig())
+    assert fingerprint_of(CutConfig()) != fingerprint_of(CutConfig(crf=21))
+    assert fingerprint_of(CutConfig()) == fingerprint_of(CutConfig())
 
 
-def stamp(config: CutConfig) -> str:
+def fingerprint_of(config: CutConfig) -> str:
     """Fingerprint of clips that are cut so."""
     return CutStage(CutStageConfig(cut=config, max_pixels=1)).fingerprint({})
 

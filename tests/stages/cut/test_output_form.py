@@ -254,8 +254,8 @@ def test_the_share_that_is_verified_changes_no_clip(film: Path) -> None:
     """Pins that checking less is no other output, and in no fingerprint."""
     request = request_of(film, 0, 20)
     assert cut(film, request, verify_share=0.0).mp4_sha256 == cut(film, request).mp4_sha256
-    assert stamp(CutConfig(verify_share=0.1)) == stamp(CutConfig())
-    assert stamp(CutConfig(length_frames=17)) != stamp(CutConfig())
+    assert fingerprint_of(CutConfig(verify_share=0.1)) == fingerprint_of(CutConfig())
+    assert fingerprint_of(CutConfig(length_frames=17)) != fingerprint_of(CutConfig())
 
 
 def test_without_nvenc_the_recipe_is_told(film: Path) -> None:
@@ -340,7 +340,7 @@ def test_a_run_on_a_machine_without_a_gpu_does_not_wait_for_one(
     with Engine(address=None, workers=1) as engine:
         cutting = Cutting(
             nvenc_stage(), open_store(str(tmp_path)), engine, Progress(live=False), {},
-            min_s=2.0, buckets=None, previous={}, standing=dict,  # type: ignore[arg-type]
+            min_s=2.0, buckets=None, previous={}, reusable=dict,  # type: ignore[arg-type]
         )  # fmt: skip
         monkeypatch.setattr(cutting, "_units", lambda *_: [])
         clip = SimpleNamespace(start_s=0.0, end_s=1.0, n_frames=30, width=64, height=64)
@@ -410,6 +410,6 @@ def test_hdr_is_mapped_frame_by_frame(transfer: int, tmp_path: Path) -> None:
         assert np.abs(frame - meant).mean() < 8
 
 
-def stamp(config: CutConfig) -> str:
+def fingerprint_of(config: CutConfig) -> str:
     """Fingerprint of clips that are cut so."""
     return CutStage(CutStageConfig(cut=config, max_pixels=1)).fingerprint({})

@@ -13,8 +13,8 @@ from simulated_workers import Simulated
 from curator.executor import corpus_work
 from curator.executor.corpus_work import CorpusWork
 from curator.executor.engine import Engine
-from curator.executor.fleet import Lost, Worker
-from curator.executor.work import Repeated
+from curator.executor.fleet import Worker, WorkerLost
+from curator.executor.work import RepeatedUnit
 from curator.executor.worker import call_chain
 from curator.stages.dedup.cluster_search import faiss_refusal, search_clusters
 from curator.stages.dedup.retention import Duplicates, find_duplicates
@@ -28,8 +28,8 @@ ORDER = RNG.permutation(600)
 
 
 def answer(worker: Worker, unit: object, n_deaths: int) -> object:
-    sent = Repeated(unit=unit, n_deaths=n_deaths) if n_deaths else unit
-    return pickle.loads(call_chain(worker.lane.chain, pickle.dumps(sent)))
+    sent = RepeatedUnit(unit=unit, n_deaths=n_deaths) if n_deaths else unit
+    return pickle.loads(call_chain(worker.pool.chain, pickle.dumps(sent)))
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_worker_with_a_gpu_finds_what_the_driver_finds(
     found = search_clusters(VECTORS, ORDER, CorpusWork("dedup", store, engine), OPTIONS)
     assert list(store.list()) == []
     assert n_moved == 1
-    assert [worker.lane.resources.gpus for worker in backend.ended] == [1]
+    assert [worker.pool.resources.gpus for worker in backend.ended] == [1]
     expected = find_duplicates(VECTORS, ORDER, **OPTIONS)
     assert expected.is_duplicate.sum() > 100
     assert is_equal(found, expected)
@@ -84,7 +84,7 @@ def fails(worker: Worker, unit: object, n_deaths: int) -> object:
     [
         (fails, "no GPU code", "dedup: no GPU code"),
         (None, "", "dedup: no worker with a GPU within 0 s"),
-        (lambda *_: Lost("died"), "", "dedup: the process that searched on the GPU died"),
+        (lambda *_: WorkerLost("died"), "", "dedup: the process that searched on the GPU died"),
         (answer, "", "dedup: FAISS fails on the GPU: out of memory"),
     ],
 )

@@ -17,7 +17,7 @@ from curator.stages.dedup.config import DedupConfig
 from curator.stages.dedup.retention import find_duplicates
 from curator.stages.dedup.similar_pairs import (
     PAIRS_PER_CLIP,
-    AlikePairs,
+    NearDuplicatePairs,
     compare,
     duplicates_of,
     no_pairs,
@@ -45,7 +45,7 @@ RANK = np.random.default_rng(1).permutation(N)
 """Of each clip; 0 is the best."""
 
 
-def pairs_in_steps(*stops: int, least: float = 0.7) -> AlikePairs:
+def pairs_in_steps(*stops: int, least: float = 0.7) -> NearDuplicatePairs:
     pairs = no_pairs(least)
     for stop in stops:
         found = compare(pairs, IDS[:stop], VECTORS[:stop], CorpusWork("dedup"))
@@ -70,7 +70,7 @@ def test_any_of_the_clips_give_what_a_search_gives(stops: tuple[int, ...], share
 
 
 def test_steps_find_the_same_pairs() -> None:
-    def listed(pairs: AlikePairs) -> list[tuple[int, int, float]]:
+    def listed(pairs: NearDuplicatePairs) -> list[tuple[int, int, float]]:
         columns = (pairs.first.tolist(), pairs.second.tolist(), pairs.cosine.tolist())
         return sorted(zip(*columns, strict=True))
 
@@ -125,7 +125,7 @@ def test_rerun_compares_only_what_is_new(tmp_path: Path, monkeypatch: pytest.Mon
     compared: list[int] = []
 
     def counting(
-        known: AlikePairs, ids: pa.Array, vectors: NDArray[np.float32], work: Work
+        known: NearDuplicatePairs, ids: pa.Array, vectors: NDArray[np.float32], work: Work
     ) -> object:
         compared.append(len(ids) - len(known.ids))
         return compare(known, ids, vectors, work)
@@ -150,7 +150,9 @@ def test_lower_similarity_and_other_vectors_are_searched_anew(tmp_path: Path) ->
         kept=slice(0, 150), stored=CorpusTables(corpus.store, "a" * 16), similarity=0.5
     )
     assert lower == corpus.rejected(kept=slice(0, 150), stored=None, similarity=0.5)
-    assert len(AlikePairs.of(CorpusTables(corpus.store, "b" * 16).read("alike"), 0.7).ids) == 0
+    assert (
+        len(NearDuplicatePairs.of(CorpusTables(corpus.store, "b" * 16).read("alike"), 0.7).ids) == 0
+    )
 
 
 def test_pairs_stay_through_a_run_that_looks_for_no_duplicates(tmp_path: Path) -> None:

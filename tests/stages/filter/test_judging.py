@@ -13,7 +13,7 @@ from curator.measures.clip_semantics import SemanticConfig
 from curator.measures.score_list import SCORES
 from curator.records.clips import Reason
 from curator.stages.filter.config import FilterConfig
-from curator.stages.filter.judging import Decided, judge_table
+from curator.stages.filter.judging import FilteredClips, judge_table
 from curator.stages.filter.rules import resolve
 from curator.stages.shard.config import ShardConfig
 from curator.tables.parts import columns_to_rows
@@ -43,12 +43,12 @@ def clips_with(n: int, **columns: Sequence[Any]) -> pa.Table:
     return pa.table(arrays, schema=candidates_schema(SCORES))
 
 
-def decided(clips: pa.Table, rules: dict[str, dict[str, Any]]) -> Decided:
+def decided(clips: pa.Table, rules: dict[str, dict[str, Any]]) -> FilteredClips:
     config = FilterConfig.model_validate(rules).root
     return decide(clips, config, min_s=2.0, shard=ShardConfig())
 
 
-def counts(result: Decided) -> dict[str, tuple[int, int, int]]:
+def counts(result: FilteredClips) -> dict[str, tuple[int, int, int]]:
     return {rule.rule: (rule.n_first, rule.n_alone, rule.n_any) for rule in result.rules}
 
 

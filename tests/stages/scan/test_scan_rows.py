@@ -184,8 +184,10 @@ def test_a_part_keeps_its_name_and_its_rows_name_the_items(folder: Path, store: 
     (stored,) = rows.put([item], [lies]).to_pylist()
     assert (stored["uri"], stored["bytes"], stored["version"]) == (item.uri, 7, item.version)
     digits = hashlib.sha256(f"7-1-1-1\t{item.uri}".encode()).hexdigest()[:16]
-    stamp = ScanStage(ScanConfig()).fingerprint({})
-    assert [info.key for info in store.list("scan/")] == [f"scan/{stamp}-{digits}.parquet"]
+    scan_fingerprint = ScanStage(ScanConfig()).fingerprint({})
+    assert [info.key for info in store.list("scan/")] == [
+        f"scan/{scan_fingerprint}-{digits}.parquet"
+    ]
     found: list[pa.Table] = []
     other = SourceRef(uri=item.uri, n_bytes=7, version="7-2-2-1")
     assert list(rows.missing([other, item], found.append)) == [other]

@@ -16,8 +16,8 @@ from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample import Sample
 from curator.stages.shard.shard_index import (
     DATASET_SCHEMA,
-    Shard,
     ShardFacts,
+    WrittenShard,
     index_bytes,
     known_facts,
     meta_lines,
@@ -60,7 +60,7 @@ def sample(number: int, split: Split) -> Sample:
 
 
 @pytest.fixture(scope="module")
-def shards() -> dict[str, tuple[Shard, bytes]]:
+def shards() -> dict[str, tuple[WrittenShard, bytes]]:
     """Tars of two buckets and splits, by name."""
     samples = [(BUCKETS[i % 2], sample(i, "val" if i % 5 == 0 else "train")) for i in range(90)]
     found = {}
@@ -75,18 +75,18 @@ def shards() -> dict[str, tuple[Shard, bytes]]:
             idx_sha256=hashlib.sha256(tar_index(layout)).hexdigest(),
             meta_sha256=hashlib.sha256(meta_lines(plan)).hexdigest(),
         )
-        found[plan.name] = Shard(plan=plan, layout=layout, facts=facts), data
+        found[plan.name] = WrittenShard(plan=plan, layout=layout, facts=facts), data
     assert len(found) > 4
     return found
 
 
-def files_of(shards: dict[str, tuple[Shard, bytes]]) -> dict[str, bytes]:
+def files_of(shards: dict[str, tuple[WrittenShard, bytes]]) -> dict[str, bytes]:
     listed = [shard for shard, _ in shards.values()]
-    return set_files(listed, seed=7, stamp=STAMP, made_by="curate 0")
+    return set_files(listed, seed=7, fingerprint=STAMP, made_by="curate 0")
 
 
 def test_the_index_is_that_of_energon(
-    shards: dict[str, tuple[Shard, bytes]], tmp_path: Path
+    shards: dict[str, tuple[WrittenShard, bytes]], tmp_path: Path
 ) -> None:
     """Pins `.tar.idx`, `.info.json` and the splits against what its own preparation writes."""
     pytest.importorskip("megatron.energon")
@@ -114,7 +114,7 @@ def test_the_index_is_that_of_energon(
     assert list(own) == list(theirs)
 
 
-def test_the_index_leads_to_each_sample(shards: dict[str, tuple[Shard, bytes]]) -> None:
+def test_the_index_leads_to_each_sample(shards: dict[str, tuple[WrittenShard, bytes]]) -> None:
     """Pins little-endian offsets: a part cut out by two of them is one sample."""
     for shard, data in shards.values():
         raw = tar_index(shard.layout)
@@ -126,7 +126,7 @@ def test_the_index_leads_to_each_sample(shards: dict[str, tuple[Shard, bytes]]) 
 
 
 def test_the_metadata_is_a_line_of_json_for_each_sample(
-    shards: dict[str, tuple[Shard, bytes]],
+    shards: dict[str, tuple[WrittenShard, bytes]],
 ) -> None:
     """Pins the order and the name, `<tar without suffix>.meta.jsonl`."""
     for name, (shard, _) in shards.items():
@@ -135,7 +135,7 @@ def test_the_metadata_is_a_line_of_json_for_each_sample(
         assert meta_name(name) == name[:-4] + ".meta.jsonl"
 
 
-def test_tables_say_where_each_mp4_lies(shards: dict[str, tuple[Shard, bytes]]) -> None:
+def test_tables_say_where_each_mp4_lies(shards: dict[str, tuple[WrittenShard, bytes]]) -> None:
     """Pins the columns that loaders take, and that offsets lead to the bytes."""
     table = pq.read_table(io.BytesIO(files_of(shards)["shards/dataset.parquet"]))
     assert table.schema.equals(DATASET_SCHEMA)
@@ -153,7 +153,7 @@ def test_tables_say_where_each_mp4_lies(shards: dict[str, tuple[Shard, bytes]]) 
 
 
 def test_the_manifest_is_last_and_names_everything(
-    shards: dict[str, tuple[Shard, bytes]],
+    shards: dict[str, tuple[WrittenShard, bytes]],
 ) -> None:
     """Pins its keys, its sums and the hashes, and that facts can be read back."""
     files = files_of(shards)
@@ -177,7 +177,7 @@ def test_the_manifest_is_last_and_names_everything(
     assert counts["by_split"]["val"]["samples"] == 18
 
 
-def test_a_bucket_alone_has_names_of_its_own(shards: dict[str, tuple[Shard, bytes]]) -> None:
+def test_a_bucket_alone_has_names_of_its_own(shards: dict[str, tuple[WrittenShard, bytes]]) -> None:
     """Pins that a bucket's folder can be moved and read by itself."""
     files = files_of(shards)
     for bucket in BUCKETS:
@@ -188,7 +188,7 @@ def test_a_bucket_alone_has_names_of_its_own(shards: dict[str, tuple[Shard, byte
 
 def test_no_shards_are_whole_too() -> None:
     """Pins that a run that keeps nothing says so, in all files."""
-    files = set_files([], seed=0, stamp=STAMP, made_by="curate 0")
+    files = set_files([], seed=0, fingerprint=STAMP, made_by="curate 0")
     manifest = json.loads(files[MANIFEST])
     assert manifest["shards"] == []
     assert manifest["counts"]["samples"] == 0
@@ -200,7 +200,7 @@ def test_no_shards_are_whole_too() -> None:
     assert b"configs" not in files["shards/README.md"]
 
 
-def test_cards_name_the_tars_of_each_split(shards: dict[str, tuple[Shard, bytes]]) -> None:
+def test_cards_name_the_tars_of_each_split(shards: dict[str, tuple[WrittenShard, bytes]]) -> None:
     """Pins that the header of each folder's README.md names its tars and no others, by split."""
     files = files_of(shards)
     for folder in ("", *(f"{bucket.name}/" for bucket in BUCKETS)):

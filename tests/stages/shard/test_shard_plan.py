@@ -247,16 +247,16 @@ def keys_of(plans: list[ShardPlan]) -> dict[str, set[str]]:
 def test_tars_that_stand_stay_and_new_samples_go_into_new_ones() -> None:
     """Pins appending: names, contents and numbers."""
     first = plan_shards([(WIDE, sample(i)) for i in range(30)], SMALL)
-    standing = keys_of(first)
-    both = plan_shards([(WIDE, sample(i)) for i in range(50)], SMALL, standing)
+    reusable = keys_of(first)
+    both = plan_shards([(WIDE, sample(i)) for i in range(50)], SMALL, reusable)
     assert {plan.name for plan in first} < {plan.name for plan in both}
-    assert [plan for plan in both if plan.name in standing] == first
-    new = [plan for plan in both if plan.name not in standing]
+    assert [plan for plan in both if plan.name in reusable] == first
+    new = [plan for plan in both if plan.name not in reusable]
     assert sorted(s.key for p in new for s in p.samples) == [sample(i).key for i in range(30, 50)]
-    assert min(plan.name for plan in new) > max(standing)
+    assert min(plan.name for plan in new) > max(reusable)
     assert plan_shards([(WIDE, sample(i)) for i in range(50)], SMALL, keys_of(both)) == both
     alone = ShardConfig(max_bytes=1 << 16, append=False)
-    again = plan_shards([(WIDE, sample(i)) for i in range(50)], alone, standing)
+    again = plan_shards([(WIDE, sample(i)) for i in range(50)], alone, reusable)
     assert again == plan_shards([(WIDE, sample(i)) for i in range(50)], SMALL)
 
 

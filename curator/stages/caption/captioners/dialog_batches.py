@@ -103,7 +103,7 @@ class RequestQueue:
 
 
 @dataclass(slots=True, eq=False)
-class _Run:
+class _BatchedDialog:
     place: int
     frames: Frames | None
     dialog: Dialog
@@ -141,7 +141,7 @@ class _Dialogs:
     keep: Keep
     budget_s: float
     queues: Mapping[Role, RequestQueue]
-    waiting: dict[str, list[_Run]] = field(default_factory=lambda: defaultdict(list))
+    waiting: dict[str, list[_BatchedDialog]] = field(default_factory=lambda: defaultdict(list))
     fresh: dict[str, Reply] = field(default_factory=dict)
     spent_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     annotations: dict[int, Annotation] = field(default_factory=dict)
@@ -150,7 +150,7 @@ class _Dialogs:
         self, tasks: Sequence[tuple[Task, Frames | None]], dialogs: Dialogs
     ) -> list[Annotation]:
         for place, (task, frames) in enumerate(tasks):
-            self._continue(_Run(place=place, frames=frames, dialog=dialogs(task)), None)
+            self._continue(_BatchedDialog(place=place, frames=frames, dialog=dialogs(task)), None)
         while filled := [queue for queue in self.queues.values() if len(queue)]:
             # A full batch first; else the first model, whose answers lead to more requests.
             queue = next((queue for queue in filled if queue.fills_batch), filled[0])
@@ -163,7 +163,7 @@ class _Dialogs:
                 self._take_reply(sized.request, reply)
         return [self.annotations[place] for place in range(len(tasks))]
 
-    def _continue(self, run: _Run, replies: list[Reply] | None) -> None:
+    def _continue(self, run: _BatchedDialog, replies: list[Reply] | None) -> None:
         """Sends replies to a dialog until it makes a request without one."""
         try:
             while True:
@@ -177,7 +177,7 @@ class _Dialogs:
         except StopIteration as end:
             self.annotations[run.place] = end.value
 
-    def _request(self, run: _Run, request: Request) -> None:
+    def _request(self, run: _BatchedDialog, request: Request) -> None:
         reply = self.known.get(request.key) or self.fresh.get(request.key)
         if reply is None and request.key in self.waiting:
             if run not in self.waiting[request.key]:
@@ -195,7 +195,7 @@ class _Dialogs:
                 self.keep(request.key, reply)
         run.replies[request.key] = reply
 
-    def _sized(self, run: _Run, request: Request) -> SizedRequest | Reply:
+    def _sized(self, run: _BatchedDialog, request: Request) -> SizedRequest | Reply:
         if run.frames is None:
             return Reply(failure=Unanswered.NO_FRAMES, detail="the clip's frames are not there")
         spent_s = self.spent_s[request.task.clip_id]

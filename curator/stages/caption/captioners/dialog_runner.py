@@ -48,7 +48,7 @@ class _Budget:
 
 
 @dataclass(eq=False)
-class _Window:
+class _AskedWindow:
     task: Task
     where: "StoredFrames"
     budget: _Budget
@@ -115,7 +115,7 @@ class DialogRunner:
             raise RuntimeError("this runner has ended")
         self.n_open += 1
         budget = self._budgets.setdefault(task.clip_id, _Budget(self._budget_s))
-        self._threads.submit(self._run, _Window(task, where, budget))
+        self._threads.submit(self._run, _AskedWindow(task, where, budget))
 
     def poll(self, timeout: float | None = 0) -> list[Annotation]:
         """Returns annotations that ended since the last call, in that order; maybe none.
@@ -163,7 +163,7 @@ class DialogRunner:
         for captioner in self._captioners.values():
             captioner.cancel_requests()
 
-    def _run(self, window: _Window) -> None:
+    def _run(self, window: _AskedWindow) -> None:
         try:
             if self._error is None and not self._has_ended:
                 self._results.put(self._annotation(window))
@@ -174,7 +174,7 @@ class DialogRunner:
             self._cancel()
             self._results.put(None)
 
-    def _annotation(self, window: _Window) -> Annotation:
+    def _annotation(self, window: _AskedWindow) -> Annotation:
         """Runs a dialog to its end."""
         dialog = self._dialogs(window.task)
         try:
@@ -190,7 +190,7 @@ class DialogRunner:
             raise RuntimeError(f"dialog about {window.task} gave one about {annotation.task}")
         return annotation
 
-    def _reply(self, window: _Window, request: Request) -> Reply:
+    def _reply(self, window: _AskedWindow, request: Request) -> Reply:
         """Returns the stored reply, that of another window's equal request, or a new one."""
         key, awaited = request.key, Future[Reply]()
         while True:
@@ -216,7 +216,7 @@ class DialogRunner:
         awaited.set_result(reply)
         return reply
 
-    def _ask(self, window: _Window, request: Request) -> Reply:
+    def _ask(self, window: _AskedWindow, request: Request) -> Reply:
         try:
             with window.lock:
                 frames = window.frames or self._load(window.where, window.task)

@@ -31,7 +31,7 @@ Kind = Literal["caption", "choice", "yes_no", "open", "reasoning"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class WindowSpan:
     """Position of a window in the written clip, in seconds."""
 
     start_s: float
@@ -56,14 +56,16 @@ class QuestionAnswer:
     reasoning_origin: str | None = None
 
 
-def questions_of(annotation: Annotation, config: CaptionConfig, span: Span) -> list[QuestionAnswer]:
+def questions_of(
+    annotation: Annotation, config: CaptionConfig, span: WindowSpan
+) -> list[QuestionAnswer]:
     """Returns questions about a window that metadata or its annotation answers."""
     made = _Made(annotation, config, span)
     return [*made.captions(), *made.classes(), *made.yes_no(), *made.open(), *made.reasoned()]
 
 
 class _Made:
-    def __init__(self, annotation: Annotation, config: CaptionConfig, span: Span) -> None:
+    def __init__(self, annotation: Annotation, config: CaptionConfig, span: WindowSpan) -> None:
         self._task = annotation.task
         self._known = annotation.task.known
         # Without a model, an answer only repeats metadata.

@@ -21,7 +21,7 @@ from curator.stages.caption.caption_records import (
     TRANSIENT,
     Annotation,
     Answer,
-    Candidate,
+    AnswerCandidate,
     Reply,
     Request,
     Role,
@@ -51,7 +51,7 @@ Dialogs = Callable[[Task], Dialog]
 
 @dataclass(slots=True, kw_only=True)
 class _Course:
-    candidate: Candidate | None = None
+    candidate: AnswerCandidate | None = None
     failed: Reply | None = None
     set_aside: Counter[str] = field(default_factory=Counter)
 
@@ -169,7 +169,7 @@ class Asker:
 
     def _answer(
         self, request: Request, course: _Course
-    ) -> Generator[Request, Reply, Candidate | Problem | Reply]:
+    ) -> Generator[Request, Reply, AnswerCandidate | Problem | Reply]:
         """Returns a candidate, the problem of its answer, or a failed reply."""
         said = ""
         for is_repair in (False, True):
@@ -187,13 +187,13 @@ class Asker:
                     course.set_aside[Unanswered.BAD_ANSWER] += 1
                     request = _repair(request, reply, said, self.prompt)
             else:
-                candidate = Candidate(answer=answer, reply_key=request.key)
+                candidate = AnswerCandidate(answer=answer, reply_key=request.key)
                 return problem_of(answer, self.config) or candidate
         return Reply(failure=Unanswered.BAD_ANSWER, detail=said)
 
     def _judged(
-        self, task: Task, candidate: Candidate, judge: ModelConfig
-    ) -> Generator[Request, Reply, Candidate]:
+        self, task: Task, candidate: AnswerCandidate, judge: ModelConfig
+    ) -> Generator[Request, Reply, AnswerCandidate]:
         """Returns a candidate with its scores, or without if the judge gives none."""
         values = self._values(task) | {
             "candidate": as_data(answer_text(candidate.answer, self.config, self.prompt)),
@@ -214,7 +214,7 @@ class Asker:
                     request = _repair(request, reply, str(error), prompt)
                 continue
             answer, key = candidate.answer, candidate.reply_key
-            return Candidate(answer=answer, reply_key=key, why=why, **scores)
+            return AnswerCandidate(answer=answer, reply_key=key, why=why, **scores)
         return candidate
 
     def _annotation(

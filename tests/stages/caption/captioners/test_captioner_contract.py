@@ -23,7 +23,7 @@ from curator.stages.caption.captioners.dialog_batches import annotate
 from curator.stages.caption.captioners.dialog_runner import DialogRunner
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.window_dialog import make_dialogs
-from curator.stages.caption.reply_store import replies_stamp
+from curator.stages.caption.reply_store import replies_fingerprint
 
 CONFIG: dict[str, Any] = {"captioner": "mine:Mine", "lengths": ["medium"], "in_flight": 2}
 
@@ -97,9 +97,9 @@ def test_errors_of_this_package_end_the_run() -> None:
 
 def test_another_version_has_other_replies(monkeypatch: pytest.MonkeyPatch) -> None:
     config = CaptionConfig.model_validate(CONFIG)
-    before = replies_stamp(config)
+    before = replies_fingerprint(config)
     monkeypatch.setattr(Mine, "version", 2)
-    assert replies_stamp(config) != before
+    assert replies_fingerprint(config) != before
 
 
 def test_names_that_lead_nowhere_are_refused_with_a_remedy() -> None:

@@ -259,6 +259,6 @@ def test_a_real_model_gives_each_clip_what_it_gives_it_alone(
     ]
     models: Mapping[Role, LocalModel] = {"captioner": model, "judge": model}
     together = annotate(tasks, unlike_dialog, models, known={}, keep=Kept())
-    alone = [annotate([one], unlike_dialog, models, known={}, keep=Kept())[0] for one in tasks]
+    alone = [annotate([task], unlike_dialog, models, known={}, keep=Kept())[0] for task in tasks]
     assert together == alone
     assert len({a.answer.medium for a in together if a.answer is not None}) == 8

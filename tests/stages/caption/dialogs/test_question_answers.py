@@ -15,7 +15,7 @@ from curator.stages.caption.caption_records import (
     Window,
 )
 from curator.stages.caption.config import CaptionConfig
-from curator.stages.caption.dialogs.question_answers import QuestionAnswer, Span, questions_of
+from curator.stages.caption.dialogs.question_answers import QuestionAnswer, WindowSpan, questions_of
 
 CONFIG = CaptionConfig(
     captioner="openai",
@@ -34,8 +34,8 @@ ANSWER = Answer(
     answers={"ego_brakes": True},
     extra={"weather": "wet", "cause": "a van", "reasoning": "The van comes close."},
 )
-WHOLE = Span(start_s=0.0, end_s=5.0, clip_s=5.0, clip_start_s=10.0)
-PIECE = Span(start_s=1.0, end_s=3.0, clip_s=5.0, clip_start_s=10.0)
+WHOLE = WindowSpan(start_s=0.0, end_s=5.0, clip_s=5.0, clip_start_s=10.0)
+PIECE = WindowSpan(start_s=1.0, end_s=3.0, clip_s=5.0, clip_start_s=10.0)
 
 
 def known(
@@ -52,7 +52,7 @@ def asked(
     answer: Answer | None,
     know: Known | None,
     config: CaptionConfig = CONFIG,
-    span: Span = WHOLE,
+    span: WindowSpan = WHOLE,
     clip: str = "clip",
 ) -> dict[str, QuestionAnswer]:
     shown = Window(index=0, start_frame=0, end_frame=50, shown=(25,))

@@ -33,7 +33,7 @@ MAX_REPAIRED = 0.1
 """Share of the clips in the shards that may be lost without `replace` because their sources have
 other content now: repairing a few files is normal work."""
 INDEXES = (f"{SHARDS}/{DATASET}", MANIFEST)
-HELD_SCHEMA = pa.schema(
+SHARD_CLIPS_SCHEMA = pa.schema(
     [
         ("clip_id", pa.string()),
         ("source_id", pa.string()),
@@ -58,7 +58,7 @@ class Why(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
+class DroppedClips:
     """Clips that leave the shards for one reason.
 
     Attributes:
@@ -82,7 +82,7 @@ class Lost:
         )
 
 
-class Losses:
+class DropCheck:
     """Compares what the shards hold with what a run is about to keep.
 
     Args:
@@ -97,9 +97,9 @@ class Losses:
     ) -> None:
         self._store, self._previous = store, previous
         self._replace, self._unlisted = replace, unlisted
-        self._n_held = 0
+        self._n_in_shards = 0
         """Clips in the shards."""
-        self._said = pa.chunked_array([], pa.string())
+        self._accepted = pa.chunked_array([], pa.string())
         """Contents whose loss was allowed after the scan."""
 
     def after_scan(self, sources: SourceTable) -> None:
@@ -112,7 +112,7 @@ class Losses:
             UsageError: They may not.
         """
         missing = self.missing(sources.contents())
-        self._said = missing["source_id"]
+        self._accepted = missing["source_id"]
         self._judge(by_source(missing, sources.contents_of), sources)
 
     def refuse_unread(self, sources: SourceTable) -> None:
@@ -121,7 +121,7 @@ class Losses:
         Raises:
             UsageError: None of them can be read.
         """
-        if not len(sources.contents()) and self._held.num_rows:
+        if not len(sources.contents()) and self._shard_clips.num_rows:
             first = f" (the first: {sources.first_error()})" if len(sources) else ""
             raise UsageError(
                 f"no source of {len(sources)} can be read{first}; nothing was changed in "
@@ -146,27 +146,29 @@ class Losses:
         Raises:
             UsageError: It may not.
         """
-        if not self._n_held:
+        if not self._n_in_shards:
             return
         is_kept = pc.equal(clips.column("decision"), "kept")
-        held = self._held
+        in_shards = self._shard_clips
         if generation is not None:
             contents = sources.by_content()
-            own = contents.filter(pc.equal(contents["generation"], generation))["source_id"]
-            held = held.filter(pc.is_in(held["source_id"], value_set=own.combine_chunks()))
-        gone = _without(held, "clip_id", clips.column("clip_id").filter(is_kept))
-        gone = _without(gone, "source_id", self._said)
+            source_ids = contents.filter(pc.equal(contents["generation"], generation))["source_id"]
+            in_shards = in_shards.filter(
+                pc.is_in(in_shards["source_id"], value_set=source_ids.combine_chunks())
+            )
+        gone = _without(in_shards, "clip_id", clips.column("clip_id").filter(is_kept))
+        gone = _without(gone, "source_id", self._accepted)
         failed = _without(gone, "source_id", sources.contents())
         gone = _without(gone, "source_id", failed["source_id"])
-        lost = by_source(failed, sources.contents_of)
+        dropped = by_source(failed, sources.contents_of)
         reasons = {Why.CUT_FAILED: [str(Reason.CUT_FAILED)], Why.STAGE_FAILED: sorted(failures)}
         for why, names in reasons.items():
             is_failed = pc.is_in(clips.column("reason"), value_set=pa.array(names, pa.string()))
             rest = _without(gone, "clip_id", clips.column("clip_id").filter(is_failed))
             causes = clips.column("reason_detail").filter(is_failed).slice(0, 1).to_pylist()
-            lost += _summed(why, _without(gone, "clip_id", rest["clip_id"]), *causes)
+            dropped += _summed(why, _without(gone, "clip_id", rest["clip_id"]), *causes)
             gone = rest
-        self._judge([*lost, *_summed(Why.RECIPE, gone)], sources)
+        self._judge([*dropped, *_summed(Why.RECIPE, gone)], sources)
 
     def missing(self, contents: pa.ChunkedArray, unread: Sequence[str] = ()) -> pa.Table:
         """Returns the clips in the shards whose content is not in a run.
@@ -178,43 +180,43 @@ class Losses:
         Raises:
             UsageError: What the shards hold cannot be known, and the run may not replace it.
         """
-        held = self._held
-        self._n_held = held.num_rows
-        missing = _without(held, "source_id", contents)
+        in_shards = self._shard_clips
+        self._n_in_shards = in_shards.num_rows
+        missing = _without(in_shards, "source_id", contents)
         return _without(missing, "source_uri", pa.chunked_array([unread], pa.string()))
 
-    def problem(self, lost: Sequence[Lost]) -> str | None:
+    def problem(self, dropped: Sequence[DroppedClips]) -> str | None:
         """Says why a run may not go on, and what to do; None if it may.
 
         Args:
-            lost: From `by_source`.
+            dropped: From `by_source`.
         """
-        lost = [one for one in lost if one.why is not Why.RECIPE]
-        if not lost:
+        dropped = [clips for clips in dropped if clips.why is not Why.RECIPE]
+        if not dropped:
             return None
-        n_lost = sum(one.n_clips for one in lost)
-        is_repair = all(one.why in (Why.REPLACED, Why.STAGE_FAILED) for one in lost)
+        n_lost = sum(clips.n_clips for clips in dropped)
+        is_repair = all(clips.why in (Why.REPLACED, Why.STAGE_FAILED) for clips in dropped)
         folder = next((uri for uri in self._unlisted if os.path.isdir(uri)), None)
         if self._replace and folder is not None:
             remedy = (
                 f"nothing is removed while a part of the sources cannot be listed: make {folder} "
                 "readable, or leave it out of SOURCE"
             )
-        elif self._replace or (is_repair and n_lost <= MAX_REPAIRED * self._n_held):
+        elif self._replace or (is_repair and n_lost <= MAX_REPAIRED * self._n_in_shards):
             return None
         else:
-            failed = [one for one in lost if one.why in (Why.CUT_FAILED, Why.STAGE_FAILED)]
+            failed = [clips for clips in dropped if clips.why in (Why.CUT_FAILED, Why.STAGE_FAILED)]
             mend = "mend what failed" if failed else ""
-            if len(failed) < len(lost):
+            if len(failed) < len(dropped):
                 mend = f"{mend} and mend what is wrong with the sources".removeprefix(" and ")
             remedy = f"{mend}, or name another OUT; if the clips are to be removed, add --replace"
         return (
-            f"{n_lost} of {self._n_held} clips would leave the shards of {self._store.uri}: "
-            f"{'; '.join(map(str, lost))}; nothing was removed, and all work is kept; {remedy}"
+            f"{n_lost} of {self._n_in_shards} clips would leave the shards of {self._store.uri}: "
+            f"{'; '.join(map(str, dropped))}; nothing was removed, and all work is kept; {remedy}"
         )
 
-    def _judge(self, lost: Sequence[Lost], sources: SourceTable) -> None:
-        problem = self.problem(lost)
+    def _judge(self, dropped: Sequence[DroppedClips], sources: SourceTable) -> None:
+        problem = self.problem(dropped)
         if problem is not None:
             if not len(sources.contents()):
                 problem = (
@@ -222,12 +224,12 @@ class Losses:
                     f"{sources.first_error()}); {problem}"
                 )
             raise UsageError(problem)
-        for one in lost:
-            logger.warning("clips leave the shards of %s: %s", self._store.uri, one)
+        for clips in dropped:
+            logger.warning("clips leave the shards of %s: %s", self._store.uri, clips)
 
     @cached_property
-    def _held(self) -> pa.Table:
-        """The clips whose tars exist, with `HELD_SCHEMA`; about 150 bytes each."""
+    def _shard_clips(self) -> pa.Table:
+        """The clips whose tars exist, with `SHARD_CLIPS_SCHEMA`; about 150 bytes each."""
         tars = pa.array(
             [info.key for info in self._store.list(f"{SHARDS}/") if info.key.endswith(".tar")],
             pa.string(),
@@ -235,7 +237,7 @@ class Losses:
         parts = self._previous.get("tables", {}).get("clips")
         if not len(tars) or (parts is None and not any(map(self._store.exists, INDEXES))):
             # Tars that no index names are those of a first run that was broken off.
-            return HELD_SCHEMA.empty_table()
+            return SHARD_CLIPS_SCHEMA.empty_table()
         names = ["clip_id", "source_id", "source_uri", "shard"]
         if parts is not None:
             with suppress(StorageError, pa.ArrowException, OSError):
@@ -246,14 +248,14 @@ class Losses:
                 table = pa.concat_tables(tables)
                 table = table.filter(pc.equal(table["decision"], "kept"))
                 seconds = pc.subtract(table["end_s"], table["start_s"])
-                return _standing(table, table["shard"], seconds, tars)
+                return _rows_in_tars(table, table["shard"], seconds, tars)
         try:
             table = read_parquet(self._store, INDEXES[0], [*names, "duration"])
             shards = pc.binary_join_element_wise(SHARDS, table["shard"], "/")
-            return _standing(table, shards, table["duration"], tars)
+            return _rows_in_tars(table, shards, table["duration"], tars)
         except (StorageError, pa.ArrowException, OSError) as error:
             if self._replace:
-                return HELD_SCHEMA.empty_table()
+                return SHARD_CLIPS_SCHEMA.empty_table()
             raise UsageError(
                 f"{self._store.uri}/{SHARDS} has {len(tars)} tars, and neither the tables of the "
                 f"run that wrote them nor {INDEXES[0]} can be read ({error}), so it is unknown "
@@ -262,35 +264,37 @@ class Losses:
             ) from error
 
 
-def by_source(missing: pa.Table, contents_of: Contents) -> list[Lost]:
+def by_source(missing: pa.Table, contents_of: Contents) -> list[DroppedClips]:
     """Sorts clips whose content is not in a run by what became of their sources.
 
     Args:
-        missing: From `Losses.missing`.
+        missing: From `DropCheck.missing`.
         contents_of: Says what addresses of the run hold.
     """
     sources = missing.group_by(["source_uri", "source_id"]).aggregate([])
     uris, ids = (sources[name].to_pylist() for name in ("source_uri", "source_id"))
-    known = contents_of(uris)
+    content_ids = contents_of(uris)
 
     def why(uri: str, source_id: str) -> Why:
-        if uri not in known:
+        if uri not in content_ids:
             return Why.NOT_NAMED
-        return Why.UNREADABLE if known[uri] in (None, source_id) else Why.REPLACED
+        return Why.UNREADABLE if content_ids[uri] in (None, source_id) else Why.REPLACED
 
     whys = pa.array(list(map(why, uris, ids)), pa.string())
-    lost = []
-    for one in (Why.NOT_NAMED, Why.REPLACED, Why.UNREADABLE):
-        wanted = sources.filter(pc.equal(whys, str(one)))
-        lost += _summed(one, missing.join(wanted, ["source_uri", "source_id"], join_type="inner"))
-    return lost
+    dropped = []
+    for reason in (Why.NOT_NAMED, Why.REPLACED, Why.UNREADABLE):
+        wanted = sources.filter(pc.equal(whys, str(reason)))
+        dropped += _summed(
+            reason, missing.join(wanted, ["source_uri", "source_id"], join_type="inner")
+        )
+    return dropped
 
 
-def _summed(why: Why, clips: pa.Table, cause: str = "") -> list[Lost]:
+def _summed(why: Why, clips: pa.Table, cause: str = "") -> list[DroppedClips]:
     if not clips.num_rows:
         return []
     return [
-        Lost(
+        DroppedClips(
             why=why,
             n_clips=clips.num_rows,
             seconds=pc.sum(clips["seconds"]).as_py(),
@@ -301,12 +305,12 @@ def _summed(why: Why, clips: pa.Table, cause: str = "") -> list[Lost]:
     ]
 
 
-def _standing(
+def _rows_in_tars(
     table: pa.Table, shards: pa.ChunkedArray, seconds: pa.ChunkedArray, tars: pa.Array
 ) -> pa.Table:
-    """Returns rows of `HELD_SCHEMA` of the clips in `tars`."""
-    held = table.select(HELD_SCHEMA.names[:3]).append_column("seconds", seconds)
-    return held.filter(pc.is_in(shards, value_set=tars)).cast(HELD_SCHEMA)
+    """Returns rows of `SHARD_CLIPS_SCHEMA` of the clips in `tars`."""
+    in_shards = table.select(SHARD_CLIPS_SCHEMA.names[:3]).append_column("seconds", seconds)
+    return in_shards.filter(pc.is_in(shards, value_set=tars)).cast(SHARD_CLIPS_SCHEMA)
 
 
 def _without(table: pa.Table, column: str, values: pa.ChunkedArray) -> pa.Table:

@@ -1,7 +1,7 @@
-"""The process of a decoder box: it parses untrusted bytes, and owns nothing worth stealing.
+"""The process of a sandbox: it parses untrusted bytes, and owns nothing worth stealing.
 
 It has no credentials, opens no file of users and no connection: its parent reads sources for it.
-`decoder_box` is the parent's side, and has the list of messages.
+`sandboxed_process` is the parent's side, and has the list of messages.
 """
 
 import importlib
@@ -54,19 +54,19 @@ class ParentReader(SeekableReader):
     """A source that the parent has opened; any thread may read, one at a time.
 
     Args:
-        box: Whose parent it is.
+        sandboxed: Whose parent it is.
         uri: Name for messages.
         expected_version: As `open_source` takes it.
         checks: As `open_source` takes it.
     """
 
     def __init__(
-        self, box: "BoxProcess", uri: str, expected_version: str | None, checks: bool
+        self, sandboxed: "SandboxMain", uri: str, expected_version: str | None, checks: bool
     ) -> None:
-        opened = pickle.loads(box.ask("open", uri, expected_version, checks))
+        opened = pickle.loads(sandboxed.ask("open", uri, expected_version, checks))
         self._handle, size, self.stored_md5 = opened
         super().__init__(uri, size)
-        self._box = box
+        self._sandbox = sandboxed
 
     @property
     def expected_end(self) -> int | None:
@@ -75,14 +75,14 @@ class ParentReader(SeekableReader):
 
     @expected_end.setter
     def expected_end(self, end: int | None) -> None:
-        self._box.tell("end", self._handle, end)
+        self._sandbox.tell("end", self._handle, end)
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
         """Gets bytes from the parent."""
         target = memoryview(buffer).cast("B")
         # A demuxer may have moved where no file system can.
         at = min(self._position, self.size)
-        data = self._box.ask("read", self._handle, at, len(target))
+        data = self._sandbox.ask("read", self._handle, at, len(target))
         target[: len(data)] = data
         self._position += len(data)
         return len(data)
@@ -91,11 +91,11 @@ class ParentReader(SeekableReader):
         """Lets the parent close it."""
         if not self.closed:
             with suppress(BrokenPipeError):
-                self._box.tell("close", self._handle)
+                self._sandbox.tell("close", self._handle)
         super().close()
 
 
-class BoxProcess:
+class SandboxMain:
     """Runs a stage over items, one at a time.
 
     Args:
@@ -268,7 +268,7 @@ def _too_much(item: Any, n_bytes: int | None) -> str:  # noqa: ANN401
 
 
 def main(number: str, files: str, *modules: str) -> None:
-    """Runs a box.
+    """Runs a sandbox.
 
     Args:
         number: Of the file descriptor of its pipe.
@@ -281,7 +281,7 @@ def main(number: str, files: str, *modules: str) -> None:
     given = [str(path) for path in Path(files).iterdir() if path.name != LOCK]
     use_files(given)
     _load(modules)
-    BoxProcess(Connection(int(number)), given).serve()
+    SandboxMain(Connection(int(number)), given).serve()
 
 
 if __name__ == "__main__":

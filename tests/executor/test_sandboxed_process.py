@@ -1,4 +1,4 @@
-"""The decoder box: what a stage may do in it, and how it ends."""
+"""The sandbox: what a stage may do in it, and how it ends."""
 
 import contextlib
 import ctypes
@@ -17,9 +17,9 @@ from typing import Any, cast
 import pytest
 
 from curator.errors import CuratorError, ErrorCode, ModelError
-from curator.executor import decoder_box
-from curator.executor.decoder_box import Box, BoxDiedError, process_box
+from curator.executor import sandboxed_process
 from curator.executor.plain_values import to_bytes
+from curator.executor.sandboxed_process import SandboxDiedError, SandboxedProcess, process_sandbox
 from curator.executor.unit_worker import UnitWorker
 from curator.records.sources import Failure
 from curator.stage import Scope, Stage, StageConfig
@@ -54,7 +54,7 @@ class Acting(Stage[ActingConfig, Item, Any]):
     """Does what an item says."""
 
     name, version, scope = "acting", 1, Scope.SOURCE
-    boxed = True
+    sandboxed = True
 
     @property
     def limit_bytes(self) -> int:
@@ -168,10 +168,10 @@ def film(tmp_path: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def box() -> Iterator[Box]:
-    """The box of this process, ended after these tests."""
-    yield process_box()
-    process_box().stop()
+def sandbox() -> Iterator[SandboxedProcess]:
+    """The sandbox of this process, ended after these tests."""
+    yield process_sandbox()
+    process_sandbox().stop()
 
 
 def _run(film: str, *acts: str) -> list[Any]:
@@ -180,7 +180,7 @@ def _run(film: str, *acts: str) -> list[Any]:
     return results
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("sandbox")
 def test_bytes_come_through_the_parent_of_the_one_source(film: str) -> None:
     """Pins that a stage reads its source with `open_source` as it does outside, and no other."""
     read, failure = _run(film, "read", "other")
@@ -189,43 +189,45 @@ def test_bytes_come_through_the_parent_of_the_one_source(film: str) -> None:
     assert "while it worked on" in failure.message
 
 
-def test_a_box_has_no_credentials(film: str, box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sandbox_has_no_credentials(
+    film: str, sandbox: SandboxedProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Pins that secrets of the environment stay outside, whatever their names."""
     secrets = ("AWS_SECRET_ACCESS_KEY", "RAY_AUTH_TOKEN", "HF_TOKEN", "NVIDIA_API_KEY",
                "LANGCHAIN_API_KEY", "PYTHONANYWHERE_TOKEN", "PATHWAY_LICENSE_KEY",
                "TORCHINDUCTOR_REDIS_PASSWORD")  # fmt: skip
     for name in secrets:
         monkeypatch.setenv(name, "secret")
-    box.stop()
+    sandbox.stop()
     (environment,) = _run(film, "environment")
     assert "secret" not in environment.values()
     assert {"PATH", "PYTHONPATH", "TMPDIR"} <= environment.keys()
 
 
-def test_a_box_has_the_settings_of_a_gpus_packages(
-    film: str, box: Box, monkeypatch: pytest.MonkeyPatch
+def test_a_sandbox_has_the_settings_of_a_gpus_packages(
+    film: str, sandbox: SandboxedProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pins those by which GPUs are assigned, memory is split, and MPS is found."""
     names = ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY", "PYTORCH_CUDA_ALLOC_CONF",
              "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG", "CUDNN_LOGLEVEL_DBG")  # fmt: skip
     for name in (*names, "CUDA_CACHE_DISABLE"):
         monkeypatch.setenv(name, "0")
-    box.stop()
+    sandbox.stop()
     (environment,) = _run(film, "environment")
     assert {name: environment.get(name) for name in names} == dict.fromkeys(names, "0")
     assert environment["CUDA_CACHE_DISABLE"] == "1"
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("sandbox")
 @pytest.mark.parametrize("is_busy", [True, False])
-def test_a_box_that_stops_answering_ends_before_its_time_is_over(
+def test_a_sandbox_that_stops_answering_ends_before_its_time_is_over(
     film: str, monkeypatch: pytest.MonkeyPatch, is_busy: bool
 ) -> None:
     """Pins that one which waits is ended, and one which gets no core is waited for."""
     assert _run(film, "read") == [b"cde"]
-    monkeypatch.setattr(decoder_box, "WALL_PER_CPU", 600.0)
-    monkeypatch.setattr(decoder_box, "HUNG_S", 0.3)
-    monkeypatch.setattr(Box, "_used_s", lambda _: 1.0)
+    monkeypatch.setattr(sandboxed_process, "WALL_PER_CPU", 600.0)
+    monkeypatch.setattr(sandboxed_process, "HUNG_S", 0.3)
+    monkeypatch.setattr(SandboxedProcess, "_used_s", lambda _: 1.0)
     begun = time.monotonic()
     (result,) = _run(film, "work" if is_busy else "sleep")
     assert time.monotonic() - begun < 30
@@ -249,13 +251,16 @@ class Unending:
 
 
 def test_a_process_that_does_not_end_is_left_behind(
-    film: str, box: Box, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    film: str,
+    sandbox: SandboxedProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Pins that stopping ends, that it is counted, and that the next item has a new process."""
-    monkeypatch.setattr(decoder_box, "KILL_WAIT_S", 0.01)
+    monkeypatch.setattr(sandboxed_process, "KILL_WAIT_S", 0.01)
     assert _run(film, "read") == [b"cde"]
-    real, box._process = box._process, Unending()  # type: ignore[assignment]
-    box.stop()
+    real, sandbox._process = sandbox._process, Unending()  # type: ignore[assignment]
+    sandbox.stop()
     assert "left behind" in caplog.text
     worker = UnitWorker(stage=Acting(ActingConfig()))
     result = worker([Item(film)])
@@ -266,7 +271,7 @@ def test_a_process_that_does_not_end_is_left_behind(
     real.wait()
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("sandbox")
 def test_a_stage_names_the_files_that_it_reads(film: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pins that weights of a user's stage are read from the place that it names."""
     folder = str(Path(film).parent)
@@ -275,9 +280,9 @@ def test_a_stage_names_the_files_that_it_reads(film: str, monkeypatch: pytest.Mo
     assert (rights["home"], rights["write"]) == ("allowed: b'abcdefgh'", "PermissionError")
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("sandbox")
 @pytest.mark.parametrize("act", ["crash", "abort", "object"])
-def test_a_box_that_dies_costs_its_item(film: str, act: str) -> None:
+def test_a_sandbox_that_dies_costs_its_item(film: str, act: str) -> None:
     """Pins two attempts, the failure that names the item, and that the others of a unit go on."""
     before, failure, after = _run(film, "read", act, "read")
     assert before == after == b"cde"
@@ -287,7 +292,7 @@ def test_a_box_that_dies_costs_its_item(film: str, act: str) -> None:
     assert failure.uri == film
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("sandbox")
 def test_time_and_memory_are_limited(film: str) -> None:
     """Pins the codes of an item that loops, and of one that takes memory; neither is repeated."""
     begun = time.monotonic()
@@ -299,34 +304,34 @@ def test_time_and_memory_are_limited(film: str) -> None:
     assert time.monotonic() - begun < 60
 
 
-@pytest.mark.usefixtures("box")
-def test_a_box_that_waits_for_nothing_ends(film: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("sandbox")
+def test_a_sandbox_that_waits_for_nothing_ends(film: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pins the limit of wall time, for a decoder that hangs without using the processor."""
-    monkeypatch.setattr(decoder_box, "WALL_PER_CPU", 2.0)
+    monkeypatch.setattr(sandboxed_process, "WALL_PER_CPU", 2.0)
     (failure,) = _run(film, "sleep")
     assert failure.code == ErrorCode.TOO_SLOW
 
 
-@pytest.mark.usefixtures("box")
-def test_a_box_that_works_on_a_busy_machine_is_waited_for(
+@pytest.mark.usefixtures("sandbox")
+def test_a_sandbox_that_works_on_a_busy_machine_is_waited_for(
     film: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pins that time without the processor is not held against a source; one that hangs ends."""
-    monkeypatch.setattr(decoder_box, "WALL_PER_CPU", 0.1)
+    monkeypatch.setattr(sandboxed_process, "WALL_PER_CPU", 0.1)
     worked, hung = _run(film, "work", "sleep")
     assert worked == b"worked"
     assert hung.code == ErrorCode.TOO_SLOW
 
 
-@pytest.mark.usefixtures("box")
-def test_a_box_has_no_capabilities_and_no_terminal(film: str) -> None:
-    """Pins that a superuser's box is none, and that none can type into the user's terminal."""
+@pytest.mark.usefixtures("sandbox")
+def test_a_sandbox_has_no_capabilities_and_no_terminal(film: str) -> None:
+    """Pins that a superuser's sandbox is none, and that none can type into the user's terminal."""
     capabilities, terminal = _run(film, "capabilities", "terminal")
     assert capabilities & ~0b100 == 0
     assert terminal == (True, True)
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("sandbox")
 def test_a_seek_to_nowhere_reads_nothing(film: str) -> None:
     """Pins that an offset which no file system takes costs nothing, and results keep their items.
 
@@ -339,7 +344,7 @@ def test_a_seek_to_nowhere_reads_nothing(film: str) -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("from a service"), OSError(5, "I/O error")])
 def test_an_error_of_the_parent_stays_with_its_item(
-    film: str, box: Box, monkeypatch: pytest.MonkeyPatch, error: Exception
+    film: str, sandbox: SandboxedProcess, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """Pins that what opening a source raises, of whatever kind, is the outcome of that source."""
     reads = iter((error, None, None))
@@ -349,7 +354,7 @@ def test_an_error_of_the_parent_stays_with_its_item(
             raise raised
         return open_source(uri, **options)
 
-    monkeypatch.setattr(decoder_box, "open_source", opened)
+    monkeypatch.setattr(sandboxed_process, "open_source", opened)
     failure, *after = _run(film, "read", "read", "read")
     expected = ErrorCode.UNREADABLE if isinstance(error, OSError) else ErrorCode.INTERNAL
     assert failure.code == expected
@@ -369,51 +374,51 @@ def test_an_error_of_the_parent_stays_with_its_item(
         (),
     ],
 )
-def test_nonsense_ends_the_box_and_not_its_parent(
-    film: str, box: Box, message: tuple[object, ...]
+def test_nonsense_ends_the_sandbox_and_not_its_parent(
+    film: str, sandbox: SandboxedProcess, message: tuple[object, ...]
 ) -> None:
-    """Pins answers that only a taken-over box gives, and that the next item has a new box."""
+    """Pins answers that only a taken-over sandbox gives, and that the next item has a new one."""
     stage = Acting(ActingConfig())
-    assert box.process(stage, Item(film)) == b"cde"
-    kept, before = box._pipe, box._process
-    ours, theirs = decoder_box.Pipe()
-    box._pipe = ours
-    box._readers[1] = io.BytesIO(b"abc")
+    assert sandbox.process(stage, Item(film)) == b"cde"
+    kept, before = sandbox._pipe, sandbox._process
+    ours, theirs = sandboxed_process.Pipe()
+    sandbox._pipe = ours
+    sandbox._readers[1] = io.BytesIO(b"abc")
     for _ in range(2):
         theirs.send_bytes(to_bytes(message))
-    with pytest.raises((BoxDiedError, CuratorError)):
-        box.process(stage, Item(film))
-    assert box._readers == {}
+    with pytest.raises((SandboxDiedError, CuratorError)):
+        sandbox.process(stage, Item(film))
+    assert sandbox._readers == {}
     assert before is not None
     assert before.poll() is not None
     assert kept is not None
     kept.close()
     theirs.close()
-    assert box.process(stage, Item(film)) == b"cde"
+    assert sandbox.process(stage, Item(film)) == b"cde"
 
 
-def test_too_long_an_answer_ends_the_box(film: str, box: Box) -> None:
-    """Pins the most memory that a box can take from its parent: what it may have itself."""
+def test_too_long_an_answer_ends_the_sandbox(film: str, sandbox: SandboxedProcess) -> None:
+    """Pins the most memory that a sandbox can take from its parent: what it may have itself."""
     stage = Acting(ActingConfig())
-    assert box.process(stage, Item(film)) == b"cde"
-    kept = box._pipe
-    box._pipe, theirs = decoder_box.Pipe()
+    assert sandbox.process(stage, Item(film)) == b"cde"
+    kept = sandbox._pipe
+    sandbox._pipe, theirs = sandboxed_process.Pipe()
     os.write(theirs.fileno(), struct.pack("!i", LIMIT_BYTES + 1))
-    with pytest.raises(BoxDiedError, match="nonsense"):
-        box.process(stage, Item(film))
+    with pytest.raises(SandboxDiedError, match="nonsense"):
+        sandbox.process(stage, Item(film))
     assert kept is not None
     kept.close()
-    assert box.process(stage, Item(film)) == b"cde"
+    assert sandbox.process(stage, Item(film)) == b"cde"
 
 
-def test_a_box_that_closes_its_pipe_and_goes_on_is_ended(
-    film: str, box: Box, monkeypatch: pytest.MonkeyPatch
+def test_a_sandbox_that_closes_its_pipe_and_goes_on_is_ended(
+    film: str, sandbox: SandboxedProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pins that the parent does not wait for the exit of a process that has no need to end."""
-    monkeypatch.setattr(decoder_box, "END_WAIT_S", 0.2)
+    monkeypatch.setattr(sandboxed_process, "END_WAIT_S", 0.2)
     (failure,) = _run(film, "closes")
     assert failure.code == ErrorCode.WORKER_DIED
-    box.stop()
+    sandbox.stop()
 
 
 def test_limits_of_the_process_itself_are_kept(film: str) -> None:
@@ -422,7 +427,7 @@ def test_limits_of_the_process_itself_are_kept(film: str) -> None:
         f"import resource, sys; sys.path[:0] = [{str(Path(__file__).parent)!r}]\n"
         "resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, 3 << 30))\n"
         "resource.setrlimit(resource.RLIMIT_CPU, (60, 60))\n"
-        "import test_decoder_box as t\n"
+        "import test_sandboxed_process as t\n"
         "t.LIMIT_BYTES = 64 << 30\n"
         "t.Acting.limit_s = lambda *_: 3600.0\n"
         "t.Acting.limit_bytes = 64 << 30\n"
@@ -433,43 +438,45 @@ def test_limits_of_the_process_itself_are_kept(film: str) -> None:
 
 
 def test_modules_of_the_folder_of_the_run_are_not_imported(
-    film: str, box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    film: str, sandbox: SandboxedProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pins that a file named av.py in a folder of videos is no program, wherever one stands."""
     (tmp_path / "curator").mkdir()
     (tmp_path / "curator" / "__init__.py").write_text("raise SystemExit(9)")
-    box.stop()
+    sandbox.stop()
     monkeypatch.chdir(tmp_path)
     assert _run(film, "read") == [b"cde"]
 
 
-def test_a_stage_that_cannot_be_set_up_ends_the_run(film: str, box: Box) -> None:
+def test_a_stage_that_cannot_be_set_up_ends_the_run(film: str, sandbox: SandboxedProcess) -> None:
     """Pins one error, such as of missing weights, and not a failure of each source."""
-    box.stop()
+    sandbox.stop()
     worker = UnitWorker(stage=Acting(ActingConfig(fails=True)))
     with pytest.raises(CuratorError, match="no weights"):
         worker([Item(film), Item(film)])
 
 
-def test_an_answer_that_is_no_plain_value_ends_the_box(film: str, box: Box) -> None:
-    """Pins that a box that sends a pickle runs nothing in its parent."""
+def test_an_answer_that_is_no_plain_value_ends_the_sandbox(
+    film: str, sandbox: SandboxedProcess
+) -> None:
+    """Pins that a sandbox that sends a pickle runs nothing in its parent."""
     stage = Acting(ActingConfig())
-    assert box.process(stage, Item(film)) == b"cde"
-    ours, theirs = decoder_box.Pipe()
+    assert sandbox.process(stage, Item(film)) == b"cde"
+    ours, theirs = sandboxed_process.Pipe()
     theirs.send_bytes(b"\x80\x04cos\nsystem\n(S'exit 1'\ntR.")
-    kept, box._pipe = box._pipe, ours
-    with pytest.raises(BoxDiedError, match="nonsense"):
-        box.process(stage, Item(film))
+    kept, sandbox._pipe = sandbox._pipe, ours
+    with pytest.raises(SandboxDiedError, match="nonsense"):
+        sandbox.process(stage, Item(film))
     assert kept is not None
     kept.close()
 
 
-def test_a_box_ends_with_its_parent(tmp_path: Path) -> None:
+def test_a_sandbox_ends_with_its_parent(tmp_path: Path) -> None:
     """Pins that a killed driver leaves no decoder behind."""
     code = (
         "import sys; sys.path[:0] = [{!r}]\n"
-        "from test_decoder_box import *\n"
-        "from test_decoder_box import _run\n"
+        "from test_sandboxed_process import *\n"
+        "from test_sandboxed_process import _run\n"
         "print(_run({!r}, 'pid')[0], flush=True); time.sleep(60)"
     ).format(str(Path(__file__).parent), str(tmp_path / "film"))
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

@@ -1,7 +1,7 @@
-"""What the processes of a boxed stage import, and how many threads a box has when it is locked.
+"""Imports of the processes of a sandboxed stage, and threads of a sandbox when it is locked.
 
-Before this was pinned, a box imported Arrow, whose thread kept its rights, and its parent OpenCV;
-both together took 0.25 CPU-seconds more.
+Before this was pinned, a sandbox imported Arrow, whose thread kept its rights, and its parent
+OpenCV; both together took 0.25 CPU-seconds more.
 """
 
 import subprocess
@@ -30,8 +30,8 @@ print(*sys.modules)
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_box_begins_with_little(stage: str) -> None:
-    modules = said(IMPORTED, "curator.executor.box_process", f"curator.stages.{stage}.stage")
+def test_a_sandbox_begins_with_little(stage: str) -> None:
+    modules = said(IMPORTED, "curator.executor.sandbox_main", f"curator.stages.{stage}.stage")
     assert not set(NOT_IN_BOX).intersection(modules)
 
 
@@ -48,17 +48,17 @@ PARENT = (
 NOT_IN_PARENT = ("torch", "cv2", "onnxruntime", "pandas", "yaml")
 
 
-def test_the_parent_of_a_box_imports_nothing_that_sees_pixels() -> None:
+def test_the_parent_of_a_sandbox_imports_nothing_that_sees_pixels() -> None:
     assert not set(NOT_IN_PARENT).intersection(said(IMPORTED, *PARENT))
 
 
 LOCKED = """
 import os, sys, threading
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
-from curator.executor import box_process, sandbox
+from curator.executor import sandbox_main, sandbox
 from curator.stages.analyze.stage import AnalyzeStage
 if not sys.argv[1:]:
-    box_process._load(AnalyzeStage.imports)
+    sandbox_main._load(AnalyzeStage.imports)
 else:
     threading.Thread(target=threading.Event().wait, daemon=True).start()
 try:

@@ -1,9 +1,9 @@
 """Runs stages that parse untrusted bytes in a child process without rights: the parent's side.
 
-Messages to the box are pickled, because it trusts its parent; messages from it are plain values
+Messages to the sandbox are pickled, because it trusts its parent; messages from it are plain values
 (`plain_values`), because its parent does not trust it:
 
-    to the box                             from the box
+    to the sandbox                             from the sandbox
     load     modules                       ready
     stage    stage, imports, readable,     set_up, or refused class, message
                  plug-ins, locks, GPU
@@ -12,7 +12,7 @@ Messages to the box are pickled, because it trusts its parent; messages from it 
                                            end handle, at; close handle
                                            done result or failure, CPU-seconds, counts
                                            full (no space for temporary files)
-                                           lost class, message (of a GPU; the box ends)
+                                           lost class, message (of a GPU; the sandbox ends)
 """
 
 import contextlib
@@ -60,7 +60,7 @@ KEPT_VARIABLES = frozenset(
         "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_TF32_OVERRIDE",
     }
 )  # fmt: skip
-"""Environment variables that a box gets: none holds a credential."""
+"""Environment variables that a sandbox gets: none holds a credential."""
 KEPT_FAMILIES = (
     "LC_", "OMP_", "OPENBLAS_", "MKL_", "ATEN_", "KMP_", "MALLOC_", "CUDA_", "DNNL_", "TORCH_",
     "PYTORCH_", "CUBLAS_", "CUDNN_", "ORT_", "COVERAGE_",
@@ -68,16 +68,16 @@ KEPT_FAMILIES = (
 """Beginnings of names of further ones, such as those of MPS and of the visible GPUs in `CUDA_`.
 `NVIDIA_`, `LANG` and `TORCHINDUCTOR_` would let keys and passwords of services pass."""
 UNLOCKED = "CURATE_UNLOCKED_GPU"
-"""Environment variable that leaves boxes with a GPU unlocked if it is 1."""
+"""Environment variable that leaves sandboxes with a GPU unlocked if it is 1."""
 WALL_PER_CPU = 6.0
-"""Seconds that a box may take for each CPU-second that it is given: machines are shared.
+"""Seconds that a sandbox may take for each CPU-second that it is given: machines are shared.
 
 Where the machine is so busy that it gets less, it has as long again while it works at all.
 """
 LEAST_SHARE = 0.01
-"""Share of a core below which a box does not work, but waits."""
+"""Share of a core below which a sandbox does not work, but waits."""
 HUNG_S = 60.0
-"""Seconds without a message, and without work, after which an item's box does not answer any more.
+"""Seconds without a message, and without work, after which an item's sandbox does not answer.
 
 They are counted in `LOOKS` looks, so that a machine that was paused counts as one.
 """
@@ -85,33 +85,33 @@ LOOKS = 6
 _SLOW = "it took longer than its size allows"
 _HUNG = "it stopped answering"
 _NONSENSE = (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError, OSError)
-"""Errors that an answer raises which no honest box gives; `OSError` for one that is too long."""
+"""Errors raised by an answer that no honest sandbox gives; `OSError` for one that is too long."""
 MAX_READ_BYTES = 16 << 20
 MAX_ANSWER_BYTES = 4 << 30
 MAX_OPEN = 16
-"""Readers of its source that a box may have; stages have one or two."""
+"""Readers of its source that a sandbox may have; stages have one or two."""
 PIPE_WAIT_S = 600
-"""Seconds for which a box may neither take nor send on in the middle of a message."""
+"""Seconds for which a sandbox may neither take nor send on in the middle of a message."""
 MESSAGE_S = 1e-5
 PRINT_WAIT_S = 1.0
 KILL_WAIT_S = 10.0
 """Seconds for a killed process to end: one that waits in a driver may never do so."""
 FILES = ("clip.mp4", "colours.cube")
-"""What a box can write."""
+"""What a sandbox can write."""
 MAX_PRINTED_CHARACTERS = 64 << 10
-"""Characters of a box's output that are shown."""
+"""Characters of a sandbox's output that are shown."""
 END_WAIT_S = 10.0
 """Seconds for a process that has closed its pipe to end: a core dump is not written."""
 MAX_SET_UP_S = 900.0
 """Seconds for loading models."""
 
 
-BOX_COUNTS = ("lost_gpu", "left_behind")
-"""What a box counts: times that its GPU failed, and processes that did not end when killed."""
+SANDBOX_COUNTS = ("lost_gpu", "left_behind")
+"""What a sandbox counts: times that its GPU failed, and processes that did not end when killed."""
 
 
-class BoxDiedError(Exception):
-    """The process of a box ended, or had to be ended, while it worked on an item.
+class SandboxDiedError(Exception):
+    """The process of a sandbox ended, or had to be ended, while it worked on an item.
 
     Args:
         why: For messages.
@@ -132,7 +132,7 @@ class BoxDiedError(Exception):
 
 
 class SetUpError(Exception):
-    """A stage cannot be set up in a new box, so that no item can be processed.
+    """A stage cannot be set up in a new sandbox, so that no item can be processed.
 
     Args:
         cause: For users.
@@ -143,7 +143,7 @@ class SetUpError(Exception):
         self.cause = cause
 
 
-class Box:
+class SandboxedProcess:
     """One process, and the sources that are open for it."""
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class Box:
         self._has_gpu: bool | None = None
         """Whether the process may open a GPU; None before its first stage."""
         self.counts: Counter[str] = Counter()
-        """Those of `BOX_COUNTS`; the worker takes them."""
+        """Those of `SANDBOX_COUNTS`; the worker takes them."""
         self._readers: dict[int, BinaryIO] = {}
         self._cpu_s = 0.0
         self._start_up_s, self._work_s = 0.0, 0.0
@@ -174,9 +174,10 @@ class Box:
         """Runs a stage on an item; returns its result, or a `Failure`.
 
         Args:
-            stage: Set up in the box, for this item and the next ones; takes the box's `cpu_s` and
+            stage: Set up in the sandbox, for this item and the next ones; takes the sandbox's
+            `cpu_s` and
                 `counts`.
-            item: It has a `uri`, the only source that the box may read now.
+            item: It has a `uri`, the only source that the sandbox may read now.
 
         Raises:
             BoxDiedError: The process ended, and the next call starts another one.
@@ -277,8 +278,8 @@ class Box:
                 (self._folder.path / name).touch()
             self._process = subprocess.Popen(
                 [
-                    # -P: the folder in which the run was started may be one of strangers' files.
-                    sys.executable, "-P", "-m", "curator.executor.box_process",
+                    # -P: the folder in which the run was started may be one of untrusted files.
+                    sys.executable, "-P", "-m", "curator.executor.sandbox_main",
                     str(theirs.fileno()), str(self._folder.path), *modules,
                 ],
                 pass_fds=[theirs.fileno()],
@@ -359,7 +360,7 @@ class Box:
         """Waits until a stage is set up; returns why it is not."""
         try:
             answer: CuratorError | None = self._answer("", MAX_SET_UP_S)
-        except BoxDiedError as died:
+        except SandboxDiedError as died:
             if died.lost is None:
                 raise
             return died.lost
@@ -389,7 +390,7 @@ class Box:
         self._pipe.send_bytes(pickle.dumps(message))
 
     def _answer(self, uri: str, wall_s: float | None) -> Any:  # noqa: ANN401
-        """Serves the box until it is done; time in which it waits for bytes does not count."""
+        """Serves the sandbox until it is done; time in which it waits for bytes does not count."""
         assert self._pipe is not None
         stage, patience = self._stage, _Patience(wall_s, self._used_s())
         records = result_classes(type(stage)) if stage is not None else ()
@@ -441,7 +442,7 @@ class Box:
             if n_idle == LOOKS:
                 raise self._gave_up(_HUNG, ErrorCode.WORKER_DIED)
 
-    def _gave_up(self, why: str, code: ErrorCode) -> BoxDiedError:
+    def _gave_up(self, why: str, code: ErrorCode) -> SandboxDiedError:
         """Ends a process that waits; where it holds a GPU, for that, or nobody would know."""
         return self._died(why, code=code, lost=DeviceLostError(why) if self._has_gpu else None)
 
@@ -491,7 +492,7 @@ class Box:
         *,
         code: ErrorCode = ErrorCode.WORKER_DIED,
         lost: DeviceError | None = None,
-    ) -> BoxDiedError:
+    ) -> SandboxDiedError:
         """Ends what is left of the process; `why` it has to end, or None where it ended itself."""
         works_on_gpu = self._has_gpu and self._stage is not None
         status = self._reap(0 if why is not None else END_WAIT_S)
@@ -504,7 +505,7 @@ class Box:
             lost = DeviceLostError(why)
         if lost is not None:
             self.counts["lost_gpu"] += 1
-        return BoxDiedError(why, code=code, lost=lost)
+        return SandboxDiedError(why, code=code, lost=lost)
 
     def _reap(self, wait_s: float) -> int | None:
         """Waits for the process, and ends it then; returns its status, None if it is left behind.
@@ -599,12 +600,12 @@ def _error(name: str, message: str) -> CuratorError:
     return kind(message) if is_plain else CuratorError(message)
 
 
-_box: Box | None = None
+_sandbox: SandboxedProcess | None = None
 
 
-def process_box() -> Box:
-    """Returns the box of this process: one serves all stages, one after the other."""
-    global _box
-    if _box is None:
-        _box = Box()
-    return _box
+def process_sandbox() -> SandboxedProcess:
+    """Returns the sandbox of this process: one serves all stages, one after the other."""
+    global _sandbox
+    if _sandbox is None:
+        _sandbox = SandboxedProcess()
+    return _sandbox

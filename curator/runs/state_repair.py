@@ -12,7 +12,7 @@ from curator.stages.commit.commit_run import alone
 from curator.storage import Store
 from curator.tables.checksums import is_damaged
 from curator.tables.fenced_store import FencedStore
-from curator.tables.out_layout import CONFIG, LAYOUT, REMOVED, SHARDS, Lifetime, is_own
+from curator.tables.out_layout import CONFIG, LAYOUT, REMOVED, SHARDS, FolderLifetime, is_own
 from curator.tables.parts import SUMMARY
 
 logger = logging.getLogger(__name__)
@@ -22,15 +22,15 @@ T = TypeVar("T")
 ALL = frozenset(LAYOUT) - {SHARDS, "report", REMOVED} | {SUMMARY, CONFIG}
 """Folders and objects that `curate run` makes again."""
 CACHES = frozenset(
-    name for name, life in LAYOUT.items() if life is Lifetime.CACHE and name != "tracks"
+    name for name, life in LAYOUT.items() if life is FolderLifetime.CACHE and name != "tracks"
 ) | {"frames"}
 """Folders that `curate recaption` makes again, which has no sources."""
 ROUNDS = 2 * len(ALL)
-"""Kinds of damage that one command heals; more is a store that cannot be trusted."""
+"""Kinds of damage that one command repairs; more is a store that cannot be trusted."""
 _READERS = 8
 
 
-def healed(
+def with_repair(
     store: Store,
     work: Callable[[], T],
     kinds: frozenset[str],

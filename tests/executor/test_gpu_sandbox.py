@@ -29,11 +29,11 @@ from curator.errors import (
     ErrorCode,
     ModelError,
 )
-from curator.executor import decoder_box, sandbox
-from curator.executor.box_process import gpu_error
-from curator.executor.decoder_box import Box, process_box
+from curator.executor import sandbox, sandboxed_process
 from curator.executor.engine import Engine
 from curator.executor.sandbox import gpu_access, landlock_version
+from curator.executor.sandbox_main import gpu_error
+from curator.executor.sandboxed_process import SandboxedProcess, process_sandbox
 from curator.executor.system_calls import has_seccomp
 from curator.executor.unit_worker import UnitWorker, stage_step
 from curator.records.sources import Failure, Note
@@ -72,7 +72,7 @@ class Holding(Stage[HoldingConfig, Item, Any]):
     """Holds a share of a GPU, and does what an item says."""
 
     name, version, scope = "holding", 1, Scope.SOURCE
-    boxed = True
+    sandboxed = True
     note: Note | None = None
 
     @property
@@ -230,17 +230,17 @@ def film(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture(autouse=True)
-def box() -> Iterator[Box]:
-    """The box of this process, new for each test."""
-    process_box().stop()
-    yield process_box()
-    process_box().stop()
-    process_box().counts.clear()
+def sandboxed() -> Iterator[SandboxedProcess]:
+    """The sandbox of this process, new for each test."""
+    process_sandbox().stop()
+    yield process_sandbox()
+    process_sandbox().stop()
+    process_sandbox().counts.clear()
 
 
 def _run(film: str, *items: tuple[str, str] | str, **settings: Any) -> list[Any]:  # noqa: ANN401
     worker = UnitWorker(stage=Holding(HoldingConfig(**settings)))
-    made = [Item(film, *((one,) if isinstance(one, str) else one)) for one in items]
+    made = [Item(film, *((item,) if isinstance(item, str) else item)) for item in items]
     results: list[Any] = worker(made).results
     return results
 
@@ -255,14 +255,14 @@ LOCKED = {
 
 
 @needs_lock
-def test_a_locked_box_opens_the_device_files_of_its_gpu(film: str) -> None:
+def test_a_locked_sandbox_opens_the_device_files_of_its_gpu(film: str) -> None:
     """Pins what the driver needs in a locked process, and that nothing else is left."""
     (rights,) = _run(film, "rights")
     assert rights == LOCKED
 
 
 @needs_lock
-def test_a_box_without_a_gpu_opens_no_device_file(film: str) -> None:
+def test_a_sandbox_without_a_gpu_opens_no_device_file(film: str) -> None:
     """Pins that a process which held a GPU does no work for a stage without one."""
     before, rights, after = [
         _run(film, act, gpus=gpus)[0] for act, gpus in (("pid", 1.0), ("rights", 0.0), ("pid", 1.0))
@@ -272,7 +272,7 @@ def test_a_box_without_a_gpu_opens_no_device_file(film: str) -> None:
 
 
 @needs_lock
-def test_a_locked_box_reaches_the_server_of_mps(film: str) -> None:
+def test_a_locked_sandbox_reaches_the_server_of_mps(film: str) -> None:
     """Pins that where MPS runs its socket is found, and its folder can be written in."""
     folder = Path(film).parent / "mps"
     folder.mkdir()
@@ -288,9 +288,11 @@ def test_a_locked_box_reaches_the_server_of_mps(film: str) -> None:
     assert rights["no MPS"] == "allowed"
 
 
-def test_a_box_with_a_gpu_can_be_left_unlocked(film: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sandbox_with_a_gpu_can_be_left_unlocked(
+    film: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Pins the way out where a driver needs more than is known here."""
-    monkeypatch.setenv(decoder_box.UNLOCKED, "1")
+    monkeypatch.setenv(sandboxed_process.UNLOCKED, "1")
     (rights,) = _run(film, "rights")
     assert rights["write"] == rights["internet"] == "allowed"
     if LOCKS_DEVICES:
@@ -298,7 +300,7 @@ def test_a_box_with_a_gpu_can_be_left_unlocked(film: str, monkeypatch: pytest.Mo
         assert rights["write"] == REFUSED
 
 
-def test_a_locked_box_that_cannot_begin_names_what_may_be_missing(film: str) -> None:
+def test_a_locked_sandbox_that_cannot_begin_names_what_may_be_missing(film: str) -> None:
     """Pins the message: device files that are not there, and the variable."""
     Path(film).write_text("no device")
     with pytest.raises(CuratorError, match=r"there is no /dev/nvidia.*CURATE_UNLOCKED_GPU=1"):
@@ -350,7 +352,9 @@ def test_a_stage_that_needs_a_gpu_fails_the_item(film: str, act: str, code: Erro
 def test_a_new_process_is_tried_before_a_cpu(film: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pins that one loss costs a new process and nothing else, and is counted."""
     contents = iter([b"lost", b"pid"])
-    monkeypatch.setattr(decoder_box, "open_source", lambda *_, **__: io.BytesIO(next(contents)))
+    monkeypatch.setattr(
+        sandboxed_process, "open_source", lambda *_, **__: io.BytesIO(next(contents))
+    )
     worker = UnitWorker(stage=Holding(HoldingConfig()))
     result = worker([Item(film, "by source")])
     assert isinstance(result.results[0], int)
@@ -370,7 +374,7 @@ def test_where_the_gpu_does_not_begin_again_a_cpu_does_the_item(film: str) -> No
     words.write_text("pid")
     worker = UnitWorker(stage=Holding(HoldingConfig(set_up=str(words))))
     assert isinstance(worker([Item(film, "pid")]).results[0], int)
-    process_box().stop()
+    process_sandbox().stop()
     for act, note in (
         ("no device", Note.NOT_ON_GPU_DEVICE_LOST),
         ("no memory", Note.NOT_ON_GPU_OUT_OF_MEMORY),
@@ -389,7 +393,7 @@ def test_where_the_gpu_does_not_begin_again_a_stage_that_needs_it_fails_the_item
     words.write_text("pid")
     worker = UnitWorker(stage=Holding(HoldingConfig(set_up=str(words), may_leave=False)))
     assert isinstance(worker([Item(film, "pid")]).results[0], int)
-    process_box().stop()
+    process_sandbox().stop()
     for act, code in (
         ("no memory", ErrorCode.GPU_OUT_OF_MEMORY),
         ("no weights", ErrorCode.GPU_FAILED),
@@ -404,7 +408,7 @@ def test_an_engine_that_hangs_is_a_gpu_that_failed(
     film: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pins the outcome of a process that waits for its GPU for ever."""
-    monkeypatch.setattr(decoder_box, "HUNG_S", 0.6)
+    monkeypatch.setattr(sandboxed_process, "HUNG_S", 0.6)
     (on_cpu,) = _run(film, "sleep")
     assert on_cpu[0] == Note.NOT_ON_GPU_DEVICE_LOST
     (failure,) = _run(film, "sleep", may_leave=False)
@@ -413,7 +417,7 @@ def test_an_engine_that_hangs_is_a_gpu_that_failed(
 
 
 def test_a_run_says_how_often_a_gpu_failed(film: str) -> None:
-    """Pins that no fall-back is silent: `boxes` of the summary."""
+    """Pins that no fall-back is silent: `sandboxes` of the summary."""
     with Engine(address=None, workers=None) as engine:
         step = stage_step(Holding(HoldingConfig()))
         list(engine.run([step], [[Item(film, "lost")]], small=True))

@@ -8,11 +8,11 @@ import os
 import tempfile
 from collections.abc import Sequence
 
-from curator.executor.decoder_box import KEPT_FAMILIES, KEPT_VARIABLES, process_box
 from curator.executor.sandbox import importable_code
+from curator.executor.sandboxed_process import KEPT_FAMILIES, KEPT_VARIABLES, process_sandbox
 
 
-class KeptBox:
+class KeptSandbox:
     """Stands for the box in an `Engine`, which loads modules into it and stops it."""
 
     def __init__(self) -> None:
@@ -21,14 +21,14 @@ class KeptBox:
     def load(self, modules: Sequence[str]) -> None:
         """Imports modules; in a fresh process if this one's surroundings are others now."""
         if self._began_with != (now := surroundings()):
-            process_box().stop()
+            process_sandbox().stop()
             self._began_with = now
-        process_box().load(modules)
+        process_sandbox().load(modules)
 
     def stop(self) -> None:
         """Ends the process only if the next run could not use it."""
         if self._began_with != surroundings():
-            process_box().stop()
+            process_sandbox().stop()
             self._began_with = None
 
 

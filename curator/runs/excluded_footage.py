@@ -17,11 +17,11 @@ from curator.tables.frame_hashes import frame_regions, overlapping_regions
 from curator.tables.removal_records import Removals
 from curator.tables.source_table import SourceTable
 
-WITHHELD = "clips_of_removed_footage"
+EXCLUDED_CLIPS = "clips_of_removed_footage"
 """Count in `work` of the summary: new candidates that were dropped."""
 
 
-def withhold_sources(sources: SourceTable, removals: Removals) -> None:
+def exclude_removed_sources(sources: SourceTable, removals: Removals) -> None:
     """Fails sources whose content was removed, by the ids that they have after the scan."""
     if not removals.sources:
         return

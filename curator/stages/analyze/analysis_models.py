@@ -14,7 +14,7 @@ from curator.models.transnet import ShotNetwork
 from curator.models.weight_store import ModelStore
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.families import measure_family
-from curator.stages.analyze.measurer import Instruments
+from curator.stages.analyze.measurer import AnalysisModels
 
 _KEPT_BYTES = 256 << 20
 """Memory that was freed and is kept for what comes next: more than a chunk of the shot network
@@ -23,13 +23,13 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 """glibc's numbers of what `mallopt` sets."""
 
 
-def instruments_of(
+def load_analysis_models(
     config: AnalyzeConfig,
     families: Set[str],
     clip: ModelEntry | None,
     models: ModelStore | None,
     users: Sequence[Measure] = (),
-) -> Instruments:
+) -> AnalysisModels:
     """Loads the networks and users' measures of some families, on the GPU if that analyzes."""
     import cv2
 
@@ -60,7 +60,7 @@ def instruments_of(
         from curator.media.hardware_flow import HardwareFlow
 
         flow = HardwareFlow()
-    return Instruments(
+    return AnalysisModels(
         network=network,
         detector=detector,
         clip=encoder,

@@ -8,7 +8,7 @@ import curator
 
 
 @cache
-def package_stamp() -> str:
+def package_fingerprint() -> str:
     """Returns the version and a short hash of all modules."""
     root = Path(curator.__file__).parent
     digest = hashlib.sha256()

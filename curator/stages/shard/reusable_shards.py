@@ -26,7 +26,7 @@ _READ_BYTES = 4 << 20
 _READERS = 8
 
 
-class StandingShards:
+class ReusableShards:
     """The objects under `shards/` that a run may keep.
 
     Args:
