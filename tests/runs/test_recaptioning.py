@@ -166,7 +166,8 @@ def test_the_summary_says_what_this_command_did(
 ) -> None:
     """Pins that no time and no count of the run before stands as if it were this one's."""
     before = alone.summary()
-    timelines = iter([{"rows": [], "stages": []}, {}])
+    timeline = {"start": "2026-01-01T00:00:00Z", "rows": [], "stages": []}
+    timelines = iter([timeline, {}])
     monkeypatch.setattr(Timeline, "as_dict", lambda _: next(timelines))
     assert before["cut"]["copied"] + before["cut"]["encoded"] > 0
     assert "cut" in before["cpu_seconds"]
@@ -175,7 +176,7 @@ def test_the_summary_says_what_this_command_did(
     assert after["cut"].keys() == before["cut"].keys()
     assert not any(after["cut"].values())
     assert after["long_sources_analyzed_whole"] == {}
-    assert after["timeline"] == {"rows": []}
+    assert after["timeline"] == timeline
     assert after["source_bytes"] == before["source_bytes"]
     alone.forget("replies")
     summary = alone.recaption()

@@ -293,8 +293,10 @@ def test_the_budget_of_a_clip_counts_from_its_first_request(fake_server: FakeSer
         found = rest_of(runner)
     failures = {(each.task.clip_id, each.task.window.index): each.failure for each in found}
     assert [failures[f"clip-{i}", 0] for i in range(5)] == [None] * 5
-    assert failures["clip-7", 0] is None
-    assert failures["clip-7", 3] is Unanswered.OVER_BUDGET
+    # Threads ask in any order.
+    of_one = [failures["clip-7", window] for window in range(4)]
+    assert None in of_one
+    assert Unanswered.OVER_BUDGET in of_one
 
 
 def test_frames_that_cannot_be_had_are_an_outcome(fake_server: FakeServer) -> None:
