@@ -39,7 +39,7 @@ demo: env ## make footage, curate it, print the funnel, and what to try next
 	$(BIN)/curate demo demo
 
 # mypy takes one core and never waits; tests wait for processes and servers to start.
-test: lint ## ruff, then mypy beside pytest, as CI runs them
+test: lint ## ruff, then mypy and pytest in parallel, as CI runs them
 	$(MAKE) --jobs 2 types unit
 
 lint: $(VENV)/.test ## ruff

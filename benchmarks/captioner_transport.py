@@ -25,6 +25,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, files, version
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 CLIENTS = ("curator", "openai")
@@ -125,7 +126,7 @@ def with_openai(url: str, rounds: int, pictures: list[bytes], started: list[floa
     started += [time.process_time(), rss_mib()]
 
     async def ask(number: int) -> str:
-        content: list = []
+        content: Any = []
         for time_s, jpeg in enumerate(pictures):
             content.append({"type": "text", "text": f"at {time_s} s"})
             image = "data:image/jpeg;base64," + base64.b64encode(jpeg).decode()
@@ -193,7 +194,8 @@ def main() -> None:
     parser.add_argument("--one", nargs=2, metavar=("CLIENT", "URL"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        one(*options.one, options.rounds)
+        client, url = options.one
+        one(client, url, options.rounds)
         return
     with tempfile.TemporaryDirectory() as folder:
         script = ROOT / "tests" / "fake_server.py"

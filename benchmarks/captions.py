@@ -38,7 +38,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from measure import machine
+from numpy.typing import NDArray
+
+from curator.records.cuts import TextLine
 
 WINDOW_S = 1.0
 """Windows are short, so that little video makes many: each costs less decoding and the same JPEGs
@@ -210,7 +214,7 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
     answer = {name: "A thing moves from left to right over a field." for name in config.lengths}
     n_windows = n_frames = n_bytes = 0
     for row in rows:
-        where = Location(name=row.shard, offset=row.mp4_offset, n_bytes=row.mp4_bytes)
+        where = Location(name=str(row.shard), offset=row.mp4_offset, n_bytes=row.mp4_bytes)
         at = time.process_time()
         mp4 = located_bytes(store, where)
         at = timed("read the clip", at)
@@ -247,14 +251,18 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
             n_frames += len(window.shown)
     for row in rows[:8]:
         mp4 = located_bytes(
-            store, Location(name=row.shard, offset=row.mp4_offset, n_bytes=row.mp4_bytes)
+            store, Location(name=str(row.shard), offset=row.mp4_offset, n_bytes=row.mp4_bytes)
         )
         shown = [Wanted(numbers=(0,), size=READ_PX, form="text")]
-        (picture,) = sample_clip(
-            mp4, shown, n_frames=row.n_frames, threads=1, read_text=lambda rgb: (rgb,)
-        ).text[0]
+        pictures: list[NDArray[np.uint8]] = []
+
+        def keep(rgb_HWC: NDArray[np.uint8]) -> tuple[TextLine, ...]:  # noqa: N803
+            pictures.append(rgb_HWC)  # noqa: B023 - called before the next clip
+            return ()
+
+        sample_clip(mp4, shown, n_frames=row.n_frames, threads=1, read_text=keep)
         begun = time.process_time()
-        reader.read(picture)
+        reader.read(pictures[0])
         # Four pictures of a clip are read, where text was found or nobody looked.
         spent["OCR, where there is text"] = spent.get("OCR, where there is text", 0.0) + 4 * (
             time.process_time() - begun
@@ -290,7 +298,7 @@ def storing(server: Server, options: argparse.Namespace) -> list[float]:
         runner = DialogRunner(
             make_dialogs(config),
             {"captioner": ServerCaptioner(config)},
-            replies={},
+            find=lambda key: None,
             keep=lambda key, reply: time.sleep(STORE_S),
             load=lambda where, task: Frames(jpegs=(b"jpeg",), times_s=(0.0,)),
             budget_s=900,

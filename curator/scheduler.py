@@ -149,7 +149,7 @@ class UnitRunner:
 
 
 class UnitStream(Generic[ItemT, ResultT]):
-    """Takes items as they come, and has a stage work on them beside other work.
+    """Takes items as they come, and runs a stage over them while other work goes on.
 
     A stage with a GPU works in a pool of workers, as soon as Ray runs and a unit is full. A stage
     that asks a service (`in_flight`) works in a few workers where Ray runs or many items wait, else

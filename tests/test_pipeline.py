@@ -76,6 +76,41 @@ def test_a_stage_that_cannot_stand_there_is_refused(stages: str, said: str) -> N
         graph_of(load_recipe("quickstart", [f"stages={stages}"]))
 
 
+INCOMPLETE = """
+from curator.stage import ClipFilter, CorpusStage, StageConfig
+
+class NoDecide(CorpusStage[StageConfig]):
+    name, version = "no_decide", 1
+
+class NoVersion(ClipFilter[StageConfig]):
+    name = "no_version"
+
+    def process(self, unit):
+        return ()
+
+class TextVersion(NoVersion):
+    version = "1"
+"""
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        ("NoDecide", "has no decide; a stage of its kind must"),
+        ("NoVersion", "has the version None; expected int, such as version = 1"),
+        ("TextVersion", "has the version '1'; expected int"),
+    ],
+)
+def test_an_incomplete_stage_is_refused_with_what_it_lacks(
+    stage: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "incomplete.py").write_text(INCOMPLETE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    recipe = load_recipe("quickstart", [f"stages=[incomplete:{stage}]"])
+    with pytest.raises(RecipeError, match=said):
+        graph_of(recipe)
+
+
 def test_fingerprints_follow_what_a_stage_depends_on() -> None:
     """Pins that a bound invalidates no track and no clip, and a setting of the cut no track."""
     base, bound = fingerprints(), fingerprints("filters.motion.min=0.5")

@@ -158,6 +158,21 @@ def test_frames_of_one_clip_beyond_memory_fail_it_and_say_the_remedy(
     assert worked.decode.n_bytes == []
 
 
+def test_values_are_stored_in_time_and_not_only_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins what a kill may cost: a part for each batch where batches take long."""
+    monkeypatch.setattr(annotator_worker, "STORE_S", -1.0)
+
+    class OneByOne(Means):
+        batch = 1
+
+    worked = Worked(tmp_path, [OneByOne(StageConfig())], has_gpu=False)
+    places = {name: worked.results[name].members[0][0].where for name in "abc"}
+    assert len({where.name for where in places.values()}) == 3
+    assert [where.row for where in places.values()] == [0, 0, 0]
+
+
 def test_storage_that_fails_is_no_fault_of_the_clips(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
     worker = AnnotatorWorker(

@@ -35,7 +35,7 @@ def test_without_quantiles_and_duplicates_only_the_order_of_a_run_holds_clips_ba
     for name in ("filter", "cut"):
         assert found[name].why.startswith("only because a run takes stages in turn")
     assert found["shard"].on == "every kept clip to be cut"
-    words = "on a cluster, and beside a GPU, clips are cut as they are decided about"
+    words = "on a cluster or a machine with a GPU, clips are cut as they are decided about"
     assert found["cut"].why.endswith(words)
     asks = waits_of("dedup.enabled=false", "select.keep_fraction=null", recipe="cosmos")
     assert words not in asks["cut"].why

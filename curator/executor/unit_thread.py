@@ -1,4 +1,4 @@
-"""Runs a chain in a thread of this process, beside other work that mostly waits."""
+"""Runs a chain in a thread of this process, for work that mostly waits."""
 
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait

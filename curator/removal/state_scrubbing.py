@@ -104,7 +104,7 @@ class StateScrubbing:
         self._store.write(name, data)
 
     def _values(self, name: str, clip_ids: pa.Array) -> None:
-        """Takes values of removed clips, and of clips that nobody knows, out of a part."""
+        """Takes values of removed and of unknown clips out of a part."""
         table = read_parquet(self._store, name)
         stays = pc.is_in(table["clip_id"], value_set=clip_ids)
         left = table.filter(pc.and_(stays, pa.array(~self._removals.rows(table))))

@@ -288,7 +288,9 @@ def _check(found: Decisions, is_decided: NDArray[np.bool_]) -> None:
         ValueError: A number, a column or a reason is wrong.
     """
     rows, n_clips = np.asarray(found.rows), len(is_decided)
-    if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
+    if not rows.size and not found.columns.num_rows:
+        return
+    if rows.ndim != 1 or rows.dtype.kind not in "iu":
         raise ValueError(f"rows are {rows.dtype} {list(rows.shape)}; expected int64 [N]")
     strange = set(found.columns.column_names) - DECISION_COLUMNS
     if strange or "reason" not in found.columns.column_names:
@@ -298,14 +300,15 @@ def _check(found: Decisions, is_decided: NDArray[np.bool_]) -> None:
         )
     if found.columns.num_rows != len(rows):
         raise ValueError(f"{found.columns.num_rows} rows of columns for {len(rows)} clips")
-    if len(rows) and not 0 <= rows.min() <= rows.max() < n_clips:
+    if not 0 <= rows.min() <= rows.max() < n_clips:
         raise ValueError(
             f"clips numbered from {rows.min()} to {rows.max()}; expected 0 to {n_clips - 1}"
         )
     if len(np.unique(rows)) < len(rows) or is_decided[rows].any():
         raise ValueError("a clip is decided about twice; expected once by a stage")
     reason = found.columns["reason"]
-    if not (pa.types.is_string(reason.type) or pa.types.is_null(reason.type)):
+    is_text = pa.types.is_string(reason.type) or pa.types.is_large_string(reason.type)
+    if not (is_text or pa.types.is_null(reason.type)):
         raise ValueError(f"reason is {reason.type}; expected string")
     for name in pc.unique(reason.cast(pa.string())).drop_null().to_pylist():
         if re.fullmatch(PUBLIC_NAME, name) is None or name == "kept":

@@ -219,7 +219,7 @@ class Pass:
         """Closes captioners and workers at the end of the pass."""
         self._results: Results | None = None
         before = scope.before.summary[JUDGED] if scope.before is not None else {KEPT: []}
-        self._kept_before: list[str] | None = before.get(KEPT)
+        self._has_kept_before = before.get(KEPT) is not None
         self._n_passed = 0
         self._ahead: Mapping[str, SourceRef] | None = None
         """Sources whose clips are cut before others are measured; None for no such."""
@@ -333,8 +333,15 @@ class Pass:
             return None
         if family != KEPT:
             return before.summary[JUDGED].get(family)
-        names = self._kept_before = kept_vectors(self._fenced, before.summary)
-        return StoredTables(self._store, tuple(names), before.summary["counts"]["kept"])
+        self._has_kept_before = True
+        n_kept = before.summary["counts"]["kept"]
+        return StoredTables(self._store, tuple(self._kept_before), n_kept)
+
+    @cached_property
+    def _kept_before(self) -> list[str]:
+        """Vectors of the clips that earlier generations keep; made again where a removal was."""
+        before = self._scope.before
+        return kept_vectors(self._fenced, before.summary) if before is not None else []
 
     @cached_property
     def _cutting(self) -> Cutting:
@@ -514,12 +521,9 @@ class Pass:
             # For the generations to come.
             vectors = corpus.vectors["embeddings"]
             own = [write_kept(self._fenced, corpus.clips, vectors)] if corpus.clips else []
-            if self._kept_before is not None and self._scope.before is not None:
-                # No stage may have asked for them since `curate remove` took them out of OUT.
-                self._kept_before = kept_vectors(self._fenced, self._scope.before.summary)
-            kept = [*(self._kept_before or ()), *own]
+            kept = [*(self._kept_before if self._has_kept_before else ()), *own]
             candidates.update(kept)
-            if self._kept_before is not None:
+            if self._has_kept_before:
                 judged[KEPT] = kept
         return {
             "fingerprints": {folder: run.fingerprints[name] for folder, name in STAMPED.items()},

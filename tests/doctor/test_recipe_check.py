@@ -49,6 +49,13 @@ def test_a_wrong_recipe_is_a_row_with_the_nearest_key() -> None:
     assert "did you mean 'motion'?" in (row.remedy or "")
 
 
+def test_a_recipe_whose_stage_is_not_here_cannot_run() -> None:
+    recipe = load_recipe("quickstart", ["stages=[nowhere:Nowhere]"])
+    (row,) = recipe_rows(recipe, "quickstart")
+    assert row.stops
+    assert "'nowhere:Nowhere' cannot be imported" in row.found
+
+
 def test_packaged_models_are_verified() -> None:
     rows = rows_of(load_recipe("quickstart"))
     assert {name: row.state for name, row in rows.items()} == {

@@ -66,7 +66,7 @@ def test_chains_run_on_ray_with_more_workers_than_cores_and_raise_what_a_step_ra
         assert engine.is_started
         assert engine.n_workers(100) == available_cpus() + 2
         assert children() > before
-        # No daemons that nobody asks.
+        # No daemons that no run needs.
         commands = [Path(f"/proc/{child}/cmdline").read_bytes() for child in children()]
         assert any(b"raylet" in command for command in commands)
         for daemon in (b"monitor.py", b"log_monitor.py", b"dashboard.py"):
@@ -76,10 +76,10 @@ def test_chains_run_on_ray_with_more_workers_than_cores_and_raise_what_a_step_ra
 
 @pytest.mark.usefixtures("here")
 def test_a_pool_takes_units_while_others_are_worked_on() -> None:
-    """Pins results of all units, an error as it was raised, and that other work goes on beside.
+    """Pins results of all units, an error as it was raised, and that other work goes on.
 
-    A GPU must not stand idle until the driver, busy with cutting, looks at its result: a worker has
-    its next unit while nobody looks.
+    A GPU must not stand idle until the driver, busy with cutting, takes its result: a worker gets
+    its next unit before that.
     """
     before = children()
     with Engine(address=None, workers=1) as engine:

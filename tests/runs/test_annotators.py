@@ -6,7 +6,7 @@ The class is copied to a folder, used by a run, and deleted before anything read
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,15 @@ from tiny_text import text_folder
 
 from curator import read_clips
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK, EXIT_USAGE
+from curator.commands.arguments import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 from curator.errors import RecipeError
 from curator.loading import ClipDataset, ClipLoader
 from curator.pipeline import graph_of
 from curator.recipe import load_recipe
+from curator.stages.commit import commit_run
 from curator.stages.shard.shard_driver import Sharding
+from curator.storage import Store
+from curator.tables.out_layout import MANIFEST, NEXT_MANIFEST
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mean_latents.py"
 LIGHT = EXAMPLE.with_name("light_columns.py")
@@ -332,6 +335,25 @@ def test_an_annotator_leaves_columns_and_members_and_another_reads_its_columns(
     assert [row["twice"] for row in rows] == [*(2 * one for one in bright[:2]), None]
     assert "column n_dark: 'many' of str; expected i32 or None" in caplog.text
     assert main(["verify", str(out), "--json"]) == EXIT_OK
+
+
+def test_a_commit_that_adds_members_and_breaks_off_is_no_damage(
+    sources: Path, own: Path, out: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Pins that tars of the commit under way are checked by its own declarations."""
+
+    def ends(store: Store, files: Mapping[str, bytes]) -> None:
+        store.write(NEXT_MANIFEST, files[MANIFEST])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commit_run, "write_shard_files", ends)
+        assert main(["run", str(sources), str(out), "--set", stage()]) == EXIT_INTERRUPTED
+    assert (out / NEXT_MANIFEST).exists()
+    capsys.readouterr()
+    assert main(["verify", str(out)]) == EXIT_OK, capsys.readouterr().out
+    assert "broken off" in capsys.readouterr().out
 
 
 TWICE = """

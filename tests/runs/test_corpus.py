@@ -85,6 +85,27 @@ def test_clips_of_some_sources_are_decided_about_as_among_all() -> None:
     assert (stages[1].n_setups, corpus.decided.left["early"]) == (1, 3)
 
 
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        Decisions(np.array([]), pa.table({"reason": []})),
+        Decisions(np.array([0]), pa.table({"reason": pa.nulls(1)})),
+        Decisions(np.array([0], np.int32), pa.table({"reason": pa.nulls(1, pa.large_string())})),
+    ],
+)
+def test_a_stage_may_reject_nothing(nothing: Decisions) -> None:
+    """Pins arrays as NumPy and Arrow make them of an empty list."""
+
+    class Nothing(Early):
+        def decide(self, corpus: CorpusOfStage, work: Work, /) -> Iterator[Decisions]:
+            yield nothing
+
+    corpus = corpus_of(candidates_table(5))
+    for stage in (filter_stage(**RULES), Nothing(StageConfig())):
+        corpus.decide(stage, CorpusWork(stage.name))
+    assert len(corpus.rows.kept_ids()) == 5
+
+
 class Everything(ClipFilter[StageConfig]):
     """Rejects all clips, the first one twice."""
 

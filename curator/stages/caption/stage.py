@@ -217,7 +217,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, list[Annotation]]):
         self._runner = DialogRunner(
             self._dialogs,
             captioners_of(self.config),
-            replies=_Current(lambda: self._open.replies),
+            find=lambda key: self._open.replies.get(key),
             keep=lambda key, reply: self._open.replies.keep(key, reply),
             load=lambda where, task: self._open.frames(where, task),
             budget_s=self.config.budget_s,
@@ -294,22 +294,6 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, list[Annotation]]):
             yield
         finally:
             log.removeHandler(handler)
-
-
-class _Current(Mapping[str, Reply]):
-    """The replies of the present unit."""
-
-    def __init__(self, replies: Callable[[], Replies]) -> None:
-        self._replies = replies
-
-    def __getitem__(self, key: str) -> Reply:
-        return self._replies()[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._replies())
-
-    def __len__(self) -> int:
-        return len(self._replies())
 
 
 def check_captioner(config: CaptionConfig, *, asks_service: bool = True) -> None:

@@ -148,7 +148,7 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
         )
         if found.is_needed or asks:
             return found
-        where = "on a cluster, and beside a GPU, clips are cut as they are decided about"
+        where = "on a cluster or a machine with a GPU, clips are cut as they are decided about"
         return replace(found, why=f"{found.why}; {where}")
 
     @property

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import av
@@ -25,6 +26,7 @@ from curator.stages.analyze import decode_source, user_measures
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.families import families_of
 from curator.stages.analyze.stage import AnalyzeStage
+from curator.stages.analyze.user_measures import UserMeasures
 from curator.storage.source_reader import stat_source
 from curator.tables.track_items import FRAMES, SourceItem
 
@@ -84,6 +86,16 @@ class _PairsOfNothing(Luma):
 
 class _NoBatch(Luma):
     batch = 0
+
+
+class _Few(Luma):
+    def measure_batch(self, samples: Sequence[SamplePictures]) -> Sequence[Mapping[str, float]]:
+        return []
+
+
+class _OtherName(Luma):
+    def measure_batch(self, samples: Sequence[SamplePictures]) -> Sequence[Mapping[str, float]]:
+        return [{"other": 0.0} for _ in samples]
 
 
 def path(measure: type) -> str:
@@ -154,6 +166,22 @@ def test_what_cannot_be_declared_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=words):
             Recipe.model_validate({"measures": [path(measure)]})
+
+
+@pytest.mark.parametrize(
+    ("measure", "words"),
+    [
+        (_Few, "measure_batch gave 0 results for 1 samples"),
+        (_OtherName, r"signals \['other'\]; expected \['frame', 'n_axes'\]"),
+    ],
+)
+def test_a_batch_of_too_few_or_other_signals_is_named(measure: type[Measure], words: str) -> None:
+    asked = UserMeasures({"measure luma": measure()}, device="cpu")
+    picture = np.zeros((8, 8, 3), np.uint8)
+    view = SimpleNamespace(picture=picture, small=picture, is_whole=True, full=lambda kind: picture)
+    asked.begin(view, 0.0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=words):
+        asked.settle({})
 
 
 @pytest.mark.parametrize("batch", [7, 15, 32])

@@ -1,4 +1,4 @@
-"""Annotations remembered beside replies: what they were, or not at all."""
+"""Annotations that are kept with the replies: all of them, or none."""
 
 from pathlib import Path
 from typing import Any

@@ -62,7 +62,7 @@ class DialogRunner:
     Args:
         dialogs: Begins the dialog about a task; called in the threads.
         captioners: Services by role; they are set up here, and closed with the runner.
-        replies: Stored replies by key; looked up when needed, so additions by `keep` are found.
+        find: Returns the stored reply of a key, what `keep` added too; None without one.
         keep: Called for each final reply (`Reply.is_final`) before its dialog continues; several
             threads call it, for different keys.
         load: Loads the frames of a window, once. A `CuratorError` or `OSError` makes the reply
@@ -77,7 +77,7 @@ class DialogRunner:
         dialogs: Dialogs,
         captioners: Mapping[Role, Captioner],
         *,
-        replies: Mapping[str, Reply],
+        find: Callable[[str], Reply | None],
         keep: Keep,
         load: "Callable[[StoredFrames, Task], Frames]",
         budget_s: float,
@@ -87,7 +87,7 @@ class DialogRunner:
         """Windows that were submitted and not yet returned."""
         self._dialogs = dialogs
         self._captioners = captioners
-        self._replies = replies
+        self._find = find
         self._keep = keep
         self._load = load
         self._budget_s = budget_s
@@ -202,7 +202,7 @@ class DialogRunner:
             if (reply := others.result()).is_final:
                 return reply
         try:
-            stored = self._replies.get(key)
+            stored = self._find(key)
             reply = self._ask(window, request) if stored is None else stored
             if stored is None and reply.is_final:
                 self._keep(key, reply)

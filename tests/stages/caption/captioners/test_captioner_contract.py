@@ -68,7 +68,7 @@ def test_a_driver_captioner_answers_and_its_exceptions_cost_one_window() -> None
     runner = DialogRunner(
         make_dialogs(config),
         {"captioner": captioner_class(config.captioner)(config)},
-        replies=kept,
+        find=kept.get,
         keep=kept.__setitem__,
         load=given,
         budget_s=60,
@@ -130,7 +130,7 @@ def test_a_service_gets_no_more_requests_than_in_flight() -> None:
     runner = DialogRunner(
         make_dialogs(config),
         {"captioner": Slow(config)},
-        replies=kept,
+        find=kept.get,
         keep=kept.__setitem__,
         load=given,
         budget_s=config.budget_s,

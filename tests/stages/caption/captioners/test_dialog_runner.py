@@ -98,7 +98,7 @@ def runner_of(
     return DialogRunner(
         dialogs,
         {"captioner": server, "judge": server},
-        replies=stored if replies is None else replies,
+        find=(stored if replies is None else replies).get,
         keep=stored.keep if keep is None else keep,
         load=given,
         budget_s=budget_s,

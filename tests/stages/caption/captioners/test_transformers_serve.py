@@ -102,7 +102,12 @@ def one_question(task: Task) -> Dialog:
 def runner_of(server: ServerCaptioner, kept: dict[str, Reply]) -> DialogRunner:
     keep = kept.__setitem__
     return DialogRunner(
-        one_question, {"captioner": server}, replies={}, keep=keep, load=given, budget_s=60
+        one_question,
+        {"captioner": server},
+        find=lambda key: None,
+        keep=keep,
+        load=given,
+        budget_s=60,
     )
 
 
