@@ -42,6 +42,7 @@ def result_classes(stage: type[Stage[Any, Any, Any]]) -> tuple[type, ...]:
 
 
 def _collect(kind: Any, classes: dict[Any, None], *, where: str) -> None:  # noqa: ANN401 - a type
+    kind = _unaliased(kind)
     origin, parts = get_origin(kind) or kind, get_args(kind)
     if kind in _PLAIN or origin is np.ndarray or kind in classes:
         return
@@ -63,6 +64,15 @@ def _collect(kind: Any, classes: dict[Any, None], *, where: str) -> None:  # noq
             _collect(_filled(hints[field.name], given), classes, where=of_field)
     else:
         raise TypeError(f"{where}: {kind!r} does not say what may come out of a sandbox")
+
+
+def _unaliased(kind: Any) -> Any:  # noqa: ANN401 - types
+    """Returns the type that a named alias stands for; NumPy's `NDArray` is one since NumPy 2.5."""
+    alias = getattr(get_origin(kind) or kind, "__value__", None)
+    if alias is None:
+        return kind
+    parts = get_args(kind)
+    return _unaliased(alias[parts] if parts else alias)
 
 
 def _filled(kind: Any, given: Mapping[Any, Any]) -> Any:  # noqa: ANN401 - types

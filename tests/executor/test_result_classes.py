@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from typing_extensions import TypeAliasType
 
 import curator.stages
 from curator.executor.plain_values import from_bytes, to_bytes
@@ -82,6 +83,12 @@ def test_classes_are_found_in_containers_unions_and_generics() -> None:
     assert {Held, Inner, Colour, Shade, Failure} <= set(found)
     value = {1: [Held([Inner({"a": (Colour.RED,)}, Shade.DARK, Fraction(1, 3), np.zeros(1))])]}
     assert from_bytes(to_bytes(value), found)[1][0].parts[0].shade is Shade.DARK
+
+
+def test_a_named_alias_stands_for_its_type() -> None:
+    """Pins that NumPy's `NDArray`, a named alias since NumPy 2.5, still says what crosses."""
+    named = TypeAliasType("named", list[Held[PartT]], type_params=(PartT,))
+    assert Inner in result_classes(stage_of(named[Inner]))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import pyarrow as pa
@@ -235,8 +235,12 @@ def _counts_of_both(old: bytes, new: bytes) -> bytes:
 
 
 def versions() -> dict[str, str]:
-    """Returns versions of Python and of the packages that results may depend on."""
-    return {"python": platform.python_version(), **{name: version(name) for name in VERSIONS}}
+    """Returns versions of Python and of the packages that results may depend on, if installed."""
+    found = {"python": platform.python_version()}
+    for name in VERSIONS:
+        with suppress(PackageNotFoundError):  # a run of few sources starts no Ray
+            found[name] = version(name)
+    return found
 
 
 def table_facts(sources: SourceTotals, clips: ClipColumns, n_skipped_names: int) -> dict[str, Any]:
