@@ -28,6 +28,7 @@ software.
     many     memory of the GPU over up to 1,000 sources
     captions tokens/s of captions in the worker beside the model's bare `generate`, with the model
              of --vlm, or one of random weights and Qwen2.5-VL-3B's language model
+    loader   samples/s of clips for training and the trainer's waits: the GPU decodes, or CPUs
     cpu      the films of `analyze` without the GPU, on all cores
 
 The GPU's engines, cores and memory are read while each runs. The last line is JSON.
@@ -50,7 +51,8 @@ from processes import run_limited
 
 LIMITS_S = {
     "films": 150, "probe": 180, "locked": 60, "limit": 200, "analyze": 330, "same": 240,
-    "shots": 100, "flow": 60, "clip": 150, "mps": 90, "many": 130, "captions": 300, "cpu": 200,
+    "shots": 100, "flow": 60, "clip": 150, "mps": 90, "many": 130, "captions": 300, "loader": 120,
+    "cpu": 200,
 }  # fmt: skip
 """Parts in their order, and the most seconds of each."""
 FIRST_S = {"films": 45, "probe": 75, "same": 80, "locked": 50, "limit": 50, "analyze": 180}

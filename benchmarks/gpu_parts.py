@@ -30,8 +30,8 @@ if __name__ == "__mp_main__" and os.environ.get("GPU_SOFTWARE"):  # in the child
 
     software_cuda.stand_in()
 
-Rate = tuple[int, float, float]
-"""Frames, and the times of the first and of the last."""
+Rate = list[tuple[float, int]]
+"""Times, and the frames that were done by then; none at the first."""
 
 
 class Part:
@@ -146,7 +146,7 @@ def _decode_all(begin: Begin, paths: list[str]) -> Iterator[Found]:
     # The first frames, so that the engine has started; what it decodes ahead meanwhile is not
     # counted.
     frames, n_frames = decoder.get_batch_frames(batch), -ahead - batch
-    begun = begin()
+    rate = [(begin(), 0)]
     for number, path in enumerate(paths):
         if number:
             decoder.reconfigure_decoder(path)
@@ -154,16 +154,23 @@ def _decode_all(begin: Begin, paths: list[str]) -> Iterator[Found]:
         while frames:
             n_frames += len(frames)
             frames = decoder.get_batch_frames(batch)
-    yield {"rate": (n_frames, begun, time.time())}
+        rate.append((time.time(), n_frames))
+    yield {"rate": rate}
 
 
-def _span(results: Sequence[Rate]) -> tuple[float, float]:
-    return min(r[1] for r in results), max(r[2] for r in results)
+def _span(rates: Sequence[Rate]) -> tuple[float, float]:
+    """The time while all processes work: later, engines lack work."""
+    return min(rate[0][0] for rate in rates), min(rate[-1][0] for rate in rates)
 
 
-def _rate(results: Sequence[Rate]) -> float:
-    begun, ended = _span(results)
-    return round(sum(r[0] for r in results) / (ended - begun), 1)
+def _rate(rates: Sequence[Rate]) -> float:
+    """Frames/s while all processes work; what lies between two known times is interpolated."""
+    begun, ended = _span(rates)
+    n_frames = 0.0
+    for rate in rates:
+        times, frames = zip(*rate, strict=True)
+        n_frames += float(np.interp(ended, times, frames))
+    return round(n_frames / (ended - begun), 1)
 
 
 def analyze(part: Part, *, device: str = "gpu") -> None:
@@ -175,7 +182,7 @@ def analyze(part: Part, *, device: str = "gpu") -> None:
     def found(codec: str, results: list[Found]) -> Found:
         limits = [v.get("frames_per_s", 0) for k, v in known.items() if k.startswith(f"{codec},")]
         rate = _rate([result["rate"] for result in results])
-        n_frames = sum(result["rate"][0] for result in results)
+        n_frames = sum(result["rate"][-1][1] for result in results)
         return {
             "frames_per_s": rate,
             "hours_of_video_per_hour": round(rate / FPS, 1),
@@ -219,17 +226,16 @@ def _analyze_all(
 
     analyzed(paths[0], {})
     spent: dict[str, float] = {}
-    begun, n_frames, n_sources = begin(), 0, 0
+    rate = [(begin(), 0)]
     cpu_s = time.process_time()
     for path in paths[1:]:
-        if seconds is not None and time.time() - begun > seconds:
+        if seconds is not None and time.time() - rate[0][0] > seconds:
             break
         track = analyzed(path, spent)
-        n_frames += track.n_frames
-        n_sources += 1
+        rate.append((time.time(), rate[-1][1] + track.n_frames))
         notes |= {str(note) for note in track.notes}
     yield {
-        "rate": (n_frames, begun, time.time()), "n_sources": n_sources, "notes": sorted(notes),
+        "rate": rate, "n_sources": len(rate) - 1, "notes": sorted(notes),
         "spent": spent, "cpu_s": time.process_time() - cpu_s, 
         "n_halved": analysis_models.n_halved(),
         "torch_mib": torch.cuda.max_memory_reserved() >> 20 if device == "gpu" else 0,
@@ -549,10 +555,61 @@ def captions(part: Part) -> None:
     part.note("the GPU", watch.found())
 
 
+def loader(part: Part) -> None:
+    """Samples/s, and how long a trainer on the same GPU waits, by who decodes its clips."""
+    import torch
+    from made_shards import MadeClip, write_shards
+
+    from curator.loading import ClipDataset, ClipLoader
+
+    mp4 = short_film(Path(part.options["films"])).read_bytes()
+    weights = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    # 14 ms a step at 700 TFLOP/s.
+    x = torch.randn(24 * 4096, 4096, device="cuda", dtype=torch.bfloat16)
+
+    def step(video: torch.Tensor) -> None:
+        for _ in range(3):
+            x @ weights
+        float(video.cuda().float().mean())
+
+    with tempfile.TemporaryDirectory() as folder:
+        clips = [
+            MadeClip(key=f"{i:04x}", mp4=mp4, n_frames=60, height=720, width=1280)
+            for i in range(1600)
+        ]
+        out = str(write_shards(Path(folder) / "out", [("720p_16-9", "train", clips)]))
+        for decode, n_workers in (("gpu", 0), ("gpu", 8), ("cpu", 14)):
+            given: Any = {"frames": 17, "batch_size": 8, "size": (256, 256), "decode": decode}
+            dataset = ClipDataset(out, **given)
+            context = "spawn" if n_workers and decode == "gpu" else None
+            batches = iter(
+                ClipLoader(dataset, num_workers=n_workers, multiprocessing_context=context)
+            )
+            for _ in range(2 * n_workers + 4):
+                step(next(batches)["video"])
+            begun = asked = time.perf_counter()
+            waited_s, n_samples = 0.0, 0
+            for batch in batches:
+                waited_s += time.perf_counter() - asked
+                n_samples += len(batch["key"])
+                step(batch["video"])
+                asked = time.perf_counter()
+                if asked - begun > 6:
+                    break
+            took_s = time.perf_counter() - begun
+            part.note(f"decode {decode}, {n_workers} workers", {
+                "samples_per_s": round(n_samples / took_s, 1),
+                "stall_percent": round(100 * waited_s / took_s, 1),
+                "not_on_gpu": {str(k): v for k, v in dataset.not_on_gpu.items()},
+            })  # fmt: skip
+
+
 PARTS = {
     part.__name__: part
-    for part in (probe, locked, limit, analyze, same, shots, flow, clip, mps, many, captions, cpu)
-}
+    for part in (
+        probe, locked, limit, analyze, same, shots, flow, clip, mps, many, captions, loader, cpu,
+    )
+}  # fmt: skip
 
 
 def main(name: str, options: str) -> None:

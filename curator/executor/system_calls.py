@@ -60,13 +60,19 @@ _GPU_PLAIN: dict[str, _Numbers] = {
     "setsockopt": (54, 208), "sendto": (44, 206), "recvfrom": (45, 207), "sendmsg": (46, 211),
     "recvmsg": (47, 212), "shutdown": (48, 210), "memfd_create": (319, 279), "mlock": (149, 228),
     "munlock": (150, 229), "mbind": (237, 235), "set_mempolicy": (238, 237),
-    "sched_getscheduler": (145, 120), "sched_getparam": (143, 121),
+    "sched_getscheduler": (145, 120), "sched_getparam": (143, 121), "getpriority": (140, 141),
 }  # fmt: skip
 """What a process with a GPU has besides: its driver's memory is counted by no limit anyway."""
 _MPS_PLAIN: dict[str, _Numbers] = {
     "connect": (42, 203), "accept": (43, 202), "accept4": (288, 242), "unlinkat": (263, 35),
-    "mkdirat": (258, 34),
+    "mkdirat": (258, 34), "unlink": (87, 35), "mkdir": (83, 34),
 }  # fmt: skip
+_GPU_ANSWERS: dict[_Numbers, int] = {
+    (87, 35): errno.ENOENT, (83, 34): errno.EEXIST, (88, 36): errno.ENOENT,
+}  # fmt: skip
+"""Errors of `unlink`, `mkdir` and `symlink` where nothing is there, and folders are: CUDA ends if it
+cannot unlink a socket without a name, and makes links and folders where they are missing."""
+_SETPRIORITY = (141, 140)
 _SOCKET, _CONNECT = (41, 198), (42, 203)
 
 _CLONE_THREAD, _CLONE_OTHERS = 0x00010000, 0x7E02A000
@@ -177,11 +183,15 @@ def _gpu_rules(has_mps: bool) -> Iterator[_CallRule]:
         _SOCKET, (_ArgumentCheck(0, (_AF_UNIX,)), _ArgumentCheck(1, (_SOCK_SEQPACKET,), 0xF))
     )
     yield from (_CallRule(numbers) for numbers in _GPU_PLAIN.values())
+    # Threads of the video decoder ask for the priority that they have.
+    yield _CallRule(_SETPRIORITY, (_ArgumentCheck(0, (0,)), _ArgumentCheck(2, (0,))))
     if has_mps:
         yield from (_CallRule(numbers) for numbers in _MPS_PLAIN.values())
     else:
         # As where MPS does not run: CUDA goes on.
         yield _CallRule(_CONNECT, result=_ERROR | errno.ENOENT)
+    for numbers, number in _GPU_ANSWERS.items():
+        yield _CallRule(numbers, result=_ERROR | number)
 
 
 def _program(machine: int, place: int, rules: Iterable[_CallRule]) -> Iterator[_Instruction]:

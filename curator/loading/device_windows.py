@@ -32,6 +32,7 @@ import av.error
 import torch
 from av.container import InputContainer
 from av.video.stream import VideoStream
+from torch.utils.data import get_worker_info
 
 from curator.errors import DeviceLostError, DeviceMemoryError, SourceError, UsageError
 from curator.loading.batch_values import Packed
@@ -144,8 +145,11 @@ class DeviceDecoder:
             own_stream = torch.cuda.current_stream(self.device)
         using = torch.cuda.current_stream(self.device)
         using.wait_stream(own_stream)
-        for result in results:
-            result.record_stream(using)
+        if get_worker_info() is None:
+            # A worker only sends them away; recorded ones would be freed by CUDA calls, which end
+            # a process that is on its way out.
+            for result in results:
+                result.record_stream(using)
 
     def decode_or_copy(self, clip: ClipWindow, into_CTHW: torch.Tensor) -> Refusal | None:
         """As `decode`, or on the CPU and copied; returns why the CPU decoded it, or None."""
