@@ -1,7 +1,8 @@
 """Stands for PyNvVideoCodec where there is no GPU: the same calls, decoded by FFmpeg on the CPU.
 
 It takes packets by address and gives frames as NV12 or P016 through DLPack, a few packets late and
-in memory that the next call overwrites, as the real one does.
+in memory that the next call overwrites, as the real one does. As NVIDIA's parser, it gives a frame
+the least of the times that wait, whichever packet had it.
 
 With `NVDEC_TESTS=package` the tests run on PyNvVideoCodec itself, over the driver of
 `software_driver`; `test_nvdec_package` does so.
@@ -67,6 +68,8 @@ class Decoder:
         self._context = av.CodecContext.create(NAMES[getattr(codec, "name", codec)], "r")
         self._context.thread_count = 1
         self._given: list[torch.Tensor] = []
+        self._times: list[int] = []
+        self._last = -1
 
     def Decode(self, packet: PacketData) -> list[Decoded]:
         """Frames that are done."""
@@ -79,10 +82,20 @@ class Decoder:
         else:
             held = av.Packet(ctypes.string_at(packet.bsl_data, packet.bsl))
             held.pts, held.dts = packet.pts, packet.dts
+            self._times.append(packet.pts)
             pictures = self._context.decode(held)
-        frames = [Decoded(int(picture.pts or 0), planes_of(picture)) for picture in pictures]
+        frames = [Decoded(self._least(picture), planes_of(picture)) for picture in pictures]
         self._given = [frame.planes for frame in frames]
+        if packet.bsl == 0:
+            self._times.clear()
         return frames
+
+    def _least(self, picture: VideoFrame) -> int:
+        # FFmpeg leaves out pictures before a key frame: nothing waits for their times.
+        later = [time for time in self._times if time > self._last]
+        self._last = min(later, default=int(picture.pts or 0))
+        self._times = [time for time in later if time != self._last]
+        return self._last
 
 
 class Single(Decoder):

@@ -70,8 +70,8 @@ _MPS_PLAIN: dict[str, _Numbers] = {
 _GPU_ANSWERS: dict[_Numbers, int] = {
     (87, 35): errno.ENOENT, (83, 34): errno.EEXIST, (88, 36): errno.ENOENT,
 }  # fmt: skip
-"""Errors of `unlink`, `mkdir` and `symlink` where nothing is there, and folders are: CUDA ends if it
-cannot unlink a socket without a name, and makes links and folders where they are missing."""
+"""Errors of `unlink`, `mkdir` and `symlink` as if no file were there, but each folder: CUDA does
+not start if it may not unlink a socket without a name. It goes on without its links and folders."""
 _SETPRIORITY = (141, 140)
 _SOCKET, _CONNECT = (41, 198), (42, 203)
 

@@ -151,6 +151,12 @@ def _rights(unit: Item) -> dict[str, str]:
         "stream": _told(lambda: socket.socket(socket.AF_UNIX)),
         "internet": _told(socket.socket),
         "write": _told(lambda: Path(unit.uri).with_suffix(".new").write_bytes(b"")),
+        "unlink": _told(lambda: os.unlink(other)),
+        "unlink without a name": _told(lambda: os.unlink("")),
+        "folder": _told(lambda: os.mkdir(f"{unit.uri}.folder")),
+        "link": _told(lambda: os.symlink(other, f"{unit.uri}.link")),
+        "priority": _told(lambda: os.setpriority(os.PRIO_PROCESS, os.getpid(), 0)),
+        "lower priority": _told(lambda: os.setpriority(os.PRIO_PROCESS, os.getppid(), 9)),
         "program": _told(lambda: subprocess.run(["/bin/true"], check=True)),
         "devices": _told(lambda: Path("/proc/devices").read_text()[:1]),
         "passwords": _told(lambda: Path("/etc/passwd").read_text()),
@@ -250,7 +256,9 @@ LOCKED = {
     "ioctl": "allowed", "ioctl of a file": REFUSED, "other device": REFUSED, "thread": "allowed",
     "listens": "allowed", "no MPS": "FileNotFoundError", "accepts": REFUSED, "stream": REFUSED,
     "internet": REFUSED, "write": REFUSED, "program": REFUSED, "devices": "allowed",
-    "passwords": REFUSED,
+    "passwords": REFUSED, "unlink": "FileNotFoundError",
+    "unlink without a name": "FileNotFoundError", "folder": "FileExistsError",
+    "link": "FileNotFoundError", "priority": "allowed", "lower priority": REFUSED,
 }  # fmt: skip
 
 
@@ -259,6 +267,7 @@ def test_a_locked_sandbox_opens_the_device_files_of_its_gpu(film: str) -> None:
     """Pins what the driver needs in a locked process, and that nothing else is left."""
     (rights,) = _run(film, "rights")
     assert rights == LOCKED
+    assert sorted(path.name for path in Path(film).parent.iterdir()) == ["film", "nvidia0", "other"]
 
 
 @needs_lock

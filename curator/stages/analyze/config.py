@@ -49,8 +49,8 @@ class AnalyzeConfig(StageConfig):
     it where both are there; scores differ in the last digits"""
     # `gpu_engines.workers_per_gpu` has the rule.
     workers_per_gpu: int | None = setting(None, ge=1, unit="processes")
-    """processes that share a GPU, each with a decoder and the networks; each takes 1.5 cores and
-    about 2 GB of the GPU's memory; null decides by the GPU's video engines, cores and memory"""
+    """processes that share a GPU, each with a decoder and the networks; each takes half a core and
+    about 2.5 GB of the GPU's memory; null decides by the GPU's video engines, cores and memory"""
     flow: Literal["dis", "hardware"] = setting("dis", unit="name")
     """dense optical flow behind motion and camera scores: dis on CPUs, or hardware for the GPU's
     own engine through DALI"""

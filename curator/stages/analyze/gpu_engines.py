@@ -31,8 +31,9 @@ DEFAULT_ENGINES = 4
 """Engines of a GPU that did not say how many it has: those of an L4, between a T4's and an
 H100's."""
 
-WORKER_GPU_BYTES = 2 << 30
-"""Memory of the GPU that a worker takes: the CUDA context, the networks, surfaces and batches."""
+WORKER_GPU_BYTES = 5 << 29
+"""Memory of the GPU that a worker takes: the CUDA context, the networks, surfaces and batches, as
+measured with 1080p on an H200."""
 
 SHORT_S = 2.0
 """Length below which making a decoder is believed to cost more than decoding. Not measured."""
@@ -48,11 +49,12 @@ WAIT_S = 60.0
 def workers_per_gpu(*, n_engines: int | None, n_cores: float | None, free_bytes: int | None) -> int:
     """Decides how many workers share a GPU.
 
-    - A decoder keeps one engine busy at most, so that there is a worker for each engine. While a
-      worker opens a source, or waits for its measurements, its engine would be idle: one worker
-      more for every four engines fills these gaps.
-    - A worker needs `FEEDER_CPUS` cores: one thread reads packets and queues the GPU's work,
-      another one measures. More workers than the cores feed would only wait for each other.
+    - A decoder keeps one engine busy at most. While a worker waits for its measurements, its engine
+      would be idle, so that two workers share an engine. On the 7 engines of an H200, 8 workers
+      analyzed 2,920 frames of 1080p per second, 12 workers 3,640 and 16 workers 3,790 to 3,890
+      (benchmarks/results/gpu.md).
+    - A worker needs `FEEDER_CPUS` cores. More workers than the cores feed would only wait for each
+      other.
     - Each worker needs `WORKER_GPU_BYTES` of the GPU's memory.
 
     Args:
@@ -64,7 +66,7 @@ def workers_per_gpu(*, n_engines: int | None, n_cores: float | None, free_bytes:
         At least 1.
     """
     n_engines = n_engines or DEFAULT_ENGINES
-    n_workers = n_engines + -(-n_engines // 4)
+    n_workers = 2 * n_engines
     if n_cores is not None:
         n_workers = min(n_workers, int(n_cores / FEEDER_CPUS))
     if free_bytes is not None:

@@ -153,7 +153,7 @@ def test_what_holds_an_engine_for_nothing_comes_last_and_cpus_begin_with_the_lon
         chain[0].settings["stage"] for chain in (found["steps"], found["without_gpu"])
     )
     assert (on_gpu.config.device, on_cpu.config.device) == ("gpu", "cpu")
-    assert on_gpu.resources.gpus == 1 / 7
+    assert on_gpu.resources.gpus == 1 / 10
     assert on_cpu.resources.gpus == 0
 
 

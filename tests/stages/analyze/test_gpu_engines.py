@@ -43,17 +43,17 @@ H100 = GpuFacts(
 @pytest.mark.parametrize(
     ("machine", "n_engines", "n_cores", "free_gib", "n_workers"),
     [
-        ("H100, 16 cores", 7, 16, 79, 9),
-        ("8 H100, 192 cores", 7, 192 / 8, 79, 9),
-        ("8 A100, 96 cores", 5, 96 / 8, 79, 7),
-        ("L4, 8 cores", 4, 8, 22, 5),
-        ("T4, 4 cores", 2, 4, 15, 2),
+        ("H100, 16 cores", 7, 16, 79, 14),
+        ("8 H100, 192 cores", 7, 192 / 8, 79, 14),
+        ("8 A100, 96 cores", 5, 96 / 8, 79, 10),
+        ("L4, 8 cores", 4, 8, 22, 8),
+        ("T4, 4 cores", 2, 4, 15, 4),
         ("a laptop of 8 cores", 1, 8, 7, 2),
-        ("H100, 1 core", 7, 1, 79, 1),
+        ("H100, 1 core", 7, 1, 79, 2),
         ("L4 whose memory a server of captions has", 4, 32, 3, 1),
         ("L4 without free memory", 4, 32, 0, 1),
-        ("a GPU that does not answer, 16 cores", None, 16, None, 5),
-        ("a GPU that is not there yet", None, None, None, 5),
+        ("a GPU that does not answer, 16 cores", None, 16, None, 8),
+        ("a GPU that is not there yet", None, None, None, 8),
     ],
 )
 def test_workers_of_a_gpu_follow_from_its_engines_cores_and_memory(
@@ -167,15 +167,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_run_asks_once_and_says_what_it_decided(
     asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("curator.executor.engine.available_cpus", lambda: 8)
+    monkeypatch.setattr("curator.executor.engine.available_cpus", lambda: 4)
     engine = Engine(address=None, workers=None)
     probe = GpuProbe(engine)
-    assert [probe.workers(), probe.workers(), probe.facts] == [5, 5, H100]
+    assert [probe.workers(), probe.workers(), probe.facts] == [8, 8, H100]
     assert len(asked) == 1
     engine.counts.workers = 1
     assert engine.facts()["cluster"]["gpu"] == {
         "name": H100.name, "engines": 7, "free_bytes": 79 * GIB, "has_mps": False,
-        "workers_per_gpu": 5,
+        "workers_per_gpu": 8,
     }  # fmt: skip
 
 
@@ -204,9 +204,9 @@ def test_a_gpu_of_a_cluster_is_asked_by_a_worker(
 ) -> None:
     monkeypatch.setattr(gpu_engines, "WAIT_S", 0.1)
     with Joined(1.0, ["gpu"]) as engine:
-        assert GpuProbe(engine).workers() == 8
+        assert GpuProbe(engine).workers() == 14
     for n_gpus, why in ((0.0, "no node with a GPU is there yet"), (1.0, "no worker with a GPU")):
         with Joined(n_gpus, []) as engine:
-            assert GpuProbe(engine).workers() == 5
+            assert GpuProbe(engine).workers() == 8
         assert why in caplog.text
     assert len(asked) == 1

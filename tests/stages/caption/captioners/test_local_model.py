@@ -50,7 +50,7 @@ def model_of(folder: Path, frames_as: Any = "images", batch_tokens: int = 1500) 
     return LocalModel(config, device="cpu")
 
 
-def mixed_requests(n: int) -> list[tuple[Request, Frames]]:
+def mixed_requests(n: int, *, is_greedy: bool = False) -> list[tuple[Request, Frames]]:
     """Unlike clips in unlike numbers of frames of unlike sizes, words, lengths and sampling."""
     asked = []
     for i in range(n):
@@ -59,7 +59,7 @@ def mixed_requests(n: int) -> list[tuple[Request, Frames]]:
         frames = frames_of(*(jpeg(100 * i + k, width, height) for k in range(n_frames)))
         request = request_of(
             task_of(f"clip {i}", n_frames), "Describe." + "?" * (7 * i % 23),
-            temperature=[0.0, 0.8, 1.5][i % 3], max_tokens=[16, 8][i % 2],
+            temperature=0.0 if is_greedy else [0.0, 0.8, 1.5][i % 3], max_tokens=[16, 8][i % 2],
         )  # fmt: skip
         asked.append((request, frames))
     return asked
@@ -366,13 +366,13 @@ def test_preparing_ahead_changes_no_answer(folders: Any) -> None:  # noqa: ANN40
 @pytest.mark.needs_gpu
 def test_on_a_gpu_greedy_answers_are_nearly_those_of_the_cpu(folders: Any) -> None:  # noqa: ANN401
     config = ModelConfig(model=str(folders("qwen2_5_vl")), batch_tokens=1500)
-    asked = mixed_requests(10)
+    asked = mixed_requests(10, is_greedy=True)
     model = LocalModel(config, device="cuda")
     assert model.arithmetic == "cuda, bfloat16"
     replies = model.ask(asked)
     assert all(reply.failure is None for reply in replies)
     expected = LocalModel(config, device="cpu").ask(asked)
     assert [r.tokens_in for r in replies] == [r.tokens_in for r in expected]
-    # bfloat16 beside float32: first words agree for most, later ones need not.
+    # bfloat16 beside float32: first words agree for most (on a CPU 9), later ones need not.
     same = [r.text[:1] == e.text[:1] for r, e in zip(replies, expected, strict=True)]
-    assert sum(same) >= 6
+    assert sum(same) >= 7
