@@ -454,6 +454,21 @@ def begin(sources: Path, tmp_path: Path) -> Iterator[Callable[..., "subprocess.P
         process.communicate()
 
 
+def pause(process: "subprocess.Popen[str]", store: Store) -> None:
+    """Stops a process at a moment when it does not hold the lock that a local root has."""
+    held = Path(store.uri, LEASE)
+    while True:
+        process.send_signal(signal.SIGSTOP)
+        while Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2][0] != "T":
+            time.sleep(0.001)
+        inode = f":{held.stat().st_ino}" if held.exists() else "none"
+        locks = Path("/proc/locks").read_text().splitlines()
+        if not any(f" {process.pid} " in lock and f"{inode} " in lock for lock in locks):
+            return
+        process.send_signal(signal.SIGCONT)
+        time.sleep(0.01)
+
+
 def ended(process: "subprocess.Popen[str]", code: int) -> str:
     """Waits for the end; returns what was logged, without the progress."""
     _, said = process.communicate(timeout=240)
@@ -552,7 +567,7 @@ def test_a_paused_run_that_lost_its_root_commits_nothing(
     root: str, store: Store, begin: Begin, alone: dict[str, str], tmp_path: Path
 ) -> None:
     first = begin(root, waits=True)
-    first.send_signal(signal.SIGSTOP)
+    pause(first, store)
     (tmp_path / "go").touch()
     time.sleep(2 * RUN_RENEW_S)
     said = ended(begin(root), EXIT_OK)
@@ -571,12 +586,12 @@ def test_a_paused_run_whose_successor_is_at_work_commits_nothing(
     store = open_store(str(tmp_path / "out"))
     first = begin(store.uri, waits=True)
     (tmp_path / "go.reached").unlink()
-    first.send_signal(signal.SIGSTOP)
+    pause(first, store)
     time.sleep(2 * RUN_RENEW_S)
     second = begin(store.uri, waits=True)
     (tmp_path / "go").touch()
     objects = [info for info in store.list() if info.key != LEASE]
-    second.send_signal(signal.SIGSTOP)
+    pause(second, store)
     first.send_signal(signal.SIGCONT)
     assert "taken over by `curate run`" in ended(first, EXIT_BROKEN_OFF)
     assert [info for info in store.list() if info.key != LEASE] == objects
