@@ -62,6 +62,7 @@ def test_clips_are_those_of_the_table(folder: Path, summary: dict[str, Any]) -> 
     assert clips.to_arrow()["source_uri"].to_pylist() == [str(folder / "videos" / "a.mp4")]
 
 
+@pytest.mark.long
 def test_ray_reads_the_bytes_of_clips(folder: Path, summary: dict[str, Any]) -> None:
     """Pins the bytes against each clip's hash, and that Ray is not started behind one's back."""
     ray = pytest.importorskip("ray")

@@ -71,7 +71,7 @@ def test_chains_run_on_ray_with_more_workers_than_cores_and_raise_what_a_step_ra
         assert any(b"raylet" in command for command in commands)
         for daemon in (b"monitor.py", b"log_monitor.py", b"dashboard.py"):
             assert not any(daemon in command for command in commands)
-    assert children() == before
+    assert children() <= before
 
 
 @pytest.mark.usefixtures("here")
@@ -108,7 +108,7 @@ def test_a_pool_takes_units_while_others_are_worked_on() -> None:
             pool.poll(timeout=60)
         pool.close()
         assert pool.n_open == 0
-    assert children() == before
+    assert children() <= before
 
 
 class Where:
@@ -168,6 +168,7 @@ def test_workers_serve_the_next_chain() -> None:
         assert next(iter(engine.run([where("b")], [0])))[0] == "b"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("here")
 def test_workers_serve_no_other_chain_where_memory_is_short(
     monkeypatch: pytest.MonkeyPatch,
@@ -201,7 +202,9 @@ class Fragile:
         return [f"{unit[0]}: {n_deaths}"] if n_deaths > 1 else self(unit)
 
 
-@pytest.mark.parametrize("small", [True, False], ids=["child", "ray"])
+@pytest.mark.parametrize(
+    "small", [True, pytest.param(False, marks=pytest.mark.long)], ids=["child", "ray"]
+)
 @pytest.mark.usefixtures("here")
 def test_an_item_that_kills_its_process_twice_is_given_up_and_its_neighbours_are_done(
     small: bool,
@@ -215,7 +218,7 @@ def test_an_item_that_kills_its_process_twice_is_given_up_and_its_neighbours_are
             list(engine.run([HALF], [2, 3], small=small))
         assert engine.is_started != small
         assert len(children() - before) >= 1
-    assert children() == before
+    assert children() <= before
 
 
 class Unloadable:

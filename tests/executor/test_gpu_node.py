@@ -127,10 +127,10 @@ class Machine(Engine):
 @pytest.mark.parametrize(
     ("n_cpus", "n_bytes", "most"),
     [
-        (16, 1 << 40, {"gpu": 8, "cpu": 4, "cut": 16}),
-        (4, 1 << 40, {"gpu": 4, "cpu": 1, "cut": 4}),
+        (16, 1 << 40, {"gpu": 8, "cpu": 12, "cut": 16}),
+        (4, 1 << 40, {"gpu": 4, "cpu": 2, "cut": 4}),
         # The feeders' memory is theirs.
-        (16, 12 * WORKER_BYTES, {"gpu": 8, "cpu": 4, "cut": 4}),
+        (16, 12 * WORKER_BYTES, {"gpu": 8, "cpu": 12, "cut": 4}),
     ],
 )
 @pytest.mark.usefixtures("one_gpu")

@@ -322,12 +322,11 @@ def test_a_locked_sandbox_that_cannot_begin_names_what_may_be_missing(film: str)
 @pytest.mark.parametrize(
     ("act", "note"),
     [
-        ("internal, lost", Note.NOT_ON_GPU_DEVICE_LOST),
         ("no memory", Note.NOT_ON_GPU_OUT_OF_MEMORY),
         ("crash", Note.NOT_ON_GPU_DEVICE_LOST),
         *(
             pytest.param(act, Note.NOT_ON_GPU_DEVICE_LOST, marks=pytest.mark.long)
-            for act in ("lost", "exit", "busy")
+            for act in ("lost", "exit", "busy", "internal, lost")
         ),
     ],
 )

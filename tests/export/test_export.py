@@ -129,7 +129,16 @@ def test_a_caption_with_commas_quotes_and_lines_survives_csv(
     assert row["path"] == f"videos/train/{clips[0].key}.mp4"
 
 
-@pytest.mark.parametrize("form", ["cosmos", "opensora", "cogvideo", "parquet"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "cosmos",
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("opensora", "cogvideo", "parquet")
+        ),
+    ],
+)
 def test_captions_that_no_model_wrote_are_counted(
     tmp_path: Path, clips: list[MadeClip], form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -67,7 +67,13 @@ def test_lost_replies_are_asked_again(place: Captioned) -> None:
     assert shards(place.out).keys() == before.keys()
 
 
-@pytest.mark.parametrize("how", ["deleted", "halved", "flipped in the middle"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        *(pytest.param(how, marks=pytest.mark.long) for how in ("deleted", "halved")),
+        "flipped in the middle",
+    ],
+)
 def test_other_commands_say_what_is_damaged_in_one_line(
     place: Captioned, how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

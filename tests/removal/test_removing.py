@@ -334,8 +334,12 @@ def killing(monkeypatch: pytest.MonkeyPatch, after: int) -> list[str]:
     return changes
 
 
+@pytest.mark.parametrize("n_steps", [3, pytest.param(8, marks=pytest.mark.long)])
 def test_a_killed_removal_is_finished(
-    place: Captioned, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    place: Captioned,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    n_steps: int,
 ) -> None:
     """Pins that the result is the same wherever it was killed."""
     out = place.out
@@ -351,7 +355,7 @@ def test_a_killed_removal_is_finished(
     expected = state_of(whole)
     untouched = out.parent / "untouched"
     shutil.copytree(out, untouched)
-    steps = [1, 2, *range(3, len(changes), max(1, len(changes) // 8)), len(changes) - 1]
+    steps = [1, *range(3, len(changes), max(1, len(changes) // n_steps)), len(changes) - 1]
     for step in steps:
         shutil.rmtree(out)
         shutil.copytree(untouched, out)

@@ -115,6 +115,7 @@ def test_a_server_that_is_not_there_is_told_and_only_missed_where_something_is_a
     place.server.start(captions=True)
 
 
+@pytest.mark.long
 def test_workers_ask_during_the_cut_and_a_kill_repeats_only_what_is_not_stored(
     described: Captioned, fake_server: FakeServer, tmp_path: Path
 ) -> None:

@@ -372,6 +372,7 @@ def test_summaries_are_plain_json(growing: Path) -> None:
     assert set(judged) == {"stamp", "bounds", "taken", "generation", "kept_vectors"}
 
 
+@pytest.mark.long
 def test_the_next_generation_is_analyzed_while_this_one_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,7 +104,12 @@ def _stream(
     return found
 
 
-@pytest.mark.parametrize("engine", [1, None], ids=["ray", "child"], indirect=True)
+@pytest.mark.parametrize(
+    "engine",
+    [pytest.param(1, marks=pytest.mark.long), None],
+    ids=["ray", "child"],
+    indirect=True,
+)
 def test_a_window_that_kills_its_worker_twice_fails_and_the_others_are_answered(
     engine: Engine, tmp_path: Path
 ) -> None:
