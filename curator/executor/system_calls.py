@@ -184,7 +184,8 @@ def _gpu_rules(has_mps: bool) -> Iterator[_CallRule]:
     )
     yield from (_CallRule(numbers) for numbers in _GPU_PLAIN.values())
     # Threads of the video decoder ask for the priority that they have.
-    yield _CallRule(_SETPRIORITY, (_ArgumentCheck(0, (0,)), _ArgumentCheck(2, (0,))))
+    own = os.getpriority(os.PRIO_PROCESS, 0) & _EVERY
+    yield _CallRule(_SETPRIORITY, (_ArgumentCheck(0, (0,)), _ArgumentCheck(2, (own,))))
     if has_mps:
         yield from (_CallRule(numbers) for numbers in _MPS_PLAIN.values())
     else:
