@@ -5,12 +5,21 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from curator.executor.termination import ends_in_peace, ends_when_asked, was_terminated
 
 PROGRAM = "from curator.cli import command; command()"
+
+
+@pytest.fixture(autouse=True)
+def interrupts() -> Iterator[None]:
+    """Interrupts as in the foreground; a shell lets what it starts behind itself ignore them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_a_second_interrupt_does_not_break_the_end_of_workers(
