@@ -150,6 +150,7 @@ def test_energon_from_a_folder_with_workers(finished: Finished) -> None:
     assert {path: path.stat().st_mtime_ns for path in finished.out.rglob("*")} == before
 
 
+@pytest.mark.long
 def test_energon_from_one_bucket(finished: Finished) -> None:
     pytest.importorskip("megatron.energon")
     rows = pq.read_table(finished.out / "shards" / "dataset.parquet").to_pylist()

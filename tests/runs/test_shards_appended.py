@@ -220,7 +220,7 @@ def killed(dies_at: int, out: str, *arguments: object) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.long)])
 def copied(request: pytest.FixtureRequest, place: Path) -> Iterator[Store]:
     """`place` in a folder and on S3."""
     if request.param == "folder":

@@ -109,6 +109,7 @@ def measures() -> Iterator[None]:
 def films(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SourceRef]:
     folder = tmp_path_factory.mktemp("films")
     write_video(folder / IN_SEGMENTS, pictures(560), fps=Fraction(FPS), gop=90, bframes=2)
+    write_video(folder / "few words.mp4", pictures(180), fps=Fraction(FPS))
     write_sound_film(folder / "sound.mp4", [Sound(wave=steps(6.0))], n_frames=180)
     write_video(
         folder / "variable.mkv", pictures(180), fps=Fraction(FPS), pts=variable_pts(180),
@@ -203,18 +204,26 @@ def whole(
     """Tracks of all families, measured at once."""
     place = Place(tmp_path_factory.mktemp("whole"))
     tracks = {}
-    for name in (IN_SEGMENTS, "sound.mp4", "variable.mkv"):
+    for name in (IN_SEGMENTS, "few words.mp4", "sound.mp4", "variable.mkv"):
         place.measure(films[name], place.names)
         track = place.track(films[name])
         assert isinstance(track, Track)
         tracks[name] = track
-    assert len(tracks[IN_SEGMENTS].text_frame) > 4
+    assert len(tracks[IN_SEGMENTS].text_frame) > len(tracks["few words.mp4"].text_frame) > 0
     assert np.isfinite(tracks["sound.mp4"].audio_rms_db).any()
     assert all(len(track.clip_frame) and "redness" in track.signals for track in tracks.values())
     return tracks
 
 
-@pytest.mark.parametrize("name", [IN_SEGMENTS, "sound.mp4", "variable.mkv"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(IN_SEGMENTS, marks=pytest.mark.long),
+        "few words.mp4",
+        "sound.mp4",
+        "variable.mkv",
+    ],
+)
 def test_one_family_at_a_time_gives_what_all_at_once_give(
     name: str, films: dict[str, SourceRef], whole: dict[str, Track], tmp_path: Path
 ) -> None:
