@@ -156,9 +156,7 @@ def _rights(unit: Item) -> dict[str, str]:
         "folder": _told(lambda: os.mkdir(f"{unit.uri}.folder")),
         "link": _told(lambda: os.symlink(other, f"{unit.uri}.link")),
         "priority": _told(lambda: os.setpriority(os.PRIO_PROCESS, 0, _priority())),
-        "lower priority": _told(
-            lambda: os.setpriority(os.PRIO_PROCESS, os.getppid(), _priority() + 1)
-        ),
+        "lower priority": _told(lambda: os.setpriority(os.PRIO_PROCESS, 0, _priority() + 1)),
         "program": _told(lambda: subprocess.run(["/bin/true"], check=True)),
         "devices": _told(lambda: Path("/proc/devices").read_text()[:1]),
         "passwords": _told(lambda: Path("/etc/passwd").read_text()),
