@@ -50,7 +50,8 @@ FACTS = ("timeline", "cluster", "cpu_instead_of_gpu", "boxes")
 """Keys of a summary that say how a run was executed, not what came of it."""
 
 Check = Callable[[], str | None]
-"""Runs on a node once; returns why it cannot do some work, or None; `Passing` if it may later."""
+"""Runs on a node once; returns None, or why the node cannot do some work: a `TransientRefusal` if it
+may later."""
 
 
 class Engine:

@@ -102,7 +102,7 @@ class UnitDone:
     ended_s: float
 
 
-class WorkerLost(Exception):  # noqa: N818 - an event, as Greeting and Answer
+class WorkerLost(Exception):  # noqa: N818 - an event, as WorkerReady and UnitDone
     """A worker ended.
 
     Attributes:
