@@ -50,8 +50,8 @@ FACTS = ("timeline", "cluster", "cpu_instead_of_gpu", "boxes")
 """Keys of a summary that say how a run was executed, not what came of it."""
 
 Check = Callable[[], str | None]
-"""Runs on a node once; returns None, or why the node cannot do some work: a `TransientRefusal` if it
-may later."""
+"""Runs on a node once; returns None, or why the node cannot do some work: a `TransientRefusal` if
+it may later."""
 
 
 class Engine:
