@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 INPUTS := pyproject.toml constraints.txt
 # Whatever is installed, builds too, must have the version and the hash of constraints.txt.
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -b constraints.txt
+# Tests start hundreds of processes; a locked one cannot keep the bytecode that it compiles.
+COMPILED := av boto3 botocore cv2 numpy open_clip pyarrow pydantic ray scipy sympy torch torchvision transformers
 EXTRAS := captions-local clip cloud cluster demo gpu gpu-flow loading-ray run sql test
 
 .DEFAULT_GOAL := help
@@ -29,6 +31,7 @@ $(VENV)/.env: $(VENV)/.uv $(INPUTS)
 
 $(VENV)/.test: $(VENV)/.uv $(INPUTS)
 	$(INSTALL) -e '.[test]'
+	cd $(VENV)/lib/python3*/site-packages && ../../../bin/python -m compileall -q -j 0 $(COMPILED)
 	touch $@
 
 $(VENV)/.gpu: $(VENV)/.test
