@@ -23,7 +23,7 @@ python3 -m pip download -q --no-deps --only-binary=:all: --implementation cp --p
 for wheel in "$out"/wheels/*.whl; do python3 -m zipfile -e "$wheel" "$out/site"; done
 cd "$out/site"
 # Samples and sources of PyNvVideoCodec, the recognition network, services other than S3.
-rm -rf external samples tests bin
+rm -rf ./*.data external samples tests bin
 rm -f rapidocr/models/*rec_small* av/*.pxd
 find botocore/data -mindepth 1 -maxdepth 1 -type d ! -name 's3' ! -name 'sso*' ! -name sts -exec rm -r {} +
 tar cf - --exclude='*.pth' -- * | xz -T0 -9 > "$out/decode.tar.xz"
