@@ -3,7 +3,7 @@
 #
 #     gpu_archives.sh OUT [PYTHON_VERSION]
 #
-# OUT/decode.tar.xz (47 MiB) has PyAV, PyNvVideoCodec and the small packages, OUT/weights.tar.xz (28 MiB) the shot
+# OUT/decode.tar.xz (47 MB) has PyAV, PyNvVideoCodec and the small packages, OUT/weights.tar.xz (28 MB) the shot
 # network's weights. There: tar xJf ... -C /tmp/site; export PYTHONPATH=CHECKOUT:/tmp/site
 set -euo pipefail
 out=$(realpath -m "$1") python=${2:-3.12}

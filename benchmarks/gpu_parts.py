@@ -164,7 +164,7 @@ def _span(rates: Sequence[Rate]) -> tuple[float, float]:
 
 
 def _rate(rates: Sequence[Rate]) -> float:
-    """Frames/s while all processes work; what lies between two known times is interpolated."""
+    """Frames/s while all processes work; counts between two known times are interpolated."""
     begun, ended = _span(rates)
     n_frames = 0.0
     for rate in rates:

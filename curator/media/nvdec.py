@@ -169,8 +169,8 @@ class Nvdec:
         self.kept = KeptDecoders()
         """Decoders for the next streams."""
         self._stream: torch.cuda.Stream | None = None
-        self.next_time = 0
-        """No packet had this time or a later one."""
+        self.next_pts = 0
+        """No packet had this timestamp or a later one."""
         self._caps_of: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._called_at: float | None = None
         self._lost: str | None = None
@@ -377,13 +377,13 @@ class Nvdec:
             usedevicememory=True,
         )
 
-    def packet(self, packet: "Packet[Any] | None", time: int) -> Any:  # noqa: ANN401
+    def packet(self, packet: "Packet[Any] | None", pts: int) -> Any:  # noqa: ANN401
         """A packet for the decoder, valid as long as `packet`; None ends the stream.
 
-        `time` comes back with its frame.
+        `pts` comes back with its frame.
         """
         data = self._codec_module.PacketData()
-        data.pts = data.dts = time
+        data.pts = data.dts = pts
         data.bsl_data = data.bsl = 0
         if packet is not None:
             data.bsl_data, data.bsl = packet.buffer_ptr, packet.size
@@ -417,8 +417,8 @@ _BY_DECODER = Refusal.DECODER, Refusal.FRAMES_DIFFER
 """What is refused where a new decoder may do better."""
 
 
-_APART = 1 << 32
-"""Between the last time of a stream and the first of the next: 4 s of the finest time base."""
+_STREAM_GAP = 1 << 32
+"""Between the last timestamp of a stream and the first of the next: 4 s in nanoseconds."""
 
 
 class Sent(NamedTuple):
@@ -454,8 +454,8 @@ class EngineStream:
         self._header: bytes | None = None
         self._key: Hashable = None
         self._sent: dict[int, list[Sent]] = {}
-        self._later: int | None = None
-        """What is added to a packet's time."""
+        self._pts_offset: int | None = None
+        """From timestamps of the stream to those that the decoder gets."""
 
     def decoded(self, packets: "Iterator[Packet[Any]]") -> "Iterator[tuple[Sent, Tensor]]":
         """Facts and planes of all frames of packets, as `frames` gives them."""
@@ -467,9 +467,9 @@ class EngineStream:
     def frames(self, packet: "Packet[Any] | None") -> "Iterator[tuple[Sent, Tensor]]":
         """Facts and planes of frames that are done; planes are valid until the next frame.
 
-        Packets pass the decoder with times that none had before, so that no frame of another
-        stream is taken for one of this; nor is one that is not to be shown. The times are in the
-        order of display: the driver's parser sorts them.
+        Packets pass the decoder with timestamps that no packet had before. So a frame of another
+        stream is not taken for one of this stream; neither is a frame that is not to be shown. The
+        timestamps keep the order of display, because the driver's parser sorts them.
 
         Args:
             packet: The next one; None ends the stream.
@@ -478,37 +478,36 @@ class EngineStream:
             NotOnDeviceError: The stream must be decoded on the CPU.
             DeviceError: The device fails.
         """
-        nvdec, time = self._nvdec, self._time(packet)
+        nvdec, pts = self._nvdec, self._engine_pts(packet)
         if packet is not None and packet.pts is not None and not packet.is_discard:
             sent = Sent(packet.pts, packet.duration or 0, packet.is_keyframe)
-            self._sent.setdefault(time, []).append(sent)
+            self._sent.setdefault(pts, []).append(sent)
             self.n_sent += 1
         for part in self._filtered(packet):
             self._see_header(part)
-            data = nvdec.packet(part, time)
+            data = nvdec.packet(part, pts)
             for frame in nvdec.call(self._decoder.Decode, data):
                 planes = nvdec.call(_planes_of, frame)
                 if tuple(planes.shape) != (self._form.height * 3 // 2, self._form.width):
                     found = f"a frame of {planes.shape[0]} rows and {planes.shape[1]} columns"
                     raise self.refused(Refusal.SIZE_CHANGES, found)
-                at = frame.getPTS()
-                if at in self._sent:
-                    shown = self._sent[at].pop(0)
-                    if not self._sent[at]:
-                        del self._sent[at]
+                if waiting := self._sent.pop(frame.getPTS(), None):
+                    shown, *others = waiting
+                    if others:  # packets of one timestamp
+                        self._sent[frame.getPTS()] = others
                     self._compare(shown, planes)
                     yield shown, planes
 
-    def _time(self, packet: "Packet[Any] | None") -> int:
-        """The time with which a packet passes the decoder."""
+    def _engine_pts(self, packet: "Packet[Any] | None") -> int:
+        """The timestamp with which a packet passes the decoder."""
         nvdec = self._nvdec
         if packet is None or packet.pts is None:
-            return nvdec.next_time
-        if self._later is None:
-            self._later = nvdec.next_time - packet.pts
-        time = packet.pts + self._later
-        nvdec.next_time = max(nvdec.next_time, time + _APART)
-        return time
+            return nvdec.next_pts
+        if self._pts_offset is None:
+            self._pts_offset = nvdec.next_pts - packet.pts
+        pts = packet.pts + self._pts_offset
+        nvdec.next_pts = max(nvdec.next_pts, pts + _STREAM_GAP)
+        return pts
 
     def refused(self, refusal: Refusal, detail: str) -> NotOnDeviceError:
         """An error that names the stream."""

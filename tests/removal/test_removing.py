@@ -355,7 +355,7 @@ def test_a_killed_removal_is_finished(
     expected = state_of(whole)
     untouched = out.parent / "untouched"
     shutil.copytree(out, untouched)
-    steps = [1, *range(3, len(changes), max(1, len(changes) // n_steps)), len(changes) - 1]
+    steps = [1, 2, *range(3, len(changes), max(1, len(changes) // n_steps)), len(changes) - 1]
     for step in steps:
         shutil.rmtree(out)
         shutil.copytree(untouched, out)

@@ -373,6 +373,6 @@ def test_on_a_gpu_greedy_answers_are_nearly_those_of_the_cpu(folders: Any) -> No
     assert all(reply.failure is None for reply in replies)
     expected = LocalModel(config, device="cpu").ask(asked)
     assert [r.tokens_in for r in replies] == [r.tokens_in for r in expected]
-    # bfloat16 beside float32: first words agree for most (on a CPU 9), later ones need not.
+    # bfloat16 and float32 agree on most first words (on a CPU on 9); later words may differ.
     same = [r.text[:1] == e.text[:1] for r, e in zip(replies, expected, strict=True)]
     assert sum(same) >= 7
