@@ -22,6 +22,7 @@ LAYERS = (
     ),
     ("storage", "media", "footage"),
     ("models",),
+    ("matching",),
     ("measures",),
     ("buckets", "cut_requests", "run_config"),
     ("tables",),

@@ -1,0 +1,131 @@
+"""What matching knows of a clip: pictures or their keypoints, vectors and luma over time.
+
+Shape letters: P pictures, V picture vectors, D dimensions, F frames, K keypoints.
+"""
+# ruff: noqa: N803 - shape letters
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.media.opencv import cv2
+
+__all__ = ["ClipFootage", "Keypoints", "keypoints_of", "without_pictures"]
+
+SIDE_PX = 320
+"""Longer side of a picture in the unit of keypoints."""
+MAX_KEYPOINTS = 200
+_CONTRAST_THRESHOLD = 0.02
+_KEPT_IN_CACHE = 4096
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Keypoints:
+    """SIFT keypoints of one picture, strongest first.
+
+    Attributes:
+        xy_K2: float32 [K, 2], x and y in a unit where the picture's longer side is 320.
+        descriptors_KD: uint8 [K, 128].
+        width: The picture's width in the same unit.
+        height: Its height.
+    """
+
+    xy_K2: Floats
+    descriptors_KD: NDArray[np.uint8]
+    width: float
+    height: float
+
+    def __post_init__(self) -> None:
+        """Refuses arrays of other shapes."""
+        k = len(self.xy_K2)
+        if self.xy_K2.shape != (k, 2) or self.descriptors_KD.shape != (k, 128):
+            raise ValueError(
+                f"keypoints need xy [K, 2] and descriptors [K, 128], not {self.xy_K2.shape} and "
+                f"{self.descriptors_KD.shape}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ClipFootage:
+    """Footage of one clip, as matching compares it.
+
+    Attributes:
+        clip_id: The clip's id; errors name it.
+        fps: Values of `luma_F` per second. A clip of variable frame rate is resampled by the caller.
+        picture_s: float32 [P], ascending: seconds from the clip's first frame.
+        pictures: A JPEG of about 320 px for each time, or its keypoints where pictures may not
+            be kept.
+        vector_s: float32 [V], ascending: seconds from the clip's first frame.
+        vectors_VD: float32 [V, D], L2-normalised; zero for a flat or black picture.
+        luma_F: float32 [F], mean luma of each frame, 0 to 1.
+        luma_spread_F: float32 [F], standard deviation of each frame's luma.
+    """
+
+    clip_id: str
+    fps: float
+    picture_s: Floats
+    pictures: tuple["bytes | Keypoints", ...]
+    vector_s: Floats
+    vectors_VD: Floats
+    luma_F: Floats
+    luma_spread_F: Floats
+
+    def __post_init__(self) -> None:
+        """Refuses series whose lengths disagree."""
+        if not self.fps > 0 or self.luma_F.ndim != 1 or not self.luma_F.size:
+            raise ValueError(f"footage of {self.clip_id} has no frames, or a rate of {self.fps}")
+        lengths = {
+            "pictures": (len(self.pictures), self.picture_s.shape),
+            "vectors": (len(self.vectors_VD), self.vector_s.shape),
+            "spreads of luma": (len(self.luma_F), self.luma_spread_F.shape),
+        }
+        for name, (n, shape) in lengths.items():
+            if shape != (n,):
+                raise ValueError(f"footage of {self.clip_id}: {n} {name} do not fit {shape}")
+        if self.vectors_VD.ndim != 2:
+            raise ValueError(f"footage of {self.clip_id}: vectors are {self.vectors_VD.shape}")
+
+    @property
+    def duration_s(self) -> float:
+        """Length of the clip in seconds."""
+        return len(self.luma_F) / self.fps
+
+    def keypoints(self, picture: int) -> Keypoints:
+        """Returns the keypoints of a picture; those of recent JPEGs are cached."""
+        kept = self.pictures[picture]
+        return kept if isinstance(kept, Keypoints) else keypoints_of(kept)
+
+
+def without_pictures(footage: ClipFootage) -> ClipFootage:
+    """Returns footage with keypoints in place of all pictures, for footage that was removed."""
+    keypoints = tuple(footage.keypoints(at) for at in range(len(footage.pictures)))
+    return replace(footage, pictures=keypoints)
+
+
+@lru_cache(maxsize=_KEPT_IN_CACHE)
+def keypoints_of(jpeg: bytes) -> Keypoints:
+    """Finds the at most 200 strongest SIFT keypoints of a picture.
+
+    Raises:
+        ValueError: The bytes are no picture.
+    """
+    luma_HW = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_GRAYSCALE)
+    if luma_HW is None:
+        raise ValueError(f"{len(jpeg)} bytes are no picture that OpenCV reads")
+    scale = SIDE_PX / max(luma_HW.shape)
+    height, width = luma_HW.shape[0] * scale, luma_HW.shape[1] * scale
+    sift = cv2.SIFT_create(nfeatures=MAX_KEYPOINTS, contrastThreshold=_CONTRAST_THRESHOLD)
+    found, descriptors = sift.detectAndCompute(luma_HW, None)
+    xy = np.array([point.pt for point in found], np.float32).reshape(-1, 2) * np.float32(scale)
+    if descriptors is None:
+        descriptors = np.zeros((0, 128), np.uint8)
+    return Keypoints(
+        xy_K2=xy,
+        descriptors_KD=np.asarray(descriptors, np.uint8),
+        width=width,
+        height=height,
+    )
