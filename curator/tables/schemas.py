@@ -197,8 +197,28 @@ values and what could not be used. `questions` (JSON) are questions that metadat
 answers, each with the origin of its answer. `label` and `known` are null where the recipe takes
 nothing from metadata."""
 
-PICTURES_SCHEMA = pa.schema([("clip_id", pa.string()), ("jpeg", pa.binary())])
-"""A thumbnail of a clip, from its middle."""
+PICTURES_SCHEMA = pa.schema(
+    [
+        ("clip_id", pa.string()),
+        ("duration_s", pa.float32()),
+        ("second", pa.list_(pa.float32())),
+        ("jpeg", pa.list_(pa.binary())),
+        ("luma_mean", pa.list_(pa.float16())),
+        ("luma_spread", pa.list_(pa.float16())),
+    ]
+)
+"""Pictures of a clip, each with its second from the clip's first frame, and the mean and standard
+deviation of luma at `LUMA_HZ`: what two clips of the same footage are compared by."""
+LUMA_HZ = 25
+"""Rate of the luma in `PICTURES_SCHEMA`."""
+FOOTAGE_SCHEMA = pa.schema(
+    [
+        ("clip_id", pa.string()),
+        ("second", pa.list_(pa.float32())),
+        ("vector", pa.list_(pa.float16())),
+    ]
+)
+"""Vectors of pictures of a clip, one after the other, each with its second from the first frame."""
 
 
 def clips_schema(scores: Iterable[str]) -> pa.Schema:

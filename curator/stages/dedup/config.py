@@ -1,21 +1,27 @@
-"""Settings of the removal of near-duplicates."""
+"""Settings of the removal of near duplicates."""
+
+from typing import Literal
 
 from curator.stage import StageConfig, setting
 
+Preference = Literal["pixels", "bits_per_pixel", "length", "age"]
+
 
 class DedupConfig(StageConfig):
-    """Settings of the search for near-duplicates."""
+    """Settings of the search for clips that show the same footage."""
 
     enabled: bool = True
-    """Reject clips that show the footage of a better clip."""
-    # benchmarks/dedup_descriptor.py, for `curate/perceptual-1` alone: unrelated clips stay below
-    # 0.4, copies above 0.6. Embeddings of semantic models need far more: 0.95 to 0.99.
-    similarity: float = setting(0.6, gt=0, le=1, unit="cosine")
-    """Cosine similarity from which two clips are duplicates; by embedding model."""
-    # benchmarks/dedup_descriptor.py --search: 40 s on one core for 100,000 clips by either way;
-    # beyond, the exact search grows with the square.
-    exact_below: int = setting(200_000, ge=0, unit="clips")
-    """Number of clips up to which all pairs are compared; above, clusters are used."""
-    # Own measurement: the recall stated above, at 0.5 ms per clip and core among 200,000.
-    probes: int = setting(64, ge=1, unit="clusters")
-    """Clusters searched for each clip where clusters are used."""
+    """reject clips whose footage another clip shows that stays"""
+    min_share: float = setting(0.8, gt=0, le=1, unit="share")
+    """share of a clip that a clip that stays must show, so that the clip is rejected"""
+    prefer: tuple[Preference, ...] = setting(("pixels", "bits_per_pixel", "length"), unit="names")
+    """which clip stays, the first criterion first: more pixels, less compression, more frames, or
+    the source that was modified first (age); of equals the first by source and time"""
+    against: tuple[str, ...] = setting((), unit="outputs")
+    """other outputs, a folder or bucket each: clips whose footage one of them keeps are rejected"""
+    # benchmarks/results/duplicates.md: the distribution of unrelated pictures and of edits.
+    similarity: float = setting(0.6, gt=0, lt=1, unit="cosine")
+    """cosine of the vectors of two pictures from which their clips are compared frame by frame;
+    higher is faster and finds fewer edits"""
+    neighbours: int = setting(16, ge=1, le=1000, unit="pictures")
+    """most similar pictures of other clips whose clips are compared, for each picture"""

@@ -8,6 +8,7 @@ objects hold the candidates of thousands of tracks:
     candidates/shots     SHOTS_SCHEMA
     candidates/vectors   embeddings_schema
     candidates/clip_vectors  embeddings_schema, where the recipe names a CLIP model
+    candidates/footage   FOOTAGE_SCHEMA: duplicates are looked for among these
     candidates/pictures  PICTURES_SCHEMA, by id in small row groups: few are looked at
 
 `sources` is written last. Its row of a source is valid as long as the part of `tracks` with the
@@ -18,21 +19,19 @@ import hashlib
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from curator.executor.packing import pack
 from curator.stages.propose.stage import ProposedUnit
 from curator.storage import Store
-from curator.tables.checksums import read_parquet, read_rows
+from curator.tables.checksums import read_parquet
 from curator.tables.clip_vectors import like_vectors
+from curator.tables.footage_store import FootageStore, read_groups
 from curator.tables.parts import to_parquet
-from curator.tables.schemas import PICTURES_SCHEMA, SOURCES_SCHEMA
+from curator.tables.schemas import FOOTAGE_SCHEMA, PICTURES_SCHEMA, SOURCES_SCHEMA
 from curator.tables.snapshot_store import CANDIDATES
 from curator.tables.track_items import FRAMES
 from curator.tables.track_parts import TRACKS
@@ -48,10 +47,12 @@ SMALL_CLIPS = FLUSH_CLIPS // 2
 """Clips of a source that is asked for below which a part is a small one."""
 MAX_PARTS = 16
 """Small parts beyond which they are put together."""
-PICTURES_PER_GROUP = 64
+PICTURES_PER_GROUP = 8
 
-_KINDS = ("clips", "shots", "vectors", "clip_vectors", "pictures", "sources")
+_KINDS = ("clips", "shots", "vectors", "clip_vectors", "footage", "pictures", "sources")
 _VECTORS = ("vectors", "clip_vectors")
+_READ_BY_ID = {"footage": FOOTAGE_SCHEMA, "pictures": PICTURES_SCHEMA}
+"""Kinds that no pass reads whole into memory."""
 _PLACE = ("source_id", "track_part", "track_bytes")
 
 
@@ -174,6 +175,11 @@ class Candidates:
             clip_ids,
         )
 
+    def footage(self) -> FootageStore:
+        """Returns what clips are compared by; workers can read it too."""
+        self.flush()
+        return FootageStore.of(self._store, [part for part in self._parts if part in self._used])
+
     def names(self) -> set[str]:
         """Objects that count."""
         return {f"{FOLDER}/{kind}/{part}" for part in self._parts for kind in self._kinds}
@@ -219,7 +225,7 @@ class Candidates:
             sources=sources,
             shots=shots,
             clips=clips,
-            pictures=PICTURES_SCHEMA.empty_table(),
+            **{kind: schema.empty_table() for kind, schema in _READ_BY_ID.items()},
             **vectors,
         )
 
@@ -235,8 +241,15 @@ class Candidates:
             merged = _merged(
                 [self._unit(name, self._read("sources", name), small[name][0]) for name in group]
             )
-            pictures = pa.concat_tables([self._read("pictures", name) for name in group])
-            self._write(replace(merged, pictures=_only(pictures, "clip_id", merged.clips)))
+            by_id = {
+                kind: _only(
+                    pa.concat_tables([self._read(kind, name) for name in group]),
+                    "clip_id",
+                    merged.clips,
+                )
+                for kind in _READ_BY_ID
+            }
+            self._write(replace(merged, **by_id))
 
     def _write(self, unit: ProposedUnit) -> None:
         ids = sorted(unit.sources["source_id"].to_pylist())
@@ -264,26 +277,30 @@ def stored_candidates(store: Store, summary: Mapping[str, Any], kind: str) -> li
 
 
 def read_pictures(store: Store, names: Sequence[str], clip_ids: Iterable[str]) -> dict[str, bytes]:
-    """Reads thumbnails from objects of `candidates/pictures`, no more of each than it must."""
+    """Reads a thumbnail of each clip from objects of `candidates/pictures`: the middle one."""
+    found = read_all_pictures(store, names, clip_ids)
+    return {clip_id: jpegs[len(jpegs) // 2] for clip_id, jpegs in found.items() if jpegs}
+
+
+def read_all_pictures(
+    store: Store, names: Sequence[str], clip_ids: Iterable[str]
+) -> dict[str, list[bytes]]:
+    """Reads all thumbnails of clips, no more of each object than it must."""
     missing = set(clip_ids)
-    found: dict[str, bytes] = {}
+    found: dict[str, list[bytes]] = {}
     for name in names:
         if not missing:
             break
-        found |= read_rows(store, name, partial(_pictures, missing))
+        for table in read_groups(store, name, missing, ["clip_id", "jpeg"]):
+            found |= zip(table["clip_id"].to_pylist(), pictures_of(table), strict=True)
         missing -= found.keys()
     return found
 
 
-def _pictures(missing: Collection[str], file: pq.ParquetFile) -> dict[str, bytes]:
-    ids = file.read(["clip_id"])["clip_id"]
-    rows = pc.indices_nonzero(pc.is_in(ids, value_set=pa.array(sorted(missing))))
-    groups = np.unique(rows.to_numpy() // PICTURES_PER_GROUP)
-    found: dict[str, bytes] = {}
-    for table in (file.read_row_group(int(group)) for group in groups):
-        pairs = zip(table["clip_id"].to_pylist(), table["jpeg"], strict=True)
-        found |= {clip_id: jpeg.as_py() for clip_id, jpeg in pairs if clip_id in missing}
-    return found
+def pictures_of(table: pa.Table) -> list[list[bytes]]:
+    """Returns the thumbnails of each row; older versions stored one."""
+    jpegs = table["jpeg"].to_pylist()
+    return jpegs if pa.types.is_list(table["jpeg"].type) else [[jpeg] for jpeg in jpegs]
 
 
 def _placed(unit: ProposedUnit, sizes: Mapping[str, int]) -> ProposedUnit:

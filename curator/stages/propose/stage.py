@@ -12,20 +12,26 @@ from numpy.typing import NDArray
 from curator.measures.clip_view import ClipView, How
 from curator.measures.score_list import BUILT_IN, Measures
 from curator.models.embedding_heads import Heads, normalised
-from curator.models.perceptual import aggregate
+from curator.models.scene_network import SCENE_MODEL
 from curator.records.clips import Candidate, Shot
 from curator.records.columns import field_names
 from curator.records.sources import Failure
 from curator.records.tracks import Track
 from curator.stage import Phase, Resources, Scope, Stage
 from curator.stages.propose.candidate_row import candidate_of
+from curator.stages.propose.clip_footage_rows import footage_row, pictures_row
 from curator.stages.propose.clip_spans import propose_clips
 from curator.stages.propose.config import ProposeConfig
 from curator.stages.propose.shot_boundaries import find_shots
 from curator.tables.clip_rows import candidates_table
 from curator.tables.clip_vectors import vectors_table
 from curator.tables.parts import rows_to_table
-from curator.tables.schemas import PICTURES_SCHEMA, SHOTS_SCHEMA, embeddings_schema
+from curator.tables.schemas import (
+    FOOTAGE_SCHEMA,
+    PICTURES_SCHEMA,
+    SHOTS_SCHEMA,
+    embeddings_schema,
+)
 from curator.tables.source_table import MEASURED_SCHEMA
 from curator.tables.track_items import TrackItem
 
@@ -42,6 +48,7 @@ class ProposedUnit:
         clips: Rows of `candidates_schema`.
         vectors: Rows of `embeddings_schema`.
         clip_vectors: The same by the CLIP model; none without one.
+        footage: Rows of `FOOTAGE_SCHEMA`.
         pictures: Rows of `PICTURES_SCHEMA`.
     """
 
@@ -51,6 +58,7 @@ class ProposedUnit:
     clips: pa.Table
     vectors: pa.Table
     clip_vectors: pa.Table = field(default_factory=lambda: embeddings_schema(1).empty_table())
+    footage: pa.Table
     pictures: pa.Table
 
 
@@ -68,6 +76,7 @@ class ProposedRows:
     clips: list[Candidate] = field(default_factory=list)
     vectors: Vectors = field(default_factory=list)
     clip_vectors: Vectors = field(default_factory=list)
+    footage: Rows = field(default_factory=list)
     pictures: Rows = field(default_factory=list)
 
 
@@ -81,7 +90,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
     """
 
     name = "propose"
-    version = 6
+    version = 7
     phase = Phase.MEASURE
     scope = Scope.SOURCE
     reads = ("tracks",)
@@ -144,17 +153,13 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
             )
             made.clips.append(clip)
             view = ClipView(track, span)
-            vector = aggregate(track.descriptor[view.samples])
-            if vector is not None:
+            vectors_ND = track.scene_vector[view.holds(track.scene_frame)]
+            if (vector := _mean_direction(vectors_ND)) is not None:
                 made.vectors.append((clip.clip_id, vector))
-            if len(view.embeddings_ND):
-                mean = normalised(view.embeddings_ND).mean(axis=0, keepdims=True)
-                look = normalised(mean)[0].astype(np.float32)
-                made.clip_vectors.append((clip.clip_id, look))
-            shown = np.flatnonzero(view.holds(track.thumbnail_frame))
-            if len(shown):
-                jpeg = track.thumbnails[int(shown[len(shown) // 2])]
-                made.pictures.append({"clip_id": clip.clip_id, "jpeg": jpeg})
+            if (vector := _mean_direction(view.embeddings_ND)) is not None:
+                made.clip_vectors.append((clip.clip_id, vector))
+            made.footage.append({"clip_id": clip.clip_id} | footage_row(view))
+            made.pictures.append({"clip_id": clip.clip_id} | pictures_row(view))
         return made
 
     def failed(self, unit: TrackItem, failure: Failure) -> ProposedRows:
@@ -181,10 +186,21 @@ class KeepProposed:
             sources=pa.Table.from_pylist(rows.sources, MEASURED_SCHEMA),
             shots=rows_to_table(rows.shots, SHOTS_SCHEMA),
             clips=candidates_table(rows.clips, self.measures.specs),
-            vectors=vectors_table(rows.vectors),
+            vectors=vectors_table(rows.vectors, model=SCENE_MODEL, least_dim=1),
             clip_vectors=vectors_table(rows.clip_vectors, model=self.clip, least_dim=1),
+            footage=rows_to_table(rows.footage, FOOTAGE_SCHEMA),
             pictures=rows_to_table(rows.pictures, PICTURES_SCHEMA),
         )
+
+
+def _mean_direction(vectors_ND: NDArray[np.float16]) -> NDArray[np.float32] | None:
+    """Returns the mean of vectors at unit length, float32 [D]; None where none says anything."""
+    described = vectors_ND[np.any(vectors_ND != 0, axis=1)] if len(vectors_ND) else vectors_ND
+    if not len(described):
+        return None
+    mean = normalised(described).mean(axis=0, keepdims=True)
+    vector: NDArray[np.float32] = normalised(mean)[0].astype(np.float32)
+    return vector
 
 
 def _shot_row(track: Track, number: int, shot: Shot) -> dict[str, Any]:

@@ -1,0 +1,130 @@
+"""What clips are compared by, in objects of candidates: vectors of pictures, pictures, and luma.
+
+Vectors are read whole, an object at a time. Pictures are read by the ids of clips, a row group at a
+time, and also on workers.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from curator.matching.clip_footage import ClipFootage
+from curator.storage import Store
+from curator.tables.checksums import read_parquet, read_rows
+from curator.tables.schemas import LUMA_HZ
+
+FOLDER = "candidates"
+
+
+@dataclass(frozen=True, slots=True)
+class FootageStore:
+    """Footage of clips.
+
+    Attributes:
+        store: Output root.
+        parts: Names of parts, without folders.
+    """
+
+    store: Store
+    parts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, store: Store, names: Collection[str]) -> "FootageStore":
+        """Returns the footage in parts, which objects of any kind of candidates name."""
+        return cls(store, tuple(sorted({name.rpartition("/")[2] for name in names})))
+
+    def blocks(self) -> Iterator[pa.Table]:
+        """Yields rows of `FOOTAGE_SCHEMA`, an object at a time."""
+        for part in self.parts:
+            yield read_parquet(self.store, f"{FOLDER}/footage/{part}")
+
+    def clips(self, clip_ids: Collection[str]) -> dict[str, ClipFootage]:
+        """Reads the footage of clips by id; of unknown ones there is none."""
+        missing, found = set(clip_ids), dict[str, ClipFootage]()
+        for part in self.parts:
+            if not missing:
+                break
+            vectors = self._vectors(part, missing)
+            for table in read_groups(self.store, f"{FOLDER}/pictures/{part}", missing):
+                for row in _rows(table, missing):
+                    name = row["clip_id"]
+                    found[name] = _footage(row, *vectors[name])
+            missing -= found.keys()
+        return found
+
+    def _vectors(
+        self, part: str, clip_ids: Collection[str]
+    ) -> Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]:
+        table = read_parquet(self.store, f"{FOLDER}/footage/{part}")
+        return {
+            row["clip_id"]: (row["second"].astype(np.float32), row_vectors(row))
+            for row in _rows(table, clip_ids)
+        }
+
+
+def read_groups(
+    store: Store, name: str, clip_ids: Collection[str], columns: Sequence[str] | None = None
+) -> list[pa.Table]:
+    """Reads the rows of clips, no row group that has none of them."""
+    return read_rows(store, name, partial(_groups, pa.array(sorted(clip_ids), pa.string()), columns))
+
+
+def _groups(
+    clip_ids: pa.Array, columns: Sequence[str] | None, file: pq.ParquetFile
+) -> list[pa.Table]:
+    found, start = [], 0
+    ids = file.read(["clip_id"])["clip_id"]
+    for group in range(file.num_row_groups):
+        n_rows = file.metadata.row_group(group).num_rows
+        is_wanted = pc.is_in(ids.slice(start, n_rows), value_set=clip_ids)
+        start += n_rows
+        if pc.any(is_wanted).as_py():
+            found.append(file.read_row_group(group, columns=columns).filter(is_wanted))
+    return found
+
+
+def row_vectors(row: Mapping[str, Any]) -> NDArray[np.float32]:
+    """Returns the vectors of a row of `FOOTAGE_SCHEMA`, float32 [V, D]."""
+    n = len(row["second"])
+    vectors: NDArray[np.float32] = row["vector"].astype(np.float32).reshape(n, -1 if n else 0)
+    return vectors
+
+
+def _rows(table: pa.Table, clip_ids: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Yields rows of clips, with lists of numbers as arrays."""
+    numbers = {
+        field.name
+        for field in table.schema
+        if pa.types.is_list(field.type) and not pa.types.is_binary(field.type.value_type)
+    }
+    for at in pc.indices_nonzero(
+        pc.is_in(table["clip_id"], value_set=pa.array(sorted(clip_ids), pa.string()))
+    ).to_pylist():
+        yield {
+            name: table[name][at].values.to_numpy(zero_copy_only=False)
+            if name in numbers
+            else table[name][at].as_py()
+            for name in table.column_names
+        }
+
+
+def _footage(
+    row: Mapping[str, Any], vector_s: NDArray[np.float32], vectors: NDArray[np.float32]
+) -> ClipFootage:
+    return ClipFootage(
+        clip_id=row["clip_id"],
+        fps=LUMA_HZ,
+        picture_s=row["second"].astype(np.float32),
+        pictures=tuple(row["jpeg"]),
+        vector_s=vector_s,
+        vectors_VD=vectors,
+        luma_F=row["luma_mean"].astype(np.float32),
+        luma_spread_F=row["luma_spread"].astype(np.float32),
+    )
