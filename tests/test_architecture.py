@@ -22,6 +22,7 @@ LAYERS = (
     ),
     ("storage", "media", "footage"),
     ("models",),
+    ("vectors",),
     ("measures",),
     ("buckets", "cut_requests", "run_config"),
     ("tables",),
