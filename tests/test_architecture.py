@@ -23,6 +23,7 @@ LAYERS = (
     ("storage", "media", "footage"),
     ("models",),
     ("matching",),
+    ("vectors",),
     ("measures",),
     ("buckets", "cut_requests", "run_config"),
     ("tables",),
