@@ -382,6 +382,35 @@ class ClipVectors(Protocol):
         """Returns the vectors of clips that all have one, float32 [N, D]."""
 
 
+class Footage(Protocol):
+    """Footage of clips: it can be pickled, and read on workers."""
+
+    def blocks(self) -> Iterator["pa.Table"]:
+        """Yields rows of `FOOTAGE_SCHEMA`, some clips at a time."""
+
+    def clips(self, clip_ids: Sequence[str]) -> Mapping[str, Any]:
+        """Returns the `ClipFootage` of clips by id; of unknown clips there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """Clips that stay whatever is decided, and that have footage of clips to be decided about.
+
+    Attributes:
+        key: Changes with the clips.
+        reason: Of a clip whose footage one of them has.
+        footage: Of its clips and perhaps others.
+        clip_ids: string[N], those that count; None for all.
+        name: For people; empty where ids of its clips mean nothing to them.
+    """
+
+    key: str
+    reason: str
+    footage: Footage
+    clip_ids: "pa.Array | None" = None
+    name: str = ""
+
+
 class Corpus(Protocol):
     """The clips that a stage decides about: those that no stage before it rejected.
 
@@ -406,6 +435,12 @@ class Corpus(Protocol):
     def vectors(self, family: str) -> ClipVectors:
         """Vectors of a table, such as `embeddings`."""
 
+    def footage(self) -> "Footage":
+        """What clips are compared by: vectors of pictures, pictures, and luma."""
+
+    def elsewhere(self) -> Sequence["Elsewhere"]:
+        """Clips of earlier generations, of other outputs, and those that were removed."""
+
     def earlier(self, family: str) -> Any:  # noqa: ANN401 - as the stage left it
         """What an earlier generation left of a family; None if no earlier generation counts."""
 
@@ -415,7 +450,7 @@ class Corpus(Protocol):
 
 DECISION_COLUMNS = frozenset({
     "reason", "reasons", "reason_detail", "reason_score", "reason_threshold", "tags",
-    "duplicate_of", "duplicate_similarity",
+    "duplicate_of", "duplicate_similarity", "duplicate_offset_s", "duplicate_overlap_s",
 })  # fmt: skip
 """Columns of `clips` that a stage may set behind the rules; all others say what a clip is."""
 
@@ -467,23 +502,6 @@ class Work(Protocol):
             array: float32 [N, D], which all parts share.
             parts: Of a few words each.
             cpu_s: CPU-seconds of all parts, about.
-        """
-
-    def on_gpu(
-        self,
-        function: Callable[[NDArray[np.float32], PartT], ResultT],
-        array: NDArray[np.float32],
-        part: PartT,
-        *,
-        refusal: Callable[[], str | None],
-    ) -> ResultT | None:
-        """Returns `function(array, part)` of a worker that holds a GPU; None if none did it.
-
-        Args:
-            function: As above.
-            array: Likewise.
-            part: The only one.
-            refusal: Says why a node cannot; runs there.
         """
 
 

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.errors import CuratorError
 from curator.executor.engine import Engine
 from curator.executor.unit_worker import UnitResult
 from curator.executor.worker import Step
@@ -19,14 +18,12 @@ from curator.stage import WORKER_BYTES, Resources
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_vectors import as_matrix
-from curator.tables.kept_vectors import write_vectors
+from curator.tables.corpus_tables import write_vectors
 
 FEW_S = 3.0
 """CPU-seconds that this process spends by itself."""
 MANY_S = 48.0
 """CPU-seconds for which Ray is started where it does not run yet."""
-WAIT_S = 60.0
-"""Wait for a worker with a GPU: others may hold all of them."""
 _COPIES = 4
 """Of the array in a worker: the object, the table, and two of the function."""
 
@@ -60,19 +57,6 @@ class ArrayStep:
         return UnitResult(results=found, cpu_s={self._work: spent_s})
 
 
-class GpuStep(ArrayStep):
-    """The same in a worker that holds a GPU."""
-
-    def repeat(self, unit: object, n_deaths: int) -> UnitResult[Any]:
-        """Does not try again.
-
-        Raises:
-            CuratorError: Always.
-        """
-        del unit, n_deaths
-        raise CuratorError("the process that searched on the GPU died")
-
-
 class CorpusWork:
     """Where a stage that decides about a corpus has its work done.
 
@@ -104,7 +88,7 @@ class CorpusWork:
                 yield function(array, part)
             return
         name = write_vectors(store, array)
-        step = self._step(ArrayStep, function, array, name, gpus=0.0)
+        step = self._step(function, array, name)
         is_small = not engine.joins and not engine.is_started and cpu_s < MANY_S
         try:
             for result in engine.run([step], parts, small=is_small, is_shown=False):
@@ -113,58 +97,21 @@ class CorpusWork:
         finally:
             store.delete([name])
 
-    def on_gpu(
-        self,
-        function: Function[PartT, ResultT],
-        array: NDArray[np.float32],
-        part: PartT,
-        *,
-        refusal: Callable[[], str | None],
-    ) -> ResultT | None:
-        """Returns the result as `curator.stage.Work` says; counts why no GPU did the work."""
-        store, engine = self._store, self._engine
-        if store is None or engine is None or engine.n_gpus() < 1:
-            return None
-        name = write_vectors(store, array)
-        step = self._step(GpuStep, function, array, name, gpus=1.0)
-        pool = engine.pool([step], most=1, check=refusal)
-        try:
-            pool.submit(part)
-            until_s = time.monotonic() + WAIT_S
-            while pool.n_workers or time.monotonic() < until_s:
-                for found in pool.poll(timeout=1.0):
-                    result: ResultT = found.results
-                    return result
-                if pool.refusal is not None and not engine.joins:
-                    break
-            why = pool.refusal or f"no worker with a GPU within {WAIT_S:.0f} s"
-        except CuratorError as error:
-            why = str(error)
-        finally:
-            pool.close()
-            store.delete([name])
-        engine.count_cpu_instead(self._name, why, len(array))
-        return None
-
     def _step(
         self,
-        make: type[ArrayStep],
         function: Function[Any, Any],
         array: NDArray[np.float32],
         name: str,
-        *,
-        gpus: float,
     ) -> Step:
         memory_bytes = WORKER_BYTES + _COPIES * array.nbytes
         return Step(
-            make=make,
+            make=ArrayStep,
             settings={
                 "store": self._store,
                 "array": name,
                 "function": function,
                 "work": self._name,
             },
-            resources=Resources(gpus=gpus, memory_bytes=memory_bytes),
-            keeps_state=gpus > 0,
+            resources=Resources(memory_bytes=memory_bytes),
             name=self._name,
         )

@@ -29,6 +29,8 @@ class Reason(StrEnum):
     NOT_MEASURED = "not_measured"
     """A rule asks for a score that this clip has not: too few samples, or a tiny picture."""
     DUPLICATE = "duplicate"
+    DUPLICATE_ELSEWHERE = "duplicate_elsewhere"
+    REMOVED_BEFORE = "removed_before"
     NO_BUCKET = "no_bucket"
     NO_ASPECT_CLASS = "no_aspect_class"
     """A crop to the nearest class of shapes would lose more than `shard.aspects_tolerance`."""
@@ -182,6 +184,10 @@ class Later:
 
     duplicate_of: str | None
     duplicate_similarity: float | None
+    duplicate_offset_s: float | None
+    """Second of `duplicate_of` at which this clip begins; negative where it begins before."""
+    duplicate_overlap_s: float | None
+    """Seconds of this clip that `duplicate_of` shows."""
     caption: str | None
     caption_model: str | None
     caption_failure: str | None

@@ -28,22 +28,12 @@ from curator.stages.shard.tar_reader import declared_families
 from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet, sealed_json, to_json
 from curator.tables.clip_rows import ClipRows
-from curator.tables.kept_vectors import JUDGED
 from curator.tables.out_layout import DATASET, MANIFEST, SHARDS
 from curator.tables.parts import as_runs_write, tables_to_parquet, with_column, write_table_part
 from curator.tables.removal_records import Removals, removal_hash
 from curator.tables.sample_members import MEMBERS
 from curator.tables.schemas import clips_schema, further_fields, scores_in
-from curator.tables.snapshot_store import (
-    CANDIDATES,
-    EARLIER,
-    INDEXES,
-    NUMBER,
-    REMOVALS,
-    index_names,
-    named_objects,
-    snapshot_name,
-)
+from curator.tables.snapshot_store import (CANDIDATES, EARLIER, INDEXES, JUDGED, NUMBER, REMOVALS, index_names, named_objects, snapshot_name)
 from curator.tables.source_table import SourceTotals
 
 

@@ -14,10 +14,10 @@ from curator.removal.part_scrubbing import names_removed, rows_of, scrubbed
 from curator.stages.caption.frame_store import FRAMES as FRAME_PARTS
 from curator.stages.caption.reply_store import REPLIES
 from curator.stages.propose.candidate_store import FOLDER as CANDIDATES
-from curator.stages.propose.candidate_store import PICTURES_PER_GROUP
+from curator.stages.propose.candidate_store import ROWS_PER_GROUP
 from curator.storage import Store
 from curator.tables.checksums import read_parquet, read_rows
-from curator.tables.kept_vectors import FOLDER as ALIKE
+from curator.tables.corpus_tables import FOLDER as ALIKE
 from curator.tables.out_layout import FAMILIES, VALUES, is_own
 from curator.tables.parts import KEYS, Parts, to_parquet, with_column
 from curator.tables.removal_records import Removals
@@ -42,7 +42,10 @@ class StateScrubbing:
 
     def pairs(self) -> list[str]:
         """Returns objects of similar pairs that name a removed clip: clips are compared anew."""
-        return [name for name in self._own(ALIKE) if self._names(name, "clip_id")]
+        return [name for name in self._own(ALIKE) if self._is_of_removed(name)]
+
+    def _is_of_removed(self, name: str) -> bool:
+        return any(self._names(name, column) for column in ("clip_id", "other"))
 
     def scrub(
         self, *, texts: Collection[str], requests: Collection[str], clip_ids: pa.Array
@@ -83,6 +86,9 @@ class StateScrubbing:
         """Returns whether a part has rows or keys of removed footage."""
         table = read_rows(self._store, name, partial(pq.ParquetFile.read, columns=[column]))
         removals = self._removals
+        if column not in table.column_names:
+            # Older versions named no other clip.
+            return False
         if removals.named(table[column], removals.ids | removals.spans.keys()).any():
             return True
         return any(names_removed(key, removals) for key in Parts(self._store, "", "").keys(name))
@@ -146,7 +152,7 @@ class StateScrubbing:
                 continue
             for kind, name in kinds.items():
                 if kind != "sources":
-                    self._rewrite(name, PICTURES_PER_GROUP if kind == "pictures" else None)
+                    self._rewrite(name, ROWS_PER_GROUP.get(kind))
         for name in self._own(f"{CANDIDATES}/sources"):
             table = read_parquet(self._store, name)
             left = scrubbed(table, self._removals)

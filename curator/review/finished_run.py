@@ -23,7 +23,6 @@ from curator.tables.checksums import read_parquet
 from curator.tables.clip_vectors import StoredVectors, vectors_table
 from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import DiskTable, SortedRows
-from curator.tables.kept_vectors import JUDGED
 from curator.tables.output_format import read_current_summary
 from curator.tables.schemas import (
     candidates_schema,
@@ -31,7 +30,7 @@ from curator.tables.schemas import (
     further_fields,
     metadata_fields,
 )
-from curator.tables.snapshot_store import EARLIER
+from curator.tables.snapshot_store import EARLIER, JUDGED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

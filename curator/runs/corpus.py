@@ -8,6 +8,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,14 +20,21 @@ from numpy.typing import NDArray
 from curator.errors import CuratorError, in_one_line
 from curator.executor.corpus_work import CorpusWork
 from curator.measures.score_list import SCORES
-from curator.stage import DECISION_COLUMNS, AnyCorpusStage, Decisions, Left, Work
+from curator.stage import (
+    DECISION_COLUMNS,
+    AnyCorpusStage,
+    Decisions,
+    Elsewhere,
+    Footage,
+    Left,
+    Work,
+)
 from curator.stages.propose.stage import ProposedUnit
 from curator.tables.clip_rows import ClipRows, fields_of
 from curator.tables.clip_store import ClipStore
-from curator.tables.clip_vectors import StoredVectors, vectors_table
+from curator.tables.clip_vectors import StoredVectors
 from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import SortedRows, in_blocks
-from curator.tables.kept_vectors import KEPT
 from curator.tables.out_layout import OWN_FOLDERS
 from curator.tables.schemas import SHOTS_SCHEMA, candidates_schema, embeddings_schema
 
@@ -45,7 +53,7 @@ _PUBLIC = "lower case letters, digits and _, at most 64"
 MAX_LEFT_BYTES = 8 << 20
 RULES = "rules"
 """Family: each rule as applied, with its counts, as `summary.json` has it."""
-RESERVED = frozenset({"stamp", "generation", KEPT})
+RESERVED = frozenset({"stamp", "generation"})
 """Names that no family of a stage has: a run leaves these."""
 Earlier = Callable[[str], Any]
 """Gives what an earlier generation left of a family."""
@@ -54,6 +62,27 @@ Earlier = Callable[[str], Any]
 def memory_budget_of(memory_bytes: int) -> int:
     """Returns the share of the memory that each of the things may take that are held at a time."""
     return min(MAX_ROOM_BYTES, memory_bytes // N_HELD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What clips are compared by, and with which others; each is read when a stage asks for it.
+
+    Attributes:
+        footage: Gives the footage of the clips.
+        elsewhere: Gives clips that stay whatever is decided.
+    """
+
+    footage: Callable[[], Footage]
+    elsewhere: Callable[[], Sequence[Elsewhere]] = tuple
+
+
+def no_footage() -> Footage:
+    """Refuses: no stage that decides about some sources alone compares clips."""
+    raise CuratorError("clips of some sources alone are not compared")
+
+
+NOT_COMPARED = Compared(footage=no_footage)
 
 
 def nothing_earlier(family: str) -> None:
@@ -72,6 +101,7 @@ class DecidedClips:
         tables: Of earlier runs; None for none.
         writes: Whether new tables are stored.
         ready: Names of stages that are set up; None for none.
+        compared: What clips are compared by.
 
     Attributes:
         left: What stages left, by family; tables are stored.
@@ -88,7 +118,9 @@ class DecidedClips:
         tables: CorpusTables | None = None,
         writes: bool = True,
         ready: set[str] | None = None,
+        compared: Compared = NOT_COMPARED,
     ) -> None:
+        self.footage, self.elsewhere = compared.footage, compared.elsewhere
         self._memory_budget_bytes = memory_budget_bytes
         self.vectors, self.earlier, self._tables = vectors, earlier, tables
         self.read = nothing_earlier if tables is None else tables.read
@@ -196,6 +228,7 @@ class _Shared:
     def __init__(self, of: DecidedClips) -> None:
         self._of = of
         self.vectors, self.earlier, self.read = of.vectors, of.earlier, of.read
+        self.footage, self.elsewhere = of.footage, of.elsewhere
 
 
 class _CandidateClips(_Shared):
@@ -340,6 +373,7 @@ class ClipCorpus:
         scores: Names of the scores that candidates have.
         earlier: Gives what an earlier generation left of a family.
         tables: Of earlier runs; None for none.
+        compared: What clips are compared by.
     """
 
     def __init__(
@@ -350,8 +384,10 @@ class ClipCorpus:
         scores: Collection[str] = SCORES,
         earlier: Earlier = nothing_earlier,
         tables: CorpusTables | None = None,
+        compared: Compared = NOT_COMPARED,
     ) -> None:
         self._formed, self._earlier, self._tables = formed, earlier, tables
+        self._compared = compared
         self._scores = scores
         self._memory_budget_bytes = memory_budget_of(memory_bytes)
         self.shots = SortedRows(SHOTS_SCHEMA, SHOT_ORDER, self._memory_budget_bytes)
@@ -359,12 +395,10 @@ class ClipCorpus:
         self._decided: DecidedClips | None = None
         self._ready: set[str] = set()
         self.vectors = {
-            "embeddings": StoredVectors(vectors_table([]), self._memory_budget_bytes),
-            "clip_embeddings": StoredVectors(
-                embeddings_schema(1).empty_table(), self._memory_budget_bytes
-            ),
+            name: StoredVectors(embeddings_schema(1).empty_table(), self._memory_budget_bytes)
+            for name in ("embeddings", "clip_embeddings")
         }
-        """Vectors of all clips: perceptual ones; and by the CLIP model, none without one."""
+        """Vectors of all clips: of what they show; and by the CLIP model, none without one."""
 
     @property
     def decided(self) -> DecidedClips:
@@ -437,6 +471,7 @@ class ClipCorpus:
             earlier=self._earlier,
             tables=tables,
             ready=self._ready,
+            compared=self._compared,
         )
 
     def _none(self) -> SortedRows:

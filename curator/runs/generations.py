@@ -16,9 +16,8 @@ from curator.run_config import RunConfig
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.storage import Store
 from curator.storage.metadata_columns import is_metadata
-from curator.tables.kept_vectors import JUDGED
 from curator.tables.out_layout import listed
-from curator.tables.snapshot_store import INDEXES
+from curator.tables.snapshot_store import INDEXES, JUDGED
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable, without_copies
 

@@ -27,14 +27,15 @@ from curator.pipeline import Graph
 from curator.recipe import Recipe, measures_of, semantics_of
 from curator.records.sources import SourceRef
 from curator.runs.annotating import Annotating
-from curator.runs.corpus import RULES, ClipCorpus
+from curator.runs.corpus import RULES, ClipCorpus, Compared
 from curator.runs.dropped_clips import DropCheck
+from curator.runs.elsewhere import against, generations_before, removed_footage
 from curator.runs.excluded_footage import reject_removed
 from curator.runs.generations import GENERATION, STAMP, judged_by
 from curator.runs.measuring import Ahead, Measuring
 from curator.runs.run_log import RunLog
 from curator.runs.snapshot_scope import FOLDERS, Snapshot
-from curator.stage import AnyCorpusStage, AnyStage, Phase
+from curator.stage import AnyCorpusStage, AnyStage, Elsewhere, Phase
 from curator.stages.caption.captioners.captioner_list import captioner_extensions
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.caption.sidecar_table import SIDECARS
@@ -50,15 +51,14 @@ from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet
 from curator.tables.clip_locations import Location
 from curator.tables.clip_vectors import StoredVectors, Vectors
-from curator.tables.corpus_tables import CorpusTables, StoredTables
+from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import SortedRows
 from curator.tables.fenced_store import FencedStore
-from curator.tables.kept_vectors import JUDGED, KEPT, kept_vectors, write_kept
 from curator.tables.out_layout import DATASET, INDEX, LAYOUT, MANIFEST
 from curator.tables.removal_records import Removals
 from curator.tables.sample_members import MEMBERS, MEMBERS_SCHEMA
 from curator.tables.schemas import ANNOTATIONS_SCHEMA, SIDECARS_SCHEMA, with_declared
-from curator.tables.snapshot_store import CANDIDATES, EARLIER, INDEXES
+from curator.tables.snapshot_store import CANDIDATES, EARLIER, INDEXES, JUDGED
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable
 
@@ -218,8 +218,6 @@ class Pass:
         self._closing = ExitStack()
         """Closes captioners and workers at the end of the pass."""
         self._results: Results | None = None
-        before = scope.before.summary[JUDGED] if scope.before is not None else {KEPT: []}
-        self._has_kept_before = before.get(KEPT) is not None
         self._n_passed = 0
         self._ahead: Mapping[str, SourceRef] | None = None
         """Sources whose clips are cut before others are measured; None for no such."""
@@ -237,6 +235,7 @@ class Pass:
             scores=measures_of(self._run.recipe).specs,
             earlier=self._earlier,
             tables=self._left if self._is_whole else None,
+            compared=Compared(footage=self._candidates.footage, elsewhere=self._elsewhere),
         )
 
     def execute(self) -> Results:
@@ -331,17 +330,16 @@ class Pass:
         before = self._scope.before
         if before is None:
             return None
-        if family != KEPT:
-            return before.summary[JUDGED].get(family)
-        self._has_kept_before = True
-        n_kept = before.summary["counts"]["kept"]
-        return StoredTables(self._store, tuple(self._kept_before), n_kept)
+        return before.summary[JUDGED].get(family)
 
-    @cached_property
-    def _kept_before(self) -> list[str]:
-        """Vectors of the clips that earlier generations keep; made again where a removal was."""
+    def _elsewhere(self) -> list[Elsewhere]:
+        """Returns clips that stay whatever is decided now."""
         before = self._scope.before
-        return kept_vectors(self._fenced, before.summary) if before is not None else []
+        return [
+            *removed_footage(self._store),
+            *against(self._recipe.dedup.against, self._store),
+            *(generations_before(self._store, before.summary) if before is not None else ()),
+        ]
 
     @cached_property
     def _cutting(self) -> Cutting:
@@ -517,14 +515,6 @@ class Pass:
             GENERATION: self._sources.last_generation(),
         }
         candidates = self._candidates.names() | self._left.names("alike")
-        if not self._is_whole:
-            # For the generations to come.
-            vectors = corpus.vectors["embeddings"]
-            own = [write_kept(self._fenced, corpus.clips, vectors)] if corpus.clips else []
-            kept = [*(self._kept_before if self._has_kept_before else ()), *own]
-            candidates.update(kept)
-            if self._has_kept_before:
-                judged[KEPT] = kept
         return {
             "fingerprints": {folder: run.fingerprints[name] for folder, name in STAMPED.items()},
             "extensions": run.extensions,

@@ -28,7 +28,6 @@ from curator.tables.checksums import read_parquet
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
 from curator.tables.clip_rows import fields_of
 from curator.tables.disk_table import widened
-from curator.tables.kept_vectors import JUDGED, KEPT
 from curator.tables.out_layout import SHARDS, TABLES, VALUES
 from curator.tables.parts import as_runs_write
 from curator.tables.sample_members import MEMBERS
@@ -166,13 +165,9 @@ class Snapshot:
             recipe: Its captioner may be of a user's own.
         """
         facts = {name: value for name, value in self.summary.items() if name not in FACTS}
-        judged = dict(facts.get(JUDGED, {}))
-        if n_lost:
-            # The next generation asks the tables which clips are kept.
-            judged.pop(KEPT, None)
         extensions = [e for e in facts.get("extensions", ()) if e["kind"] != "captioners"]
         extensions += map(named, captioner_extensions(recipe.caption.captioner))
-        return facts | {JUDGED: judged, "extensions": extensions}
+        return facts | {"extensions": extensions}
 
 
 def _locations(places: pa.Table, store: Store, reusable: ReusableShards) -> Locations:

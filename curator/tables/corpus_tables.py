@@ -1,32 +1,34 @@
 """Tables of families of scope corpus under the output root, one object each."""
+# ruff: noqa: N803 - shape letters
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from curator.fingerprints import fingerprint
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.parts import parquet_by_content
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTables:
-    """Objects under an output root, which can be read on workers too.
+FOLDER = "alike"
+"""Folder of pairs, and of vectors on their way to workers."""
 
-    Attributes:
-        store: Output root.
-        names: Of the objects, in any order.
-        n_rows: Of all of them, about.
+
+def write_vectors(store: Store, vectors_ND: NDArray[np.float32]) -> str:
+    """Writes vectors alone for workers; returns the object's name.
+
+    Whoever writes them removes them; else the next commit does.
     """
-
-    store: Store
-    names: tuple[str, ...]
-    n_rows: int
-
-    def table(self, name: str) -> pa.Table:
-        """Reads one of them."""
-        return read_parquet(self.store, name)
+    flat = pa.array(vectors_ND.astype(np.float32, copy=False).ravel())
+    column = pa.FixedSizeListArray.from_arrays(flat, vectors_ND.shape[1])
+    table = pa.table({"vector": column})
+    name = f"{FOLDER}/{fingerprint('vectors', 1)}-{'~' * 16}.parquet"
+    name, data = parquet_by_content([table], table.schema, name)
+    store.write(name, data)
+    return name
 
 
 class CorpusTables:

@@ -51,22 +51,19 @@ class FootageStore:
         for part in self.parts:
             if not missing:
                 break
-            vectors = self._vectors(part, missing)
-            for table in read_groups(self.store, f"{FOLDER}/pictures/{part}", missing):
-                for row in _rows(table, missing):
-                    name = row["clip_id"]
-                    found[name] = _footage(row, *vectors[name])
-            missing -= found.keys()
+            rows = {
+                kind: {
+                    row["clip_id"]: row
+                    for table in read_groups(self.store, f"{FOLDER}/{kind}/{part}", missing)
+                    for row in _rows(table)
+                }
+                for kind in ("pictures", "footage")
+            }
+            for name, row in rows["pictures"].items():
+                if len(row["luma_mean"]):
+                    found[name] = _footage(row, rows["footage"][name])
+            missing -= rows["pictures"].keys()
         return found
-
-    def _vectors(
-        self, part: str, clip_ids: Collection[str]
-    ) -> Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]:
-        table = read_parquet(self.store, f"{FOLDER}/footage/{part}")
-        return {
-            row["clip_id"]: (row["second"].astype(np.float32), row_vectors(row))
-            for row in _rows(table, clip_ids)
-        }
 
 
 def read_groups(
@@ -90,6 +87,16 @@ def _groups(
     return found
 
 
+def block_vectors(table: pa.Table) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Returns all vectors of rows of `FOOTAGE_SCHEMA`, float32 [V, D], and the row of each [V]."""
+    table = table.combine_chunks()
+    seconds, vectors = (table[name].combine_chunks() for name in ("second", "vector"))
+    n_of_row = pc.list_value_length(seconds).to_numpy(zero_copy_only=False).astype(np.int64)
+    flat = vectors.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
+    rows = np.repeat(np.arange(table.num_rows), n_of_row)
+    return flat.reshape(len(rows), -1 if len(rows) else 0), rows
+
+
 def row_vectors(row: Mapping[str, Any]) -> NDArray[np.float32]:
     """Returns the vectors of a row of `FOOTAGE_SCHEMA`, float32 [V, D]."""
     n = len(row["second"])
@@ -97,16 +104,14 @@ def row_vectors(row: Mapping[str, Any]) -> NDArray[np.float32]:
     return vectors
 
 
-def _rows(table: pa.Table, clip_ids: Collection[str]) -> Iterator[dict[str, Any]]:
-    """Yields rows of clips, with lists of numbers as arrays."""
+def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """Yields rows with lists of numbers as arrays."""
     numbers = {
         field.name
         for field in table.schema
         if pa.types.is_list(field.type) and not pa.types.is_binary(field.type.value_type)
     }
-    for at in pc.indices_nonzero(
-        pc.is_in(table["clip_id"], value_set=pa.array(sorted(clip_ids), pa.string()))
-    ).to_pylist():
+    for at in range(table.num_rows):
         yield {
             name: table[name][at].values.to_numpy(zero_copy_only=False)
             if name in numbers
@@ -115,16 +120,14 @@ def _rows(table: pa.Table, clip_ids: Collection[str]) -> Iterator[dict[str, Any]
         }
 
 
-def _footage(
-    row: Mapping[str, Any], vector_s: NDArray[np.float32], vectors: NDArray[np.float32]
-) -> ClipFootage:
+def _footage(pictures: Mapping[str, Any], vectors: Mapping[str, Any]) -> ClipFootage:
     return ClipFootage(
-        clip_id=row["clip_id"],
+        clip_id=pictures["clip_id"],
         fps=LUMA_HZ,
-        picture_s=row["second"].astype(np.float32),
-        pictures=tuple(row["jpeg"]),
-        vector_s=vector_s,
-        vectors_VD=vectors,
-        luma_F=row["luma_mean"].astype(np.float32),
-        luma_spread_F=row["luma_spread"].astype(np.float32),
+        picture_s=pictures["second"].astype(np.float32),
+        pictures=tuple(pictures["jpeg"]),
+        vector_s=vectors["second"].astype(np.float32),
+        vectors_VD=row_vectors(vectors),
+        luma_F=pictures["luma_mean"].astype(np.float32),
+        luma_spread_F=pictures["luma_spread"].astype(np.float32),
     )

@@ -45,6 +45,8 @@ BEFORE = "previous"
 HEAD = "head"
 """Field of `summary.json` alone: SHA-256 of its snapshot, number of the first snapshot that
 `curate clean` left, and the versions that the store gave objects after they were written."""
+JUDGED = "judged"
+"""Field of a summary: what decisions follow from, and what stages left for later generations."""
 CANDIDATES = "candidates"
 """Field of a summary: objects of stored candidates, and of what was found by comparing them."""
 REMOVALS = "removals"

@@ -4,7 +4,7 @@ from typing import Literal
 
 from curator.stage import StageConfig, setting
 
-Preference = Literal["pixels", "bits_per_pixel", "length", "age"]
+Preference = Literal["pixels", "bits_per_pixel", "length"]
 
 
 class DedupConfig(StageConfig):
@@ -15,8 +15,8 @@ class DedupConfig(StageConfig):
     min_share: float = setting(0.8, gt=0, le=1, unit="share")
     """share of a clip that a clip that stays must show, so that the clip is rejected"""
     prefer: tuple[Preference, ...] = setting(("pixels", "bits_per_pixel", "length"), unit="names")
-    """which clip stays, the first criterion first: more pixels, less compression, more frames, or
-    the source that was modified first (age); of equals the first by source and time"""
+    """which clip stays, the first criterion first: more pixels, less compression, more
+    frames; of equals the first by source and time"""
     against: tuple[str, ...] = setting((), unit="outputs")
     """other outputs, a folder or bucket each: clips whose footage one of them keeps are rejected"""
     # benchmarks/results/duplicates.md: the distribution of unrelated pictures and of edits.

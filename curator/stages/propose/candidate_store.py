@@ -47,7 +47,8 @@ SMALL_CLIPS = FLUSH_CLIPS // 2
 """Clips of a source that is asked for below which a part is a small one."""
 MAX_PARTS = 16
 """Small parts beyond which they are put together."""
-PICTURES_PER_GROUP = 8
+ROWS_PER_GROUP = {"footage": 64, "pictures": 8}
+"""Clips of a row group, of kinds that are read by the ids of a few clips."""
 
 _KINDS = ("clips", "shots", "vectors", "clip_vectors", "footage", "pictures", "sources")
 _VECTORS = ("vectors", "clip_vectors")
@@ -257,8 +258,8 @@ class Candidates:
         part = f"{self.fingerprint}-{digest}.parquet"
         for kind in self._kinds:
             table, rows = getattr(unit, kind).combine_chunks(), None
-            if kind == "pictures":
-                table, rows = table.sort_by("clip_id"), PICTURES_PER_GROUP
+            if kind in ROWS_PER_GROUP:
+                table, rows = table.sort_by("clip_id"), ROWS_PER_GROUP[kind]
             name = f"{FOLDER}/{kind}/{part}"
             self._store.write(name, to_parquet(table, name, rows_per_group=rows))
         self._parts.append(part)

@@ -1,0 +1,76 @@
+"""Clips that stay whatever a run decides: of earlier generations, of other outputs, and removed.
+
+A clip whose footage one of them has is rejected.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curator.errors import UsageError
+from curator.fingerprints import fingerprint
+from curator.records.clips import Reason
+from curator.stage import Elsewhere
+from curator.stages.propose.candidate_store import stored_candidates
+from curator.storage import Store, open_store
+from curator.tables.checksums import read_parquet
+from curator.tables.footage_store import FootageStore
+from curator.tables.output_format import read_current_summary
+from curator.tables.removed_footage import read_removed_footage
+
+
+def generations_before(store: Store, summary: Mapping[str, Any]) -> Iterator[Elsewhere]:
+    """Yields the clips that earlier generations keep."""
+    names = stored_candidates(store, summary, "footage")
+    yield Elsewhere(
+        key="earlier generations",
+        reason=Reason.DUPLICATE,
+        footage=FootageStore.of(store, names),
+        clip_ids=kept_ids(store, summary),
+    )
+
+
+def against(outs: Sequence[str], own: Store) -> Iterator[Elsewhere]:
+    """Yields the clips that other outputs keep.
+
+    Raises:
+        UsageError: One is this output, has no finished run, or has nothing to compare clips by.
+    """
+    for out in outs:
+        store = open_store(out)
+        if store.uri == own.uri:
+            raise UsageError(f"--against {out}: that is this run's own output; name others")
+        summary = read_current_summary(store, None)
+        names = [name for name in stored_candidates(store, summary, "footage") if store.exists(name)]
+        ids = kept_ids(store, summary)
+        if len(ids) and not names:
+            raise UsageError(
+                f"--against {out}: an older version wrote it, and stored nothing to compare clips "
+                "by; run its recipe again with this version, which decodes its sources"
+            )
+        yield Elsewhere(
+            key=fingerprint("against", store.uri, sorted(names), sorted(summary["tables"]["clips"])),
+            reason=Reason.DUPLICATE_ELSEWHERE,
+            footage=FootageStore.of(store, names),
+            clip_ids=ids,
+            name=out,
+        )
+
+
+def removed_footage(store: Store) -> Iterator[Elsewhere]:
+    """Yields footage that `curate remove` took out, where its records keep what to know it by."""
+    removed = read_removed_footage(store)
+    if removed is not None:
+        yield Elsewhere(key=removed.key, reason=Reason.REMOVED_BEFORE, footage=removed)
+
+
+def kept_ids(store: Store, summary: Mapping[str, Any]) -> pa.Array:
+    """Returns the ids of the clips that a snapshot keeps."""
+    kept = [pa.array([], pa.string())]
+    for name in summary["tables"]["clips"]:
+        block = read_parquet(store, name, ["clip_id", "decision"])
+        own = block["clip_id"].filter(pc.equal(block["decision"], "kept"))
+        kept.append(own.combine_chunks())
+    return pa.concat_arrays(kept)
