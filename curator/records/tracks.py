@@ -1,8 +1,8 @@
 """What decoding a source measured: its frames' times, and signals of frames and of samples.
 
 Shape letters: F frames of a source, S samples of a source, D dimensions of a descriptor, C pictures
-that have a CLIP embedding, T looks at a source (samples at which overlays are looked for), B lines
-of text found in them, A cells of time of its audio.
+that have a CLIP embedding, V pictures that have a scene vector, T looks at a source (samples at
+which overlays are looked for), B lines of text found in them, A cells of time of its audio.
 """
 
 from collections.abc import Callable, Mapping
@@ -150,6 +150,11 @@ class Track(SourceFrames):
     """[C], index of the frames that have a CLIP embedding; none where the recipe asks for none."""
     clip_embedding: NDArray[np.float16] = field(default_factory=_empty(np.float16, 2), repr=False)
     """[C, D], CLIP embeddings of unit length."""
+    scene_frame: NDArray[np.int32] = field(default_factory=_empty(np.int32), repr=False)
+    """[V], index of the frames that have a scene vector; increases."""
+    scene_vector: NDArray[np.float16] = field(default_factory=_empty(np.float16, 2), repr=False)
+    """[V, 1280], `scene_network`'s vectors of unit length; zero where the picture has no
+    structure."""
     has_audio_levels: bool = False
     """Whether audio was looked for."""
     audio_rms_first: int = 0
@@ -158,7 +163,7 @@ class Track(SourceFrames):
     """[A], RMS level of each tenth of a second in dBFS, from the first that has audio to the last;
     NaN where there is none in between."""
     thumbnails: tuple[bytes, ...] = field(default=(), repr=False)
-    """JPEGs of about 160 px, one for each of `thumbnail_frame`."""
+    """JPEGs of 320 px on the longer side, one for each of `thumbnail_frame`."""
     thumbnail_frame: NDArray[np.int32] = field(default_factory=_empty(np.int32), repr=False)
     """Indices of the frames that have a thumbnail."""
 
@@ -175,6 +180,7 @@ class Track(SourceFrames):
         self.check_lengths(n_samples, "sample_pair_frame")
         self.check_lengths(n_samples, "descriptor", may_lack=True)
         self.check_lengths(len(self.clip_frame), "clip_embedding")
+        self.check_lengths(len(self.scene_frame), "scene_vector")
         looks = ("look_next_frame", "look_edges", "look_lines", "look_standing", "look_moved")
         self.check_lengths(len(self.look_frame), *looks)
         self.check_lengths(len(self.text_frame), "text_line")

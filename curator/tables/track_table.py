@@ -17,6 +17,7 @@ from curator.measures.look_maps import LINE_BYTES, MOVED_BYTES
 from curator.measures.noise import with_noise
 from curator.measures.overlay_text import TEXT_COLUMNS
 from curator.models.perceptual import DIM
+from curator.models.scene_network import SCENE_DIM
 from curator.records.sources import Failure, Note
 from curator.records.tracks import SourceFrames, Track
 
@@ -55,6 +56,7 @@ _LISTS: dict[str, pa.DataType] = {
     "look_next_frame": pa.int32(),
     "text_frame": pa.int32(),
     "clip_frame": pa.int32(),
+    "scene_frame": pa.int32(),
     "thumbnail_frame": pa.int32(),
     "thumbnails": pa.binary(),
 }
@@ -67,9 +69,14 @@ _WIDE: dict[str, tuple[pa.DataType, int]] = {
     "text_line": (pa.float32(), len(TEXT_COLUMNS)),
     "descriptor": (pa.float16(), DIM),
     "clip_embedding": (pa.float16(), 0),
+    "scene_vector": (pa.float16(), SCENE_DIM),
 }
 """Two-dimensional arrays, row by row, and how wide their rows are."""
-_ROWS_OF = {"descriptor": "sample_frame", "clip_embedding": "clip_frame"}
+_ROWS_OF = {
+    "descriptor": "sample_frame",
+    "clip_embedding": "clip_frame",
+    "scene_vector": "scene_frame",
+}
 """Column with as many entries as an array has rows, where a model says how wide these are."""
 _FAILURE = [(name, pa.string()) for name in ("error_stage", "error_code", "error_message")]
 _AUDIO_NOTES = frozenset(note for note in Note if note.startswith("audio_"))

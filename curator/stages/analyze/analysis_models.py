@@ -9,6 +9,7 @@ from curator.measures.motion import Flow
 from curator.media.nvdec import Nvdec
 from curator.models.catalogue import ModelEntry
 from curator.models.clip_model import ClipEncoder, Device
+from curator.models.scene_network import SceneNetwork
 from curator.models.text_detector import TextDetector
 from curator.models.transnet import ShotNetwork
 from curator.models.weight_store import ModelStore
@@ -50,6 +51,7 @@ def load_analysis_models(
     if "shots" in families:
         network = ShotNetwork(precision=config.shot_precision, device=device)
     detector = TextDetector(torch_device=device if on_gpu else None) if "text" in families else None
+    scenes = SceneNetwork(device=device) if "scenes" in families else None
     measures = {
         name: type(measure)() for measure in users if (name := measure_family(measure)) in families
     }
@@ -64,6 +66,7 @@ def load_analysis_models(
         network=network,
         detector=detector,
         clip=encoder,
+        scenes=scenes,
         nvdec=Nvdec() if on_gpu else None,
         flow=flow,
         measures=measures,

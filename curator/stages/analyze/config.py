@@ -25,10 +25,17 @@ class AnalyzeConfig(StageConfig):
     audio: bool = setting(True, unit="yes or no")
     """measure how loud the audio is, which scores of audio need; 0.05 CPU-seconds a minute of
     stereo"""
-    # 4: 3.5 KB each over a part of the labelled media, so 2 KB for a second of video.
-    thumbnail_every: int = setting(4, ge=1, unit="samples")
-    """samples per stored thumbnail, which the report shows; a sample that differs much from the one
-    before it has one too, so that short shots have pictures"""
+    # 2, so 1 per second: TODO
+    thumbnail_every: int = setting(2, ge=1, unit="samples")
+    """samples per stored thumbnail, which the report shows and duplicates are verified by; a sample
+    that differs much from the one before it has one too, so that short shots have pictures"""
+    scenes: bool = setting(True, unit="yes or no")
+    """compute vectors of what pictures show, by which copies of footage are found; 0.016
+    CPU-seconds a picture"""
+    # 2 s: TODO
+    scene_every_s: float = setting(2.0, gt=0, unit="s")
+    """time between pictures that have a vector; whole samples, and a sample that differs much from
+    the one before it has a vector too"""
     # 240 s: at 30 frames/s the 382 frames that two segments both decode are 5% of one.
     segment_s: float = setting(240.0, ge=10, unit="s")
     """a longer source is cut at key frames into segments of at most this length, which are analyzed
@@ -76,6 +83,11 @@ class AnalyzeConfig(StageConfig):
                 f"pair must end before the next sample, in {1 / self.samples_per_s:.3g} s"
             )
         return self
+
+
+def scene_every(config: AnalyzeConfig) -> int:
+    """Steps of the sampling grid from one picture with a scene vector to the next."""
+    return max(1, round(config.scene_every_s * config.samples_per_s))
 
 
 def look_every(config: AnalyzeConfig) -> int:

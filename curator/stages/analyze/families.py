@@ -13,6 +13,7 @@ from curator.measures.measure_contract import Measure
 from curator.measures.noise import FULL_FRAME_NOISE, NATIVE_NOISE
 from curator.measures.sample_signals import PAIR_SIGNALS, SIGNALS
 from curator.models.perceptual import DIM, PERCEPTUAL_MODEL
+from curator.models.scene_network import scene_model_name
 from curator.models.shot_head import shot_head_name
 from curator.models.text_detector import TEXT_MODEL
 from curator.models.transnet import transnet_model_name
@@ -80,13 +81,20 @@ BUILT_IN = (
     ),
     TrackFamily(
         name="pictures",
-        version=3,
+        version=4,
         columns=(
             "sample_frame", "sample_pair_frame", "descriptor", "thumbnail_frame", "thumbnails",
             *SIGNALS_OF["pictures"],
         ),
         keys=(*_GRID, "thumbnail_every"),
         models=(PERCEPTUAL_MODEL, DIM),
+    ),
+    TrackFamily(
+        name="scenes",
+        version=1,
+        columns=("scene_frame", "scene_vector"),
+        keys=("samples_per_s", "scene_every_s"),
+        models=(scene_model_name(),),
     ),
     TrackFamily(name="motion", version=1, columns=SIGNALS_OF["motion"], keys=(*_GRID, "flow")),
     TrackFamily(
@@ -119,7 +127,7 @@ def families_of(
 
     `clip_fingerprint` is that of CLIP's weights, `users` are users' measures.
     """
-    left_out = {name for name in ("text", "audio") if not getattr(config, name)}
+    left_out = {name for name in ("text", "audio", "scenes") if not getattr(config, name)}
     families = [family for family in BUILT_IN if family.name not in left_out]
     if config.clip is not None:
         keys = ("clip", "samples_per_s", "clip_every_s", "clip_precision")

@@ -6,7 +6,7 @@ pixels times duration: full-size frames are dropped as they come, and what stays
 frame.
 """
 
-# ruff: noqa: N806 - shape letters
+# ruff: noqa: N803, N806 - shape letters
 
 import time
 from collections.abc import Mapping, Set
@@ -27,13 +27,14 @@ from curator.media.decode import DecodedFrame, DeviceFrame, upright_size
 from curator.media.device_graphs import DeviceGraphs
 from curator.media.nvdec import Nvdec
 from curator.media.opencv import cv2
-from curator.media.scale import fit_inside
 from curator.models.clip_model import ClipEncoder
 from curator.models.perceptual import DIM
+from curator.models.picture_stream import PictureStream
+from curator.models.scene_network import SceneNetwork
 from curator.models.shot_pictures import tiny_luma
 from curator.models.text_detector import TextDetector
 from curator.models.transnet import ShotNetwork
-from curator.stages.analyze.config import AnalyzeConfig, look_every
+from curator.stages.analyze.config import AnalyzeConfig, look_every, scene_every
 from curator.stages.analyze.device_samples import DeviceView
 from curator.stages.analyze.families import SIGNALS_OF
 from curator.stages.analyze.frame_views import HostScalers, HostView
@@ -49,8 +50,10 @@ AnyFrame = DecodedFrame | DeviceFrame
 View = HostView | DeviceView
 
 OTHER_PICTURE = 12.0
-"""Mean difference of 8x8 cells, of 255, from which on a sample gets a thumbnail of its own."""
-THUMBNAIL_PX = 160
+"""Mean difference of 8x8 cells, of 255, from which on a sample gets a thumbnail and a scene vector
+of its own."""
+THUMBNAIL_QUALITY = 70
+"""TODO"""
 
 
 @dataclass(slots=True)
@@ -83,6 +86,7 @@ class AnalysisModels:
     network: ShotNetwork | None = None
     detector: TextDetector | None = None
     clip: ClipEncoder | None = None
+    scenes: SceneNetwork | None = None
     nvdec: Nvdec | None = None
     graphs: DeviceGraphs = field(default_factory=DeviceGraphs)
     flow: Flow | None = None
@@ -90,12 +94,17 @@ class AnalysisModels:
 
     def n_halved(self) -> int:
         """Batches that did not fit a GPU's memory, and were halved."""
-        kept = (self.network, self.clip, self.detector, self.nvdec, self.graphs)
+        kept = (self.network, self.clip, self.scenes, self.detector, self.nvdec, self.graphs)
         return sum(one.n_halved for one in kept if one is not None)
 
     def families(self, *, audio: bool) -> frozenset[str]:
         """All families that they can measure, with `audio` or without."""
-        named = {"shots": self.network, "text": self.detector, "clip": self.clip}
+        named = {
+            "shots": self.network,
+            "text": self.detector,
+            "clip": self.clip,
+            "scenes": self.scenes,
+        }
         found = {name for name, instrument in named.items() if instrument is not None}
         always = {FRAMES, "pictures", "motion", "overlays", *self.measures}
         return frozenset(found | always | ({"audio"} if audio else set()))
@@ -133,10 +142,13 @@ class Measurer:
         in_background: bool,
     ) -> None:
         self._families = families
-        self._clip = self._shots = self.looks = None
+        self._clip = self._scenes = self._shots = self.looks = None
         if "clip" in families:
             assert analysis_models.clip is not None
             self._clip = analysis_models.clip.stream(in_background=in_background)
+        if "scenes" in families:
+            assert analysis_models.scenes is not None
+            self._scenes = analysis_models.scenes.stream(in_background=in_background)
         if "shots" in families:
             assert analysis_models.network is not None
             self._shots = analysis_models.network.stream(in_background=in_background)
@@ -152,7 +164,7 @@ class Measurer:
         )
         self._clip_ticks = max(1, round(config.clip_every_s / time_base))
         self._tick_s = float(time_base)
-        self._thumbnail_every = config.thumbnail_every
+        self._thumbnail_every, self._scene_every = config.thumbnail_every, scene_every(config)
         self._flow = analysis_models.flow or DenseFlow()
         self._scalers: HostScalers | None = None
         if isinstance(first, DecodedFrame):
@@ -165,6 +177,7 @@ class Measurer:
         self._plan = SamplePlan(config, time_base, self._anchor_pts, first.pts)
         # A segment that begins within a block leaves it to the one before.
         self._clip_block = (first.pts - 1 - self._anchor_pts) // self._clip_ticks
+        self._scene_block = self._plan.step(first.pts - 1) // self._scene_every
         self._thumbnail_block: int | None = None
         self._cells: NDArray[np.int16] | None = None
         self._sample: _PendingSample | None = None
@@ -240,6 +253,8 @@ class Measurer:
             spent["shot_network"] = self._shots.cpu_s
         if self._clip is not None:
             spent["clip"] = self._clip.cpu_s
+        if self._scenes is not None:
+            spent["scenes"] = self._scenes.cpu_s
         return spent
 
     def columns(self) -> dict[str, Any]:
@@ -276,6 +291,8 @@ class Measurer:
             made |= self.looks.columns()
         if self._clip is not None:
             made["clip_frame"], made["clip_embedding"] = self._clip.finish()
+        if self._scenes is not None:
+            made["scene_frame"], made["scene_vector"] = self._scenes.finish()
         return made
 
     def _signals(self) -> dict[str, NDArray[np.float32]]:
@@ -290,14 +307,8 @@ class Measurer:
 
     def _begin(self, frame: AnyFrame, view: View, step: int) -> _PendingSample:
         with_pictures = "pictures" in self._families
-        if with_pictures:
-            block = step // self._thumbnail_every
-            cells = cv2.resize(view.small, (8, 8), interpolation=cv2.INTER_AREA).astype(np.int16)
-            before, self._cells = self._cells, cells
-            is_other = before is None or np.abs(cells - before).mean() > OTHER_PICTURE
-            if block != self._thumbnail_block or is_other:
-                self._thumbnail_block = block
-                self._thumbnails.append((frame.index, _thumbnail(view.small)))
+        if with_pictures or self._scenes is not None:
+            self._keep_picture(frame, view, step)
         if self.looks is not None:
             self.looks.sample(step, frame.index, view)
         self._show_clip(frame, view)
@@ -317,16 +328,35 @@ class Measurer:
         self._take_native(sample, view)
         return sample
 
+    def _keep_picture(self, frame: AnyFrame, view: View, step: int) -> None:
+        """Keeps the thumbnail and scene vector of the first sample of each of their blocks.
+
+        A sample that differs much from the one before it has both.
+        """
+        cells = cv2.resize(view.small, (8, 8), interpolation=cv2.INTER_AREA).astype(np.int16)
+        before, self._cells = self._cells, cells
+        is_other = before is None or np.abs(cells - before).mean() > OTHER_PICTURE
+        block = step // self._thumbnail_every
+        if "pictures" in self._families and (block != self._thumbnail_block or is_other):
+            self._thumbnail_block = block
+            self._thumbnails.append((frame.index, _thumbnail(view.small)))
+        block = step // self._scene_every
+        if self._scenes is not None and (block != self._scene_block or is_other):
+            self._scene_block = block
+            self._show(self._scenes, frame, view.small)
+
     def _show_clip(self, frame: AnyFrame, view: View) -> None:
         """Shows the CLIP model the first sample of each of its blocks of time."""
         block = (frame.pts - self._anchor_pts) // self._clip_ticks
         if self._clip is not None and block != self._clip_block:
-            picture = view.picture
-            # The measuring around this call counts none of the network's time.
-            before_s = self._clip.own_s
-            self._clip.push(frame.index, picture)
-            self._measure_s -= self._clip.own_s - before_s
             self._clip_block = block
+            self._show(self._clip, frame, view.picture)
+
+    def _show(self, stream: PictureStream, frame: AnyFrame, picture_HWC: NDArray[np.uint8]) -> None:
+        # The measuring around this call counts none of the network's time.
+        before_s = stream.own_s
+        stream.push(frame.index, picture_HWC)
+        self._measure_s -= stream.own_s - before_s
 
     def _complete(self, sample: _PendingSample, frame: AnyFrame, view: View, role: Role) -> None:
         """Gives a sample what a frame after it has for it."""
@@ -381,9 +411,7 @@ class Measurer:
         return (frame.pts - self._anchor_pts) * self._tick_s
 
 
-def _thumbnail(small: NDArray[np.uint8]) -> bytes:
-    size = fit_inside(small.shape[1], small.shape[0], THUMBNAIL_PX)
-    shrunk = cv2.resize(small, size, interpolation=cv2.INTER_AREA)
-    bgr = cv2.cvtColor(shrunk, cv2.COLOR_RGB2BGR)
-    _, jpeg = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, 70])
+def _thumbnail(small_HWC: NDArray[np.uint8]) -> bytes:
+    bgr_HWC = cv2.cvtColor(small_HWC, cv2.COLOR_RGB2BGR)
+    _, jpeg = cv2.imencode(".jpg", bgr_HWC, [cv2.IMWRITE_JPEG_QUALITY, THUMBNAIL_QUALITY])
     return bytes(jpeg.tobytes())

@@ -43,6 +43,7 @@ _PLACED = {
     "look_frame": ("look_next_frame", "look_edges", "look_lines", "look_standing", "look_moved"),
     "text_frame": ("text_line",),
     "clip_frame": ("clip_embedding",),
+    "scene_frame": ("scene_vector",),
 }
 """Columns with a row per sample, thumbnail, look and the like, by that of its frame."""
 _FRAMES = ("frame_pts", "frame_bytes", "frame_flags", "shot_probability", "transition_probability",
