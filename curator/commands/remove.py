@@ -60,6 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "keep them",
     )
     parser.add_argument(
+        "--forget",
+        action="store_true",
+        help="keep nothing by which re-encoded or cropped copies are known: else vectors and "
+        "keypoints of its pictures stay under OUT/removed, and later runs reject such copies",
+    )
+    parser.add_argument(
         "--dry-run", action="store_true", help="say what would be removed; removes nothing"
     )
 
@@ -151,7 +157,7 @@ def _begin(options: argparse.Namespace, store: "Store") -> None:
     record = selected.record
     if not record["clip_ids"] and not record["uris"] and not record["sources"]:
         raise UsageError("nothing matches; nothing was removed")
-    print(f"record: {store.uri}/{begin_removal(store, selected)}")
+    print(f"record: {store.uri}/{begin_removal(store, selected, forgets=options.forget)}")
 
 
 def _begin_returned(store: "Store") -> bool:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from curator.errors import UsageError, install_extra, one_line
 from curator.records.clips import Reason
 from curator.stages.propose.candidate_store import FOLDER as CANDIDATES
-from curator.stages.propose.candidate_store import read_pictures
+from curator.stages.propose.candidate_store import pictures_of, read_all_pictures
 from curator.storage import Store
 from curator.storage.base import has_scheme
 from curator.tables.checksums import read_parquet, read_rows
@@ -69,6 +69,7 @@ class RemovalSelection:
     Attributes:
         record: To be written before anything changes.
         clip_ids: Removed clips that a snapshot keeps in its shards, `seconds` long together.
+        footage_ids: All removed clips, kept or not, that have footage.
         n_overlapping: Clips that share footage with named ones and were not named themselves.
         n_same: Clips of other files with the same frames or the same MP4.
         duplicates: Clips that stay, and that were rejected as duplicates of removed ones.
@@ -79,6 +80,7 @@ class RemovalSelection:
 
     record: dict[str, Any]
     clip_ids: frozenset[str]
+    footage_ids: frozenset[str]
     n_overlapping: int
     n_same: int
     duplicates: tuple[Duplicate, ...]
@@ -167,6 +169,7 @@ def select(
     return RemovalSelection(
         record=record,
         clip_ids=frozenset(lengths),
+        footage_ids=frozenset(ids),
         n_overlapping=len(named_ids) - len(named) if by in ("clips", "where") else 0,
         n_same=len(ids) - len(named_ids),
         duplicates=duplicates,
@@ -212,8 +215,10 @@ class _Selection:
             table = read_parquet(self._store, info.key)
             back.update(
                 clip_id
-                for clip_id, jpeg in zip(table["clip_id"].to_pylist(), table["jpeg"], strict=True)
-                if hashlib.sha256(jpeg.as_py()).hexdigest() in before.pictures
+                for clip_id, jpegs in zip(
+                    table["clip_id"].to_pylist(), pictures_of(table), strict=True
+                )
+                if not before.pictures.isdisjoint(hashlib.sha256(j).hexdigest() for j in jpegs)
             )
         known = self._footage.filter(pa.array(before.rows(self._footage)))["clip_id"]
         self.add(back.difference(known.to_pylist()))
@@ -448,8 +453,10 @@ def _pictures(store: Store, ids: Collection[str]) -> list[str]:
     names = [info.key for info in store.list(f"{CANDIDATES}/pictures/")]
     found: set[str] = set()
     for name in names:
-        jpegs = read_pictures(store, [name], ids).values()
-        found.update(hashlib.sha256(jpeg).hexdigest() for jpeg in jpegs)
+        for jpegs in read_all_pictures(store, [name], ids).values():
+            # Reports show the middle one smaller.
+            jpegs += [report_picture(jpegs[len(jpegs) // 2])] if jpegs else []
+            found.update(hashlib.sha256(jpeg).hexdigest() for jpeg in jpegs)
     return sorted(found)
 
 

@@ -27,6 +27,7 @@ from curator.stages.propose.candidate_store import read_pictures, stored_candida
 from curator.storage import Store
 from curator.tables.checksums import find_json
 from curator.tables.fenced_store import FencedStore
+from curator.tables.footage_store import FootageStore
 from curator.tables.out_layout import (
     INDEX,
     LAYOUT,
@@ -38,6 +39,7 @@ from curator.tables.out_layout import (
 )
 from curator.tables.parts import SUMMARY
 from curator.tables.removal_records import (
+    KNOWN_BY,
     LOST,
     RecordChain,
     add_record,
@@ -48,6 +50,7 @@ from curator.tables.removal_records import (
     removals_of,
     repaired_removals,
 )
+from curator.tables.removed_footage import write_removed_footage
 from curator.tables.snapshot_store import (
     listed_snapshots,
     named_objects,
@@ -116,15 +119,25 @@ def repair_before(store: Store, check: Callable[[], None] = lambda: None) -> Non
     repair_snapshots(FencedStore(store, check), _summaries(store), is_begun=is_begun)
 
 
-def begin_removal(store: Store, selected: RemovalSelection) -> str:
+def begin_removal(store: Store, selected: RemovalSelection, *, forgets: bool = False) -> str:
     """Writes the record of a removal: from here on nothing of it comes back; returns its name.
+
+    Args:
+        store: Output root.
+        selected: What goes.
+        forgets: Whether nothing is kept by which re-encoded or cropped copies would be known.
 
     Raises:
         CuratorError: Another removal began meanwhile.
         UsageError: A tar that must be written again is damaged.
     """
     check_tars(store, _summaries(store), removals_of([selected.record]))
-    return add_record(store, selected.record)
+    name = None
+    if not forgets:
+        stored = [info.key for info in store.list("candidates/footage/")]
+        footage = FootageStore.of(store, stored).clips(selected.footage_ids)
+        name = write_removed_footage(store, list(footage.values()))
+    return add_record(store, {**selected.record, KNOWN_BY: name})
 
 
 def give_up_lost(store: Store) -> str:

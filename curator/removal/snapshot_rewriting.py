@@ -33,7 +33,17 @@ from curator.tables.parts import as_runs_write, tables_to_parquet, with_column, 
 from curator.tables.removal_records import Removals, removal_hash
 from curator.tables.sample_members import MEMBERS
 from curator.tables.schemas import clips_schema, further_fields, scores_in
-from curator.tables.snapshot_store import (CANDIDATES, EARLIER, INDEXES, JUDGED, NUMBER, REMOVALS, index_names, named_objects, snapshot_name)
+from curator.tables.snapshot_store import (
+    CANDIDATES,
+    EARLIER,
+    INDEXES,
+    JUDGED,
+    NUMBER,
+    REMOVALS,
+    index_names,
+    named_objects,
+    snapshot_name,
+)
 from curator.tables.source_table import SourceTotals
 
 

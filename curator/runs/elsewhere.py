@@ -18,6 +18,7 @@ from curator.storage import Store, open_store
 from curator.tables.checksums import read_parquet
 from curator.tables.footage_store import FootageStore
 from curator.tables.output_format import read_current_summary
+from curator.tables.removal_records import Removals
 from curator.tables.removed_footage import read_removed_footage
 
 
@@ -43,7 +44,8 @@ def against(outs: Sequence[str], own: Store) -> Iterator[Elsewhere]:
         if store.uri == own.uri:
             raise UsageError(f"--against {out}: that is this run's own output; name others")
         summary = read_current_summary(store, None)
-        names = [name for name in stored_candidates(store, summary, "footage") if store.exists(name)]
+        stored = stored_candidates(store, summary, "footage")
+        names = sorted(name for name in stored if store.exists(name))
         ids = kept_ids(store, summary)
         if len(ids) and not names:
             raise UsageError(
@@ -51,7 +53,7 @@ def against(outs: Sequence[str], own: Store) -> Iterator[Elsewhere]:
                 "by; run its recipe again with this version, which decodes its sources"
             )
         yield Elsewhere(
-            key=fingerprint("against", store.uri, sorted(names), sorted(summary["tables"]["clips"])),
+            key=fingerprint("against", store.uri, names, summary["tables"]["clips"]),
             reason=Reason.DUPLICATE_ELSEWHERE,
             footage=FootageStore.of(store, names),
             clip_ids=ids,
@@ -59,9 +61,9 @@ def against(outs: Sequence[str], own: Store) -> Iterator[Elsewhere]:
         )
 
 
-def removed_footage(store: Store) -> Iterator[Elsewhere]:
+def removed_footage(store: Store, removals: Removals) -> Iterator[Elsewhere]:
     """Yields footage that `curate remove` took out, where its records keep what to know it by."""
-    removed = read_removed_footage(store)
+    removed = read_removed_footage(store, removals.footage)
     if removed is not None:
         yield Elsewhere(key=removed.key, reason=Reason.REMOVED_BEFORE, footage=removed)
 

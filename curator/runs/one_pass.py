@@ -336,7 +336,7 @@ class Pass:
         """Returns clips that stay whatever is decided now."""
         before = self._scope.before
         return [
-            *removed_footage(self._store),
+            *removed_footage(self._store, self._run.removals),
             *against(self._recipe.dedup.against, self._store),
             *(generations_before(self._store, before.summary) if before is not None else ()),
         ]

@@ -12,7 +12,6 @@ from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.parts import parquet_by_content
 
-
 FOLDER = "alike"
 """Folder of pairs, and of vectors on their way to workers."""
 

@@ -70,7 +70,8 @@ def read_groups(
     store: Store, name: str, clip_ids: Collection[str], columns: Sequence[str] | None = None
 ) -> list[pa.Table]:
     """Reads the rows of clips, no row group that has none of them."""
-    return read_rows(store, name, partial(_groups, pa.array(sorted(clip_ids), pa.string()), columns))
+    wanted = pa.array(sorted(clip_ids), pa.string())
+    return read_rows(store, name, partial(_groups, wanted, columns))
 
 
 def _groups(

@@ -115,6 +115,7 @@ _HASHED = re.compile(
             rf"(?:{VALUES}|{FAMILIES})/[a-z0-9_]+/{_TWO_HASHES}\.parquet",
             rf"{FAMILIES}/[a-z0-9_]+-[0-9a-f]{{16}}\.json",
             rf"{REMOVED}/\d{{8}}(?:\.finished)?\.json",
+            rf"{REMOVED}/footage-[0-9a-f]{{16}}\.parquet",
             rf"{SNAPSHOTS}/(?:\d{{8}}\.json|(?:manifest|dataset|removed)-[0-9a-f]{{16}}\.(?:json|parquet))",
             rf"(?:candidates|tracks)/[a-z_]+/{_TWO_HASHES}\.parquet",
             rf"(?:{SNAPSHOTS}/)?(?:{'|'.join(TABLES)})/part-\d{{5,}}-[0-9a-f]{{12}}\.parquet",

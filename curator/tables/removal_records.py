@@ -44,6 +44,8 @@ PREVIOUS = "previous"
 """Field of a record: name and SHA-256 of the one before; null for the first."""
 HASHES = "frames"
 """Field of a record: hashes of decoded frames."""
+KNOWN_BY = "known_by"
+"""Field of a record: the object of `tables.removed_footage`; null where none was written."""
 LOST = "lost"
 """Field of a record: earlier ones that were given up."""
 LEAST_CAPTION = 16
@@ -94,6 +96,7 @@ class Removals:
         pictures: SHA-256 of their thumbnails.
         frames: Hashes of their decoded frames, ascending.
         unfinished: Records of removals that were begun and not finished.
+        footage: Objects with what removed footage is known by in other files.
     """
 
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -105,6 +108,7 @@ class Removals:
     pictures: frozenset[str] = frozenset()
     frames: NDArray[np.uint64] = field(default_factory=_no_frames, compare=False)
     unfinished: tuple[str, ...] = ()
+    footage: tuple[str, ...] = ()
     n_records: int = 0
 
     def __bool__(self) -> bool:
@@ -382,6 +386,7 @@ def removals_of(records: Sequence[Mapping[str, Any]]) -> Removals:
         spans={source: tuple(found) for source, found in spans.items()},
         frames=np.unique(np.concatenate(frames)) if frames else _no_frames(),
         n_records=len(records),
+        footage=tuple(sorted({r[KNOWN_BY] for r in records if r.get(KNOWN_BY)})),
         **sets,
     )
 

@@ -7,7 +7,6 @@ pictures and luma, on workers where there are many. The pairs are the same where
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from curator.matching.clip_footage import ClipFootage
 from curator.matching.verify_pair import Match, verify_pair
-from curator.stage import Work
+from curator.stage import Footage, Work
 from curator.stages.dedup.near_duplicates import Pair
 from curator.tables.footage_store import block_vectors
 from curator.vectors.neighbour_pairs import neighbour_pairs
@@ -27,16 +26,6 @@ VERIFY_S = 0.02
 _UNIT_PAIRS = 256
 _SAMPLE = 100_000
 """Vectors from which the cells of an index are made."""
-
-
-class Footage(Protocol):
-    """Footage of clips, which can be pickled; see `tables.footage_store`."""
-
-    def blocks(self) -> Iterator[pa.Table]:
-        """Yields rows of `FOOTAGE_SCHEMA`."""
-
-    def clips(self, clip_ids: Sequence[str]) -> dict[str, ClipFootage]:
-        """Reads the footage of clips."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ and only new clips are compared.
 
 Shape letters: N clips, P pairs.
 """
-# ruff: noqa: N803 - shape letters
 
 import json
 from collections.abc import Iterable, Sequence

@@ -10,7 +10,6 @@ as many pixels: else its footage would stay twice.
 
 Shape letters: N clips, P pairs.
 """
-# ruff: noqa: N803 - shape letters
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

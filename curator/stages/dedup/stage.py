@@ -102,7 +102,10 @@ class DedupStage(CorpusStage[DedupConfig]):
             is_done[rows] = True
             if len(rows):
                 own = own.take(pa.array(by_share[first]))
-                details = [place.detail(name) for name in own["other"].to_pylist()]
+                details = [
+                    f"{place.name}: {name}" if place.name else None
+                    for name in own["other"].to_pylist()
+                ]
                 of = own["other"] if place.reason == Reason.DUPLICATE else [None] * len(rows)
                 yield self._rejected(rows, own, of, place.reason, details)
 
@@ -172,9 +175,7 @@ def _seen_from(pairs: pa.Table, is_first: NDArray[np.bool_]) -> pa.Table:
     """
     swapped = pa.array(~is_first)
     speed = pairs["speed"]
-    offset = pc.if_else(
-        swapped, pc.divide(pc.negate(pairs["offset_s"]), speed), pairs["offset_s"]
-    )
+    offset = pc.if_else(swapped, pc.divide(pc.negate(pairs["offset_s"]), speed), pairs["offset_s"])
     share = pc.if_else(swapped, pairs["share_of_other"], pairs["share"])
     overlap = pc.if_else(swapped, pc.multiply(pairs["overlap_s"], speed), pairs["overlap_s"])
     return pa.table({

@@ -13,8 +13,10 @@ from curator.tables.schemas import LUMA_HZ
 
 
 def footage_row(view: ClipView) -> dict[str, Any]:
-    """Returns the columns of `FOOTAGE_SCHEMA` without the id; pictures without structure have no
-    vector."""
+    """Returns the columns of `FOOTAGE_SCHEMA` without the id.
+
+    Pictures without structure have no vector.
+    """
     track = view.track
     shown = np.flatnonzero(view.holds(track.scene_frame))
     shown = shown[np.any(track.scene_vector[shown] != 0, axis=1)]
@@ -35,7 +37,8 @@ def pictures_row(view: ClipView) -> dict[str, Any]:
     def at_rate(values: NDArray[np.float32]) -> NDArray[np.float16]:
         if len(values) != track.n_frames:
             return np.zeros(0, np.float16)
-        return np.interp(grid_s, at_s, values[view.frames]).astype(np.float16)
+        resampled: NDArray[np.float16] = np.interp(grid_s, at_s, values[view.frames]).astype("f2")
+        return resampled
 
     return {
         "duration_s": view.seconds,

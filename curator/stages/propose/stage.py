@@ -1,4 +1,5 @@
 """The stage that makes shots, candidate clips and their scores of tracks."""
+# ruff: noqa: N803, N806 - shape letters
 
 from collections.abc import Mapping, Sequence
 from copy import copy
