@@ -1,6 +1,7 @@
 """`curate run`: curates sources into OUT."""
 
 import argparse
+import json
 from typing import TYPE_CHECKING
 
 from curator.commands.arguments import (
@@ -58,6 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only the first N sources, to try a recipe (default: all)",
     )
     parser.add_argument(
+        "--against",
+        action="append",
+        metavar="OTHER_OUT",
+        help="reject clips whose footage another output keeps; may be repeated (default: those of "
+        "the recipe, dedup.against)",
+    )
+    parser.add_argument(
         "--replace",
         action="store_true",
         help="let OUT hold the sources of this run alone (default: they are added to those of "
@@ -80,6 +88,8 @@ def main(options: argparse.Namespace) -> int:
     from curator.tables.parts import leave_pandas_out
 
     leave_pandas_out()
+    if options.against:
+        options.overrides = [*options.overrides, f"dedup.against={json.dumps(options.against)}"]
     if options.replace and options.limit is not None:
         raise UsageError(
             f"--replace with --limit {options.limit} would remove the clips of all other sources: "

@@ -49,6 +49,10 @@ class Reason(StrEnum):
     """Its MP4 is one that `curate remove` took out."""
 
 
+COMPARED = (Reason.REMOVED_BEFORE, Reason.DUPLICATE_ELSEWHERE, Reason.DUPLICATE)
+"""Reasons of the search for duplicates."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shot:
     """One continuous take: frames `[start_frame, end_frame)` of a source."""

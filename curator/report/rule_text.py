@@ -95,8 +95,8 @@ def reason_words(reason: str, summary: Mapping[str, Any]) -> str:
         shortest = (recipe.get("propose") or {}).get("min_s")
         return f"shorter than {score(shortest)} s" if shortest is not None else ""
     if reason == Reason.DUPLICATE:
-        similarity = (recipe.get("dedup") or {}).get("similarity")
-        return f"similarity from {score(similarity)} to a better clip" if similarity else ""
+        share = (recipe.get("dedup") or {}).get("min_share")
+        return f"a clip that stays shows {percent(share)} of it or more" if share else ""
     if reason == Reason.NOT_SELECTED:
         by = ", ".join((recipe.get("select") or {}).get("by") or ()) or "all clips together"
         return f"beyond the share or cap of its group, by {by}"
@@ -113,6 +113,8 @@ def reason_words(reason: str, summary: Mapping[str, Any]) -> str:
         Reason.JUDGED_TOO_LOW: "the judge scores a window's best answer too low",
         Reason.CUT_FAILED: "could not be written",
         Reason.SOURCE_CHANGED: "in a source that changed after its analysis",
+        Reason.DUPLICATE_ELSEWHERE: "another output, which dedup.against names, has its footage",
+        Reason.REMOVED_BEFORE: "a copy of footage that `curate remove` took out",
         Reason.REMOVED: "footage that `curate remove` took out",
     }
     for rule in applied_rules(summary):

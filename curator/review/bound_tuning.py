@@ -20,9 +20,9 @@ from curator.measures.clip_semantics import check_content
 from curator.measures.score_list import Measures
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, with_changes
-from curator.records.clips import Reason
+from curator.records.clips import COMPARED, Reason
 from curator.review.finished_run import Finished, is_of_stage
-from curator.runs.corpus import RULES, DecidedClips
+from curator.runs.corpus import RULES, Compared, DecidedClips
 from curator.stage import AnyCorpusStage
 from curator.stages.filter.rules import Bounds
 from curator.tables.parts import column_values
@@ -35,7 +35,7 @@ AFTER_SELECTION = (
     Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
     Reason.SOURCE_CHANGED, Reason.REMOVED,
 )  # fmt: skip
-LATE = (Reason.DUPLICATE, Reason.NOT_SELECTED, *AFTER_SELECTION)
+LATE = (*COMPARED, Reason.NOT_SELECTED, *AFTER_SELECTION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +116,7 @@ def _judged(finished: Finished, candidates: pa.Table, rules: AnyCorpusStage) -> 
         vectors=finished.vectors,
         tables=finished.tables(),
         writes=False,
+        compared=Compared(footage=finished.footage, elsewhere=finished.elsewhere),
     )
     clips.decide(rules, CorpusWork(rules.name))
     return clips

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from curator.errors import UsageError
 from curator.number_text import moment, plain, score
-from curator.records.clips import Reason
+from curator.records.clips import COMPARED, Reason
 from curator.report.clip_cards import declared_values
 from curator.report.rule_text import quantile_words, value_words
 from curator.review.finished_run import Finished, is_of_stage
@@ -24,7 +24,7 @@ from curator.tables.disk_table import taken
 MAX_NAMED = 5
 MAX_LISTED = 50
 LATE = (
-    Reason.NO_BUCKET, Reason.NO_ASPECT_CLASS, Reason.DUPLICATE, Reason.NOT_SELECTED,
+    Reason.NO_BUCKET, Reason.NO_ASPECT_CLASS, *COMPARED, Reason.NOT_SELECTED,
     Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
     Reason.SOURCE_CHANGED, Reason.REMOVED,
 )  # fmt: skip
@@ -135,7 +135,7 @@ def _outcome(finished: Finished, clip: ClipRow) -> Iterator[str]:
         yield f"kept, in {clip.shard} ({clip.cut_mode or 'written'})"
         return
     value, bound = clip.reason_score, clip.reason_threshold
-    is_compared = clip.reason not in (Reason.DUPLICATE, Reason.NOT_SELECTED)
+    is_compared = clip.reason not in (*COMPARED, Reason.NOT_SELECTED)
     has_both = is_compared and value is not None and bound is not None
     how = f" ({score(value)}, bound {score(bound)})" if has_both else ""
     yield f"rejected: {clip.reason}{how}"
@@ -150,8 +150,12 @@ def _outcome(finished: Finished, clip: ClipRow) -> Iterator[str]:
 def _original(finished: Finished, clip: ClipRow) -> Iterator[str]:
     clips, of = finished.clips, clip.duplicate_of
     found = taken(clips, pc.indices_nonzero(pc.equal(clips["clip_id"], of)).to_pylist())
-    similarity = f"similarity {clip.duplicate_similarity:.3f}"
-    yield f"duplicate of {of} ({similarity}, duplicate from {clip.reason_threshold:g})"
+    yield f"duplicate of {of}, which shows {clip.reason_score:.0%} of it"
+    if clip.duplicate_offset_s is not None:
+        yield (
+            f"  {clip.duplicate_overlap_s:.1f} s from its second {clip.duplicate_offset_s:.1f} on; "
+            f"similarity {clip.duplicate_similarity:.3f}"
+        )
     for other in ClipRows(found, finished.clips.schema):
         what = "kept" if other.decision == "kept" else f"itself rejected: {other.reason}"
         yield f"  which is {plain(other.source_uri)} at {moment(other.start_s)}, {what}"
@@ -215,7 +219,7 @@ def _remedies(finished: Finished, clip: ClipRow, judged: Sequence[Judged]) -> It
         elif reason in LATE:
             yield f"  {_late_remedy(finished, clip, Reason(reason))}"
     if (
-        Reason.DUPLICATE not in reasons
+        not set(COMPARED).intersection(reasons)
         and finished.recipe.dedup.enabled
         and not any(reason in LATE or is_of_stage(reason, finished.measures) for reason in reasons)
     ):
@@ -279,9 +283,10 @@ def _late_remedy(finished: Finished, clip: ClipRow, reason: Reason) -> str:
             f"--set shard.aspects_tolerance={least}, or --set shard.aspects_strict=false"
         )
     if reason == Reason.DUPLICATE:
-        least = _rounded((clip.duplicate_similarity or 0.0) + 1e-6, down=False)
+        shown = clip.reason_score or 0.0
+        wider = f"--set dedup.min_share={_rounded(shown + 1e-6, down=False)}, or "
         return (
-            f"--set dedup.similarity={least}, or --set dedup.enabled=false, or a rule that rejects "
+            f"{wider if shown < 1 else ''}--set dedup.enabled=false, or a rule that rejects "
             f"{clip.duplicate_of}"
         )
     if reason == Reason.NOT_SELECTED:
@@ -293,6 +298,8 @@ def _late_remedy(finished: Finished, clip: ClipRow, reason: Reason) -> str:
         wider = ", ".join(f"select.{key}" for key in [*keys, "seed"])
         return f"a place for the clip of rank {rank} in its group: {wider}"
     return {
+        Reason.REMOVED_BEFORE: "nothing but another OUT: it is a copy of footage that was removed",
+        Reason.DUPLICATE_ELSEWHERE: "a recipe without that output in dedup.against",
         Reason.ANSWER_UNWANTED: "another answer, or caption.reject without the one above",
         Reason.NOT_ANNOTATED: "an answer: run again for what passes, or --set caption.failed=keep",
         Reason.JUDGED_TOO_LOW: "a better answer, or a lower caption.judge.min_score, or --set "

@@ -15,18 +15,23 @@ from curator.measures.score_list import Measures
 from curator.recipe import Recipe, measures_of, recipe_used
 from curator.records.clips import Reason
 from curator.runs.corpus import CLIP_ORDER, memory_budget_of
+from curator.runs.elsewhere import elsewhere_of
+from curator.stage import Elsewhere
 from curator.stages.filter.rules import Sides
 from curator.stages.propose.candidate_store import read_pictures, stored_candidates
 from curator.storage import Store, open_store
 from curator.storage.metadata_columns import is_metadata
 from curator.tables.checksums import read_parquet
-from curator.tables.clip_vectors import StoredVectors, vectors_table
+from curator.tables.clip_vectors import StoredVectors
 from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import DiskTable, SortedRows
+from curator.tables.footage_store import FootageStore
 from curator.tables.output_format import read_current_summary
+from curator.tables.removal_records import read_removals
 from curator.tables.schemas import (
     candidates_schema,
     clips_schema,
+    embeddings_schema,
     further_fields,
     metadata_fields,
 )
@@ -88,7 +93,7 @@ class Finished:
 
     def vectors(self, name: str) -> StoredVectors:
         """Vectors of all clips, by the name of their table."""
-        stored = StoredVectors(vectors_table([]), self.memory_budget_bytes)
+        stored = StoredVectors(embeddings_schema(1).empty_table(), self.memory_budget_bytes)
         for part in self.summary["tables"].get(name, ()):
             stored.add(read_parquet(self.store, part))
         return stored
@@ -96,6 +101,15 @@ class Finished:
     def pictures(self, clip_ids: Iterable[str]) -> dict[str, bytes]:
         """Returns thumbnails of clips."""
         return read_pictures(self.store, self._stored("pictures"), clip_ids)
+
+    def footage(self) -> FootageStore:
+        """What clips are compared by."""
+        return FootageStore.of(self.store, self._stored("footage"))
+
+    def elsewhere(self) -> list[Elsewhere]:
+        """Clips that stay whatever is decided, as a run of this recipe finds them."""
+        removals = read_removals(self.store)
+        return elsewhere_of(self.store, self.recipe, removals)
 
     def tables(self) -> CorpusTables:
         """Tables that stages left, such as pairs of similar clips."""

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from curator.errors import UsageError
 from curator.fingerprints import fingerprint
+from curator.recipe import Recipe
 from curator.records.clips import Reason
 from curator.stage import Elsewhere
 from curator.stages.propose.candidate_store import stored_candidates
@@ -20,6 +21,30 @@ from curator.tables.footage_store import FootageStore
 from curator.tables.output_format import read_current_summary
 from curator.tables.removal_records import Removals
 from curator.tables.removed_footage import read_removed_footage
+
+
+def elsewhere_of(
+    store: Store,
+    recipe: Recipe,
+    removals: Removals,
+    before: Mapping[str, Any] | None = None,
+) -> list[Elsewhere]:
+    """Returns all clips elsewhere.
+
+    Args:
+        store: Output root.
+        recipe: Settings.
+        removals: Of the output root.
+        before: Summary of the generations before; None where all clips are decided about.
+
+    Raises:
+        UsageError: `dedup.against` names an output that cannot be used.
+    """
+    return [
+        *removed_footage(store, removals),
+        *against(recipe.dedup.against, store),
+        *(generations_before(store, before) if before is not None else ()),
+    ]
 
 
 def generations_before(store: Store, summary: Mapping[str, Any]) -> Iterator[Elsewhere]:

@@ -29,7 +29,7 @@ from curator.records.sources import SourceRef
 from curator.runs.annotating import Annotating
 from curator.runs.corpus import RULES, ClipCorpus, Compared
 from curator.runs.dropped_clips import DropCheck
-from curator.runs.elsewhere import against, generations_before, removed_footage
+from curator.runs.elsewhere import elsewhere_of
 from curator.runs.excluded_footage import reject_removed
 from curator.runs.generations import GENERATION, STAMP, judged_by
 from curator.runs.measuring import Ahead, Measuring
@@ -335,11 +335,8 @@ class Pass:
     def _elsewhere(self) -> list[Elsewhere]:
         """Returns clips that stay whatever is decided now."""
         before = self._scope.before
-        return [
-            *removed_footage(self._store, self._run.removals),
-            *against(self._recipe.dedup.against, self._store),
-            *(generations_before(self._store, before.summary) if before is not None else ()),
-        ]
+        summary = before.summary if before is not None else None
+        return elsewhere_of(self._store, self._recipe, self._run.removals, summary)
 
     @cached_property
     def _cutting(self) -> Cutting:
