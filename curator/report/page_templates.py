@@ -48,7 +48,12 @@ def anchor(reason: str) -> str:
 
 
 def embedded(jpeg: bytes) -> str:
-    """Returns a thumbnail in base64, shrunk to `CARD_PX`: a page holds hundreds of them."""
+    """Returns a thumbnail in base64, as `card_picture` makes it."""
+    return b64encode(card_picture(jpeg)).decode()
+
+
+def card_picture(jpeg: bytes) -> bytes:
+    """Returns a thumbnail shrunk to `CARD_PX`: a page holds hundreds of them."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -61,7 +66,7 @@ def embedded(jpeg: bytes) -> str:
     except (UnidentifiedImageError, OSError):
         # A page with a picture that cannot be shown is better than none.
         pass
-    return b64encode(jpeg).decode()
+    return jpeg
 
 
 @cache
