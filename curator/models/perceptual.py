@@ -115,19 +115,28 @@ def describe(frame_HWC: NDArray[np.uint8]) -> _Array:
     """
     gray = cv2.cvtColor(np.ascontiguousarray(frame_HWC), cv2.COLOR_RGB2GRAY)
     top, bottom, left, right = bar_box(np.asarray(gray, dtype=np.uint8))
-    picture_HW = gray[top:bottom, left:right]
-    shrinks = min(picture_HW.shape) >= SIDE
-    square = cv2.resize(
-        picture_HW,
-        (SIDE, SIDE),
-        interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR,
-    )
-    square_SS = np.asarray(square, dtype=np.float32) / np.float32(255)
-    if float(blurred(square_SS, FLAT_BLUR_PX).std()) < FLAT_STD:
+    square_SS = square(np.asarray(gray, dtype=np.uint8)[top:bottom, left:right])
+    if is_flat(square_SS):
         return np.zeros(DIM, dtype=np.float32)
     coefficients = COSINES_KS @ _maps(square_SS) @ COSINES_KS.T
     weighted_D = (coefficients * WEIGHTS_MKK)[KEPT_MKK]
     return _unit(np.sign(weighted_D) * np.sqrt(np.abs(weighted_D)))
+
+
+def square(luma_HW: NDArray[np.uint8]) -> _Array:
+    """A picture as the small square that is described: float32 [S, S], 0 to 1, squashed."""
+    shrinks = min(luma_HW.shape) >= SIDE
+    squashed = cv2.resize(
+        luma_HW,
+        (SIDE, SIDE),
+        interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR,
+    )
+    return np.asarray(squashed, dtype=np.float32) / np.float32(255)
+
+
+def is_flat(square_SS: _Array) -> bool:
+    """Whether a picture has no structure: black, a flat colour, a faint gradient."""
+    return float(blurred(square_SS, FLAT_BLUR_PX).std()) < FLAT_STD
 
 
 def aggregate(descriptors_ND: _Array) -> _Array | None:
