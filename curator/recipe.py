@@ -50,7 +50,9 @@ class StageEntry(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    use: str = Field(description="package.module:Class, an entry point, or dedup, cluster or select")
+    use: str = Field(
+        description="package.module:Class, an entry point, or dedup, cluster or select"
+    )
     before: str | None = Field(None, description="stage that it comes before")
     after: str | None = Field(None, description="stage that it comes after")
     config: dict[str, Any] = Field({}, description="settings of the stage")
