@@ -124,7 +124,7 @@ class Recipe(BaseModel):
 
     @model_validator(mode="after")
     def _clusters_of_all(self) -> Self:
-        """Refuses a selection by clusters that are not made, or of clips of which more come later."""
+        """Refuses a selection by clusters that are not made, or that are not of all clips."""
         if self.cluster.n is None and "cluster" in self.select.by:
             raise ValueError("select.by names cluster, and cluster.n is null; set cluster.n")
         if self.cluster.n is not None and self.run.mode == "growing":

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
-from made_out import candidates_table, store_pairs, thumbnail, unlike_vectors
+from made_out import SAME, candidates_table, store_pairs, thumbnail, unlike_vectors
 
 from curator.executor.engine import FACTS, Engine
 from curator.executor.progress import Progress
@@ -29,6 +29,9 @@ from curator.stages.analyze.analysis_driver import Analyzing
 from curator.stages.analyze.families import families_of, tracks_fingerprint
 from curator.stages.commit import commit_run as commit
 from curator.stages.cut import cut_driver
+from curator.stages.dedup import stage as dedup_stage
+from curator.stages.dedup.footage_search import Place
+from curator.stages.dedup.near_duplicates import Pair
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.propose.stage import ProposedUnit, ProposeStage
 from curator.stages.scan.config import ScanConfig
@@ -68,6 +71,10 @@ META_SETTINGS = (
     "select.max_per_group=250",
     "shard.embedding=scene",
 )
+
+
+COPIED: dict[str, str] = {}
+"""The clip that each copy is a copy of, by id, in the corpus that was made last."""
 
 
 def uri_of(source: int) -> str:
@@ -190,6 +197,7 @@ def make(
     jpegs = [thumbnail(number) for number in range(50)]
     all_ids: list[str] = []
     pairs: list[tuple[int, int]] = []
+    COPIED.clear()
     for first in range(0, n, per_part):
         count = min(per_part, n - first)
         clips = candidates_of(first, count)
@@ -224,6 +232,25 @@ def make(
         )
         candidates.flush()
     store_pairs(store, recipe, candidates.fingerprint, all_ids, pairs)
+    COPIED.update((all_ids[copy], all_ids[original]) for copy, original in pairs)
+
+
+def _find_pairs(
+    own: Place,
+    new: pa.Array,
+    places: Sequence[Place],
+    work: object,
+    **_: object,
+) -> Iterator[Pair]:
+    """Finds the pairs that were made: without pictures there is nothing to verify."""
+    del work
+    ids = {"": set((own.clip_ids or new).to_pylist())}
+    ids |= {place.key: set(place.clip_ids.to_pylist()) for place in places}
+    for copy in new.to_pylist():
+        other = COPIED.get(copy)
+        for key, there in ids.items():
+            if other in there:
+                yield Pair(clip_id=copy, other=other, place=key, match=SAME)
 
 
 def recipe_of(settings: Sequence[str]) -> Recipe:
@@ -321,6 +348,7 @@ def execute(
         patch.object(cut_driver.Cutting, "cut", lambda *_: iter(())),
         patch.object(cut_driver.Cutting, "finish", _cut),
         patch.object(tar_writer.TarWriter, "_read", lambda self, sample: MP4),
+        patch.object(dedup_stage, "find_pairs", _find_pairs),
     ):
         for one in replaced:
             stack.enter_context(one)

@@ -82,16 +82,19 @@ def unlike_vectors(n: int, seed: int = 0) -> np.ndarray:
     return unit
 
 
+SAME = Match(
+    offset_s=0.0, speed=1.0, overlap_s=5.0, share_a=1.0, share_b=1.0, mirrored=False,
+    similarity=0.95, n_inliers=50,
+)  # fmt: skip
+"""The same footage from beginning to end."""
+
+
 def store_pairs(
     store: Store, recipe: Recipe, stamp: str, ids: Sequence[str], pairs: Sequence[tuple[int, int]]
 ) -> None:
     """Stores that all clips were compared, and which show the same footage, by their numbers."""
-    match = Match(
-        offset_s=0.0, speed=1.0, overlap_s=5.0, share_a=1.0, share_b=1.0, mirrored=False,
-        similarity=0.95, n_inliers=50,
-    )  # fmt: skip
     none = NearDuplicatePairs.of(None, search_settings(recipe.dedup))
-    found = [Pair(clip_id=ids[a], other=ids[b], match=match) for a, b in pairs]
+    found = [Pair(clip_id=ids[a], other=ids[b], match=SAME) for a, b in pairs]
     table = none.with_new(pa.array(ids, pa.string()), [], found).table()
     CorpusTables(store, stamp).write(PAIRS, table)
 

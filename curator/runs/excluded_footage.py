@@ -51,7 +51,7 @@ def without_removed(
     ids = gone["clip_id"].combine_chunks()
     kept = {
         name: table.filter(pc.invert(pc.is_in(table["clip_id"], value_set=ids)))
-        for name in ("clips", "vectors", "clip_vectors", "pictures")
+        for name in ("clips", "vectors", "clip_vectors", "footage", "pictures")
         for table in (getattr(unit, name),)
     }
     lost = Counter(gone["source_id"].to_pylist())

@@ -118,7 +118,8 @@ def test_a_duplicate_names_the_clip_that_is_kept(
 ) -> None:
     """Pins what became of the other clip, and the similarity."""
     text = said(capsys, "explain", made.out, made.ids[20])
-    assert f"duplicate of {made.ids[30]} (similarity 1.000, duplicate from 0.6)" in text
+    assert f"duplicate of {made.ids[30]}, which shows 100% of it" in text
+    assert "5.0 s from its second 0.0 on; similarity 0.950" in text
     assert "which is /films/00000.mp4 at 0:02:30, kept" in text
     assert "--set dedup.enabled=false" in text
 
@@ -364,7 +365,7 @@ def test_what_candidates_are_stored_survives_the_commit(made: Made) -> None:
         "members",
     )  # fmt: skip
     kinds = sorted(p.name for p in (made.out / "candidates").iterdir())
-    assert kinds == ["clips", "pictures", "shots", "sources", "vectors"]
+    assert kinds == ["clips", "footage", "pictures", "shots", "sources", "vectors"]
     assert np.all([len(list((made.out / "candidates" / k).iterdir())) == 1 for k in kinds])
 
 
