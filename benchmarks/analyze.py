@@ -32,6 +32,7 @@ def run_child(what: str, films: list[Path], threads: int) -> None:
     """The part that runs in a process of its own: `network` or `analyze`."""
     import cv2
 
+    from curator.models.scene_network import SceneNetwork
     from curator.models.transnet import ShotNetwork
     from curator.stages.analyze.config import AnalyzeConfig
     from curator.stages.analyze.decode_source import analyze_source
@@ -39,6 +40,7 @@ def run_child(what: str, films: list[Path], threads: int) -> None:
 
     cv2.setNumThreads(1)
     network = ShotNetwork()
+    models = AnalysisModels(network=network, scenes=SceneNetwork())
     start_up_s = time.process_time()
     spent: dict[str, float] = {}
     n_frames = n_shots = 0
@@ -68,7 +70,7 @@ def run_child(what: str, films: list[Path], threads: int) -> None:
                     str(path),
                     source_id=path.name,
                     n_bytes=path.stat().st_size,
-                    analysis_models=AnalysisModels(network=network),
+                    analysis_models=models,
                     config=AnalyzeConfig(),
                     decoder_threads=threads,
                     spent=spent,

@@ -135,6 +135,13 @@ def test_batches_that_do_not_fit_are_halved(
     assert network.n_halved == 2
 
 
+@pytest.mark.needs_gpu
+def test_a_gpu_gives_the_vectors_of_a_cpu(vectors: NDArray[np.float32]) -> None:
+    pictures = [scene_picture(frame(name)) for name in NAMES]
+    on_gpu = SceneNetwork(device="cuda").features(pictures)
+    np.testing.assert_allclose(on_gpu, vectors, atol=2e-3)
+
+
 def test_weights_that_are_missing_or_others_are_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
