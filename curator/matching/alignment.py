@@ -139,7 +139,7 @@ def _at_speed(
     tried = tried[rank_L[tried] > -np.inf]
     # All offsets near the best vote, too: an insert agrees for a part of the overlap only.
     near = np.flatnonzero(cosine_L >= cosine_L.max() - 1e-6)
-    tried = np.union1d(tried, near[:: max(1, len(near) // 64)])
+    tried = np.union1d(tried, near[:: max(1, len(near) // _N_TRIED)])
     guesses: list[Alignment] = []
     runs = [_run(of_a, of_b, int(lags_L[k])) for k in tried]
     order = np.argsort([-run[2] - _COSINE_WORTH_S * cosine_L[k]

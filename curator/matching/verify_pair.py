@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from curator.matching.alignment import Alignment, alignments, pulse
+from curator.matching.alignment import Alignment, alignments, cosines, pulse
 from curator.matching.clip_footage import ClipFootage
 from curator.matching.geometry import MIN_INLIERS, Agreement, agreement
 from curator.matching.motion_agreement import MotionAgreement, motion_agreement
@@ -38,21 +38,24 @@ class Match:
     n_inliers: int
 
 
-MIN_COSINE = 0.5
-"""Cosine of picture vectors from which a pair is looked at; benchmarks/results/duplicates.md."""
+MIN_COSINE = 0.2
+"""Cosine of the best picture vectors below which a pair is not looked at."""
+_VOTES_BELOW = 0.15
+_N_VOTED = 3
+_MIN_VOTED_INLIERS = 8
 _SAME_MOMENT_S = 0.3
 _N_GEOMETRY, _N_MOTION = 3, 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Evidence:
-    """What a guess rests on; for benchmarks."""
+    """What a guess rests on: alignment, geometry and, where there are pictures, movement."""
 
     guess: Alignment
     agreement: Agreement
     motion: MotionAgreement | None
-    is_moving: bool
-    pairs: int
+    moving_share: float
+    n_pairs: int
 
 
 def verify_pair(a: ClipFootage, b: ClipFootage) -> Match | None:
@@ -62,23 +65,21 @@ def verify_pair(a: ClipFootage, b: ClipFootage) -> Match | None:
         Where they show the same footage; None where they do not, or where nothing in them could
         tell: flat pictures, or a crop of a fixed camera in which nothing moves.
     """
-    for found in evidence(a, b):
-        if _is_same(found):
-            return _match(a, b, found)
-    return None
+    found = next((e for e in evidence(a, b) if is_same(e)), None)
+    return None if found is None else _match(a, b, found)
 
 
 def evidence(a: ClipFootage, b: ClipFootage) -> Iterator[Evidence]:
-    """Yields guesses whose geometry agrees, with what else is known of them."""
-    moving = min(pulse(a).moving_share, pulse(b).moving_share)
-    for guess in alignments(a, b, min_cosine=MIN_COSINE):
+    """Yields alignments whose geometry agrees, likeliest first, with what else is known of them."""
+    voted = _voted(a, b)
+    if voted is None:
+        return
+    cosine, mirrored = voted
+    moving_share = min(pulse(a).moving_share, pulse(b).moving_share)
+    for guess in alignments(a, b, min_cosine=cosine - _VOTES_BELOW):
         pairs = _same_moments(a, b, guess)
-        if not pairs:
-            continue
         keypoints = [(a.keypoints(i), b.keypoints(j)) for i, j in pairs[:_N_GEOMETRY]]
-        found = agreement(keypoints, mirrored=False)
-        if found is None or found.n_inliers < MIN_INLIERS:
-            found = agreement(keypoints, mirrored=True)
+        found = agreement(keypoints, mirrored=mirrored) if keypoints else None
         if found is None or found.n_inliers < MIN_INLIERS:
             continue
         jpegs = [
@@ -86,30 +87,58 @@ def evidence(a: ClipFootage, b: ClipFootage) -> Iterator[Evidence]:
             for p, q in ((a.pictures[i], b.pictures[j]) for i, j in sorted(pairs[:_N_MOTION]))
             if isinstance(p, bytes) and isinstance(q, bytes)
         ]
-        motion = (
-            motion_agreement(jpegs, found.transform_23, mirrored=found.mirrored) if jpegs else None
-        )
+        motion = motion_agreement(jpegs, found.transform_23, mirrored=mirrored) if jpegs else None
         yield Evidence(
-            guess=guess, agreement=found, motion=motion, is_moving=moving > 0.1, pairs=len(pairs)
+            guess=guess,
+            agreement=found,
+            motion=motion,
+            moving_share=moving_share,
+            n_pairs=len(pairs),
         )
+
+
+def _voted(a: ClipFootage, b: ClipFootage) -> tuple[float, bool] | None:
+    """Cosine of the first of the most alike pictures whose keypoints agree; whether mirrored."""
+    cosines_AB = cosines(a, b)
+    if not cosines_AB.size:
+        return None
+    best_A = cosines_AB.argmax(1)
+    order = np.argsort(-cosines_AB.max(1))[:_N_VOTED]
+    for at in order:
+        cosine = float(cosines_AB[at, best_A[at]])
+        if cosine < MIN_COSINE:
+            return None
+        i = _picture_at(a, float(a.vector_s[at]))
+        j = _picture_at(b, float(b.vector_s[best_A[at]]))
+        pair = [(a.keypoints(i), b.keypoints(j))]
+        for mirrored in (False, True):
+            found = agreement(pair, mirrored=mirrored)
+            if found is not None and found.n_inliers >= _MIN_VOTED_INLIERS:
+                return cosine, mirrored
+    return None
+
+
+def _picture_at(clip: ClipFootage, at_s: float) -> int:
+    return int(np.abs(clip.picture_s - at_s).argmin())
 
 
 def _same_moments(a: ClipFootage, b: ClipFootage, guess: Alignment) -> list[tuple[int, int]]:
     """Pictures of a and b of the same moments: near the vote first, then by time."""
-    wanted_P = guess.speed * a.picture_s + guess.offset_s
-    nearest_P = np.abs(b.picture_s[None] - wanted_P[:, None]).argmin(1)
-    apart_P = np.abs(b.picture_s[nearest_P] - wanted_P)
-    usable = [int(i) for i in np.flatnonzero(apart_P <= _SAME_MOMENT_S)]
+    wanted = guess.speed * a.picture_s + guess.offset_s
+    nearest = np.abs(b.picture_s[None] - wanted[:, None]).argmin(1)
+    apart = np.abs(b.picture_s[nearest] - wanted)
+    usable = [int(i) for i in np.flatnonzero(apart <= _SAME_MOMENT_S)]
     usable.sort(key=lambda i: _place(float(a.picture_s[i]), guess))
-    return [(i, int(nearest_P[i])) for i in usable]
+    return [(i, int(nearest[i])) for i in usable]
 
 
 def _place(at_s: float, guess: Alignment) -> float:
-    outside_s = max(guess.start_s - at_s, at_s - guess.end_s, 0)
+    outside_s = max(guess.start_s - at_s, at_s - guess.end_s, 0) if guess.agreeing_s > 0.1 else 0
     return abs(at_s - guess.voted_s) + 10 * outside_s
 
 
-def _is_same(found: Evidence) -> bool:
+def is_same(found: Evidence) -> bool:
+    """Whether evidence proves the same footage."""
     return True
 
 
