@@ -11,20 +11,19 @@ FEATURES.npz holds vectors of real pictures and of three edits of each: half siz
 of three real pictures, the first of them drawn by Zipf's law, and noise with the covariance of real
 pictures; its vectors are the centre and half of such noise. One clip in twenty is a copy: of an
 earlier clip's vectors, with noise of the covariance of the real edits, scaled to a cosine that is
-even from 0.75 to 0.98. With `--made-dim` pictures are projected before clips are made of them, which
-is cheaper. Exact results are those of all codes; a pair counts as found if one of the
+even from 0.75 to 0.98. With `--made-dim` pictures are projected before clips are made of
+them, which is cheaper. Exact results are those of all codes; a pair counts as found if one of the
 copy's vectors leads to the other clip or the reverse.
 """
-
 
 import argparse
 import json
 import resource
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,12 +31,13 @@ from curator.executor.corpus_work import CorpusWork
 from curator.storage import open_store
 from curator.vectors.cell_search import CellSearch
 from curator.vectors.cell_segments import CellVectors
-from curator.vectors.neighbour_pairs import FindNeighbours, pair_parts, pair_units
+from curator.vectors.neighbour_pairs import FindNeighbours, VectorPairs, pair_parts, pair_units
 from curator.vectors.vector_codes import Projection
 from curator.vectors.vector_index import IndexSettings, VectorIndex
 
 PER_CLIP, BLOCK_CLIPS, COPIES, FACTORS = 4, 10_000, 20, 200
 LEAST, K = 0.7, 8
+ResultT = TypeVar("ResultT")
 EDITS = ("half_size", "crop_80", "mirrored_70")
 
 
@@ -99,9 +99,9 @@ class Timed:
     def __init__(self) -> None:
         self.cpu_s: dict[str, float] = {}
 
-    def __call__(self, name: str, function: Any, *args: Any, **options: Any) -> Any:
+    def __call__(self, name: str, function: Callable[..., ResultT], *args: object) -> ResultT:
         begun = time.process_time()
-        result = function(*args, **options)
+        result = function(*args)
         self.cpu_s[name] = self.cpu_s.get(name, 0.0) + time.process_time() - begun
         return result
 
@@ -161,7 +161,7 @@ def pairs(args: argparse.Namespace) -> list[dict[str, Any]]:
             timed.cpu_s.pop("pairs", None)
             units = pair_units(index, since=0, probes=probes)
             options = {"least": LEAST, "k": K, "since": 0, "probes": probes}
-            parts = timed("pairs", lambda o=options: list(pair_parts(index, CorpusWork("b"), **o)))
+            parts = timed("pairs", listed, index, options)
             found = pair_keys(np.concatenate([part.owners for part in parts]), n)
             rows.append(
                 {
@@ -184,6 +184,11 @@ def pairs(args: argparse.Namespace) -> list[dict[str, Any]]:
         if args.ivf:
             rows.extend(ivf(index, args, verified, exact, n))
     return rows
+
+
+def listed(index: VectorIndex, options: dict[str, Any]) -> list[VectorPairs]:
+    """Returns the pairs by parts."""
+    return list(pair_parts(index, CorpusWork("benchmark"), **options))
 
 
 def ivf(
@@ -247,7 +252,7 @@ def loads(args: argparse.Namespace) -> list[dict[str, Any]]:
         probes=probes,
     )
     units = pair_units(index, since=0, probes=probes)
-    array = np.concatenate([index.groups_GE, index.centroids_CE])
+    array = index.centroid_rows
     seconds = []
     for unit in units:
         begun = time.process_time()
