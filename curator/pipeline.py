@@ -36,6 +36,7 @@ from curator.stages.analyze.stage import AnalyzeStage
 from curator.stages.caption.caption_alignment import CaptionAlignment
 from curator.stages.caption.caption_embeddings import FAMILY, MEMBER, CaptionEmbeddings
 from curator.stages.caption.stage import CaptionStage
+from curator.stages.cluster.stage import ClusterStage
 from curator.stages.commit.config import CommitConfig
 from curator.stages.commit.stage import CommitStage
 from curator.stages.cut.span_frames import pixel_fingerprints
@@ -70,6 +71,7 @@ def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyGrap
         ),
         FilterStage(recipe.filters, _filter_needs(recipe), measures),
         DedupStage(recipe.dedup),
+        ClusterStage(recipe.cluster, "embeddings" if semantics.clip is None else "clip_embeddings"),
         SelectStage(recipe.select),
         CaptionStage(recipe.caption),
         CutStage(cut, pixels),

@@ -26,6 +26,7 @@ from curator.models.weight_store import ModelStore
 from curator.run_config import RunConfig
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.caption.config import CaptionConfig
+from curator.stages.cluster.config import ClusterConfig
 from curator.stages.cut.config import CutConfig
 from curator.stages.dedup.config import DedupConfig
 from curator.stages.filter.config import FilterConfig, Rule
@@ -86,6 +87,7 @@ class Recipe(BaseModel):
     scores: ScoreConfig = Field(default_factory=lambda: ScoreConfig({}))
     filters: FilterConfig = Field(default_factory=lambda: FilterConfig({}))
     dedup: DedupConfig = Field(default_factory=DedupConfig)
+    cluster: ClusterConfig = Field(default_factory=ClusterConfig)
     select: SelectConfig = Field(default_factory=SelectConfig)
     caption: CaptionConfig = Field(default_factory=CaptionConfig)
     cut: CutConfig = Field(default_factory=CutConfig)
@@ -117,6 +119,16 @@ class Recipe(BaseModel):
         kind: type[BaseModel] = cls.model_fields[str(info.field_name)].annotation  # type: ignore[assignment]
         names = info.data.get("measures", ())
         return kind.model_validate(section, context=Measures.of(names))
+
+    @model_validator(mode="after")
+    def _clusters_of_all(self) -> Self:
+        """Refuses clusters of clips of which more come later."""
+        if self.cluster.n is not None and self.run.mode == "growing":
+            raise ValueError(
+                f"cluster.n is {self.cluster.n}, and run.mode is growing: clusters are made of all "
+                "clips, and would change what earlier generations keep; set run.mode to exact"
+            )
+        return self
 
     @model_validator(mode="after")
     def _tone_maps_what_is_kept(self) -> Self:

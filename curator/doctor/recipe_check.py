@@ -15,7 +15,7 @@ from curator.recipe import Recipe, load_recipe, semantics_of
 from curator.runs.preflight import check_captions, check_cpu_scores, check_measured
 from curator.storage.object_service import scheme_of
 
-_SHOT_MODEL = "transnetv2"
+_SHOT_MODEL, _SCENE_MODEL = "transnetv2", "efficientnet-lite0"
 _row = partial(Group.MODELS.row, needed=True)
 
 
@@ -77,6 +77,7 @@ def model_rows(recipe: Recipe, *, s3_answers: bool) -> list[CheckRow]:
         find, embedding = semantics.store.catalogue.find, recipe.caption.embedding
         entries = [find(_SHOT_MODEL), semantics.clip, semantics.aesthetic]
         entries.append(find(embedding, "text") if embedding else None)
+        entries.append(find(_SCENE_MODEL) if recipe.analyze.scenes else None)
     except CuratorError as error:
         remedy = "`curate models list` lists names; see the key in `curate recipes`"
         return [_row("models", State.MISSING, str(error), remedy)]

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STAGES = (
-    "list", "scan", "analyze", "filter", "dedup", "select", "caption", "cut", "shard", "commit",
+    "list", "scan", "analyze", "filter", "dedup", "cluster", "select", "caption", "cut", "shard",
+    "commit",
 )  # fmt: skip
 NOUNS = {"scan": "source", "analyze": "source", "cut": "clip"}
 """What an item of a stage's work is."""

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from curator.errors import ModelError, unknown_key
 
-Kind = Literal["clip", "aesthetic", "shots", "text"]
+Kind = Literal["clip", "aesthetic", "shots", "scenes", "text"]
 
 CATALOGUE = "catalogue.yaml"
 """Name of the packaged file, and of the file in a models folder that adds entries."""

@@ -29,6 +29,7 @@ class Reason(StrEnum):
     NOT_MEASURED = "not_measured"
     """A rule asks for a score that this clip has not: too few samples, or a tiny picture."""
     DUPLICATE = "duplicate"
+    SEMANTIC_DUPLICATE = "semantic_duplicate"
     DUPLICATE_ELSEWHERE = "duplicate_elsewhere"
     REMOVED_BEFORE = "removed_before"
     NO_BUCKET = "no_bucket"
@@ -49,7 +50,9 @@ class Reason(StrEnum):
     """Its MP4 is one that `curate remove` took out."""
 
 
-COMPARED = (Reason.REMOVED_BEFORE, Reason.DUPLICATE_ELSEWHERE, Reason.DUPLICATE)
+COMPARED = (
+    Reason.REMOVED_BEFORE, Reason.DUPLICATE_ELSEWHERE, Reason.DUPLICATE, Reason.SEMANTIC_DUPLICATE,
+)  # fmt: skip
 """Reasons of the search for duplicates."""
 
 
@@ -192,6 +195,8 @@ class Later:
     """Second of `duplicate_of` at which this clip begins; negative where it begins before."""
     duplicate_overlap_s: float | None
     """Seconds of this clip that `duplicate_of` shows."""
+    cluster: Int32 | None
+    """Number of its cluster of meaning; None where the recipe makes none."""
     caption: str | None
     caption_model: str | None
     caption_failure: str | None

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from curator.errors import UsageError
 from curator.records.clips import Reason
+from curator.report.page_templates import card_picture
 from curator.stages.propose.candidate_store import FOLDER as CANDIDATES
 from curator.stages.propose.candidate_store import pictures_of, read_all_pictures
 from curator.storage import Store
@@ -427,7 +428,7 @@ def _pictures(store: Store, ids: Collection[str]) -> list[str]:
     for name in names:
         for jpegs in read_all_pictures(store, [name], ids).values():
             # Reports show the middle one smaller.
-            jpegs += [report_picture(jpegs[len(jpegs) // 2])] if jpegs else []
+            jpegs += [card_picture(jpegs[len(jpegs) // 2])] if jpegs else []
             found.update(hashlib.sha256(jpeg).hexdigest() for jpeg in jpegs)
     return sorted(found)
 

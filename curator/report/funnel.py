@@ -55,8 +55,8 @@ def reason_order(summary: Mapping[str, Any]) -> list[str]:
     last = [
         Reason.NOT_MEASURED, Reason.CONTENT_TYPE_UNWANTED, Reason.NO_BUCKET,
         Reason.NO_ASPECT_CLASS, Reason.REMOVED_BEFORE, Reason.DUPLICATE_ELSEWHERE,
-        Reason.DUPLICATE, Reason.NOT_SELECTED, Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED,
-        Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
+        Reason.DUPLICATE, Reason.SEMANTIC_DUPLICATE, Reason.NOT_SELECTED, Reason.ANSWER_UNWANTED,
+        Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
         Reason.SOURCE_CHANGED, Reason.REMOVED,
     ]  # fmt: skip
     order = [str(Reason.TOO_SHORT)]
@@ -72,6 +72,7 @@ def reason_order(summary: Mapping[str, Any]) -> list[str]:
         Reason.CONTENT_TYPE_UNWANTED: bool((recipe.get("semantic") or {}).get("reject")),
         Reason.DUPLICATE_ELSEWHERE: bool((recipe.get("dedup") or {}).get("against")),
         Reason.DUPLICATE: (recipe.get("dedup") or {}).get("enabled", True),
+        Reason.SEMANTIC_DUPLICATE: (recipe.get("cluster") or {}).get("similarity") is not None,
         Reason.NOT_SELECTED: limits != (None, None) or bool(select.get("keep_fractions")),
         Reason.ANSWER_UNWANTED: bool((recipe.get("caption") or {}).get("reject")),
     }

@@ -3,6 +3,7 @@
 import re
 from base64 import b64encode
 from functools import cache
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from curator import number_text
@@ -18,6 +19,9 @@ from curator.report.clip_cards import (
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+CARD_PX = 160
+"""Longer side of a picture on a page."""
+_CARD_QUALITY = 70
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -43,6 +47,28 @@ def anchor(reason: str) -> str:
     return "rejected-" + "".join(c if c.isalnum() else "-" for c in reason)
 
 
+def embedded(jpeg: bytes) -> str:
+    """Returns a thumbnail in base64, as `card_picture` makes it."""
+    return b64encode(card_picture(jpeg)).decode()
+
+
+def card_picture(jpeg: bytes) -> bytes:
+    """Returns a thumbnail shrunk to `CARD_PX`: a page holds hundreds of them."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        image = Image.open(BytesIO(jpeg), formats=["JPEG"])
+        if max(image.size) > CARD_PX:
+            image.thumbnail((CARD_PX, CARD_PX))
+            shrunk = BytesIO()
+            image.save(shrunk, "JPEG", quality=_CARD_QUALITY)
+            jpeg = shrunk.getvalue()
+    except (UnidentifiedImageError, OSError):
+        # A page with a picture that cannot be shown is better than none.
+        pass
+    return jpeg
+
+
 @cache
 def _environment() -> "Environment":
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -58,11 +84,11 @@ def _environment() -> "Environment":
     )
     environment.filters |= {
         "anchor": anchor,
-        "base64": lambda data: b64encode(data).decode(),
         "clip_s": clip_s,
         "clock": number_text.clock,
         "digits": "{:.2f}".format,
         "duration": number_text.length,
+        "embedded": embedded,
         "format_words": format_words,
         "number": number_text.count,
         "score": number_text.score,

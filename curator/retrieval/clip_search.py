@@ -131,7 +131,7 @@ class ClipSearch:
                 f"clip {id_[0]} has no vector: its pictures show no structure, or analyze.scenes "
                 "is false; use --picture with a picture of it"
             )
-        found = self._whole_clips.nearest(self._mean_vectors.matrix(id_), k + 1, allowed)
+        found = self._whole_clips.index.search(self._mean_vectors.matrix(id_), k + 1, allowed)
         near = [
             (row, score, None)
             for row, score in zip(found.owners[0].tolist(), found.cosines[0].tolist(), strict=True)
@@ -201,7 +201,7 @@ class ClipSearch:
         """Returns the best cosine of clips to pictures of a span, and the clip's second of it."""
         if not len(footage.vectors_VD):
             return {}
-        found = self._pictures.nearest(footage.vectors_VD, k, allowed)
+        found = self._pictures.index.search(footage.vectors_VD, k, allowed)
         best: dict[int, tuple[float, float]] = {}
         is_found = found.owners >= 0
         owners, cosines = found.owners[is_found], found.cosines[is_found]
@@ -217,7 +217,7 @@ class ClipSearch:
         k: int,
         allowed: NDArray[np.bool_] | None,
     ) -> list[FoundClip]:
-        found = lookup.nearest(query_D[np.newaxis], k, allowed)
+        found = lookup.index.search(query_D[np.newaxis], k, allowed)
         n = int(np.sum(found.owners[0] >= 0))
         seconds = lookup.seconds[found.numbers[0, :n]].tolist()
         # Vectors of whole clips have no second.

@@ -1,6 +1,6 @@
-"""Vectors of the clips of a run, in memory: which clips are nearest to a query.
+"""Vectors of the clips of a run, in an index in memory.
 
-Shape letters: N vectors, Q queries, D dimensions.
+Shape letters: N vectors, D dimensions.
 """
 # ruff: noqa: N803 - shape letters
 
@@ -11,11 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.vectors.vector_index import IndexSettings, Neighbours, VectorIndex
+from curator.vectors.vector_index import VectorIndex
 
 TRAINED_ON = 131_072
 """Vectors that cells are made of, and that are added together: 0.34 GB of 1,280 dimensions."""
-_EVERY_CELL = 1 << 30
 
 
 class VectorBlock(NamedTuple):
@@ -56,31 +55,18 @@ class VectorLookup:
             if index is None:
                 n_owners = len(np.unique(block.owners))
                 n_expected = round(len(block.owners) * max(1.0, n_clips / n_owners))
-                settings = IndexSettings(dim=min(IndexSettings().dim, block.vectors_ND.shape[1]))
-                index = VectorIndex.trained(block.vectors_ND, n_expected, settings)
+                index = VectorIndex.trained(block.vectors_ND, n_expected)
             index.add(block.vectors_ND, block.owners)
             seconds.append(block.seconds)
         return None if index is None else cls(index=index, seconds=np.concatenate(seconds))
-
-    def nearest(
-        self, queries_QD: NDArray[np.float32], k: int, allowed: NDArray[np.bool_] | None
-    ) -> Neighbours:
-        """Finds the k nearest clips of queries.
-
-        Where few clips are allowed, the nearest cells may hold fewer than k, and all are searched.
-        """
-        found = self.index.search(queries_QD, k, allowed)
-        if allowed is not None and bool(np.any(found.owners < 0)):
-            found = self.index.search(queries_QD, k, allowed, probes=_EVERY_CELL)
-        return found
 
 
 def _gathered(blocks: Iterable[VectorBlock]) -> Iterator[VectorBlock]:
     """Joins small blocks until there are `TRAINED_ON` vectors."""
     some: list[VectorBlock] = []
-    for vectors_ND, owners, seconds in blocks:
-        own = owners >= 0
-        some.append(VectorBlock(vectors_ND[own], owners[own], seconds[own]))
+    for block in blocks:
+        own = block.owners >= 0
+        some.append(VectorBlock(*(column[own] for column in block)))
         if sum(len(block.owners) for block in some) >= TRAINED_ON:
             yield _joined(some)
             some = []

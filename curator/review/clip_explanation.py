@@ -150,7 +150,10 @@ def _outcome(finished: Finished, clip: ClipRow) -> Iterator[str]:
 def _original(finished: Finished, clip: ClipRow) -> Iterator[str]:
     clips, of = finished.clips, clip.duplicate_of
     found = taken(clips, pc.indices_nonzero(pc.equal(clips["clip_id"], of)).to_pylist())
-    yield f"duplicate of {of}, which shows {clip.reason_score:.0%} of it"
+    if clip.reason == Reason.DUPLICATE:
+        yield f"duplicate of {of}, which shows {clip.reason_score:.0%} of it"
+    else:
+        yield f"like {of}: similarity {clip.duplicate_similarity:.3f}"
     if clip.duplicate_offset_s is not None:
         yield (
             f"  {clip.duplicate_overlap_s:.1f} s from its second {clip.duplicate_offset_s:.1f} on; "
@@ -299,6 +302,7 @@ def _late_remedy(finished: Finished, clip: ClipRow, reason: Reason) -> str:
         return f"a place for the clip of rank {rank} in its group: {wider}"
     return {
         Reason.REMOVED_BEFORE: "nothing but another OUT: it is a copy of footage that was removed",
+        Reason.SEMANTIC_DUPLICATE: "a higher cluster.similarity, or null",
         Reason.DUPLICATE_ELSEWHERE: "a recipe without that output in dedup.against",
         Reason.ANSWER_UNWANTED: "another answer, or caption.reject without the one above",
         Reason.NOT_ANNOTATED: "an answer: run again for what passes, or --set caption.failed=keep",

@@ -23,6 +23,7 @@ CONSEQUENCES: Mapping[str, str] = {
     "scores": _AGAIN,
     "filters": _AGAIN,
     "dedup": "duplicates are searched again",
+    "cluster": _AGAIN,
     "select": _AGAIN,
     "caption": "captions are made again, and tars whose texts change are packed again",
     "cut": "clips are cut again",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from curator.errors import ModelError, StorageError, UsageError
 from curator.executor.host_resources import available_gpus
 from curator.measures.clip_semantics import check_content
+from curator.models.scene_network import scene_weights_file
 from curator.models.text_detector import text_model_file
 from curator.models.weight_store import ModelStore
 from curator.recipe import Recipe, measures_of, semantics_of
@@ -216,9 +217,11 @@ def check_measured(recipe: Recipe) -> None:
                 f"filters.{name} asks for a score that is not measured with {key} = false; add "
                 f"--set {key}=true, or leave the rule out"
             )
-    if recipe.analyze.text:
+    packaged = {text_model_file: recipe.analyze.text, scene_weights_file: recipe.analyze.scenes}
+    for find, is_needed in packaged.items():
         try:
-            text_model_file()
+            if is_needed:
+                find()
         except ModelError as error:
             raise UsageError(str(error)) from error
 

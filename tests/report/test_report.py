@@ -2,13 +2,16 @@
 
 import hashlib
 import re
+from base64 import b64decode
 from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.resources import files
+from io import BytesIO
 from typing import Any
 
 import pytest
 from jinja2 import UndefinedError
+from PIL import Image
 
 from curator.measures.score_list import SCORES
 from curator.number_text import amount, clock, compared, length, plain, score, share, size
@@ -17,7 +20,7 @@ from curator.records.columns import field_names
 from curator.records.sources import Note, Source
 from curator.report import render_report
 from curator.report.funnel import format_funnel, funnel_steps, reason_order
-from curator.report.page_templates import clean
+from curator.report.page_templates import CARD_PX, clean, embedded
 from curator.report.page_templates import render as page_from
 from curator.report.report_tables import NOTES
 from tests.made_clips import clip_rows
@@ -398,3 +401,16 @@ def test_templates_hold_no_script_and_mark_nothing_else_as_html() -> None:
     marked = {name: text.count("|safe") for name, text in texts.items() if "|safe" in text}
     assert marked == {"card.html.j2": 1}
     assert not [name for name, text in texts.items() if "<script" in text or "autoescape" in text]
+
+
+def test_a_page_has_small_copies_of_stored_pictures() -> None:
+    """Pins the size of reports; a small picture, and one that is none, stay as they are."""
+
+    def jpeg(width: int, height: int) -> bytes:
+        made = BytesIO()
+        Image.linear_gradient("L").resize((width, height)).save(made, "JPEG", quality=85)
+        return made.getvalue()
+
+    assert Image.open(BytesIO(b64decode(embedded(jpeg(180, 320))))).size == (90, CARD_PX)
+    for other in (jpeg(160, 90), b"\xff\xd8 no picture"):
+        assert b64decode(embedded(other)) == other

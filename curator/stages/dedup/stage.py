@@ -1,6 +1,6 @@
 """The stage that rejects clips whose footage another clip shows that stays."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,8 @@ from curator.stage import Corpus, CorpusStage, Decisions, Elsewhere, Left, Work
 from curator.stages.dedup.config import DedupConfig
 from curator.stages.dedup.footage_search import Place, find_pairs
 from curator.stages.dedup.near_duplicates import NearDuplicatePairs
-from curator.stages.dedup.retention import Ranked, dropped_clips, rank_order
+from curator.stages.dedup.retention import Ranked, dropped_clips
+from curator.tables.clip_rank import criterion, rank_order
 
 PAIRS = "alike"
 """Family: verified pairs."""
@@ -187,17 +188,8 @@ def _seen_from(pairs: pa.Table, is_first: NDArray[np.bool_]) -> pa.Table:
 
 
 def _ranked(corpus: Corpus, config: DedupConfig) -> Ranked:
-    def values(name: str) -> NDArray[np.float64]:
-        column: NDArray[np.float64] = corpus[name].cast(pa.float64()).fill_null(0).to_numpy()
-        return column
-
-    criteria: Mapping[str, NDArray[np.float64]] = {
-        "pixels": values("width") * values("height"),
-        "bits_per_pixel": values("bits_per_pixel"),
-        "length": values("n_frames"),
-    }
     return Ranked(
-        order=rank_order([criteria[name] for name in config.prefer]),
-        pixels=criteria["pixels"].astype(np.int64),
-        n_frames=criteria["length"].astype(np.int64),
+        order=rank_order([criterion(corpus, name) for name in config.prefer]),
+        pixels=criterion(corpus, "pixels").astype(np.int64),
+        n_frames=criterion(corpus, "length").astype(np.int64),
     )

@@ -13,7 +13,7 @@ from curator.tables.schemas import candidates_schema, clips_schema
 
 def columns(scores: Collection[str]) -> list[str]:
     """Returns columns of `clips` for groups: those known before a clip is written."""
-    early = {*candidates_schema(scores).names, "bucket"}
+    early = {*candidates_schema(scores).names, "bucket", "cluster"}
     return [name for name in clips_schema(scores).names if name in early]
 
 

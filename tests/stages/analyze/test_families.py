@@ -21,6 +21,7 @@ from curator.executor.unit_worker import UnitWorker
 from curator.measures.measure_contract import Measure, SamplePictures, Signal
 from curator.media import source_segments
 from curator.media.source_segments import WholeReason, plan_segments
+from curator.models.scene_network import SceneNetwork
 from curator.models.text_detector import TextDetector
 from curator.models.transnet import ShotNetwork
 from curator.records.sources import Failure, SourceRef
@@ -91,12 +92,14 @@ def measures() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(source_segments, "LEAST_FRAMES", 240)
         network, detector = ShotNetwork(precision="float32"), TextDetector()
+        scenes = SceneNetwork()
 
         def analysis_models(_: object, families: frozenset[str], *__: object) -> AnalysisModels:
             return AnalysisModels(
                 network=network if "shots" in families else None,
                 detector=detector if "text" in families else None,
                 clip=FirstPixels() if "clip" in families else None,  # type: ignore[arg-type]
+                scenes=scenes if "scenes" in families else None,
                 measures={measure_family(Redness()): Redness()},
             )
 
@@ -241,7 +244,7 @@ def test_families_of_segments_give_what_a_whole_decode_gives(
 ) -> None:
     """Pins that what is missing of a long source can be measured in segments, twice here."""
     place, source = Place(tmp_path), films[IN_SEGMENTS]
-    late = frozenset({"clip", "text", "motion", *(n for n in place.names if "measure" in n)})
+    late = frozenset({"clip", "scenes", "text", "motion", *(n for n in place.names if "measure" in n)})
     place.in_segments(source, place.names - late)
     place.in_segments(source, late)
     track = place.track(source)
@@ -311,16 +314,17 @@ def test_every_setting_that_changes_a_result_is_in_a_fingerprint() -> None:
         return {name for name in own if own[name] != other.get(name, own[name])}
 
     of_user = measure_family(Redness())
-    on_grid = {"pictures", "motion", "overlays", "text", of_user}
+    on_grid = {"pictures", "scenes", "motion", "overlays", "text", of_user}
     assert changed(samples_per_s=3) == on_grid
-    assert changed(motion_pair_s=0.05) == on_grid - {"overlays"}
+    assert changed(motion_pair_s=0.05) == on_grid - {"overlays", "scenes"}
     assert changed(text_every_s=2) == {"overlays", "text"}
-    assert changed(thumbnail_every=2) == {"pictures"}
+    assert changed(thumbnail_every=3) == {"pictures"}
+    assert changed(scene_every_s=1) == {"scenes"}
     assert changed(flow="hardware") == {"motion", "text"}
     assert changed(shot_precision="float32") == {"shots"}
     assert changed(max_pixels=10**6) == changed(max_frames=10**6) == {FRAMES}
     changes_no_result = {"segment_s": 60, "device": "cpu", "workers_per_gpu": 2, "text": False,
-                         "audio": False, "max_decode_s": 60}  # fmt: skip
+                         "audio": False, "scenes": False, "max_decode_s": 60}  # fmt: skip
     assert changed(**changes_no_result) == set()
     clip = {f.name: f.fingerprint for f in families_of(CONFIG, "weights")}["clip"]
     assert clip != {f.name: f.fingerprint for f in families_of(CONFIG, "others")}["clip"]

@@ -25,6 +25,7 @@ from curator.media.source_segments import (
     WholeReason,
     plan_segments,
 )
+from curator.models.scene_network import SceneNetwork
 from curator.models.text_detector import TextDetector
 from curator.models.transnet import CONTEXT, ShotNetwork
 from curator.records.sources import SourceRef, frame_limit
@@ -39,7 +40,7 @@ from curator.storage.range_reader import RangeReader
 from curator.tables.track_items import SourceItem
 
 FPS = 30
-DETECTOR = TextDetector()
+DETECTOR, SCENES = TextDetector(), SceneNetwork()
 PROBABILITY = {
     "shot_probability": 1.1e-4, "transition_probability": 1.1e-4,
     "boundary_probability": 5e-4, "inside_probability": 5e-4,
@@ -129,6 +130,7 @@ class Analyzed:
                 network=self.network,
                 detector=DETECTOR,
                 clip=FirstPixels(),  # type: ignore[arg-type]
+                scenes=SCENES,
             ),
         }
 
@@ -188,6 +190,7 @@ def test_the_joined_track_is_the_whole_one(film: Analyzed) -> None:
                 np.testing.assert_array_equal(one[name], other[name], err_msg=name)
         else:
             assert one == other, field.name
+    assert len(whole.scene_frame) > whole.duration_s / 2 > len(CUTS)
     assert len(whole.look_frame) > len(np.unique(whole.text_frame)) >= 8
     for name in ("shot_probability", "boundary_probability"):
         ends = np.flatnonzero(getattr(whole, name) > 0.4)

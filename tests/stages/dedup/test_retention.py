@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from curator.stages.dedup.retention import Ranked, dropped_clips, rank_order
+from curator.stages.dedup.retention import Ranked, dropped_clips
+from curator.tables.clip_rank import rank_order
 
 Pairs = list[tuple[int, int, float, float]]
 

@@ -1,0 +1,230 @@
+"""Speed and offset between two clips: their frames' luma correlated, where picture vectors agree.
+
+The mean of luma and its spread over time are a clip's pulse: crops, mirroring and changes of
+brightness keep its shape. Both series lose what changes slowly, and are divided by their strength
+around each moment, so that a cut or a fade does not decide. The correlation of all offsets at a
+speed is one product in the frequency domain.
+
+Shape letters: F values of a clip at the common rate, L offsets, A, B picture vectors of the clips.
+"""
+# ruff: noqa: N803, N806 - shape letters
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.matching.clip_footage import ClipFootage, Floats
+from curator.media.opencv import cv2
+
+__all__ = ["RATE", "SPEEDS", "Alignment", "Pulse", "alignments", "cosines", "pulse"]
+
+RATE = 25.0
+"""Values of luma per second that are correlated."""
+SPEEDS = (1.0, 0.8, 1.25, 24 / 25, 25 / 24, 1.2, 1 / 1.2)
+"""Seconds of b per second of a: 1.25x speed, and a film shown at another rate."""
+_SHORT_S, _LONG_S, _STRENGTH_S = 0.05, 0.6, 1.0
+_FLOOR = 0.0008
+"""Strength of changes of luma (of 1) that codecs make: 0.2 of 255 levels."""
+_MIN_CORRELATION = 0.25
+"""Moments whose pulses correlate less count against an offset."""
+_VOTE_REACH_S = 1.2
+_N_VOTES = 200
+_N_TRIED = 48
+_APART_S = 0.3
+_DECISIVE = 0.6
+"""Correlation at speed 1 that makes other speeds needless."""
+_OTHER_SPEED_COST_S = 0.3
+_COSINE_WORTH_S = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pulse:
+    """How luma changes over time.
+
+    Attributes:
+        values_2F: float32 [2, F], of mean and spread, about 1 where luma changes.
+        moving_share: Share of time in which luma changes by more than codecs do.
+    """
+
+    values_2F: Floats
+    moving_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alignment:
+    """A guess: `time_b = speed * time_a + offset_s`.
+
+    Attributes:
+        offset_s: Time in b of a's first frame.
+        speed: Seconds of b per second of a.
+        start_s: Where in a the pulses begin to agree; `end_s`: where they cease to.
+        agreeing_s: Seconds of agreement: length times how much the correlation exceeds chance.
+        correlation: Of the pulses between start and end, -1 to 1; 0 where nothing moves.
+        cosine: Of picture vectors at about the same time, and its time in a: `voted_s`.
+    """
+
+    offset_s: float
+    speed: float
+    start_s: float
+    end_s: float
+    agreeing_s: float
+    correlation: float
+    cosine: float
+    voted_s: float
+
+    @property
+    def rank(self) -> float:
+        """Guesses of a higher rank are tried first."""
+        cost_s = _OTHER_SPEED_COST_S if self.speed != 1 else 0
+        return self.agreeing_s + _COSINE_WORTH_S * self.cosine - cost_s
+
+
+@lru_cache(maxsize=1024)
+def pulse(clip: ClipFootage, speed: float = 1.0) -> Pulse:
+    """Makes the pulse of a clip that is played `speed` times as fast."""
+    n = max(2, int(clip.duration_s * RATE / speed))
+    at = np.arange(n) * (speed / RATE * clip.fps)
+    frames = np.arange(len(clip.luma_F))
+    series_2F = np.stack(
+        [np.interp(at, frames, s) for s in (clip.luma_F, clip.luma_spread_F)]
+    ).astype(np.float32)
+    band = _smooth(series_2F, _SHORT_S) - _smooth(series_2F, _LONG_S)
+    strength = np.sqrt(_smooth(band * band, _STRENGTH_S))
+    return Pulse(
+        values_2F=band / (strength + np.float32(_FLOOR)),
+        moving_share=float((strength.max(0) > _FLOOR).mean()),
+    )
+
+
+def cosines(a: ClipFootage, b: ClipFootage) -> Floats:
+    """Cosines of the picture vectors of two clips, float32 [A, B]."""
+    of_a, of_b = a.vectors_VD.astype(np.float32), b.vectors_VD.astype(np.float32)
+    return np.asarray(of_a @ of_b.T, np.float32)
+
+
+def alignments(
+    a: ClipFootage, b: ClipFootage, *, min_cosine: float, most: int = 3
+) -> list[Alignment]:
+    """Finds where b may show a, best first: few guesses, which differ by 0.3 s or more."""
+    cosines_AB = cosines(a, b)
+    if cosines_AB.size == 0 or float(cosines_AB.max()) < min_cosine:
+        return []
+    found: list[Alignment] = []
+    for speed in SPEEDS:
+        found += _at_speed(a, b, speed, cosines_AB, min_cosine, most)
+        if speed == 1 and found and found[0].correlation > _DECISIVE and (
+            found[0].agreeing_s > 0.4 * min(a.duration_s, b.duration_s)
+        ):  # fmt: skip
+            break
+    return sorted(found, key=lambda guess: -guess.rank)[:most]
+
+
+def _at_speed(
+    a: ClipFootage,
+    b: ClipFootage,
+    speed: float,
+    cosines_AB: Floats,
+    min_cosine: float,
+    most: int,
+) -> list[Alignment]:
+    of_a, of_b = pulse(a).values_2F, pulse(b, speed).values_2F
+    n_a, n_b = of_a.shape[1], of_b.shape[1]
+    lags_L = np.arange(-n_a + 1, n_b)
+    cosine_L, voted_L = _votes(a, b, cosines_AB, lags_L / RATE, speed)
+    rank_L = _products(of_a, of_b) / (2 * RATE) + _COSINE_WORTH_S * cosine_L
+    rank_L[cosine_L < min_cosine] = -np.inf
+    tried = np.argsort(-rank_L)[:_N_TRIED]
+    tried = tried[rank_L[tried] > -np.inf]
+    # All offsets near the best vote, too: an insert agrees for a part of the overlap only.
+    near = np.flatnonzero(cosine_L >= cosine_L.max() - 1e-6)
+    tried = np.union1d(tried, near[:: max(1, len(near) // 64)])
+    guesses: list[Alignment] = []
+    runs = [_run(of_a, of_b, int(lags_L[k])) for k in tried]
+    order = np.argsort([-run[2] - _COSINE_WORTH_S * cosine_L[k]
+                        for k, run in zip(tried, runs, strict=True)])  # fmt: skip
+    for n in order:
+        k, (first, last, agreeing_s) = int(tried[n]), runs[n]
+        lag = float(lags_L[k])
+        if any(abs(g.offset_s / speed - lag / RATE) < _APART_S for g in guesses):
+            continue
+        around = [_correlation(of_a, of_b, int(lag) + d, first, last) for d in (-1, 0, 1)]
+        guesses.append(
+            Alignment(
+                offset_s=(lag + _vertex(*around)) / RATE * speed,
+                speed=speed,
+                start_s=first / RATE,
+                end_s=last / RATE,
+                agreeing_s=agreeing_s,
+                correlation=around[1],
+                cosine=float(cosine_L[k]),
+                voted_s=float(voted_L[k]),
+            )
+        )
+        if len(guesses) == most:
+            break
+    return guesses
+
+
+def _products(a_2F: Floats, b_2F: Floats) -> NDArray[np.float64]:
+    """Sum of products for every offset of b against a."""
+    n_a, n_b = a_2F.shape[1], b_2F.shape[1]
+    size = cv2.getOptimalDFTSize(n_a + n_b)
+    spectrum = (np.conj(np.fft.rfft(a_2F, size)) * np.fft.rfft(b_2F, size)).sum(0)
+    full = np.fft.irfft(spectrum, size)
+    return np.concatenate([full[-n_a + 1 :], full[:n_b]])
+
+
+def _common(
+    a_2F: Floats, b_2F: Floats, lag: int, first: int, last: int
+) -> tuple[Floats, Floats, int]:
+    first, last = max(first, -lag), min(last, b_2F.shape[1] - lag)
+    return a_2F[:, first:last], b_2F[:, first + lag : last + lag], first
+
+
+def _run(a_2F: Floats, b_2F: Floats, lag: int) -> tuple[int, int, float]:
+    """First and last value (exclusive) of a where pulses agree, and by how many seconds."""
+    x, y, first = _common(a_2F, b_2F, lag, 0, a_2F.shape[1])
+    gain = (x * y - 0.5 * _MIN_CORRELATION * (x * x + y * y)).sum(0)
+    total = np.concatenate([[0], np.cumsum(gain)])
+    above = total - np.minimum.accumulate(total)
+    end = int(above.argmax())
+    begin = int(total[: end + 1].argmin())
+    return first + begin, first + end, float(above[end]) / (2 * RATE)
+
+
+def _correlation(a_2F: Floats, b_2F: Floats, lag: int, first: int, last: int) -> float:
+    x, y, _ = _common(a_2F, b_2F, lag, first, last)
+    energy = float((x * x).sum() * (y * y).sum())
+    return float((x * y).sum()) / max(energy, 1.0) ** 0.5 if x.size else 0.0
+
+
+def _votes(
+    a: ClipFootage,
+    b: ClipFootage,
+    cosines_AB: Floats,
+    offsets_L: NDArray[np.float64],
+    speed: float,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The best cosine that an offset (in seconds of a) puts at the same time, and its time in a."""
+    order = np.argsort(-cosines_AB.ravel())[:_N_VOTES]
+    apart_AB = b.vector_s[None] / speed - a.vector_s[:, None]
+    near_LN = np.abs(apart_AB.ravel()[order][None] - offsets_L[:, None]) <= _VOTE_REACH_S
+    best_L = order[near_LN.argmax(1)]
+    cosine_L = np.where(near_LN.any(1), cosines_AB.ravel()[best_L], -1.0)
+    return cosine_L, a.vector_s[best_L // len(b.vector_s)].astype(np.float64)
+
+
+def _vertex(before: float, here: float, after: float) -> float:
+    """Place of the vertex of a parabola through three values, from the middle one."""
+    bend = before - 2 * here + after
+    return 0.0 if bend >= 0 else min(0.5, max(-0.5, 0.5 * (before - after) / bend))
+
+
+def _smooth(series_2F: Floats, sigma_s: float) -> Floats:
+    sigma = sigma_s * RATE
+    return np.asarray(
+        cv2.GaussianBlur(series_2F, (0, 0), sigmaX=sigma, sigmaY=1e-3,
+                         borderType=cv2.BORDER_REPLICATE), np.float32,
+    )  # fmt: skip

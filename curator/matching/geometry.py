@@ -1,0 +1,117 @@
+"""Agreement of keypoints under a shift and a change of size, mirrored or not.
+
+A copy shows the whole time the same part of the picture. So matched keypoints of several pairs of
+pictures count together. An edit does not turn the picture, and a turned agreement is refused.
+
+Shape letters: K keypoints of a picture, N matched keypoints.
+"""
+# ruff: noqa: N803, N806 - shape letters
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.matching.clip_footage import Floats, Keypoints
+from curator.media.opencv import cv2
+
+__all__ = ["MIN_INLIERS", "Agreement", "agreement"]
+
+MIN_INLIERS = 12
+"""Inliers that verify a pair of pictures; benchmarks/results/duplicates.md."""
+_MAX_RATIO = 0.85
+_TOLERANCE_PX = 4.0
+_MAX_SCALE = 5.0
+_MAX_TURN_DEG = 8.0
+_MIN_MATCHES = 6
+_PLACE_PX = 2.0
+
+_LAYOUT = np.arange(128).reshape(4, 4, 8)
+MIRRORED_128: NDArray[np.int64] = _LAYOUT[::-1][:, :, (-np.arange(8)) % 8].reshape(-1)
+"""Places of a descriptor's values in that of the mirrored picture."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Agreement:
+    """How picture a maps to picture b.
+
+    Attributes:
+        n_inliers: Matched keypoints that one similarity transform explains.
+        transform_23: float64 [2, 3], from a's unit to b's, of the mirrored a where `mirrored`.
+        mirrored: Picture a was mirrored before.
+        area_share: Share of the common part that the inliers' bounding box covers.
+    """
+
+    n_inliers: int
+    transform_23: NDArray[np.float64]
+    mirrored: bool
+    area_share: float
+
+
+def agreement(pairs: Sequence[tuple[Keypoints, Keypoints]], *, mirrored: bool) -> Agreement | None:
+    """Finds the similarity transform that most matched keypoints agree on; None without one.
+
+    `pairs` are pictures of a and b of the same moments. Keypoints of one place count once.
+    """
+    matches = [_matched(_mirrored(a) if mirrored else a, b) for a, b in pairs]
+    from_N2, to_N2 = (np.concatenate([m[side] for m in matches]) for side in (0, 1))
+    if len(from_N2) < _MIN_MATCHES:
+        return None
+    found, is_inlier = cv2.estimateAffinePartial2D(
+        from_N2, to_N2, method=cv2.RANSAC, ransacReprojThreshold=_TOLERANCE_PX,
+        maxIters=500, confidence=0.99, refineIters=3,
+    )  # fmt: skip
+    if found is None or not _is_plausible(found):
+        return None
+    inlier_N = is_inlier.ravel().astype(bool)
+    places = [
+        {tuple(row) for row in np.round(side[inlier_N] / _PLACE_PX).astype(int).tolist()}
+        for side in (from_N2, to_N2)
+    ]
+    return Agreement(
+        n_inliers=min(map(len, places)),
+        transform_23=found,
+        mirrored=mirrored,
+        area_share=_area_share(to_N2[inlier_N], found, *pairs[0]),
+    )
+
+
+def _mirrored(picture: Keypoints) -> Keypoints:
+    return replace(
+        picture,
+        xy_K2=picture.xy_K2 * np.float32([-1, 1]) + np.float32([picture.width, 0]),
+        descriptors_KD=picture.descriptors_KD[:, MIRRORED_128],
+    )
+
+
+def _matched(a: Keypoints, b: Keypoints) -> tuple[Floats, Floats]:
+    """Places of keypoints that are each other's nearest, and clearly nearer than the second."""
+    if len(a.xy_K2) < 2 or len(b.xy_K2) < 2:
+        nothing = np.zeros((0, 2), np.float32)
+        return nothing, nothing
+    of_a, of_b = a.descriptors_KD.astype(np.float32), b.descriptors_KD.astype(np.float32)
+    squared = np.sum(of_a * of_a, 1)[:, None] + np.sum(of_b * of_b, 1) - 2 * (of_a @ of_b.T)
+    nearest = squared.argmin(1)
+    two = np.partition(squared, 1, axis=1)[:, :2]
+    is_clear = two[:, 0] < _MAX_RATIO**2 * two[:, 1]
+    is_mutual = squared.argmin(0)[nearest] == np.arange(len(of_a))
+    at_a = np.flatnonzero(is_clear & is_mutual)
+    return a.xy_K2[at_a], b.xy_K2[nearest[at_a]]
+
+
+def _is_plausible(found_23: NDArray[np.float64]) -> bool:
+    scale = math.hypot(found_23[0, 0], found_23[1, 0])
+    turn_deg = math.degrees(math.atan2(found_23[1, 0], found_23[0, 0]))
+    return 1 / _MAX_SCALE <= scale <= _MAX_SCALE and abs(turn_deg) <= _MAX_TURN_DEG
+
+
+def _area_share(
+    inliers_N2: Floats, found_23: NDArray[np.float64], a: Keypoints, b: Keypoints
+) -> float:
+    corners = np.array([(0, 0), (a.width, a.height)]) @ found_23[:, :2].T + found_23[:, 2]
+    low = np.maximum(corners.min(0), 0)
+    high = np.minimum(corners.max(0), (b.width, b.height))
+    common = float(np.prod(np.maximum(high - low, 1)))
+    return min(1.0, float(np.prod(np.ptp(inliers_N2, axis=0))) / common)

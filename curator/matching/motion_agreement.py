@@ -1,0 +1,107 @@
+"""Agreement of what changes in the pictures of two aligned clips.
+
+The background of a fixed camera agrees at any time. So the mean of a clip's pictures is taken away
+from each, and what remains must agree at the same moments, and less at others.
+
+Shape letters: N pairs of pictures, H, W height and width.
+"""
+# ruff: noqa: N803, N806 - shape letters
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.matching.clip_footage import SIDE_PX, Floats
+from curator.media.opencv import cv2
+
+__all__ = ["MotionAgreement", "motion_agreement"]
+
+_SHRINK = 4
+_BLUR_PX = 1.2
+_STILL = 1.2
+"""Spread of what changes, of 255 levels, that compression makes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MotionAgreement:
+    """What changes in the common part of two clips.
+
+    Attributes:
+        aligned: Correlation at the same moments, -1 to 1.
+        others: The largest mean correlation when the pictures of b are rotated among each other.
+        change_a: Spread of what changes in a, of 255 levels.
+        change_b: Spread of what changes in b.
+        likeness: Median correlation of whole pictures at the same moments.
+    """
+
+    aligned: float
+    others: float
+    change_a: float
+    change_b: float
+    likeness: float
+
+    @property
+    def is_still(self) -> bool:
+        """Nothing changes in either clip."""
+        return max(self.change_a, self.change_b) < _STILL
+
+
+def motion_agreement(
+    pairs: Sequence[tuple[bytes, bytes]], transform_23: NDArray[np.float64], *, mirrored: bool
+) -> MotionAgreement | None:
+    """Compares JPEGs of a and b of the same moments; None where they have no part in common."""
+    of_b = [_luma(jpeg) for _, jpeg in pairs]
+    of_a = [_luma(jpeg) for jpeg, _ in pairs]
+    if mirrored:
+        of_a = [np.ascontiguousarray(p[:, ::-1]) for p in of_a]
+    height, width = of_b[0].shape
+    matrix = _in_pixels(transform_23, of_a[0].shape, of_b[0].shape)
+    inner = cv2.warpAffine(np.ones_like(of_a[0]), matrix, (width, height)) > 0.99
+    if int(inner.sum()) < 40:
+        return None
+    warped = [cv2.warpAffine(p, matrix, (width, height), flags=cv2.INTER_AREA) for p in of_a]
+    a_NP = np.stack([p[inner] for p in warped])
+    b_NP = np.stack([p[inner] for p in of_b])
+    likeness = float(np.median([_cosine(x - x.mean(), y - y.mean()) for x, y in
+                                zip(a_NP, b_NP, strict=True)]))  # fmt: skip
+    moving_a, moving_b = _changes(a_NP), _changes(b_NP)
+    n = len(pairs)
+    others = [_mean_cosine(moving_a, np.roll(moving_b, shift, 0)) for shift in range(1, n)]
+    return MotionAgreement(
+        aligned=_mean_cosine(moving_a, moving_b),
+        others=max(others, default=0.0),
+        change_a=float(moving_a.std()),
+        change_b=float(moving_b.std()),
+        likeness=likeness,
+    )
+
+
+def _luma(jpeg: bytes) -> Floats:
+    picture = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_REDUCED_GRAYSCALE_4)
+    if picture is None:
+        raise ValueError(f"{len(jpeg)} bytes are no picture that OpenCV reads")
+    return np.asarray(cv2.GaussianBlur(picture.astype(np.float32), (0, 0), _BLUR_PX), np.float32)
+
+
+def _in_pixels(
+    transform_23: NDArray[np.float64], a_HW: tuple[int, ...], b_HW: tuple[int, ...]
+) -> NDArray[np.float64]:
+    """The transform between pictures of other sizes than 320."""
+    of_a, of_b = max(a_HW) / SIDE_PX, max(b_HW) / SIDE_PX
+    return np.concatenate([transform_23[:, :2] * of_b / of_a, transform_23[:, 2:] * of_b], 1)
+
+
+def _changes(pictures_NP: Floats) -> Floats:
+    """What differs from the clip's mean picture, without changes of the whole picture's luma."""
+    apart = pictures_NP - pictures_NP.mean(0)
+    return np.asarray(apart - apart.mean(1, keepdims=True), np.float32)
+
+
+def _mean_cosine(a_NP: Floats, b_NP: Floats) -> float:
+    return _cosine(a_NP.ravel(), b_NP.ravel())
+
+
+def _cosine(x: Floats, y: Floats) -> float:
+    return float(x @ y / (np.linalg.norm(x) * np.linalg.norm(y) + 1e-6))
