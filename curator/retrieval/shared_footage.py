@@ -54,10 +54,10 @@ def verified_pairs(
                 mirrored=match.mirrored,
             )
             found.setdefault(row, []).append(one)
-    return {row: _joined(some) for row, some in found.items()}
+    return {row: joined_spans(some) for row, some in found.items()}
 
 
-def _joined(some: Sequence[SharedFootage]) -> SharedFootage:
+def joined_spans(some: Sequence[SharedFootage]) -> SharedFootage:
     """Joins what consecutive spans show of one clip to its longest part."""
     longest = max(some, key=lambda one: one.overlap_s)
     same = [

@@ -2,7 +2,6 @@
 
 Shape letters: N vectors, D dimensions.
 """
-# ruff: noqa: N803 - shape letters
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -66,7 +65,7 @@ def _gathered(blocks: Iterable[VectorBlock]) -> Iterator[VectorBlock]:
     some: list[VectorBlock] = []
     for block in blocks:
         own = block.owners >= 0
-        some.append(VectorBlock(*(column[own] for column in block)))
+        some.append(VectorBlock(block.vectors_ND[own], block.owners[own], block.seconds[own]))
         if sum(len(block.owners) for block in some) >= TRAINED_ON:
             yield _joined(some)
             some = []
