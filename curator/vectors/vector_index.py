@@ -1,66 +1,195 @@
-"""Public signatures of the index; see `VectorIndex`."""
-# ruff: noqa: N803 - shape letters
+"""An index of vectors in cells, from a thousand to many millions of them.
 
-from dataclasses import dataclass
-from typing import Any, Self
+A cell holds the vectors that one centroid is nearest to. A query visits the cells of the centroids
+nearest to it; those of an index of few vectors are one. Centroids never change, so that an index
+grows by what is new.
+
+Shape letters: N vectors, S of a sample, Q queries, D their dimensions, E those of codes, C cells.
+"""
+# ruff: noqa: N803, N806 - shape letters
+
+import hashlib
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from curator.storage import Store
+from curator.vectors.cell_search import CellSearch, Hits
+from curator.vectors.cell_segments import CellVectors, Segment, SegmentFacts, read_cell
+from curator.vectors.k_means import CentroidIndex, grouped, k_means
+from curator.vectors.vector_codes import Codes, Projection, Vectors
 
-Vectors = NDArray[np.float32] | NDArray[np.float16]
+SEARCH_PROBES = 32
+"""Cells that a query of `VectorIndex.search` visits."""
+_MOST_PROBES = 1024
+"""From so many on, all cells are visited: FAISS orders no more on a GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nearest:
+    """For each query the nearest vector of each of its K nearest owners, nearest first.
+
+    Attributes:
+        cosines: float64 [Q, K], rounded to six digits; -1 where there are fewer.
+        numbers: int64 [Q, K], of the vectors; -1.
+        owners: int64 [Q, K]; -1.
+    """
+
+    cosines: NDArray[np.float64]
+    numbers: NDArray[np.int64]
+    owners: NDArray[np.int64]
+
+    @classmethod
+    def none(cls, n: int, k: int) -> "Nearest":
+        """Returns the result of `n` queries that found nothing."""
+        none = np.full((n, k), -1, np.int64)
+        return cls(cosines=np.full((n, k), -1.0), numbers=none, owners=none.copy())
+
+    def put(self, rows: NDArray[np.int64], hits: Hits, cosines: NDArray[np.float64]) -> None:
+        """Takes hits of queries whose rows are here int64 [Q]."""
+        at = rows[hits.queries], hits.ranks()
+        self.cosines[at], self.numbers[at] = cosines, hits.numbers
+        self.owners[at] = hits.owners
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexSettings:
-    """What an index depends on besides its vectors; fixed for the life of an index."""
+    """What an index depends on besides its vectors; fixed for its life.
+
+    Attributes:
+        dim: Dimensions of codes, of which each takes a byte.
+        cell_vectors: Vectors of a cell, about.
+        flat_below: Vectors below which there is one cell, and each is compared with all.
+        sample_per_cell: Vectors of the sample for each cell, at most.
+        seed: Of the projection and the first centroids.
+    """
 
     dim: int = 256
     cell_vectors: int = 1000
     flat_below: int = 100_000
+    sample_per_cell: int = 40
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbours:
-    """For each of Q queries the best vector of each of its k best owners, best first.
+class VectorIndex:
+    """Vectors in cells; `add` numbers them from 0 on, in their order.
 
-    Attributes:
-        cosines: float32 [Q, k]; -1 where there are fewer.
-        numbers: int64 [Q, k], numbers of the vectors in the order in which they were added; -1.
-        owners: int64 [Q, k]; -1.
+    Args:
+        settings: Of its life.
+        projection: Of vectors to codes.
+        centroids_CE: float32 [C, E], of cells.
+        groups_GE: float32 [G, E], of groups of centroids.
+        segments: Its vectors.
     """
 
-    cosines: NDArray[np.float32]
-    numbers: NDArray[np.int64]
-    owners: NDArray[np.int64]
-
-
-class VectorIndex:
-    """Vectors in cells; `add` gives them numbers from 0 on, in order."""
-
-    n_vectors: int
+    def __init__(
+        self,
+        settings: IndexSettings,
+        projection: Projection,
+        centroids_CE: NDArray[np.float32],
+        groups_GE: NDArray[np.float32],
+        segments: Sequence[Segment] = (),
+    ) -> None:
+        self.settings, self.projection = settings, projection
+        self.centroids_CE, self.groups_GE = centroids_CE, groups_GE
+        self._segments = list(segments)
+        self._waiting: list[tuple[CellVectors, NDArray[np.int64]]] = []
+        self._centroid_index: CentroidIndex | None = None
+        self.n_vectors = max((one.facts.end_number for one in segments), default=0)
 
     @classmethod
     def trained(
         cls, sample_SD: Vectors, n_vectors: int, settings: IndexSettings | None = None
-    ) -> Self:
-        """Returns an index without vectors whose cells suit `n_vectors` (an estimate)."""
-        raise NotImplementedError
+    ) -> "VectorIndex":
+        """Returns an index without vectors.
+
+        Args:
+            sample_SD: Some of its vectors, chosen evenly, L2-normalised; at least one.
+            n_vectors: How many there will be, about: cells are made for these.
+            settings: None for the defaults.
+        """
+        settings = settings or IndexSettings()
+        projection = Projection.of(sample_SD.shape[1], settings.dim, settings.seed)
+        n_cells = max(1, n_vectors // settings.cell_vectors)
+        if n_vectors < settings.flat_below:
+            n_cells = 1
+        most = settings.sample_per_cell * n_cells
+        chosen = np.random.default_rng(settings.seed).permutation(len(sample_SD))[:most]
+        codes_SE = projection.codes(sample_SD[np.sort(chosen)])
+        centroids_CE = k_means(codes_SE, n_cells, seed=settings.seed)
+        return cls(settings, projection, *grouped(centroids_CE, seed=settings.seed))
 
     @classmethod
-    def open(cls, store: Store, folder: str) -> Self:
-        """Opens what `write` wrote: memory-mapped from a folder, by ranges from a bucket."""
-        raise NotImplementedError
-
-    def add(self, vectors_ND: Vectors, owners_N: NDArray[np.int64]) -> None:
-        """Adds L2-normalised vectors, as one segment, in memory until `write`."""
-        raise NotImplementedError
+    def open(cls, store: Store, name: str) -> "VectorIndex":
+        """Opens an index by the name of its list: of a folder it is memory-mapped."""
+        listed = json.loads(store.read(name))
+        trained = np.load(io.BytesIO(store.read(listed["trained"])), allow_pickle=False)
+        return cls(
+            IndexSettings(**listed["settings"]),
+            Projection(matrix=trained["projection"]),
+            trained["centroids"],
+            trained["groups"],
+            [Segment(SegmentFacts(**facts), store) for facts in listed["segments"]],
+        )
 
     def write(self, store: Store, folder: str) -> list[str]:
-        """Writes what is not written yet; returns the names of all objects of the index."""
-        raise NotImplementedError
+        """Writes what is not stored yet; returns the names of all its objects.
+
+        The last name is that of the list, for `open`. Names follow from content, so that an object
+        never changes: lists of before an addition stay valid.
+        """
+        self._segments = [one.written(store, folder) for one in self.segments]
+        raw = io.BytesIO()
+        np.savez(
+            raw,
+            projection=self.projection.matrix,
+            centroids=self.centroids_CE,
+            groups=self.groups_GE,
+        )
+        trained = _write(store, f"{folder}/cells", "npz", raw.getvalue())
+        listed = {
+            "settings": asdict(self.settings),
+            "trained": trained,
+            "segments": [asdict(one.facts) for one in self._segments],
+        }
+        name = _write(store, f"{folder}/index", "json", json.dumps(listed, indent=1).encode())
+        return [trained, *(one.facts.key for one in self._segments), name]
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Its vectors; what was added since they were last asked for becomes a segment."""
+        if self._waiting:
+            parts, cells = zip(*self._waiting, strict=True)
+            self._waiting = []
+            vectors, own = CellVectors.joined(parts), np.concatenate(cells)
+            # There may be very many.
+            del parts, cells
+            self._segments.append(Segment.of(vectors, own, 0, len(self.centroids_CE)))
+        return self._segments
+
+    @property
+    def centroid_index(self) -> CentroidIndex:
+        """FAISS's index of the centroids."""
+        if self._centroid_index is None:
+            self._centroid_index = CentroidIndex.of(self.centroids_CE, self.groups_GE)
+        return self._centroid_index
+
+    def add(self, vectors_ND: Vectors, owners_N: NDArray[np.int64]) -> None:
+        """Adds vectors, which stay in memory until `write`; of several calls one segment is made.
+
+        Args:
+            vectors_ND: float32 or float16, L2-normalised.
+            owners_N: The number of the clip of each.
+        """
+        codes_NE = self.projection.codes(vectors_ND)
+        numbers = np.arange(self.n_vectors, self.n_vectors + len(codes_NE))
+        vectors = CellVectors(numbers, owners_N.astype(np.int64), codes_NE)
+        self._waiting.append((vectors, self.centroid_index.nearest(codes_NE, 1)[:, 0]))
+        self.n_vectors += len(codes_NE)
 
     def search(
         self,
@@ -68,42 +197,42 @@ class VectorIndex:
         k: int,
         allowed: NDArray[np.bool_] | None = None,
         *,
-        probes: int = 32,
-    ) -> Neighbours:
-        """Finds the nearest vectors of queries; `allowed` is bool by owner."""
-        raise NotImplementedError
+        probes: int = SEARCH_PROBES,
+    ) -> Nearest:
+        """Finds for each query the nearest vector of each of its `k` nearest owners.
+
+        Args:
+            queries_QD: float32 or float16, L2-normalised.
+            k: Owners.
+            allowed: bool by owner, who may be found; None for all.
+            probes: Cells to visit; more are visited until `k` owners are found.
+        """
+        queries_QE = self.projection.codes(queries_QD)
+        nearest = Nearest.none(len(queries_QE), k)
+        rows, done = np.arange(len(queries_QE)), 0
+        while len(rows) and done < len(self.centroids_CE):
+            search = CellSearch(queries_QE[rows], k=k, least=-1.0, allowed=allowed)
+            cells = self.visited(queries_QE[rows], probes)
+            search.visit(cells, self.read_cell)
+            hits, done = search.best(), cells.shape[1]
+            nearest.put(rows, hits, search.cosines(hits))
+            rows, probes = rows[np.bincount(hits.queries, minlength=len(rows)) < k], 8 * probes
+        return nearest
+
+    def visited(self, codes_NE: Codes, probes: int) -> NDArray[np.int64]:
+        """Returns the cells that codes visit, nearest first, int64 [N, P]; -1 for none."""
+        n_cells = len(self.centroids_CE)
+        if probes >= min(n_cells, _MOST_PROBES):
+            return np.tile(np.arange(n_cells), (len(codes_NE), 1))
+        return self.centroid_index.nearest(codes_NE, probes)
+
+    def read_cell(self, cell: int) -> CellVectors:
+        """Returns the vectors of a cell."""
+        return read_cell(self.segments, cell)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VectorPairs:
-    """Pairs of vectors of unlike owners, each once: the lower number first, sorted by both.
-
-    Attributes:
-        numbers: int64 [P, 2].
-        owners: int64 [P, 2].
-        cosines: float64 [P], rounded to six digits.
-    """
-
-    numbers: NDArray[np.int64]
-    owners: NDArray[np.int64]
-    cosines: NDArray[np.float64]
-
-
-def neighbour_pairs(
-    index: VectorIndex, work: Any, *, least: float, k: int, since: int = 0, probes: int = 16
-) -> VectorPairs:
-    """Finds for each vector from number `since` on its k best owners among all vectors.
-
-    `work` is a `curator.stage.Work`. (Will be in `curator.vectors.neighbour_pairs`.)
-    """
-    raise NotImplementedError
-
-
-def clusters(
-    vectors_ND: Vectors, n: int, *, seed: int = 0
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Returns centroids float32 [n, D] of unit length, and the cluster of each vector, int64 [N].
-
-    (Will be in `curator.vectors.k_means`.)
-    """
-    raise NotImplementedError
+def _write(store: Store, start: str, kind: str, data: bytes) -> str:
+    name = f"{start}-{hashlib.sha256(data).hexdigest()[:16]}.{kind}"
+    if not store.exists(name):
+        store.write(name, data)
+    return name

@@ -1,0 +1,164 @@
+"""Compares queries with the vectors of cells: all queries that visit a cell with all its vectors.
+
+FAISS multiplies, on a GPU where there is one. Products of codes are whole numbers, so that neither
+the processor nor the size of a block decides what is found, and owners order equals.
+
+Shape letters: N vectors, Q queries, E dimensions of codes, P cells a query, H hits, M nearest.
+"""
+# ruff: noqa: N803, N806 - shape letters
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.vectors.cell_segments import CellVectors
+from curator.vectors.k_means import has_gpu
+from curator.vectors.vector_codes import Codes, blocks, length_of
+
+_QUERIES, _OTHERS = 4096, 8192
+"""Queries and vectors that are multiplied at a time."""
+_MANY_HITS = 1 << 20
+_MOST_NEAREST = 1024
+"""Vectors of a block that can be among the nearest of a query; a GPU finds 2,048."""
+_FEW_PRODUCTS = 1 << 22
+"""Fewer are not worth the way to a GPU."""
+
+ReadCell = Callable[[int], CellVectors]
+
+
+class Hits(NamedTuple):
+    """Vectors near queries: each [H], ordered by query, then from the nearest on."""
+
+    queries: NDArray[np.int64]
+    owners: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+    products: NDArray[np.float32]
+
+    @classmethod
+    def joined(cls, parts: "list[Hits]") -> "Hits":
+        """Returns the hits of several parts, in their order."""
+        none = np.zeros(0, np.int64)
+        parts = [cls(none, none, none, none.astype(np.float32)), *parts]
+        columns: list[Any] = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        return cls(*columns)
+
+    def at(self, rows: NDArray[Any]) -> "Hits":
+        """Returns some of them."""
+        return Hits(self.queries[rows], self.owners[rows], self.numbers[rows], self.products[rows])
+
+    def best(self, k: int) -> "Hits":
+        """Returns for each query the nearest vector of each of its `k` nearest owners."""
+        hits = self.at(np.lexsort((self.numbers, -self.products, self.owners, self.queries)))
+        hits = hits.at(is_first(hits.queries, hits.owners))
+        hits = hits.at(np.lexsort((hits.owners, -hits.products, hits.queries)))
+        return hits.at(hits.ranks() < k)
+
+    def ranks(self) -> NDArray[np.int64]:
+        """Returns the place of each among those of its query, from 0."""
+        starts = np.flatnonzero(is_first(self.queries))
+        counts = np.diff(starts, append=len(self.queries))
+        ranks: NDArray[np.int64] = np.arange(len(self.queries)) - np.repeat(starts, counts)
+        return ranks
+
+
+class CellSearch:
+    """Keeps the best of what queries meet in the cells that they visit.
+
+    Args:
+        queries_QE: int8 codes.
+        k: Owners to find for each.
+        least: Cosine similarity from which vectors count.
+        own_Q: int64, the owner of each query, whom it does not find; None for none.
+        allowed: bool by owner, who may be found; None for all.
+    """
+
+    def __init__(
+        self,
+        queries_QE: Codes,
+        *,
+        k: int,
+        least: float,
+        own_Q: NDArray[np.int64] | None = None,
+        allowed: NDArray[np.bool_] | None = None,
+    ) -> None:
+        self._queries_QE, self._own_Q, self._allowed, self._k = queries_QE, own_Q, allowed, k
+        self._square = length_of(queries_QE.shape[1]) ** 2
+        # Products are whole numbers: those of cosines that are rounded to `least` count.
+        self._least_Q = np.full(len(queries_QE), np.ceil((least - 5e-7) * self._square), np.float32)
+        self._hits: list[Hits] = []
+        self._n_hits = 0
+
+    def visit(self, cells_QP: NDArray[np.int64], read: ReadCell) -> None:
+        """Compares queries with the vectors of their cells, int64 [Q, P], -1 for none."""
+        order = np.argsort(cells_QP, axis=None, kind="stable")
+        cells, queries = cells_QP.ravel()[order], order // max(1, cells_QP.shape[1])
+        starts = np.flatnonzero(is_first(cells) & (cells >= 0)).tolist()
+        for start, end in zip(starts, [*starts[1:], len(cells)][: len(starts)], strict=True):
+            self._compare(queries[start:end], read(int(cells[start])))
+
+    def best(self) -> Hits:
+        """Returns what was found; what is visited later must be as near."""
+        hits = Hits.joined(self._hits).best(self._k)
+        is_last = hits.ranks() == self._k - 1
+        self._least_Q[hits.queries[is_last]] = hits.products[is_last]
+        self._hits, self._n_hits = [hits], len(hits.queries)
+        return hits
+
+    def cosines(self, hits: Hits) -> NDArray[np.float64]:
+        """Returns the cosine similarities of hits, float64 [H], rounded to six digits."""
+        cosines: NDArray[np.float64] = np.round(hits.products / self._square, 6)
+        return cosines.clip(-1.0, 1.0)
+
+    def _compare(self, queries: NDArray[np.int64], others: CellVectors) -> None:
+        if self._allowed is not None:
+            others = others.at(self._allowed[others.owners])
+        for at in blocks(len(others.numbers), _OTHERS):
+            block = others.at(at)
+            block_NE = block.codes.astype(np.float32)
+            most = int(np.unique(block.owners, return_counts=True)[1].max())
+            # The best of so many are of `k` owners, and perhaps of its own.
+            m = min((self._k - 1) * most + 1, _MOST_NEAREST)
+            m = min(m + (most if self._own_Q is not None else 0), len(block_NE))
+            for some in blocks(len(queries), _QUERIES):
+                self._keep(queries[some], block, block_NE, m)
+
+    def _keep(
+        self, queries: NDArray[np.int64], block: CellVectors, block_NE: NDArray[np.float32], m: int
+    ) -> None:
+        queries_QE = self._queries_QE[queries].astype(np.float32)
+        products_QM, others_QM = nearest_of(queries_QE, block_NE, m)
+        rows, places = np.nonzero(products_QM >= self._least_Q[queries][:, None])
+        mine, others = queries[rows], others_QM[rows, places]
+        hits = Hits(mine, block.owners[others], block.numbers[others], products_QM[rows, places])
+        if self._own_Q is not None:
+            hits = hits.at(self._own_Q[mine] != hits.owners)
+        self._hits.append(hits)
+        self._n_hits += len(hits.queries)
+        if self._n_hits > max(_MANY_HITS, 4 * self._k * len(self._queries_QE)):
+            self.best()
+
+
+def nearest_of(
+    queries_QE: NDArray[np.float32], others_NE: NDArray[np.float32], m: int
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Returns the largest products of queries and the rows of the others, [Q, M] each."""
+    import faiss
+
+    kind = faiss.METRIC_INNER_PRODUCT
+    if has_gpu() and len(queries_QE) * len(others_NE) >= _FEW_PRODUCTS:
+        resources = faiss.StandardGpuResources()
+        found = faiss.knn_gpu(resources, queries_QE, others_NE, m, metric=kind)
+    else:
+        found = faiss.knn(queries_QE, others_NE, m, metric=kind)
+    return found[0], found[1]
+
+
+def is_first(*columns: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Returns where a value differs from the one before it, in any of the columns."""
+    is_first = np.zeros(len(columns[0]), np.bool_)
+    is_first[:1] = True
+    for column in columns:
+        is_first[1:] |= column[1:] != column[:-1]
+    return is_first

@@ -1,0 +1,180 @@
+"""K-means of codes, and of vectors. The same vectors give the same centroids everywhere.
+
+Centroids are whole numbers, as codes are, so that which one is nearest has no rounding; sums of
+codes have none either. FAISS finds the nearest centroids, on a GPU where there is one.
+
+Shape letters: N vectors, C centroids, D dimensions, P centroids a vector.
+"""
+# ruff: noqa: N803, N806 - shape letters
+
+from dataclasses import dataclass
+from math import isqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.vectors.vector_codes import EXACT, Codes, Projection, Vectors, blocks, length_of
+
+ROUNDS = 10
+FLAT_CENTROIDS = 16_384
+"""Up to so many, a vector is compared with each of them."""
+_SUPER_PROBES = 24
+_SPARE = 4
+"""More neighbours than wanted, by which equals at the end are ordered."""
+
+Centroids = NDArray[np.float32]
+
+
+def has_gpu() -> bool:
+    """Whether FAISS sees a GPU."""
+    import faiss
+
+    return bool(getattr(faiss, "get_num_gpus", int)())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CentroidIndex:
+    """Finds the nearest centroids; where they are many, among those of the nearest groups.
+
+    Attributes:
+        index: FAISS's index.
+        n: Number of centroids.
+    """
+
+    index: Any
+    n: int
+
+    @classmethod
+    def of(cls, centroids_CD: Centroids, groups_GD: Centroids | None = None) -> "CentroidIndex":
+        """Returns the index of centroids; `groups_GD` are the centroids of these."""
+        import faiss
+
+        n, dim = centroids_CD.shape
+        index: Any = faiss.IndexFlatIP(dim)
+        if n > FLAT_CENTROIDS and groups_GD is not None:
+            index.add(groups_GD)
+            kind = faiss.METRIC_INNER_PRODUCT
+            index = faiss.IndexIVFFlat(index, dim, len(groups_GD), kind)
+            index.is_trained, index.nprobe = True, min(_SUPER_PROBES, len(groups_GD))
+        index.add(centroids_CD)
+        if has_gpu():
+            index = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
+        return cls(index=index, n=n)
+
+    def nearest(self, codes_ND: NDArray[Any], p: int) -> NDArray[np.int64]:
+        """Returns the numbers of the `p` nearest centroids of codes, nearest first, int64 [N, P].
+
+        Of equals the first counts; -1 where groups have fewer.
+        """
+        p = min(p, self.n)
+        k = min(p + _SPARE, self.n) if p > 1 else 1
+        nearest_NP = np.empty((len(codes_ND), p), np.int64)
+        for at in blocks(len(codes_ND)):
+            products, numbers = self.index.search(codes_ND[at].astype(np.float32), k)
+            if k > 1:
+                order = np.lexsort((numbers, -products), axis=1)[:, :p]
+                numbers = np.take_along_axis(numbers, order, axis=1)
+            nearest_NP[at] = numbers
+        return nearest_NP
+
+
+def k_means(codes_ND: Codes, n: int, *, seed: int, rounds: int = ROUNDS) -> Centroids:
+    """Returns `n` centroids of codes, or as many as there are codes, float32 [C, D].
+
+    Many are found in groups of about the square root of their number: each group has a share by
+    its size.
+    """
+    n = max(1, min(n, len(codes_ND)))
+    if n <= FLAT_CENTROIDS:
+        return _lloyd(codes_ND, n, seed, rounds)
+    n_groups = isqrt(n)
+    some = np.random.default_rng(seed).permutation(len(codes_ND))[: 256 * n_groups]
+    groups_GD = _lloyd(codes_ND[np.sort(some)], n_groups, seed, rounds)
+    group = CentroidIndex.of(groups_GD).nearest(codes_ND, 1)[:, 0]
+    order, counts = np.argsort(group, kind="stable"), np.bincount(group, minlength=n_groups)
+    # Rounding the running total gives the shares their sum.
+    shares = np.diff(np.rint(np.cumsum(counts) * (n / len(codes_ND))), prepend=0).astype(np.int64)
+    found, start = [], 0
+    for share, count in zip(shares.tolist(), counts.tolist(), strict=True):
+        if share:
+            own = codes_ND[np.sort(order[start : start + count])]
+            found.append(_lloyd(own, min(share, count), seed, rounds))
+        start += count
+    return np.concatenate(found)
+
+
+def grouped(centroids_CD: Centroids, *, seed: int) -> tuple[Centroids, Centroids]:
+    """Returns the centroids, those of a group side by side, and the centroids of the groups."""
+    codes_CD = _rounded(centroids_CD, length_of(centroids_CD.shape[1])).clip(-127, 127)
+    groups_GD = _lloyd(codes_CD.astype(np.int8), isqrt(len(centroids_CD)), seed, ROUNDS)
+    group = CentroidIndex.of(groups_GD).nearest(codes_CD, 1)[:, 0]
+    return centroids_CD[np.argsort(group, kind="stable")], groups_GD
+
+
+def clusters(
+    vectors_ND: Vectors, n: int, *, seed: int = 0
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Divides vectors into clusters of like directions.
+
+    Args:
+        vectors_ND: float32 or float16 [N, D], L2-normalised.
+        n: Most clusters.
+        seed: Of the first centroids.
+
+    Returns:
+        Centroids of unit length, float32 [C, D], and the cluster of each vector, int64 [N]. No
+        cluster is empty; they are numbered from the largest on.
+    """
+    if not len(vectors_ND):
+        return np.zeros((0, vectors_ND.shape[1]), np.float32), np.zeros(0, np.int64)
+    dim = vectors_ND.shape[1]
+    codes_ND = Projection.of(dim, dim, seed).codes(vectors_ND)
+    centroids_CD = k_means(codes_ND, n, seed=seed)
+    own = CentroidIndex.of(*grouped(centroids_CD, seed=seed)).nearest(codes_ND, 1)[:, 0]
+    sizes = np.bincount(own, minlength=len(centroids_CD))
+    order = np.argsort(-sizes, kind="stable")[: np.count_nonzero(sizes)]
+    place = np.empty(len(sizes), np.int64)
+    place[order] = np.arange(len(order))
+    own = place[own]
+    means_CD = _sums(vectors_ND, own, len(order))
+    means_CD /= np.linalg.norm(means_CD, axis=1, keepdims=True).clip(1e-12)
+    return means_CD.astype(np.float32), own
+
+
+def _lloyd(codes_ND: Codes, n: int, seed: int, rounds: int) -> Centroids:
+    """Moves `n` centroids to the means of the codes that are nearest to each."""
+    rng = np.random.default_rng(seed)
+    scale = EXACT // 2 // int(length_of(codes_ND.shape[1]))
+    starts = np.sort(rng.permutation(len(codes_ND))[:n])
+    centroids_CD = _rounded(codes_ND[starts], scale)
+    for _ in range(rounds):
+        nearest = CentroidIndex.of(centroids_CD).nearest(codes_ND, 1)[:, 0]
+        sums_CD = _sums(codes_ND, nearest, n)
+        empty = np.flatnonzero(~sums_CD.any(axis=1))
+        if len(empty):
+            sums_CD[empty] = codes_ND[np.sort(rng.permutation(len(codes_ND))[: len(empty)])]
+        moved_CD = _rounded(sums_CD, scale)
+        if np.array_equal(moved_CD, centroids_CD):
+            break
+        centroids_CD = moved_CD
+    return centroids_CD
+
+
+def _sums(vectors_ND: NDArray[Any], own: NDArray[np.int64], n: int) -> NDArray[np.float64]:
+    """Returns the sum of the vectors of each cluster, float64 [C, D]."""
+    sums_CD = np.zeros((n, vectors_ND.shape[1]))
+    for at in blocks(len(vectors_ND)):
+        order = np.argsort(own[at], kind="stable")
+        numbers, starts = np.unique(own[at][order], return_index=True)
+        some = vectors_ND[at][order].astype(np.float64)
+        sums_CD[numbers] += np.add.reduceat(some, starts)
+    return sums_CD
+
+
+def _rounded(vectors_ND: NDArray[Any], scale: float) -> Centroids:
+    """Returns directions as whole numbers, of length `scale`."""
+    some = vectors_ND.astype(np.float64)
+    norms = np.sqrt(np.einsum("nd,nd->n", some, some)).clip(1e-12)
+    rounded_ND: Centroids = np.rint(some * (scale / norms)[:, None]).astype(np.float32)
+    return rounded_ND

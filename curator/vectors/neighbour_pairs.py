@@ -1,0 +1,201 @@
+"""Finds pairs of near vectors of unlike owners, in parts that workers do.
+
+A part is some vectors of a segment, which follow each other in the order of cells; cells of many
+vectors are divided. A part finds all neighbours of its vectors, so that no part waits for another,
+and the pairs are the same whoever finds them. Parts go to workers by predicted cost, largest first.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.stage import Work
+from curator.vectors.cell_search import CellSearch, is_first
+from curator.vectors.cell_segments import Segment, read_cell
+from curator.vectors.k_means import CentroidIndex
+from curator.vectors.vector_index import VectorIndex
+
+PROBES = 16
+"""Cells that a vector visits; see `benchmarks/results/vector_index.md`."""
+PAIR_S = 7e-9
+"""CPU-seconds to compare a pair of codes of 256 dimensions."""
+_UNIT_PAIRS = 1 << 31
+_FEW_PAIRS = 1 << 26
+_PARTS = 64
+_MOST_ROWS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorPairs:
+    """Pairs of vectors of unlike owners, each once, sorted: the lower number first.
+
+    Attributes:
+        numbers: int64 [P, 2].
+        owners: int64 [P, 2].
+        cosines: float64 [P], rounded to six digits.
+    """
+
+    numbers: NDArray[np.int64]
+    owners: NDArray[np.int64]
+    cosines: NDArray[np.float64]
+
+    @classmethod
+    def joined(cls, parts: "list[VectorPairs]") -> "VectorPairs":
+        """Returns all pairs of several parts, each once."""
+        none = np.zeros((0, 2), np.int64)
+        numbers = np.concatenate([none, *(part.numbers for part in parts)])
+        owners = np.concatenate([none, *(part.owners for part in parts)])
+        cosines = np.concatenate([np.zeros(0), *(part.cosines for part in parts)])
+        order = np.lexsort((numbers[:, 1], numbers[:, 0]))
+        order = order[is_first(numbers[order, 0], numbers[order, 1])]
+        return cls(numbers=numbers[order], owners=owners[order], cosines=cosines[order])
+
+
+@dataclass(frozen=True, slots=True)
+class PairUnit:
+    """Rows of a segment.
+
+    Attributes:
+        segment: Its number.
+        begin: The first row.
+        end: Behind the last row.
+        cost: Pairs of codes to compare, as predicted.
+    """
+
+    segment: int
+    begin: int
+    end: int
+    cost: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindNeighbours:
+    """Finds the neighbours of the vectors of a unit; can be pickled.
+
+    Attributes:
+        segments: Of the index.
+        n_groups: Rows of the array that are centroids of groups; the others are of cells.
+        least: Cosine similarity from which vectors are neighbours.
+        k: Owners among whom the neighbours of a vector are, at most.
+        since: Vectors with lower numbers look for no neighbours.
+        probes: Cells that a vector visits.
+    """
+
+    segments: tuple[Segment, ...]
+    n_groups: int
+    least: float
+    k: int
+    since: int
+    probes: int
+
+    def __call__(self, centroids: NDArray[np.float32], unit: PairUnit) -> VectorPairs:
+        """Returns the pairs of a unit, given the centroids of groups, then those of cells."""
+        vectors = self.segments[unit.segment].rows(unit.begin, unit.end)
+        if self.since:
+            is_new = vectors.numbers >= self.since
+            vectors = vectors.at(is_new)
+        index = CentroidIndex.of(centroids[self.n_groups :], centroids[: self.n_groups])
+        search = CellSearch(vectors.codes, k=self.k, least=self.least, own_Q=vectors.owners)
+        cells = index.nearest(vectors.codes, self.probes)
+        # The nearest cell has most of what is near: others are asked only for what is nearer.
+        for some in (cells[:, :1], cells[:, 1:]):
+            search.visit(some, lambda cell: read_cell(self.segments, cell))
+            hits = search.best()
+        numbers = np.stack([vectors.numbers[hits.queries], hits.numbers], axis=1)
+        owners = np.stack([vectors.owners[hits.queries], hits.owners], axis=1)
+        order = np.argsort(numbers, axis=1)
+        numbers, owners = (np.take_along_axis(both, order, 1) for both in (numbers, owners))
+        pairs = VectorPairs(numbers=numbers, owners=owners, cosines=search.cosines(hits))
+        return VectorPairs.joined([pairs])
+
+
+def neighbour_pairs(
+    index: VectorIndex,
+    work: Work,
+    *,
+    least: float,
+    k: int,
+    since: int = 0,
+    probes: int = PROBES,
+) -> VectorPairs:
+    """Finds for each vector from number `since` on the nearest vectors of its `k` nearest owners.
+
+    They are found among all vectors but those of its own owner. The pairs are the same for any
+    number of workers.
+
+    Args:
+        index: The vectors; workers read those that are stored, others are sent to them.
+        work: Where units are done.
+        least: Cosine similarity from which vectors are neighbours; above 0.
+        k: Owners.
+        since: Number of vectors that were compared with each other before.
+        probes: Cells that a vector visits.
+    """
+    return VectorPairs.joined(
+        list(pair_parts(index, work, least=least, k=k, since=since, probes=probes))
+    )
+
+
+def pair_parts(
+    index: VectorIndex, work: Work, *, least: float, k: int, since: int, probes: int
+) -> Iterator[VectorPairs]:
+    """Yields the pairs of `neighbour_pairs` by parts, in any order; two parts may share pairs."""
+    units = pair_units(index, since=since, probes=probes)
+    find = FindNeighbours(
+        segments=tuple(index.segments),
+        n_groups=len(index.groups_GE),
+        least=least,
+        k=k,
+        since=since,
+        probes=probes,
+    )
+    centroids = np.concatenate([index.groups_GE, index.centroids_CE])
+    cpu_s = PAIR_S * sum(unit.cost for unit in units) * index.settings.dim / 256
+    return work(find, centroids, units, cpu_s=cpu_s)
+
+
+def pair_units(index: VectorIndex, *, since: int, probes: int) -> list[PairUnit]:
+    """Returns the units of the vectors from number `since` on, those of the largest cost first."""
+    n_cells = len(index.centroids_CE)
+    sizes = np.zeros(n_cells)
+    for segment in index.segments:
+        first = segment.facts.first_cell
+        sizes[first : first + segment.facts.n_cells] += np.diff(segment.starts)
+    visited = index.centroid_index.nearest(index.centroids_CE, probes)
+    # A vector is compared with centroids too.
+    row_costs = np.where(visited >= 0, sizes[visited], 0).sum(axis=1) + min(n_cells, 1 << 14)
+    new = [at for at, one in enumerate(index.segments) if one.facts.end_number > since]
+    total = 0.0
+    for at in new:
+        segment = index.segments[at]
+        first = segment.facts.first_cell
+        counts = np.diff(segment.starts)
+        total += float(counts @ row_costs[first : first + len(counts)])
+    most = min(max(total / _PARTS, _FEW_PAIRS), _UNIT_PAIRS)
+    units = [unit for at in new for unit in _divided(index.segments[at], at, row_costs, most)]
+    return sorted(units, key=lambda unit: (-unit.cost, unit.segment, unit.begin))
+
+
+def _divided(
+    segment: Segment, number: int, row_costs: NDArray[np.float64], most: float
+) -> Iterator[PairUnit]:
+    """Yields units of a segment of a cost up to `most`: cells side by side, or parts of one."""
+    starts = segment.starts
+    begin = end = 0
+    cost = 0.0
+    for cell in np.flatnonzero(np.diff(starts)).tolist():
+        first, last = int(starts[cell]), int(starts[cell + 1])
+        row_cost = float(row_costs[segment.facts.first_cell + cell])
+        n_parts = max((last - first) * row_cost / most, (last - first) / _MOST_ROWS)
+        bounds = np.linspace(first, last, ceil(n_parts) + 1).astype(int).tolist()
+        for part_end in bounds[1:]:
+            more = (part_end - end) * row_cost
+            if begin < end and (cost + more > most or part_end - begin > _MOST_ROWS):
+                yield PairUnit(number, begin, end, cost)
+                begin, cost = end, 0.0
+            end, cost = part_end, cost + more
+    if begin < end:
+        yield PairUnit(number, begin, end, cost)
