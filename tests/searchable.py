@@ -83,11 +83,11 @@ def searchable_out(
     decided = DecidedClips(clips, 1 << 30, vectors=lambda _: stored)
     for stage in graph_of(settings).deciding():
         decided.decide(stage, CorpusWork(stage.name))
-    for number, row in enumerate(decided.rows):
+    for row in decided.rows:
         if row.decision == "kept":
             row.shard, row.key, row.mp4_offset = "shards/train-0.tar", row.clip_id, 512
             row.mp4_bytes, row.cut_mode = len(mp4), "copy"
-        row.caption = (captions or {}).get(number)
+        row.caption = (captions or {}).get(ids.index(row.clip_id))
     store.write("shards/train-0.tar", bytes(512) + mp4)
     tables = {}
     if clip_vectors is not None:

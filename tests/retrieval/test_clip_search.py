@@ -19,6 +19,7 @@ import curator
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.errors import UsageError
+from curator.footage.scenes import Picture
 from curator.matching.clip_footage import ClipFootage
 from curator.retrieval.clip_search import ClipSearch
 from curator.retrieval.query_media import picture_vector, video_spans
@@ -40,10 +41,13 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = EXI
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with a picture and a film beside it that are in clips of it."""
     place = tmp_path_factory.mktemp("search")
-    frames = list(moving_texture(150))
+    frames = _flickering([*moving_texture(75), *moving_texture(75, seed=1)])
     write_video(place / "whole.mp4", frames, fps=Fraction(25))
     write_video(place / "part.mkv", frames[50:], fps=Fraction(25), options={"crf": "32"})
-    cv2.imwrite(str(place / "picture.png"), cv2.cvtColor(frames[40], cv2.COLOR_RGB2BGR)[:, ::-1])
+    picture = np.full((270, 480, 3), 200, np.uint8)
+    for number in range(9):
+        cv2.circle(picture, (50 * number + 40, 30 * number + 20), 25, (28 * number, 80, 40), -1)
+    cv2.imwrite(str(place / "picture.png"), picture)
     film = video_spans(place / "whole.mp4", AnalyzeConfig())[0.0]
     vectors_ND = unit_vectors(N, seed=1)
     vectors_ND[LIKE[1]] = vectors_ND[LIKE[0]] + 0.2 * vectors_ND[0]
@@ -60,6 +64,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (place / "ids").write_text(json.dumps(ids))
     return place
+
+
+def _flickering(frames: list[Picture]) -> list[Picture]:
+    """Changes their brightness, as films do, by which two are aligned."""
+    steps = np.random.default_rng(0).normal(0, 0.04, len(frames)).cumsum()
+    gains = 0.75 + 0.2 * np.sin(steps)
+    return [(frame * gain).astype(np.uint8) for frame, gain in zip(frames, gains, strict=True)]
 
 
 def _with_vectors(film: ClipFootage, vectors_VD: np.ndarray) -> ClipFootage:

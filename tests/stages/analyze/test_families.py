@@ -244,7 +244,9 @@ def test_families_of_segments_give_what_a_whole_decode_gives(
 ) -> None:
     """Pins that what is missing of a long source can be measured in segments, twice here."""
     place, source = Place(tmp_path), films[IN_SEGMENTS]
-    late = frozenset({"clip", "scenes", "text", "motion", *(n for n in place.names if "measure" in n)})
+    late = frozenset(
+        {"clip", "scenes", "text", "motion", *(n for n in place.names if "measure" in n)}
+    )
     place.in_segments(source, place.names - late)
     place.in_segments(source, late)
     track = place.track(source)
