@@ -25,7 +25,7 @@ from curator.review.finished_run import Finished, open_finished
 from curator.tables.clip_locations import KeyRows
 from curator.tables.clip_vectors import as_matrix
 from curator.tables.disk_table import taken
-from curator.tables.footage_store import FootageStore, block_vectors
+from curator.tables.footage_store import block_vectors
 from curator.tables.sql_condition import matching_clips
 
 K = 20
@@ -87,6 +87,7 @@ class ClipSearch:
         if not rejected:
             is_kept = pc.equal(finished.clips["decision"], "kept")
             self._is_searched = is_kept.to_numpy().astype(np.bool_)
+        self._allowed_by: dict[str, NDArray[np.bool_]] = {}
         self._part = np.zeros(finished.clips.num_rows, np.int32)
         """Which part of footage a clip is in."""
 
@@ -143,8 +144,14 @@ class ClipSearch:
         self, file: str | os.PathLike[str], k: int = K, where: str | None = None
     ) -> list[FoundClip]:
         """Finds the clips with the pictures that are nearest to an image file."""
+        return self.by_vector(picture_vector(file), k, where)
+
+    def by_vector(
+        self, vector_D: NDArray[np.float32], k: int = K, where: str | None = None
+    ) -> list[FoundClip]:
+        """Finds the clips with the pictures that are nearest to a vector of `SceneNetwork`."""
         allowed = self._allowed(k, where)
-        return self._nearest(self._pictures, picture_vector(file), k, allowed)
+        return self._nearest(self._pictures, vector_D, k, allowed)
 
     def by_text(self, text: str, k: int = K, where: str | None = None) -> list[FoundClip]:
         """Finds the clips that CLIP says a text describes."""
@@ -239,18 +246,21 @@ class ClipSearch:
             raise UsageError(f"k is {k}; expected a whole number from 1")
         if where is None:
             return None
-        named = matching_clips(
-            self.finished.clips, where, example="motion > 0.3", instead="leave it out"
-        )
-        allowed = np.zeros(len(self._is_searched), np.bool_)
-        allowed[self._rows.find_all(named)] = True
-        return allowed & self._is_searched
+        if where not in self._allowed_by:
+            named = matching_clips(
+                self.finished.clips, where, example="motion > 0.3", instead="leave it out"
+            )
+            allowed = np.zeros(len(self._is_searched), np.bool_)
+            allowed[self._rows.find_all(named)] = True
+            # The last condition alone: many queries may have one each.
+            self._allowed_by = {where: allowed & self._is_searched}
+        return self._allowed_by[where]
 
     def _footage(self, rows: set[int]) -> dict[int, ClipFootage]:
         """Reads the footage of clips by row, from the parts that have them."""
         stored = self.finished.footage()
         parts = sorted({int(self._part[row]) for row in rows})
-        some = FootageStore(stored.store, tuple(stored.parts[part] for part in parts))
+        some = replace(stored, parts=tuple(stored.parts[part] for part in parts))
         ids = {clip["clip_id"]: row for row, clip in self._ids(rows)}
         return {ids[clip_id]: footage for clip_id, footage in some.clips(ids).items()}
 

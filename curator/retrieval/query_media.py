@@ -7,6 +7,7 @@ Shape letters: D dimensions.
 import math
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +23,9 @@ from curator.models.weight_store import ModelStore
 from curator.recipe import Recipe
 from curator.records.clips import Span
 from curator.records.tracks import Track
-from curator.stages.analyze.analysis_models import load_analysis_models
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import analyze_source
+from curator.stages.analyze.measurer import AnalysisModels
 from curator.stages.propose.clip_footage_rows import footage_row, pictures_row
 from curator.storage import open_source, stat_source
 from curator.storage.base import has_scheme
@@ -88,7 +89,7 @@ def video_spans(place: str | os.PathLike[str], config: AnalyzeConfig) -> dict[fl
     config = config.model_copy(update={"device": "cpu", "flow": "dis"})
     try:
         n_bytes, version = stat_source(uri)
-        models = load_analysis_models(config, FAMILIES, None, None)
+        models = AnalysisModels(scenes=_network())
         with open_source(uri, expected_version=version) as reader:
             track = analyze_source(
                 reader,
@@ -104,8 +105,6 @@ def video_spans(place: str | os.PathLike[str], config: AnalyzeConfig) -> dict[fl
         raise UsageError(
             f"--video {uri!r} cannot be read as a video ({error.code}): {error.message}"
         ) from error
-    except ModelError as error:
-        raise UsageError(str(error)) from error
     return dict(_spans(track))
 
 
@@ -128,6 +127,7 @@ def text_vector(text: str, recipe: Recipe) -> NDArray[np.float32]:
     return vector
 
 
+@cache
 def _network() -> SceneNetwork:
     try:
         return SceneNetwork()
