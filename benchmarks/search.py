@@ -44,7 +44,7 @@ from curator.tables.footage_store import FootageStore
 from curator.tables.parts import rows_to_table
 from curator.tables.schemas import FOOTAGE_SCHEMA, clips_schema
 
-KINDS, PICTURES, BLOCK = 1000, 3, 20_000
+KINDS, PICTURES, BLOCK = 1000, 3, 5_000
 CLIP_S, BEGIN_S, PART_S = 6.0, 1.3, 3.0
 TOP = 10
 
