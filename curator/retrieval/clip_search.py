@@ -8,7 +8,8 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from math import isnan
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,7 @@ from curator.retrieval.vector_lookup import VectorBlock, VectorLookup
 from curator.review.clip_explanation import find_clip
 from curator.review.finished_run import Finished, open_finished
 from curator.tables.clip_locations import KeyRows
-from curator.tables.clip_vectors import as_matrix
+from curator.tables.clip_vectors import StoredVectors, as_matrix
 from curator.tables.disk_table import taken
 from curator.tables.footage_store import block_vectors
 from curator.tables.sql_condition import matching_clips
@@ -33,6 +34,8 @@ _PER_PICTURE = 10
 """Clips that each picture of a video proposes."""
 _PROPOSED = 100
 """Most clips that a span of a video is compared with; at some 30 CPU-ms each."""
+Near = tuple[int, float, float | None]
+"""A row of `clips`, its best cosine, and the second of the clip; None for a clip as a whole."""
 _COLUMNS = (
     "clip_id", "source_uri", "start_s", "end_s", "caption", "decision", "shard", "key",
 )  # fmt: skip
@@ -132,13 +135,9 @@ class ClipSearch:
                 f"clip {id_[0]} has no vector: its pictures show no structure, or analyze.scenes "
                 "is false; use --picture with a picture of it"
             )
-        found = self._whole_clips.index.search(self._mean_vectors.matrix(id_), k + 1, allowed)
-        near = [
-            (row, score, None)
-            for row, score in zip(found.owners[0].tolist(), found.cosines[0].tolist(), strict=True)
-            if row not in (-1, number)
-        ]
-        return self._found(near[:k])
+        vectors_ND = self._mean_vectors.matrix(id_)
+        near = self._nearest(self._whole_clips, vectors_ND, k + 1, allowed)
+        return self._found([one for one in near if one[0] != number][:k])
 
     def by_picture(
         self, file: str | os.PathLike[str], k: int = K, where: str | None = None
@@ -151,13 +150,14 @@ class ClipSearch:
     ) -> list[FoundClip]:
         """Finds the clips with the pictures that are nearest to a vector of `SceneNetwork`."""
         allowed = self._allowed(k, where)
-        return self._nearest(self._pictures, vector_D, k, allowed)
+        return self._found(self._nearest(self._pictures, vector_D[np.newaxis], k, allowed))
 
     def by_text(self, text: str, k: int = K, where: str | None = None) -> list[FoundClip]:
         """Finds the clips that CLIP says a text describes."""
         allowed = self._allowed(k, where)
         described = self._described
-        return self._nearest(described, text_vector(text, self.finished.recipe), k, allowed)
+        vector_D = text_vector(text, self.finished.recipe)
+        return self._found(self._nearest(described, vector_D[np.newaxis], k, allowed))
 
     def by_video(
         self, place: str | os.PathLike[str], k: int = K, where: str | None = None
@@ -177,62 +177,50 @@ class ClipSearch:
             k: Most clips.
             allowed: bool [C]; None for all clips.
         """
-        near: dict[int, tuple[float, float]] = {}
+        nearest: dict[int, Near] = {}
         pairs: PairsOfSpans = []
         for begin_s, footage in spans.items():
-            proposed = self._proposed(footage, max(k, _PER_PICTURE), allowed)
-            near |= {
-                row: best for row, best in proposed.items() if best > near.get(row, (-2.0, 0.0))
-            }
-            by_cosine = sorted(proposed, key=lambda row: (-proposed[row][0], row))
-            pairs += [(begin_s, footage, row) for row in by_cosine[:_PROPOSED]]
-        if not near:
+            if not len(footage.vectors_VD):
+                continue
+            per_picture = max(k, _PER_PICTURE)
+            near = self._nearest(self._pictures, footage.vectors_VD, per_picture, allowed)
+            near.sort(key=lambda one: (-one[1], one[0]))
+            proposed = list(dict.fromkeys(row for row, _, _ in near))[:_PROPOSED]
+            pairs += [(begin_s, footage, row) for row in proposed]
+            for one in near:
+                nearest[one[0]] = max(one, nearest.get(one[0], one), key=lambda near: near[1])
+        if not any(len(footage.vectors_VD) for footage in spans.values()):
             raise UsageError("no picture of the video shows structure; expected more than black")
         shared = verified_pairs(pairs, self._footage({row for _, _, row in pairs}))
 
-        def place(row: int) -> tuple[float, float, int]:
-            overlap_s = shared[row].overlap_s if row in shared else 0.0
-            return -overlap_s, -near[row][0], row
+        def place(one: Near) -> tuple[float, float, int]:
+            return -shared[one[0]].overlap_s if one[0] in shared else 0.0, -one[1], one[0]
 
-        found = sorted(near, key=place)[:k]
-        at_s = [shared[row].at_s if row in shared else near[row][1] for row in found]
-        rows = [(row, near[row][0], at) for row, at in zip(found, at_s, strict=True)]
+        found = [
+            (row, cosine, shared[row].at_s if row in shared else at_s)
+            for row, cosine, at_s in sorted(nearest.values(), key=place)[:k]
+        ]
         return [
             replace(clip, shared=shared.get(row))
-            for clip, row in zip(self._found(rows), found, strict=True)
+            for clip, (row, _, _) in zip(self._found(found), found, strict=True)
         ]
-
-    def _proposed(
-        self, footage: ClipFootage, k: int, allowed: NDArray[np.bool_] | None
-    ) -> dict[int, tuple[float, float]]:
-        """Returns the best cosine of clips to pictures of a span, and the clip's second of it."""
-        if not len(footage.vectors_VD):
-            return {}
-        found = self._pictures.index.search(footage.vectors_VD, k, allowed)
-        best: dict[int, tuple[float, float]] = {}
-        is_found = found.owners >= 0
-        owners, cosines = found.owners[is_found], found.cosines[is_found]
-        seconds = self._pictures.seconds[found.numbers[is_found]]
-        for row, *one in zip(owners.tolist(), cosines.tolist(), seconds.tolist(), strict=True):
-            best[row] = max(best.get(row, (-2.0, 0.0)), (one[0], one[1]))
-        return best
 
     def _nearest(
         self,
         lookup: VectorLookup,
-        query_D: NDArray[np.float32],
+        queries_QD: NDArray[np.float32],
         k: int,
         allowed: NDArray[np.bool_] | None,
-    ) -> list[FoundClip]:
-        found = lookup.index.search(query_D[np.newaxis], k, allowed)
-        n = int(np.sum(found.owners[0] >= 0))
-        seconds = lookup.seconds[found.numbers[0, :n]].tolist()
-        # Vectors of whole clips have no second.
-        at_s = [None if np.isnan(second) else second for second in seconds]
-        owners, cosines = found.owners[0, :n].tolist(), found.cosines[0, :n].tolist()
-        return self._found(list(zip(owners, cosines, at_s, strict=True)))
+    ) -> list[Near]:
+        """Returns the k nearest clips to each query, those of a query nearest first."""
+        found = lookup.index.search(queries_QD, k, allowed)
+        is_found = found.owners >= 0
+        seconds = lookup.seconds[found.numbers[is_found]].tolist()
+        at_s = (None if isnan(second) else second for second in seconds)
+        owners, cosines = found.owners[is_found].tolist(), found.cosines[is_found].tolist()
+        return list(zip(owners, cosines, at_s, strict=True))
 
-    def _found(self, rows: Sequence[tuple[int, float, float | None]]) -> list[FoundClip]:
+    def _found(self, rows: Sequence[Near]) -> list[FoundClip]:
         columns = self.finished.clips.select(_COLUMNS)
         clips = taken(columns, [row for row, _, _ in rows]).to_pylist()
         return [
@@ -261,13 +249,10 @@ class ClipSearch:
         stored = self.finished.footage()
         parts = sorted({int(self._part[row]) for row in rows})
         some = replace(stored, parts=tuple(stored.parts[part] for part in parts))
-        ids = {clip["clip_id"]: row for row, clip in self._ids(rows)}
-        return {ids[clip_id]: footage for clip_id, footage in some.clips(ids).items()}
-
-    def _ids(self, rows: set[int]) -> Iterator[tuple[int, dict[str, Any]]]:
         order = sorted(rows)
-        ids = taken(self.finished.clips.select(["clip_id"]), order).to_pylist()
-        return zip(order, ids, strict=True)
+        names = taken(self.finished.clips.select(["clip_id"]), order)["clip_id"].to_pylist()
+        row_of = dict(zip(names, order, strict=True))
+        return {row_of[clip_id]: footage for clip_id, footage in some.clips(names).items()}
 
     @cached_property
     def _pictures(self) -> VectorLookup:
@@ -289,7 +274,7 @@ class ClipSearch:
             yield VectorBlock(vectors_ND.astype(np.float16), owners[row], seconds)
 
     @cached_property
-    def _mean_vectors(self) -> Any:  # noqa: ANN401
+    def _mean_vectors(self) -> StoredVectors:
         return self.finished.vectors("embeddings")
 
     @cached_property
@@ -314,7 +299,7 @@ class ClipSearch:
             )
         return lookup
 
-    def _clip_blocks(self, vectors: Any) -> Iterator[VectorBlock]:  # noqa: ANN401
+    def _clip_blocks(self, vectors: StoredVectors) -> Iterator[VectorBlock]:
         for table in vectors.blocks():
             owners = self._searched(table["clip_id"])
             vectors_ND = as_matrix(table["vector"].combine_chunks()).astype(np.float16)
