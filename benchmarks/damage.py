@@ -56,7 +56,7 @@ class Output:
         # A source that was written a moment ago is not stored as scanned.
         time.sleep(3)
         settings = Captioned(self.sources, self.out, self.server).settings
-        more = ("cut.mode=encode", "shard.embedding=descriptor")
+        more = ("cut.mode=encode", "shard.embedding=scene")
         self.clip = ""
         """Id of a clip."""
         self.run = ["run", str(self.sources), str(self.out), *sets(*settings, *more)]

@@ -58,7 +58,7 @@ EVERYTHING = (
     "filters.meta.rating={min: 1}", f"stages=[{STAGES}]", "select.by=[bucket]",
     "select.keep_fraction=0.8", "analyze.segment_s=10", "propose.crop_borders=true",
     "propose.min_s=1", "cut.hdr=tonemap", "filters.hdr.max=1", "cut.audio=aac", "cut.size=bucket",
-    "shard.embedding=descriptor", "shard.id_member=true", "shard.max_bytes=1000000",
+    "shard.embedding=scene", "shard.id_member=true", "shard.max_bytes=1000000",
     "shard.resolutions=[120, 240, 480]", "caption.structured=true",
     "caption.lengths=[short, medium]", "caption.content_types=[]", *CAPTIONER,
 )  # fmt: skip

@@ -93,7 +93,7 @@ def _caption_annotators(recipe: Recipe, semantics: Semantics) -> list[AnyGraphSt
     return stages
 
 
-_MOVABLE = ("dedup", "select")
+_MOVABLE = ("dedup", "cluster", "select")
 """Stages of this package that a recipe may move: they reject clips that others kept."""
 
 

@@ -50,7 +50,9 @@ class StageEntry(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    use: str = Field(description="package.module:Class, an entry point, or dedup or select")
+    use: str = Field(
+        description="package.module:Class, an entry point, or dedup, cluster or select"
+    )
     before: str | None = Field(None, description="stage that it comes before")
     after: str | None = Field(None, description="stage that it comes after")
     config: dict[str, Any] = Field({}, description="settings of the stage")
@@ -122,7 +124,9 @@ class Recipe(BaseModel):
 
     @model_validator(mode="after")
     def _clusters_of_all(self) -> Self:
-        """Refuses clusters of clips of which more come later."""
+        """Refuses a selection by clusters that are not made, or of clips of which more come later."""
+        if self.cluster.n is None and "cluster" in self.select.by:
+            raise ValueError("select.by names cluster, and cluster.n is null; set cluster.n")
         if self.cluster.n is not None and self.run.mode == "growing":
             raise ValueError(
                 f"cluster.n is {self.cluster.n}, and run.mode is growing: clusters are made of all "

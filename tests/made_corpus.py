@@ -17,11 +17,11 @@ from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
-from made_out import candidates_table, thumbnail, unlike_vectors
+from made_out import candidates_table, store_pairs, thumbnail, unlike_vectors
 
 from curator.executor.engine import FACTS, Engine
 from curator.executor.progress import Progress
-from curator.models.perceptual import PERCEPTUAL_MODEL
+from curator.models.scene_network import SCENE_MODEL
 from curator.recipe import Recipe, load_recipe, with_changes
 from curator.records.sources import SourceRef
 from curator.runs import curation
@@ -38,7 +38,13 @@ from curator.stages.shard import tar_writer
 from curator.storage import open_store
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
 from curator.tables.parts import Parts, rows_to_table
-from curator.tables.schemas import PICTURES_SCHEMA, SCAN_SCHEMA, SHOTS_SCHEMA, embeddings_schema
+from curator.tables.schemas import (
+    FOOTAGE_SCHEMA,
+    PICTURES_SCHEMA,
+    SCAN_SCHEMA,
+    SHOTS_SCHEMA,
+    embeddings_schema,
+)
 from curator.tables.source_table import MEASURED_SCHEMA
 
 PER_SOURCE = 50
@@ -60,7 +66,7 @@ META_SETTINGS = (
     "filters.meta.labels.none_of=[private]",
     "select.by=[bucket,meta.camera]",
     "select.max_per_group=250",
-    "shard.embedding=descriptor",
+    "shard.embedding=scene",
 )
 
 
@@ -182,6 +188,8 @@ def make(
     stage = ProposeStage(recipe.propose, aggregates=recipe.scores.root)
     candidates = Candidates(store, stage.fingerprint({"tracks": fingerprint}), has_clip=False)
     jpegs = [thumbnail(number) for number in range(50)]
+    all_ids: list[str] = []
+    pairs: list[tuple[int, int]] = []
     for first in range(0, n, per_part):
         count = min(per_part, n - first)
         clips = candidates_of(first, count)
@@ -195,7 +203,11 @@ def make(
         shots = clips.select(names).append_column("transition_in", pa.array(["cut"] * count))
         shots = shots.append_column("transition_out", pa.array(["cut"] * count))
         flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
-        pictures = [{"clip_id": name, "jpeg": jpegs[k % 50]} for k, name in enumerate(ids)]
+        pictures = [{"clip_id": name, "jpeg": [jpegs[k % 50]]} for k, name in enumerate(ids)]
+        cosines = np.einsum("nd,nd->n", vectors[1:], vectors[:-1])
+        at = np.flatnonzero(cosines > 0.9) + len(all_ids)
+        pairs += [(int(k) + 1, int(k)) for k in at]
+        all_ids += ids
         candidates.add(
             ProposedUnit(
                 track_parts={str(row["source_id"]): track for row in sources},
@@ -203,13 +215,15 @@ def make(
                 shots=shots.cast(SHOTS_SCHEMA),
                 clips=clips,
                 vectors=pa.table(
-                    [clips["clip_id"], pa.array([PERCEPTUAL_MODEL] * count), flat],
+                    [clips["clip_id"], pa.array([SCENE_MODEL] * count), flat],
                     schema=embeddings_schema(vectors.shape[1]),
                 ),
+                footage=FOOTAGE_SCHEMA.empty_table(),
                 pictures=rows_to_table(pictures[:1000], PICTURES_SCHEMA),
             )
         )
         candidates.flush()
+    store_pairs(store, recipe, candidates.fingerprint, all_ids, pairs)
 
 
 def recipe_of(settings: Sequence[str]) -> Recipe:
@@ -263,6 +277,7 @@ def _analyze(
                     shots=part.shots.slice(start, unit_clips),
                     clips=clips,
                     vectors=part.vectors.slice(start, unit_clips),
+                    footage=FOOTAGE_SCHEMA.empty_table(),
                     pictures=PICTURES_SCHEMA.empty_table(),
                 )
             )

@@ -10,23 +10,27 @@ import numpy as np
 import pyarrow as pa
 
 from curator.executor.corpus_work import CorpusWork
+from curator.matching.verify_pair import Match
 from curator.measures.score_list import SCORES
-from curator.models.perceptual import CLIP_DIM
 from curator.pipeline import graph_of
 from curator.recipe import Recipe
 from curator.records.cuts import CROP_COLUMNS
-from curator.runs.corpus import SHOT_ORDER, DecidedClips
+from curator.runs.corpus import SHOT_ORDER, Compared, DecidedClips
 from curator.stages.commit.commit_run import Commit, alone, commit_run, kept_by_source
+from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair
+from curator.stages.dedup.stage import PAIRS, search_settings
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.propose.stage import ProposedUnit, ProposeStage
 from curator.stages.shard.shard_index import set_files
 from curator.storage import Store
 from curator.tables.clip_vectors import StoredVectors, vectors_table
+from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import SortedRows
 from curator.tables.fenced_store import FencedStore
 from curator.tables.output_format import read_summary
 from curator.tables.parts import rows_to_table
 from curator.tables.schemas import (
+    FOOTAGE_SCHEMA,
     PICTURES_SCHEMA,
     SHOTS_SCHEMA,
     candidates_schema,
@@ -72,10 +76,29 @@ def candidates_table(n: int, **columns: Sequence[Any]) -> pa.Table:
 
 
 def unlike_vectors(n: int, seed: int = 0) -> np.ndarray:
-    """float32 [n, CLIP_DIM] of unit length, no two of which are alike."""
-    vectors = np.random.default_rng(seed).standard_normal((n, CLIP_DIM)).astype(np.float32)
+    """float32 [n, 64] of unit length, no two of which are alike."""
+    vectors = np.random.default_rng(seed).standard_normal((n, 64)).astype(np.float32)
     unit: np.ndarray = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return unit
+
+
+def store_pairs(
+    store: Store, recipe: Recipe, stamp: str, ids: Sequence[str], pairs: Sequence[tuple[int, int]]
+) -> None:
+    """Stores that all clips were compared, and which show the same footage, by their numbers."""
+    match = Match(
+        offset_s=0.0, speed=1.0, overlap_s=5.0, share_a=1.0, share_b=1.0, mirrored=False,
+        similarity=0.95, n_inliers=50,
+    )  # fmt: skip
+    none = NearDuplicatePairs.of(None, search_settings(recipe.dedup))
+    found = [Pair(clip_id=ids[a], other=ids[b], match=match) for a, b in pairs]
+    table = none.with_new(pa.array(ids, pa.string()), [], found).table()
+    CorpusTables(store, stamp).write(PAIRS, table)
+
+
+def alike(vectors: np.ndarray) -> list[tuple[int, int]]:
+    """Numbers of vectors that are nearly the same."""
+    return [(int(a), int(b)) for a, b in np.argwhere(np.tril(vectors @ vectors.T, -1) > 0.9)]
 
 
 def thumbnail(number: int) -> bytes:
@@ -106,7 +129,7 @@ def store_candidates(
     ]
     jpegs = [thumbnail(number) for number in range(min(len(ids), 200))]
     shown = [
-        {"clip_id": name, "jpeg": jpegs[number % len(jpegs)]}
+        {"clip_id": name, "duration_s": 5.0, "jpeg": [jpegs[number % len(jpegs)]]}
         for number, name in enumerate(ids)
         if pictures
     ]
@@ -120,10 +143,12 @@ def store_candidates(
             shots=SHOTS_SCHEMA.empty_table(),
             clips=clips,
             vectors=vectors_table(list(zip(ids, vectors, strict=True))),
+            footage=FOOTAGE_SCHEMA.empty_table(),
             pictures=rows_to_table(shown, PICTURES_SCHEMA),
         )
     )
     candidates.flush()
+    store_pairs(store, recipe, candidates.fingerprint, ids, alike(vectors))
     return candidates
 
 
@@ -132,7 +157,14 @@ def finish_run(
 ) -> dict[str, Any]:
     """Decides about candidates and commits, without cutting; returns the summary."""
     stored = StoredVectors.of(vectors)
-    decided = DecidedClips(clips, 1 << 30, vectors=lambda _: stored)
+    tables = CorpusTables(store, candidates.fingerprint)
+    decided = DecidedClips(
+        clips,
+        1 << 30,
+        vectors=lambda _: stored,
+        tables=tables,
+        compared=Compared(footage=candidates.footage),
+    )
     for stage in graph_of(recipe).deciding():
         decided.decide(stage, CorpusWork(stage.name))
     for row in decided.rows.kept():
@@ -163,7 +195,9 @@ def finish_rows(
         "shards": [],
         "extensions": [],
         "judged": {},
-        "candidates": sorted(candidates.names()),
+        "candidates": sorted(
+            candidates.names() | CorpusTables(store, candidates.fingerprint).names(PAIRS)
+        ),
     }
     return commit_run(
         Commit(

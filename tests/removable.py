@@ -13,8 +13,8 @@ __all__ = ["LIKE", "SHARED", "fake_server", "finished", "place", "running_server
 FILMS = {"one": (1, 2), "two": (3, 5, 6)}
 """Numbers of the films in each folder."""
 SMALL_TARS = ("shard.max_bytes=150000", "shard.min_bytes=0", "shard.val_share=0.4")
-LIKE = ("dedup.enabled=true", "dedup.similarity=0.6")
-SHARED = ("shard.embedding=descriptor", *SMALL_TARS)
+LIKE = ("dedup.enabled=true",)
+SHARED = ("shard.embedding=scene", *SMALL_TARS)
 
 
 @pytest.fixture(scope="session")

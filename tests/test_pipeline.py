@@ -11,7 +11,8 @@ from curator.recipe import load_recipe
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 BUILT_IN = [
-    "scan", "analyze", "propose", "filter", "dedup", "select", "caption", "cut", "shard", "commit",
+    "scan", "analyze", "propose", "filter", "dedup", "cluster", "select", "caption", "cut", "shard",
+    "commit",
 ]  # fmt: skip
 BLUR = "blur_regions:BlurRegions"
 REGIONS = "config: {regions: [[0, 0, 1, 0.5]]}"
@@ -35,11 +36,11 @@ def test_a_recipe_has_the_built_in_stages_in_their_order() -> None:
 
 
 def test_own_stages_come_where_the_recipe_says() -> None:
-    assert names("stages=[blocklist:Blocklist]").index("blocklist") == 5
+    assert names("stages=[blocklist:Blocklist]").index("blocklist") == 6
     after = names("stages=[{use: blocklist:Blocklist, after: select}]")
-    assert after[5:8] == ["select", "blocklist", "caption"]
+    assert after[6:9] == ["select", "blocklist", "caption"]
     blurred = names(f"stages=[{{use: {BLUR}, {REGIONS}}}]")
-    assert blurred[6:9] == ["caption", "blur", "cut"]
+    assert blurred[7:10] == ["caption", "blur", "cut"]
     assert names("stages=[{use: select, before: dedup}]")[3:6] == ["filter", "select", "dedup"]
     moved = names("stages=[blocklist:Blocklist, {use: select, before: dedup}]")
     assert moved[3:7] == ["filter", "blocklist", "select", "dedup"]
@@ -114,7 +115,9 @@ def test_an_incomplete_stage_is_refused_with_what_it_lacks(
 def test_fingerprints_follow_what_a_stage_depends_on() -> None:
     """Pins that a bound invalidates no track and no clip, and a setting of the cut no track."""
     base, bound = fingerprints(), fingerprints("filters.motion.min=0.5")
-    assert {name for name in base if base[name] != bound[name]} == {"filter", "dedup", "select"}
+    assert {name for name in base if base[name] != bound[name]} == {
+        "filter", "dedup", "cluster", "select",
+    }  # fmt: skip
     crf = fingerprints("cut.crf=30")
     assert {name for name in base if base[name] != crf[name]} == {"cut"}
     shots = fingerprints("propose.max_s=9")

@@ -1,4 +1,4 @@
-"""A perceptual descriptor of frames and clips that needs no weights, for near-duplicates.
+"""A perceptual descriptor of frames that needs no weights: whether two show the same scene.
 
 A frame becomes a small square of luma: uniform borders are cut off and the aspect ratio is given
 up, so that letterboxing and squeezing vanish. Eleven maps are made of the square: luma with local
@@ -12,18 +12,13 @@ In natural pictures these coefficients have a spread that is nearly a power law 
 the two scales largely agree. So instead of learned whitening, a closed form evens them out: a gain
 by frequency, and the sum and the magnified difference of the scales. A signed square root then
 keeps single coefficients from deciding. On 1,000 unrelated photographs (500,000 pairs) the cosine
-of two frames is 0.02 +- 0.10 and at most 0.61; benchmarks/dedup_descriptor.py measures clips.
-
-The embedding of a clip joins the mean of its frames' descriptors with their drift, the first
-cosine over its length: how the second half differs from the first. The mean alone calls all clips
-of one fixed camera duplicates; the drift tells apart what happens in them. It counts by how much a
-clip changes: a still picture has none.
+of two frames is 0.02 +- 0.10 and at most 0.61.
 
 A frame without structure (black, a flat colour, a faint gradient) has the zero vector: it says
-nothing about which footage it belongs to. A clip of nothing but such frames has no embedding.
+nothing about which footage it belongs to.
 
-Shape letters: H, W height and width of a frame, C channels (RGB), N frames of a clip, D
-dimensions, S side of the square, M maps, K frequencies along one axis.
+Shape letters: H, W height and width of a frame, C channels (RGB), D dimensions,
+S side of the square, M maps, K frequencies along one axis.
 """
 # ruff: noqa: N803, N806 - shape letters
 
@@ -56,13 +51,6 @@ _GAIN_EXPONENT = 0.15
 _SCALE_CONTRAST = 4.0
 _LUMA_WEIGHT = 0.45
 
-_DRIFT_MAX_RADIUS_SQUARED = 5
-_DRIFT_SHARE = 0.5
-_DRIFT_HALF_SPREAD = 0.05
-"""Spread of a clip's descriptors at which the drift has half its share."""
-_MIN_DRIFT = 1e-6
-_MIN_MEAN = 1e-3
-
 _BAR_TOLERANCE = 14
 _BAR_DIRTY_SHARE = 0.02
 _BAR_EDGE_SHARE = 0.6
@@ -72,8 +60,8 @@ _BAR_MAX_SHARE = 0.3
 _BAR_MIN_SIDE_PX = 32
 
 
-def _weights() -> tuple[_Array, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Weights of all coefficients [M, K, K], which are kept, and which of these the drift takes."""
+def _weights() -> tuple[_Array, NDArray[np.bool_]]:
+    """Weights of all coefficients [M, K, K], and which are kept."""
     u = np.arange(_FREQUENCIES)
     radius_squared = u[:, None] ** 2 + u**2
     weights = np.empty((_MAPS, _FREQUENCIES, _FREQUENCIES), dtype=np.float32)
@@ -84,8 +72,7 @@ def _weights() -> tuple[_Array, NDArray[np.bool_], NDArray[np.bool_]]:
     # Means that say nothing: contrast normalisation fixes that of luma and of strength, and that
     # of the fourth harmonic is much the same in all pictures.
     kept[[_LUMA, _SUM.start, _SUM.start + 3, _DIFFERENCE.start], 0, 0] = False
-    low = np.broadcast_to(radius_squared <= _DRIFT_MAX_RADIUS_SQUARED, kept.shape)[kept]
-    return weights, kept, low
+    return weights, kept
 
 
 def _windowed_cosines() -> _Array:
@@ -99,12 +86,10 @@ def _windowed_cosines() -> _Array:
 
 
 COSINES_KS = _windowed_cosines()
-WEIGHTS_MKK, KEPT_MKK, _LOW_D = _weights()
+WEIGHTS_MKK, KEPT_MKK = _weights()
 
 DIM = int(KEPT_MKK.sum())
 """Dimensions of a frame's descriptor."""
-CLIP_DIM = DIM + int(_LOW_D.sum())
-"""Dimensions of a clip's embedding."""
 
 
 def describe(frame_HWC: NDArray[np.uint8]) -> _Array:
@@ -137,32 +122,6 @@ def square(luma_HW: NDArray[np.uint8]) -> _Array:
 def is_flat(square_SS: _Array) -> bool:
     """Whether a picture has no structure: black, a flat colour, a faint gradient."""
     return float(blurred(square_SS, FLAT_BLUR_PX).std()) < FLAT_STD
-
-
-def aggregate(descriptors_ND: _Array) -> _Array | None:
-    """Embeds a clip from descriptors, float32 [N, DIM], of frames sampled evenly, in order of time.
-
-    Returns:
-        float32 [CLIP_DIM], L2-normalised, or None when no frame has structure, or when the frames
-        have nothing in common.
-    """
-    described = descriptors_ND[np.any(descriptors_ND != 0, axis=1)].astype(np.float64)
-    n = len(described)
-    if n == 0:
-        return None
-    mean_D = described.mean(axis=0)
-    length = float(np.linalg.norm(mean_D))
-    if length < _MIN_MEAN:
-        return None
-    time = np.cos(np.pi * (np.arange(n) + 0.5) / n)
-    drift_D = time @ (described - mean_D)[:, _LOW_D]
-    spread = max(0.0, 1 - length**2)
-    share = _DRIFT_SHARE * spread / (spread + _DRIFT_HALF_SPREAD)
-    drift_length = float(np.linalg.norm(drift_D))
-    if drift_length < _MIN_DRIFT:
-        share, drift_length = 0.0, 1.0
-    parts = [np.sqrt(1 - share) * mean_D / length, np.sqrt(share) * drift_D / drift_length]
-    return _unit(np.concatenate(parts).astype(np.float32))
 
 
 def bar_box(luma_HW: NDArray[np.uint8]) -> tuple[int, int, int, int]:

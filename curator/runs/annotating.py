@@ -78,7 +78,7 @@ class Annotating:
         Args:
             clips: The kept ones are annotated, and get values in columns.
             locations: Their MP4s.
-            vectors: Gives vectors of kept clips, `clip` or `descriptor`.
+            vectors: Gives vectors of kept clips, `clip` or `scene`.
             short_caption: Gives the short caption of a clip; None without a captioner.
         """
         store = FamilyStore(self._store, self._in_tars())
@@ -87,7 +87,7 @@ class Annotating:
             columns = {name for stage in stages for name in stage.columns}
             given: dict[str, Callable[[Clip], Any]] = {
                 name: _vector_in(vectors(kind))
-                for name, kind in ((EMBEDDING, "descriptor"), (CLIP_EMBEDDING, "clip"))
+                for name, kind in ((EMBEDDING, "scene"), (CLIP_EMBEDDING, "clip"))
                 if name in columns
             }
             given[SHORT_CAPTION] = short_caption or (lambda clip: None)

@@ -282,5 +282,5 @@ def check_models(recipe: Recipe) -> None:
     if recipe.shard.embedding == "clip" and recipe.analyze.clip is None:
         raise UsageError(
             "shard.embedding=clip asks for embeddings of a CLIP model; set analyze.clip, or "
-            "shard.embedding=descriptor"
+            "shard.embedding=scene"
         )

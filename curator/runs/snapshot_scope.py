@@ -135,7 +135,7 @@ class Snapshot:
             clips = clips.select([name for name in names if name not in _MADE_AGAIN])
             corpus.add_decided(with_declared(clips, columns))
         reads = {name for stage in graph.annotators() for name in stage.columns}
-        packed = {"clip": [CLIP_EMBEDDING], "descriptor": [EMBEDDING], "none": []}
+        packed = {"clip": [CLIP_EMBEDDING], "scene": [EMBEDDING], "none": []}
         reads.update(packed[graph["shard"].config.embedding])
         for name, table in ((EMBEDDING, "embeddings"), (CLIP_EMBEDDING, "clip_embeddings")):
             for part in tables.get(table, ()) if name in reads else ():

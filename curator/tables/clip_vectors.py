@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from curator.models.perceptual import CLIP_DIM, PERCEPTUAL_MODEL
+from curator.models.scene_network import SCENE_DIM, SCENE_MODEL
 from curator.tables.clip_locations import KeyRows
 from curator.tables.disk_table import BLOCK_ROWS, DiskTable, SortedRows
 from curator.tables.schemas import embeddings_schema
@@ -108,8 +108,8 @@ def as_matrix(column: pa.FixedSizeListArray) -> NDArray[np.float32]:
 def vectors_table(
     vectors: Sequence[tuple[str, NDArray[np.float32]]],
     *,
-    model: str | None = PERCEPTUAL_MODEL,
-    least_dim: int = CLIP_DIM,
+    model: str | None = SCENE_MODEL,
+    least_dim: int = SCENE_DIM,
 ) -> pa.Table:
     """Returns rows of `embeddings` for vectors by clip id, or none of length `least_dim`."""
     dim = len(vectors[0][1]) if vectors else least_dim

@@ -60,6 +60,7 @@ def test_packaged_models_are_verified() -> None:
     rows = rows_of(load_recipe("quickstart"))
     assert {name: row.state for name, row in rows.items()} == {
         "transnetv2": State.OK,
+        "efficientnet-lite0": State.OK,
         "PP-OCRv6_det_small": State.OK,
     }
 

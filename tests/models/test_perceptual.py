@@ -8,7 +8,7 @@ import pytest
 from film_shots import photograph
 from numpy.typing import NDArray
 
-from curator.models.perceptual import CLIP_DIM, DIM, aggregate, bar_box, describe
+from curator.models.perceptual import DIM, bar_box, describe
 from curator.stages.dedup.config import DedupConfig
 
 Picture = NDArray[np.uint8]
@@ -150,91 +150,3 @@ def test_plain_background_is_not_taken_for_bars() -> None:
     luma = np.full((180, 320), 240, np.uint8)
     cv2.circle(luma, (160, 90), 40, 30, -1)
     assert bar_box(luma) == (0, 180, 0, 320)
-
-
-def panned(name: str, positions: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Descriptors of a pan over a photograph; positions are shares of its way."""
-    picture = photograph(name)
-    side = min(picture.shape[:2]) * 2 // 3
-    way = picture.shape[1] - side * 4 // 3
-    views = [
-        picture[side // 4 : side // 4 + side, round(x * way) : round(x * way) + side * 4 // 3]
-        for x in positions
-    ]
-    return np.stack(
-        [describe(cv2.resize(v, (320, 240), interpolation=cv2.INTER_AREA)) for v in views]
-    )
-
-
-def clip(descriptors: NDArray[np.float32]) -> NDArray[np.float32]:
-    vector = aggregate(descriptors)
-    assert vector is not None
-    return vector
-
-
-def test_embedding_of_a_clip_has_unit_length() -> None:
-    vector = clip(panned("motorcycle", np.linspace(0, 1, 12)))
-    assert vector.shape == (CLIP_DIM,)
-    assert vector.dtype == np.float32
-    assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
-
-
-def test_clip_is_recognised_at_another_speed_and_sampling_phase() -> None:
-    original = clip(panned("motorcycle", np.linspace(0, 1, 20)))
-    faster = clip(panned("motorcycle", np.linspace(0, 1, 16)))
-    later = clip(panned("motorcycle", np.linspace(0.02, 0.98, 20)))
-    assert float(original @ faster) >= 0.9
-    assert float(original @ later) >= 0.9
-
-
-def test_excerpt_of_a_slow_clip_is_recognised() -> None:
-    whole = clip(panned("motorcycle", np.linspace(0, 0.3, 20)))
-    excerpt = clip(panned("motorcycle", np.linspace(0.09, 0.21, 8)))
-    assert float(whole @ excerpt) >= SIMILARITY
-
-
-def scene(name: str, centres: list[tuple[int, int]]) -> NDArray[np.float32]:
-    """Descriptors of a fixed camera before which a disc stands at each of the places."""
-    samples = []
-    for x, y in centres:
-        picture = frame(name).copy()
-        cv2.circle(picture, (x, y), 30, (250, 250, 250), -1)
-        cv2.circle(picture, (x, y), 14, (10, 10, 10), -1)
-        samples.append(describe(picture))
-    return np.stack(samples)
-
-
-def test_clips_of_a_fixed_camera_are_told_apart_by_what_happens() -> None:
-    leftward = clip(scene("coins", [(290 - 26 * i, 60) for i in range(10)]))
-    downward = clip(scene("coins", [(110, 10 + 17 * i) for i in range(10)]))
-    again = clip(scene("coins", [(287 - 26 * i, 60) for i in range(10)]))
-    assert float(leftward @ again) >= SIMILARITY
-    assert float(leftward @ downward) < SIMILARITY
-
-
-def test_still_clips_match_whatever_their_length() -> None:
-    picture = frame("rocket")
-    long, short = np.stack([describe(picture)] * 9), describe(jpeg(picture, 40))[None]
-    assert float(clip(long) @ clip(short)) >= 0.9
-
-
-def test_frames_without_structure_do_not_count() -> None:
-    shown = panned("cat", np.linspace(0, 1, 6))
-    faded = np.concatenate([np.zeros((3, DIM), np.float32), shown])
-    assert np.array_equal(clip(faded), clip(shown))
-
-
-def test_clip_of_nothing_but_black_has_no_embedding() -> None:
-    assert aggregate(np.zeros((5, DIM), np.float32)) is None
-    assert aggregate(np.zeros((0, DIM), np.float32)) is None
-
-
-def test_equal_frames_have_an_embedding_however_their_mean_is_rounded() -> None:
-    """Pins a mean that is longer than 1 by rounding: it gave NaN, which no search takes."""
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        one = rng.normal(size=DIM).astype(np.float32)
-        one /= np.linalg.norm(one) * np.float32(1 - 1e-6)
-        vector = aggregate(np.repeat(one[None], 7, axis=0))
-        assert vector is not None
-        assert np.isfinite(vector).all()

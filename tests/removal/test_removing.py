@@ -72,7 +72,7 @@ def needles_of(out: Path, clips: list[Row], *, sources: bool = False) -> list[by
         mp4 = mp4_of(out, clip)
         assert hashlib.sha256(mp4).hexdigest() == clip["mp4_sha256"]
         found += [mp4, mp4[len(mp4) // 2 :][:400]]
-    pictures = thumbnails(out, ids)
+    pictures = [jpeg for jpegs in thumbnails(out, ids) for jpeg in jpegs]
     assert pictures
     found += pictures + [base64.b64encode(jpeg) for jpeg in pictures]
     if sources:

@@ -13,6 +13,7 @@ import made_corpus
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from curator.tables.kept_vectors import kept_vectors
 from film_makers import write_video
 from film_shots import moving_texture
 
@@ -32,7 +33,6 @@ from curator.runs.measuring import Ahead
 from curator.runs.run_log import RunLog
 from curator.storage import open_store
 from curator.tables.checksums import read_parquet
-from curator.tables.kept_vectors import kept_vectors
 from curator.tables.snapshot_store import archived, read_snapshot, snapshot_numbers
 
 N = 4000

@@ -276,7 +276,7 @@ def test_an_embedding_comes_with_each_sample(finished: Finished, tmp_path: Path)
         if path.is_file():
             store.write(str(path.relative_to(finished.out)), path.read_bytes())
     command = ["run", str(finished.sources), str(out), *SETTINGS]
-    assert main([*command, "--set", "shard.embedding=descriptor"]) == EXIT_OK
+    assert main([*command, "--set", "shard.embedding=scene"]) == EXIT_OK
     assert json.loads((out / "summary.json").read_text())["work"]["clips_cut"] == 0
     table = pq.read_table(out / "embeddings")
     vectors = dict(zip(table["clip_id"].to_pylist(), table["vector"].to_pylist(), strict=True))

@@ -33,7 +33,8 @@ content_probability: double; nsfw: double; consistency: double; layout_consisten
 shot_doubt: double;
 content_type: string; decision: string; reason: string; reason_score: double; reason_threshold:
 double; reasons: list<item: string>; reason_detail: string; tags: list<item: string>;
-duplicate_of: string; duplicate_similarity: double; caption: string; caption_model: string;
+duplicate_of: string; duplicate_similarity: double; duplicate_offset_s: double;
+duplicate_overlap_s: double; cluster: int32; caption: string; caption_model: string;
 caption_failure: string; caption_alignment: double; bucket: string; shard: string; key: string;
 mp4_offset: int64; mp4_bytes: int64; mp4_sha256: string; cut_fingerprint: string; cut_mode:
 string; copy_frames: int32; crf: int32; audio: string

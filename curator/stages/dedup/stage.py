@@ -63,8 +63,7 @@ class DedupStage(CorpusStage[DedupConfig]):
     ) -> tuple[NearDuplicatePairs, bool]:
         """Returns all pairs, and whether they are others than those that are stored."""
         config = self.config
-        settings = fingerprint(MATCHING, config.similarity, config.neighbours)
-        stored = NearDuplicatePairs.of(corpus.read(PAIRS), settings)
+        stored = NearDuplicatePairs.of(corpus.read(PAIRS), search_settings(config))
         keys = [place.key for place in places]
         new = ids.filter(pc.invert(pc.is_in(ids, value_set=stored.compared)))
         if not len(new) and set(keys) <= set(stored.places):
@@ -153,6 +152,11 @@ class DedupStage(CorpusStage[DedupConfig]):
             "duplicate_overlap_s": pairs["overlap_s"].cast(pa.float64()),
         }
         return Decisions(rows, pa.table(columns))
+
+
+def search_settings(config: DedupConfig) -> str:
+    """Returns what stored pairs depend on."""
+    return fingerprint(MATCHING, config.similarity, config.neighbours)
 
 
 class _Numbers:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from curator.measures.clip_view import ClipView, How
 from curator.measures.score_list import BUILT_IN, Measures
 from curator.models.embedding_heads import Heads, normalised
-from curator.models.scene_network import SCENE_MODEL
 from curator.records.clips import Candidate, Shot
 from curator.records.columns import field_names
 from curator.records.sources import Failure
@@ -187,7 +186,7 @@ class KeepProposed:
             sources=pa.Table.from_pylist(rows.sources, MEASURED_SCHEMA),
             shots=rows_to_table(rows.shots, SHOTS_SCHEMA),
             clips=candidates_table(rows.clips, self.measures.specs),
-            vectors=vectors_table(rows.vectors, model=SCENE_MODEL, least_dim=1),
+            vectors=vectors_table(rows.vectors),
             clip_vectors=vectors_table(rows.clip_vectors, model=self.clip, least_dim=1),
             footage=rows_to_table(rows.footage, FOOTAGE_SCHEMA),
             pictures=rows_to_table(rows.pictures, PICTURES_SCHEMA),

@@ -24,9 +24,9 @@ class ShardConfig(StageConfig):
     append: bool = True
     """tars that stand and hold nothing but wanted clips stay as they are, others are added; false
     packs all clips as a first run would"""
-    embedding: Literal["none", "clip", "descriptor"] = "none"
-    """vector of the clip in the member npy, float32: of the CLIP model, or the perceptual
-    descriptor"""
+    embedding: Literal["none", "clip", "scene"] = "none"
+    """vector of the clip in the member npy, float32: of the CLIP model, or of the scene
+    network"""
     # CogVideo's SAT loader looks for this member before it takes caption, fps and duration from
     # the .meta.jsonl. Readers decode it as a whole number.
     id_member: bool = False

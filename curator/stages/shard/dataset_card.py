@@ -112,7 +112,7 @@ def _json_fields(scores: Iterable[str]) -> list[dict[str, Any]]:
             *_plains("string", "aspect", "content", "name"),
         ),
         _struct("crop", *_plains("int64", "x", "y", "width", "height")),
-        _struct("models", *_plains("string", "shots", "descriptor")),
+        _struct("models", *_plains("string", "shots", "scene")),
         _struct("scores", *_plains("float64", *known)),
     ]
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.buckets import Bucket, bucket_of
-from curator.models.perceptual import PERCEPTUAL_MODEL
+from curator.models.scene_network import SCENE_MODEL
 from curator.models.transnet import transnet_model_name
 from curator.records.clips import Clip, Reason
 from curator.records.cuts import CROP_COLUMNS
@@ -119,7 +119,7 @@ def sample_metadata(
         **({} if annotation is None else _annotated(clip, annotation)),
         **({"meta": meta} if meta else {}),
         **({"columns": columns} if columns else {}),
-        "models": {"shots": transnet_model_name(), "descriptor": PERCEPTUAL_MODEL},
+        "models": {"shots": transnet_model_name(), "scene": SCENE_MODEL},
     }
 
 
