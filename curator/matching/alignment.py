@@ -9,6 +9,7 @@ Shape letters: F values of a clip at the common rate, L offsets, A, B picture ve
 """
 # ruff: noqa: N803, N806 - shape letters
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,11 +19,20 @@ from numpy.typing import NDArray
 from curator.matching.clip_footage import ClipFootage, Floats
 from curator.media.opencv import cv2
 
-__all__ = ["RATE", "SPEEDS", "Alignment", "Pulse", "alignments", "cosines", "pulse"]
+__all__ = [
+    "OTHER_SPEEDS",
+    "RATE",
+    "Alignment",
+    "Pulse",
+    "alignments",
+    "correlation_within",
+    "cosines",
+    "pulse",
+]
 
 RATE = 25.0
 """Values of luma per second that are correlated."""
-SPEEDS = (1.0, 0.8, 1.25, 24 / 25, 25 / 24, 1.2, 1 / 1.2)
+OTHER_SPEEDS = (0.8, 1.25, 24 / 25, 25 / 24, 1.2, 1 / 1.2)
 """Seconds of b per second of a: 1.25x speed, and a film shown at another rate."""
 _SHORT_S, _LONG_S, _STRENGTH_S = 0.05, 0.6, 1.0
 _FLOOR = 0.0008
@@ -33,9 +43,6 @@ _VOTE_REACH_S = 1.2
 _N_VOTES = 200
 _N_TRIED = 48
 _APART_S = 0.3
-_DECISIVE = 0.6
-"""Correlation at speed 1 that makes other speeds needless."""
-_OTHER_SPEED_COST_S = 0.3
 _COSINE_WORTH_S = 4.0
 
 
@@ -77,8 +84,7 @@ class Alignment:
     @property
     def rank(self) -> float:
         """Guesses of a higher rank are tried first."""
-        cost_s = _OTHER_SPEED_COST_S if self.speed != 1 else 0
-        return self.agreeing_s + _COSINE_WORTH_S * self.cosine - cost_s
+        return self.agreeing_s + _COSINE_WORTH_S * self.cosine
 
 
 @lru_cache(maxsize=1024)
@@ -93,7 +99,7 @@ def pulse(clip: ClipFootage, speed: float = 1.0) -> Pulse:
     band = _smooth(series_2F, _SHORT_S) - _smooth(series_2F, _LONG_S)
     strength = np.sqrt(_smooth(band * band, _STRENGTH_S))
     return Pulse(
-        values_2F=band / (strength + np.float32(_FLOOR)),
+        values_2F=np.asarray(band / (strength + _FLOOR), np.float32),
         moving_share=float((strength.max(0) > _FLOOR).mean()),
     )
 
@@ -105,20 +111,24 @@ def cosines(a: ClipFootage, b: ClipFootage) -> Floats:
 
 
 def alignments(
-    a: ClipFootage, b: ClipFootage, *, min_cosine: float, most: int = 3
+    a: ClipFootage, b: ClipFootage, *, speeds: Sequence[float], min_cosine: float, most: int
 ) -> list[Alignment]:
-    """Finds where b may show a, best first: few guesses, which differ by 0.3 s or more."""
+    """Finds where b may show a, likeliest first: guesses that differ by 0.3 s or more."""
     cosines_AB = cosines(a, b)
-    if cosines_AB.size == 0 or float(cosines_AB.max()) < min_cosine:
-        return []
-    found: list[Alignment] = []
-    for speed in SPEEDS:
-        found += _at_speed(a, b, speed, cosines_AB, min_cosine, most)
-        if speed == 1 and found and found[0].correlation > _DECISIVE and (
-            found[0].agreeing_s > 0.4 * min(a.duration_s, b.duration_s)
-        ):  # fmt: skip
-            break
+    found = [
+        guess for speed in speeds for guess in _at_speed(a, b, speed, cosines_AB, min_cosine, most)
+    ]
     return sorted(found, key=lambda guess: -guess.rank)[:most]
+
+
+def correlation_within(
+    a: ClipFootage, b: ClipFootage, guess: Alignment, start_s: float, end_s: float
+) -> float:
+    """Correlation of the pulses in a span of a, -1 to 1; 0 where nothing moves."""
+    of_a, of_b = pulse(a).values_2F, pulse(b, guess.speed).values_2F
+    lag = round(guess.offset_s / guess.speed * RATE)
+    first, last = max(0, int(start_s * RATE)), min(of_a.shape[1], int(end_s * RATE) + 1)
+    return _correlation(of_a, of_b, lag, first, last)
 
 
 def _at_speed(
@@ -139,7 +149,7 @@ def _at_speed(
     tried = tried[rank_L[tried] > -np.inf]
     # All offsets near the best vote, too: an insert agrees for a part of the overlap only.
     near = np.flatnonzero(cosine_L >= cosine_L.max() - 1e-6)
-    tried = np.union1d(tried, near[:: max(1, len(near) // 64)])
+    tried = np.union1d(tried, near[:: max(1, len(near) // _N_TRIED)])
     guesses: list[Alignment] = []
     runs = [_run(of_a, of_b, int(lags_L[k])) for k in tried]
     order = np.argsort([-run[2] - _COSINE_WORTH_S * cosine_L[k]

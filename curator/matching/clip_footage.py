@@ -17,6 +17,7 @@ SIDE_PX = 320
 """Longer side of a picture in the unit of keypoints."""
 MAX_KEYPOINTS = 200
 _CONTRAST_THRESHOLD = 0.02
+_ENLARGED_FROM = 1.2
 _KEPT_IN_CACHE = 4096
 
 Floats = NDArray[np.float32]
@@ -117,6 +118,11 @@ def keypoints_of(jpeg: bytes) -> Keypoints:
         raise ValueError(f"{len(jpeg)} bytes are no picture that OpenCV reads")
     scale = SIDE_PX / max(luma_HW.shape)
     height, width = luma_HW.shape[0] * scale, luma_HW.shape[1] * scale
+    if scale > _ENLARGED_FROM:
+        # Tiny pictures have few keypoints at their own size.
+        size = (max(1, round(width)), max(1, round(height)))
+        luma_HW = cv2.resize(luma_HW, size, interpolation=cv2.INTER_CUBIC)
+        scale = SIDE_PX / max(luma_HW.shape)
     sift = cv2.SIFT_create(nfeatures=MAX_KEYPOINTS, contrastThreshold=_CONTRAST_THRESHOLD)
     found, descriptors = sift.detectAndCompute(luma_HW, None)
     xy = np.array([point.pt for point in found], np.float32).reshape(-1, 2) * np.float32(scale)

@@ -59,11 +59,14 @@ def agreement(pairs: Sequence[tuple[Keypoints, Keypoints]], *, mirrored: bool) -
     from_N2, to_N2 = (np.concatenate([m[side] for m in matches]) for side in (0, 1))
     if len(from_N2) < _MIN_MATCHES:
         return None
-    found, is_inlier = cv2.estimateAffinePartial2D(
+    fit, is_inlier = cv2.estimateAffinePartial2D(
         from_N2, to_N2, method=cv2.RANSAC, ransacReprojThreshold=_TOLERANCE_PX,
         maxIters=500, confidence=0.99, refineIters=3,
     )  # fmt: skip
-    if found is None or not _is_plausible(found):
+    if fit is None:
+        return None
+    found = np.asarray(fit, np.float64)
+    if not _is_plausible(found):
         return None
     inlier_N = is_inlier.ravel().astype(bool)
     places = [
@@ -81,7 +84,8 @@ def agreement(pairs: Sequence[tuple[Keypoints, Keypoints]], *, mirrored: bool) -
 def _mirrored(picture: Keypoints) -> Keypoints:
     return replace(
         picture,
-        xy_K2=picture.xy_K2 * np.float32([-1, 1]) + np.float32([picture.width, 0]),
+        xy_K2=picture.xy_K2 * np.array([-1, 1], np.float32)
+        + np.array([picture.width, 0], np.float32),
         descriptors_KD=picture.descriptors_KD[:, MIRRORED_128],
     )
 

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.matching.clip_footage import SIDE_PX, Floats
+from curator.matching.clip_footage import SIDE_PX, Floats, Keypoints
 from curator.media.opencv import cv2
 
 __all__ = ["MotionAgreement", "motion_agreement"]
 
 _SHRINK = 4
 _BLUR_PX = 1.2
+_MIN_LIKENESS, _LIKENESS_RANGE = 0.3, 0.4
 _STILL = 1.2
 """Spread of what changes, of 255 levels, that compression makes."""
 
@@ -34,6 +35,8 @@ class MotionAgreement:
         change_a: Spread of what changes in a, of 255 levels.
         change_b: Spread of what changes in b.
         likeness: Median correlation of whole pictures at the same moments.
+        first: First of the pairs that the values are of: a run in which whole pictures agree.
+        last: The run's last pair.
     """
 
     aligned: float
@@ -41,6 +44,8 @@ class MotionAgreement:
     change_a: float
     change_b: float
     likeness: float
+    first: int
+    last: int
 
     @property
     def is_still(self) -> bool:
@@ -49,11 +54,20 @@ class MotionAgreement:
 
 
 def motion_agreement(
-    pairs: Sequence[tuple[bytes, bytes]], transform_23: NDArray[np.float64], *, mirrored: bool
+    pairs: Sequence[tuple[bytes | Keypoints, bytes | Keypoints]],
+    transform_23: NDArray[np.float64],
+    *,
+    mirrored: bool,
 ) -> MotionAgreement | None:
-    """Compares JPEGs of a and b of the same moments; None where they have no part in common."""
-    of_b = [_luma(jpeg) for _, jpeg in pairs]
-    of_a = [_luma(jpeg) for jpeg, _ in pairs]
+    """Compares JPEGs of a and b of the same moments, in order of time.
+
+    Returns:
+        None where they have no part in common, or where there are keypoints only.
+    """
+    jpegs = [(p, q) for p, q in pairs if isinstance(p, bytes) and isinstance(q, bytes)]
+    if not jpegs or len(jpegs) < len(pairs):
+        return None
+    of_a, of_b = [_luma(p) for p, _ in jpegs], [_luma(q) for _, q in jpegs]
     if mirrored:
         of_a = [np.ascontiguousarray(p[:, ::-1]) for p in of_a]
     height, width = of_b[0].shape
@@ -64,18 +78,34 @@ def motion_agreement(
     warped = [cv2.warpAffine(p, matrix, (width, height), flags=cv2.INTER_AREA) for p in of_a]
     a_NP = np.stack([p[inner] for p in warped])
     b_NP = np.stack([p[inner] for p in of_b])
-    likeness = float(np.median([_cosine(x - x.mean(), y - y.mean()) for x, y in
-                                zip(a_NP, b_NP, strict=True)]))  # fmt: skip
-    moving_a, moving_b = _changes(a_NP), _changes(b_NP)
-    n = len(pairs)
+    likeness_N = np.array(
+        [_cosine(x - x.mean(), y - y.mean()) for x, y in zip(a_NP, b_NP, strict=True)]
+    )
+    first, last = _run(likeness_N)
+    moving_a, moving_b = (_changes(x[first : last + 1]) for x in (a_NP, b_NP))
+    n = last - first + 1
     others = [_mean_cosine(moving_a, np.roll(moving_b, shift, 0)) for shift in range(1, n)]
     return MotionAgreement(
         aligned=_mean_cosine(moving_a, moving_b),
         others=max(others, default=0.0),
         change_a=float(moving_a.std()),
         change_b=float(moving_b.std()),
-        likeness=likeness,
+        likeness=float(np.median(likeness_N[first : last + 1])),
+        first=first,
+        last=last,
     )
+
+
+def _run(likeness_N: NDArray[np.float64]) -> tuple[int, int]:
+    """The longest run of pairs that are about as alike as the best: an insert ends somewhere."""
+    is_alike = likeness_N >= max(_MIN_LIKENESS, float(likeness_N.max()) - _LIKENESS_RANGE)
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], is_alike.astype(np.int8), [0]])))
+    if not edges.size:
+        best = int(likeness_N.argmax())
+        return best, best
+    begins, ends = edges[::2], edges[1::2]
+    longest = int((ends - begins).argmax())
+    return int(begins[longest]), int(ends[longest]) - 1
 
 
 def _luma(jpeg: bytes) -> Floats:

@@ -1,11 +1,19 @@
 """Whether two clips show the same footage: alignment in time, then geometry, then movement."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from curator.matching.alignment import Alignment, alignments, pulse
+from curator.matching.alignment import (
+    OTHER_SPEEDS,
+    Alignment,
+    alignments,
+    correlation_within,
+    cosines,
+    pulse,
+)
 from curator.matching.clip_footage import ClipFootage
 from curator.matching.geometry import MIN_INLIERS, Agreement, agreement
 from curator.matching.motion_agreement import MotionAgreement, motion_agreement
@@ -38,21 +46,52 @@ class Match:
     n_inliers: int
 
 
-MIN_COSINE = 0.5
-"""Cosine of picture vectors from which a pair is looked at; benchmarks/results/duplicates.md."""
+MIN_COSINE = 0.2
+"""Cosine of the best picture vectors below which a pair is not looked at."""
+_VOTES_BELOW = 0.15
+_N_VOTED = 3
+_MIN_VOTED_INLIERS = 8
 _SAME_MOMENT_S = 0.3
+_MARGIN_S = 0.25
 _N_GEOMETRY, _N_MOTION = 3, 8
+_N_GUESSES, _N_OTHER_SPEEDS = 6, 3
+_DECISIVE = 1.5
+# Set on one half of the recordings of benchmarks/duplicates.py, judged on the other.
+_MIN_PAIRS, _MIN_SPAN_S, _LONG_SPAN_S = 2, 1.2, 3.0
+_STILL_SHARE, _STILL_LIKENESS = 0.1, 0.8
+_LUMA_LONG, _LUMA_CLOSE = 0.9, 0.965
+_MOTION, _MOTION_AHEAD = 0.6, 0.35
+_BOTH, _BOTH_OTHER_SPEED = 1.0, 1.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote(NamedTuple):
+    """Pictures whose keypoints agree: the cosine of their vectors, and whether one is mirrored."""
+
+    cosine: float
+    mirrored: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Evidence:
-    """What a guess rests on; for benchmarks."""
+    """What a guess rests on: alignment, geometry and, where there are pictures, movement."""
 
     guess: Alignment
     agreement: Agreement
     motion: MotionAgreement | None
-    is_moving: bool
-    pairs: int
+    moving_share: float
+    start_s: float
+    end_s: float
+    correlation: float
+
+    @property
+    def span_s(self) -> float:
+        """Length of what agrees, in seconds of a."""
+        return self.end_s - self.start_s
+
+    @property
+    def strength(self) -> float:
+        """How much luma and what moves in pictures agree, -2 to 2."""
+        return self.correlation + (0.0 if self.motion is None else self.motion.aligned)
 
 
 def verify_pair(a: ClipFootage, b: ClipFootage) -> Match | None:
@@ -62,62 +101,130 @@ def verify_pair(a: ClipFootage, b: ClipFootage) -> Match | None:
         Where they show the same footage; None where they do not, or where nothing in them could
         tell: flat pictures, or a crop of a fixed camera in which nothing moves.
     """
-    for found in evidence(a, b):
-        if _is_same(found):
-            return _match(a, b, found)
+    voted = _voted(a, b)
+    if voted is None:
+        return None
+    for speeds, most in (((1.0,), _N_GUESSES), (OTHER_SPEEDS, _N_OTHER_SPEEDS)):
+        best: Evidence | None = None
+        for found in evidence(a, b, voted, speeds=speeds, most=most):
+            if best is None or found.strength > best.strength:
+                best = found
+            if best.strength >= _DECISIVE:
+                break
+        if best is not None and is_same(best):
+            return _match(a, b, best)
     return None
 
 
-def evidence(a: ClipFootage, b: ClipFootage) -> Iterator[Evidence]:
-    """Yields guesses whose geometry agrees, with what else is known of them."""
-    moving = min(pulse(a).moving_share, pulse(b).moving_share)
-    for guess in alignments(a, b, min_cosine=MIN_COSINE):
+def evidence(
+    a: ClipFootage, b: ClipFootage, voted: Vote, *, speeds: Sequence[float], most: int
+) -> Iterator[Evidence]:
+    """Yields alignments whose geometry agrees, likeliest first, with what else is known of them."""
+    cosine, mirrored = voted
+    moving_share = min(pulse(a).moving_share, pulse(b).moving_share)
+    min_cosine = cosine - _VOTES_BELOW
+    for guess in alignments(a, b, speeds=speeds, min_cosine=min_cosine, most=most):
         pairs = _same_moments(a, b, guess)
-        if not pairs:
-            continue
         keypoints = [(a.keypoints(i), b.keypoints(j)) for i, j in pairs[:_N_GEOMETRY]]
-        found = agreement(keypoints, mirrored=False)
-        if found is None or found.n_inliers < MIN_INLIERS:
-            found = agreement(keypoints, mirrored=True)
+        found = agreement(keypoints, mirrored=mirrored) if keypoints else None
         if found is None or found.n_inliers < MIN_INLIERS:
             continue
-        jpegs = [
-            (p, q)
-            for p, q in ((a.pictures[i], b.pictures[j]) for i, j in sorted(pairs[:_N_MOTION]))
-            if isinstance(p, bytes) and isinstance(q, bytes)
-        ]
-        motion = (
-            motion_agreement(jpegs, found.transform_23, mirrored=found.mirrored) if jpegs else None
-        )
+        # In order of time, so that a run of them can be found.
+        near = sorted(pairs[:_N_MOTION])
+        jpegs = [(a.pictures[i], b.pictures[j]) for i, j in near]
+        motion = motion_agreement(jpegs, found.transform_23, mirrored=mirrored)
+        start_s, end_s = _overlap(a, b, guess)
+        if motion is not None:
+            if motion.first > 0:
+                start_s = max(start_s, float(a.picture_s[near[motion.first][0]]) - _MARGIN_S)
+            if motion.last < len(near) - 1:
+                end_s = min(end_s, float(a.picture_s[near[motion.last][0]]) + _MARGIN_S)
         yield Evidence(
-            guess=guess, agreement=found, motion=motion, is_moving=moving > 0.1, pairs=len(pairs)
+            guess=guess,
+            agreement=found,
+            motion=motion,
+            moving_share=moving_share,
+            start_s=start_s,
+            end_s=end_s,
+            correlation=correlation_within(a, b, guess, start_s, end_s),
         )
+
+
+def _overlap(a: ClipFootage, b: ClipFootage, guess: Alignment) -> tuple[float, float]:
+    """Begin and end in a of what b may show."""
+    start_s = max(0.0, -guess.offset_s / guess.speed)
+    return start_s, min(a.duration_s, (b.duration_s - guess.offset_s) / guess.speed)
+
+
+def _voted(a: ClipFootage, b: ClipFootage) -> Vote | None:
+    """Cosine of the first of the most alike pictures whose keypoints agree; whether mirrored."""
+    cosines_AB = cosines(a, b)
+    if not cosines_AB.size:
+        return None
+    best_A = cosines_AB.argmax(1)
+    order = np.argsort(-cosines_AB.max(1))[:_N_VOTED]
+    for at in order:
+        cosine = float(cosines_AB[at, best_A[at]])
+        if cosine < MIN_COSINE:
+            return None
+        i = _picture_at(a, float(a.vector_s[at]))
+        j = _picture_at(b, float(b.vector_s[best_A[at]]))
+        pair = [(a.keypoints(i), b.keypoints(j))]
+        for mirrored in (False, True):
+            found = agreement(pair, mirrored=mirrored)
+            if found is not None and found.n_inliers >= _MIN_VOTED_INLIERS:
+                return Vote(cosine, mirrored)
+    return None
+
+
+def _picture_at(clip: ClipFootage, at_s: float) -> int:
+    return int(np.abs(clip.picture_s - at_s).argmin())
 
 
 def _same_moments(a: ClipFootage, b: ClipFootage, guess: Alignment) -> list[tuple[int, int]]:
     """Pictures of a and b of the same moments: near the vote first, then by time."""
-    wanted_P = guess.speed * a.picture_s + guess.offset_s
-    nearest_P = np.abs(b.picture_s[None] - wanted_P[:, None]).argmin(1)
-    apart_P = np.abs(b.picture_s[nearest_P] - wanted_P)
-    usable = [int(i) for i in np.flatnonzero(apart_P <= _SAME_MOMENT_S)]
+    wanted = guess.speed * a.picture_s + guess.offset_s
+    nearest = np.abs(b.picture_s[None] - wanted[:, None]).argmin(1)
+    apart = np.abs(b.picture_s[nearest] - wanted)
+    usable = [int(i) for i in np.flatnonzero(apart <= _SAME_MOMENT_S)]
     usable.sort(key=lambda i: _place(float(a.picture_s[i]), guess))
-    return [(i, int(nearest_P[i])) for i in usable]
+    return [(i, int(nearest[i])) for i in usable]
 
 
 def _place(at_s: float, guess: Alignment) -> float:
-    outside_s = max(guess.start_s - at_s, at_s - guess.end_s, 0)
+    outside_s = max(guess.start_s - at_s, at_s - guess.end_s, 0) if guess.agreeing_s > 0.1 else 0
     return abs(at_s - guess.voted_s) + 10 * outside_s
 
 
-def _is_same(found: Evidence) -> bool:
-    return True
+def is_same(found: Evidence) -> bool:
+    """Whether evidence proves the same footage.
+
+    Luma, or what moves in pictures, or both together must agree for long enough. A short
+    agreement, or one at another speed, must be closer. Where nothing moves, pictures decide.
+    """
+    motion, luma = found.motion, found.correlation
+    is_own_speed = found.guess.speed == 1
+    if motion is not None and motion.last - motion.first + 1 < _MIN_PAIRS:
+        return False
+    if found.span_s < _MIN_SPAN_S:
+        return False
+    is_still = found.moving_share < _STILL_SHARE
+    if motion is None:
+        return luma >= _LUMA_CLOSE or (is_still and is_own_speed)
+    if is_still and motion.is_still:
+        return is_own_speed and motion.likeness >= _STILL_LIKENESS
+    is_long = found.span_s >= _LONG_SPAN_S
+    if luma >= (_LUMA_LONG if is_long and is_own_speed else _LUMA_CLOSE):
+        return True
+    ahead = motion.aligned - motion.others
+    if motion.aligned >= _MOTION and ahead >= _MOTION_AHEAD and is_own_speed:
+        return True
+    return is_long and found.strength >= (_BOTH if is_own_speed else _BOTH_OTHER_SPEED)
 
 
 def _match(a: ClipFootage, b: ClipFootage, found: Evidence) -> Match:
     guess = found.guess
-    start_s = max(0.0, -guess.offset_s / guess.speed)
-    end_s = min(a.duration_s, (b.duration_s - guess.offset_s) / guess.speed)
-    overlap_s = max(0.0, end_s - start_s)
+    overlap_s = max(0.0, found.span_s)
     return Match(
         offset_s=guess.offset_s,
         speed=guess.speed,
