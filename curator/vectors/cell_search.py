@@ -1,9 +1,11 @@
 """Compares queries with the vectors of cells: all queries that visit a cell with all its vectors.
 
-FAISS multiplies, on a GPU where there is one. Products of codes are whole numbers, so that neither
-the processor nor the size of a block decides what is found, and owners order equals.
+That is one product of matrices, of which those values are taken that are as large as a query's
+best so far. FAISS finds the largest where there are many, and where there is a GPU. Products of
+codes are whole numbers, so that neither the processor nor the size of a block decides what is
+found; owners order equals.
 
-Shape letters: N vectors, Q queries, E dimensions of codes, P cells a query, H hits, M nearest.
+Shape letters: N vectors, Q queries, E dimensions of codes, P cells a query, H hits.
 """
 # ruff: noqa: N803, N806 - shape letters
 
@@ -17,12 +19,12 @@ from curator.vectors.cell_segments import CellVectors
 from curator.vectors.k_means import has_gpu
 from curator.vectors.vector_codes import Codes, blocks, length_of
 
-_QUERIES, _OTHERS = 4096, 8192
+_QUERIES, _OTHERS = 1024, 4096
 """Queries and vectors that are multiplied at a time."""
 _MANY_HITS = 1 << 20
-_MOST_NEAREST = 1024
-"""Vectors of a block that can be among the nearest of a query; a GPU finds 2,048."""
-_FEW_PRODUCTS = 1 << 22
+_MOST_ON_GPU = 1024
+"""Neighbours that a GPU is asked for; it orders 2,048 at most."""
+_FEW_PRODUCTS = 1 << 20
 """Fewer are not worth the way to a GPU."""
 
 ReadCell = Callable[[int], CellVectors]
@@ -87,6 +89,7 @@ class CellSearch:
         self._square = length_of(queries_QE.shape[1]) ** 2
         # Products are whole numbers: those of cosines that are rounded to `least` count.
         self._least_Q = np.full(len(queries_QE), np.ceil((least - 5e-7) * self._square), np.float32)
+        self._last_Q = np.full(len(queries_QE), np.iinfo(np.int64).max)
         self._hits: list[Hits] = []
         self._n_hits = 0
 
@@ -103,6 +106,7 @@ class CellSearch:
         hits = Hits.joined(self._hits).best(self._k)
         is_last = hits.ranks() == self._k - 1
         self._least_Q[hits.queries[is_last]] = hits.products[is_last]
+        self._last_Q[hits.queries[is_last]] = hits.owners[is_last]
         self._hits, self._n_hits = [hits], len(hits.queries)
         return hits
 
@@ -119,19 +123,23 @@ class CellSearch:
             block_NE = block.codes.astype(np.float32)
             most = int(np.unique(block.owners, return_counts=True)[1].max())
             # The best of so many are of `k` owners, and perhaps of its own.
-            m = min((self._k - 1) * most + 1, _MOST_NEAREST)
-            m = min(m + (most if self._own_Q is not None else 0), len(block_NE))
+            enough = (self._k - 1) * most + 1 + (most if self._own_Q is not None else 0)
             for some in blocks(len(queries), _QUERIES):
-                self._keep(queries[some], block, block_NE, m)
+                self._keep(queries[some], block, block_NE, enough)
 
     def _keep(
-        self, queries: NDArray[np.int64], block: CellVectors, block_NE: NDArray[np.float32], m: int
+        self,
+        queries: NDArray[np.int64],
+        block: CellVectors,
+        block_NE: NDArray[np.float32],
+        enough: int,
     ) -> None:
+        # Of equals only a better owner counts.
+        least_Q = self._least_Q[queries] + (self._last_Q[queries] < block.owners.min())
         queries_QE = self._queries_QE[queries].astype(np.float32)
-        products_QM, others_QM = nearest_of(queries_QE, block_NE, m)
-        rows, places = np.nonzero(products_QM >= self._least_Q[queries][:, None])
-        mine, others = queries[rows], others_QM[rows, places]
-        hits = Hits(mine, block.owners[others], block.numbers[others], products_QM[rows, places])
+        rows, others, products = largest_products(queries_QE, block_NE, least_Q, enough)
+        mine = queries[rows]
+        hits = Hits(mine, block.owners[others], block.numbers[others], products)
         if self._own_Q is not None:
             hits = hits.at(self._own_Q[mine] != hits.owners)
         self._hits.append(hits)
@@ -140,19 +148,36 @@ class CellSearch:
             self.best()
 
 
-def nearest_of(
-    queries_QE: NDArray[np.float32], others_NE: NDArray[np.float32], m: int
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Returns the largest products of queries and the rows of the others, [Q, M] each."""
+def largest_products(
+    queries_QE: NDArray[np.float32],
+    others_NE: NDArray[np.float32],
+    least_Q: NDArray[np.float32],
+    enough: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    """Returns rows of queries and others whose product is at least `least_Q`, and the products.
+
+    Of a query that has more than `enough`, those that are smaller than its largest so many are left
+    out.
+    """
     import faiss
 
-    kind = faiss.METRIC_INNER_PRODUCT
-    if has_gpu() and len(queries_QE) * len(others_NE) >= _FEW_PRODUCTS:
+    kind, n = faiss.METRIC_INNER_PRODUCT, len(others_NE)
+    if has_gpu() and len(queries_QE) * n >= _FEW_PRODUCTS and enough <= _MOST_ON_GPU:
+        k = min(2 * enough, n)
         resources = faiss.StandardGpuResources()
-        found = faiss.knn_gpu(resources, queries_QE, others_NE, m, metric=kind)
-    else:
-        found = faiss.knn(queries_QE, others_NE, m, metric=kind)
-    return found[0], found[1]
+        products, others = faiss.knn_gpu(resources, queries_QE, others_NE, k, metric=kind)
+        least_Q = np.maximum(least_Q, products[:, min(enough, k) - 1])
+        if k == n or (products[:, -1] < least_Q).all():
+            rows, places = np.nonzero(products >= least_Q[:, None])
+            return rows, others[rows, places], products[rows, places]
+    products = queries_QE @ others_NE.T
+    is_large = products >= least_Q[:, None]
+    crowded = np.flatnonzero(np.count_nonzero(is_large, axis=1) > enough)
+    if len(crowded):
+        largest = faiss.knn(queries_QE[crowded], others_NE, enough, metric=kind)[0]
+        is_large[crowded] &= products[crowded] >= largest[:, -1:]
+    at = np.flatnonzero(is_large)
+    return at // n, at % n, products.ravel()[at]
 
 
 def is_first(*columns: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -135,6 +135,12 @@ class Segment:
         first, end = (min(max(cell - own, 0), self.facts.n_cells) for cell in (first, end))
         return self.rows(int(starts[first]), int(starts[end]))
 
+    def cell_numbers(self, first: int, end: int) -> NDArray[np.int64]:
+        """Returns the cell of each vector of `cells`."""
+        own = np.arange(self.facts.n_cells) + self.facts.first_cell
+        counts = np.where((own >= first) & (own < end), np.diff(self.starts), 0)
+        return np.repeat(own, counts)
+
     def written(self, store: Store, folder: str) -> "Segment":
         """Writes it, and returns it as a stored one; its name follows from its content."""
         if self.facts.key:

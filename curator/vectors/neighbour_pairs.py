@@ -18,7 +18,7 @@ from curator.vectors.cell_segments import Segment, read_cell
 from curator.vectors.k_means import CentroidIndex
 from curator.vectors.vector_index import VectorIndex
 
-PROBES = 16
+PROBES = 8
 """Cells that a vector visits; see `benchmarks/results/vector_index.md`."""
 PAIR_S = 7e-9
 """CPU-seconds to compare a pair of codes of 256 dimensions."""
@@ -152,18 +152,14 @@ def pair_parts(
         since=since,
         probes=probes,
     )
-    centroids = np.concatenate([index.groups_GE, index.centroids_CE])
     cpu_s = PAIR_S * sum(unit.cost for unit in units) * index.settings.dim / 256
-    return work(find, centroids, units, cpu_s=cpu_s)
+    return work(find, index.centroid_rows, units, cpu_s=cpu_s)
 
 
 def pair_units(index: VectorIndex, *, since: int, probes: int) -> list[PairUnit]:
     """Returns the units of the vectors from number `since` on, those of the largest cost first."""
     n_cells = len(index.centroids_CE)
-    sizes = np.zeros(n_cells)
-    for segment in index.segments:
-        first = segment.facts.first_cell
-        sizes[first : first + segment.facts.n_cells] += np.diff(segment.starts)
+    sizes = index.cell_sizes()
     visited = index.centroid_index.nearest(index.centroids_CE, probes)
     # A vector is compared with centroids too.
     row_costs = np.where(visited >= 0, sizes[visited], 0).sum(axis=1) + min(n_cells, 1 << 14)

@@ -11,7 +11,7 @@ Shape letters: N vectors, S of a sample, Q queries, D their dimensions, E those 
 import hashlib
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -190,6 +190,28 @@ class VectorIndex:
         vectors = CellVectors(numbers, owners_N.astype(np.int64), codes_NE)
         self._waiting.append((vectors, self.centroid_index.nearest(codes_NE, 1)[:, 0]))
         self.n_vectors += len(codes_NE)
+
+    def extend(self, segments: Iterable[Segment]) -> None:
+        """Adds stored segments, whose vectors are numbered from `n_vectors` on."""
+        self._segments = [*self.segments, *segments]
+        self.n_vectors = max((one.facts.end_number for one in self._segments), default=0)
+
+    def replace(self, segments: Iterable[Segment]) -> None:
+        """Takes other segments of the same vectors."""
+        self._segments = list(segments)
+
+    @property
+    def centroid_rows(self) -> NDArray[np.float32]:
+        """The centroids of groups, then those of cells: what all workers share."""
+        return np.concatenate([self.groups_GE, self.centroids_CE])
+
+    def cell_sizes(self) -> NDArray[np.int64]:
+        """Returns the number of vectors of each cell."""
+        sizes = np.zeros(len(self.centroids_CE), np.int64)
+        for segment in self.segments:
+            first = segment.facts.first_cell
+            sizes[first : first + segment.facts.n_cells] += np.diff(segment.starts)
+        return sizes
 
     def search(
         self,

@@ -1,0 +1,416 @@
+#!/usr/bin/env python3
+"""Measures the vector index on made vectors: recall, CPU-seconds, memory, loads and latency.
+
+    vector_index.py features MEDIA... --out FEATURES.npz
+    vector_index.py pairs FEATURES.npz --clips 10000 100000 [--probes 4 8 16] [--ivf]
+    vector_index.py loads FEATURES.npz --clips 50000
+    vector_index.py search FEATURES.npz --clips 1000000
+
+FEATURES.npz holds vectors of real pictures and of three edits of each: half size with JPEG quality
+30, a crop to 80%, and a mirrored crop to 70%. A made clip has four vectors. Its centre is a mixture
+of three real pictures, the first of them drawn by Zipf's law, and noise with the covariance of real
+pictures; its vectors are the centre and half of such noise. One clip in twenty is a copy: of an
+earlier clip's vectors, with noise of the covariance of the real edits, scaled to a cosine that is
+even from 0.75 to 0.98. With `--made-dim` pictures are projected before clips are made of
+them, which is cheaper. Exact results are those of all codes; a pair counts as found if one of the
+copy's vectors leads to the other clip or the reverse.
+"""
+
+import argparse
+import json
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from curator.executor.corpus_work import CorpusWork
+from curator.storage import open_store
+from curator.vectors.cell_search import CellSearch
+from curator.vectors.cell_segments import CellVectors
+from curator.vectors.neighbour_pairs import FindNeighbours, VectorPairs, pair_parts, pair_units
+from curator.vectors.vector_codes import Projection
+from curator.vectors.vector_index import IndexSettings, VectorIndex
+
+PER_CLIP, BLOCK_CLIPS, COPIES, FACTORS = 4, 10_000, 20, 200
+LEAST, K = 0.7, 8
+ResultT = TypeVar("ResultT")
+EDITS = ("half_size", "crop_80", "mirrored_70")
+
+
+class MadeClips:
+    """Vectors of made clips, block by block; the same for the same block."""
+
+    def __init__(self, features: Path, dim: int | None, seed: int = 0) -> None:
+        held = {name: array.astype(np.float32) for name, array in np.load(features).items()}
+        if dim is not None:
+            matrix = Projection.of(held["picture"].shape[1], dim, seed).matrix
+            held = {name: array @ matrix for name, array in held.items() if array.ndim > 1}
+            held = {name: self._unit(array) for name, array in held.items()}
+        self.pictures = held["picture"]
+        edits = np.concatenate([held[name] - held["picture"] for name in EDITS])
+        self.spread = self._factor(self.pictures - self.pictures.mean(axis=0))
+        self.edit_spread = self._factor(edits)
+        shares = 1 / np.arange(1, len(self.pictures) + 1)
+        rng = np.random.default_rng(seed)
+        self.shares, self.seed = rng.permutation(shares / shares.sum()), seed
+
+    def block(self, number: int, n: int = BLOCK_CLIPS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns vectors [4n, 1280], and the clip and the source of each copy, in the block."""
+        rng = np.random.default_rng((self.seed, number))
+        first = rng.choice(len(self.pictures), n, p=self.shares)
+        others = rng.integers(0, len(self.pictures), (2, n))
+        weights = rng.dirichlet((2, 1, 1), n).T[:, :, None].astype(np.float32)
+        mixed = sum(w * self.pictures[at] for w, at in zip(weights, (first, *others), strict=True))
+        centres = self._unit(mixed + 0.7 * self._noise(self.spread, n, rng))
+        vectors = np.repeat(centres, PER_CLIP, axis=0)
+        vectors = self._unit(vectors + 0.35 * self._noise(self.spread, len(vectors), rng))
+        copies = np.arange(n - n // COPIES, n)
+        sources = rng.integers(0, n - n // COPIES, len(copies))
+        rows = (sources[:, None] * PER_CLIP + np.arange(PER_CLIP)).ravel()
+        noise = self._unit(self._noise(self.edit_spread, len(rows), rng))
+        cosine = np.repeat(rng.uniform(0.75, 0.98, len(copies)), PER_CLIP)[:, None]
+        noise -= (noise * vectors[rows]).sum(axis=1, keepdims=True) * vectors[rows]
+        moved = cosine * vectors[rows] + np.sqrt(1 - cosine**2) * self._unit(noise)
+        vectors[copies[0] * PER_CLIP :] = moved
+        return vectors, copies, sources
+
+    @staticmethod
+    def _factor(rows: np.ndarray) -> np.ndarray:
+        sizes, directions = np.linalg.svd(rows, full_matrices=False)[1:]
+        some = (sizes[:FACTORS, None] / np.sqrt(len(rows))) * directions[:FACTORS]
+        return some.astype(np.float32)
+
+    @staticmethod
+    def _noise(factor: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+        return rng.standard_normal((n, len(factor)), np.float32) @ factor
+
+    @staticmethod
+    def _unit(vectors: np.ndarray) -> np.ndarray:
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+class Timed:
+    """Adds CPU-seconds by name."""
+
+    def __init__(self) -> None:
+        self.cpu_s: dict[str, float] = {}
+
+    def __call__(self, name: str, function: Callable[..., ResultT], *args: object) -> ResultT:
+        begun = time.process_time()
+        result = function(*args)
+        self.cpu_s[name] = self.cpu_s.get(name, 0.0) + time.process_time() - begun
+        return result
+
+
+def build(
+    made: MadeClips, n_clips: int, timed: Timed, settings: IndexSettings
+) -> tuple[VectorIndex, np.ndarray]:
+    """Returns the index of made clips, and the pairs of copies and sources."""
+    n = n_clips * PER_CLIP
+    n_cells = 1 if n < settings.flat_below else n // settings.cell_vectors
+    n_blocks = max(1, n_clips // BLOCK_CLIPS)
+    per_block = min(n_clips, BLOCK_CLIPS)
+    want = min(settings.sample_per_cell * n_cells, n) // n_blocks + 1
+    sample = np.concatenate(
+        [
+            made.block(at, per_block)[0][:: max(1, per_block * PER_CLIP // want)].astype(np.float16)
+            for at in range(n_blocks)
+        ]
+    )
+    index = timed("train", VectorIndex.trained, sample, n, settings)
+    pairs = []
+    for at in range(n_blocks):
+        vectors, copies, sources = made.block(at, per_block)
+        owners = np.repeat(np.arange(per_block), PER_CLIP) + at * per_block
+        timed("add", index.add, vectors, owners)
+        pairs.append(np.stack([sources, copies], axis=1) + at * per_block)
+    timed("sort", lambda: index.segments)
+    return index, np.concatenate(pairs)
+
+
+def pair_keys(pairs: np.ndarray, n: int) -> np.ndarray:
+    """Returns one number for each pair of clips."""
+    return np.unique(pairs.min(axis=1) * n + pairs.max(axis=1))
+
+
+def exact_keys(index: VectorIndex, clips: np.ndarray, n: int) -> np.ndarray:
+    """Returns the pairs of some clips that a comparison with all codes finds."""
+    everything = CellVectors.joined([one.rows(0, one.facts.n) for one in index.segments])
+    own = everything.at(np.isin(everything.owners, clips))
+    search = CellSearch(own.codes, k=K, least=LEAST, own_Q=own.owners)
+    search.visit(np.zeros((len(own.codes), 1), np.int64), lambda cell: everything)
+    hits = search.best()
+    return pair_keys(np.stack([own.owners[hits.queries], hits.owners], axis=1), n)
+
+
+def pairs(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Recall of copies, CPU-seconds and memory by size and probes."""
+    rows = []
+    for n in args.clips:
+        timed = Timed()
+        settings = IndexSettings(cell_vectors=args.cell, flat_below=args.flat, dim=args.dim)
+        index, planted = build(MadeClips(args.features, args.made_dim), n, timed, settings)
+        some = planted[np.linspace(0, len(planted) - 1, min(len(planted), args.exact)).astype(int)]
+        exact = exact_keys(index, np.unique(some), n)
+        verified = np.intersect1d(exact, pair_keys(some, n))
+        for probes in args.probes:
+            timed.cpu_s.pop("pairs", None)
+            units = pair_units(index, since=0, probes=probes)
+            options = {"least": LEAST, "k": K, "since": 0, "probes": probes}
+            parts = timed("pairs", listed, index, options)
+            found = pair_keys(np.concatenate([part.owners for part in parts]), n)
+            rows.append(
+                {
+                    "clips": n,
+                    "vectors": index.n_vectors,
+                    "cells": len(index.centroids_CE),
+                    "probes": probes,
+                    "recall_verified": float(np.isin(verified, found).mean()),
+                    "n_verified": len(verified),
+                    "exact_finds_planted": len(verified) / len(some),
+                    "recall_all_exact": float(np.isin(exact, found).mean()),
+                    "pairs_of_clips": len(found),
+                    "cost_pairs": sum(unit.cost for unit in units),
+                    "units": len(units),
+                    **{f"{name}_cpu_s": round(s, 2) for name, s in timed.cpu_s.items()},
+                    "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+                }
+            )
+            print(json.dumps(rows[-1]), flush=True)
+        if args.ivf:
+            rows.extend(ivf(index, args, verified, exact, n))
+    return rows
+
+
+def listed(index: VectorIndex, options: dict[str, Any]) -> list[VectorPairs]:
+    """Returns the pairs by parts."""
+    return list(pair_parts(index, CorpusWork("benchmark"), **options))
+
+
+def ivf(
+    index: VectorIndex, args: argparse.Namespace, verified: np.ndarray, exact: np.ndarray, n: int
+) -> list[dict[str, Any]]:
+    """FAISS's own index of inverted lists over the same codes, with the same centroids."""
+    import faiss
+
+    everything = CellVectors.joined([one.rows(0, one.facts.n) for one in index.segments])
+    dim = index.settings.dim
+    flat = faiss.IndexFlatIP(dim)
+    flat.add(index.centroids_CE)
+    own = faiss.IndexIVFFlat(flat, dim, flat.ntotal, faiss.METRIC_INNER_PRODUCT)
+    own.is_trained = True
+    codes = everything.codes.astype(np.float32)
+    timed = Timed()
+    timed("add", own.add, codes)
+    rows = []
+    for probes in args.probes:
+        own.nprobe = probes
+        timed.cpu_s.pop("search", None)
+        # As many as the index looks at in a block.
+        _, near = timed("search", own.search, codes, PER_CLIP * (K + 1))
+        ids = everything.owners[near]
+        a = np.repeat(everything.owners, near.shape[1])
+        found = pair_keys(np.stack([a, ids.ravel()], axis=1), n)
+        rows.append(
+            {
+                "index": "faiss.IndexIVFFlat",
+                "clips": n,
+                "probes": probes,
+                "recall_verified": float(np.isin(verified, found).mean()),
+                "recall_all_exact": float(np.isin(exact, found).mean()),
+                **{f"{name}_cpu_s": round(s, 2) for name, s in timed.cpu_s.items()},
+            }
+        )
+        print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def shares(costs: np.ndarray, n_workers: int, *, largest_first: bool) -> float:
+    """Returns the largest load of a worker by the mean load."""
+    loads = np.zeros(n_workers)
+    for at, cost in enumerate(np.sort(costs)[::-1] if largest_first else costs):
+        loads[loads.argmin() if largest_first else at % n_workers] += cost
+    return float(loads.max() / loads.mean())
+
+
+def loads(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Loads of 8 workers by measured CPU-seconds, and that results are the same in any order."""
+    (n,) = args.clips
+    settings = IndexSettings(cell_vectors=args.cell, flat_below=args.flat)
+    index, _ = build(MadeClips(args.features, args.made_dim), n, Timed(), settings)
+    probes = args.probes[0]
+    find = FindNeighbours(
+        segments=tuple(index.segments),
+        n_groups=len(index.groups_GE),
+        least=LEAST,
+        k=K,
+        since=0,
+        probes=probes,
+    )
+    units = pair_units(index, since=0, probes=probes)
+    array = index.centroid_rows
+    seconds = []
+    for unit in units:
+        begun = time.process_time()
+        find(array, unit)
+        seconds.append(time.process_time() - begun)
+    spent, predicted = np.array(seconds), np.array([unit.cost for unit in units])
+    sizes = np.diff(index.segments[0].starts)
+    zipf = 1e6 / np.arange(1, 4001) ** 1.1
+    row = {
+        "units": len(units),
+        "largest_cell_share": float(sizes.max() / sizes.sum()),
+        "correlation": float(np.corrcoef(spent, predicted)[0, 1]),
+        # What workers would have spent, placed by predictions in the given order.
+        "units_by_cost": placed(spent, predicted, 8),
+        "cells_round_robin": shares(sizes.astype(float) ** 2, 8, largest_first=False),
+        "cells_by_cost_undivided": shares(sizes.astype(float) ** 2, 8, largest_first=True),
+        "zipf_cells_round_robin": shares(zipf**2, 8, largest_first=False),
+        "zipf_cells_by_cost_undivided": shares(zipf**2, 8, largest_first=True),
+        "zipf_cells_by_cost_divided": shares(divided(zipf**2), 8, largest_first=True),
+    }
+    print(json.dumps(row), flush=True)
+    return [row]
+
+
+def placed(spent: np.ndarray, predicted: np.ndarray, n_workers: int) -> float:
+    """Returns the largest by the mean load where units were placed by predicted cost."""
+    guess, load = np.zeros(n_workers), np.zeros(n_workers)
+    for at in np.argsort(-predicted, kind="stable"):
+        worker = guess.argmin()
+        guess[worker] += predicted[at]
+        load[worker] += spent[at]
+    return float(load.max() / load.mean())
+
+
+def divided(costs: np.ndarray) -> np.ndarray:
+    """Returns costs of parts as the index makes them: at most a 64th of the whole."""
+    most = costs.sum() / 64
+    parts = np.ceil(costs / most).astype(int)
+    return np.repeat(costs / parts, parts)
+
+
+def search(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Latency and recall of queries, from memory-mapped cells."""
+    (n,) = args.clips
+    timed = Timed()
+    made = MadeClips(args.features, args.made_dim)
+    index = build(made, n, timed, IndexSettings(cell_vectors=args.cell))[0]
+    rng = np.random.default_rng(1)
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        store = open_store(folder)
+        name = timed("write", index.write, store, "index")[-1]
+        del index
+        opened = VectorIndex.open(store, name)
+        rows = []
+        for cosine in (0.95, 0.85):
+            frames, clips = [], []
+            for at in rng.integers(0, max(1, n // BLOCK_CLIPS), 10):
+                vectors = made.block(int(at), min(n, BLOCK_CLIPS))[0]
+                chosen = rng.integers(0, len(vectors), args.queries // 10)
+                frames.append(vectors[chosen])
+                clips.append(chosen // PER_CLIP + int(at) * BLOCK_CLIPS)
+            originals, owners = np.concatenate(frames), np.concatenate(clips)
+            noise = made._unit(made._noise(made.edit_spread, len(originals), rng))
+            noise -= (noise * originals).sum(axis=1, keepdims=True) * originals
+            queries = cosine * originals + np.sqrt(1 - cosine**2) * made._unit(noise)
+            for probes in args.probes:
+                opened.search(queries[:3], 10, probes=probes)
+                took_ms, n_found = [], 0
+                for query, owner in zip(queries, owners, strict=True):
+                    begun = time.perf_counter()
+                    found = opened.search(query[None], 10, probes=probes)
+                    took_ms.append((time.perf_counter() - begun) * 1000)
+                    n_found += owner in found.owners[0]
+                rows.append(
+                    {
+                        "clips": n,
+                        "vectors": opened.n_vectors,
+                        "cosine": cosine,
+                        "probes": probes,
+                        "in_top_10": n_found / len(queries),
+                        "p50_ms": float(np.percentile(took_ms, 50)),
+                        "p95_ms": float(np.percentile(took_ms, 95)),
+                        "max_ms": max(took_ms),
+                        "queries": len(queries),
+                    }
+                )
+                print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def features(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Stores vectors of up to 20 pictures a video, 1.5 s apart, and of their edits."""
+    import cv2
+    from curator.models.scene_network import SceneNetwork, scene_picture
+
+    network = SceneNetwork()
+    held: dict[str, list[Any]] = {name: [] for name in ("picture", *EDITS, "recording")}
+    files = sorted(path for folder in args.media for path in folder.rglob("*.*"))
+    for number, file in enumerate(files):
+        video = cv2.VideoCapture(str(file))
+        fps = video.get(cv2.CAP_PROP_FPS)
+        step = max(1, round(1.5 * (fps if 1 <= fps <= 200 else 25)))
+        for at in range(20 * step):
+            if not video.grab():
+                break
+            picture = video.retrieve()[1] if at % step == 0 else None
+            if picture is None:
+                continue
+            found = network.features([scene_picture(one[:, :, ::-1]) for one in edited(picture)])
+            if found.any(axis=1).all():
+                for name, vector in zip(("picture", *EDITS), found, strict=True):
+                    held[name].append(vector)
+                held["recording"].append(number)
+    np.savez(args.out, **{name: np.array(values) for name, values in held.items()})
+    return [{"pictures": len(held["picture"]), "recordings": len(set(held["recording"]))}]
+
+
+def edited(picture: np.ndarray) -> Iterator[np.ndarray]:
+    """Yields a picture of 320 px, and its edits."""
+    import cv2
+
+    height, width = picture.shape[:2]
+    scale = 320 / max(height, width)
+    picture = cv2.resize(picture, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
+    height, width = picture.shape[:2]
+    yield picture
+    small = cv2.resize(picture, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
+    yield cv2.imdecode(cv2.imencode(".jpg", small, [cv2.IMWRITE_JPEG_QUALITY, 30])[1], 1)
+    for share, turn in ((0.1, 1), (0.15, -1)):
+        top, left = int(height * share), int(width * share)
+        yield picture[top : height - top, left : width - left][:, ::turn]
+
+
+def main() -> None:
+    """Runs one measurement and prints its rows as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    command = commands.add_parser("features")
+    command.add_argument("media", type=Path, nargs="+")
+    command.add_argument("--out", type=Path, required=True)
+    command.set_defaults(measure=features)
+    for measure in (pairs, loads, search):
+        command = commands.add_parser(measure.__name__)
+        command.add_argument("features", type=Path)
+        command.add_argument("--clips", type=int, nargs="+", default=[10_000])
+        command.add_argument("--probes", type=int, nargs="+", default=[16])
+        command.add_argument("--cell", type=int, default=IndexSettings().cell_vectors)
+        command.add_argument("--flat", type=int, default=IndexSettings().flat_below)
+        command.add_argument("--dim", type=int, default=IndexSettings().dim)
+        command.add_argument("--made-dim", type=int, help="project pictures to it at once")
+        command.add_argument("--exact", type=int, default=1000, help="copies compared with all")
+        command.add_argument("--queries", type=int, default=500)
+        command.add_argument("--folder", type=Path, help="where cells of `search` are stored")
+        command.add_argument("--ivf", action="store_true", help="with FAISS's own index")
+        command.set_defaults(measure=measure)
+    args = parser.parse_args()
+    print(json.dumps(args.measure(args)))
+
+
+if __name__ == "__main__":
+    main()

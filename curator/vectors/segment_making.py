@@ -1,0 +1,139 @@
+"""Writes and merges segments on workers, so that the driver holds no vectors.
+
+Each segment holds vectors of any cell, and a reader of a cell reads a little of each. Where there
+are many, merging gives each cell one place.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.stage import Work
+from curator.storage import Store
+from curator.vectors.cell_segments import CellVectors, Segment, SegmentFacts
+from curator.vectors.k_means import CentroidIndex
+from curator.vectors.vector_codes import Projection, Vectors
+from curator.vectors.vector_index import VectorIndex
+
+VECTOR_S = 1e-4
+"""CPU-seconds to make a code of 1,280 values and find its cell among some thousand."""
+MERGED_BYTES = 256 << 20
+"""Of codes in a merged segment, about; a worker holds three times as much."""
+
+ReadVectors = Callable[[str], tuple[Vectors, NDArray[np.int64]]]
+"""Returns L2-normalised vectors [N, D] and owners int64 [N] by name; can be pickled."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedVectors:
+    """Vectors to read: their name, how many there are, and the number of the first one."""
+
+    name: str
+    n: int
+    first_number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteSegment:
+    """Writes vectors as a segment.
+
+    Attributes:
+        projection: Of the index.
+        n_groups: Rows of the array that are centroids of groups; the others are of cells.
+        read: Reads vectors.
+        store: Where the segment goes.
+        folder: Likewise.
+    """
+
+    projection: Projection
+    n_groups: int
+    read: ReadVectors
+    store: Store
+    folder: str
+
+    def __call__(self, centroids: NDArray[np.float32], part: NamedVectors) -> SegmentFacts:
+        """Returns what is known of the segment, given the centroids of groups, then of cells."""
+        vectors, owners = self.read(part.name)
+        if len(vectors) != part.n:
+            raise ValueError(f"{part.name} has {len(vectors)} vectors, expected {part.n}")
+        codes = self.projection.codes(vectors)
+        numbers = np.arange(part.first_number, part.first_number + part.n)
+        index = CentroidIndex.of(centroids[self.n_groups :], centroids[: self.n_groups])
+        cells = index.nearest(codes, 1)[:, 0]
+        columns = CellVectors(numbers, owners.astype(np.int64), codes)
+        segment = Segment.of(columns, cells, 0, len(centroids) - self.n_groups)
+        return segment.written(self.store, self.folder).facts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeCells:
+    """Writes the vectors that segments have of some cells as one segment.
+
+    Attributes:
+        segments: Of the index.
+        store: Where the segment goes.
+        folder: Likewise.
+    """
+
+    segments: tuple[Segment, ...]
+    store: Store
+    folder: str
+
+    def __call__(self, array: NDArray[np.float32], part: tuple[int, int]) -> SegmentFacts:
+        """Returns what is known of the segment of the cells from the first to behind the last."""
+        del array
+        first, end = part
+        vectors = CellVectors.joined([one.cells(first, end) for one in self.segments])
+        cells = np.concatenate([one.cell_numbers(first, end) for one in self.segments])
+        segment = Segment.of(vectors, cells, first, end - first)
+        return segment.written(self.store, self.folder).facts
+
+
+def add_named(
+    index: VectorIndex,
+    work: Work,
+    read: ReadVectors,
+    names: Sequence[tuple[str, int]],
+    store: Store,
+    folder: str,
+) -> None:
+    """Adds vectors that workers read; each name becomes a segment of a store.
+
+    Args:
+        index: Gets the segments; `write` its list afterwards.
+        work: Where they are made.
+        read: Reads the vectors of a name.
+        names: Names and their numbers of vectors; vectors are numbered in this order.
+        store: Where segments go.
+        folder: Likewise.
+    """
+    parts, number = [], index.n_vectors
+    for name, n in names:
+        parts.append(NamedVectors(name, n, number))
+        number += n
+    make = WriteSegment(
+        projection=index.projection,
+        n_groups=len(index.groups_GE),
+        read=read,
+        store=store,
+        folder=folder,
+    )
+    n = sum(part.n for part in parts)
+    found = work(make, index.centroid_rows, [part for part in parts if part.n], cpu_s=VECTOR_S * n)
+    facts = sorted(found, key=lambda one: one.end_number)
+    index.extend(Segment(one, store) for one in facts)
+
+
+def merge(index: VectorIndex, work: Work, store: Store, folder: str) -> None:
+    """Gives each cell one place; the objects of before are for whoever has their list."""
+    counts = index.cell_sizes() * (index.settings.dim + 16)
+    share = (np.cumsum(counts) - counts) // MERGED_BYTES
+    bounds = [*np.flatnonzero(np.diff(share, prepend=-1)).tolist(), len(counts)]
+    parts = list(pairwise(bounds))
+    join = MergeCells(segments=tuple(index.segments), store=store, folder=folder)
+    found = work(join, np.zeros((1, 1), np.float32), parts, cpu_s=1e-6 * index.n_vectors)
+    facts = sorted(found, key=lambda one: one.first_cell)
+    index.replace(Segment(one, store) for one in facts)

@@ -1,0 +1,162 @@
+"""Pairs are those of all comparisons, whoever finds them, in whatever order."""
+
+import pickle
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_vectors import CELLS, FLAT, N_COPIES, OWNERS, VECTORS, N, made_index
+
+from curator.executor.corpus_work import CorpusWork
+from curator.storage import open_store
+from curator.vectors import cell_search, neighbour_pairs
+from curator.vectors.neighbour_pairs import VectorPairs, pair_units
+from curator.vectors.vector_index import IndexSettings, VectorIndex
+
+LEAST = 0.7
+HERE = CorpusWork("test")
+
+
+class Shuffled:
+    """Work in another order, by functions that were pickled."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self.n_parts = 0
+
+    def __call__(
+        self, function: Callable[..., Any], array: np.ndarray, parts: Sequence[Any], *, cpu_s: float
+    ) -> Generator[Any, None, None]:
+        assert cpu_s > 0
+        self.n_parts = len(parts)
+        for at in self._rng.permutation(len(parts)):
+            yield pickle.loads(pickle.dumps(function))(array, pickle.loads(pickle.dumps(parts[at])))
+
+    on_gpu = None
+
+
+def found(index: VectorIndex, work: Any = HERE, **options: Any) -> VectorPairs:  # noqa: ANN401
+    return neighbour_pairs.neighbour_pairs(
+        index, work, **{"least": LEAST, "k": 4, "probes": 1000, **options}
+    )
+
+
+def assert_same(one: VectorPairs, other: VectorPairs) -> None:
+    assert np.array_equal(one.numbers, other.numbers)
+    assert np.array_equal(one.owners, other.owners)
+    assert np.array_equal(one.cosines, other.cosines)
+
+
+def all_pairs(index: VectorIndex, k: int) -> set[tuple[int, int]]:
+    """Pairs by a comparison of all codes."""
+    codes = index.projection.codes(VECTORS).astype(np.int64)
+    cosines = np.round(codes @ codes.T / index.projection.length**2, 6)
+    pairs = set()
+    for row in range(N):
+        best: dict[int, tuple[float, int]] = {}
+        for other in np.flatnonzero(cosines[row] >= LEAST).tolist():
+            owner, one = int(OWNERS[other]), (-float(cosines[row, other]), other)
+            if owner != OWNERS[row] and one < best.get(owner, (2.0, 0)):
+                best[owner] = one
+        nearest = sorted((cosine, owner, other) for owner, (cosine, other) in best.items())
+        pairs |= {(min(row, other), max(row, other)) for _, _, other in nearest[:k]}
+    return pairs
+
+
+@pytest.mark.parametrize("settings", [FLAT, CELLS])
+@pytest.mark.parametrize("k", [1, 4])
+def test_all_cells_give_all_pairs(settings: IndexSettings, k: int) -> None:
+    index = made_index(settings)
+    pairs = found(index, k=k)
+    assert set(map(tuple, pairs.numbers.tolist())) == all_pairs(index, k)
+    assert (OWNERS[pairs.numbers] == pairs.owners).all()
+    assert (pairs.numbers[:, 0] < pairs.numbers[:, 1]).all()
+
+
+def test_few_cells_find_copies() -> None:
+    pairs = found(made_index(CELLS), probes=4)
+    copies = {(at, N - N_COPIES + at) for at in range(N_COPIES)}
+    assert copies <= set(map(tuple, pairs.numbers.tolist()))
+
+
+def test_pairs_are_the_same_in_any_order_and_by_units_of_any_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    index = made_index(CELLS, parts=3)
+    whole = found(index, probes=5)
+    for most_pairs, rows, block in ((20_000, 100, 64), (5_000, 7, 50)):
+        monkeypatch.setattr(neighbour_pairs, "_FEW_PAIRS", most_pairs)
+        monkeypatch.setattr(neighbour_pairs, "_UNIT_PAIRS", most_pairs)
+        monkeypatch.setattr(neighbour_pairs, "_MOST_ROWS", rows)
+        monkeypatch.setattr(cell_search, "_OTHERS", block)
+        monkeypatch.setattr(cell_search, "_QUERIES", block)
+        monkeypatch.setattr(cell_search, "_MANY_HITS", 100)
+        work = Shuffled(rows)
+        assert_same(found(index, work, probes=5), whole)
+        assert work.n_parts > 20
+
+
+def test_workers_read_a_stored_index(tmp_path: Path) -> None:
+    index = made_index(CELLS)
+    whole = found(index, probes=5)
+    store = open_store(str(tmp_path))
+    opened = VectorIndex.open(store, index.write(store, "vectors")[-1])
+    assert len(pickle.dumps(opened.segments)) < 1000
+    assert_same(found(opened, Shuffled(0), probes=5), whole)
+
+
+def test_new_vectors_look_for_all_and_old_ones_for_none() -> None:
+    index = made_index(CELLS, parts=3)
+    pairs = found(index, since=1000)
+    assert (pairs.numbers[:, 1] >= 1000).all()
+    assert (pairs.numbers[:, 0] < 1000).any()
+    everything = found(index, k=N)
+    is_new = everything.numbers[:, 1] >= 1000
+    # An old vector may have named another one of the same owner.
+    new, expected = found(index, since=1000, k=N), everything.owners[is_new]
+    assert set(map(tuple, new.owners.tolist())) == set(map(tuple, expected.tolist()))
+    assert {*map(tuple, new.numbers.tolist())} < {*map(tuple, everything.numbers.tolist())}
+    assert {unit.segment for unit in pair_units(index, since=1000, probes=4)} == {2}
+
+
+def test_units_are_of_like_cost_and_cover_each_vector_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(neighbour_pairs, "_FEW_PAIRS", 1)
+    index = made_index(CELLS, parts=2)
+    units = pair_units(index, since=0, probes=4)
+    rows = sorted((unit.segment, at) for unit in units for at in range(unit.begin, unit.end))
+    assert rows == [(part, at) for part in range(2) for at in range(N // 2)]
+    costs = [unit.cost for unit in units]
+    assert costs == sorted(costs, reverse=True)
+    assert max(costs) < 1.5 * sum(costs) / neighbour_pairs._PARTS
+
+
+def test_identical_vectors_are_found_by_the_order_of_owners() -> None:
+    index = VectorIndex.trained(VECTORS, N, FLAT)
+    index.add(np.repeat(VECTORS[:1], 300, axis=0), np.arange(300)[::-1].copy())
+    pairs = found(index, k=3)
+    # All name the first three owners, who name each other and the fourth.
+    assert set(pairs.owners.min(axis=1).tolist()) == {0, 1, 2}
+    assert len(pairs.cosines) == 3 * 297 + 3
+
+
+def test_a_gpu_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    import faiss
+
+    calls = []
+
+    def knn_gpu(resources: object, queries: Any, others: Any, k: int, metric: int) -> Any:  # noqa: ANN401
+        calls.append(k)
+        return faiss.knn(queries, others, k, metric=metric)
+
+    index = made_index(FLAT)
+    whole = found(index)
+    monkeypatch.setattr(cell_search, "has_gpu", lambda: True)
+    monkeypatch.setattr(cell_search, "_FEW_PRODUCTS", 1)
+    monkeypatch.setattr("faiss.StandardGpuResources", object, raising=False)
+    monkeypatch.setattr("faiss.knn_gpu", knn_gpu, raising=False)
+    assert_same(found(index), whole)
+    assert calls

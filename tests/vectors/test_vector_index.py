@@ -1,0 +1,102 @@
+"""An index finds what a comparison with all vectors finds, and is the same when it is opened."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_vectors import CELLS, FLAT, OWNERS, PER_OWNER, VECTORS, N, made_index
+
+from curator.storage import open_store
+from curator.storage.local_store import LocalStore
+from curator.vectors.vector_codes import Projection
+from curator.vectors.vector_index import IndexSettings, VectorIndex
+
+
+class Remote(LocalStore):
+    """A folder that is read by ranges, as a bucket is."""
+
+    is_local = False
+
+
+def best_owners(codes: np.ndarray, queries: np.ndarray, k: int) -> np.ndarray:
+    """The nearest owners by all products; of equals the first."""
+    products = queries.astype(np.int64) @ codes.astype(np.int64).T
+    best = np.full((len(queries), N // PER_OWNER), -(2**40))
+    for owner in range(N // PER_OWNER):
+        best[:, owner] = products[:, owner == OWNERS].max(axis=1)
+    return np.argsort(-best, axis=1, kind="stable")[:, :k]
+
+
+@pytest.mark.parametrize("settings", [FLAT, CELLS])
+def test_a_search_of_all_cells_is_exact(settings: IndexSettings) -> None:
+    index = made_index(settings, parts=2)
+    found = index.search(VECTORS[::50], 5, probes=10_000)
+    codes = index.projection.codes(VECTORS)
+    assert np.array_equal(found.owners, best_owners(codes, codes[::50], 5))
+    assert (OWNERS[found.numbers] == found.owners).all()
+    assert (np.diff(found.cosines, axis=1) <= 0).all()
+    assert found.cosines[:, 0] == pytest.approx(1.0, abs=0.01)
+
+
+def test_few_cells_find_nearly_all_of_the_same() -> None:
+    index = made_index(CELLS)
+    exact, some = (index.search(VECTORS[:100], 5, probes=p).owners for p in (10_000, 6))
+    assert len(index.centroids_CE) == N // 60
+    assert (exact == some).mean() > 0.9
+
+
+def test_only_allowed_owners_are_found_however_far_they_are() -> None:
+    index = made_index(CELLS)
+    allowed = np.zeros(N // PER_OWNER, np.bool_)
+    allowed[[7, 99, 400]] = True
+    found = index.search(VECTORS[:5], 4, allowed, probes=1)
+    assert (np.sort(found.owners, axis=1) == [-1, 7, 99, 400]).all()
+    assert (found.cosines[:, 3] == -1).all()
+
+
+@pytest.mark.parametrize("kind", [LocalStore, Remote])
+def test_a_stored_index_finds_the_same(kind: type[LocalStore], tmp_path: Path) -> None:
+    index = made_index(CELLS, parts=2)
+    before = index.search(VECTORS[:20], 5)
+    names = index.write(open_store(str(tmp_path)), "vectors")
+    assert names == index.write(open_store(str(tmp_path)), "vectors")
+    store = kind(str(tmp_path))
+    assert {info.key for info in store.list()} == set(names)
+    opened = VectorIndex.open(store, names[-1])
+    after = opened.search(VECTORS[:20], 5)
+    assert opened.n_vectors == N
+    assert np.array_equal(before.numbers, after.numbers)
+    assert np.array_equal(before.cosines, after.cosines)
+
+
+def test_an_addition_leaves_stored_segments_alone(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    index = VectorIndex.trained(VECTORS, N, CELLS)
+    index.add(VECTORS[:1000], OWNERS[:1000])
+    old = index.write(store, "vectors")
+    grown = VectorIndex.open(store, old[-1])
+    grown.add(VECTORS[1000:], OWNERS[1000:])
+    new = grown.write(store, "vectors")
+    assert set(old[:-1]) < set(new)
+    assert VectorIndex.open(store, old[-1]).n_vectors == 1000
+    assert np.array_equal(
+        VectorIndex.open(store, new[-1]).search(VECTORS[:9], 3).numbers,
+        made_index(CELLS).search(VECTORS[:9], 3).numbers,
+    )
+
+
+def test_codes_have_nearly_one_length_and_keep_cosines() -> None:
+    codes = Projection.of(96, 96, 0).codes(VECTORS).astype(np.float64)
+    norms = np.linalg.norm(codes, axis=1)
+    assert norms.std() / norms.mean() < 0.002
+    cosines = codes @ codes.T / np.outer(norms, norms)
+    assert np.abs(cosines - VECTORS @ VECTORS.T).max() < 0.02
+
+
+def test_vectors_without_direction_are_refused() -> None:
+    vectors = VECTORS[:5].copy()
+    vectors[3] = 0
+    with pytest.raises(ValueError, match="vector 3 has norm 0"):
+        made_index(FLAT).add(vectors, OWNERS[:5])
+    with pytest.raises(ValueError, match=r"vectors are \[5, 8\], expected \[N, 96\]"):
+        made_index(FLAT).search(vectors[:, :8], 1)
