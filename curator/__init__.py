@@ -4,10 +4,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from curator.api import ClipTable, read_clips, run
+    from curator.api import ClipTable, FoundClip, read_clips, run, search
 
 __version__ = "0.1.0"
-__all__ = ["ClipTable", "__version__", "read_clips", "run"]
+__all__ = ["ClipTable", "FoundClip", "__version__", "read_clips", "run", "search"]
 
 
 def __getattr__(name: str) -> object:

@@ -13,8 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curator.errors import UsageError
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
+from curator.retrieval.clip_search import ClipSearch, FoundClip
 from curator.review.finished_run import Finished, open_finished
 from curator.runs.lease import held
 from curator.runs.start import check_run, start_run
@@ -107,6 +109,48 @@ def read_clips(out: Place, snapshot: int | None = None) -> "ClipTable":
             read.
     """
     return ClipTable(finished=open_finished(os.fspath(out), snapshot))
+
+
+def search(
+    out: Place,
+    *,
+    clip: str | None = None,
+    picture: Place | None = None,
+    video: Place | None = None,
+    text: str | None = None,
+    k: int = 20,
+    where: str | None = None,
+    rejected: bool = False,
+    snapshot: int | None = None,
+) -> list[FoundClip]:
+    """Finds clips by one of four queries, the nearest first, as `curate search` does.
+
+    `ClipSearch` of `curator.retrieval.clip_search` asks many queries of an output opened once.
+
+    Args:
+        out: Folder or `s3://bucket/prefix` of the run; it is not changed.
+        clip: Id of a clip, or a beginning that no other clip has.
+        picture: Image file.
+        video: Video file, or its address.
+        text: What clips are to show; needs CLIP.
+        k: Most clips.
+        where: SQL condition over columns of `clips`.
+        rejected: Whether rejected clips are found too.
+        snapshot: Number of a snapshot; None for the newest.
+
+    Raises:
+        UsageError: There is not one query, or it cannot be used; the message says what was
+            expected.
+    """
+    queries = {"clip": clip, "picture": picture, "video": video, "text": text}
+    given = {by: query for by, query in queries.items() if query is not None}
+    if len(given) != 1:
+        raise UsageError(
+            f"queries are {', '.join(given) or 'none'}; expected one of {', '.join(queries)}"
+        )
+    ((by, query),) = given.items()
+    clips = ClipSearch.open(os.fspath(out), snapshot, rejected=rejected)
+    return clips.find(by, os.fspath(query), k, where)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

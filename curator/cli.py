@@ -22,8 +22,8 @@ from curator.errors import CuratorError, DamagedError, RecipeError, UsageError, 
 from curator.executor.termination import end_process, was_terminated
 
 COMMANDS = (
-    "run", "recipes", "graph", "models", "scores", "explain", "tune", "recaption", "verify",
-    "export", "snapshots", "clean", "remove", "doctor", "demo",
+    "run", "recipes", "graph", "models", "scores", "explain", "tune", "search", "recaption",
+    "verify", "export", "snapshots", "clean", "remove", "doctor", "demo",
 )  # fmt: skip
 """Modules of `curator.commands`, in the order of the help."""
 

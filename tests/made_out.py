@@ -181,8 +181,9 @@ def finish_rows(
     candidates: Candidates,
     decided: DecidedClips,
     vectors: StoredVectors,
+    **tables: StoredVectors,
 ) -> dict[str, Any]:
-    """Commits clips that have been decided about."""
+    """Commits clips that have been decided about; `tables` are further tables by name."""
     shots = SortedRows(SHOTS_SCHEMA, SHOT_ORDER, 0)
     facts = {
         "recipe": recipe.model_dump(mode="json"),
@@ -211,6 +212,7 @@ def finish_rows(
             tables={
                 "shots": (shots.blocks(), shots.schema),
                 "embeddings": (vectors.blocks(), vectors.schema),
+                **{name: (table.blocks(), table.schema) for name, table in tables.items()},
             },
             shard_files=set_files([], seed=0, fingerprint="0", made_by="a test"),
             pictures=candidates.pictures,

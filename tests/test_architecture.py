@@ -35,7 +35,7 @@ LAYERS = (
     ("verify", "pipeline"),
     ("export",),
     ("runs", "removal"),
-    ("review", "doctor", "loading"),
+    ("review", "retrieval", "doctor", "loading"),
     ("api",),
     ("commands",),
     ("cli",),

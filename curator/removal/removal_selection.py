@@ -1,7 +1,6 @@
 """What a removal takes: the clips and sources that a user names, over all snapshots."""
 
 import hashlib
-import importlib
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from curator.errors import UsageError, install_extra, one_line
+from curator.errors import UsageError
 from curator.records.clips import Reason
 from curator.report.page_templates import card_picture
 from curator.stages.propose.candidate_store import FOLDER as CANDIDATES
@@ -42,6 +41,7 @@ from curator.tables.removal_records import (
     removal_hash,
 )
 from curator.tables.schemas import clips_schema, scores_in
+from curator.tables.sql_condition import matching_clips
 from curator.tables.track_items import FRAMES
 from curator.tables.track_parts import TRACKS
 from curator.tables.track_table import ORIGIN
@@ -130,7 +130,12 @@ def select(
         named = sorted(selection.ids())
     else:
         if by == "where":
-            named = _matching(clips, named[0])
+            named = matching_clips(
+                clips,
+                named[0],
+                example="source_uri LIKE '%/private/%'",
+                instead="name what to remove by --clips or --sources",
+            )
         candidate_ids = set(footage["clip_id"].to_pylist())
         for item in named:
             if item not in candidate_ids:
@@ -399,39 +404,6 @@ def _spans_of(clips: pa.Table, named: Collection[str]) -> dict[str, list[Removed
         span = RemovedSpan(**{name: row[f"{name}_{how}"] for name, how in wanted})
         spans.setdefault(removal_hash(row["source_id"]), []).append(span)
     return spans
-
-
-def _matching(clips: pa.Table, condition: str) -> list[str]:
-    """Returns the ids of the clips for which a condition holds, in any snapshot."""
-    try:
-        # Loaded by name: it is an optional package.
-        duckdb: Any = importlib.import_module("duckdb")
-    except ImportError as error:
-        raise UsageError(
-            f"--where needs the package duckdb: {install_extra('sql')}; or name what to remove by "
-            "--clips or --sources"
-        ) from error
-    # No condition may open a file, load an extension, or read a variable of this program.
-    settings = {
-        "enable_external_access": "false",
-        "autoload_known_extensions": "false",
-        "autoinstall_known_extensions": "false",
-        "python_enable_replacements": "false",
-        "lock_configuration": "true",
-    }
-    try:
-        with duckdb.connect(":memory:", config=settings) as database:
-            database.register("clips", clips)
-            statement = f"SELECT DISTINCT clip_id FROM clips WHERE ({condition}\n)"
-            if len(database.extract_statements(statement)) != 1:
-                raise UsageError(f"--where {condition!r}; expected one condition, without `;`")
-            rows = database.execute(statement).fetchall()
-    except duckdb.Error as error:
-        raise UsageError(
-            f"--where {condition!r} fails: {one_line(error)}; expected a condition over columns of "
-            "`clips`, such as source_uri LIKE '%/private/%'"
-        ) from error
-    return sorted(row[0] for row in rows)
 
 
 def _captions(store: Store, summaries: Summaries, clips: pa.Table, gone: Removals) -> set[str]:

@@ -61,7 +61,7 @@ class FootageStore:
             }
             for name, row in rows["pictures"].items():
                 if len(row["luma_mean"]):
-                    found[name] = _footage(row, rows["footage"][name])
+                    found[name] = as_footage(row, rows["footage"][name])
             missing -= rows["pictures"].keys()
         return found
 
@@ -121,7 +121,8 @@ def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
         }
 
 
-def _footage(pictures: Mapping[str, Any], vectors: Mapping[str, Any]) -> ClipFootage:
+def as_footage(pictures: Mapping[str, Any], vectors: Mapping[str, Any]) -> ClipFootage:
+    """Returns the footage of a clip, from rows with lists of numbers as arrays."""
     return ClipFootage(
         clip_id=pictures["clip_id"],
         fps=LUMA_HZ,

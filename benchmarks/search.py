@@ -1,0 +1,290 @@
+"""Search over very many made clips: memory, time of queries, and how often planted ones are found.
+
+Vectors of made clips are drawn: clips of one of 1,000 kinds (Zipf's law) have cosines of 0.6,
+others 0.27, pictures of a clip 0.87, as `scene_network` gives for scenes of like content. Clips of
+MEDIA, 6 s from the middle of each recording, are planted among them. They are looked for by a
+frame that was scaled to 60% and encoded as a JPEG of quality 30, and by a video of 3 s of them, at
+360 px and CRF 33. Made clips have no pictures, so that only planted ones are verified.
+
+    search.py MEDIA [--clips 100000] [--recordings 40] [--queries 300]
+"""
+
+# ruff: noqa: N806 - shape letters
+
+import itertools
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import av
+import cv2
+import numpy as np
+import pyarrow as pa
+import tests_path  # noqa: F401
+from measure import MIB, arguments, peak_bytes, tell
+from numpy.typing import NDArray
+
+from curator.errors import UsageError
+from curator.matching.clip_footage import ClipFootage
+from curator.matching.verify_pair import verify_pair
+from curator.measures.score_list import BUILT_IN
+from curator.models.scene_network import SCENE_DIM
+from curator.recipe import Recipe
+from curator.retrieval.clip_search import ClipSearch, FoundClip
+from curator.retrieval.query_media import video_spans
+from curator.review.finished_run import Finished
+from curator.stages.analyze.config import AnalyzeConfig
+from curator.storage import open_store
+from curator.tables.footage_store import FootageStore
+from curator.tables.parts import rows_to_table
+from curator.tables.schemas import FOOTAGE_SCHEMA, clips_schema
+
+KINDS, PICTURES, BLOCK = 1000, 3, 5_000
+CLIP_S, BEGIN_S, PART_S = 6.0, 1.3, 3.0
+TOP = 10
+
+
+@dataclass(frozen=True, slots=True)
+class MadeVectors:
+    """Vectors of made clips, the same in any order of blocks."""
+
+    n: int
+    common: NDArray[np.float32]
+    kinds: NDArray[np.float32]
+    seconds: list[float]
+    """Spent on making them."""
+
+    @classmethod
+    def of(cls, n: int) -> "MadeVectors":
+        kinds = unit(np.random.default_rng(0).standard_normal((KINDS + 1, SCENE_DIM)))
+        return cls(n, kinds[-1], kinds[:-1], [])
+
+    def block(self, start: int) -> NDArray[np.float32]:
+        """Returns the pictures of clips from `start` on, float32 [N, PICTURES, D]."""
+        begun = time.perf_counter()
+        rng = np.random.default_rng([1, start])
+        n = min(BLOCK, self.n - start)
+        kind = np.minimum(rng.zipf(1.3, n) - 1, KINDS - 1)
+        clip_ND = unit(rng.standard_normal((n, SCENE_DIM), np.float32))
+        picture_NPD = unit(rng.standard_normal((n, PICTURES, SCENE_DIM), np.float32))
+        of_clip = 0.5 * self.common + 0.55 * self.kinds[kind] + 0.5 * clip_ND
+        made_NPD = unit(of_clip[:, None] + 0.35 * picture_NPD)
+        self.seconds.append(time.perf_counter() - begun)
+        return made_NPD
+
+
+@dataclass(frozen=True, slots=True)
+class MadeFootage(FootageStore):
+    """Footage of made clips, and of planted ones behind them."""
+
+    made: MadeVectors
+    planted: tuple[ClipFootage, ...]
+
+    def blocks(self) -> Iterator[pa.Table]:
+        for start in range(0, self.made.n, BLOCK):
+            vectors_NPD = self.made.block(start).astype(np.float16)
+            n = len(vectors_NPD)
+            ends = np.arange(n + 1) * PICTURES
+            seconds = pa.array(np.tile(np.arange(PICTURES, dtype=np.float32) * 2, n))
+            columns = [
+                pa.array([clip_name(start + at) for at in range(n)]),
+                pa.ListArray.from_arrays(ends.astype(np.int32), seconds),
+                pa.ListArray.from_arrays(
+                    (ends * SCENE_DIM).astype(np.int32), pa.array(vectors_NPD.ravel())
+                ),
+            ]
+            yield pa.table(columns, schema=FOOTAGE_SCHEMA)
+        rows = [
+            {
+                "clip_id": one.clip_id,
+                "second": one.vector_s,
+                "vector": one.vectors_VD.astype(np.float16).ravel(),
+            }
+            for one in self.planted
+        ]
+        yield rows_to_table(rows, FOOTAGE_SCHEMA)
+
+    def clips(self, clip_ids: Collection[str]) -> dict[str, ClipFootage]:
+        return {one.clip_id: one for one in self.planted if one.clip_id in clip_ids}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeRun(Finished):
+    """A run of made and planted clips, all kept."""
+
+    made_footage: MadeFootage
+
+    def footage(self) -> FootageStore:
+        return self.made_footage
+
+
+def unit(vectors: NDArray[np.floating]) -> NDArray[np.float32]:
+    """Returns vectors of unit length."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    made: NDArray[np.float32] = (vectors / lengths).astype(np.float32)
+    return made
+
+
+def clip_name(number: int) -> str:
+    return f"{(number * 2654435761) % 2**32:08x}{number:016x}"
+
+
+def made_run(n: int, planted: list[ClipFootage], folder: str) -> MadeRun:
+    """Returns a run of `n` made clips and the planted ones."""
+    schema = clips_schema(BUILT_IN.specs)
+    ids = [*map(clip_name, range(n)), *(one.clip_id for one in planted)]
+    given = {
+        "clip_id": pa.array(ids),
+        "source_uri": pa.array(["made"] * len(ids)),
+        "decision": pa.array(["kept"] * len(ids)),
+        "start_s": pa.array(np.zeros(len(ids))),
+        "end_s": pa.array(np.full(len(ids), CLIP_S)),
+        "motion": pa.array(np.random.default_rng(2).random(len(ids))),
+    }
+    columns = [given.get(f.name, pa.nulls(len(ids), f.type)).cast(f.type) for f in schema]
+    store = open_store(folder)
+    parts = tuple(map(str, range(n // BLOCK + 2)))
+    return MadeRun(
+        store=store,
+        summary={},
+        recipe=Recipe(),
+        clips=pa.table(columns, schema=schema),
+        measures=BUILT_IN,
+        memory_budget_bytes=1 << 30,
+        made_footage=MadeFootage(store, parts, MadeVectors.of(n), tuple(planted)),
+    )
+
+
+def ffmpeg(*arguments: str) -> None:
+    subprocess.run(["ffmpeg", "-v", "error", "-y", *arguments], check=True)
+
+
+def recordings(media: Path, most: int, folder: Path) -> Iterator[tuple[ClipFootage, Path, Path]]:
+    """Cuts a clip out of recordings; yields it, an edited frame and an edited part of it."""
+    n = 0
+    for path in sorted(media.rglob("*")):
+        if n == most or path.suffix not in (".mp4", ".webm", ".mkv", ".mov"):
+            continue
+        whole, frame, part = (folder / f"{n}{end}" for end in (".mp4", ".jpg", "-part.mp4"))
+        try:
+            with av.open(str(path)) as container:
+                length_s = (container.duration or 0) / av.time_base
+            start_s = max(0.0, (length_s - CLIP_S) / 2)
+            cut = ("-ss", f"{start_s:.3f}", "-i", str(path), "-t", str(CLIP_S), "-an")
+            ffmpeg(*cut, "-crf", "18", str(whole))
+            (clip,) = video_spans(whole, AnalyzeConfig()).values()
+        except (av.FFmpegError, UsageError, subprocess.CalledProcessError, ValueError):
+            continue
+        if clip.duration_s < CLIP_S - 0.5 or len(clip.vectors_VD) < 2:
+            continue
+        ffmpeg("-ss", "1.7", "-i", str(whole), "-frames:v", "1", str(frame))
+        picture = cv2.imread(str(frame))
+        assert picture is not None
+        smaller = cv2.resize(picture, None, fx=0.6, fy=0.6, interpolation=cv2.INTER_AREA)
+        cv2.imwrite(str(frame), smaller, [cv2.IMWRITE_JPEG_QUALITY, 30])
+        ffmpeg(
+            "-ss", str(BEGIN_S), "-i", str(whole), "-t", str(PART_S),
+            "-vf", "scale=-2:360", "-crf", "33", str(part),
+        )  # fmt: skip
+        yield replace(clip, clip_id=f"planted{n:04}"), frame, part
+        n += 1
+
+
+def times_of(calls: Iterable[Callable[[], object]]) -> dict[str, float]:
+    """Calls one after the other; returns percentiles of wall time and of CPU time."""
+    spent = []
+    for call in calls:
+        begun, begun_cpu = time.perf_counter(), time.process_time()
+        call()
+        spent.append((time.perf_counter() - begun, time.process_time() - begun_cpu))
+    wall, cpu = 1000 * np.array(spent).T
+    return {
+        "p50, ms": round(float(np.percentile(wall, 50)), 1),
+        "p95, ms": round(float(np.percentile(wall, 95)), 1),
+        "p95, CPU-ms": round(float(np.percentile(cpu, 95)), 1),
+    }
+
+
+def planted_found(
+    clips: ClipSearch, by: str, files: list[Path]
+) -> tuple[dict[str, Any], list[list[FoundClip]]]:
+    """Looks for planted clips by files; returns times and the share in the top 10, and clips."""
+    found: list[list[FoundClip]] = []
+    times = times_of(
+        (lambda file=file: found.append(clips.find(by, str(file), 20))) for file in files
+    )
+    top = [
+        f"planted{n:04}" in [clip.clip_id for clip in some[:TOP]] for n, some in enumerate(found)
+    ]
+    return {"top 10": round(float(np.mean(top)), 3), **times}, found
+
+
+def vectors_found(run: MadeRun, clips: ClipSearch, n: int) -> dict[str, Any]:
+    """Asks by edited pictures of made clips, whose cosine to the stored ones is 0.9."""
+    rng = np.random.default_rng(3)
+    chosen = rng.integers(0, min(BLOCK, run.made_footage.made.n), n)
+    own_ND = run.made_footage.made.block(0)[chosen, 1]
+    queries_ND = unit(0.9 * own_ND + np.sqrt(0.19) * unit(rng.standard_normal(own_ND.shape)))
+
+    def asked(where: str | None) -> Iterator[Callable[[], object]]:
+        return (lambda q=query_D: clips.by_vector(q, 20, where) for query_D in queries_ND)
+
+    times_of(itertools.islice(asked(None), 5))
+    top = [[one.clip_id for one in clips.by_vector(query_D, TOP)] for query_D in queries_ND]
+    hits = [clip_name(number) in ids for number, ids in zip(chosen.tolist(), top, strict=True)]
+    return {
+        "vector": times_of(asked(None)),
+        "vector, 1% of clips allowed": times_of(asked("motion > 0.99")),
+        "vector: made clip in the top 10": round(float(np.mean(hits)), 3),
+    }
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("media", type=Path)
+    parser.add_argument("--clips", type=int, default=100_000)
+    parser.add_argument("--recordings", type=int, default=40)
+    parser.add_argument("--queries", type=int, default=300)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        planted = list(recordings(options.media, options.recordings, Path(folder)))
+        run = made_run(options.clips, [clip for clip, _, _ in planted], folder)
+        clips = ClipSearch(run)
+        begun = time.perf_counter()
+        clips.by_vector(run.made_footage.made.common)
+        results: dict[str, Any] = {
+            "clips": run.clips.num_rows,
+            "planted": len(planted),
+            "index, s": round(time.perf_counter() - begun - sum(run.made_footage.made.seconds), 1),
+        }
+        results |= vectors_found(run, clips, options.queries)
+        results["picture"], _ = planted_found(clips, "picture", [frame for _, frame, _ in planted])
+        results["video"], found = planted_found(clips, "video", [part for _, _, part in planted])
+    shared = [
+        some[0].shared
+        for at, some in enumerate(found)
+        if some[0].clip_id == f"planted{at:04}" and some[0].shared is not None
+    ]
+    right = [one for one in shared if one is not None and abs(one.offset_s - BEGIN_S) <= 0.1]
+    results["video: first and verified"] = round(len(shared) / len(planted), 3)
+    results["video: offset within 0.1 s"] = round(len(right) / max(1, len(shared)), 3)
+    pairs = [(a[0], b[0]) for a in planted[:12] for b in planted[:12] if a is not b]
+    begun_cpu = time.process_time()
+    for one, other in pairs:
+        verify_pair(one, other)
+    cpu_ms = 1000 * (time.process_time() - begun_cpu) / max(1, len(pairs))
+    results |= {"unlike pair, CPU-ms": round(cpu_ms, 1), "peak, MiB": peak_bytes() // MIB}
+    for name, value in results.items():
+        print(f"{name:36}{value}")
+    tell(results)
+
+
+if __name__ == "__main__":
+    main()
