@@ -8,7 +8,9 @@ is not read, and the type of each member.
 Source: `Features` and the packaged module `webdataset` of `datasets` 3.3 and 5.2.
 """
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
@@ -83,7 +85,7 @@ def dataset_card(
     if with_id:
         features.append(_plain("id", "int64"))
     features += [_plain("__key__", "string"), _plain("__url__", "string")]
-    header = yaml.safe_dump({"dataset_info": {"features": features}}, sort_keys=False)
+    header = _as_yaml(json.dumps({"dataset_info": {"features": features}}))
     # By hand: names of tars need no quotes, and writers of YAML take seconds for many.
     lines = ["---", header.rstrip()]
     if any(tars.values()):
@@ -96,6 +98,13 @@ def dataset_card(
     more += "".join(f"; `{f.member}` is of the family {f.name}" for f in members)
     more += "; `id` is a whole number made from the key" if with_id else ""
     return "\n".join([*lines, "---", TEXT.format(more=more)]).encode()
+
+
+@lru_cache(maxsize=16)
+def _as_yaml(packed: str) -> str:
+    """Returns YAML of a value in JSON: it takes 5 ms, and the card of each bucket has the same."""
+    text: str = yaml.safe_dump(json.loads(packed), sort_keys=False)
+    return text
 
 
 def _json_fields(scores: Iterable[str]) -> list[dict[str, Any]]:
