@@ -49,8 +49,8 @@ class Match:
 MIN_COSINE = 0.2
 """Cosine of the best picture vectors below which a pair is not looked at."""
 _VOTES_BELOW = 0.15
-_N_VOTED = 3
-_MIN_VOTED_INLIERS = 8
+_N_VOTED = 5
+_MIN_VOTED_INLIERS = 6
 _SAME_MOMENT_S = 0.3
 _MARGIN_S = 0.25
 _N_GEOMETRY, _N_MOTION = 3, 8
