@@ -154,6 +154,7 @@ def neighbours_needed(groups: list[list[Item]]) -> dict[str, dict[str, float]]:
     }
     result: dict[str, dict[str, float]] = {}
     for kind, change in kinds.items():
+
         def unit(v, change=change):
             c = change(v.astype(np.float32))
             return c / (np.linalg.norm(c, axis=1, keepdims=True) + 1e-9)
@@ -191,7 +192,7 @@ def report(rows: list[Row], share: float) -> dict[str, object]:
         hit = [r for r in copies if r.match is not None]
         wrong_time = sum(r.match is not None for r in own if r.kind == "other time")
         wrong = sum(r.match is not None for r in own if r.kind == "other footage")
-        weighted = (wrong_time / OWN_SHARE + wrong / OTHER_SHARE)
+        weighted = wrong_time / OWN_SHARE + wrong / OTHER_SHARE
         errors = [abs(r.match.offset_s - r.edit.offset_s) for r in hit
                   if r.match and abs(r.match.speed - r.edit.speed) < 1e-3 and r.clip.base in MOVING]  # fmt: skip
         offsets += errors
@@ -236,7 +237,9 @@ def main() -> None:
     parser.add_argument("--unrelated", type=int, default=20000)
     args = parser.parse_args()
     groups = [
-        g for g in items(args.media, args.footage, args.cache) if half_of(g[0].recording) == args.half
+        g
+        for g in items(args.media, args.footage, args.cache)
+        if half_of(g[0].recording) == args.half
     ]
     flat = [g[0].base for g in groups if not g[0].footage.vectors_VD.any()]
     groups = [g for g in groups if g[0].footage.vectors_VD.any()]

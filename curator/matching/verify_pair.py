@@ -10,9 +10,10 @@ from curator.matching.alignment import (
     OTHER_SPEEDS,
     Alignment,
     alignments,
-    correlation_within,
     cosines,
     pulse,
+    refined,
+    votes,
 )
 from curator.matching.clip_footage import ClipFootage
 from curator.matching.geometry import MIN_INLIERS, Agreement, agreement
@@ -55,13 +56,15 @@ _SAME_MOMENT_S = 0.3
 _MARGIN_S = 0.25
 _N_GEOMETRY, _N_MOTION = 3, 8
 _N_GUESSES, _N_OTHER_SPEEDS = 6, 3
-_DECISIVE = 1.5
+_N_VOTE_PAIRS, _AROUND_S = 2, (0.0, -0.4, 0.4, -0.8, 0.8)
+_DECISIVE = 1.6
 # Set on one half of the recordings of benchmarks/duplicates.py, judged on the other.
 _MIN_PAIRS, _MIN_SPAN_S, _LONG_SPAN_S = 2, 1.2, 3.0
 _STILL_SHARE, _STILL_LIKENESS = 0.1, 0.8
 _LUMA_LONG, _LUMA_CLOSE = 0.9, 0.965
 _MOTION, _MOTION_AHEAD = 0.6, 0.35
-_BOTH, _BOTH_OTHER_SPEED = 1.0, 1.5
+_BOTH, _BOTH_SHORT, _BOTH_OTHER_SPEED = 1.0, 1.25, 1.5
+_SHORT_SPAN_S, _MANY_INLIERS, _CLEARLY = 2.0, 20, 0.1
 
 
 class Vote(NamedTuple):
@@ -93,6 +96,12 @@ class Evidence:
         """How much luma and what moves in pictures agree, -2 to 2."""
         return self.correlation + (0.0 if self.motion is None else self.motion.aligned)
 
+    @property
+    def is_unsure(self) -> bool:
+        """Another guess may agree better: something moves, and luma does not agree closely."""
+        is_still = self.motion is not None and self.motion.is_still
+        return not is_still and self.correlation < _LUMA_LONG and self.strength < _DECISIVE
+
 
 def verify_pair(a: ClipFootage, b: ClipFootage) -> Match | None:
     """Compares two clips.
@@ -104,26 +113,43 @@ def verify_pair(a: ClipFootage, b: ClipFootage) -> Match | None:
     voted = _voted(a, b)
     if voted is None:
         return None
-    for speeds, most in (((1.0,), _N_GUESSES), (OTHER_SPEEDS, _N_OTHER_SPEEDS)):
-        best: Evidence | None = None
-        for found in evidence(a, b, voted, speeds=speeds, most=most):
-            if best is None or found.strength > best.strength:
-                best = found
-            if best.strength >= _DECISIVE:
+    found = _best(a, b, voted, alignments_at(a, b, voted, (1.0,), _N_GUESSES))
+    if found is None:
+        found = _best(a, b, voted, votes(a, b, most=_N_VOTE_PAIRS, around_s=_AROUND_S))
+    if found is None or found.is_unsure:
+        other = _best(a, b, voted, alignments_at(a, b, voted, OTHER_SPEEDS, _N_OTHER_SPEEDS))
+        if other is not None and (found is None or other.strength > found.strength + _CLEARLY):
+            found = other
+    return None if found is None else _match(a, b, found)
+
+
+def alignments_at(
+    a: ClipFootage, b: ClipFootage, voted: Vote, speeds: Sequence[float], most: int
+) -> list[Alignment]:
+    """Guesses at some speeds, near pictures that are about as alike as those that voted."""
+    return alignments(a, b, speeds=speeds, min_cosine=voted.cosine - _VOTES_BELOW, most=most)
+
+
+def _best(
+    a: ClipFootage, b: ClipFootage, voted: Vote, guesses: Sequence[Alignment]
+) -> Evidence | None:
+    """The strongest evidence that proves the same footage; None where none does."""
+    best: Evidence | None = None
+    for found in evidence(a, b, voted, guesses):
+        if is_same(found) and (best is None or found.strength > best.strength):
+            best = found
+            if not best.is_unsure:
                 break
-        if best is not None and is_same(best):
-            return _match(a, b, best)
-    return None
+    return best
 
 
 def evidence(
-    a: ClipFootage, b: ClipFootage, voted: Vote, *, speeds: Sequence[float], most: int
+    a: ClipFootage, b: ClipFootage, voted: Vote, guesses: Sequence[Alignment]
 ) -> Iterator[Evidence]:
-    """Yields alignments whose geometry agrees, likeliest first, with what else is known of them."""
-    cosine, mirrored = voted
+    """Yields guesses whose geometry agrees, with what else is known of them."""
+    mirrored = voted.mirrored
     moving_share = min(pulse(a).moving_share, pulse(b).moving_share)
-    min_cosine = cosine - _VOTES_BELOW
-    for guess in alignments(a, b, speeds=speeds, min_cosine=min_cosine, most=most):
+    for guess in guesses:
         pairs = _same_moments(a, b, guess)
         keypoints = [(a.keypoints(i), b.keypoints(j)) for i, j in pairs[:_N_GEOMETRY]]
         found = agreement(keypoints, mirrored=mirrored) if keypoints else None
@@ -139,14 +165,15 @@ def evidence(
                 start_s = max(start_s, float(a.picture_s[near[motion.first][0]]) - _MARGIN_S)
             if motion.last < len(near) - 1:
                 end_s = min(end_s, float(a.picture_s[near[motion.last][0]]) + _MARGIN_S)
+        moved, correlation = refined(a, b, guess, span_s=(start_s, end_s))
         yield Evidence(
-            guess=guess,
+            guess=moved,
             agreement=found,
             motion=motion,
             moving_share=moving_share,
             start_s=start_s,
             end_s=end_s,
-            correlation=correlation_within(a, b, guess, start_s, end_s),
+            correlation=correlation,
         )
 
 
@@ -212,12 +239,15 @@ def is_same(found: Evidence) -> bool:
     if motion is None:
         return luma >= _LUMA_CLOSE or (is_still and is_own_speed)
     if is_still and motion.is_still:
-        return is_own_speed and motion.likeness >= _STILL_LIKENESS
+        is_rich = found.agreement.n_inliers >= _MANY_INLIERS
+        return is_own_speed and motion.likeness >= _STILL_LIKENESS - 0.2 * is_rich
     is_long = found.span_s >= _LONG_SPAN_S
     if luma >= (_LUMA_LONG if is_long and is_own_speed else _LUMA_CLOSE):
         return True
     ahead = motion.aligned - motion.others
     if motion.aligned >= _MOTION and ahead >= _MOTION_AHEAD and is_own_speed:
+        return True
+    if found.span_s >= _SHORT_SPAN_S and is_own_speed and found.strength >= _BOTH_SHORT:
         return True
     return is_long and found.strength >= (_BOTH if is_own_speed else _BOTH_OTHER_SPEED)
 
