@@ -31,6 +31,7 @@ from curator.matching.verify_pair import Match, verify_pair
 
 MIN_COSINE = 0.45
 SAME_LEVELS = 2.0
+HOSTED = {"picture in picture", "3 s inside 30 s"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,9 @@ def inliers_of_unrelated(groups: list[list[Item]], n: int, seed: int = 1) -> np.
     found = []
     pool = []
     for group in groups:
-        for item in (group[0], *rng.choice(np.array(group[1:], object), 2, replace=False)):
+        # Two inserts may have one host.
+        plain = [i for i in group[1:] if i.edit not in HOSTED]
+        for item in (group[0], *rng.choice(np.array(plain, object), 2, replace=False)):
             at = int(rng.integers(len(item.footage.pictures)))
             pool.append((item.recording, item.footage.keypoints(at)))
     while len(found) < n:
