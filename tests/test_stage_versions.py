@@ -36,6 +36,9 @@ from curator.stages.analyze.families import BUILT_IN, families_of
 from curator.stages.analyze.stage import AnalyzeStage
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.stage import ClipToCut, CutItem, CutStage, CutStageConfig
+from curator.stages.dedup.config import DedupConfig
+from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair
+from curator.stages.dedup.stage import DedupStage, search_settings
 from curator.stages.filter.stage import FilterStage
 from curator.stages.propose.config import ProposeConfig
 from curator.stages.propose.stage import ProposeStage
