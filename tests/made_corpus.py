@@ -73,8 +73,8 @@ META_SETTINGS = (
 )
 
 
-COPIED: dict[str, str] = {}
-"""The clip that each copy is a copy of, by id, in the corpus that was made last."""
+LIKE: dict[str, list[str]] = {}
+"""Clips of the same footage, by id, in the corpus that was made last."""
 
 
 def uri_of(source: int) -> str:
@@ -197,7 +197,7 @@ def make(
     jpegs = [thumbnail(number) for number in range(50)]
     all_ids: list[str] = []
     pairs: list[tuple[int, int]] = []
-    COPIED.clear()
+    LIKE.clear()
     for first in range(0, n, per_part):
         count = min(per_part, n - first)
         clips = candidates_of(first, count)
@@ -232,7 +232,9 @@ def make(
         )
         candidates.flush()
     store_pairs(store, recipe, candidates.fingerprint, all_ids, pairs)
-    COPIED.update((all_ids[copy], all_ids[original]) for copy, original in pairs)
+    for a, b in pairs:
+        LIKE.setdefault(all_ids[a], []).append(all_ids[b])
+        LIKE.setdefault(all_ids[b], []).append(all_ids[a])
 
 
 def _find_pairs(
@@ -246,11 +248,11 @@ def _find_pairs(
     del work
     ids = {"": set((own.clip_ids or new).to_pylist())}
     ids |= {place.key: set(place.clip_ids.to_pylist()) for place in places}
-    for copy in new.to_pylist():
-        other = COPIED.get(copy)
-        for key, there in ids.items():
-            if other in there:
-                yield Pair(clip_id=copy, other=other, place=key, match=SAME)
+    for clip_id in new.to_pylist():
+        for other in LIKE.get(clip_id, ()):
+            for key, there in ids.items():
+                if other in there and (key or other < clip_id):
+                    yield Pair(clip_id=clip_id, other=other, place=key, match=SAME)
 
 
 def recipe_of(settings: Sequence[str]) -> Recipe:

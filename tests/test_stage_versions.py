@@ -2,9 +2,11 @@
 
 import hashlib
 import io
+import itertools
 from collections.abc import Iterator
 from dataclasses import asdict
 from fractions import Fraction
+from unittest.mock import MagicMock
 
 import av
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 from film_makers import write_video
 from film_shots import moving_texture
 from judged import run_stage
+from made_out import SAME
 from numpy.typing import NDArray
 from overlays import lettering, subtitled
 from stage_digests import check_digest, digest_of
@@ -34,7 +37,8 @@ from curator.stages.analyze.stage import AnalyzeStage
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.stage import ClipToCut, CutItem, CutStage, CutStageConfig
 from curator.stages.dedup.config import DedupConfig
-from curator.stages.dedup.stage import DedupStage
+from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair
+from curator.stages.dedup.stage import DedupStage, search_settings
 from curator.stages.filter.stage import FilterStage
 from curator.stages.propose.config import ProposeConfig
 from curator.stages.propose.stage import ProposeStage
@@ -49,7 +53,6 @@ from curator.stages.shard.stage import ShardStage
 from curator.storage.source_reader import stat_source
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows, candidates_table
-from curator.tables.clip_vectors import vectors_table
 from curator.tables.schemas import clips_schema
 from curator.tables.track_items import SourceItem, TrackItem
 from curator.tables.track_table import tracks_to_table
@@ -144,12 +147,11 @@ def test_other_duplicates_and_selections_have_another_version(candidates: pa.Tab
     rows = rows_of(candidates)
     for row in rows:
         row.decision, row.reason, row.reasons = "kept", None, []
-    generator = np.random.default_rng(0)
-    vectors = generator.normal(size=(len(rows), 16)).astype(np.float32)
-    vectors[1::2] = vectors[0 : 2 * (len(rows) // 2) : 2] + 0.1
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    table = vectors_table(list(zip([row.clip_id for row in rows], vectors, strict=True)))
-    run_stage(DedupStage(DedupConfig()), rows, table)
+    ids = [row.clip_id for row in rows]
+    none = NearDuplicatePairs.of(None, search_settings(DedupConfig()))
+    pairs = [Pair(clip_id=b, other=a, match=SAME) for a, b in itertools.pairwise(ids)]
+    stored = none.with_new(pa.array(ids), [], pairs[::2]).table()
+    run_stage(DedupStage(DedupConfig()), rows, tables=MagicMock(read=lambda _: stored))
     check_digest("dedup", DedupStage.version, {"of": rows.values("duplicate_of")})
     run_stage(SelectStage(SelectConfig(keep_fraction=0.5)), rows)
     check_digest("select", SelectStage.version, {"reason": rows.values("reason")})

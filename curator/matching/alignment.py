@@ -10,7 +10,7 @@ Shape letters: F values of a clip at the common rate, L offsets, A, B picture ve
 # ruff: noqa: N803, N806 - shape letters
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -25,7 +25,7 @@ __all__ = [
     "Alignment",
     "Pulse",
     "alignments",
-    "correlation_within",
+    "refined",
     "cosines",
     "pulse",
 ]
@@ -43,6 +43,7 @@ _VOTE_REACH_S = 1.2
 _N_VOTES = 200
 _N_TRIED = 48
 _APART_S = 0.3
+_MIN_REFINED = 0.4
 _COSINE_WORTH_S = 4.0
 
 
@@ -121,14 +122,53 @@ def alignments(
     return sorted(found, key=lambda guess: -guess.rank)[:most]
 
 
-def correlation_within(
-    a: ClipFootage, b: ClipFootage, guess: Alignment, start_s: float, end_s: float
-) -> float:
-    """Correlation of the pulses in a span of a, -1 to 1; 0 where nothing moves."""
+def refined(
+    a: ClipFootage,
+    b: ClipFootage,
+    guess: Alignment,
+    *,
+    span_s: tuple[float, float],
+    reach_s: float = _APART_S,
+) -> tuple[Alignment, float]:
+    """Moves a guess to where the pulses agree best in a span of a, and gives the correlation."""
     of_a, of_b = pulse(a).values_2F, pulse(b, guess.speed).values_2F
-    lag = round(guess.offset_s / guess.speed * RATE)
-    first, last = max(0, int(start_s * RATE)), min(of_a.shape[1], int(end_s * RATE) + 1)
-    return _correlation(of_a, of_b, lag, first, last)
+    middle, reach = round(guess.offset_s / guess.speed * RATE), round(reach_s * RATE)
+    first, last = max(0, int(span_s[0] * RATE)), min(of_a.shape[1], int(span_s[1] * RATE) + 1)
+    values = [
+        _correlation(of_a, of_b, lag, first, last)
+        for lag in range(middle - reach, middle + reach + 1)
+    ]
+    best = int(np.argmax(values)) if max(values) >= _MIN_REFINED else reach
+    if best == reach:
+        return guess, values[reach]
+    vertex = _vertex(*values[best - 1 : best + 2]) if 0 < best < 2 * reach else 0.0
+    lag = middle - reach + best + vertex
+    return replace(guess, offset_s=lag / RATE * guess.speed), values[best]
+
+
+def votes(
+    a: ClipFootage, b: ClipFootage, *, most: int, around_s: Sequence[float]
+) -> list[Alignment]:
+    """Guesses that rest on the most alike pictures only, at the clip's own speed."""
+    cosines_AB = cosines(a, b)
+    found: list[Alignment] = []
+    for at in np.argsort(-cosines_AB.ravel())[:most]:
+        at_a, at_b = divmod(int(at), len(b.vector_s))
+        voted_s = float(a.vector_s[at_a])
+        found += [
+            Alignment(
+                offset_s=float(b.vector_s[at_b]) - voted_s + away_s,
+                speed=1.0,
+                start_s=0.0,
+                end_s=a.duration_s,
+                agreeing_s=0.0,
+                correlation=0.0,
+                cosine=float(cosines_AB[at_a, at_b]),
+                voted_s=voted_s,
+            )
+            for away_s in around_s
+        ]
+    return found
 
 
 def _at_speed(

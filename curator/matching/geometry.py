@@ -19,7 +19,7 @@ from curator.media.opencv import cv2
 
 __all__ = ["MIN_INLIERS", "Agreement", "agreement"]
 
-MIN_INLIERS = 12
+MIN_INLIERS = 8
 """Inliers that verify a pair of pictures; benchmarks/results/duplicates.md."""
 _MAX_RATIO = 0.85
 _TOLERANCE_PX = 4.0

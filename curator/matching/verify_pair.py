@@ -10,11 +10,12 @@ from curator.matching.alignment import (
     OTHER_SPEEDS,
     Alignment,
     alignments,
-    correlation_within,
     cosines,
     pulse,
+    refined,
+    votes,
 )
-from curator.matching.clip_footage import ClipFootage
+from curator.matching.clip_footage import SIDE_PX, ClipFootage
 from curator.matching.geometry import MIN_INLIERS, Agreement, agreement
 from curator.matching.motion_agreement import MotionAgreement, motion_agreement
 
@@ -49,19 +50,23 @@ class Match:
 MIN_COSINE = 0.2
 """Cosine of the best picture vectors below which a pair is not looked at."""
 _VOTES_BELOW = 0.15
-_N_VOTED = 3
-_MIN_VOTED_INLIERS = 8
+_N_VOTED = 5
+_MIN_VOTED_INLIERS = 6
 _SAME_MOMENT_S = 0.3
-_MARGIN_S = 0.25
+_FIXED_PX = 6.0
+_MARGIN_S, _EDGE_S = 0.25, 0.6
 _N_GEOMETRY, _N_MOTION = 3, 8
 _N_GUESSES, _N_OTHER_SPEEDS = 6, 3
-_DECISIVE = 1.5
+_N_VOTE_PAIRS, _AROUND_S = 2, (0.0, -0.4, 0.4, -0.8, 0.8)
+_DECISIVE = 1.6
 # Set on one half of the recordings of benchmarks/duplicates.py, judged on the other.
 _MIN_PAIRS, _MIN_SPAN_S, _LONG_SPAN_S = 2, 1.2, 3.0
 _STILL_SHARE, _STILL_LIKENESS = 0.1, 0.8
-_LUMA_LONG, _LUMA_CLOSE = 0.9, 0.965
+_LUMA_LONG, _LUMA_CLOSE, _LUMA_MOVING = 0.9, 0.965, 0.5
 _MOTION, _MOTION_AHEAD = 0.6, 0.35
-_BOTH, _BOTH_OTHER_SPEED = 1.0, 1.5
+_BOTH, _BOTH_SHORT, _BOTH_OTHER_SPEED = 1.0, 1.25, 1.5
+_MIN_AGREEING_S = 0.3
+_SHORT_SPAN_S, _MANY_INLIERS, _CLEARLY, _MORE_AGREEING = 2.0, 20, 0.1, 1.1
 
 
 class Vote(NamedTuple):
@@ -82,6 +87,7 @@ class Evidence:
     start_s: float
     end_s: float
     correlation: float
+    is_background_fixed: bool
 
     @property
     def span_s(self) -> float:
@@ -92,6 +98,12 @@ class Evidence:
     def strength(self) -> float:
         """How much luma and what moves in pictures agree, -2 to 2."""
         return self.correlation + (0.0 if self.motion is None else self.motion.aligned)
+
+    @property
+    def is_close(self) -> bool:
+        """No other guess can agree better: nothing moves, or luma agrees closely."""
+        is_still = self.motion is not None and self.motion.is_still
+        return is_still or self.correlation >= _LUMA_CLOSE
 
 
 def verify_pair(a: ClipFootage, b: ClipFootage) -> Match | None:
@@ -104,26 +116,45 @@ def verify_pair(a: ClipFootage, b: ClipFootage) -> Match | None:
     voted = _voted(a, b)
     if voted is None:
         return None
-    for speeds, most in (((1.0,), _N_GUESSES), (OTHER_SPEEDS, _N_OTHER_SPEEDS)):
-        best: Evidence | None = None
-        for found in evidence(a, b, voted, speeds=speeds, most=most):
-            if best is None or found.strength > best.strength:
-                best = found
-            if best.strength >= _DECISIVE:
+    found = _best(a, b, voted, alignments_at(a, b, voted, (1.0,), _N_GUESSES))
+    if found is None:
+        found = _best(a, b, voted, votes(a, b, most=_N_VOTE_PAIRS, around_s=_AROUND_S))
+    if found is None or not found.is_close:
+        least_s = 0.0 if found is None else _MORE_AGREEING * found.guess.agreeing_s
+        guesses = alignments_at(a, b, voted, OTHER_SPEEDS, _N_OTHER_SPEEDS)
+        other = _best(a, b, voted, [g for g in guesses if g.agreeing_s > least_s])
+        if other is not None and (found is None or other.strength > found.strength + _CLEARLY):
+            found = other
+    return None if found is None else _match(a, b, found)
+
+
+def alignments_at(
+    a: ClipFootage, b: ClipFootage, voted: Vote, speeds: Sequence[float], most: int
+) -> list[Alignment]:
+    """Guesses at some speeds, near pictures that are about as alike as those that voted."""
+    return alignments(a, b, speeds=speeds, min_cosine=voted.cosine - _VOTES_BELOW, most=most)
+
+
+def _best(
+    a: ClipFootage, b: ClipFootage, voted: Vote, guesses: Sequence[Alignment]
+) -> Evidence | None:
+    """The strongest evidence that proves the same footage; None where none does."""
+    best: Evidence | None = None
+    for found in evidence(a, b, voted, guesses):
+        if is_same(found) and (best is None or found.strength > best.strength):
+            best = found
+            if best.is_close or best.strength >= _DECISIVE:
                 break
-        if best is not None and is_same(best):
-            return _match(a, b, best)
-    return None
+    return best
 
 
 def evidence(
-    a: ClipFootage, b: ClipFootage, voted: Vote, *, speeds: Sequence[float], most: int
+    a: ClipFootage, b: ClipFootage, voted: Vote, guesses: Sequence[Alignment]
 ) -> Iterator[Evidence]:
-    """Yields alignments whose geometry agrees, likeliest first, with what else is known of them."""
-    cosine, mirrored = voted
+    """Yields guesses whose geometry agrees, with what else is known of them."""
+    mirrored = voted.mirrored
     moving_share = min(pulse(a).moving_share, pulse(b).moving_share)
-    min_cosine = cosine - _VOTES_BELOW
-    for guess in alignments(a, b, speeds=speeds, min_cosine=min_cosine, most=most):
+    for guess in guesses:
         pairs = _same_moments(a, b, guess)
         keypoints = [(a.keypoints(i), b.keypoints(j)) for i, j in pairs[:_N_GEOMETRY]]
         found = agreement(keypoints, mirrored=mirrored) if keypoints else None
@@ -139,15 +170,30 @@ def evidence(
                 start_s = max(start_s, float(a.picture_s[near[motion.first][0]]) - _MARGIN_S)
             if motion.last < len(near) - 1:
                 end_s = min(end_s, float(a.picture_s[near[motion.last][0]]) + _MARGIN_S)
+        moved, correlation = refined(a, b, guess, span_s=(start_s, end_s))
         yield Evidence(
-            guess=guess,
+            guess=moved,
             agreement=found,
             motion=motion,
             moving_share=moving_share,
             start_s=start_s,
             end_s=end_s,
-            correlation=correlation_within(a, b, guess, start_s, end_s),
+            correlation=correlation,
+            is_background_fixed=motion is None and _is_background_fixed(a, b, near, found),
         )
+
+
+def _is_background_fixed(
+    a: ClipFootage, b: ClipFootage, pairs: Sequence[tuple[int, int]], found: Agreement
+) -> bool:
+    """Whether the same transform fits pictures of different moments, too."""
+    (i, _), (_, j) = pairs[0], pairs[-1]
+    other = agreement([(a.keypoints(i), b.keypoints(j))], mirrored=found.mirrored)
+    if other is None or len(pairs) < _MIN_PAIRS:
+        return other is not None
+    middle = np.array([SIDE_PX / 2, SIDE_PX / 3, 1])
+    away_px = float(np.abs((other.transform_23 - found.transform_23) @ middle).max())
+    return away_px < _FIXED_PX
 
 
 def _overlap(a: ClipFootage, b: ClipFootage, guess: Alignment) -> tuple[float, float]:
@@ -210,21 +256,32 @@ def is_same(found: Evidence) -> bool:
         return False
     is_still = found.moving_share < _STILL_SHARE
     if motion is None:
-        return luma >= _LUMA_CLOSE or (is_still and is_own_speed)
+        proof = _LUMA_CLOSE if found.is_background_fixed else _LUMA_MOVING
+        return luma >= proof or (is_still and is_own_speed)
     if is_still and motion.is_still:
-        return is_own_speed and motion.likeness >= _STILL_LIKENESS
+        is_rich = found.agreement.n_inliers >= _MANY_INLIERS
+        return is_own_speed and motion.likeness >= _STILL_LIKENESS - 0.2 * is_rich
     is_long = found.span_s >= _LONG_SPAN_S
     if luma >= (_LUMA_LONG if is_long and is_own_speed else _LUMA_CLOSE):
         return True
     ahead = motion.aligned - motion.others
     if motion.aligned >= _MOTION and ahead >= _MOTION_AHEAD and is_own_speed:
         return True
+    if found.span_s >= _SHORT_SPAN_S and is_own_speed and found.strength >= _BOTH_SHORT:
+        return True
     return is_long and found.strength >= (_BOTH if is_own_speed else _BOTH_OTHER_SPEED)
 
 
 def _match(a: ClipFootage, b: ClipFootage, found: Evidence) -> Match:
     guess = found.guess
-    overlap_s = max(0.0, found.span_s)
+    start_s, end_s = found.start_s, found.end_s
+    if guess.agreeing_s >= _MIN_AGREEING_S:
+        # A camera that moves fast shows other pictures within a fraction of a second.
+        start_s, end_s = min(start_s, guess.start_s), max(end_s, guess.end_s)
+    first_s, last_s = _overlap(a, b, guess)
+    start_s = first_s if start_s - first_s < _EDGE_S else start_s
+    end_s = last_s if last_s - end_s < _EDGE_S else end_s
+    overlap_s = max(0.0, end_s - start_s)
     return Match(
         offset_s=guess.offset_s,
         speed=guess.speed,

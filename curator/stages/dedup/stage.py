@@ -185,7 +185,8 @@ def _seen_from(pairs: pa.Table, is_first: NDArray[np.bool_]) -> pa.Table:
     overlap = pc.if_else(swapped, pc.multiply(pairs["overlap_s"], speed), pairs["overlap_s"])
     return pa.table({
         "share": share,
-        "offset_s": offset,
+        # Not -0.
+        "offset_s": pc.add(offset, np.float32(0)),
         "overlap_s": overlap,
         "similarity": pairs["similarity"],
     })  # fmt: skip
