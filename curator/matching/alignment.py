@@ -25,9 +25,9 @@ __all__ = [
     "Alignment",
     "Pulse",
     "alignments",
-    "refined",
     "cosines",
     "pulse",
+    "refined",
 ]
 
 RATE = 25.0
