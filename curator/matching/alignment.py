@@ -229,7 +229,8 @@ def _products(a_2F: Floats, b_2F: Floats) -> NDArray[np.float64]:
 def _common(
     a_2F: Floats, b_2F: Floats, lag: int, first: int, last: int
 ) -> tuple[Floats, Floats, int]:
-    first, last = max(first, -lag), min(last, b_2F.shape[1] - lag)
+    first = max(first, -lag)
+    last = max(first, min(last, b_2F.shape[1] - lag))
     return a_2F[:, first:last], b_2F[:, first + lag : last + lag], first
 
 
