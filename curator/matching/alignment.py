@@ -7,7 +7,6 @@ speed is one product in the frequency domain.
 
 Shape letters: F values of a clip at the common rate, L offsets, A, B picture vectors of the clips.
 """
-# ruff: noqa: N803, N806 - shape letters
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,9 +24,9 @@ __all__ = [
     "Alignment",
     "Pulse",
     "alignments",
-    "refined",
     "cosines",
     "pulse",
+    "refined",
 ]
 
 RATE = 25.0

@@ -5,7 +5,6 @@ from each, and what remains must agree at the same moments, and less at others.
 
 Shape letters: N pairs of pictures, H, W height and width.
 """
-# ruff: noqa: N803, N806 - shape letters
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -82,7 +81,9 @@ def motion_agreement(
         [_cosine(x - x.mean(), y - y.mean()) for x, y in zip(a_NP, b_NP, strict=True)]
     )
     first, last = _run(likeness_N)
-    moving_a, moving_b = (_changes(x[first : last + 1]) for x in (a_NP, b_NP))
+    moving_a, moving_b = (
+        _changes(np.asarray(x[first : last + 1], np.float32)) for x in (a_NP, b_NP)
+    )
     n = last - first + 1
     others = [_mean_cosine(moving_a, np.roll(moving_b, shift, 0)) for shift in range(1, n)]
     return MotionAgreement(

@@ -1,4 +1,7 @@
-"""Whether two clips show the same footage: alignment in time, then geometry, then movement."""
+"""Whether two clips show the same footage: alignment in time, then geometry, then movement.
+
+Shape letters: A, B picture vectors of the clips.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
