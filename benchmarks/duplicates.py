@@ -9,8 +9,9 @@ edits of `duplicate_edits.py` are made once and kept in DIR (0.5 GB).
 Scoring convention: each edit is compared with the clip that it was made of (recall), with clips of
 the same recording at other times, and with clips of other recordings whose best picture vectors
 have a cosine of 0.45 or more, which is what a search would propose. Precision counts all verified
-pairs, with wrong ones weighted by the share of pairs that was compared. Clips without a picture vector are
-left out; so are pairs of one recording whose pictures do not differ, and recordings of one scene.
+pairs, with wrong ones weighted by the share of pairs that was compared. Clips without a picture
+vector are left out; so are pairs of one recording whose pictures do not differ, and recordings of
+one scene.
 The offset counts where something moves. Thresholds were set on the half `tune`.
 """
 
