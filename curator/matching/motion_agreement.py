@@ -9,6 +9,7 @@ Shape letters: N pairs of pictures, H, W height and width.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,6 +111,7 @@ def _run(likeness_N: NDArray[np.float64]) -> tuple[int, int]:
     return int(begins[longest]), int(ends[longest]) - 1
 
 
+@lru_cache(maxsize=2048)
 def _luma(jpeg: bytes) -> Floats:
     picture = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_REDUCED_GRAYSCALE_4)
     if picture is None:
