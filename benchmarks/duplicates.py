@@ -214,7 +214,9 @@ def counted(rows: list[Row]) -> dict[str, object]:
         if hits
         else 1.0,
         "wrong": wrong,
-        "right speed": round(float(np.mean([is_right_speed(r) for r in hits])), 3),
+        "right speed": round(
+            float(np.mean([is_right_speed(r) for r in hits if r.clip.base in MOVING] or [1])), 3
+        ),
         "offset error s, median and 95%": percentiles(errors_s, [50, 95]),
         "within 0.1 s": round(float(np.mean(np.array(errors_s) <= 0.1)), 3) if errors_s else None,
     }
