@@ -75,6 +75,14 @@ def compared(kind: str, clip: Item, edit: Item, *, warm: bool = False) -> Row:
     return Row(kind, light(clip), light(edit), match, time.process_time() - begun if warm else 0)
 
 
+def thinned(item: Item, every: int) -> Item:
+    footage = item.footage
+    thin = replace(
+        footage, pictures=footage.pictures[::every], picture_s=footage.picture_s[::every]
+    )
+    return replace(item, footage=thin)
+
+
 def light(item: Item) -> Item:
     footage = replace(item.footage, pictures=(), picture_s=item.footage.picture_s[:0])
     return replace(item, footage=footage)
@@ -258,6 +266,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--half", choices=("tune", "blind"), default="blind")
     parser.add_argument("--share", type=float, default=1.0)
+    parser.add_argument("--pictures-every", type=int, default=1, help="of 2 pictures a second")
     parser.add_argument("--unrelated", type=int, default=20000)
     args = parser.parse_args()
     groups = [
@@ -265,6 +274,7 @@ def main() -> None:
         for g in items(args.media, args.footage, args.cache)
         if half_of(g[0].recording) == args.half
     ]
+    groups = [[thinned(i, args.pictures_every) for i in g] for g in groups]
     flat = [g[0].base for g in groups if not g[0].footage.vectors_VD.any()]
     groups = [g for g in groups if g[0].footage.vectors_VD.any()]
     MOVING.update(g[0].base for g in groups if moves(g[0].footage))
