@@ -239,7 +239,9 @@ def _same_moments(a: ClipFootage, b: ClipFootage, guess: Alignment) -> list[tupl
     wanted = guess.speed * a.picture_s + guess.offset_s
     nearest = np.abs(b.picture_s[None] - wanted[:, None]).argmin(1)
     apart = np.abs(b.picture_s[nearest] - wanted)
-    usable = [int(i) for i in np.flatnonzero(apart <= _SAME_MOMENT_S)]
+    spacing_s = float(np.median(np.diff(b.picture_s))) if len(b.picture_s) > 1 else 0.0
+    reach_s = max(_SAME_MOMENT_S, 0.51 * spacing_s)
+    usable = [int(i) for i in np.flatnonzero(apart <= reach_s)]
     usable.sort(key=lambda i: _place(float(a.picture_s[i]), guess))
     return [(i, int(nearest[i])) for i in usable]
 
