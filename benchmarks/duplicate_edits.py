@@ -7,6 +7,7 @@ clips need no 17 analyses. The grid of sampled pictures begins at a different ph
 
 import csv
 import hashlib
+import io
 import json
 import pickle
 from collections.abc import Callable, Iterator
@@ -226,12 +227,9 @@ def jpeg_15(frames: Frames) -> Frames:
 
 def encoded(frames: Frames, crf: int) -> Frames:
     """Through x264 at 320 px and back."""
-    import io
-
     store = io.BytesIO()
     with av.open(store, "w", format="mp4") as out:
-        rate = av.utils.Fraction(frames.fps).limit_denominator(1000) if False else None
-        stream = out.add_stream("libx264", rate=rate or round(frames.fps))
+        stream = out.add_stream("libx264", rate=round(frames.fps))
         first = scaled(frames.large[0], CODEC_PX)
         stream.width, stream.height = first.shape[1] // 2 * 2, first.shape[0] // 2 * 2
         stream.pix_fmt, stream.options = "yuv420p", {"crf": str(crf), "preset": "veryfast"}
