@@ -121,7 +121,7 @@ def build(
     n = n_clips * PER_CLIP
     n_cells = 1 if n < settings.flat_below else n // settings.cell_vectors
     n_blocks = max(1, n_clips // BLOCK_CLIPS)
-    per_block = min(n_clips, BLOCK_CLIPS)
+    per_block = n_clips // n_blocks
     want = min(settings.sample_per_cell * n_cells, n) // n_blocks + 1
     sample = np.concatenate(
         [
