@@ -38,6 +38,8 @@ SIDE_PX = 320
 """Longer side of pictures, as analysis has them before it computes vectors."""
 FAMILIES = frozenset({FRAMES, "pictures", "scenes"})
 _THREADS = 4
+_DENSE = {"samples_per_s": 4.0, "thumbnail_every": 1, "scene_every_s": 0.5}
+"""Pictures of a video, more of them than clips have: each of a clip has one of the same moment."""
 
 
 def picture_vector(file: str | os.PathLike[str]) -> NDArray[np.float32]:
@@ -86,7 +88,7 @@ def video_spans(place: str | os.PathLike[str], config: AnalyzeConfig) -> dict[fl
     """
     uri = os.fspath(place)
     uri = uri if has_scheme(uri) else os.path.abspath(uri)
-    config = config.model_copy(update={"device": "cpu", "flow": "dis"})
+    config = config.model_copy(update={"device": "cpu", "flow": "dis", **_DENSE})
     try:
         n_bytes, version = stat_source(uri)
         models = AnalysisModels(scenes=_network())
