@@ -36,8 +36,10 @@ HALF_RATES = {"24 frames/s": 24.0, "30 frames/s": 30.0, "15 frames/s": 15.0}
 FILM_OF = {
     "big_buck_bunny_0_30.webm", "bbb_logo_60fps.ts", "bigbuckbunny_720p_5.1.mp4", "h263.3gp",
 }  # fmt: skip
-ONE_SCENE = ("gargoyle", "bgs_giphy", "visualizer", "h26")
-"""Words of recordings that show one scene: pairs of them count neither way."""
+ONE_SCENE = ("gargoyle", "bgs_giphy", "visualizer", "h26", "mmaction2/demo/demo")
+"""Words of recordings that show one scene or footage: pairs of them count neither way."""
+ONE_SHOT = {"bbb_logo_60fps.ts@288", "big_buck_bunny_0_30.webm@6", "big_buck_bunny_0_30.webm@150"}
+"""Clips of the shot that two files share."""
 
 
 @dataclass(frozen=True, slots=True)

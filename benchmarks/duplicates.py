@@ -23,7 +23,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from duplicate_edits import ONE_SCENE, Item, half_of, items
+from duplicate_edits import ONE_SCENE, ONE_SHOT, Item, half_of, items
 from measure import arguments, tell
 
 from curator.matching.clip_footage import ClipFootage
@@ -106,6 +106,8 @@ def all_rows(groups: list[list[Item]], share: float, seed: int = 0) -> list[Row]
             if not is_own and any(
                 w in clip.recording and w in edits[0].recording for w in ONE_SCENE
             ):
+                continue
+            if {clip.base, edits[0].base} <= ONE_SHOT and "logo" in clip.base + edits[0].base:
                 continue
             if is_own and shows_one_picture(clip.footage, edits[0].footage):
                 continue
