@@ -28,8 +28,12 @@ from curator.tables.clip_vectors import StoredVectors, as_matrix
 from curator.tables.disk_table import taken
 from curator.tables.footage_store import block_vectors
 from curator.tables.sql_condition import matching_clips
+from curator.vectors.vector_index import SEARCH_PROBES
 
 K = 20
+PROBES = 256
+"""Cells that a single query visits; of 16 frames that were made smaller, 32 of 3,000 cells find 13.
+A video has several pictures, each of which may find a clip: benchmarks/results/search.md."""
 _PER_PICTURE = 10
 """Clips that each picture of a video proposes."""
 _PROPOSED = 100
@@ -213,7 +217,8 @@ class ClipSearch:
         allowed: NDArray[np.bool_] | None,
     ) -> list[Near]:
         """Returns the k nearest clips to each query, those of a query nearest first."""
-        found = lookup.index.search(queries_QD, k, allowed)
+        probes = PROBES if len(queries_QD) == 1 else SEARCH_PROBES
+        found = lookup.index.search(queries_QD, k, allowed, probes=probes)
         is_found = found.owners >= 0
         seconds = lookup.seconds[found.numbers[is_found]].tolist()
         at_s = (None if isnan(second) else second for second in seconds)
