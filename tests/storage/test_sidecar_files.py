@@ -10,7 +10,6 @@ from curator.storage.s3_service import S3Service
 from curator.storage.sidecar_files import FoundSidecar, SidecarProblem, find_sidecars, sidecar_uris
 from curator.storage.source_reader import open_source
 
-
 PAGE = 50
 """Names in a page of a listing, so that a page takes few objects: real ones have 1,000."""
 
