@@ -14,11 +14,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from fake_azure import azure_server
-from kept_sandbox import KeptSandbox
+from kept_sandbox import KeptSandbox, remembering
 
 from curator.executor import engine
 from curator.executor.ray_start import use_own_token
-from curator.executor.sandboxed_process import process_sandbox
+from curator.executor.sandboxed_process import SandboxedProcess, process_sandbox
 from curator.storage import source_reader
 from curator.storage.object_service import service_named
 
@@ -79,10 +79,11 @@ def _not_racy() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _kept_sandbox() -> Iterator[None]:
-    """Lets runs of this process have one sandboxed process, one after the other."""
+    """Lets runs of this process have one sandboxed process, which measures each film once."""
     kept = KeptSandbox()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "process_sandbox", lambda: kept)
+        patch.setattr(SandboxedProcess, "process", remembering(SandboxedProcess.process))
         yield
     process_sandbox().stop()
 
