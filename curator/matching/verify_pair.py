@@ -66,7 +66,8 @@ _DECISIVE = 1.6
 # Set on one half of the recordings of benchmarks/duplicates.py, judged on the other.
 _MIN_PAIRS, _MIN_SPAN_S, _MIN_SPAN_SHARE, _LONG_SPAN_S = 2, 2.0, 0.7, 3.0
 _STILL_SHARE, _STILL_LIKENESS, _STILL_LIKENESS_RICH = 0.1, 0.9, 0.6
-_LUMA_LONG, _LUMA_CLOSE, _LUMA_MOVING = 0.9, 0.965, 0.5
+_LUMA_LONGEST, _LUMA_LONG, _LUMA_CLOSE, _LUMA_MOVING = 0.85, 0.9, 0.965, 0.5
+_LONGEST_SPAN_S = 5.0
 _MOTION, _MOTION_FIXED, _MOTION_AHEAD = 0.55, 0.75, 0.3
 _BOTH, _BOTH_FIXED, _BOTH_OTHER_SPEED = 1.0, 1.3, 1.6
 _FIXED_LIKENESS = 0.8
@@ -176,7 +177,12 @@ def evidence(
                 start_s = max(start_s, float(a.picture_s[near[motion.first][0]]) - _MARGIN_S)
             if motion.last < len(near) - 1:
                 end_s = min(end_s, float(a.picture_s[near[motion.last][0]]) + _MARGIN_S)
-        moved, correlation = refined(a, b, guess, span_s=(start_s, end_s))
+        moved, correlation = refined(a, b, guess, span_s=_overlap(a, b, guess))
+        if correlation >= _LUMA_LONG:
+            # A camera that moves fast shows other pictures within a fraction of a second.
+            start_s, end_s = _overlap(a, b, moved)
+        else:
+            moved, correlation = refined(a, b, guess, span_s=(start_s, end_s))
         yield Evidence(
             guess=moved,
             agreement=found,
@@ -259,8 +265,6 @@ def is_same(found: Evidence) -> bool:
     """
     motion, luma = found.motion, found.correlation
     is_own_speed = found.guess.speed == 1
-    if motion is not None and motion.last - motion.first + 1 < _MIN_PAIRS:
-        return False
     if found.span_s < min(_MIN_SPAN_S, _MIN_SPAN_SHARE * found.shorter_s):
         return False
     is_still = found.moving_share < _STILL_SHARE
@@ -273,7 +277,8 @@ def is_same(found: Evidence) -> bool:
             _STILL_LIKENESS_RICH if is_rich else _STILL_LIKENESS
         )
     is_long = found.span_s >= _LONG_SPAN_S
-    if luma >= (_LUMA_LONG if is_long and is_own_speed else _LUMA_CLOSE):
+    least_luma = _LUMA_LONG if is_long and is_own_speed else _LUMA_CLOSE
+    if luma >= (_LUMA_LONGEST if found.span_s >= _LONGEST_SPAN_S and is_own_speed else least_luma):
         return True
     # The background of a fixed camera agrees at any time, and people do the same thing twice.
     is_fixed = motion.likeness_others >= _FIXED_LIKENESS
@@ -283,15 +288,14 @@ def is_same(found: Evidence) -> bool:
         return True
     if found.span_s >= _SHORT_SPAN_S and is_own_speed and not is_fixed:
         return found.strength >= _BOTH
-    strength = _BOTH_FIXED if is_own_speed else _BOTH_OTHER_SPEED
-    return is_long and found.strength >= strength
+    least = _BOTH_FIXED if is_long and is_own_speed else _BOTH_OTHER_SPEED
+    return (is_long or is_own_speed) and found.strength >= least
 
 
 def _match(a: ClipFootage, b: ClipFootage, found: Evidence) -> Match:
     guess = found.guess
     start_s, end_s = found.start_s, found.end_s
     if guess.agreeing_s >= _MIN_AGREEING_S:
-        # A camera that moves fast shows other pictures within a fraction of a second.
         start_s, end_s = min(start_s, guess.start_s), max(end_s, guess.end_s)
     first_s, last_s = _overlap(a, b, guess)
     start_s = first_s if start_s - first_s < _EDGE_S else start_s
