@@ -7,6 +7,7 @@ clips need no 17 analyses. The grid of sampled pictures begins at a different ph
 
 import csv
 import hashlib
+import io
 import json
 import pickle
 from collections.abc import Callable, Iterator
@@ -35,8 +36,10 @@ HALF_RATES = {"24 frames/s": 24.0, "30 frames/s": 30.0, "15 frames/s": 15.0}
 FILM_OF = {
     "big_buck_bunny_0_30.webm", "bbb_logo_60fps.ts", "bigbuckbunny_720p_5.1.mp4", "h263.3gp",
 }  # fmt: skip
-ONE_SCENE = ("gargoyle", "bgs_giphy", "visualizer", "h26")
-"""Words of recordings that show one scene: pairs of them count neither way."""
+ONE_SCENE = ("gargoyle", "bgs_giphy", "visualizer", "h26", "mmaction2/demo/demo")
+"""Words of recordings that show one scene or footage: pairs of them count neither way."""
+ONE_SHOT = {"bbb_logo_60fps.ts@288", "big_buck_bunny_0_30.webm@6", "big_buck_bunny_0_30.webm@150"}
+"""Clips of the shot that two files share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,12 +229,9 @@ def jpeg_15(frames: Frames) -> Frames:
 
 def encoded(frames: Frames, crf: int) -> Frames:
     """Through x264 at 320 px and back."""
-    import io
-
     store = io.BytesIO()
     with av.open(store, "w", format="mp4") as out:
-        rate = av.utils.Fraction(frames.fps).limit_denominator(1000) if False else None
-        stream = out.add_stream("libx264", rate=rate or round(frames.fps))
+        stream = out.add_stream("libx264", rate=round(frames.fps))
         first = scaled(frames.large[0], CODEC_PX)
         stream.width, stream.height = first.shape[1] // 2 * 2, first.shape[0] // 2 * 2
         stream.pix_fmt, stream.options = "yuv420p", {"crf": str(crf), "preset": "veryfast"}

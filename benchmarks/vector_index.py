@@ -2,6 +2,7 @@
 """Measures the vector index on made vectors: recall, CPU-seconds, memory, loads and latency.
 
     vector_index.py features MEDIA... --out FEATURES.npz
+    vector_index.py codes FEATURES.npz
     vector_index.py pairs FEATURES.npz --clips 10000 100000 [--probes 4 8 16] [--ivf]
     vector_index.py loads FEATURES.npz --clips 50000
     vector_index.py search FEATURES.npz --clips 1000000
@@ -29,9 +30,16 @@ import numpy as np
 
 from curator.executor.corpus_work import CorpusWork
 from curator.storage import open_store
+from curator.vectors import neighbour_pairs
 from curator.vectors.cell_search import CellSearch
 from curator.vectors.cell_segments import CellVectors
-from curator.vectors.neighbour_pairs import FindNeighbours, VectorPairs, pair_parts, pair_units
+from curator.vectors.neighbour_pairs import (
+    FindNeighbours,
+    PairUnit,
+    VectorPairs,
+    pair_parts,
+    pair_units,
+)
 from curator.vectors.vector_codes import Projection
 from curator.vectors.vector_index import IndexSettings, VectorIndex
 
@@ -113,7 +121,7 @@ def build(
     n = n_clips * PER_CLIP
     n_cells = 1 if n < settings.flat_below else n // settings.cell_vectors
     n_blocks = max(1, n_clips // BLOCK_CLIPS)
-    per_block = min(n_clips, BLOCK_CLIPS)
+    per_block = n_clips // n_blocks
     want = min(settings.sample_per_cell * n_cells, n) // n_blocks + 1
     sample = np.concatenate(
         [
@@ -229,52 +237,76 @@ def ivf(
     return rows
 
 
-def shares(costs: np.ndarray, n_workers: int, *, largest_first: bool) -> float:
-    """Returns the largest load of a worker by the mean load."""
-    loads = np.zeros(n_workers)
-    for at, cost in enumerate(np.sort(costs)[::-1] if largest_first else costs):
-        loads[loads.argmin() if largest_first else at % n_workers] += cost
-    return float(loads.max() / loads.mean())
-
-
 def loads(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Loads of 8 workers by measured CPU-seconds, and that results are the same in any order."""
+    """Loads of 8 workers by measured CPU-seconds, where the sizes of cells follow Zipf's law."""
     (n,) = args.clips
     settings = IndexSettings(cell_vectors=args.cell, flat_below=args.flat)
-    index, _ = build(MadeClips(args.features, args.made_dim), n, Timed(), settings)
-    probes = args.probes[0]
+    made = MadeClips(args.features, args.made_dim)
+    index = zipf_index(made, build(made, n, Timed(), settings)[0], n * PER_CLIP)
     find = FindNeighbours(
         segments=tuple(index.segments),
         n_groups=len(index.groups_GE),
         least=LEAST,
         k=K,
         since=0,
-        probes=probes,
+        probes=args.probes[0],
     )
-    units = pair_units(index, since=0, probes=probes)
-    array = index.centroid_rows
-    seconds = []
-    for unit in units:
-        begun = time.process_time()
-        find(array, unit)
-        seconds.append(time.process_time() - begun)
-    spent, predicted = np.array(seconds), np.array([unit.cost for unit in units])
-    sizes = np.diff(index.segments[0].starts)
-    zipf = 1e6 / np.arange(1, 4001) ** 1.1
-    row = {
-        "units": len(units),
-        "largest_cell_share": float(sizes.max() / sizes.sum()),
-        "correlation": float(np.corrcoef(spent, predicted)[0, 1]),
-        # What workers would have spent, placed by predictions in the given order.
-        "units_by_cost": placed(spent, predicted, 8),
-        "cells_round_robin": shares(sizes.astype(float) ** 2, 8, largest_first=False),
-        "cells_by_cost_undivided": shares(sizes.astype(float) ** 2, 8, largest_first=True),
-        "zipf_cells_round_robin": shares(zipf**2, 8, largest_first=False),
-        "zipf_cells_by_cost_undivided": shares(zipf**2, 8, largest_first=True),
-        "zipf_cells_by_cost_divided": shares(divided(zipf**2), 8, largest_first=True),
-    }
+    row: dict[str, Any] = {"cells": len(index.centroids_CE), "vectors": index.n_vectors}
+    sizes = np.sort(index.cell_sizes())[::-1]
+    row["largest_cells"] = (sizes[:3] / sizes.sum()).round(3).tolist()
+    for name, n_parts in (("divided", neighbour_pairs._PARTS), ("whole", 1)):
+        neighbour_pairs._PARTS = n_parts
+        units = pair_units(index, since=0, probes=args.probes[0])
+        if n_parts == 1:
+            units = whole_cells(index, units)
+        spent = np.empty(len(units))
+        for at, unit in enumerate(units):
+            begun = time.process_time()
+            find(index.centroid_rows, unit)
+            spent[at] = time.process_time() - begun
+        predicted = np.array([unit.cost for unit in units])
+        row[name] = {
+            "units": len(units),
+            "cpu_s": spent.sum(),
+            "correlation": float(np.corrcoef(spent, predicted)[0, 1]),
+            "largest_first": placed(spent, predicted, 8),
+            "round_robin": round_robin(spent[np.lexsort(unit_order(units))], 8),
+        }
     print(json.dumps(row), flush=True)
     return [row]
+
+
+def zipf_index(made: MadeClips, index: VectorIndex, n: int) -> VectorIndex:
+    """Returns an index with the same cells, of sizes by Zipf's law with an exponent of 1.1."""
+    vectors = made.block(0)[0]
+    cells = index.centroid_index.nearest(index.projection.codes(vectors), 1)[:, 0]
+    rng = np.random.default_rng(0)
+    shares = rng.permutation(1 / np.arange(1, len(index.centroids_CE) + 1) ** 1.1)
+    weights = shares[cells] / np.bincount(cells)[cells]
+    rows = rng.choice(len(vectors), n, p=weights / weights.sum())
+    empty = VectorIndex(index.settings, index.projection, index.centroids_CE, index.groups_GE)
+    noise = 0.5 * made._noise(made.spread, n, rng)
+    empty.add(made._unit(vectors[rows] + noise), np.arange(n) // PER_CLIP)
+    return empty
+
+
+def whole_cells(index: VectorIndex, units: list[PairUnit]) -> list[PairUnit]:
+    """Returns a unit for each cell."""
+    starts = index.segments[0].starts
+    per_row = sum(unit.cost for unit in units) / index.n_vectors
+    bounds = zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
+    return [PairUnit(0, a, b, (b - a) * (per_row + b - a)) for a, b in bounds if b > a]
+
+
+def unit_order(units: list[PairUnit]) -> list[list[int]]:
+    """Returns keys by which units are in the order of cells."""
+    return [[unit.begin for unit in units], [unit.segment for unit in units]]
+
+
+def round_robin(spent: np.ndarray, n_workers: int) -> float:
+    """Returns the largest by the mean load where units are dealt out in turn."""
+    load = np.array([spent[at::n_workers].sum() for at in range(n_workers)])
+    return float(load.max() / load.mean())
 
 
 def placed(spent: np.ndarray, predicted: np.ndarray, n_workers: int) -> float:
@@ -285,13 +317,6 @@ def placed(spent: np.ndarray, predicted: np.ndarray, n_workers: int) -> float:
         guess[worker] += predicted[at]
         load[worker] += spent[at]
     return float(load.max() / load.mean())
-
-
-def divided(costs: np.ndarray) -> np.ndarray:
-    """Returns costs of parts as the index makes them: at most a 64th of the whole."""
-    most = costs.sum() / 64
-    parts = np.ceil(costs / most).astype(int)
-    return np.repeat(costs / parts, parts)
 
 
 def search(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -320,10 +345,11 @@ def search(args: argparse.Namespace) -> list[dict[str, Any]]:
             queries = cosine * originals + np.sqrt(1 - cosine**2) * made._unit(noise)
             for probes in args.probes:
                 opened.search(queries[:3], 10, probes=probes)
-                took_ms, n_found = [], 0
+                took_ms, cpu_ms, n_found = [], [], 0
                 for query, owner in zip(queries, owners, strict=True):
-                    begun = time.perf_counter()
+                    begun, cpu_begun = time.perf_counter(), time.process_time()
                     found = opened.search(query[None], 10, probes=probes)
+                    cpu_ms.append((time.process_time() - cpu_begun) * 1000)
                     took_ms.append((time.perf_counter() - begun) * 1000)
                     n_found += owner in found.owners[0]
                 rows.append(
@@ -335,7 +361,9 @@ def search(args: argparse.Namespace) -> list[dict[str, Any]]:
                         "in_top_10": n_found / len(queries),
                         "p50_ms": float(np.percentile(took_ms, 50)),
                         "p95_ms": float(np.percentile(took_ms, 95)),
-                        "max_ms": max(took_ms),
+                        "p50_cpu_ms": float(np.percentile(cpu_ms, 50)),
+                        "p95_cpu_ms": float(np.percentile(cpu_ms, 95)),
+                        "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
                         "queries": len(queries),
                     }
                 )
@@ -343,9 +371,39 @@ def search(args: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
+def codes(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """By how much codes change cosines, on pictures of every second recording."""
+    held = dict(np.load(args.features))
+    is_judged = held["recording"] % 2 == 0
+    picture = held["picture"][is_judged]
+    learnt = held["picture"][~is_judged].astype(np.float64)
+    full = picture.shape[1]
+    main = np.linalg.eigh(learnt.T @ learnt)[1][:, ::-1].astype(np.float32)
+    turn = Projection.of(256, 256, 1).matrix
+    projections = {
+        f"random {dim}": Projection.of(full, dim, 0) for dim in (full, 512, 256, 128)
+    } | {"learnt 256": Projection(matrix=main[:, :256] @ turn)}
+    unlike = held["recording"][is_judged][:, None] != held["recording"][is_judged][None]
+    rows = []
+    for name, projection in projections.items():
+        mine = projection.codes(picture).astype(np.float32) / projection.length
+        row: dict[str, Any] = {"codes": name, "pictures": len(picture)}
+        for edit in EDITS:
+            copy = held[edit][is_judged]
+            theirs = projection.codes(copy).astype(np.float32) / projection.length
+            error = (mine * theirs).sum(axis=1) - (picture * copy).sum(axis=1)
+            row[f"{edit}_bias"], row[f"{edit}_deviation"] = float(error.mean()), float(error.std())
+        error = (mine @ mine.T - picture @ picture.T)[unlike]
+        row["unlike_bias"], row["unlike_deviation"] = float(error.mean()), float(error.std())
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+    return rows
+
+
 def features(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Stores vectors of up to 20 pictures a video, 1.5 s apart, and of their edits."""
     import cv2
+
     from curator.models.scene_network import SceneNetwork, scene_picture
 
     network = SceneNetwork()
@@ -394,7 +452,7 @@ def main() -> None:
     command.add_argument("media", type=Path, nargs="+")
     command.add_argument("--out", type=Path, required=True)
     command.set_defaults(measure=features)
-    for measure in (pairs, loads, search):
+    for measure in (codes, pairs, loads, search):
         command = commands.add_parser(measure.__name__)
         command.add_argument("features", type=Path)
         command.add_argument("--clips", type=int, nargs="+", default=[10_000])

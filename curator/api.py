@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from curator.errors import UsageError
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
-from curator.retrieval.clip_search import ClipSearch, FoundClip
+from curator.retrieval.clip_search import ClipSearch
+from curator.retrieval.clip_search import FoundClip as FoundClip
 from curator.review.finished_run import Finished, open_finished
 from curator.runs.lease import held
 from curator.runs.start import check_run, start_run

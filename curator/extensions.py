@@ -5,10 +5,12 @@ dotted path; any other name is looked up among the entry points of its kind.
 """
 
 import importlib
+import sys
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from importlib.metadata import packages_distributions as distributions_of_packages
 from types import MappingProxyType
@@ -30,15 +32,35 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
-    """A class that was loaded under the name that the user gave.
-
-    `origin` has its module, the distribution that brings it and that one's version.
-    """
+    """A class that was loaded under the name that the user gave."""
 
     name: str
     kind: Kind
     target: type
-    origin: Mapping[str, str | None]
+
+    @property
+    def path(self) -> str:
+        """Its dotted path."""
+        return f"{self.target.__module__}:{self.target.__qualname__}"
+
+    @property
+    def origin(self) -> Mapping[str, str | None]:
+        """Its module, the distribution that brings it, and the versions of both.
+
+        Only when asked for: to find the distribution, Python reads what each one installed.
+        """
+        owners = _distributions(tuple(sys.path)).get(self.target.__module__.partition(".")[0], [])
+        own_version = getattr(self.target, "version", None)
+        try:
+            installed = version(owners[0]) if owners else None
+        except PackageNotFoundError:
+            installed = None
+        return {
+            "class": self.path,
+            "version": None if own_version is None else str(own_version),
+            "distribution": owners[0] if owners else None,
+            "distribution_version": installed,
+        }
 
 
 def load_extension(
@@ -57,7 +79,7 @@ def load_extension(
         raise RecipeError(
             f"{name!r} is a {type(target).__name__}; a class is expected for {kind.value}"
         )
-    return Extension(name=name, kind=kind, target=target, origin=_origin(target))
+    return Extension(name=name, kind=kind, target=target)
 
 
 def entry_point_names(kind: Kind) -> list[str]:
@@ -102,20 +124,11 @@ def _from_entry_point(kind: Kind, name: str, built_in: Iterable[str]) -> Any:  #
         raise RecipeError(f"{name!r} ({found[0].value}) cannot be loaded: {error}") from error
 
 
-def _origin(target: type) -> dict[str, str | None]:
-    module = target.__module__
-    owners = distributions_of_packages().get(module.partition(".")[0], [])
-    own_version = getattr(target, "version", None)
-    try:
-        installed = version(owners[0]) if owners else None
-    except PackageNotFoundError:
-        installed = None
-    return {
-        "class": f"{module}:{target.__qualname__}",
-        "version": None if own_version is None else str(own_version),
-        "distribution": owners[0] if owners else None,
-        "distribution_version": installed,
-    }
+@lru_cache(maxsize=1)
+def _distributions(path: tuple[str, ...]) -> Mapping[str, list[str]]:
+    """Returns the distributions of each package that can be imported from `path`, `sys.path`."""
+    del path
+    return distributions_of_packages()
 
 
 def named(extension: Extension) -> dict[str, Any]:

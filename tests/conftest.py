@@ -1,5 +1,6 @@
 """Fixtures that several test folders share."""
 
+import gc
 import json
 import os
 import secrets
@@ -13,11 +14,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from fake_azure import azure_server
-from kept_sandbox import KeptSandbox
+from kept_sandbox import KeptSandbox, remembering
 
 from curator.executor import engine
 from curator.executor.ray_start import use_own_token
-from curator.executor.sandboxed_process import process_sandbox
+from curator.executor.sandboxed_process import SandboxedProcess, process_sandbox
 from curator.storage import source_reader
 from curator.storage.object_service import service_named
 
@@ -30,7 +31,11 @@ _HEAVY = ("runs", "executor", "examples", "removal", "faults", "models", "loadin
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the files of heavy folders first; the tests of a file stay in their order."""
+    """Puts the files of heavy folders first; the tests of a file stay in their order.
+
+    Python looks for no garbage among what is there by now, the million objects of modules.
+    """
+    gc.freeze()
     tests = Path(__file__).parent
     places = {name: place for place, name in enumerate(_HEAVY)}
     items.sort(key=lambda item: places.get(item.path.relative_to(tests).parts[0], len(_HEAVY)))
@@ -74,10 +79,11 @@ def _not_racy() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _kept_sandbox() -> Iterator[None]:
-    """Lets runs of this process have one sandboxed process, one after the other."""
+    """Lets runs of this process have one sandboxed process, which measures each film once."""
     kept = KeptSandbox()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "process_sandbox", lambda: kept)
+        patch.setattr(SandboxedProcess, "process", remembering(SandboxedProcess.process))
         yield
     process_sandbox().stop()
 

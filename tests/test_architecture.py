@@ -64,6 +64,7 @@ def nodes(path: Path) -> list[ast.AST]:
     return list(ast.walk(ast.parse(path.read_text())))
 
 
+@cache
 def imported(path: Path) -> set[str]:
     """Full names of the modules that a file imports, anywhere in it."""
     names: set[str] = set()
@@ -79,28 +80,29 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-IMPORTS = {path: imported(path) for path in MODULES}
-INNER = [(path, name) for path in MODULES for name in IMPORTS[path] if name.startswith("curator.")]
+def inner_imports() -> list[tuple[Path, str]]:
+    """Each module with each module of this package that it imports."""
+    return [(path, n) for path in MODULES for n in imported(path) if n.startswith("curator.")]
 
 
 def test_no_module_imports_from_a_later_layer() -> None:
     own = {path: path.relative_to(ROOT).with_suffix("").parts[0] for path in MODULES}
     wrong = [
         f"{name_of(path)} imports {name}"
-        for path, name in INNER
+        for path, name in inner_imports()
         if own[path] != "__init__" and LEVEL[name.split(".")[1]] > LEVEL[own[path]]
     ]
     assert not wrong
 
 
 def test_only_the_executor_and_remote_loading_import_ray() -> None:
-    knows = {path for path in MODULES if any(n.split(".")[0] == "ray" for n in IMPORTS[path])}
+    knows = {path for path in MODULES if any(n.split(".")[0] == "ray" for n in imported(path))}
     assert {path.relative_to(ROOT) for path in knows} <= KNOWS_RAY
 
 
 def test_a_stage_imports_neither_the_recipe_nor_another_stage() -> None:
     wrong = []
-    for path, name in INNER:
+    for path, name in inner_imports():
         own, parts = path.relative_to(ROOT).parts, name.split(".")
         if own[0] == "stages" and len(own) > 2:
             another = parts[1] == "stages" and len(parts) > 2 and parts[2] != own[1]

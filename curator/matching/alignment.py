@@ -7,7 +7,7 @@ speed is one product in the frequency domain.
 
 Shape letters: F values of a clip at the common rate, L offsets, A, B picture vectors of the clips.
 """
-# ruff: noqa: N803, N806 - shape letters
+# ruff: noqa: N803, N806, N815 - shape letters
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,9 +25,9 @@ __all__ = [
     "Alignment",
     "Pulse",
     "alignments",
-    "refined",
     "cosines",
     "pulse",
+    "refined",
 ]
 
 RATE = 25.0
@@ -229,7 +229,8 @@ def _products(a_2F: Floats, b_2F: Floats) -> NDArray[np.float64]:
 def _common(
     a_2F: Floats, b_2F: Floats, lag: int, first: int, last: int
 ) -> tuple[Floats, Floats, int]:
-    first, last = max(first, -lag), min(last, b_2F.shape[1] - lag)
+    first = max(first, -lag)
+    last = max(first, min(last, b_2F.shape[1] - lag))
     return a_2F[:, first:last], b_2F[:, first + lag : last + lag], first
 
 

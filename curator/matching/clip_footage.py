@@ -2,6 +2,7 @@
 
 Shape letters: P pictures, V picture vectors, D dimensions, F frames, K keypoints.
 """
+# ruff: noqa: N806, N815 - shape letters
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -55,7 +56,7 @@ class ClipFootage:
 
     Attributes:
         clip_id: The clip's id; errors name it.
-        fps: Values of `luma_F` per second. A clip of variable frame rate is resampled by the caller.
+        fps: Values of `luma_F` per second. The caller resamples clips of variable frame rate.
         picture_s: float32 [P], ascending: seconds from the clip's first frame.
         pictures: A JPEG of about 320 px for each time, or its keypoints where pictures may not
             be kept.
@@ -123,14 +124,15 @@ def keypoints_of(jpeg: bytes) -> Keypoints:
         size = (max(1, round(width)), max(1, round(height)))
         luma_HW = cv2.resize(luma_HW, size, interpolation=cv2.INTER_CUBIC)
         scale = SIDE_PX / max(luma_HW.shape)
-    sift = cv2.SIFT_create(nfeatures=MAX_KEYPOINTS, contrastThreshold=_CONTRAST_THRESHOLD)
+    sift = cv2.SIFT.create(nfeatures=MAX_KEYPOINTS, contrastThreshold=_CONTRAST_THRESHOLD)
     found, descriptors = sift.detectAndCompute(luma_HW, None)
-    xy = np.array([point.pt for point in found], np.float32).reshape(-1, 2) * np.float32(scale)
+    order = np.argsort([-point.response for point in found], kind="stable")[:MAX_KEYPOINTS]
+    xy_K2 = np.array([point.pt for point in found], np.float32).reshape(-1, 2)[order]
     if descriptors is None:
         descriptors = np.zeros((0, 128), np.uint8)
     return Keypoints(
-        xy_K2=xy,
-        descriptors_KD=np.asarray(descriptors, np.uint8),
+        xy_K2=xy_K2 * np.float32(scale),
+        descriptors_KD=np.asarray(descriptors[order], np.uint8),
         width=width,
         height=height,
     )

@@ -9,6 +9,7 @@ Shape letters: N pairs of pictures, H, W height and width.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,7 @@ class MotionAgreement:
         change_a: Spread of what changes in a, of 255 levels.
         change_b: Spread of what changes in b.
         likeness: Median correlation of whole pictures at the same moments.
+        likeness_others: The same, with pictures of b from other moments: high for a fixed camera.
         first: First of the pairs that the values are of: a run in which whole pictures agree.
         last: The run's last pair.
     """
@@ -44,6 +46,7 @@ class MotionAgreement:
     change_a: float
     change_b: float
     likeness: float
+    likeness_others: float
     first: int
     last: int
 
@@ -76,11 +79,9 @@ def motion_agreement(
     if int(inner.sum()) < 40:
         return None
     warped = [cv2.warpAffine(p, matrix, (width, height), flags=cv2.INTER_AREA) for p in of_a]
-    a_NP = np.stack([p[inner] for p in warped])
-    b_NP = np.stack([p[inner] for p in of_b])
-    likeness_N = np.array(
-        [_cosine(x - x.mean(), y - y.mean()) for x, y in zip(a_NP, b_NP, strict=True)]
-    )
+    a_NP = np.stack([p[inner] for p in warped]).astype(np.float32)
+    b_NP = np.stack([p[inner] for p in of_b]).astype(np.float32)
+    likeness_N = _likeness(a_NP, b_NP)
     first, last = _run(likeness_N)
     moving_a, moving_b = (_changes(x[first : last + 1]) for x in (a_NP, b_NP))
     n = last - first + 1
@@ -91,9 +92,18 @@ def motion_agreement(
         change_a=float(moving_a.std()),
         change_b=float(moving_b.std()),
         likeness=float(np.median(likeness_N[first : last + 1])),
+        likeness_others=float(
+            np.median(_likeness(a_NP[first : last + 1], np.roll(b_NP[first : last + 1], n // 2, 0)))
+        ),
         first=first,
         last=last,
     )
+
+
+def _likeness(a_NP: Floats, b_NP: Floats) -> NDArray[np.float64]:
+    """Correlation of whole pictures, pair by pair."""
+    pairs = zip(a_NP, b_NP, strict=True)
+    return np.array([_cosine(x - x.mean(), y - y.mean()) for x, y in pairs])
 
 
 def _run(likeness_N: NDArray[np.float64]) -> tuple[int, int]:
@@ -108,6 +118,7 @@ def _run(likeness_N: NDArray[np.float64]) -> tuple[int, int]:
     return int(begins[longest]), int(ends[longest]) - 1
 
 
+@lru_cache(maxsize=2048)
 def _luma(jpeg: bytes) -> Floats:
     picture = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_REDUCED_GRAYSCALE_4)
     if picture is None:

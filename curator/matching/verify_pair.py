@@ -1,4 +1,8 @@
-"""Whether two clips show the same footage: alignment in time, then geometry, then movement."""
+"""Whether two clips show the same footage: alignment in time, then geometry, then movement.
+
+Shape letters: A, B picture vectors of the clips.
+"""
+# ruff: noqa: N806 - shape letters
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -60,11 +64,13 @@ _N_GUESSES, _N_OTHER_SPEEDS = 6, 3
 _N_VOTE_PAIRS, _AROUND_S = 2, (0.0, -0.4, 0.4, -0.8, 0.8)
 _DECISIVE = 1.6
 # Set on one half of the recordings of benchmarks/duplicates.py, judged on the other.
-_MIN_PAIRS, _MIN_SPAN_S, _LONG_SPAN_S = 2, 1.2, 3.0
-_STILL_SHARE, _STILL_LIKENESS = 0.1, 0.8
-_LUMA_LONG, _LUMA_CLOSE, _LUMA_MOVING = 0.9, 0.965, 0.5
-_MOTION, _MOTION_AHEAD = 0.6, 0.35
-_BOTH, _BOTH_SHORT, _BOTH_OTHER_SPEED = 1.0, 1.25, 1.5
+_MIN_PAIRS, _MIN_SPAN_S, _MIN_SPAN_SHARE, _LONG_SPAN_S = 2, 2.0, 0.7, 3.0
+_STILL_SHARE, _STILL_LIKENESS, _STILL_LIKENESS_RICH = 0.1, 0.9, 0.6
+_LUMA_LONGEST, _LUMA_LONG, _LUMA_CLOSE, _LUMA_MOVING = 0.85, 0.9, 0.965, 0.5
+_LONGEST_SPAN_S = 5.0
+_MOTION, _MOTION_FIXED, _MOTION_AHEAD = 0.55, 0.75, 0.3
+_BOTH, _BOTH_FIXED, _BOTH_OTHER_SPEED = 1.0, 1.3, 1.6
+_FIXED_LIKENESS = 0.8
 _MIN_AGREEING_S = 0.3
 _SHORT_SPAN_S, _MANY_INLIERS, _CLEARLY, _MORE_AGREEING = 2.0, 20, 0.1, 1.1
 
@@ -88,6 +94,7 @@ class Evidence:
     end_s: float
     correlation: float
     is_background_fixed: bool
+    shorter_s: float
 
     @property
     def span_s(self) -> float:
@@ -170,7 +177,12 @@ def evidence(
                 start_s = max(start_s, float(a.picture_s[near[motion.first][0]]) - _MARGIN_S)
             if motion.last < len(near) - 1:
                 end_s = min(end_s, float(a.picture_s[near[motion.last][0]]) + _MARGIN_S)
-        moved, correlation = refined(a, b, guess, span_s=(start_s, end_s))
+        moved, correlation = refined(a, b, guess, span_s=_overlap(a, b, guess))
+        if correlation >= _LUMA_LONG:
+            # A camera that moves fast shows other pictures within a fraction of a second.
+            start_s, end_s = _overlap(a, b, moved)
+        else:
+            moved, correlation = refined(a, b, guess, span_s=(start_s, end_s))
         yield Evidence(
             guess=moved,
             agreement=found,
@@ -179,6 +191,7 @@ def evidence(
             start_s=start_s,
             end_s=end_s,
             correlation=correlation,
+            shorter_s=min(a.duration_s, b.duration_s / guess.speed),
             is_background_fixed=motion is None and _is_background_fixed(a, b, near, found),
         )
 
@@ -232,7 +245,9 @@ def _same_moments(a: ClipFootage, b: ClipFootage, guess: Alignment) -> list[tupl
     wanted = guess.speed * a.picture_s + guess.offset_s
     nearest = np.abs(b.picture_s[None] - wanted[:, None]).argmin(1)
     apart = np.abs(b.picture_s[nearest] - wanted)
-    usable = [int(i) for i in np.flatnonzero(apart <= _SAME_MOMENT_S)]
+    spacing_s = float(np.median(np.diff(b.picture_s))) if len(b.picture_s) > 1 else 0.0
+    reach_s = max(_SAME_MOMENT_S, 0.51 * spacing_s)
+    usable = [int(i) for i in np.flatnonzero(apart <= reach_s)]
     usable.sort(key=lambda i: _place(float(a.picture_s[i]), guess))
     return [(i, int(nearest[i])) for i in usable]
 
@@ -250,9 +265,7 @@ def is_same(found: Evidence) -> bool:
     """
     motion, luma = found.motion, found.correlation
     is_own_speed = found.guess.speed == 1
-    if motion is not None and motion.last - motion.first + 1 < _MIN_PAIRS:
-        return False
-    if found.span_s < _MIN_SPAN_S:
+    if found.span_s < min(_MIN_SPAN_S, _MIN_SPAN_SHARE * found.shorter_s):
         return False
     is_still = found.moving_share < _STILL_SHARE
     if motion is None:
@@ -260,23 +273,29 @@ def is_same(found: Evidence) -> bool:
         return luma >= proof or (is_still and is_own_speed)
     if is_still and motion.is_still:
         is_rich = found.agreement.n_inliers >= _MANY_INLIERS
-        return is_own_speed and motion.likeness >= _STILL_LIKENESS - 0.2 * is_rich
+        return is_own_speed and motion.likeness >= (
+            _STILL_LIKENESS_RICH if is_rich else _STILL_LIKENESS
+        )
     is_long = found.span_s >= _LONG_SPAN_S
-    if luma >= (_LUMA_LONG if is_long and is_own_speed else _LUMA_CLOSE):
+    least_luma = _LUMA_LONG if is_long and is_own_speed else _LUMA_CLOSE
+    if luma >= (_LUMA_LONGEST if found.span_s >= _LONGEST_SPAN_S and is_own_speed else least_luma):
         return True
+    # The background of a fixed camera agrees at any time, and people do the same thing twice.
+    is_fixed = motion.likeness_others >= _FIXED_LIKENESS
     ahead = motion.aligned - motion.others
-    if motion.aligned >= _MOTION and ahead >= _MOTION_AHEAD and is_own_speed:
+    least = _MOTION_FIXED if is_fixed else _MOTION
+    if motion.aligned >= least and ahead >= _MOTION_AHEAD and is_own_speed:
         return True
-    if found.span_s >= _SHORT_SPAN_S and is_own_speed and found.strength >= _BOTH_SHORT:
-        return True
-    return is_long and found.strength >= (_BOTH if is_own_speed else _BOTH_OTHER_SPEED)
+    if found.span_s >= _SHORT_SPAN_S and is_own_speed and not is_fixed:
+        return found.strength >= _BOTH
+    least = _BOTH_FIXED if is_long and is_own_speed else _BOTH_OTHER_SPEED
+    return (is_long or is_own_speed) and found.strength >= least
 
 
 def _match(a: ClipFootage, b: ClipFootage, found: Evidence) -> Match:
     guess = found.guess
     start_s, end_s = found.start_s, found.end_s
     if guess.agreeing_s >= _MIN_AGREEING_S:
-        # A camera that moves fast shows other pictures within a fraction of a second.
         start_s, end_s = min(start_s, guess.start_s), max(end_s, guess.end_s)
     first_s, last_s = _overlap(a, b, guess)
     start_s = first_s if start_s - first_s < _EDGE_S else start_s

@@ -62,28 +62,38 @@ def against(outs: Sequence[str], own: Store) -> Iterator[Elsewhere]:
     """Yields the clips that other outputs keep.
 
     Raises:
-        UsageError: One is this output, has no finished run, or has nothing to compare clips by.
+        UsageError: One cannot be used, as `other_output` says.
     """
     for out in outs:
-        store = open_store(out)
-        if store.uri == own.uri:
-            raise UsageError(f"--against {out}: that is this run's own output; name others")
-        summary = read_current_summary(store, None)
-        stored = stored_candidates(store, summary, "footage")
-        names = sorted(name for name in stored if store.exists(name))
-        ids = kept_ids(store, summary)
-        if len(ids) and not names:
-            raise UsageError(
-                f"--against {out}: an older version wrote it, and stored nothing to compare clips "
-                "by; run its recipe again with this version, which decodes its sources"
-            )
+        store, summary, names = other_output(out, own)
         yield Elsewhere(
             key=fingerprint("against", store.uri, names, summary["tables"]["clips"]),
             reason=Reason.DUPLICATE_ELSEWHERE,
             footage=FootageStore.of(store, names),
-            clip_ids=ids,
+            clip_ids=kept_ids(store, summary),
             name=out,
         )
+
+
+def other_output(out: str, own: Store) -> tuple[Store, Mapping[str, Any], list[str]]:
+    """Opens another output; returns its newest summary, and the objects of its footage.
+
+    Raises:
+        UsageError: It is this output, has no finished run, or has nothing to compare clips by.
+    """
+    store = open_store(out)
+    if store.uri == own.uri:
+        raise UsageError(f"--against {out}: that is this run's own output; name others")
+    summary = read_current_summary(store, None)
+    names = sorted(stored_candidates(store, summary, "footage"))
+    lost = [name for name in names if not store.exists(name)]
+    if summary["counts"]["kept"] and (lost or not names):
+        why = f"{lost[0]} is missing" if lost else "an older version wrote it"
+        raise UsageError(
+            f"--against {out}: {why}, so there is nothing to compare clips by; run its recipe "
+            "again with this version, or leave it out"
+        )
+    return store, summary, names
 
 
 def removed_footage(store: Store, removals: Removals) -> Iterator[Elsewhere]:

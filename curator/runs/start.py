@@ -7,6 +7,7 @@ from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.pipeline import graph_of
 from curator.recipe import Recipe
+from curator.runs.elsewhere import other_output
 from curator.runs.lease import Lease
 from curator.runs.output_recipe import recipe_for
 from curator.runs.preflight import (
@@ -54,6 +55,8 @@ def check_run(
     check_models(loaded)
     graph_of(loaded)
     store = preflight(sources, out, ray_address=ray_address, shared_out=shared_out, writes=writes)
+    for other in loaded.dedup.against:
+        other_output(other, store)
     # A rerun may have nothing to decode or ask: its GPU or server may be gone.
     is_first = not store.exists(SUMMARY)
     if is_first and ray_address is None:

@@ -1,9 +1,8 @@
 """Compares queries with the vectors of cells: all queries that visit a cell with all its vectors.
 
 That is one product of matrices, of which those values are taken that are as large as a query's
-best so far. FAISS finds the largest where there are many, and where there is a GPU. Products of
-codes are whole numbers, so that neither the processor nor the size of a block decides what is
-found; owners order equals.
+best so far; where there is a GPU, FAISS does both. Products of codes are whole numbers, so that
+neither the processor nor the size of a block decides what is found; owners order equals.
 
 Shape letters: N vectors, Q queries, E dimensions of codes, P cells a query, H hits.
 """
@@ -156,14 +155,13 @@ def largest_products(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
     """Returns rows of queries and others whose product is at least `least_Q`, and the products.
 
-    Of a query that has more than `enough`, those that are smaller than its largest so many are left
-    out.
+    Of a query that has more than `enough`, smaller ones than its largest so many may be left out.
     """
-    import faiss
-
-    kind, n = faiss.METRIC_INNER_PRODUCT, len(others_NE)
+    n = len(others_NE)
     if has_gpu() and len(queries_QE) * n >= _FEW_PRODUCTS and enough <= _MOST_ON_GPU:
-        k = min(2 * enough, n)
+        import faiss
+
+        k, kind = min(2 * enough, n), faiss.METRIC_INNER_PRODUCT
         resources = faiss.StandardGpuResources()
         products, others = faiss.knn_gpu(resources, queries_QE, others_NE, k, metric=kind)
         least_Q = np.maximum(least_Q, products[:, min(enough, k) - 1])
@@ -173,9 +171,12 @@ def largest_products(
     products = queries_QE @ others_NE.T
     is_large = products >= least_Q[:, None]
     crowded = np.flatnonzero(np.count_nonzero(is_large, axis=1) > enough)
-    if len(crowded):
-        largest = faiss.knn(queries_QE[crowded], others_NE, enough, metric=kind)[0]
-        is_large[crowded] &= products[crowded] >= largest[:, -1:]
+    if len(crowded) and (width := min(8, n // (2 * enough))) > 1:
+        # So many parts have a value at least as large as the last of their largest ones.
+        n_parts = n // width
+        parts = products[crowded, : width * n_parts].reshape(-1, width, n_parts).max(axis=1)
+        bounds = np.partition(parts, n_parts - enough, axis=1)[:, n_parts - enough]
+        is_large[crowded] &= products[crowded] >= bounds[:, None]
     at = np.flatnonzero(is_large)
     return at // n, at % n, products.ravel()[at]
 

@@ -15,16 +15,19 @@ from numpy.typing import NDArray
 from curator.stage import Work
 from curator.vectors.cell_search import CellSearch, is_first
 from curator.vectors.cell_segments import Segment, read_cell
-from curator.vectors.k_means import CentroidIndex
+from curator.vectors.k_means import FLAT_CENTROIDS, CentroidIndex
 from curator.vectors.vector_index import VectorIndex
 
 PROBES = 8
 """Cells that a vector visits; see `benchmarks/results/vector_index.md`."""
 PAIR_S = 7e-9
 """CPU-seconds to compare a pair of codes of 256 dimensions."""
+_ROW_PAIRS = 3000
+"""What a vector costs besides, in pairs: its hits are ordered."""
 _UNIT_PAIRS = 1 << 31
-_FEW_PAIRS = 1 << 26
-_PARTS = 64
+_FEW_PAIRS = 1 << 25
+_PARTS = 128
+"""Units, by which eight workers have even loads, unless these have few pairs or very many."""
 _MOST_ROWS = 1 << 16
 
 
@@ -162,7 +165,8 @@ def pair_units(index: VectorIndex, *, since: int, probes: int) -> list[PairUnit]
     sizes = index.cell_sizes()
     visited = index.centroid_index.nearest(index.centroids_CE, probes)
     # A vector is compared with centroids too.
-    row_costs = np.where(visited >= 0, sizes[visited], 0).sum(axis=1) + min(n_cells, 1 << 14)
+    besides = min(n_cells, FLAT_CENTROIDS) + _ROW_PAIRS
+    row_costs = np.where(visited >= 0, sizes[visited], 0).sum(axis=1) + float(besides)
     new = [at for at, one in enumerate(index.segments) if one.facts.end_number > since]
     total = 0.0
     for at in new:

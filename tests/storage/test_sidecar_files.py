@@ -10,9 +10,12 @@ from curator.storage.s3_service import S3Service
 from curator.storage.sidecar_files import FoundSidecar, SidecarProblem, find_sidecars, sidecar_uris
 from curator.storage.source_reader import open_source
 
+PAGE = 50
+"""Names in a page of a listing, so that a page takes few objects: real ones have 1,000."""
+
 
 class Counting:
-    """Counts the requests of a client."""
+    """Counts the requests of a client, whose listings have small pages."""
 
     def __init__(self, client: Any) -> None:  # noqa: ANN401
         self._client = client
@@ -21,6 +24,8 @@ class Counting:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         def call(**arguments: object) -> object:
             self.calls.append(name)
+            if name == "list_objects_v2":
+                arguments = {"MaxKeys": PAGE, **arguments}
             return getattr(self._client, name)(**arguments)
 
         return call
@@ -81,7 +86,7 @@ def test_no_source_costs_more_than_a_request(
 ) -> None:
     """Pins sources far apart, in several folders, between objects that fill whole pages."""
     names = ["a/x.mp4", "a/y/x.mp4", "b.mp4", "c d/ü.mp4", "z/z.mp4"]
-    fill = [f"a/x{i:04d}.bin" for i in range(1100)]
+    fill = [f"a/x{i:04d}.bin" for i in range(PAGE + 10)]
     put(s3_bucket, *names, "a/y/x.json", "c d/ü.mp4.json", *fill)
     counted.calls.clear()
     monkeypatch.setattr("curator.storage.sidecar_files._THREADS", 1)
@@ -92,7 +97,7 @@ def test_no_source_costs_more_than_a_request(
 
 
 def test_more_than_a_page_of_names_that_begin_alike(s3_bucket: str, counted: Counting) -> None:
-    put(s3_bucket, "x.mp4", "x.mp4.json", *(f"x.a{i:04d}" for i in range(1001)))
+    put(s3_bucket, "x.mp4", "x.mp4.json", *(f"x.a{i:04d}" for i in range(PAGE + 1)))
     counted.calls.clear()
     uri = f"s3://{s3_bucket}/x.mp4"
     assert find_sidecars([uri]) == {uri: FoundSidecar(uri=uri + ".json", bytes=2)}

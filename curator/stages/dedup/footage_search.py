@@ -19,10 +19,13 @@ from curator.stage import Footage, Work
 from curator.stages.dedup.near_duplicates import Pair
 from curator.tables.footage_store import block_vectors
 from curator.vectors.neighbour_pairs import neighbour_pairs
-from curator.vectors.vector_index import IndexSettings, VectorIndex
+from curator.vectors.vector_index import VectorIndex
 
 VERIFY_S = 0.02
 """CPU-seconds for a pair, about."""
+# benchmarks/results/vector_index.md: what the codes of an index change.
+CODE_SLACK = 0.05
+"""By which cosines of codes may be below those of vectors."""
 _UNIT_PAIRS = 256
 _SAMPLE = 100_000
 """Vectors from which the cells of an index are made."""
@@ -153,15 +156,15 @@ class _Indexed:
         """Returns pairs of clips with similar pictures, the clip of this output first."""
         if self.index is None:
             return []
-        found = neighbour_pairs(self.index, work, least=similarity, k=neighbours, since=since)
+        least = max(similarity - CODE_SLACK, CODE_SLACK)
+        found = neighbour_pairs(self.index, work, least=least, k=neighbours, since=since)
         unlike = np.unique(np.sort(found.owners, axis=1), axis=0).tolist()
         return [(a, b) if self.names[a] <= self.names[b] else (b, a) for a, b in unlike]
 
 
 def _index(vectors_ND: NDArray[np.float32], n_parts: int) -> VectorIndex:
     step = max(1, len(vectors_ND) // _SAMPLE)
-    settings = IndexSettings(dim=vectors_ND.shape[1])
-    return VectorIndex.trained(vectors_ND[::step], len(vectors_ND) * max(1, n_parts), settings)
+    return VectorIndex.trained(vectors_ND[::step], len(vectors_ND) * max(1, n_parts))
 
 
 def _are_in(ids: pa.Array | None) -> IsWanted:

@@ -102,5 +102,5 @@ def outside_version(name: str) -> tuple[str, ...]:
     return tuple(
         str(value)
         for extension in captioner_extensions(name)
-        for value in (extension.origin["class"], getattr(extension.target, "version", None))
+        for value in (extension.path, getattr(extension.target, "version", None))
     )

@@ -1,0 +1,134 @@
+"""Edited copies: in one output, in another one, and of footage that was removed."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from film_makers import write_video
+from film_shots import photograph
+from numpy.typing import NDArray
+
+from curator.cli import main
+from curator.commands.arguments import EXIT_OK, EXIT_USAGE
+
+Picture = NDArray[np.uint8]
+Edit = Callable[[Picture], Picture]
+N_FRAMES = 120
+SETTINGS = ("shard.max_bytes=10000000", "caption.enabled=false")
+
+
+def plain(picture: Picture) -> Picture:
+    return picture
+
+
+def mirrored_crop(picture: Picture) -> Picture:
+    """The right 80%, mirrored and darker."""
+    height, width = picture.shape[:2]
+    part = picture[height // 10 : height * 9 // 10, width // 5 :][:, ::-1]
+    return cv2.resize((part * 0.8).astype(np.uint8), (480, 288), interpolation=cv2.INTER_AREA)
+
+
+def film(name: str, edit: Edit = plain, since: int = 0) -> Iterator[Picture]:
+    """A camera that swings over a photograph."""
+    picture = photograph(name)
+    width = picture.shape[1] * 3 // 5
+    height = width * 9 // 16
+    rest = picture.shape[1] - width, picture.shape[0] - height
+    for number in range(since, N_FRAMES):
+        swing = np.sin(number / 35.0), np.cos(number / 50.0)
+        left, top = (round(r * (0.5 + 0.45 * s)) for r, s in zip(rest, swing, strict=True))
+        view = picture[top : top + height, left : left + width]
+        yield edit(cv2.resize(view, (640, 360), interpolation=cv2.INTER_AREA))
+
+
+def write(path: Path, name: str, edit: Edit = plain, since: int = 0) -> None:
+    path.parent.mkdir(exist_ok=True)
+    write_video(path, film(name, edit, since), options={"crf": "26"})
+
+
+def run(sources: Path, out: Path, *more: str) -> int:
+    settings = [part for one in SETTINGS for part in ("--set", one)]
+    return main(["run", str(sources), str(out), "--workers", "1", *settings, *more])
+
+
+def clips_of(out: Path) -> dict[str, dict[str, Any]]:
+    """The clip of each film, by its name."""
+    rows = [
+        row
+        for part in json.loads((out / "summary.json").read_text())["tables"]["clips"]
+        for row in pq.read_table(out / part).to_pylist()
+    ]
+    return {Path(row["source_uri"]).stem: row for row in rows}
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An output of two films, of one of which it has an edited copy too; not to be changed."""
+    folder = tmp_path_factory.mktemp("copies")
+    write(folder / "in" / "coins.mp4", "coins")
+    write(folder / "in" / "motorcycle.mp4", "motorcycle")
+    write(folder / "in" / "copy.mp4", "coins", mirrored_crop, since=24)
+    assert run(folder / "in", folder / "out") == EXIT_OK
+    return folder / "out"
+
+
+def test_an_edited_copy_names_the_clip_that_stays_and_where_it_is(first: Path) -> None:
+    clips = clips_of(first)
+    assert {name for name, clip in clips.items() if clip["decision"] == "kept"} == {
+        "coins", "motorcycle",
+    }  # fmt: skip
+    copy = clips["copy"]
+    assert (copy["reason"], copy["duplicate_of"]) == ("duplicate", clips["coins"]["clip_id"])
+    assert copy["duplicate_offset_s"] == pytest.approx(1.0, abs=0.3)
+    assert 3.0 <= copy["duplicate_overlap_s"] <= 4.1
+    assert copy["reason_score"] >= 0.8
+
+
+def test_footage_of_another_output_is_rejected_and_new_footage_stays(
+    first: Path, tmp_path: Path
+) -> None:
+    write(tmp_path / "in" / "again.mp4", "motorcycle", mirrored_crop)
+    write(tmp_path / "in" / "coffee.mp4", "coffee")
+    out = tmp_path / "out"
+    assert run(tmp_path / "in", out, "--against", str(first)) == EXIT_OK
+    clips = clips_of(out)
+    assert clips["coffee"]["decision"] == "kept"
+    assert clips["again"]["reason"] == "duplicate_elsewhere"
+    theirs = clips_of(first)["motorcycle"]["clip_id"]
+    assert clips["again"]["reason_detail"] == f"{first}: {theirs}"
+    assert clips["again"]["duplicate_of"] is None
+    # What was compared is stored, and the recipe names the other output now.
+    before = sorted((out / "alike").iterdir())
+    assert main(["run", str(tmp_path / "in"), str(out)]) == EXIT_OK
+    assert sorted((out / "alike").iterdir()) == before
+    assert clips_of(out) == clips
+
+
+def test_an_output_is_not_compared_with_itself(
+    first: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = str(first.parent / "in")
+    assert main(["run", sources, str(first), "--against", str(first)]) == EXIT_USAGE
+    assert "that is this run's own output" in capsys.readouterr().err
+
+
+def test_edited_copies_of_removed_footage_stay_out(tmp_path: Path) -> None:
+    write(tmp_path / "in" / "coins.mp4", "coins")
+    write(tmp_path / "in" / "coffee.mp4", "coffee")
+    out = tmp_path / "out"
+    assert run(tmp_path / "in", out) == EXIT_OK
+    (tmp_path / "names").write_text(str(tmp_path / "in" / "coins.mp4"))
+    assert main(["remove", str(out), "--sources", str(tmp_path / "names")]) == EXIT_OK
+    (tmp_path / "in" / "coins.mp4").unlink()
+    write(tmp_path / "in" / "copy.mp4", "coins", mirrored_crop)
+    write(tmp_path / "in" / "motorcycle.mp4", "motorcycle")
+    assert run(tmp_path / "in", out) == EXIT_OK
+    clips = clips_of(out)
+    assert clips["copy"]["reason"] == "removed_before"
+    assert {clips[name]["decision"] for name in ("coffee", "motorcycle")} == {"kept"}
+    assert main(["verify", str(out), "--removed"]) == EXIT_OK
