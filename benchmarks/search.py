@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -212,14 +213,16 @@ def times_of(calls: Iterable[Callable[[], object]]) -> dict[str, float]:
     }
 
 
+def _found(clips: ClipSearch, by: str, file: Path, found: list[list[FoundClip]]) -> None:
+    found.append(clips.find(by, str(file), 20))
+
+
 def planted_found(
     clips: ClipSearch, by: str, files: list[Path]
 ) -> tuple[dict[str, Any], list[list[FoundClip]]]:
     """Looks for planted clips by files; returns times and the share in the top 10, and clips."""
     found: list[list[FoundClip]] = []
-    times = times_of(
-        (lambda file=file: found.append(clips.find(by, str(file), 20))) for file in files
-    )
+    times = times_of(partial(_found, clips, by, file, found) for file in files)
     top = [
         f"planted{n:04}" in [clip.clip_id for clip in some[:TOP]] for n, some in enumerate(found)
     ]
@@ -234,7 +237,7 @@ def vectors_found(run: MadeRun, clips: ClipSearch, n: int) -> dict[str, Any]:
     queries_ND = unit(0.9 * own_ND + np.sqrt(0.19) * unit(rng.standard_normal(own_ND.shape)))
 
     def asked(where: str | None) -> Iterator[Callable[[], object]]:
-        return (lambda q=query_D: clips.by_vector(q, 20, where) for query_D in queries_ND)
+        return (partial(clips.by_vector, query_D, 20, where) for query_D in queries_ND)
 
     times_of(itertools.islice(asked(None), 5))
     top = [[one.clip_id for one in clips.by_vector(query_D, TOP)] for query_D in queries_ND]

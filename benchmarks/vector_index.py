@@ -90,15 +90,18 @@ class MadeClips:
     def _factor(rows: np.ndarray) -> np.ndarray:
         sizes, directions = np.linalg.svd(rows, full_matrices=False)[1:]
         some = (sizes[:FACTORS, None] / np.sqrt(len(rows))) * directions[:FACTORS]
-        return some.astype(np.float32)
+        factor: np.ndarray = some.astype(np.float32)
+        return factor
 
     @staticmethod
     def _noise(factor: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-        return rng.standard_normal((n, len(factor)), np.float32) @ factor
+        noise: np.ndarray = rng.standard_normal((n, len(factor)), np.float32) @ factor
+        return noise
 
     @staticmethod
     def _unit(vectors: np.ndarray) -> np.ndarray:
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        units: np.ndarray = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        return units
 
 
 class Timed:
@@ -424,7 +427,8 @@ def features(args: argparse.Namespace) -> list[dict[str, Any]]:
                 for name, vector in zip(("picture", *EDITS), found, strict=True):
                     held[name].append(vector)
                 held["recording"].append(number)
-    np.savez(args.out, **{name: np.array(values) for name, values in held.items()})
+    arrays: dict[str, Any] = {name: np.array(values) for name, values in held.items()}
+    np.savez(args.out, **arrays)
     return [{"pictures": len(held["picture"]), "recordings": len(set(held["recording"]))}]
 
 
@@ -438,7 +442,8 @@ def edited(picture: np.ndarray) -> Iterator[np.ndarray]:
     height, width = picture.shape[:2]
     yield picture
     small = cv2.resize(picture, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
-    yield cv2.imdecode(cv2.imencode(".jpg", small, [cv2.IMWRITE_JPEG_QUALITY, 30])[1], 1)
+    coded = cv2.imencode(".jpg", small, [cv2.IMWRITE_JPEG_QUALITY, 30])[1]
+    yield np.asarray(cv2.imdecode(coded, 1))
     for share, turn in ((0.1, 1), (0.15, -1)):
         top, left = int(height * share), int(width * share)
         yield picture[top : height - top, left : width - left][:, ::turn]
