@@ -158,7 +158,7 @@ def largest_products(
     Of a query that has more than `enough`, smaller ones than its largest so many may be left out.
     """
     n = len(others_NE)
-    if has_gpu() and len(queries_QE) * n >= _FEW_PRODUCTS and enough <= _MOST_ON_GPU:
+    if len(queries_QE) * n >= _FEW_PRODUCTS and enough <= _MOST_ON_GPU and has_gpu():
         import faiss
 
         k, kind = min(2 * enough, n), faiss.METRIC_INNER_PRODUCT

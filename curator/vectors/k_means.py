@@ -38,7 +38,7 @@ class CentroidIndex:
     """Finds the nearest centroids; where they are many, among those of the nearest groups.
 
     Attributes:
-        index: FAISS's index.
+        index: FAISS's index; None of a single centroid.
         n: Number of centroids.
     """
 
@@ -48,9 +48,12 @@ class CentroidIndex:
     @classmethod
     def of(cls, centroids_CD: Centroids, groups_GD: Centroids | None = None) -> "CentroidIndex":
         """Returns the index of centroids; `groups_GD` are the centroids of these."""
+        n, dim = centroids_CD.shape
+        if n == 1:
+            # Small indexes have one: they do without the half second that FAISS takes to import.
+            return cls(index=None, n=1)
         import faiss
 
-        n, dim = centroids_CD.shape
         index: Any = faiss.IndexFlatIP(dim)
         if n > FLAT_CENTROIDS and groups_GD is not None:
             index.add(groups_GD)
@@ -68,6 +71,8 @@ class CentroidIndex:
         Of equals the first counts; -1 where groups have fewer.
         """
         p = min(p, self.n)
+        if self.n == 1:
+            return np.zeros((len(codes_ND), 1), np.int64)
         k = min(p + _SPARE, self.n) if p > 1 else 1
         nearest_NP = np.empty((len(codes_ND), p), np.int64)
         for at in blocks(len(codes_ND)):

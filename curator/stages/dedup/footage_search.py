@@ -102,6 +102,8 @@ def find_pairs(
     new_places = {at for at, one in enumerate(places, 1) if one.key not in known_places}
     if not len(new) and not new_places:
         return
+    if not places and own.clip_ids is not None and len(own.clip_ids) < 2:
+        return
     indexed = _Indexed()
     for at, place in enumerate(places, 1):
         indexed.add(at, place.footage, _are_in(place.clip_ids))
