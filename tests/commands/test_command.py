@@ -212,7 +212,7 @@ def test_recipes_lists_names_and_prints_each_key_with_its_unit(
     for line in (
         "propose.min_s = 2.0  [s]",
         "filters.motion.min = 0.25  [short sides/s]",
-        "dedup.similarity = 0.6  [cosine]",
+        "dedup.similarity = 0.5  [cosine]",
         "shard.max_bytes = 1000000000  [bytes]",
         "cut.crf = 20  [x264 CRF]",
     ):

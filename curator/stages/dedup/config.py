@@ -17,7 +17,7 @@ class DedupConfig(StageConfig):
     against: tuple[str, ...] = setting((), unit="outputs")
     """other outputs, a folder or bucket each: clips whose footage one of them keeps are rejected"""
     # benchmarks/results/duplicates.md: the distribution of unrelated pictures and of edits.
-    similarity: float = setting(0.6, gt=0, lt=1, unit="cosine")
+    similarity: float = setting(0.5, gt=0, lt=1, unit="cosine")
     """cosine of the vectors of two pictures from which their clips are compared frame by frame;
     higher is faster and finds fewer edits"""
     neighbours: int = setting(16, ge=1, le=1000, unit="pictures")
