@@ -37,8 +37,8 @@ class Match:
         share_a: Part of a that b shows, 0 to 1.
         share_b: Part of b that a shows, 0 to 1.
         mirrored: One of them is mirrored.
-        similarity: Median cosine of picture vectors at the same time of the footage, 0 to 1.
-        n_inliers: Keypoints that agree in the best aligned pictures.
+        similarity: Cosine of the most alike picture vectors at about the same time, 0 to 1.
+        n_inliers: Keypoints that agree in up to three pairs of pictures of the same moments.
     """
 
     offset_s: float
