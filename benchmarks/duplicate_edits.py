@@ -110,10 +110,9 @@ def camera_over(file: str, seed: int, length_s: float, fps: float = 25) -> Frame
         span = (0.45 + 0.3 * zoom) * min(width / 16, height / 9)
         w, h = 16 * span, 9 * span
         left, top = x * (width - w), y * (height - h)
-        box = np.float32([[w / 480, 0, left], [0, h / 270, top]])
-        large.append(
-            cv2.warpAffine(picture, box, (480, 270), flags=cv2.INTER_AREA | cv2.WARP_INVERSE_MAP)
-        )
+        box = np.array([[w / 480, 0, left], [0, h / 270, top]], np.float32)
+        view = cv2.warpAffine(picture, box, (480, 270), flags=cv2.INTER_AREA | cv2.WARP_INVERSE_MAP)
+        large.append(np.asarray(view, np.uint8))
     return Frames(fps, large, [scaled(p, LUMA_PX) for p in large])
 
 
@@ -221,7 +220,7 @@ def quarter(p: Picture) -> Picture:
 def jpeg_15(frames: Frames) -> Frames:
     def edit(p: Picture) -> Picture:
         _, data = cv2.imencode(".jpg", p[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, 15])
-        return cv2.imdecode(data, cv2.IMREAD_COLOR)[:, :, ::-1]
+        return np.asarray(cv2.imdecode(data, cv2.IMREAD_COLOR), np.uint8)[:, :, ::-1]
 
     large = [edit(scaled(p, CODEC_PX)) for p in frames.large]
     return Frames(frames.fps, large, [scaled(p, LUMA_PX) for p in large])
@@ -240,8 +239,8 @@ def encoded(frames: Frames, crf: int) -> Frames:
             out.mux(stream.encode(av.VideoFrame.from_ndarray(small, "rgb24")))
         out.mux(stream.encode())
     store.seek(0)
-    with av.open(store) as back:
-        large = [f.to_ndarray(format="rgb24") for f in back.decode(video=0)]
+    with av.open(store, "r") as back:
+        large = [np.asarray(f.to_ndarray(format="rgb24"), np.uint8) for f in back.decode(video=0)]
     return Frames(frames.fps, large, [scaled(p, LUMA_PX) for p in large])
 
 
@@ -279,7 +278,7 @@ def inside(frames: Frames, seed: int) -> tuple[Frames, float, float]:
     first = int(rng.integers(0, max(1, len(frames.large) - n + 1)))
     at = np.clip(np.arange(round(INSERT_S * other.fps)) * frames.fps / other.fps + first, 0,
                  len(frames.large) - 1).astype(int)  # fmt: skip
-    begin = int(rng.integers(3 * other.fps, 23 * other.fps))
+    begin = int(rng.integers(int(3 * other.fps), int(23 * other.fps)))
     end = begin + len(at)
 
     def fitted(p: Picture, like: Picture) -> Picture:

@@ -18,6 +18,7 @@ The offset counts where something moves. Thresholds were set on the half `tune`.
 import json
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ import numpy as np
 from duplicate_edits import ONE_SCENE, ONE_SHOT, Item, half_of, items
 from measure import arguments, tell
 
-from curator.matching.clip_footage import ClipFootage
+from curator.matching.clip_footage import ClipFootage, Keypoints
 from curator.matching.geometry import agreement
 from curator.matching.verify_pair import Match, verify_pair
 
@@ -48,7 +49,7 @@ class Row:
 
 def tiny(footage: ClipFootage) -> list[np.ndarray]:
     return [
-        cv2.imdecode(np.frombuffer(p, np.uint8), cv2.IMREAD_REDUCED_GRAYSCALE_4).astype(float)
+        np.asarray(cv2.imdecode(np.frombuffer(p, np.uint8), cv2.IMREAD_REDUCED_GRAYSCALE_4), float)
         for p in footage.pictures
         if isinstance(p, bytes)
     ]
@@ -128,8 +129,8 @@ OWN_SHARE, OTHER_SHARE = 0.3, 0.25
 def inliers_of_unrelated(groups: list[list[Item]], n: int, seed: int = 1) -> np.ndarray:
     """Inliers of single pictures of other recordings, mirrored or not."""
     rng = np.random.default_rng(seed)
-    found = []
-    pool = []
+    found: list[int] = []
+    pool: list[tuple[str, Keypoints]] = []
     for group in groups:
         # Two inserts may have one host.
         plain = [i for i in group[1:] if i.edit not in HOSTED]
@@ -156,7 +157,8 @@ def vectors_table(groups: list[list[Item]]) -> dict[str, list[float]]:
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    return vectors / (np.linalg.norm(vectors, axis=1, keepdims=True) + 1e-9)
+    units: np.ndarray = vectors / (np.linalg.norm(vectors, axis=1, keepdims=True) + 1e-9)
+    return units
 
 
 def neighbours_needed(groups: list[list[Item]]) -> dict[str, dict[str, float]]:
@@ -165,7 +167,7 @@ def neighbours_needed(groups: list[list[Item]]) -> dict[str, dict[str, float]]:
     base = np.concatenate([g[0].footage.vectors_VD for g in groups]).astype(np.float32)
     owner = np.concatenate([np.full(len(g[0].footage.vectors_VD), n) for n, g in enumerate(groups)])
     narrow = np.linalg.qr(rng.normal(size=(base.shape[1], 256)))[0].astype(np.float32)
-    kinds = {
+    kinds: dict[str, Callable[[np.ndarray], np.ndarray]] = {
         "1280 float": lambda v: v,
         "1280 int8": lambda v: np.round(v / (np.abs(v).max(1, keepdims=True) + 1e-9) * 127),
         "random 256": lambda v: v @ narrow,
@@ -225,7 +227,7 @@ def counted(rows: list[Row]) -> dict[str, object]:
         else 1.0,
         "wrong": wrong,
         "right speed": round(
-            float(np.mean([is_right_speed(r) for r in hits if r.clip.base in MOVING] or [1])), 3
+            float(np.mean([is_right_speed(r) for r in hits if r.clip.base in MOVING] or [True])), 3
         ),
         "offset error s, median and 95%": percentiles(errors_s, [50, 95]),
         "within 0.1 s": round(float(np.mean(np.array(errors_s) <= 0.1)), 3) if errors_s else None,

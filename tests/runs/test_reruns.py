@@ -329,7 +329,7 @@ def test_other_bounds_read_no_tracks_and_give_what_tracks_give(
     shutil.rmtree(place.out / "candidates")
     place.run(*changed)
     assert place.objects(*kinds) == expected
-    assert len(place.objects("candidates")) == 5
+    assert len(place.objects("candidates")) == 6
 
 
 def test_candidates_are_only_taken_for_tracks_that_stand(
