@@ -1,0 +1,97 @@
+"""Clusters of meaning: every clip with a vector is in one, and the best of like clips stays."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from judged import run_stage
+from pydantic import ValidationError
+
+from curator.errors import RecipeError
+from curator.recipe import load_recipe
+from curator.stages.cluster.config import ClusterConfig
+from curator.stages.cluster.stage import ClusterStage, semantic_duplicates
+from curator.tables.clip_rows import ClipRows
+from curator.tables.clip_vectors import vectors_table
+from tests.made_clips import clip_rows
+
+KINDS, EACH = 3, 8
+
+
+def clips(n: int) -> ClipRows:
+    """Clips whose quality falls with their number."""
+    return clip_rows(
+        {
+            "clip_id": f"clip{number:02}", "decision": "kept", "reasons": [], "width": 640,
+            "height": 360, "n_frames": 1000 - number, "bits_per_pixel": 0.1,
+        }
+        for number in range(n)
+    )  # fmt: skip
+
+
+def vectors(noise: float) -> np.ndarray:
+    """Clips of three kinds in turn, float32 [24, 16]."""
+    rng = np.random.default_rng(0)
+    centres = np.eye(KINDS, 16)
+    found = np.tile(centres, (EACH, 1)) + noise * rng.standard_normal((KINDS * EACH, 16))
+    unit: np.ndarray = found / np.linalg.norm(found, axis=1, keepdims=True)
+    return unit.astype(np.float32)
+
+
+def decided(noise: float, without: int = 0, **config: Any) -> tuple[ClipRows, dict[str, Any]]:  # noqa: ANN401
+    rows = clips(KINDS * EACH)
+    named = [(row.clip_id, v) for row, v in zip(rows, vectors(noise), strict=True)][without:]
+    left = run_stage(ClusterStage(ClusterConfig(**config)), rows, vectors_table(named))
+    return rows, left
+
+
+def test_clips_of_a_kind_are_in_one_cluster_and_the_summary_lists_them() -> None:
+    rows, left = decided(0.02, n=KINDS)
+    numbers = rows.values("cluster")
+    assert all(len({numbers[kind + KINDS * k] for k in range(EACH)}) == 1 for kind in range(KINDS))
+    assert len(set(numbers)) == KINDS
+    assert {row.decision for row in rows} == {"kept"}
+    assert [one["n_clips"] for one in left["clusters"]] == [EACH] * KINDS
+    medoids = {one["cluster"]: one["medoid"] for one in left["clusters"]}
+    of = dict(zip(rows.values("clip_id"), numbers, strict=True))
+    assert all(of[medoid] == number for number, medoid in medoids.items())
+
+
+def test_the_best_of_like_clips_stays() -> None:
+    rows, _ = decided(0.005, n=KINDS, similarity=0.99)
+    assert [row.clip_id for row in rows if row.decision == "kept"] == ["clip00", "clip01", "clip02"]
+    rejected = [row for row in rows if row.decision == "rejected"]
+    assert {row.reason for row in rejected} == {"semantic_duplicate"}
+    assert all(int(row.duplicate_of[4:]) == int(row.clip_id[4:]) % KINDS for row in rejected)
+    assert all(row.duplicate_similarity >= 0.99 for row in rejected)
+
+
+def test_a_clip_without_a_vector_is_in_no_cluster_and_stays() -> None:
+    rows, _ = decided(0.005, without=2, n=KINDS, similarity=0.99)
+    assert [(row.cluster, row.decision) for row in rows][:2] == [(None, "kept")] * 2
+
+
+def test_a_chain_rejects_only_its_middle() -> None:
+    """The second is like the first and the third, which are not like each other."""
+    angles = np.radians([0, 20, 40])
+    chain = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
+    order, cluster = np.arange(3), np.zeros(3, np.int64)
+    assert semantic_duplicates(chain, cluster, order, 0.9).tolist() == [0, 0, 2]
+    assert semantic_duplicates(chain, np.array([0, 1, 1]), order, 0.9).tolist() == [0, 1, 1]
+
+
+def test_without_clusters_the_stage_does_nothing() -> None:
+    rows, left = decided(0.02)
+    assert (set(rows.values("cluster")), left) == ({None}, {})
+    assert ClusterStage(ClusterConfig()).is_on is False
+
+
+def test_what_cannot_be_meant_is_refused() -> None:
+    with pytest.raises(ValidationError, match="similarity compares clips within clusters"):
+        ClusterConfig(similarity=0.9)
+    with pytest.raises(RecipeError, match=r"select.by names cluster, and cluster.n is null"):
+        load_recipe("quickstart", ["select.by=[cluster]"])
+    with pytest.raises(RecipeError, match=r"run.mode is growing: clusters are made of all"):
+        load_recipe("quickstart", ["cluster.n=5", "run.mode=growing"])
+    assert pa.types.is_int32(clips(1).schema.field("cluster").type)
