@@ -176,7 +176,9 @@ def test_a_chunk_that_cannot_be_halved_fails(
         streamed(exact, footage(200, cuts=()))
 
 
-@pytest.mark.parametrize("method", ["scatter_add_", "masked_fill"])
+@pytest.mark.parametrize(
+    "method", ["scatter_add_", pytest.param("masked_fill", marks=pytest.mark.long)]
+)
 def test_memory_that_ends_in_colours_or_in_the_head_changes_nothing(
     exact: ShotNetwork,
     three_chunks: tuple[NDArray[np.uint8], ShotAnswers],

@@ -54,7 +54,8 @@ def test_copies_of_removed_footage_are_excluded_before_they_are_cut(copies: Capt
     out = copies.out
     victim, whole = of_film(kept(out), 3)[0], of_film(kept(out), 5)
     mp4s = [mp4_of(out, clip) for clip in (victim, *whole)]
-    pictures = thumbnails(out, {clip["clip_id"] for clip in (victim, *whole)})
+    shown = thumbnails(out, {clip["clip_id"] for clip in (victim, *whole)})
+    pictures = [jpeg for jpegs in shown for jpeg in jpegs]
     assert remove(out, "clips", victim["clip_id"]) == EXIT_OK
     assert remove(out, "sources", whole[0]["source_uri"]) == EXIT_OK
     duplicates = [clip for clip in rows_of(out)[-1] if clip["reason"] == "duplicate"]

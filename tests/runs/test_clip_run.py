@@ -75,7 +75,7 @@ def test_a_run_stores_scores_types_and_embeddings_and_reruns_without_pixels(
     assert np.linalg.norm(row["vector"]) == pytest.approx(1, abs=1e-5)
     assert len(row["vector"]) == 32
     (perceptual,) = pq.read_table(out / "embeddings").to_pylist()
-    assert perceptual["model"] == "curate/perceptual-1"
+    assert perceptual["model"] == "efficientnet-lite0-1"
 
     embeddings = pq.read_table(out / "clip_embeddings").to_pylist()
     stored = sorted((out / "candidates").rglob("*.parquet"))

@@ -1,6 +1,7 @@
 """Edited copies: in one output, in another one, and of footage that was removed."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -117,18 +118,14 @@ def test_an_output_is_not_compared_with_itself(
     assert "that is this run's own output" in capsys.readouterr().err
 
 
-def test_edited_copies_of_removed_footage_stay_out(tmp_path: Path) -> None:
-    write(tmp_path / "in" / "coins.mp4", "coins")
-    write(tmp_path / "in" / "coffee.mp4", "coffee")
-    out = tmp_path / "out"
-    assert run(tmp_path / "in", out) == EXIT_OK
-    (tmp_path / "names").write_text(str(tmp_path / "in" / "coins.mp4"))
+def test_edited_copies_of_removed_footage_stay_out(first: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(first, tmp_path / "out")
+    (tmp_path / "names").write_text(str(first.parent / "in" / "motorcycle.mp4"))
     assert main(["remove", str(out), "--sources", str(tmp_path / "names")]) == EXIT_OK
-    (tmp_path / "in" / "coins.mp4").unlink()
-    write(tmp_path / "in" / "copy.mp4", "coins", mirrored_crop)
-    write(tmp_path / "in" / "motorcycle.mp4", "motorcycle")
+    write(tmp_path / "in" / "returned.mp4", "motorcycle", mirrored_crop)
+    write(tmp_path / "in" / "coffee.mp4", "coffee")
     assert run(tmp_path / "in", out) == EXIT_OK
     clips = clips_of(out)
-    assert clips["copy"]["reason"] == "removed_before"
-    assert {clips[name]["decision"] for name in ("coffee", "motorcycle")} == {"kept"}
+    assert clips["returned"]["reason"] == "removed_before"
+    assert {clips[name]["decision"] for name in ("coffee", "coins")} == {"kept"}
     assert main(["verify", str(out), "--removed"]) == EXIT_OK

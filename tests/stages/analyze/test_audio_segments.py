@@ -62,13 +62,13 @@ def joined(tracks: list[Track], whole: Track) -> Track:
     ("name", "codec", "behind_s"),
     [
         ("side_by_side.mp4", "aac", 0.0),
-        ("audio_last.mp4", "aac", 1e6),
-        ("audio_first.mp4", "libmp3lame", -1e6),
+        pytest.param(*("audio_last.mp4", "aac", 1e6), marks=pytest.mark.long),
+        pytest.param(*("audio_first.mp4", "libmp3lame", -1e6), marks=pytest.mark.long),
         ("side_by_side.avi", "pcm_s16le", 0.0),
-        ("mp3.avi", "libmp3lame", 0.0),
+        pytest.param(*("mp3.avi", "libmp3lame", 0.0), marks=pytest.mark.long),
         ("side_by_side.mkv", "libopus", 0.0),
         ("audio_behind.mkv", "flac", 6.0),
-        ("audio_ahead.mkv", "flac", -3.0),
+        pytest.param(*("audio_ahead.mkv", "flac", -3.0), marks=pytest.mark.long),
     ],
 )
 def test_segments_hear_what_one_decode_hears(
