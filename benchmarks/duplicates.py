@@ -20,7 +20,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import cv2
 import numpy as np
@@ -30,6 +32,8 @@ from measure import arguments, tell
 from curator.matching.clip_footage import ClipFootage, Keypoints
 from curator.matching.geometry import agreement
 from curator.matching.verify_pair import Match, verify_pair
+from curator.storage.local_store import LocalStore
+from curator.tables.removed_footage import read_removed_footage, write_removed_footage
 
 MIN_COSINE = 0.45
 SAME_LEVELS = 2.0
@@ -84,17 +88,39 @@ def thinned(item: Item, every: int) -> Item:
     return replace(item, footage=thin)
 
 
+def whole(item: Item) -> Item:
+    """A clip as candidates have it."""
+    return item
+
+
+@cache
+def as_removed(item: Item) -> Item:
+    """A clip with what `curate remove` keeps of it."""
+    with TemporaryDirectory() as folder:
+        store = LocalStore(folder)
+        name = write_removed_footage(store, [item.footage])
+        assert name is not None
+        removed = read_removed_footage(store, [name])
+        assert removed is not None
+        (footage,) = removed.clips([f"0/{name}"]).values()
+    # The luma of made clips has another rate than that of a run.
+    return replace(item, footage=replace(footage, fps=item.footage.fps))
+
+
 def light(item: Item) -> Item:
     footage = replace(item.footage, pictures=(), picture_s=item.footage.picture_s[:0])
     return replace(item, footage=footage)
 
 
-def all_rows(groups: list[list[Item]], share: float, seed: int = 0) -> list[Row]:
+def all_rows(
+    groups: list[list[Item]], share: float, seen: Callable[[Item], Item], seed: int = 0
+) -> list[Row]:
     rng = np.random.default_rng(seed)
     rows: list[Row] = []
     for group in groups:
+        of_group = seen(group[0])
         rows += [
-            compared("copy", group[0], edit, warm=rng.random() < 0.1)
+            compared("copy", of_group, edit, warm=rng.random() < 0.1)
             for edit in group[1:]
             if rng.random() < share
         ]
@@ -119,7 +145,7 @@ def all_rows(groups: list[list[Item]], share: float, seed: int = 0) -> list[Row]
                 if is_own or cosine >= MIN_COSINE:
                     warm = rng.random() < 0.1
                     kind = "other time" if is_own else "other footage"
-                    rows.append(compared(kind, clip, edit, warm=warm))
+                    rows.append(compared(kind, seen(clip), edit, warm=warm))
     return rows
 
 
@@ -272,6 +298,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=1.0)
     parser.add_argument("--pictures-every", type=int, default=1, help="of 2 pictures a second")
     parser.add_argument("--unrelated", type=int, default=20000)
+    parser.add_argument("--removed", action="store_true", help="clips as a removal stores them")
     args = parser.parse_args()
     groups = [
         g
@@ -292,7 +319,8 @@ def main() -> None:
         inliers = inliers_of_unrelated(groups, args.unrelated)
         at_least = {t: int((inliers >= t).sum()) for t in (3, 4, 5, 6, 8)}
         print(f"inliers of {len(inliers)} unrelated pictures: {at_least}, most {inliers.max()}")
-    table = report(all_rows(groups, args.share))
+    seen = as_removed if args.removed else whole
+    table = report(all_rows(groups, args.share, seen))
     tell({"duplicates": table, "vectors": vectors, "neighbours": needed})
 
 
