@@ -198,6 +198,10 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     return _changed(data, overrides, path)
 
 
+_RETIRED = frozenset({"exact_below", "probes"})
+"""Keys of `dedup` of older versions."""
+
+
 def recipe_used(summary: Mapping[str, Any], uri: str) -> Recipe:
     """The recipe of a finished run, by its summary.
 
@@ -205,7 +209,7 @@ def recipe_used(summary: Mapping[str, Any], uri: str) -> Recipe:
         UsageError: This version cannot read it.
     """
     try:
-        return Recipe.model_validate(summary.get("recipe") or {})
+        return Recipe.model_validate(_as_now(summary.get("recipe") or {}))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -213,6 +217,18 @@ def recipe_used(summary: Mapping[str, Any], uri: str) -> Recipe:
             f"{uri} was made by curate {summary.get('curate_version')} with a recipe that this "
             f"version cannot read ({where}: {first['msg']}); run it again with --recipe"
         ) from error
+
+
+def _as_now(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a stored recipe without keys that older versions had, which decide nothing now."""
+    now = dict(recipe)
+    dedup, shard = now.get("dedup") or {}, now.get("shard") or {}
+    if _RETIRED & dedup.keys():
+        # Their `similarity` was of another vector.
+        now["dedup"] = {name: dedup[name] for name in dedup.keys() & {"enabled"}}
+    if shard.get("embedding") == "descriptor":
+        now["shard"] = {**shard, "embedding": "scene"}
+    return now
 
 
 def with_changes(recipe: Recipe, changes: Sequence[str]) -> Recipe:
