@@ -249,7 +249,7 @@ def host(number: int) -> Frames:
     return camera_over(HOST_PHOTOGRAPHS[number], number, HOST_S)
 
 
-def beside(frames: Frames, seed: int) -> Frames:
+def picture_in_picture(frames: Frames, seed: int) -> Frames:
     """Picture in picture: 45% of the width, in a corner of a host."""
     other = host(seed % len(HOST_PHOTOGRAPHS))
     at = np.minimum(np.arange(len(frames.large)) * other.fps / frames.fps, len(other.large) - 1)
@@ -320,7 +320,7 @@ def edits(name: str, frames: Frames) -> Iterator[tuple[str, Frames, float, float
     yield "JPEG of quality 15", jpeg_15(frames), 0.0, 1.0
     for edit, function in DRAWN.items():
         yield edit, frames.drawn(function), 0.0, 1.0
-    yield "picture in picture", beside(frames, seed), 0.0, 1.0
+    yield "picture in picture", picture_in_picture(frames, seed), 0.0, 1.0
     for edit, rate in HALF_RATES.items():
         at = np.arange(int(n / fps * rate)) / rate * fps
         yield edit, frames.taken(np.minimum(at.astype(int), n - 1), rate), 0.0, 1.0

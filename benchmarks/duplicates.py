@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures how well copies of footage are told from other footage, and where they lie.
+"""Measures recall and precision of copies of footage, and errors of their offsets.
 
     duplicates.py MEDIA FOOTAGE --cache DIR [--half blind] [--share 1.0] [--unrelated 20000]
 
@@ -65,7 +65,7 @@ def moves(footage: ClipFootage) -> bool:
 
 
 def shows_one_picture(a: ClipFootage, b: ClipFootage) -> bool:
-    """Whether some pictures of two clips do not differ: nobody could tell them apart."""
+    """Whether two clips have indistinguishable pictures, so that no label says which is which."""
     of_a, of_b = tiny(a), tiny(b)
     if of_a[0].shape != of_b[0].shape:
         return False

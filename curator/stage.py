@@ -389,7 +389,7 @@ class Footage(Protocol):
         """Yields rows of `FOOTAGE_SCHEMA`, some clips at a time."""
 
     def clips(self, clip_ids: Sequence[str]) -> Mapping[str, Any]:
-        """Returns the `ClipFootage` of clips by id; of unknown clips there is none."""
+        """Returns the `ClipFootage` of the clips that it knows, by id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ Shape letters: P pictures, V picture vectors, D dimensions, F frames, K keypoint
 """
 # ruff: noqa: N806, N815 - shape letters
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from curator.media.opencv import cv2
 
-__all__ = ["ClipFootage", "Keypoints", "keypoints_of", "without_pictures"]
+__all__ = ["ClipFootage", "Keypoints", "keypoints_of"]
 
 SIDE_PX = 320
 """Longer side of a picture in the unit of keypoints."""
@@ -99,12 +99,6 @@ class ClipFootage:
         """Returns the keypoints of a picture; those of recent JPEGs are cached."""
         kept = self.pictures[picture]
         return kept if isinstance(kept, Keypoints) else keypoints_of(kept)
-
-
-def without_pictures(footage: ClipFootage) -> ClipFootage:
-    """Returns footage with keypoints in place of all pictures, for footage that was removed."""
-    keypoints = tuple(footage.keypoints(at) for at in range(len(footage.pictures)))
-    return replace(footage, pictures=keypoints)
 
 
 @lru_cache(maxsize=_KEPT_IN_CACHE)

@@ -46,7 +46,7 @@ class FootageStore:
             yield read_parquet(self.store, f"{FOLDER}/footage/{part}")
 
     def clips(self, clip_ids: Collection[str]) -> dict[str, ClipFootage]:
-        """Reads the footage of clips by id; of unknown ones there is none."""
+        """Reads the footage of the clips that it stores, by id."""
         missing, found = set(clip_ids), dict[str, ClipFootage]()
         for part in self.parts:
             if not missing:

@@ -6,7 +6,6 @@ A row has vectors and keypoints of pictures and the luma of frames. Pictures and
 read from it, and no id or address. `curate remove --forget` writes none.
 """
 
-import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from curator.matching.clip_footage import ClipFootage, Keypoints
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.out_layout import REMOVED
-from curator.tables.parts import to_parquet
+from curator.tables.parts import parquet_by_content
 from curator.tables.schemas import FOOTAGE_SCHEMA, LUMA_HZ
 
 _EVERY = 2
@@ -72,9 +71,8 @@ def write_removed_footage(store: Store, clips: Sequence[ClipFootage]) -> str | N
         return None
     rows = [_row(clip, number) for number, clip in enumerate(clips)]
     table = pa.Table.from_pylist(rows, _SCHEMA)
-    digest = hashlib.sha256(to_parquet(table, f"{REMOVED}/footage")).hexdigest()[:16]
-    name = f"{REMOVED}/footage-{digest}.parquet"
-    store.write(name, to_parquet(table, name))
+    name, data = parquet_by_content([table], _SCHEMA, f"{REMOVED}/footage-{'~' * 16}.parquet")
+    store.write(name, data)
     return name
 
 

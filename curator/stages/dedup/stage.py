@@ -68,8 +68,10 @@ class DedupStage(CorpusStage[DedupConfig]):
         new = ids.filter(pc.invert(pc.is_in(ids, value_set=stored.compared)))
         if not len(new) and set(keys) <= set(stored.places):
             return stored, False
+        # Clips that a rule rejects now count too: it may keep them again.
+        compared = pa.concat_arrays([stored.compared, new])
         found = find_pairs(
-            Place(footage=corpus.footage(), clip_ids=ids),
+            Place(footage=corpus.footage(), clip_ids=compared),
             new,
             [Place(key=p.key, footage=p.footage, clip_ids=p.clip_ids) for p in places],
             work,
@@ -77,7 +79,6 @@ class DedupStage(CorpusStage[DedupConfig]):
             similarity=config.similarity,
             neighbours=config.neighbours,
         )
-        compared = pa.concat_arrays([stored.compared, new])
         return stored.with_new(compared, keys, found), True
 
     def _elsewhere(
