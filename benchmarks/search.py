@@ -9,14 +9,14 @@ frame that was scaled to 60% and encoded as a JPEG of quality 30, and by a video
     search.py MEDIA [--clips 100000] [--recordings 40] [--queries 300]
 """
 
-# ruff: noqa: N806 - shape letters
+# ruff: noqa: N803, N806 - shape letters
 
 import itertools
 import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from measure import MIB, arguments, peak_bytes, tell
 from numpy.typing import NDArray
 
 from curator.errors import UsageError
+from curator.executor.corpus_work import CorpusWork
 from curator.matching.clip_footage import ClipFootage
 from curator.matching.verify_pair import verify_pair
 from curator.measures.score_list import BUILT_IN
@@ -42,12 +43,13 @@ from curator.retrieval.clip_search import ClipSearch, FoundClip
 from curator.retrieval.query_media import video_spans
 from curator.review.finished_run import Finished
 from curator.stages.analyze.config import AnalyzeConfig
-from curator.storage import open_store
-from curator.tables.footage_store import FootageStore
-from curator.tables.parts import rows_to_table
+from curator.storage import Store, open_store
+from curator.tables.footage_index import FootageIndex
+from curator.tables.footage_store import FootageStore, footage_object
+from curator.tables.parts import rows_to_table, to_parquet
 from curator.tables.schemas import FOOTAGE_SCHEMA, clips_schema
 
-KINDS, PICTURES, BLOCK = 1000, 3, 5_000
+KINDS, PICTURES, BLOCK, PART_CLIPS = 1000, 3, 5_000, 50_000
 CLIP_S, BEGIN_S, PART_S = 6.0, 1.3, 3.0
 TOP = 10
 
@@ -59,17 +61,14 @@ class MadeVectors:
     n: int
     common: NDArray[np.float32]
     kinds: NDArray[np.float32]
-    seconds: list[float]
-    """Spent on making them."""
 
     @classmethod
     def of(cls, n: int) -> "MadeVectors":
         kinds = unit(np.random.default_rng(0).standard_normal((KINDS + 1, SCENE_DIM)))
-        return cls(n, kinds[-1], kinds[:-1], [])
+        return cls(n, kinds[-1], kinds[:-1])
 
     def block(self, start: int) -> NDArray[np.float32]:
         """Returns the pictures of clips from `start` on, float32 [N, PICTURES, D]."""
-        begun = time.perf_counter()
         rng = np.random.default_rng([1, start])
         n = min(BLOCK, self.n - start)
         kind = np.minimum(rng.zipf(1.3, n) - 1, KINDS - 1)
@@ -77,40 +76,59 @@ class MadeVectors:
         picture_NPD = unit(rng.standard_normal((n, PICTURES, SCENE_DIM), np.float32))
         of_clip = 0.5 * self.common + 0.55 * self.kinds[kind] + 0.5 * clip_ND
         made_NPD = unit(of_clip[:, None] + 0.35 * picture_NPD)
-        self.seconds.append(time.perf_counter() - begun)
         return made_NPD
 
 
-@dataclass(frozen=True, slots=True)
-class MadeFootage(FootageStore):
-    """Footage of made clips, and of planted ones behind them."""
+def write_footage(
+    store: Store, made: MadeVectors, planted: Sequence[ClipFootage]
+) -> tuple[str, ...]:
+    """Writes parts of `candidates/footage` with made clips, and one with the planted ones.
 
-    made: MadeVectors
-    planted: tuple[ClipFootage, ...]
-
-    def blocks(self) -> Iterator[pa.Table]:
-        for start in range(0, self.made.n, BLOCK):
-            vectors_NPD = self.made.block(start).astype(np.float16)
-            n = len(vectors_NPD)
-            ends = np.arange(n + 1) * PICTURES
-            seconds = pa.array(np.tile(np.arange(PICTURES, dtype=np.float32) * 2, n))
-            columns = [
-                pa.array([clip_name(start + at) for at in range(n)]),
-                pa.ListArray.from_arrays(ends.astype(np.int32), seconds),
-                pa.ListArray.from_arrays(
-                    (ends * SCENE_DIM).astype(np.int32), pa.array(vectors_NPD.ravel())
-                ),
-            ]
-            yield pa.table(columns, schema=FOOTAGE_SCHEMA)
-        rows = [
-            {
-                "clip_id": one.clip_id,
-                "second": one.vector_s,
-                "vector": one.vectors_VD.astype(np.float16).ravel(),
-            }
-            for one in self.planted
+    Returns their names.
+    """
+    names = []
+    for start in range(0, made.n, PART_CLIPS):
+        blocks = [
+            footage_table(made.block(at), at)
+            for at in range(start, min(start + PART_CLIPS, made.n), BLOCK)
         ]
-        yield rows_to_table(rows, FOOTAGE_SCHEMA)
+        names.append(f"{start:016x}-{start:016x}.parquet")
+        key = footage_object(names[-1])
+        store.write(key, to_parquet(pa.concat_tables(blocks), key, rows_per_group=64))
+    rows = [
+        {
+            "clip_id": one.clip_id,
+            "second": one.vector_s,
+            "vector": one.vectors_VD.astype(np.float16).ravel(),
+        }
+        for one in planted
+    ]
+    names.append(f"{made.n:016x}-{made.n:016x}.parquet")
+    key = footage_object(names[-1])
+    store.write(key, to_parquet(rows_to_table(rows, FOOTAGE_SCHEMA), key, rows_per_group=64))
+    return tuple(names)
+
+
+def footage_table(vectors_NPD: NDArray[np.float32], start: int) -> pa.Table:
+    """Returns rows of `FOOTAGE_SCHEMA` of clips from number `start` on."""
+    n = len(vectors_NPD)
+    ends = np.arange(n + 1) * PICTURES
+    flat = pa.array(vectors_NPD.astype(np.float16).ravel())
+    columns = [
+        pa.array([clip_name(start + at) for at in range(n)]),
+        pa.ListArray.from_arrays(
+            ends.astype(np.int32), pa.array(np.tile(np.arange(PICTURES, dtype=np.float32) * 2, n))
+        ),
+        pa.ListArray.from_arrays((ends * SCENE_DIM).astype(np.int32), flat),
+    ]
+    return pa.table(columns, schema=FOOTAGE_SCHEMA)
+
+
+@dataclass(frozen=True, slots=True)
+class PlantedFootage(FootageStore):
+    """Footage of which only planted clips have pictures."""
+
+    planted: tuple[ClipFootage, ...] = ()
 
     def clips(self, clip_ids: Collection[str]) -> dict[str, ClipFootage]:
         return {one.clip_id: one for one in self.planted if one.clip_id in clip_ids}
@@ -120,10 +138,11 @@ class MadeFootage(FootageStore):
 class MadeRun(Finished):
     """A run of made and planted clips, all kept."""
 
-    made_footage: MadeFootage
+    made: MadeVectors
+    stored: PlantedFootage
 
     def footage(self) -> FootageStore:
-        return self.made_footage
+        return self.stored
 
 
 def unit(vectors: NDArray[np.floating]) -> NDArray[np.float32]:
@@ -151,7 +170,8 @@ def made_run(n: int, planted: list[ClipFootage], folder: str) -> MadeRun:
     }
     columns = [given.get(f.name, pa.nulls(len(ids), f.type)).cast(f.type) for f in schema]
     store = open_store(folder)
-    parts = tuple(map(str, range(n // BLOCK + 2)))
+    made = MadeVectors.of(n)
+    parts = write_footage(store, made, planted)
     return MadeRun(
         store=store,
         summary={},
@@ -159,7 +179,8 @@ def made_run(n: int, planted: list[ClipFootage], folder: str) -> MadeRun:
         clips=pa.table(columns, schema=schema),
         measures=BUILT_IN,
         memory_budget_bytes=1 << 30,
-        made_footage=MadeFootage(store, parts, MadeVectors.of(n), tuple(planted)),
+        made=made,
+        stored=PlantedFootage(store, parts, planted=tuple(planted)),
     )
 
 
@@ -198,6 +219,20 @@ def recordings(media: Path, most: int, folder: Path) -> Iterator[tuple[ClipFoota
         n += 1
 
 
+def write_index(run: MadeRun) -> None:
+    """Writes the index of a run, as its stage `dedup` does, in this process."""
+    footage = replace(run.stored, writes_index=True)
+    FootageIndex([footage], CorpusWork("search"), n_clips=run.clips.num_rows)
+
+
+def spent_by(call: Callable[[], object]) -> str:
+    """Calls it once; returns wall time, CPU time and the peak of memory."""
+    begun, begun_cpu = time.perf_counter(), time.process_time()
+    call()
+    wall_s, cpu_s = time.perf_counter() - begun, time.process_time() - begun_cpu
+    return f"{wall_s:.1f} s, {cpu_s:.1f} CPU-s, peak so far {peak_bytes() // MIB} MiB"
+
+
 def times_of(calls: Iterable[Callable[[], object]]) -> dict[str, float]:
     """Calls one after the other; returns percentiles of wall time and of CPU time."""
     spent = []
@@ -232,8 +267,8 @@ def planted_found(
 def vectors_found(run: MadeRun, clips: ClipSearch, n: int) -> dict[str, Any]:
     """Asks by edited pictures of made clips, whose cosine to the stored ones is 0.9."""
     rng = np.random.default_rng(3)
-    chosen = rng.integers(0, min(BLOCK, run.made_footage.made.n), n)
-    own_ND = run.made_footage.made.block(0)[chosen, 1]
+    chosen = rng.integers(0, min(BLOCK, run.made.n), n)
+    own_ND = run.made.block(0)[chosen, 1]
     queries_ND = unit(0.9 * own_ND + np.sqrt(0.19) * unit(rng.standard_normal(own_ND.shape)))
 
     def asked(where: str | None) -> Iterator[Callable[[], object]]:
@@ -259,14 +294,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         planted = list(recordings(options.media, options.recordings, Path(folder)))
         run = made_run(options.clips, [clip for clip, _, _ in planted], folder)
+        results: dict[str, Any] = {"clips": run.clips.num_rows, "planted": len(planted)}
+        results["index written"] = spent_by(partial(write_index, run))
         clips = ClipSearch(run)
-        begun = time.perf_counter()
-        clips.by_vector(run.made_footage.made.common)
-        results: dict[str, Any] = {
-            "clips": run.clips.num_rows,
-            "planted": len(planted),
-            "index, s": round(time.perf_counter() - begun - sum(run.made_footage.made.seconds), 1),
-        }
+        results["first query"] = spent_by(partial(clips.by_vector, run.made.common))
         results |= vectors_found(run, clips, options.queries)
         results["picture"], _ = planted_found(clips, "picture", [frame for _, frame, _ in planted])
         results["video"], found = planted_found(clips, "video", [part for _, _, part in planted])

@@ -252,6 +252,8 @@ def loads(args: argparse.Namespace) -> list[dict[str, Any]]:
         least=LEAST,
         k=K,
         since=0,
+        asking=None,
+        allowed=None,
         probes=args.probes[0],
     )
     row: dict[str, Any] = {"cells": len(index.centroids_CE), "vectors": index.n_vectors}
@@ -331,9 +333,9 @@ def search(args: argparse.Namespace) -> list[dict[str, Any]]:
     rng = np.random.default_rng(1)
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         store = open_store(folder)
-        name = timed("write", index.write, store, "index")[-1]
+        listed = timed("write", index.stored, store, "index")
         del index
-        opened = VectorIndex.open(store, name)
+        opened = VectorIndex.of_stored(store, listed)
         rows = []
         for cosine in (0.95, 0.85):
             frames, clips = [], []

@@ -25,12 +25,12 @@ from curator.models.scene_network import SCENE_MODEL
 from curator.recipe import Recipe, load_recipe, with_changes
 from curator.records.sources import SourceRef
 from curator.runs import curation
+from curator.stage import Elsewhere, Footage
 from curator.stages.analyze.analysis_driver import Analyzing
 from curator.stages.analyze.families import families_of, tracks_fingerprint
 from curator.stages.commit import commit_run as commit
 from curator.stages.cut import cut_driver
 from curator.stages.dedup import stage as dedup_stage
-from curator.stages.dedup.footage_search import Place
 from curator.stages.dedup.near_duplicates import Pair
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.propose.stage import ProposedUnit, ProposeStage
@@ -238,19 +238,20 @@ def make(
 
 
 def _find_pairs(
-    own: Place,
+    own: Footage,
+    ids: pa.Array,
     new: pa.Array,
-    places: Sequence[Place],
+    places: Sequence[Elsewhere],
     work: object,
     **_: object,
 ) -> Iterator[Pair]:
     """Finds the pairs that were made: without pictures there is nothing to verify."""
-    del work
-    ids = {"": set((own.clip_ids or new).to_pylist())}
-    ids |= {place.key: set(place.clip_ids.to_pylist()) for place in places}
+    del own, work
+    there_by = {"": set(ids.to_pylist())}
+    there_by |= {place.key: set(place.clip_ids.to_pylist()) for place in places}
     for clip_id in new.to_pylist():
         for other in LIKE.get(clip_id, ()):
-            for key, there in ids.items():
+            for key, there in there_by.items():
                 if other in there and (key or other < clip_id):
                     yield Pair(clip_id=clip_id, other=other, place=key, match=SAME)
 

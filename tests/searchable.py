@@ -1,6 +1,6 @@
 """A finished run made of tables and footage, to be searched: no source, no decode, one tar."""
 
-# ruff: noqa: N803, N806 - shape letters
+# ruff: noqa: N806 - shape letters
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,7 +56,6 @@ def searchable_out(
     *,
     recipe: Mapping[str, Any] | None = None,
     footage: Mapping[int, ClipFootage] | None = None,
-    vectors_ND: np.ndarray | None = None,
     clip_vectors: np.ndarray | None = None,
     captions: Mapping[int, str] | None = None,
     mp4: bytes = b"an mp4",
@@ -65,7 +64,7 @@ def searchable_out(
     """Makes a run of `n` clips; returns their ids.
 
     Clip i has pictures with the vectors 3 i to 3 i + 2 of `unit_vectors` and their mean, where
-    `footage` by number and `vectors_ND` give no others. All kept clips have the bytes `mp4`.
+    `footage` by number gives no others. All kept clips have the bytes `mp4`.
     """
     store = open_store(str(out))
     settings = Recipe.model_validate({"dedup": {"enabled": False}, **(recipe or {})})
@@ -75,8 +74,7 @@ def searchable_out(
     shown = [made_footage(name, at, pictures_ND[at]) for at, name in enumerate(ids)]
     for number, other in (footage or {}).items():
         shown[number] = other
-    if vectors_ND is None:
-        vectors_ND = pictures_ND.mean(1) / np.linalg.norm(pictures_ND.mean(1), axis=1)[:, None]
+    vectors_ND = pictures_ND.mean(1) / np.linalg.norm(pictures_ND.mean(1), axis=1)[:, None]
     vectors = vectors_table(list(zip(ids, vectors_ND, strict=True)), model=SCENE_MODEL)
     candidates = _stored(store, settings, clips, vectors, dict(zip(ids, shown, strict=True)))
     stored = StoredVectors.of(vectors)

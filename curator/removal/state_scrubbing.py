@@ -18,6 +18,7 @@ from curator.stages.propose.candidate_store import ROWS_PER_GROUP
 from curator.storage import Store
 from curator.tables.checksums import read_parquet, read_rows
 from curator.tables.corpus_tables import FOLDER as ALIKE
+from curator.tables.footage_index import FOLDER as VECTORS
 from curator.tables.out_layout import FAMILIES, VALUES, is_own
 from curator.tables.parts import KEYS, Parts, to_parquet, with_column
 from curator.tables.removal_records import Removals
@@ -73,8 +74,8 @@ class StateScrubbing:
         for name in self._own(FAMILIES):
             if name.endswith(".parquet"):
                 self._values(name, clip_ids)
-        # Their keys are hashes, of clips that are not known any more.
-        self._store.delete([*unfinished, *self._own("alignments")])
+        # Their keys are hashes, of clips that are not known any more; codes are of any clips.
+        self._store.delete([*unfinished, *self._own("alignments"), *self._own(VECTORS)])
         self._texts({text_hash(text) for text in texts})
         self._replies(frozenset(requests))
 

@@ -5,30 +5,28 @@ Shape letters: Q queries, D dimensions, C clips.
 # ruff: noqa: N803, N806 - shape letters
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import isnan
 from typing import Self
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.errors import UsageError
+from curator.executor.corpus_work import CorpusWork
 from curator.matching.clip_footage import ClipFootage
 from curator.retrieval.query_media import picture_vector, text_vector, video_spans
 from curator.retrieval.shared_footage import PairsOfSpans, SharedFootage, verified_pairs
-from curator.retrieval.vector_lookup import VectorBlock, VectorLookup
 from curator.review.clip_explanation import find_clip
 from curator.review.finished_run import Finished, open_finished
 from curator.tables.clip_locations import KeyRows
 from curator.tables.clip_vectors import StoredVectors, as_matrix
 from curator.tables.disk_table import taken
-from curator.tables.footage_store import block_vectors
+from curator.tables.footage_index import FootageIndex
 from curator.tables.sql_condition import matching_clips
-from curator.vectors.vector_index import SEARCH_PROBES
+from curator.vectors.vector_index import SEARCH_PROBES, VectorIndex
 
 K = 20
 PROBES = 256
@@ -95,8 +93,6 @@ class ClipSearch:
             is_kept = pc.equal(finished.clips["decision"], "kept")
             self._is_searched = is_kept.to_numpy().astype(np.bool_)
         self._allowed_by: dict[str, NDArray[np.bool_]] = {}
-        self._part = np.zeros(finished.clips.num_rows, np.int32)
-        """Which part of footage a clip is in."""
 
     @classmethod
     def open(
@@ -133,14 +129,15 @@ class ClipSearch:
         """
         allowed = self._allowed(k, where)
         number = find_clip(self.finished, clip)
-        id_ = self.finished.clips["clip_id"].slice(number, 1).combine_chunks()
-        if not self._mean_vectors.known(id_)[0]:
+        footage = self._footage({number}).get(number)
+        if footage is None or not len(footage.vectors_VD):
             raise UsageError(
-                f"clip {id_[0]} has no vector: its pictures show no structure, or analyze.scenes "
-                "is false; use --picture with a picture of it"
+                f"clip {self.finished.clips['clip_id'][number]} has no vector: its pictures show "
+                "no structure, or analyze.scenes is false; use --picture with a picture of it"
             )
-        vectors_ND = self._mean_vectors.matrix(id_)
-        near = self._nearest(self._whole_clips, vectors_ND, k + 1, allowed)
+        mean_D = footage.vectors_VD.mean(axis=0)
+        mean_D /= np.linalg.norm(mean_D)
+        near = self._nearest_pictures(mean_D[np.newaxis], k + 1, allowed)
         return self._found([one for one in near if one[0] != number][:k])
 
     def by_picture(
@@ -154,14 +151,18 @@ class ClipSearch:
     ) -> list[FoundClip]:
         """Finds the clips with the pictures that are nearest to a vector of `SceneNetwork`."""
         allowed = self._allowed(k, where)
-        return self._found(self._nearest(self._pictures, vector_D[np.newaxis], k, allowed))
+        return self._found(self._nearest_pictures(vector_D[np.newaxis], k, allowed))
 
     def by_text(self, text: str, k: int = K, where: str | None = None) -> list[FoundClip]:
         """Finds the clips that CLIP says a text describes."""
         allowed = self._allowed(k, where)
         described = self._described
         vector_D = text_vector(text, self.finished.recipe)
-        return self._found(self._nearest(described, vector_D[np.newaxis], k, allowed))
+        found = described.search(vector_D[np.newaxis], k, allowed, probes=PROBES)
+        is_found = found.owners[0] >= 0
+        cosines = found.cosines[0, is_found].tolist()
+        near = zip(found.owners[0, is_found].tolist(), cosines, strict=True)
+        return self._found([(row, cosine, None) for row, cosine in near])
 
     def by_video(
         self, place: str | os.PathLike[str], k: int = K, where: str | None = None
@@ -187,7 +188,7 @@ class ClipSearch:
             if not len(footage.vectors_VD):
                 continue
             per_picture = max(k, _PER_PICTURE)
-            near = self._nearest(self._pictures, footage.vectors_VD, per_picture, allowed)
+            near = self._nearest_pictures(footage.vectors_VD, per_picture, allowed)
             near.sort(key=lambda one: (-one[1], one[0]))
             proposed = list(dict.fromkeys(row for row, _, _ in near))[:_PROPOSED]
             pairs += [(begin_s, footage, row) for row in proposed]
@@ -209,21 +210,19 @@ class ClipSearch:
             for clip, (row, _, _) in zip(self._found(found), found, strict=True)
         ]
 
-    def _nearest(
-        self,
-        lookup: VectorLookup,
-        queries_QD: NDArray[np.float32],
-        k: int,
-        allowed: NDArray[np.bool_] | None,
+    def _nearest_pictures(
+        self, queries_QD: NDArray[np.float32], k: int, allowed: NDArray[np.bool_] | None
     ) -> list[Near]:
-        """Returns the k nearest clips to each query, those of a query nearest first."""
+        """Returns the k clips with the nearest pictures to each query, nearest first."""
+        index = self._pictures.index
+        assert index is not None, "`_pictures` refuses"
         probes = PROBES if len(queries_QD) == 1 else SEARCH_PROBES
-        found = lookup.index.search(queries_QD, k, allowed, probes=probes)
+        is_allowed = (self._is_searched if allowed is None else allowed)[self._rows_of]
+        found = index.search(queries_QD, k, is_allowed & (self._rows_of >= 0), probes=probes)
         is_found = found.owners >= 0
-        seconds = lookup.seconds[found.numbers[is_found]].tolist()
-        at_s = (None if isnan(second) else second for second in seconds)
-        owners, cosines = found.owners[is_found].tolist(), found.cosines[is_found].tolist()
-        return list(zip(owners, cosines, at_s, strict=True))
+        at_s = self._pictures.seconds(found.numbers[is_found]).tolist()
+        rows = self._rows_of[found.owners[is_found]].tolist()
+        return list(zip(rows, found.cosines[is_found].tolist(), at_s, strict=True))
 
     def _found(self, rows: Sequence[Near]) -> list[FoundClip]:
         columns = self.finished.clips.select(_COLUMNS)
@@ -251,67 +250,58 @@ class ClipSearch:
 
     def _footage(self, rows: set[int]) -> dict[int, ClipFootage]:
         """Reads the footage of clips by row, from the parts that have them."""
-        stored = self.finished.footage()
-        parts = sorted({int(self._part[row]) for row in rows})
-        some = replace(stored, parts=tuple(stored.parts[part] for part in parts))
         order = sorted(rows)
+        is_wanted = np.isin(self._rows_of, order)
+        parts = [one.facts.name for one in self._pictures.parts if is_wanted[one.owners].any()]
+        stored = replace(self.finished.footage(), parts=tuple(parts))
         names = taken(self.finished.clips.select(["clip_id"]), order)["clip_id"].to_pylist()
         row_of = dict(zip(names, order, strict=True))
-        return {row_of[clip_id]: footage for clip_id, footage in some.clips(names).items()}
+        return {row_of[clip_id]: footage for clip_id, footage in stored.clips(names).items()}
 
     @cached_property
-    def _pictures(self) -> VectorLookup:
-        lookup = VectorLookup.of(self._picture_blocks(), int(self._is_searched.sum()))
-        if lookup is None:
+    def _pictures(self) -> FootageIndex:
+        uri, n_clips = self.finished.store.uri, len(self._is_searched)
+        index = FootageIndex([self.finished.footage()], CorpusWork("search"), n_clips=n_clips)
+        if index.index is None:
             raise UsageError(
-                f"{self.finished.store.uri} stores no vectors of pictures of its clips: "
-                "analyze.scenes is false, or an older version made it; `curate run SOURCE... "
-                f"{self.finished.store.uri} --set analyze.scenes=true` computes them"
+                f"{uri} stores no vectors of pictures of its clips: analyze.scenes is false, or an "
+                f"older version made it; `curate run SOURCE... {uri} --set analyze.scenes=true` "
+                "computes them"
             )
-        return lookup
-
-    def _picture_blocks(self) -> Iterator[VectorBlock]:
-        for part, table in enumerate(self.finished.footage().blocks()):
-            vectors_ND, row = block_vectors(table)
-            owners = self._searched(table["clip_id"])
-            self._part[owners[owners >= 0]] = part
-            seconds = pc.list_flatten(table["second"]).to_numpy().astype(np.float32)
-            yield VectorBlock(vectors_ND.astype(np.float16), owners[row], seconds)
+        return index
 
     @cached_property
-    def _mean_vectors(self) -> StoredVectors:
-        return self.finished.vectors("embeddings")
+    def _rows_of(self) -> NDArray[np.int64]:
+        """The row of each owner of `_pictures`, int64 [O]; -1 of others than the snapshot's."""
+        rows = np.full(self._pictures.n_owners, -1, np.int64)
+        for part in self._pictures.parts:
+            rows[part.owners] = self._rows.find_all(part.ids.to_pylist())
+        return rows
 
     @cached_property
-    def _whole_clips(self) -> VectorLookup:
-        lookup = VectorLookup.of(self._clip_blocks(self._mean_vectors), len(self._rows))
-        if lookup is None:
-            raise UsageError(f"{self.finished.store.uri} has no vectors of clips to be searched")
-        return lookup
-
-    @cached_property
-    def _described(self) -> VectorLookup:
+    def _described(self) -> VectorIndex:
         vectors = self.finished.vectors("clip_embeddings")
         name, uri = self.finished.recipe.analyze.clip, self.finished.store.uri
-        lookup = None
-        if name is not None:
-            lookup = VectorLookup.of(self._clip_blocks(vectors), len(self._rows))
-        if lookup is None:
-            raise UsageError(
-                f"--text needs CLIP embeddings, and {uri} has none: set analyze.clip, such as "
-                "analyze.clip=openai-vit-b-32 (`curate models pull openai-vit-b-32` gets its "
-                f"weights), and `curate run SOURCE... {uri} --set analyze.clip=openai-vit-b-32`"
-            )
-        return lookup
+        if name is not None and (index := self._of_clips(vectors)) is not None:
+            return index
+        raise UsageError(
+            f"--text needs CLIP embeddings, and {uri} has none: set analyze.clip, such as "
+            "analyze.clip=openai-vit-b-32 (`curate models pull openai-vit-b-32` gets its "
+            f"weights), and `curate run SOURCE... {uri} --set analyze.clip=openai-vit-b-32`"
+        )
 
-    def _clip_blocks(self, vectors: StoredVectors) -> Iterator[VectorBlock]:
+    def _of_clips(self, vectors: StoredVectors) -> VectorIndex | None:
+        """Returns the index of a vector per clip; None without any."""
+        index: VectorIndex | None = None
         for table in vectors.blocks():
-            owners = self._searched(table["clip_id"])
-            vectors_ND = as_matrix(table["vector"].combine_chunks()).astype(np.float16)
-            yield VectorBlock(vectors_ND, owners, np.full(len(owners), np.nan, np.float32))
-
-    def _searched(self, ids: pa.ChunkedArray) -> NDArray[np.int64]:
-        """Returns the rows of clips, int64 [N]; -1 for those that are not searched."""
-        rows = self._rows.find_all(ids.to_pylist())
-        rows[~self._is_searched[rows]] = -1
-        return rows
+            rows = self._rows.find_all(table["clip_id"].to_pylist())
+            is_own = rows >= 0
+            is_own[is_own] = self._is_searched[rows[is_own]]
+            vectors_ND = as_matrix(table["vector"].combine_chunks())[is_own].astype(np.float16)
+            if not len(vectors_ND):
+                continue
+            if index is None:
+                share = len(vectors_ND) / table.num_rows
+                index = VectorIndex.trained(vectors_ND, round(share * len(self._rows)))
+            index.add(vectors_ND, rows[is_own])
+        return index

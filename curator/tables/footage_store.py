@@ -30,10 +30,12 @@ class FootageStore:
     Attributes:
         store: Output root.
         parts: Names of parts, without folders.
+        writes_index: Whether an index of its vectors may be written under the output root.
     """
 
     store: Store
     parts: tuple[str, ...]
+    writes_index: bool = False
 
     @classmethod
     def of(cls, store: Store, names: Collection[str]) -> "FootageStore":
@@ -43,7 +45,12 @@ class FootageStore:
     def blocks(self) -> Iterator[pa.Table]:
         """Yields rows of `FOOTAGE_SCHEMA`, an object at a time."""
         for part in self.parts:
-            yield read_parquet(self.store, f"{FOLDER}/footage/{part}")
+            yield read_parquet(self.store, footage_object(part))
+
+    def sizes(self) -> dict[str, int]:
+        """Returns the bytes of each part of vectors that is there, by its name."""
+        prefix = footage_object("")
+        return {i.key.removeprefix(prefix): i.bytes for i in self.store.list(prefix)}
 
     def clips(self, clip_ids: Collection[str]) -> dict[str, ClipFootage]:
         """Reads the footage of the clips that it stores, by id."""
@@ -64,6 +71,11 @@ class FootageStore:
                     found[name] = as_footage(row, rows["footage"][name])
             missing -= rows["pictures"].keys()
         return found
+
+
+def footage_object(part: str) -> str:
+    """Returns the object with the vectors of a part."""
+    return f"{FOLDER}/footage/{part}"
 
 
 def read_groups(

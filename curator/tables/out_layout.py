@@ -80,6 +80,7 @@ LAYOUT = {
     "frames": FolderLifetime.RUN,
     "candidates": FolderLifetime.NAMED,
     "alike": FolderLifetime.NAMED,
+    "vectors": FolderLifetime.CACHE,
     "alignments": FolderLifetime.CACHE,
     "text_embeddings": FolderLifetime.CACHE,
     "replies": FolderLifetime.CACHE,
@@ -98,7 +99,7 @@ _CLEARED = (FolderLifetime.TABLE, FolderLifetime.NAMED, FolderLifetime.STAMPED, 
 _STAGES = tuple(
     name
     for name in LAYOUT
-    if name not in (*TABLES, "candidates", "report", SHARDS, SNAPSHOTS, REMOVED)
+    if name not in (*TABLES, "candidates", "vectors", "report", SHARDS, SNAPSHOTS, REMOVED)
 )
 """Folders of parts, which are named by two hashes."""
 
@@ -118,6 +119,7 @@ _HASHED = re.compile(
             rf"{REMOVED}/footage-[0-9a-f]{{16}}\.parquet",
             rf"{SNAPSHOTS}/(?:\d{{8}}\.json|(?:manifest|dataset|removed)-[0-9a-f]{{16}}\.(?:json|parquet))",
             rf"(?:candidates|tracks)/[a-z_]+/{_TWO_HASHES}\.parquet",
+            r"vectors/(?:cells-[0-9a-f]{16}\.npz|segment-[0-9a-f]{16}\.bin)",
             rf"(?:{SNAPSHOTS}/)?(?:{'|'.join(TABLES)})/part-\d{{5,}}-[0-9a-f]{{12}}\.parquet",
             # Older versions named no split.
             rf"{SHARDS}/[^/]+/(?:(?:train|val)-)?\d{{6,}}-[0-9a-f]{{8}}\.(?:tar(?:\.idx)?|meta\.jsonl)",
@@ -129,6 +131,7 @@ _FIXED = re.compile(
     "|".join(
         (
             rf"{re.escape(SUMMARY)}|{re.escape(CONFIG)}|{re.escape(LEASE)}|report/(?:(?:index|tune)\.html|trace\.json)",
+            r"vectors/footage\.json",
             rf"{SHARDS}/(?:dataset\.parquet|manifest(?:\.next)?\.json|wids-(?:train|val)\.json)",
             rf"{SHARDS}/(?:{_BUCKET}/)?"
             r"(?:README\.md|\.nv-meta/(?:\.info\.json|split\.yaml|dataset\.yaml))",

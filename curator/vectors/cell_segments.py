@@ -62,6 +62,11 @@ class SegmentFacts:
     end_number: int
     key: str = ""
 
+    @property
+    def n_bytes(self) -> int:
+        """Size of its object."""
+        return _WORD * (self.n_cells + 1) + self.n * (2 * _WORD + self.dim)
+
 
 class Segment:
     """The vectors of some cells; those of a stored segment are read where they are needed.

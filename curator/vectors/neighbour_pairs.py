@@ -84,6 +84,8 @@ class FindNeighbours:
         least: Cosine similarity from which vectors are neighbours.
         k: Owners among whom the neighbours of a vector are, at most.
         since: Vectors with lower numbers look for no neighbours.
+        asking: bool by owner, whose vectors look for neighbours; None for all.
+        allowed: bool by owner, who may be a neighbour; None for all.
         probes: Cells that a vector visits.
     """
 
@@ -92,16 +94,25 @@ class FindNeighbours:
     least: float
     k: int
     since: int
+    asking: NDArray[np.bool_] | None
+    allowed: NDArray[np.bool_] | None
     probes: int
 
     def __call__(self, centroids: NDArray[np.float32], unit: PairUnit) -> VectorPairs:
         """Returns the pairs of a unit, given the centroids of groups, then those of cells."""
         vectors = self.segments[unit.segment].rows(unit.begin, unit.end)
         if self.since:
-            is_new = vectors.numbers >= self.since
-            vectors = vectors.at(is_new)
+            vectors = vectors.at(vectors.numbers >= self.since)
+        if self.asking is not None:
+            vectors = vectors.at(self.asking[vectors.owners])
         index = CentroidIndex.of(centroids[self.n_groups :], centroids[: self.n_groups])
-        search = CellSearch(vectors.codes, k=self.k, least=self.least, own_Q=vectors.owners)
+        search = CellSearch(
+            vectors.codes,
+            k=self.k,
+            least=self.least,
+            own_Q=vectors.owners,
+            allowed=self.allowed,
+        )
         cells = index.nearest(vectors.codes, self.probes)
         # The nearest cell has most of what is near: others are asked only for what is nearer.
         for some in (cells[:, :1], cells[:, 1:]):
@@ -122,6 +133,8 @@ def neighbour_pairs(
     least: float,
     k: int,
     since: int = 0,
+    asking: NDArray[np.bool_] | None = None,
+    allowed: NDArray[np.bool_] | None = None,
     probes: int = PROBES,
 ) -> VectorPairs:
     """Finds for each vector from number `since` on the nearest vectors of its `k` nearest owners.
@@ -134,16 +147,27 @@ def neighbour_pairs(
         work: Where units are done.
         least: Cosine similarity from which vectors are neighbours; above 0.
         k: Owners.
-        since: Number of vectors that were compared with each other before.
+        since: Number of vectors that look for no neighbours.
+        asking: bool by owner, whose vectors look for neighbours; None for all.
+        allowed: bool by owner, who may be a neighbour; None for all.
         probes: Cells that a vector visits.
     """
-    return VectorPairs.joined(
-        list(pair_parts(index, work, least=least, k=k, since=since, probes=probes))
+    parts = pair_parts(
+        index, work, least=least, k=k, since=since, asking=asking, allowed=allowed, probes=probes
     )
+    return VectorPairs.joined(list(parts))
 
 
 def pair_parts(
-    index: VectorIndex, work: Work, *, least: float, k: int, since: int, probes: int
+    index: VectorIndex,
+    work: Work,
+    *,
+    least: float,
+    k: int,
+    since: int,
+    asking: NDArray[np.bool_] | None = None,
+    allowed: NDArray[np.bool_] | None = None,
+    probes: int,
 ) -> Iterator[VectorPairs]:
     """Yields the pairs of `neighbour_pairs` by parts, in any order; two parts may share pairs."""
     units = pair_units(index, since=since, probes=probes)
@@ -153,6 +177,8 @@ def pair_parts(
         least=least,
         k=k,
         since=since,
+        asking=asking,
+        allowed=allowed,
         probes=probes,
     )
     cpu_s = PAIR_S * sum(unit.cost for unit in units) * index.settings.dim / 256

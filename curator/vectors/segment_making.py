@@ -4,9 +4,10 @@ Each segment holds vectors of any cell, and a reader of a cell reads a little of
 are many, merging gives each cell one place.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from curator.stage import Work
 from curator.storage import Store
 from curator.vectors.cell_segments import CellVectors, Segment, SegmentFacts
 from curator.vectors.k_means import CentroidIndex
-from curator.vectors.vector_codes import Projection, Vectors
+from curator.vectors.vector_codes import Codes, Projection
 from curator.vectors.vector_index import VectorIndex
 
 VECTOR_S = 1e-4
@@ -23,17 +24,25 @@ VECTOR_S = 1e-4
 MERGED_BYTES = 256 << 20
 """Of codes in a merged segment, about; a worker holds three times as much."""
 
-ReadVectors = Callable[[str], tuple[Vectors, NDArray[np.int64]]]
-"""Returns L2-normalised vectors [N, D] and owners int64 [N] by name; can be pickled."""
 
+class VectorPart(Protocol):
+    """Vectors that a worker reads; can be pickled.
 
-@dataclass(frozen=True, slots=True)
-class NamedVectors:
-    """Vectors to read: their name, how many there are, and the number of the first one."""
+    Attributes:
+        name: For people.
+        n: Number of its vectors.
+        first_number: Number of the first one.
+    """
 
-    name: str
-    n: int
-    first_number: int
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def n(self) -> int: ...  # noqa: D102
+    @property
+    def first_number(self) -> int: ...  # noqa: D102
+
+    def codes(self, projection: Projection) -> Iterator[tuple[Codes, NDArray[np.int64]]]:
+        """Yields codes int8 [N, E] and owners int64 [N] of some vectors at a time, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,27 +52,25 @@ class WriteSegment:
     Attributes:
         projection: Of the index.
         n_groups: Rows of the array that are centroids of groups; the others are of cells.
-        read: Reads vectors.
         store: Where the segment goes.
         folder: Likewise.
     """
 
     projection: Projection
     n_groups: int
-    read: ReadVectors
     store: Store
     folder: str
 
-    def __call__(self, centroids: NDArray[np.float32], part: NamedVectors) -> SegmentFacts:
+    def __call__(self, centroids: NDArray[np.float32], part: VectorPart) -> SegmentFacts:
         """Returns what is known of the segment, given the centroids of groups, then of cells."""
-        vectors, owners = self.read(part.name)
-        if len(vectors) != part.n:
-            raise ValueError(f"{part.name} has {len(vectors)} vectors, expected {part.n}")
-        codes = self.projection.codes(vectors)
+        blocks, owners = zip(*part.codes(self.projection), strict=True)
+        codes = np.concatenate(blocks)
+        if len(codes) != part.n:
+            raise ValueError(f"{part.name} has {len(codes)} vectors, expected {part.n}")
         numbers = np.arange(part.first_number, part.first_number + part.n)
         index = CentroidIndex.of(centroids[self.n_groups :], centroids[: self.n_groups])
         cells = index.nearest(codes, 1)[:, 0]
-        columns = CellVectors(numbers, owners.astype(np.int64), codes)
+        columns = CellVectors(numbers, np.concatenate(owners).astype(np.int64), codes)
         segment = Segment.of(columns, cells, 0, len(centroids) - self.n_groups)
         return segment.written(self.store, self.folder).facts
 
@@ -92,34 +99,20 @@ class MergeCells:
         return segment.written(self.store, self.folder).facts
 
 
-def add_named(
-    index: VectorIndex,
-    work: Work,
-    read: ReadVectors,
-    names: Sequence[tuple[str, int]],
-    store: Store,
-    folder: str,
+def add_parts(
+    index: VectorIndex, work: Work, parts: Sequence[VectorPart], store: Store, folder: str
 ) -> None:
-    """Adds vectors that workers read; each name becomes a segment of a store.
+    """Adds vectors that workers read; each part becomes a segment of a store.
 
     Args:
-        index: Gets the segments; `write` its list afterwards.
+        index: Gets the segments.
         work: Where they are made.
-        read: Reads the vectors of a name.
-        names: Names and their numbers of vectors; vectors are numbered in this order.
+        parts: Their numbers follow those of the index.
         store: Where segments go.
         folder: Likewise.
     """
-    parts, number = [], index.n_vectors
-    for name, n in names:
-        parts.append(NamedVectors(name, n, number))
-        number += n
     make = WriteSegment(
-        projection=index.projection,
-        n_groups=len(index.groups_GE),
-        read=read,
-        store=store,
-        folder=folder,
+        projection=index.projection, n_groups=len(index.groups_GE), store=store, folder=folder
     )
     n = sum(part.n for part in parts)
     found = work(make, index.centroid_rows, [part for part in parts if part.n], cpu_s=VECTOR_S * n)

@@ -10,9 +10,9 @@ Shape letters: N vectors, S of a sample, Q queries, D their dimensions, E those 
 
 import hashlib
 import io
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,9 +124,8 @@ class VectorIndex:
         return cls(settings, projection, *grouped(centroids_CE, seed=settings.seed))
 
     @classmethod
-    def open(cls, store: Store, name: str) -> "VectorIndex":
-        """Opens an index by the name of its list: of a folder it is memory-mapped."""
-        listed = json.loads(store.read(name))
+    def of_stored(cls, store: Store, listed: Mapping[str, Any]) -> "VectorIndex":
+        """Opens what `stored` returned: of a folder it is memory-mapped."""
         trained = np.load(io.BytesIO(store.read(listed["trained"])), allow_pickle=False)
         return cls(
             IndexSettings(**listed["settings"]),
@@ -136,11 +135,11 @@ class VectorIndex:
             [Segment(SegmentFacts(**facts), store) for facts in listed["segments"]],
         )
 
-    def write(self, store: Store, folder: str) -> list[str]:
-        """Writes what is not stored yet; returns the names of all its objects.
+    def stored(self, store: Store, folder: str) -> dict[str, Any]:
+        """Writes what is not stored yet; returns what `of_stored` takes, which JSON can hold.
 
-        The last name is that of the list, for `open`. Names follow from content, so that an object
-        never changes: lists of before an addition stay valid.
+        Names of objects follow from content, so that an object never changes: what was returned
+        before an addition stays valid.
         """
         self._segments = [one.written(store, folder) for one in self.segments]
         raw = io.BytesIO()
@@ -150,14 +149,15 @@ class VectorIndex:
             centroids=self.centroids_CE,
             groups=self.groups_GE,
         )
-        trained = _write(store, f"{folder}/cells", "npz", raw.getvalue())
-        listed = {
+        data = raw.getvalue()
+        name = f"{folder}/cells-{hashlib.sha256(data).hexdigest()[:16]}.npz"
+        if not store.exists(name):
+            store.write(name, data)
+        return {
             "settings": asdict(self.settings),
-            "trained": trained,
+            "trained": name,
             "segments": [asdict(one.facts) for one in self._segments],
         }
-        name = _write(store, f"{folder}/index", "json", json.dumps(listed, indent=1).encode())
-        return [trained, *(one.facts.key for one in self._segments), name]
 
     @property
     def segments(self) -> list[Segment]:
@@ -179,7 +179,7 @@ class VectorIndex:
         return self._centroid_index
 
     def add(self, vectors_ND: Vectors, owners_N: NDArray[np.int64]) -> None:
-        """Adds vectors, which stay in memory until `write`; of several calls one segment is made.
+        """Adds vectors, which stay in memory until `stored`; of several calls one segment is made.
 
         Args:
             vectors_ND: float32 or float16, L2-normalised.
@@ -251,10 +251,3 @@ class VectorIndex:
     def read_cell(self, cell: int) -> CellVectors:
         """Returns the vectors of a cell."""
         return read_cell(self.segments, cell)
-
-
-def _write(store: Store, start: str, kind: str, data: bytes) -> str:
-    name = f"{start}-{hashlib.sha256(data).hexdigest()[:16]}.{kind}"
-    if not store.exists(name):
-        store.write(name, data)
-    return name

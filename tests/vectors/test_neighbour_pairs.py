@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_vectors import CELLS, FLAT, N_COPIES, OWNERS, VECTORS, N, made_index
+from made_vectors import CELLS, FLAT, N_COPIES, OWNERS, PER_OWNER, VECTORS, N, made_index
 
 from curator.executor.corpus_work import CorpusWork
 from curator.storage import open_store
@@ -102,7 +102,7 @@ def test_workers_read_a_stored_index(tmp_path: Path) -> None:
     index = made_index(CELLS)
     whole = found(index, probes=5)
     store = open_store(str(tmp_path))
-    opened = VectorIndex.open(store, index.write(store, "vectors")[-1])
+    opened = VectorIndex.of_stored(store, index.stored(store, "vectors"))
     assert len(pickle.dumps(opened.segments)) < 1000
     assert_same(found(opened, Shuffled(0), probes=5), whole)
 
@@ -119,6 +119,17 @@ def test_new_vectors_look_for_all_and_old_ones_for_none() -> None:
     assert set(map(tuple, new.owners.tolist())) == set(map(tuple, expected.tolist()))
     assert {*map(tuple, new.numbers.tolist())} < {*map(tuple, everything.numbers.tolist())}
     assert {unit.segment for unit in pair_units(index, since=1000, probes=4)} == {2}
+
+
+def test_only_owners_that_ask_look_for_others_and_find_those_that_are_allowed() -> None:
+    index = made_index(CELLS)
+    asking = np.arange(N // PER_OWNER) % 2 == 0
+    allowed = np.arange(N // PER_OWNER) % 3 > 0
+    pairs = found(index, k=N, asking=asking, allowed=allowed).owners
+    expected = found(index, k=N).owners
+    is_so = (asking[expected] & allowed[expected[:, ::-1]]).any(axis=1)
+    assert 0 < is_so.sum() < len(expected)
+    assert set(map(tuple, pairs.tolist())) == set(map(tuple, expected[is_so].tolist()))
 
 
 def test_units_are_of_like_cost_and_cover_each_vector_once(

@@ -1,6 +1,9 @@
 """Segments that workers write and merge are those of an index in memory."""
 
 import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -10,23 +13,40 @@ from test_neighbour_pairs import HERE, Shuffled, assert_same, found
 
 from curator.storage import open_store
 from curator.vectors import segment_making
-from curator.vectors.segment_making import add_named, merge
+from curator.vectors.segment_making import add_parts, merge
+from curator.vectors.vector_codes import Codes, Projection
 from curator.vectors.vector_index import VectorIndex
 
 
-def read(name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Reads vectors by the name of their rows."""
-    begin, end = map(int, name.split("-"))
-    return VECTORS[begin:end], OWNERS[begin:end]
+@dataclass(frozen=True)
+class Part:
+    """Some rows of the vectors, of which it says that they are `n`."""
+
+    begin: int
+    end: int
+    n: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.begin}-{self.end}"
+
+    @property
+    def first_number(self) -> int:
+        return self.begin
+
+    def codes(self, projection: Projection) -> Iterator[tuple[Codes, np.ndarray]]:
+        for start in range(self.begin, self.end, 150):
+            rows = slice(start, min(start + 150, self.end))
+            yield projection.codes(VECTORS[rows]), OWNERS[rows]
 
 
-NAMES = [("0-600", 600), ("600-600", 0), ("600-1000", 400), ("1000-1500", 500)]
+PARTS = [Part(begin, end, end - begin) for begin, end in pairwise((0, 600, 600, 1000, N))]
 
 
 def test_workers_write_what_the_driver_would(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     index = VectorIndex.trained(VECTORS, N, CELLS)
-    add_named(index, Shuffled(1), read, NAMES, store, "vectors")
+    add_parts(index, Shuffled(1), PARTS, store, "vectors")
     assert index.n_vectors == N
     assert len(pickle.dumps(index.segments)) < 2000
     assert_same(found(index, probes=5), found(made_index(CELLS), probes=5))
@@ -37,14 +57,14 @@ def test_merged_segments_have_the_same_pairs(
 ) -> None:
     store = open_store(str(tmp_path))
     index = VectorIndex.trained(VECTORS, N, CELLS)
-    add_named(index, HERE, read, NAMES, store, "vectors")
+    add_parts(index, HERE, PARTS, store, "vectors")
     before = found(index, probes=5, since=600)
     searched = index.search(VECTORS[:20], 5)
     monkeypatch.setattr(segment_making, "MERGED_BYTES", 20_000)
     merge(index, Shuffled(2), store, "vectors")
     assert len(index.segments) > 3
     assert sum(one.facts.n for one in index.segments) == N
-    opened = VectorIndex.open(store, index.write(store, "vectors")[-1])
+    opened = VectorIndex.of_stored(store, index.stored(store, "vectors"))
     assert_same(found(opened, probes=5, since=600), before)
     assert np.array_equal(opened.search(VECTORS[:20], 5).numbers, searched.numbers)
 
@@ -53,4 +73,4 @@ def test_another_number_of_vectors_than_was_said_is_an_error(tmp_path: Path) -> 
     index = VectorIndex.trained(VECTORS, N, CELLS)
     store = open_store(str(tmp_path))
     with pytest.raises(ValueError, match="0-600 has 600 vectors, expected 500"):
-        add_named(index, HERE, read, [("0-600", 500)], store, "vectors")
+        add_parts(index, HERE, [Part(0, 600, 500)], store, "vectors")

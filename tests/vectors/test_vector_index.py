@@ -1,5 +1,6 @@
 """An index finds what a comparison with all vectors finds, and is the same when it is opened."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -58,11 +59,13 @@ def test_only_allowed_owners_are_found_however_far_they_are() -> None:
 def test_a_stored_index_finds_the_same(kind: type[LocalStore], tmp_path: Path) -> None:
     index = made_index(CELLS, parts=2)
     before = index.search(VECTORS[:20], 5)
-    names = index.write(open_store(str(tmp_path)), "vectors")
-    assert names == index.write(open_store(str(tmp_path)), "vectors")
+    listed = index.stored(open_store(str(tmp_path)), "vectors")
+    assert listed == index.stored(open_store(str(tmp_path)), "vectors")
     store = kind(str(tmp_path))
-    assert {info.key for info in store.list()} == set(names)
-    opened = VectorIndex.open(store, names[-1])
+    opened = VectorIndex.of_stored(store, json.loads(json.dumps(listed)))
+    sizes = {one.facts.key: one.facts.n_bytes for one in opened.segments}
+    there = {info.key: info.bytes for info in store.list()}
+    assert there == {listed["trained"]: there[listed["trained"]], **sizes}
     after = opened.search(VECTORS[:20], 5)
     assert opened.n_vectors == N
     assert np.array_equal(before.numbers, after.numbers)
@@ -73,14 +76,14 @@ def test_an_addition_leaves_stored_segments_alone(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     index = VectorIndex.trained(VECTORS, N, CELLS)
     index.add(VECTORS[:1000], OWNERS[:1000])
-    old = index.write(store, "vectors")
-    grown = VectorIndex.open(store, old[-1])
+    old = index.stored(store, "vectors")
+    grown = VectorIndex.of_stored(store, old)
     grown.add(VECTORS[1000:], OWNERS[1000:])
-    new = grown.write(store, "vectors")
-    assert set(old[:-1]) < set(new)
-    assert VectorIndex.open(store, old[-1]).n_vectors == 1000
+    new = grown.stored(store, "vectors")
+    assert new["segments"][:-1] == old["segments"]
+    assert VectorIndex.of_stored(store, old).n_vectors == 1000
     assert np.array_equal(
-        VectorIndex.open(store, new[-1]).search(VECTORS[:9], 3).numbers,
+        VectorIndex.of_stored(store, new).search(VECTORS[:9], 3).numbers,
         made_index(CELLS).search(VECTORS[:9], 3).numbers,
     )
 

@@ -11,7 +11,7 @@ from curator.fingerprints import fingerprint
 from curator.records.clips import Reason
 from curator.stage import Corpus, CorpusStage, Decisions, Elsewhere, Left, Work
 from curator.stages.dedup.config import DedupConfig
-from curator.stages.dedup.footage_search import Place, find_pairs
+from curator.stages.dedup.footage_search import find_pairs
 from curator.stages.dedup.near_duplicates import NearDuplicatePairs
 from curator.stages.dedup.retention import Ranked, dropped_clips
 from curator.tables.clip_rank import criterion, rank_order
@@ -71,9 +71,10 @@ class DedupStage(CorpusStage[DedupConfig]):
         # Clips that a rule rejects now count too: it may keep them again.
         compared = pa.concat_arrays([stored.compared, new])
         found = find_pairs(
-            Place(footage=corpus.footage(), clip_ids=compared),
+            corpus.footage(),
+            compared,
             new,
-            [Place(key=p.key, footage=p.footage, clip_ids=p.clip_ids) for p in places],
+            places,
             work,
             known_places=stored.places,
             similarity=config.similarity,

@@ -179,7 +179,8 @@ class Candidates:
     def footage(self) -> FootageStore:
         """Returns what clips are compared by; workers can read it too."""
         self.flush()
-        return FootageStore.of(self._store, [part for part in self._parts if part in self._used])
+        parts = sorted(part for part in self._parts if part in self._used)
+        return FootageStore(self._store, tuple(parts), writes_index=True)
 
     def names(self) -> set[str]:
         """Objects that count."""

@@ -23,8 +23,10 @@ def test_a_new_clip_is_compared_with_clips_that_a_rule_rejects_now(
     corpus = MagicMock(read=lambda _: stored, elsewhere=list)
     asked = {}
 
-    def find_pairs(own: dedup_stage.Place, new: pa.Array, *_: object, **__: object) -> list[Pair]:
-        asked["own"], asked["new"] = own.clip_ids.to_pylist(), new.to_pylist()
+    def find_pairs(
+        own: object, ids: pa.Array, new: pa.Array, *_: object, **__: object
+    ) -> list[Pair]:
+        asked["own"], asked["new"] = ids.to_pylist(), new.to_pylist()
         return [Pair(clip_id="new", other="rejected", match=SAME)]
 
     monkeypatch.setattr(dedup_stage, "find_pairs", find_pairs)

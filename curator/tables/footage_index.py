@@ -1,0 +1,420 @@
+"""The index of the vectors of clips' pictures, of one output and of places with other clips.
+
+Of few clips it is made in memory. Of many, a run stores it under the output root, and adds to it
+what is new:
+
+    vectors/footage.json       which parts of footage it has, and where their vectors are
+    vectors/cells-*.npz        projection and centroids
+    vectors/segment-*.bin      codes, by cell
+
+It is made again where it is lost, or where the footage grew beyond its cells.
+
+Shape letters: N vectors, E dimensions of codes, O owners.
+"""
+# ruff: noqa: N806 - shape letters
+
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import chain, repeat
+from zipfile import BadZipFile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from curator.errors import DamagedError, StorageError
+from curator.stage import Footage, Work
+from curator.storage import Store
+from curator.tables.checksums import find_json, read_rows, sealed_json, to_json
+from curator.tables.footage_store import FootageStore, block_vectors, footage_object
+from curator.vectors.segment_making import add_parts, merge
+from curator.vectors.vector_codes import Codes, Projection
+from curator.vectors.vector_index import VectorIndex
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "vectors"
+LIST = f"{FOLDER}/footage.json"
+STORED_FROM_CLIPS = 25_000
+"""Fewer are indexed in seconds, and take 30 MB."""
+_SAMPLE = 100_000
+"""Vectors from which the cells of an index are made."""
+_OUTGROWN = 8
+"""The index is made anew when it has so many times the vectors that its cells were made for."""
+_MOST_SEGMENTS = 16
+"""Beyond them cells are merged."""
+_BATCH_CLIPS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexedPart:
+    """A part of footage of an index: its clips and vectors are numbered in their order.
+
+    Attributes:
+        uri: Of the store that has it.
+        name: Its name, without folders.
+        n_bytes: Its size: a part that was written again has another.
+        first_owner: Number of its first clip.
+        n_clips: Number of its clips.
+        first_number: Number of its first vector.
+        n: Number of its vectors.
+    """
+
+    uri: str
+    name: str
+    n_bytes: int
+    first_owner: int
+    n_clips: int
+    first_number: int
+    n: int
+
+
+@dataclass(slots=True)
+class PlacedPart:
+    """A part of a place.
+
+    Attributes:
+        facts: What is known of it.
+        place: Number of the place.
+        ids: string[N], of its clips.
+        store: That has it; None where `seconds` are in memory.
+        seconds: float32 [N], of its vectors, from each clip's first frame; None until needed.
+    """
+
+    facts: IndexedPart
+    place: int
+    ids: pa.Array
+    store: Store | None = None
+    seconds: NDArray[np.float32] | None = None
+
+    @property
+    def owners(self) -> slice:
+        """The numbers of its clips."""
+        return slice(self.facts.first_owner, self.facts.first_owner + self.facts.n_clips)
+
+
+@dataclass(frozen=True, slots=True)
+class _PartVectors:
+    """The vectors of a part, as workers read them."""
+
+    part: IndexedPart
+    store: Store
+
+    @property
+    def name(self) -> str:
+        return self.part.name
+
+    @property
+    def n(self) -> int:
+        return self.part.n
+
+    @property
+    def first_number(self) -> int:
+        return self.part.first_number
+
+    def codes(self, projection: Projection) -> Iterator[tuple[Codes, NDArray[np.int64]]]:
+        read = partial(_coded, projection, self.part.first_owner)
+        yield from read_rows(self.store, footage_object(self.part.name), read)
+
+
+class FootageIndex:
+    """Vectors of the clips of several places, which are its owners.
+
+    The first place may have an index under its output root. That is read, and written if the place
+    allows it.
+
+    Args:
+        footages: Of each place.
+        work: Where vectors are coded.
+        n_clips: Number of clips, about.
+
+    Attributes:
+        index: The vectors; None where there are none.
+        n_owners: Numbers of owners, of which some may have no clip any more.
+        parts: That it has.
+    """
+
+    def __init__(self, footages: Sequence[Footage], work: Work, *, n_clips: int) -> None:
+        self.index: VectorIndex | None = None
+        self.n_owners = 0
+        self.parts: list[PlacedPart] = []
+        own = footages[0]
+        if isinstance(own, FootageStore) and n_clips >= STORED_FROM_CLIPS:
+            self._add_stored(own, footages, work)
+        for place, footage in enumerate(footages):
+            known = {part.facts.name for part in self.parts if part.place == place}
+            self._add_blocks(place, footage, known, n_clips)
+
+    def mask(self, place: int, wanted: pa.Array | None) -> NDArray[np.bool_]:
+        """Returns which owners are clips of a place with some ids, bool [O]; None for all."""
+        mask = np.zeros(self.n_owners, np.bool_)
+        for part in self.parts:
+            if part.place == place:
+                is_wanted = True if wanted is None else pc.is_in(part.ids, value_set=wanted)
+                mask[part.owners] |= np.asarray(is_wanted)
+        return mask
+
+    def first_number(self, asking: NDArray[np.bool_]) -> int:
+        """Returns a number below which no vector is of these owners, bool [O]."""
+        numbers = [one.facts.first_number for one in self.parts if asking[one.owners].any()]
+        return min(numbers, default=self.index.n_vectors if self.index is not None else 0)
+
+    def clip_ids(self, owners: NDArray[np.int64]) -> list[str]:
+        """Returns the ids of clips by number."""
+        firsts = [part.facts.first_owner for part in self.parts]
+        parts = [self.parts[at] for at in _last_at(firsts, owners).tolist()]
+        return [
+            part.ids[owner - part.facts.first_owner].as_py()
+            for part, owner in zip(parts, owners.tolist(), strict=True)
+        ]
+
+    def seconds(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Returns the second of vectors, from their clip's first frame, float32 [N]."""
+        parts = _last_at([part.facts.first_number for part in self.parts], numbers)
+        found = np.zeros(len(numbers), np.float32)
+        for at in np.unique(parts).tolist():
+            part, is_own = self.parts[at], parts == at
+            if part.seconds is None:
+                assert part.store is not None, "what is in memory has them"
+                name = footage_object(part.facts.name)
+                part.seconds = _seconds(read_rows(part.store, name, _without_vectors))
+            found[is_own] = part.seconds[numbers[is_own] - part.facts.first_number]
+        return found
+
+    def _add_blocks(
+        self, place: int, footage: Footage, known: Collection[str], n_clips: int
+    ) -> None:
+        """Adds what is not stored, in memory."""
+        if isinstance(footage, FootageStore):
+            left = tuple(name for name in footage.parts if name not in known)
+            footage = replace(footage, parts=left)
+        names = chain(getattr(footage, "parts", ()), repeat(""))
+        for block, name in zip(footage.blocks(), names, strict=False):
+            vectors_ND, rows = block_vectors(block)
+            if len(vectors_ND) and self.index is None:
+                n_expected = len(vectors_ND) * max(1.0, n_clips / block.num_rows)
+                step = max(1, len(vectors_ND) // _SAMPLE)
+                self.index = VectorIndex.trained(vectors_ND[::step], round(n_expected))
+            facts = IndexedPart(
+                uri="",
+                name=name,
+                n_bytes=0,
+                first_owner=self.n_owners,
+                n_clips=block.num_rows,
+                first_number=self.index.n_vectors if self.index is not None else 0,
+                n=len(vectors_ND),
+            )
+            if self.index is not None:
+                self.index.add(vectors_ND, rows + self.n_owners)
+            self._take(PlacedPart(facts, place, _ids(block), seconds=_seconds(block)))
+
+    def _take(self, part: PlacedPart) -> None:
+        self.parts.append(part)
+        self.n_owners = max(self.n_owners, part.facts.first_owner + part.facts.n_clips)
+
+    def _add_stored(self, own: FootageStore, footages: Sequence[Footage], work: Work) -> None:
+        """Takes the index under the output root, with what is new, if it may be written."""
+        stores = [one for one in footages if isinstance(one, FootageStore)]
+        sizes = {one.store.uri: one.sizes() for one in stores}
+        listed = _StoredIndex.read(own.store)
+        if listed is not None:
+            listed = listed.of_parts({(one.store.uri, n): sizes[one.store.uri].get(n)
+                                      for one in stores for n in one.parts})  # fmt: skip
+        if own.writes_index:
+            listed = _grown(own.store, listed, stores, sizes, work)
+        if listed is None:
+            return
+        # Numbers of parts that are gone are given to nothing else.
+        self.index, self.n_owners = listed.index, listed.n_owners
+        for place, footage in enumerate(footages):
+            if not isinstance(footage, FootageStore):
+                continue
+            for name in footage.parts:
+                facts = listed.parts.get((footage.store.uri, name))
+                if facts is not None:
+                    ids = read_rows(footage.store, footage_object(name), _clip_ids)
+                    self._take(PlacedPart(facts, place, ids, footage.store))
+
+
+@dataclass(slots=True, kw_only=True)
+class _StoredIndex:
+    """An index under an output root.
+
+    Attributes:
+        index: Its vectors, of parts that are gone too.
+        parts: By the address of their store and their name.
+        n_owners: Numbers of owners that were given.
+        n_trained: Vectors that its cells were made for.
+    """
+
+    index: VectorIndex
+    parts: dict[tuple[str, str], IndexedPart]
+    n_owners: int
+    n_trained: int
+
+    @classmethod
+    def read(cls, store: Store) -> "_StoredIndex | None":
+        """Reads it; None if there is none, or if something of it is lost."""
+        try:
+            listed = find_json(store, LIST)
+            if listed is None:
+                return None
+            there = {info.key: info.bytes for info in store.list(f"{FOLDER}/")}
+            index = VectorIndex.of_stored(store, listed["index"])
+            lost = [
+                one.facts.key
+                for one in index.segments
+                if there.get(one.facts.key) != one.facts.n_bytes
+            ]
+            if lost:
+                raise DamagedError(store.uri, lost[0], "it is missing or has another size")
+        except (StorageError, ValueError, KeyError, TypeError, BadZipFile) as error:
+            logger.warning("the stored index of vectors is damaged, and is not used: %s", error)
+            return None
+        parts = [IndexedPart(**facts) for facts in listed["parts"]]
+        return cls(
+            index=index,
+            parts={(one.uri, one.name): one for one in parts},
+            n_owners=listed["n_owners"],
+            n_trained=listed["n_trained"],
+        )
+
+    def of_parts(self, sizes: Mapping[tuple[str, str], int | None]) -> "_StoredIndex | None":
+        """Returns it with parts that are as they were; None if it has too much besides."""
+        parts = {at: one for at, one in self.parts.items() if sizes.get(at) == one.n_bytes}
+        if 2 * sum(one.n for one in parts.values()) < self.index.n_vectors:
+            return None
+        return replace(self, parts=parts)
+
+    def write(self, store: Store) -> None:
+        """Writes it, and removes what it does not name."""
+        index = self.index.stored(store, FOLDER)
+        value = {
+            "index": index,
+            "parts": [asdict(one) for one in self.parts.values()],
+            "n_owners": self.n_owners,
+            "n_trained": self.n_trained,
+        }
+        store.write(LIST, sealed_json(value, to_json, LIST))
+        named = {LIST, index["trained"], *(one.facts.key for one in self.index.segments)}
+        store.delete([i.key for i in store.list(f"{FOLDER}/") if i.key not in named])
+
+
+def _grown(
+    own: Store,
+    stored: _StoredIndex | None,
+    footages: Sequence[FootageStore],
+    sizes: Mapping[str, Mapping[str, int]],
+    work: Work,
+) -> _StoredIndex | None:
+    """Returns a stored index with the parts that it lacks; None if there are no vectors."""
+    wanted = {(one.store.uri, name): one.store for one in footages for name in one.parts}
+    counts = {
+        at: read_rows(store, footage_object(at[1]), _counts)
+        for at, store in wanted.items()
+        if stored is None or at not in stored.parts
+    }
+    n_new = sum(n for _, n in counts.values())
+    if stored is not None and not n_new:
+        return stored
+    is_new = stored is None
+    if stored is None:
+        if not n_new:
+            return None
+        # What is damaged would stay: names follow from content.
+        own.delete([info.key for info in own.list(f"{FOLDER}/")])
+        sample = [
+            read_rows(wanted[at], footage_object(at[1]), partial(_sampled, _SAMPLE / n_new))
+            for at, (_, n) in counts.items()
+            if n
+        ]
+        index = VectorIndex.trained(np.concatenate(sample), n_new)
+        stored = _StoredIndex(index=index, parts={}, n_owners=0, n_trained=n_new)
+    elif stored.index.n_vectors + n_new > _OUTGROWN * stored.n_trained:
+        return _grown(own, None, footages, sizes, work)
+    else:
+        _merge(stored.index, work, own)
+    number, new = stored.index.n_vectors, []
+    for at, (n_clips, n) in counts.items():
+        facts = IndexedPart(
+            uri=at[0],
+            name=at[1],
+            n_bytes=sizes[at[0]][at[1]],
+            first_owner=stored.n_owners,
+            n_clips=n_clips,
+            first_number=number,
+            n=n,
+        )
+        stored.parts[at] = facts
+        stored.n_owners, number = stored.n_owners + n_clips, number + n
+        new.append(_PartVectors(facts, wanted[at]))
+    add_parts(stored.index, work, new, own, FOLDER)
+    if is_new:
+        _merge(stored.index, work, own)
+    stored.write(own)
+    return stored
+
+
+def _merge(index: VectorIndex, work: Work, store: Store) -> None:
+    n_cells = len(index.centroids_CE)
+    if sum(one.facts.n_cells == n_cells for one in index.segments) > _MOST_SEGMENTS:
+        merge(index, work, store, FOLDER)
+
+
+def _last_at(firsts: Sequence[int], values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns for each value the place of the largest of `firsts` that is no larger."""
+    order = np.argsort(firsts, kind="stable")
+    places: NDArray[np.int64] = np.searchsorted(np.array(firsts)[order], values, "right") - 1
+    return order[places]
+
+
+def _ids(table: pa.Table) -> pa.Array:
+    return table["clip_id"].combine_chunks()
+
+
+def _seconds(table: pa.Table) -> NDArray[np.float32]:
+    seconds: NDArray[np.float32] = pc.list_flatten(table["second"]).to_numpy().astype(np.float32)
+    return seconds
+
+
+def _without_vectors(file: pq.ParquetFile) -> pa.Table:
+    return file.read(["clip_id", "second"])
+
+
+def _clip_ids(file: pq.ParquetFile) -> pa.Array:
+    return _ids(file.read(["clip_id"]))
+
+
+def _counts(file: pq.ParquetFile) -> tuple[int, int]:
+    """Returns the numbers of clips and vectors."""
+    lengths = pc.list_value_length(file.read(["second"])["second"])
+    return len(lengths), pc.sum(lengths).as_py() or 0
+
+
+def _coded(
+    projection: Projection, first_owner: int, file: pq.ParquetFile
+) -> list[tuple[Codes, NDArray[np.int64]]]:
+    found, begin = [], first_owner
+    for batch in file.iter_batches(_BATCH_CLIPS):
+        vectors_ND, rows = block_vectors(pa.Table.from_batches([batch]))
+        if len(rows):
+            found.append((projection.codes(vectors_ND), rows + begin))
+        begin += batch.num_rows
+    return found
+
+
+def _sampled(share: float, file: pq.ParquetFile) -> NDArray[np.float16]:
+    """Returns a share of the vectors, from row groups at even distances."""
+    n_groups = file.num_row_groups
+    wanted = np.unique(
+        np.linspace(0, n_groups - 1, max(1, round(2 * share * n_groups))).astype(int)
+    )
+    found = []
+    for group in wanted.tolist():
+        vectors_ND, _ = block_vectors(file.read_row_group(group))
+        found.append(vectors_ND[:: max(1, round(len(wanted) / (share * n_groups)))])
+    return np.concatenate(found).astype(np.float16)
