@@ -153,7 +153,7 @@ def exact_keys(index: VectorIndex, clips: np.ndarray, n: int) -> np.ndarray:
     everything = CellVectors.joined([one.rows(0, one.facts.n) for one in index.segments])
     own = everything.at(np.isin(everything.owners, clips))
     search = CellSearch(own.codes, k=K, least=LEAST, own_Q=own.owners)
-    search.visit(np.zeros((len(own.codes), 1), np.int64), lambda cell: everything)
+    search.visit(np.zeros((len(own.codes), 1), np.int64), lambda cells: [everything])
     hits = search.best()
     return pair_keys(np.stack([own.owners[hits.queries], hits.owners], axis=1), n)
 

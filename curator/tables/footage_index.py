@@ -45,7 +45,7 @@ _SAMPLE = 100_000
 """Vectors from which the cells of an index are made."""
 _OUTGROWN = 8
 """The index is made anew when it has so many times the vectors that its cells were made for."""
-_MOST_SEGMENTS = 16
+_MOST_SEGMENTS = 4
 """Beyond them cells are merged."""
 _BATCH_CLIPS = 1024
 

@@ -19,9 +19,9 @@ from curator.tables.out_layout import REMOVED
 from curator.tables.parts import parquet_by_content
 from curator.tables.schemas import FOOTAGE_SCHEMA, LUMA_HZ
 
-_EVERY = 2
+_EVERY = 1
 """Pictures per one whose keypoints are kept."""
-_MAX_KEYPOINTS = 100
+_MAX_KEYPOINTS = 200
 _KEYPOINTS = pa.struct(
     [
         ("xy", pa.list_(pa.float32())),

@@ -8,7 +8,7 @@ Shape letters: N vectors, Q queries, E dimensions of codes, P cells a query, H h
 """
 # ruff: noqa: N803, N806 - shape letters
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +26,8 @@ _MOST_ON_GPU = 1024
 _FEW_PRODUCTS = 1 << 20
 """Fewer are not worth the way to a GPU."""
 
-ReadCell = Callable[[int], CellVectors]
+ReadCells = Callable[[Sequence[int]], Iterable[CellVectors]]
+"""Reads the vectors of each of some cells."""
 
 
 class Hits(NamedTuple):
@@ -92,13 +93,15 @@ class CellSearch:
         self._hits: list[Hits] = []
         self._n_hits = 0
 
-    def visit(self, cells_QP: NDArray[np.int64], read: ReadCell) -> None:
+    def visit(self, cells_QP: NDArray[np.int64], read: ReadCells) -> None:
         """Compares queries with the vectors of their cells, int64 [Q, P], -1 for none."""
         order = np.argsort(cells_QP, axis=None, kind="stable")
         cells, queries = cells_QP.ravel()[order], order // max(1, cells_QP.shape[1])
         starts = np.flatnonzero(is_first(cells) & (cells >= 0)).tolist()
-        for start, end in zip(starts, [*starts[1:], len(cells)][: len(starts)], strict=True):
-            self._compare(queries[start:end], read(int(cells[start])))
+        ends = [*starts[1:], len(cells)][: len(starts)]
+        visited = read(cells[starts].tolist())
+        for start, end, vectors in zip(starts, ends, visited, strict=True):
+            self._compare(queries[start:end], vectors)
 
     def best(self) -> Hits:
         """Returns what was found; what is visited later must be as near."""

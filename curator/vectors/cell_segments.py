@@ -1,14 +1,17 @@
 """Segments: codes in the order of their cells, in memory or in one object of a store.
 
-An index grows by segments, and old ones stay as they are. An object holds, one after the other:
-int64 where each cell begins and the last one ends, int64 numbers, int64 owners, int8 codes.
+An index grows by segments, and old ones stay as they are. An object holds int64 where each cell
+begins and the last one ends, then a row per vector: int64 number, int64 owner, int8 code. So the
+vectors of cells side by side are one range of bytes.
 
 Shape letters: N vectors, E dimensions of codes.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,10 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.storage import Store
-from curator.vectors.vector_codes import Codes
+from curator.vectors.vector_codes import Codes, blocks
 
 _WORD = 8
 """Bytes of a number."""
+_READERS = 16
+"""Requests at a time to a bucket."""
 
 
 class CellVectors(NamedTuple):
@@ -119,20 +124,27 @@ class Segment:
             self._starts = np.frombuffer(words, np.int64)
         return self._starts
 
+    @property
+    def is_near(self) -> bool:
+        """Whether it is read without requests."""
+        return self._vectors is not None or (self._store is not None and self._store.is_local)
+
     def rows(self, begin: int, end: int) -> CellVectors:
         """Returns vectors by their rows in it."""
-        if self._vectors is None and self._store is not None and self._store.is_local:
-            raw = np.memmap(Path(self._store.uri) / self.facts.key, np.uint8, "r")
-            self._vectors = self._columns(
-                [raw[first:last] for first, last in self._spans(0, self.facts.n)]
-            )
         if self._vectors is not None:
             return self._vectors.at(slice(begin, end))
-        if begin == end:
-            return self._columns([b"", b"", b""])
         assert self._store is not None, "else it is in memory"
-        read = self._store.read_range
-        return self._columns([read(self.facts.key, *span) for span in self._spans(begin, end)])
+        kind, start = _row_type(self.facts.dim), _WORD * (self.facts.n_cells + 1)
+        if self._store.is_local:
+            path = Path(self._store.uri) / self.facts.key
+            n = self.facts.n
+            rows = np.memmap(path, kind, "r", start, n) if n else np.empty(0, kind)
+            self._vectors = CellVectors(rows["number"], rows["owner"], rows["code"])
+            return self._vectors.at(slice(begin, end))
+        first, last = (start + kind.itemsize * row for row in (begin, end))
+        data = self._store.read_range(self.facts.key, first, last) if begin < end else b""
+        rows = np.frombuffer(data, kind)
+        return CellVectors(rows["number"], rows["owner"], rows["code"])
 
     def cells(self, first: int, end: int) -> CellVectors:
         """Returns the vectors of some of the index's cells, which follow each other."""
@@ -150,29 +162,39 @@ class Segment:
         """Writes it, and returns it as a stored one; its name follows from its content."""
         if self.facts.key:
             return self
-        columns = [np.ascontiguousarray(c) for c in (self.starts, *self.rows(0, self.facts.n))]
         digest = hashlib.sha256()
-        for column in columns:
-            digest.update(column.data)
+        for data in self._bytes():
+            digest.update(data)
         key = f"{folder}/segment-{digest.hexdigest()[:16]}.bin"
         if not store.exists(key):
             with store.create(key) as stream:
-                for column in columns:
-                    stream.write(column.data)
+                for data in self._bytes():
+                    stream.write(data)
         return Segment(SegmentFacts(**{**asdict(self.facts), "key": key}), store)
 
-    def _spans(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """Returns the bytes that hold each column of some rows."""
-        spans, start = [], _WORD * (self.facts.n_cells + 1)
-        for width in (_WORD, _WORD, self.facts.dim):
-            spans.append((start + width * begin, start + width * end))
-            start += width * self.facts.n
-        return spans
+    def _bytes(self) -> Iterator[bytes]:
+        """Yields what its object holds, piece by piece."""
+        yield self.starts.astype(np.int64).tobytes()
+        for at in blocks(self.facts.n):
+            some = self.rows(at.start, at.stop)
+            rows = np.empty(len(some.numbers), _row_type(self.facts.dim))
+            rows["number"], rows["owner"], rows["code"] = some
+            yield rows.tobytes()
 
-    def _columns(self, raw: Sequence[Any]) -> CellVectors:
-        kinds = np.int64, np.int64, np.int8
-        columns = [np.frombuffer(some, kind) for some, kind in zip(raw, kinds, strict=True)]
-        return CellVectors(columns[0], columns[1], columns[2].reshape(-1, self.facts.dim))
+
+def _row_type(dim: int) -> np.dtype[np.void]:
+    return np.dtype([("number", np.int64), ("owner", np.int64), ("code", np.int8, (dim,))])
+
+
+def read_cells(segments: Sequence[Segment], cells: Sequence[int]) -> Iterator[CellVectors]:
+    """Yields the vectors that segments have of each of some cells."""
+    read = partial(read_cell, segments)
+    if all(one.is_near for one in segments):
+        yield from map(read, cells)
+        return
+    with ThreadPoolExecutor(_READERS) as pool:
+        for start in range(0, len(cells), 2 * _READERS):
+            yield from pool.map(read, cells[start : start + 2 * _READERS])
 
 
 def read_cell(segments: Sequence[Segment], cell: int) -> CellVectors:

@@ -7,6 +7,7 @@ and the pairs are the same whoever finds them. Parts go to workers by predicted 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from curator.stage import Work
 from curator.vectors.cell_search import CellSearch, is_first
-from curator.vectors.cell_segments import Segment, read_cell
+from curator.vectors.cell_segments import Segment, read_cells
 from curator.vectors.k_means import FLAT_CENTROIDS, CentroidIndex
 from curator.vectors.vector_index import VectorIndex
 
@@ -116,7 +117,7 @@ class FindNeighbours:
         cells = index.nearest(vectors.codes, self.probes)
         # The nearest cell has most of what is near: others are asked only for what is nearer.
         for some in (cells[:, :1], cells[:, 1:]):
-            search.visit(some, lambda cell: read_cell(self.segments, cell))
+            search.visit(some, partial(read_cells, self.segments))
             hits = search.best()
         numbers = np.stack([vectors.numbers[hits.queries], hits.numbers], axis=1)
         owners = np.stack([vectors.owners[hits.queries], hits.owners], axis=1)

@@ -12,6 +12,7 @@ import hashlib
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from curator.storage import Store
 from curator.vectors.cell_search import CellSearch, Hits
-from curator.vectors.cell_segments import CellVectors, Segment, SegmentFacts, read_cell
+from curator.vectors.cell_segments import CellVectors, Segment, SegmentFacts, read_cells
 from curator.vectors.k_means import CentroidIndex, grouped, k_means
 from curator.vectors.vector_codes import Codes, Projection, Vectors
 
@@ -235,7 +236,7 @@ class VectorIndex:
         while len(rows) and done < len(self.centroids_CE):
             search = CellSearch(queries_QE[rows], k=k, least=-1.0, allowed=allowed)
             cells = self.visited(queries_QE[rows], probes)
-            search.visit(cells, self.read_cell)
+            search.visit(cells, partial(read_cells, self.segments))
             hits, done = search.best(), cells.shape[1]
             nearest.put(rows, hits, search.cosines(hits))
             rows, probes = rows[np.bincount(hits.queries, minlength=len(rows)) < k], 8 * probes
@@ -247,7 +248,3 @@ class VectorIndex:
         if probes >= min(n_cells, _MOST_PROBES):
             return np.tile(np.arange(n_cells), (len(codes_NE), 1))
         return self.centroid_index.nearest(codes_NE, probes)
-
-    def read_cell(self, cell: int) -> CellVectors:
-        """Returns the vectors of a cell."""
-        return read_cell(self.segments, cell)
