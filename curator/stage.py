@@ -492,7 +492,7 @@ class Work(Protocol):
         self,
         function: Callable[[NDArray[np.float32], PartT], ResultT],
         array: NDArray[np.float32],
-        parts: Sequence[PartT],
+        parts: Iterable[PartT],
         *,
         cpu_s: float,
     ) -> Generator[ResultT, None, None]:

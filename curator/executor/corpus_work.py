@@ -5,7 +5,7 @@ The array is in an object under the output root meanwhile, so that a part is a f
 
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -77,7 +77,7 @@ class CorpusWork:
         self,
         function: Function[PartT, ResultT],
         array: NDArray[np.float32],
-        parts: Sequence[PartT],
+        parts: Iterable[PartT],
         *,
         cpu_s: float,
     ) -> Generator[ResultT, None, None]:

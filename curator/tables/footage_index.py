@@ -150,12 +150,20 @@ class FootageIndex:
             self._add_blocks(place, footage, known, n_clips)
 
     def mask(self, place: int, wanted: pa.Array | None) -> NDArray[np.bool_]:
-        """Returns which owners are clips of a place with some ids, bool [O]; None for all."""
+        """Returns which owners are clips of a place with some ids, bool [O]; None for all.
+
+        Of a clip that two parts have, because its source was measured again, one counts.
+        """
         mask = np.zeros(self.n_owners, np.bool_)
         for part in self.parts:
             if part.place == place:
                 is_wanted = True if wanted is None else pc.is_in(part.ids, value_set=wanted)
                 mask[part.owners] |= np.asarray(is_wanted)
+        if wanted is not None and np.count_nonzero(mask) > len(wanted):
+            owners = np.flatnonzero(mask)
+            last = dict(zip(self.clip_ids(owners), owners.tolist(), strict=True))
+            mask[:] = False
+            mask[list(last.values())] = True
         return mask
 
     def first_number(self, asking: NDArray[np.bool_]) -> int:

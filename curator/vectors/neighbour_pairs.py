@@ -30,6 +30,7 @@ _FEW_PAIRS = 1 << 25
 _PARTS = 128
 """Units, by which eight workers have even loads, unless these have few pairs or very many."""
 _MOST_ROWS = 1 << 16
+_MANY_KEYS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +128,47 @@ class FindNeighbours:
         return VectorPairs.joined([pairs])
 
 
+@dataclass(frozen=True, slots=True)
+class FindNearOwners:
+    """Finds the owners of near vectors; can be pickled."""
+
+    find: FindNeighbours
+
+    def __call__(self, centroids: NDArray[np.float32], unit: PairUnit) -> NDArray[np.uint64]:
+        """Returns the pairs of a unit by their keys, each once."""
+        owners = np.sort(self.find(centroids, unit).owners, axis=1).astype(np.uint64)
+        return np.unique(owners[:, 0] << np.uint64(32) | owners[:, 1])
+
+
+def near_owners(
+    index: VectorIndex,
+    work: Work,
+    *,
+    least: float,
+    k: int,
+    since: int = 0,
+    asking: NDArray[np.bool_] | None = None,
+    allowed: NDArray[np.bool_] | None = None,
+    probes: int = PROBES,
+) -> NDArray[np.int64]:
+    """Returns the pairs of owners of `neighbour_pairs`, each once and sorted, int64 [P, 2].
+
+    Eight bytes a pair are held, twice while they are sorted. Arguments are those of
+    `neighbour_pairs`.
+    """
+    units, find, cpu_s = _search(
+        index, least=least, k=k, since=since, asking=asking, allowed=allowed, probes=probes
+    )
+    keys = np.zeros(0, np.uint64)
+    waiting: list[NDArray[np.uint64]] = []
+    for some in work(FindNearOwners(find), index.centroid_rows, units, cpu_s=cpu_s):
+        waiting.append(some)
+        if sum(map(len, waiting)) > max(len(keys), _MANY_KEYS):
+            keys, waiting = np.unique(np.concatenate([keys, *waiting])), []
+    keys = np.unique(np.concatenate([keys, *waiting]))
+    return np.stack([keys >> np.uint64(32), keys & np.uint64(0xFFFFFFFF)], axis=1).astype(np.int64)
+
+
 def neighbour_pairs(
     index: VectorIndex,
     work: Work,
@@ -171,6 +213,23 @@ def pair_parts(
     probes: int,
 ) -> Iterator[VectorPairs]:
     """Yields the pairs of `neighbour_pairs` by parts, in any order; two parts may share pairs."""
+    units, find, cpu_s = _search(
+        index, least=least, k=k, since=since, asking=asking, allowed=allowed, probes=probes
+    )
+    return work(find, index.centroid_rows, units, cpu_s=cpu_s)
+
+
+def _search(
+    index: VectorIndex,
+    *,
+    least: float,
+    k: int,
+    since: int,
+    asking: NDArray[np.bool_] | None,
+    allowed: NDArray[np.bool_] | None,
+    probes: int,
+) -> tuple[list[PairUnit], FindNeighbours, float]:
+    """Returns units, what finds their pairs, and what that costs in CPU-seconds."""
     units = pair_units(index, since=since, probes=probes)
     find = FindNeighbours(
         segments=tuple(index.segments),
@@ -182,8 +241,7 @@ def pair_parts(
         allowed=allowed,
         probes=probes,
     )
-    cpu_s = PAIR_S * sum(unit.cost for unit in units) * index.settings.dim / 256
-    return work(find, index.centroid_rows, units, cpu_s=cpu_s)
+    return units, find, PAIR_S * sum(unit.cost for unit in units) * index.settings.dim / 256
 
 
 def pair_units(index: VectorIndex, *, since: int, probes: int) -> list[PairUnit]:

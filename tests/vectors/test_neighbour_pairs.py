@@ -132,6 +132,14 @@ def test_only_owners_that_ask_look_for_others_and_find_those_that_are_allowed() 
     assert set(map(tuple, pairs.tolist())) == set(map(tuple, expected[is_so].tolist()))
 
 
+def test_near_owners_are_those_of_the_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbour_pairs, "_FEW_PAIRS", 20_000)
+    monkeypatch.setattr(neighbour_pairs, "_MANY_KEYS", 50)
+    index, options = made_index(CELLS), {"least": LEAST, "k": 4, "probes": 5}
+    expected = np.unique(np.sort(found(index, probes=5).owners, axis=1), axis=0)
+    assert np.array_equal(neighbour_pairs.near_owners(index, Shuffled(3), **options), expected)
+
+
 def test_units_are_of_like_cost_and_cover_each_vector_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

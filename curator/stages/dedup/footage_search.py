@@ -16,7 +16,8 @@ from curator.matching.verify_pair import Match, verify_pair
 from curator.stage import Elsewhere, Footage, Work
 from curator.stages.dedup.near_duplicates import Pair
 from curator.tables.footage_index import FootageIndex
-from curator.vectors.neighbour_pairs import neighbour_pairs
+from curator.vectors.neighbour_pairs import near_owners
+from curator.vectors.vector_codes import blocks
 
 VERIFY_S = 0.02
 """CPU-seconds for a pair, about."""
@@ -24,7 +25,6 @@ VERIFY_S = 0.02
 CODE_SLACK = 0.05
 """By which cosines of codes may be below those of vectors."""
 _UNIT_PAIRS = 256
-
 
 Named = tuple[int, str]
 """Number of a place, 0 for this output, and the id of a clip."""
@@ -88,36 +88,42 @@ def find_pairs(
     clip_ids = [ids, *(place.clip_ids for place in places)]
     n_clips = sum(len(some) for some in clip_ids if some is not None)
     indexed = FootageIndex(footages, work, n_clips=n_clips)
-    proposed = _proposed(
-        indexed, clip_ids, new, new_places, work, similarity=similarity, k=neighbours
+    place_of = _places(indexed, clip_ids)
+    owners = _proposed(
+        indexed, place_of, new, new_places, work, similarity=similarity, k=neighbours
     )
-    units = [proposed[at : at + _UNIT_PAIRS] for at in range(0, len(proposed), _UNIT_PAIRS)]
+    units = (_named(indexed, place_of, owners[at]) for at in blocks(len(owners), _UNIT_PAIRS))
     nothing = np.zeros((0, 1), np.float32)
-    for found in work(VerifyPairs(footages), nothing, units, cpu_s=VERIFY_S * len(proposed)):
-        for (_, clip_id), (at, other), match in found:
-            key = places[at - 1].key if at else ""
+    for found in work(VerifyPairs(footages), nothing, units, cpu_s=VERIFY_S * len(owners)):
+        for (_, clip_id), (place, other), match in found:
+            key = places[place - 1].key if place else ""
             yield Pair(clip_id=clip_id, other=other, place=key, match=match)
+
+
+def _places(indexed: FootageIndex, clip_ids: Sequence[pa.Array | None]) -> NDArray[np.int16]:
+    """Returns the place of each owner, int16 [O]; -1 of clips that do not count."""
+    place_of = np.full(indexed.n_owners, -1, np.int16)
+    for place, ids in reversed(list(enumerate(clip_ids))):
+        place_of[indexed.mask(place, ids)] = place
+    return place_of
 
 
 def _proposed(
     indexed: FootageIndex,
-    clip_ids: Sequence[pa.Array | None],
+    place_of: NDArray[np.int16],
     new: pa.Array,
     new_places: Sequence[int],
     work: Work,
     *,
     similarity: float,
     k: int,
-) -> list[tuple[Named, Named]]:
-    """Returns pairs of clips with similar pictures, sorted, the clip of this output first."""
+) -> NDArray[np.int64]:
+    """Returns pairs of clips with similar pictures, by owners, int64 [P, 2]."""
     if indexed.index is None:
-        return []
-    place_of = np.full(indexed.n_owners, -1, np.int16)
-    for place, ids in reversed(list(enumerate(clip_ids))):
-        place_of[indexed.mask(place, ids)] = place
+        return np.zeros((0, 2), np.int64)
     is_new = indexed.mask(0, new)
     is_asking = place_of == 0 if new_places else is_new
-    found = neighbour_pairs(
+    owners = near_owners(
         indexed.index,
         work,
         least=max(similarity - CODE_SLACK, CODE_SLACK),
@@ -125,16 +131,20 @@ def _proposed(
         since=indexed.first_number(is_asking),
         asking=is_asking,
         allowed=place_of >= 0,
-    ).owners
-    found = np.unique(np.sort(found, axis=1), axis=0)
-    at = place_of[found]
-    # Two clips of other places are no concern of this output.
-    is_wanted = (at == 0).any(axis=1)
-    is_wanted &= is_new[found].any(axis=1) | np.isin(at, new_places).any(axis=1)
-    found, at = found[is_wanted], at[is_wanted]
-    first, second = (
-        list(zip(at[:, side].tolist(), indexed.clip_ids(found[:, side]), strict=True))
-        for side in (0, 1)
     )
-    # A part that was put together and one that was not may have the same clip.
-    return sorted({(min(a, b), max(a, b)) for a, b in zip(first, second, strict=True) if a != b})
+    is_of_new_place = np.isin(place_of, new_places)
+    # Two clips of other places are no concern of this output.
+    is_wanted = (place_of == 0)[owners].any(axis=1)
+    is_wanted &= (is_new | is_of_new_place)[owners].any(axis=1)
+    wanted: NDArray[np.int64] = owners[is_wanted]
+    return wanted
+
+
+def _named(
+    indexed: FootageIndex, place_of: NDArray[np.int16], owners: NDArray[np.int64]
+) -> list[tuple[Named, Named]]:
+    """Returns pairs by their names, the clip of this output first."""
+    first, second = (
+        list(zip(place_of[side].tolist(), indexed.clip_ids(side), strict=True)) for side in owners.T
+    )
+    return [(min(a, b), max(a, b)) for a, b in zip(first, second, strict=True)]
