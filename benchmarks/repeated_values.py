@@ -67,8 +67,7 @@ def _members(out: Path) -> Iterator[Value]:
         with tarfile.open(out / "shards" / shard["name"]) as tar:
             for info in tar:
                 data = cast(IO[bytes], tar.extractfile(info)).read()
-                suffix = info.name.partition(".")[2]
-                yield shard["name"], suffix, data, BLOCK + padded(len(data))
+                yield shard["name"], info.name.partition(".")[2], data, BLOCK + padded(len(data))
 
 
 def _json_values(members: Iterable[Value]) -> Iterator[Value]:
