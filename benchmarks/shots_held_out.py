@@ -227,7 +227,8 @@ def _by_curate(files: Sequence[Labelled], out: Path, keys: Sequence[str]) -> Res
     """Runs the command and reads shots and clips from its tables."""
     manifest = out.parent / f"{out.name}.txt"
     manifest.write_text("".join(f"{file.path}\n" for file in files))
-    command = [*CURATE, "run", str(manifest), str(out)]
+    # An output has its own recipe, of the method before.
+    command = [*CURATE, "run", "--recipe", "quickstart", str(manifest), str(out)]
     for key in (*FIXED, *keys):
         command += ["--set", key]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -135,6 +135,16 @@ class Recipe(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _joins_by_vectors(self) -> Self:
+        """Refuses to join shots by vectors that are not computed."""
+        if self.propose.join_similarity is not None and not self.analyze.scenes:
+            raise ValueError(
+                f"propose.join_similarity is {self.propose.join_similarity}, and analyze.scenes is "
+                "false: shots are joined by the vectors of pictures; set analyze.scenes to true"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _tone_maps_what_is_kept(self) -> Self:
         """Refuses tone mapping where a rule rejects all that there is to map."""
         if self.cut.hdr == "tonemap":

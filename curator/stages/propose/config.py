@@ -22,6 +22,9 @@ class ProposeConfig(StageConfig):
     # 0.5: the network's second head is trained with 0 and 1 for each frame of a transition.
     transition_threshold: float = setting(0.5, gt=0, lt=1, unit="probability")
     """probability above which a frame belongs to a transition"""
+    join_similarity: float | None = setting(None, gt=0, le=1, unit="cosine")
+    """join neighbouring shots if the vectors of the pictures next to the boundary are at least so
+    similar; null joins none; needs analyze.scenes"""
     # 0.2 s: a black frame or two between shots is their cut; more is a pause.
     flat_s: float = setting(0.2, gt=0, unit="s")
     """a black or flat stretch at least this long belongs to no shot"""

@@ -2,8 +2,16 @@
 
 The head of `curator.models.shot_head` gives each frame the probability that the middle of a
 boundary is at it, and that it is inside of a transition; `curator.measures.boundaries` makes
-boundaries of both, and here the likely ones part shots.
+boundaries of both, and here the likely ones part shots. Where the recipe says so, shots are joined
+whose pictures next to their boundary show one scene.
+
+Shape letters: V pictures that have a scene vector.
 """
+
+# ruff: noqa: N806 - shape letters
+
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +43,11 @@ def find_shots(track: Track, config: ProposeConfig) -> list[Shot]:
     marked = track.transition_probability if is_network else track.inside_probability
     spans = _runs(marked > config.transition_threshold)
     found = _network_gaps(track, config, spans) if is_network else _head_gaps(track, config)
-    return _between([*found, *_flat_gaps(track, config, spans)], track.n_frames)
+    flat = _flat_gaps(track, config, spans)
+    shots = _between([*found, *flat], track.n_frames)
+    if config.join_similarity is None:
+        return shots
+    return _joined(track, shots, flat, config.join_similarity)
 
 
 def _head_gaps(track: Track, config: ProposeConfig) -> list[Gap]:
@@ -94,6 +106,38 @@ def _between(gaps: list[Gap], n_frames: int) -> list[Shot]:
             shots.append(Shot(**span, transition_in=kind_in, transition_out=kind_out))
         start, kind_in = gap_end, kind_out
     return shots
+
+
+def _joined(track: Track, shots: list[Shot], flat: list[Gap], similarity: float) -> list[Shot]:
+    """Shots without the boundaries at which both sides show one scene.
+
+    A black or flat stretch parts shots whatever they show, and so does a boundary next to a shot
+    that has no vector.
+    """
+    joined = shots[:1]
+    for before, after in pairwise(shots):
+        is_flat = any(before.end_frame <= a and b <= after.start_frame for a, b in flat)
+        cosine = None if is_flat else _scene_cosine(track, before, after)
+        if cosine is None or cosine < similarity:
+            joined.append(after)
+        else:
+            joined[-1] = replace(
+                joined[-1], end_frame=after.end_frame, transition_out=after.transition_out
+            )
+    return joined
+
+
+def _scene_cosine(track: Track, before: Shot, after: Shot) -> float | None:
+    """Cosine of the last scene vector of a shot and the first of the next; None without both."""
+    frames_V = track.scene_frame
+    last = int(np.searchsorted(frames_V, before.end_frame)) - 1
+    first = int(np.searchsorted(frames_V, after.start_frame))
+    if last < 0 or frames_V[last] < before.start_frame:
+        return None
+    if first == len(frames_V) or frames_V[first] >= after.end_frame:
+        return None
+    one, other = track.scene_vector[[last, first]].astype(np.float64)
+    return float(one @ other) if one.any() and other.any() else None
 
 
 def _runs(mask: NDArray[np.bool_]) -> list[Run]:

@@ -7,6 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from samples import made_track
 
+from curator.errors import RecipeError
+from curator.recipe import load_recipe
 from curator.records.clips import Shot
 from curator.records.tracks import Track
 from curator.stages.propose.clip_spans import propose_clips
@@ -249,3 +251,51 @@ def test_a_take_that_a_flash_parts_is_one_shot() -> None:
     assert spans(shots_of(alike, HEAD)) == [(0, F, "none", "none")]
     sure = made_track(F, boundary_probability=np.where(flash > 0, np.float32(0.9999), flash))
     assert len(shots_of(sure, HEAD)) == 2
+
+
+def seen(frames: tuple[int, ...], scenes: str, **heads: NDArray[np.float32]) -> Track:
+    """A track with scene vectors at frames: of scene A or B, and of none for `-`."""
+    vectors = {"A": [1, 0], "a": [0.9, 0.43589], "B": [0, 1], "-": [0, 0]}
+    return made_track(
+        F, scene_frame=np.array(frames, np.int32), descriptor=np.zeros((0, 8), np.float32),
+        scene_vector=np.array([vectors[scene] for scene in scenes], np.float16), **heads,
+    )  # fmt: skip
+
+
+JOINING = ProposeConfig(join_similarity=0.8)
+
+
+@pytest.mark.parametrize(
+    ("frames", "scenes", "ends"),
+    [
+        ((10, 30, 45, 80), "BAaB", [70, F]),
+        ((10, 30, 45, 80), "AABB", [40, F]),
+        ((10, 30, 45, 80), "AAAA", [F]),
+        ((10, 45, 80), "-AA", [40, F]),
+        ((45, 80), "AA", [40, F]),
+        ((10, 80), "AA", [40, 70, F]),
+    ],
+)
+def test_shots_are_joined_where_both_sides_show_one_scene(
+    frames: tuple[int, ...], scenes: str, ends: list[int]
+) -> None:
+    """Pins that the vectors next to a boundary count, and that a shot without one stays."""
+    peaks = heads({39: 0.9, 69: 0.9})[0]
+    track = seen(frames, scenes, boundary_probability=peaks, inside_probability=0 * peaks)
+    assert [shot.end_frame for shot in shots_of(track, JOINING)] == ends
+    assert [shot.end_frame for shot in shots_of(track, HEAD)] == [40, 70, F]
+
+
+def test_a_joined_transition_is_in_the_shot_and_a_black_stretch_is_not() -> None:
+    marked = heads({45: 0.9}, (40, 50))
+    track = seen((10, 80), "AA", boundary_probability=marked[0], inside_probability=marked[1])
+    assert spans(shots_of(track, JOINING)) == [(0, F, "none", "none")]
+    luma_spread = np.full(F, 0.2, np.float32)
+    luma_spread[40:60] = 0.005
+    black = seen((10, 80), "AA", luma_spread=luma_spread)
+    assert len(shots_of(black, JOINING)) == 2
+
+
+def test_shots_are_not_joined_without_vectors() -> None:
+    with pytest.raises(RecipeError, match=r"join_similarity is 0.9, and analyze.scenes is false"):
+        load_recipe("quickstart", ["propose.join_similarity=0.9", "analyze.scenes=false"])
