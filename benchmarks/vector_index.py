@@ -6,6 +6,7 @@
     vector_index.py pairs FEATURES.npz --clips 10000 100000 [--probes 4 8 16] [--ivf]
     vector_index.py loads FEATURES.npz --clips 50000
     vector_index.py search FEATURES.npz --clips 1000000
+    vector_index.py driver FEATURES.npz --clips 1000000
 
 FEATURES.npz holds vectors of real pictures and of three edits of each: half size with JPEG quality
 30, a crop to 80%, and a mirrored crop to 70%. A made clip has four vectors. Its centre is a mixture
@@ -22,14 +23,21 @@ import json
 import resource
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from curator.executor.corpus_work import CorpusWork
 from curator.storage import open_store
+from curator.tables.footage_index import FootageIndex
+from curator.tables.footage_store import FootageStore, footage_object
+from curator.tables.parts import to_parquet
+from curator.tables.schemas import FOOTAGE_SCHEMA
 from curator.vectors import neighbour_pairs
 from curator.vectors.cell_search import CellSearch
 from curator.vectors.cell_segments import CellVectors
@@ -37,6 +45,7 @@ from curator.vectors.neighbour_pairs import (
     FindNeighbours,
     PairUnit,
     VectorPairs,
+    near_owners,
     pair_parts,
     pair_units,
 )
@@ -376,6 +385,91 @@ def search(args: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
+class InOneWorker:
+    """Work of a stage in another process, so that the driver's memory shows."""
+
+    def __init__(self) -> None:
+        self._pool = ProcessPoolExecutor(1, get_context("spawn"))
+
+    def __call__(
+        self, function: Callable[..., Any], array: np.ndarray, parts: Iterable[Any], *, cpu_s: float
+    ) -> Generator[Any, None, None]:
+        del cpu_s
+        for part in parts:
+            yield self._pool.submit(function, array, part).result()
+
+    def cpu_s(self) -> float:
+        """What the worker has spent."""
+        return self._pool.submit(time.process_time).result()
+
+
+def driver(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Memory and CPU of a driver that stores an index of made clips and proposes their pairs."""
+    (n,) = args.clips
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        write_parts(MadeClips(args.features, None), n, folder)
+        rows = []
+        for name, begin in (("all clips", 0), ("the last part alone asks", n - BLOCK_CLIPS)):
+            # A process that has done nothing else.
+            with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+                rows.append({"run": name, "clips": n} | pool.submit(drive, folder, begin).result())
+            print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def write_parts(made: MadeClips, n: int, folder: str) -> None:
+    """Writes parts of `candidates/footage` with the vectors of made clips."""
+    store = open_store(folder)
+    for block in range(max(1, n // BLOCK_CLIPS)):
+        vectors, _, _ = made.block(block, min(n, BLOCK_CLIPS))
+        ends = np.arange(min(n, BLOCK_CLIPS) + 1, dtype=np.int32) * PER_CLIP
+        seconds = pa.array(np.tile(np.arange(PER_CLIP, dtype=np.float32), len(ends) - 1))
+        flat = pa.array(vectors.astype(np.float16).ravel())
+        ids = [f"{block * BLOCK_CLIPS + at:024x}" for at in range(len(ends) - 1)]
+        table = pa.table(
+            [
+                pa.array(ids),
+                pa.ListArray.from_arrays(pa.array(ends), seconds),
+                pa.ListArray.from_arrays(pa.array(ends * vectors.shape[1]), flat),
+            ],
+            schema=FOOTAGE_SCHEMA,
+        )
+        key = footage_object(f"{block:016x}-{block:016x}.parquet")
+        store.write(key, to_parquet(table, key, rows_per_group=64))
+
+
+def drive(folder: str, begin: int) -> dict[str, Any]:
+    """Does what the stage `dedup` does up to verification; clips from `begin` on ask."""
+    store, work = open_store(folder), InOneWorker()
+    parts = tuple(sorted(info.key.split("/")[-1] for info in store.list("candidates/footage/")))
+    base_mb = peak_mb()
+    begun = time.process_time()
+    footage = FootageStore(store, parts, writes_index=True)
+    indexed = FootageIndex([footage], work, n_clips=BLOCK_CLIPS * len(parts))
+    assert indexed.index is not None
+    index_s, asking = time.process_time() - begun, indexed.mask(0, None)
+    asking[:begin] = False
+    begun = time.process_time()
+    pairs = near_owners(
+        indexed.index, work, least=0.45, k=16, since=indexed.first_number(asking), asking=asking
+    )
+    return {
+        "vectors": indexed.index.n_vectors,
+        "pairs": len(pairs),
+        "index_driver_cpu_s": round(index_s, 1),
+        "pairs_driver_cpu_s": round(time.process_time() - begun, 1),
+        "workers_cpu_s": round(work.cpu_s(), 1),
+        "driver_mb": peak_mb(),
+        "driver_mb_at_the_start": base_mb,
+    }
+
+
+def peak_mb() -> int:
+    """Most memory of this process; that of `getrusage` begins with its parent's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) // 1000 for line in lines if line.startswith("VmHWM"))
+
+
 def codes(args: argparse.Namespace) -> list[dict[str, Any]]:
     """By how much codes change cosines, on pictures of every second recording."""
     held = dict(np.load(args.features))
@@ -459,7 +553,7 @@ def main() -> None:
     command.add_argument("media", type=Path, nargs="+")
     command.add_argument("--out", type=Path, required=True)
     command.set_defaults(measure=features)
-    for measure in (codes, pairs, loads, search):
+    for measure in (codes, pairs, loads, search, driver):
         command = commands.add_parser(measure.__name__)
         command.add_argument("features", type=Path)
         command.add_argument("--clips", type=int, nargs="+", default=[10_000])
@@ -470,7 +564,7 @@ def main() -> None:
         command.add_argument("--made-dim", type=int, help="project pictures to it at once")
         command.add_argument("--exact", type=int, default=1000, help="copies compared with all")
         command.add_argument("--queries", type=int, default=500)
-        command.add_argument("--folder", type=Path, help="where cells of `search` are stored")
+        command.add_argument("--folder", type=Path, help="where `search` and `driver` store")
         command.add_argument("--ivf", action="store_true", help="with FAISS's own index")
         command.set_defaults(measure=measure)
     args = parser.parse_args()
