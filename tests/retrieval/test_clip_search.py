@@ -244,5 +244,5 @@ def test_a_video_in_the_table_says_what_is_shared(
 ) -> None:
     text = said(capsys, "search", place / "out", "--video", place / "part.mkv", "-k", 2)
     _, first, second = text.splitlines()
-    assert "yes, 4.0 s from 0 s of the video on" in first
+    assert "4.0 s from 0 s of the video on" in first
     assert "no, similar" in second
