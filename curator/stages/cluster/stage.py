@@ -8,14 +8,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from curator.errors import ModelError
+from curator.models.catalogue import ModelEntry
+from curator.models.weight_store import ModelStore
 from curator.records.clips import Reason
 from curator.stage import Corpus, CorpusStage, Decisions, Left, Work
+from curator.stages.cluster.cluster_words import cluster_words
 from curator.stages.cluster.config import ClusterConfig
 from curator.tables.clip_rank import PREFERENCES, criterion, rank_order
 from curator.vectors.k_means import clusters
 
 CLUSTERS = "clusters"
-"""Family: each cluster's number, clips, and the clip next to its centre."""
+"""Family: each cluster's number, clips, words, and the clips next to its centre."""
+N_GALLERIES, N_NEAREST = 20, 8
+"""Clusters, the largest first, of which the nearest clips are listed, and how many of each."""
 _BLOCK = 1024
 _SLACK = 1e-6
 """By which a product of vectors in float32 may differ from one machine to another."""
@@ -26,18 +32,26 @@ class ClusterStage(CorpusStage[ClusterConfig]):
 
     Args:
         config: Its section of the recipe.
-        family: Table of the vectors that say what clips show.
+        clip: CLIP model whose embeddings are compared; None for vectors of the scene network.
+        models: Where its weights are.
     """
 
     name = "cluster"
-    version = 1
+    version = 2
     reads = ("clips", "embeddings")
     config_type = ClusterConfig
     needs_all = "clusters are made of all clips"
 
-    def __init__(self, config: ClusterConfig, family: str = "embeddings") -> None:
+    def __init__(
+        self,
+        config: ClusterConfig,
+        *,
+        clip: ModelEntry | None = None,
+        models: ModelStore | None = None,
+    ) -> None:
         super().__init__(config)
-        self._family = family
+        self._clip, self._models = clip, models
+        self._family = "embeddings" if clip is None else "clip_embeddings"
 
     @property
     def is_on(self) -> bool:
@@ -48,7 +62,7 @@ class ClusterStage(CorpusStage[ClusterConfig]):
         """Which vectors are compared."""
         return (self._family,)
 
-    def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | Left]:
+    def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | Left | str]:
         """Names the cluster of each clip that has a vector."""
         del work
         config = self.config
@@ -61,7 +75,18 @@ class ClusterStage(CorpusStage[ClusterConfig]):
         ids = ids.take(pa.array(rows))
         vectors_ND = vectors.matrix(ids)
         centroids_KD, cluster = clusters(vectors_ND, min(config.n, len(rows)), seed=config.seed)
-        yield Left(CLUSTERS, _described(ids, vectors_ND, centroids_KD, cluster))
+        described = _described(ids, vectors_ND, centroids_KD, cluster)
+        if self._clip is not None and self._models is not None:
+            mean_D = vectors_ND.mean(0, dtype=np.float64)
+            mean_D = (mean_D / np.linalg.norm(mean_D).clip(1e-12)).astype(np.float32)
+            try:
+                words = cluster_words(centroids_KD, mean_D, self._clip, self._models)
+            except ModelError as error:
+                yield f"clusters get no words: {error}"
+            else:
+                for one, own in zip(described, words, strict=True):
+                    one["words"] = own
+        yield Left(CLUSTERS, described)
         of = np.arange(len(rows))
         if config.similarity is not None:
             order = rank_order([criterion(corpus, name)[rows] for name in PREFERENCES])
@@ -149,12 +174,15 @@ def _described(
     centroids_KD: NDArray[np.float32],
     cluster: NDArray[np.int64],
 ) -> list[dict[str, object]]:
-    """Returns each cluster that has clips, with the clip next to its centre."""
+    """Returns each cluster with the clip next to its centre, and of the largest with more clips."""
     nearness = np.einsum("nd,nd->n", vectors_ND, centroids_KD[cluster])
     by_cluster = np.lexsort((-nearness, cluster))
-    numbers, first, counts = np.unique(cluster[by_cluster], return_index=True, return_counts=True)
-    medoids = ids.take(pa.array(by_cluster[first])).to_pylist()
-    return [
-        {"cluster": int(number), "n_clips": int(count), "medoid": medoid}
-        for number, count, medoid in zip(numbers, counts, medoids, strict=True)
-    ]
+    ends = np.cumsum(np.bincount(cluster, minlength=len(centroids_KD)))
+    described: list[dict[str, object]] = []
+    for number, members in enumerate(np.split(by_cluster, ends[:-1])):
+        n_named = N_NEAREST if number < N_GALLERIES else 1
+        names = ids.take(pa.array(members[:n_named])).to_pylist()
+        described.append({"cluster": number, "n_clips": len(members), "medoid": names[0]})
+        if number < N_GALLERIES:
+            described[-1]["nearest"] = names
+    return described
