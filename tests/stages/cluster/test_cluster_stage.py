@@ -111,6 +111,22 @@ def test_words_tell_a_cluster_from_the_others(
     assert all("words" not in one for one in left["clusters"])
 
 
+def test_clips_of_later_generations_get_the_clusters_of_the_first() -> None:
+    growing = ClusterStage(ClusterConfig(n=KINDS), is_growing=True)
+    left: dict[str, Any] = {}
+    numbers: list[list[int]] = []
+    for name, shown in (("a", vectors(0.02)), ("b", vectors(0.02)[KINDS - 1 :: KINDS]), ("c", [])):
+        rows = clips(len(shown))
+        for row in rows:
+            row.clip_id = f"{name}{row.clip_id}"
+        named = [(row.clip_id, v) for row, v in zip(rows, shown, strict=True)]
+        left = run_stage(growing, rows, vectors_table(named), earlier=left)
+        numbers.append(rows.values("cluster"))
+    assert set(numbers[1]) == {numbers[0][KINDS - 1]}
+    assert sorted(one["n_clips"] for one in left["clusters"]) == [EACH, EACH, 2 * EACH]
+    assert all(one["medoid"].startswith("a") for one in left["clusters"])
+
+
 def test_the_best_of_like_clips_stays() -> None:
     rows, _ = decided(0.005, n=KINDS, similarity=0.99)
     assert [row.clip_id for row in rows if row.decision == "kept"] == ["clip00", "clip01", "clip02"]
@@ -145,6 +161,7 @@ def test_what_cannot_be_meant_is_refused() -> None:
         ClusterConfig(similarity=0.9)
     with pytest.raises(RecipeError, match=r"select.by names cluster, and cluster.n is null"):
         load_recipe("quickstart", ["select.by=[cluster]"])
-    with pytest.raises(RecipeError, match=r"run.mode is growing: clusters are made of all"):
-        load_recipe("quickstart", ["cluster.n=5", "run.mode=growing"])
+    for wrong in ("cluster.n=2001", "cluster.similarity=0.9"):
+        with pytest.raises(RecipeError, match=r"run.mode is growing"):
+            load_recipe("quickstart", ["cluster.n=5", "run.mode=growing", wrong])
     assert pa.types.is_int32(clips(1).schema.field("cluster").type)
