@@ -71,7 +71,12 @@ def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyGrap
         ),
         FilterStage(recipe.filters, _filter_needs(recipe), measures),
         DedupStage(recipe.dedup),
-        ClusterStage(recipe.cluster, "embeddings" if semantics.clip is None else "clip_embeddings"),
+        ClusterStage(
+            recipe.cluster,
+            clip=semantics.clip,
+            models=semantics.store,
+            is_growing=recipe.run.mode == "growing",
+        ),
         SelectStage(recipe.select),
         CaptionStage(recipe.caption),
         CutStage(cut, pixels),

@@ -26,7 +26,7 @@ from curator.models.weight_store import ModelStore
 from curator.run_config import RunConfig
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.caption.config import CaptionConfig
-from curator.stages.cluster.config import ClusterConfig
+from curator.stages.cluster.config import MAX_GROWING_CLUSTERS, ClusterConfig
 from curator.stages.cut.config import CutConfig
 from curator.stages.dedup.config import DedupConfig
 from curator.stages.filter.config import FilterConfig, Rule
@@ -124,13 +124,18 @@ class Recipe(BaseModel):
 
     @model_validator(mode="after")
     def _clusters_of_all(self) -> Self:
-        """Refuses a selection by clusters that are not made, or that are not of all clips."""
+        """Refuses a selection by clusters that are not made, or that cannot grow."""
         if self.cluster.n is None and "cluster" in self.select.by:
             raise ValueError("select.by names cluster, and cluster.n is null; set cluster.n")
-        if self.cluster.n is not None and self.run.mode == "growing":
+        if self.run.mode == "growing" and (self.cluster.n or 0) > MAX_GROWING_CLUSTERS:
             raise ValueError(
-                f"cluster.n is {self.cluster.n}, and run.mode is growing: clusters are made of all "
-                "clips, and would change what earlier generations keep; set run.mode to exact"
+                f"cluster.n is {self.cluster.n}, and run.mode is growing, where each snapshot has "
+                f"the centres of at most {MAX_GROWING_CLUSTERS} clusters; set run.mode to exact"
+            )
+        if self.run.mode == "growing" and self.cluster.similarity is not None:
+            raise ValueError(
+                "cluster.similarity is set, and run.mode is growing: it compares all clips of a "
+                "cluster, and would change what earlier generations keep; set run.mode to exact"
             )
         return self
 

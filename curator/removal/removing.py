@@ -232,7 +232,7 @@ def _publish(store: Store, newest: RewrittenSnapshot) -> None:
         summary=summary,
         sources=newest.totals.failed,
         clips=clips,
-        thumbnails=read_pictures(store, names, shown_clips(clips)),
+        thumbnails=read_pictures(store, names, shown_clips(summary, clips)),
     )
     previous = find_json(store, SUMMARY) or {}
     write_fixed_paths(store, with_fixed_paths(summary), previous, newest.shard_files, page)

@@ -72,7 +72,12 @@ def sheets_of(summary: Mapping[str, Any], clips: ClipColumns, max_per_group: int
 def originals_of(sheets: Iterable[Sheet], clips: ClipColumns) -> dict[str, ClipRow]:
     """Returns the clips that shown duplicates are copies of, by id; those that are in this run."""
     of = {c.duplicate_of for s in sheets if s.reason == Reason.DUPLICATE for c in s.clips}
-    wanted = pa.array(sorted(filter(None, of)), pa.string())
+    return clips_by_id(clips, filter(None, of))
+
+
+def clips_by_id(clips: ClipColumns, ids: Iterable[str]) -> dict[str, ClipRow]:
+    """Returns the clips of some ids; those that are in this run."""
+    wanted = pa.array(sorted(ids), pa.string())
     found: list[int] = []
     begin = 0
     for block in clips.blocks(("clip_id",)) if len(wanted) else ():

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from curator.records.sources import Source
+from curator.report.cluster_galleries import galleries_of, listed_clusters
 from curator.report.contact_sheets import Browsing, caption_words, originals_of, sheets_of
 from curator.report.funnel import funnel_steps, gpu_trouble
 from curator.report.histogram import histograms
@@ -72,6 +73,7 @@ def render_report(
         n_unnamed=sum(step.n_first for step in taken[MAX_NAMED:]),
         tags=tags(summary),
         sheets=sheets,
+        galleries=galleries_of(summary, clips),
         nearness=nearness,
         browsing=Browsing(sheets, nearness),
         originals=originals_of(sheets, clips),
@@ -91,11 +93,14 @@ def render_report(
     )
 
 
-def shown_clips(clips: ClipColumns, max_per_group: int = MAX_PER_GROUP) -> list[str]:
+def shown_clips(
+    summary: Mapping[str, Any], clips: ClipColumns, max_per_group: int = MAX_PER_GROUP
+) -> list[str]:
     """Returns ids of the clips on the page of a run, which need thumbnails."""
     shown = [clip for sheet in sheets_of({}, clips, max_per_group) for clip in sheet.clips]
     retained = [clip.duplicate_of for clip in shown if clip.duplicate_of]
-    return [*(clip.clip_id for clip in shown), *retained]
+    nearest = [name for one in listed_clusters(summary) for name in one["nearest"]]
+    return [*(clip.clip_id for clip in shown), *retained, *nearest]
 
 
 def _given(facts: Mapping[str, Any] | None) -> dict[str, Any]:

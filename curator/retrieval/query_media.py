@@ -8,73 +8,56 @@ import math
 import os
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 
 from curator.errors import ModelError, SourceError, UsageError
+from curator.executor.unit_worker import UnitWorker
 from curator.matching.clip_footage import ClipFootage
 from curator.measures.clip_view import ClipView
-from curator.media.opencv import cv2
 from curator.models.clip_model import text_embedder
-from curator.models.scene_network import SceneNetwork, scene_picture
 from curator.models.weight_store import ModelStore
 from curator.recipe import Recipe
 from curator.records.clips import Span
+from curator.records.sources import Failure
 from curator.records.tracks import Track
+from curator.retrieval.query_stage import QueryFile, QueryStage
 from curator.stages.analyze.config import AnalyzeConfig
-from curator.stages.analyze.decode_source import analyze_source
-from curator.stages.analyze.measurer import AnalysisModels
 from curator.stages.propose.clip_footage_rows import footage_row, pictures_row
-from curator.storage import open_source, stat_source
+from curator.storage import stat_source
 from curator.storage.base import has_scheme
 from curator.tables.footage_store import as_footage
-from curator.tables.track_items import FRAMES
 
 SPAN_S = 60.0
 """Longest part of a video that is compared with clips at a time."""
-SIDE_PX = 320
-"""Longer side of pictures, as analysis has them before it computes vectors."""
-FAMILIES = frozenset({FRAMES, "pictures", "scenes"})
-_THREADS = 4
 _DENSE = {"samples_per_s": 4.0, "thumbnail_every": 1, "scene_every_s": 0.5}
 """Pictures of a video, more of them than clips have: each of a clip has one of the same moment."""
+_ONE_AT_A_TIME = Lock()
+"""Held while a query is decoded: a process has one sandbox."""
 
 
 def picture_vector(file: str | os.PathLike[str]) -> NDArray[np.float32]:
     """Returns the vector of an image file, float32 [D].
 
+    Args:
+        file: A file, or an address such as `s3://bucket/key`.
+
     Raises:
         UsageError: It cannot be read, or shows no structure.
     """
-    path, expected = os.fspath(file), "expected an image file that OpenCV reads, such as PNG"
-    try:
-        data = np.frombuffer(Path(path).read_bytes(), np.uint8)
-    except OSError as error:
-        raise UsageError(f"{path!r}: {error.strerror}; {expected}") from error
-    try:
-        bgr_HWC = cv2.imdecode(data, cv2.IMREAD_COLOR) if len(data) else None
-    except cv2.error:
-        bgr_HWC = None
-    if bgr_HWC is None:
-        raise UsageError(
-            f"{path!r} is no image ({len(data):,} bytes); {expected}, JPEG or WebP; of a video, "
-            "use --video"
-        )
-    scale = SIDE_PX / max(bgr_HWC.shape[:2])
-    if scale < 1:
-        height, width = (max(1, round(side * scale)) for side in bgr_HWC.shape[:2])
-        bgr_HWC = cv2.resize(bgr_HWC, (width, height), interpolation=cv2.INTER_AREA)
-    rgb_HWC = np.asarray(cv2.cvtColor(bgr_HWC, cv2.COLOR_BGR2RGB), np.uint8)
-    vector: NDArray[np.float32] = _network().features([scene_picture(rgb_HWC)])[0]
+    vector = _decoded(file, AnalyzeConfig(), is_picture=True)
+    assert isinstance(vector, np.ndarray)
     if not vector.any():
-        raise UsageError(f"{path!r} is of one colour; expected a picture that shows something")
+        raise UsageError(
+            f"{os.fspath(file)!r} is of one colour; expected a picture that shows something"
+        )
     return vector
 
 
 def video_spans(place: str | os.PathLike[str], config: AnalyzeConfig) -> dict[float, ClipFootage]:
-    """Analyzes a video in this process, and divides it into spans of at most `SPAN_S`.
+    """Analyzes a video, and divides it into spans of at most `SPAN_S`.
 
     Args:
         place: A file, or an address such as `s3://bucket/key`.
@@ -86,27 +69,9 @@ def video_spans(place: str | os.PathLike[str], config: AnalyzeConfig) -> dict[fl
     Raises:
         UsageError: It cannot be decoded.
     """
-    uri = os.fspath(place)
-    uri = uri if has_scheme(uri) else os.path.abspath(uri)
     config = config.model_copy(update={"device": "cpu", "flow": "dis", **_DENSE})
-    try:
-        n_bytes, version = stat_source(uri)
-        models = AnalysisModels(scenes=_network())
-        with open_source(uri, expected_version=version) as reader:
-            track = analyze_source(
-                reader,
-                uri,
-                source_id="query",
-                n_bytes=n_bytes,
-                analysis_models=models,
-                config=config,
-                decoder_threads=min(_THREADS, os.cpu_count() or 1),
-                families=FAMILIES,
-            )
-    except SourceError as error:
-        raise UsageError(
-            f"--video {uri!r} cannot be read as a video ({error.code}): {error.message}"
-        ) from error
+    track = _decoded(place, config, is_picture=False)
+    assert isinstance(track, Track)
     return dict(_spans(track))
 
 
@@ -129,12 +94,33 @@ def text_vector(text: str, recipe: Recipe) -> NDArray[np.float32]:
     return vector
 
 
-@cache
-def _network() -> SceneNetwork:
+def _decoded(
+    place: str | os.PathLike[str], config: AnalyzeConfig, *, is_picture: bool
+) -> Track | NDArray[np.float32]:
+    """Decodes a file in the sandbox of this process, which later queries use again."""
+    uri = os.fspath(place)
+    uri = uri if has_scheme(uri) else os.path.abspath(uri)
     try:
-        return SceneNetwork()
+        n_bytes, version = stat_source(uri)
+        query = QueryFile(uri=uri, n_bytes=n_bytes, version=version, is_picture=is_picture)
+        with _ONE_AT_A_TIME:
+            (result,) = _worker(config)([query]).results
+    except SourceError as error:
+        result = Failure(uri=uri, stage="query", code=error.code, message=error.message)
     except ModelError as error:
         raise UsageError(str(error)) from error
+    if not isinstance(result, Failure):
+        decoded: Track | NDArray[np.float32] = result
+        return decoded
+    kind = "picture" if is_picture else "video"
+    raise UsageError(
+        f"--{kind} {uri!r} cannot be read as a {kind} ({result.code}): {result.message}"
+    )
+
+
+@cache
+def _worker(config: AnalyzeConfig) -> UnitWorker:
+    return UnitWorker(stage=QueryStage(config))
 
 
 def _spans(track: Track) -> Iterator[tuple[float, ClipFootage]]:

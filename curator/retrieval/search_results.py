@@ -58,10 +58,10 @@ def as_table(found: Sequence[FoundClip], by: str) -> str:
 
 
 def shared_words(shared: SharedFootage | None) -> str:
-    """Says which part of the video a clip shows."""
+    """Says how much of the video a clip shows, and from where on."""
     if shared is None:
         return "no, similar"
-    words = f"yes, {shared.overlap_s:.1f} s from {moment(shared.query_s)} of the video on"
+    words = f"{shared.overlap_s:.1f} s from {moment(shared.query_s)} of the video on"
     words += ", mirrored" if shared.mirrored else ""
     is_other_speed = abs(shared.speed - 1) > 0.01
     return f"{words}, {1 / shared.speed:.2f} times as fast" if is_other_speed else words

@@ -30,7 +30,7 @@ CONSEQUENCES: Mapping[str, str] = {
     "shard": "clips are packed again where tars change",
     "semantic": _AGAIN,
     "run": "it applies to this run's new sources",
-    "run.mode": "all clips are decided about again, unless it becomes growing",
+    "run.mode": "all clips are decided about again, unless it becomes growing without clusters",
     "stages": "clips are judged, cut or annotated again, as the stages that differ need",
     "models": "weights are read from there",
 }

@@ -99,7 +99,7 @@ def test_number_of_cards_and_size_of_the_page_are_bounded() -> None:
             rejected(1000 * number + n, str(reason), reason_detail="&" * 5000, tags=[f"tag{n}"])
             for n in range(1, 40)
         ]
-    shown = shown_clips(clip_rows(clips))
+    shown = shown_clips({}, clip_rows(clips))
     assert MAX_CARDS // 2 < len(shown) <= MAX_CARDS
     pictures = {clip_id: b"\xff" * 6000 for clip_id in shown}
     page = render_report(

@@ -18,7 +18,7 @@ from curator.number_text import amount, clock, compared, length, plain, score, s
 from curator.records.clips import Reason
 from curator.records.columns import field_names
 from curator.records.sources import Note, Source
-from curator.report import render_report
+from curator.report import render_report, shown_clips
 from curator.report.funnel import format_funnel, funnel_steps, reason_order
 from curator.report.page_templates import CARD_PX, clean, embedded
 from curator.report.page_templates import render as page_from
@@ -263,6 +263,25 @@ def test_duplicate_stands_beside_the_clip_it_duplicates() -> None:
     assert "similarity 0.93, duplicate from 0.8" in page.text
     pair = html[html.index('<div class="pair card"') :]
     assert pair.index(copy["clip_id"]) < pair.index(best["clip_id"])
+
+
+def test_clusters_are_galleries_of_clips_that_are_still_there() -> None:
+    clips = [clip(0, cluster=0), rejected(1, "semantic_duplicate", cluster=0), clip(2, cluster=1)]
+    near = [str(clips[n]["clip_id"]) for n in (1, 0)]
+    listed = [
+        {"cluster": 0, "n_clips": 3, "medoid": near[0], "nearest": [*near, "removed since"]},
+        {"cluster": 1, "n_clips": 1, "nearest": [clips[2]["clip_id"]], "words": [EVIL, "dog"]},
+        {"cluster": 2, "n_clips": 1, "medoid": clips[2]["clip_id"]},
+    ]
+    summary = summary_of(clips, judged={"clusters": listed})
+    html, page = render(clips, summary=summary)
+    _refuses_evil(html, page)
+    gallery = html[html.index('id="clusters"') : html.index('id="scores"')]
+    assert "2 clips, 1 kept, 1 dropped" in gallery
+    assert "semantic duplicate" in gallery
+    assert f"{EVIL}, dog" in page.text
+    assert re.findall(r"<code>(\w+)</code>", gallery) == [*near, clips[2]["clip_id"]]
+    assert set(near) <= set(shown_clips(summary, clip_rows([])))
 
 
 def test_funnel_goes_in_the_order_in_which_reasons_count() -> None:

@@ -21,6 +21,7 @@ from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.errors import UsageError
 from curator.footage.scenes import Picture
 from curator.matching.clip_footage import ClipFootage
+from curator.retrieval import query_stage
 from curator.retrieval.clip_search import ClipSearch
 from curator.retrieval.query_media import picture_vector, video_spans
 from curator.retrieval.shared_footage import SharedFootage, joined_spans
@@ -144,6 +145,15 @@ def test_a_video_is_found_with_its_offset_and_before_clips_that_are_alike(
     assert [clip.shared for clip in found[1:]] == [None] * 3
 
 
+def test_no_query_is_decoded_in_this_process(
+    clips: ClipSearch, place: Path, ids: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("analyze_source", "scene_picture"):
+        monkeypatch.delattr(query_stage, name)
+    assert clips.by_video(place / "part.mkv", k=1)[0].clip_id == ids[FILMED]
+    assert clips.by_picture(place / "picture.png", k=1)[0].clip_id == ids[SHOWN]
+
+
 def test_spans_of_a_video_that_show_one_clip_are_joined() -> None:
     """Pins seconds of the whole video; a span that shows another part of the clip is left out."""
     parts = [
@@ -172,8 +182,8 @@ def test_conditions_narrow_the_search(clips: ClipSearch, ids: list[str]) -> None
     ("arguments", "words"),
     [
         (["--clip", "zz"], "no clip of the 30"),
-        (["--picture", "{place}/part.mkv"], "is no image"),
-        (["--picture", "{place}/none.png"], "No such file"),
+        (["--picture", "{place}/part.mkv"], "cannot be read as a picture (unreadable)"),
+        (["--picture", "{place}/none.png"], "cannot be read as a picture (vanished)"),
         (["--picture", "{place}/grey.png"], "of one colour"),
         (["--video", "{place}/picture.png"], "cannot be read as a video"),
         (["--video", "{place}/none.mp4"], "cannot be read as a video"),
@@ -236,5 +246,5 @@ def test_a_video_in_the_table_says_what_is_shared(
 ) -> None:
     text = said(capsys, "search", place / "out", "--video", place / "part.mkv", "-k", 2)
     _, first, second = text.splitlines()
-    assert "yes, 4.0 s from 0 s of the video on" in first
+    assert "4.0 s from 0 s of the video on" in first
     assert "no, similar" in second

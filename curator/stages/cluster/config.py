@@ -6,6 +6,9 @@ from pydantic import model_validator
 
 from curator.stage import StageConfig, setting
 
+MAX_GROWING_CLUSTERS = 2_000
+"""Clusters of an output in `growing` mode: each snapshot holds their centres, 3.4 KB each."""
+
 
 class ClusterConfig(StageConfig):
     """What is too much of the same kind.

@@ -140,7 +140,7 @@ def commit_run(run: Commit) -> dict[str, Any]:
         summary=summary,
         sources=totals.failed,
         clips=clips,
-        thumbnails=run.pictures(shown_clips(clips)),
+        thumbnails=run.pictures(shown_clips(summary, clips)),
         is_of_last=run.before is not None,
     )
     summary = _publish(run, summary, page)

@@ -1,5 +1,6 @@
 """Clusters of meaning: every clip with a vector is in one, and the best of like clips stays."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,17 @@ from judged import run_stage
 from pydantic import ValidationError
 
 from curator.errors import RecipeError
+from curator.models.catalogue import ModelEntry
+from curator.models.weight_store import ModelStore
 from curator.recipe import load_recipe
+from curator.stages.cluster import cluster_words, stage
+from curator.stages.cluster.cluster_words import WORDS
 from curator.stages.cluster.config import ClusterConfig
 from curator.stages.cluster.stage import ClusterStage, semantic_duplicates
 from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_vectors import vectors_table
 from tests.made_clips import clip_rows
+from tests.tiny_clip import TINY
 
 KINDS, EACH = 3, 8
 
@@ -58,6 +64,69 @@ def test_clips_of_a_kind_are_in_one_cluster_and_the_summary_lists_them() -> None
     assert all(of[medoid] == number for number, medoid in medoids.items())
 
 
+def test_the_nearest_clips_of_the_largest_clusters_are_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stage, "N_GALLERIES", 2)
+    rows, left = decided(0.02, n=KINDS)
+    of = dict(zip(rows.values("clip_id"), rows.values("cluster"), strict=True))
+    first, second, last = left["clusters"]
+    for one in (first, second):
+        assert len(set(one["nearest"])) == EACH
+        assert one["nearest"][0] == one["medoid"]
+        assert {of[name] for name in one["nearest"]} == {one["cluster"]}
+    assert "nearest" not in last
+
+
+def test_words_tell_a_cluster_from_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins the words of three kinds, and that clusters have none where the weights are missing."""
+    entry = {"kind": "clip", "about": "", "config": TINY, "dim": 32, "file": "m", "licence": ""}
+    (tmp_path / "catalogue.yaml").write_text(f"test-tiny: {entry}")
+    (tmp_path / "test-tiny").mkdir()
+    (tmp_path / "test-tiny" / "m").write_bytes(b"weights")
+    models = ModelStore.at(str(tmp_path))
+    clip = models.catalogue.find("test-tiny", "clip")
+
+    def embedder(_: ModelEntry, weights: Path) -> Any:  # noqa: ANN401
+        # "a beach" is of no kind and "the sea" is of all; then each word is of one kind.
+        of_words = np.eye(KINDS, 16, dtype=np.float32)[np.arange(len(WORDS)) % KINDS]
+        of_words *= np.linspace(1.0, 0.5, len(WORDS), dtype=np.float32)[:, None]
+        of_words[0], of_words[1] = 0.0, np.eye(KINDS, 16, dtype=np.float32).sum(0)
+        return lambda prompts: (of_words, 100.0)
+
+    monkeypatch.setattr(cluster_words, "text_embedder", embedder)
+    rows = clips(KINDS * EACH)
+    named = [(row.clip_id, v) for row, v in zip(rows, vectors(0.0), strict=True)]
+    of_stage = ClusterStage(ClusterConfig(n=KINDS), clip=clip, models=models)
+    left = run_stage(of_stage, rows, vectors_table(named))
+    found = {one["medoid"]: one["words"] for one in left["clusters"]}
+    kinds = {int(name[4:]) % KINDS: words for name, words in found.items()}
+    assert kinds == {
+        kind: [WORDS[n] for n in range(kind, 12, KINDS) if n > 1][:3] for kind in kinds
+    }
+    (tmp_path / "test-tiny" / "m").unlink()
+    left = run_stage(of_stage, clips(KINDS * EACH), vectors_table(named))
+    assert all("words" not in one for one in left["clusters"])
+
+
+def test_clips_of_later_generations_get_the_clusters_of_the_first() -> None:
+    growing = ClusterStage(ClusterConfig(n=KINDS), is_growing=True)
+    left: dict[str, Any] = {}
+    numbers: list[list[int]] = []
+    for name, shown in (("a", vectors(0.02)), ("b", vectors(0.02)[KINDS - 1 :: KINDS]), ("c", [])):
+        rows = clips(len(shown))
+        for row in rows:
+            row.clip_id = f"{name}{row.clip_id}"
+        named = [(row.clip_id, v) for row, v in zip(rows, shown, strict=True)]
+        left = run_stage(growing, rows, vectors_table(named), earlier=left)
+        numbers.append(rows.values("cluster"))
+    assert set(numbers[1]) == {numbers[0][KINDS - 1]}
+    assert sorted(one["n_clips"] for one in left["clusters"]) == [EACH, EACH, 2 * EACH]
+    assert all(one["medoid"].startswith("a") for one in left["clusters"])
+
+
 def test_the_best_of_like_clips_stays() -> None:
     rows, _ = decided(0.005, n=KINDS, similarity=0.99)
     assert [row.clip_id for row in rows if row.decision == "kept"] == ["clip00", "clip01", "clip02"]
@@ -92,6 +161,7 @@ def test_what_cannot_be_meant_is_refused() -> None:
         ClusterConfig(similarity=0.9)
     with pytest.raises(RecipeError, match=r"select.by names cluster, and cluster.n is null"):
         load_recipe("quickstart", ["select.by=[cluster]"])
-    with pytest.raises(RecipeError, match=r"run.mode is growing: clusters are made of all"):
-        load_recipe("quickstart", ["cluster.n=5", "run.mode=growing"])
+    for wrong in ("cluster.n=2001", "cluster.similarity=0.9"):
+        with pytest.raises(RecipeError, match=r"run.mode is growing"):
+            load_recipe("quickstart", ["cluster.n=5", "run.mode=growing", wrong])
     assert pa.types.is_int32(clips(1).schema.field("cluster").type)

@@ -1,0 +1,47 @@
+"""Galleries of the largest clusters: how many clips they have, and those next to the centre."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from curator.report.contact_sheets import clips_by_id
+from curator.tables.clip_rows import ClipColumns, ClipRow
+
+
+class Gallery(NamedTuple):
+    """A cluster: its number, clips kept and dropped, its words, and the clips shown."""
+
+    cluster: int
+    n_kept: int
+    n_dropped: int
+    words: str
+    clips: list[ClipRow]
+
+
+def galleries_of(summary: Mapping[str, Any], clips: ClipColumns) -> list[Gallery]:
+    """Returns the clusters of which the summary lists the nearest clips, the largest first."""
+    listed = listed_clusters(summary)
+    if not listed:
+        return []
+    names = ["cluster", "decision"]
+    counts: Counter[tuple[int | None, str]] = Counter()
+    for block in clips.blocks(names):
+        for row in block.group_by(names).aggregate([([], "count_all")]).to_pylist():
+            counts[row["cluster"], row["decision"]] += row["count_all"]
+    found = clips_by_id(clips, [name for one in listed for name in one["nearest"]])
+    return [
+        Gallery(
+            cluster=one["cluster"],
+            n_kept=counts[one["cluster"], "kept"],
+            n_dropped=counts[one["cluster"], "rejected"],
+            words=", ".join(one.get("words", ())),
+            clips=[found[name] for name in one["nearest"] if name in found],
+        )
+        for one in listed
+    ]
+
+
+def listed_clusters(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the clusters of a summary with their nearest clips; none of older versions."""
+    clusters = (summary.get("judged") or {}).get("clusters") or ()
+    return [one for one in clusters if one.get("nearest")]

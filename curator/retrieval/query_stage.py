@@ -1,0 +1,106 @@
+"""The stage that decodes the file of a query in a sandbox: a picture or a video."""
+
+# ruff: noqa: N806 - shape letters
+
+import math
+import os
+from dataclasses import dataclass
+from functools import partial
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.errors import ErrorCode, SourceError
+from curator.media.opencv import cv2
+from curator.models.scene_network import scene_picture
+from curator.records.sources import Failure, SourceRef, decode_limit_s
+from curator.records.tracks import Track
+from curator.stage import Scope, Stage
+from curator.stages.analyze.analysis_models import load_analysis_models
+from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.analyze.decode_source import analyze_source
+from curator.stages.analyze.measurer import AnalysisModels
+from curator.storage import read_proven
+from curator.tables.track_items import FRAMES
+
+FAMILIES = frozenset({FRAMES, "pictures", "scenes"})
+SIDE_PX = 320
+"""Longer side of pictures, as analysis has them before it computes vectors."""
+_THREADS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryFile:
+    """A file that a user asks by."""
+
+    uri: str
+    n_bytes: int
+    version: str
+    is_picture: bool
+
+
+class QueryStage(Stage[AnalyzeConfig, QueryFile, Track | NDArray[np.float32] | Failure]):
+    """Computes the vector of a picture, float32 [D], or the track of a video."""
+
+    name = "query"
+    version = 1
+    scope = Scope.SOURCE
+    config_type = AnalyzeConfig
+    sandboxed = True
+    imports = ("torch", "cv2")
+    limit_bytes = 4 << 30
+
+    def setup(self) -> None:
+        """Loads the scene network."""
+        self._models: AnalysisModels = load_analysis_models(self.config, FAMILIES, None, None)
+
+    def limit_s(self, unit: QueryFile) -> float:
+        """CPU-seconds by the bytes of the file, for as many frames as these can hold."""
+        source = SourceRef(
+            uri=unit.uri, n_bytes=unit.n_bytes, version=unit.version, header_duration_s=math.inf
+        )
+        return min(self.config.max_decode_s, decode_limit_s(source))
+
+    def process(self, unit: QueryFile) -> Track | NDArray[np.float32] | Failure:
+        """Decodes a file."""
+        if unit.is_picture:
+            return read_proven(unit.uri, unit.version, self._vector)
+        return read_proven(unit.uri, unit.version, partial(self._track, unit))
+
+    def failed(self, unit: QueryFile, failure: Failure) -> Failure:
+        """Returns the error."""
+        return failure
+
+    def _vector(self, reader: BinaryIO) -> NDArray[np.float32]:
+        data = np.frombuffer(reader.read(), np.uint8)
+        try:
+            bgr_HWC = cv2.imdecode(data, cv2.IMREAD_COLOR) if len(data) else None
+        except cv2.error:
+            bgr_HWC = None
+        if bgr_HWC is None:
+            raise SourceError(
+                ErrorCode.UNREADABLE,
+                f"its {len(data):,} bytes are none that OpenCV reads; expected PNG, JPEG or WebP; "
+                "of a video, use --video",
+            )
+        scale = SIDE_PX / max(bgr_HWC.shape[:2])
+        if scale < 1:
+            height, width = (max(1, round(side * scale)) for side in bgr_HWC.shape[:2])
+            bgr_HWC = cv2.resize(bgr_HWC, (width, height), interpolation=cv2.INTER_AREA)
+        rgb_HWC = np.asarray(cv2.cvtColor(bgr_HWC, cv2.COLOR_BGR2RGB), np.uint8)
+        assert self._models.scenes is not None
+        vector: NDArray[np.float32] = self._models.scenes.features([scene_picture(rgb_HWC)])[0]
+        return vector
+
+    def _track(self, unit: QueryFile, reader: BinaryIO) -> Track:
+        return analyze_source(
+            reader,
+            unit.uri,
+            source_id="query",
+            n_bytes=unit.n_bytes,
+            analysis_models=self._models,
+            config=self.config,
+            decoder_threads=min(_THREADS, os.cpu_count() or 1),
+            families=FAMILIES,
+        )
