@@ -268,17 +268,19 @@ def is_same(found: Evidence) -> bool:
     if found.span_s < min(_MIN_SPAN_S, _MIN_SPAN_SHARE * found.shorter_s):
         return False
     is_still = found.moving_share < _STILL_SHARE
+    is_long = found.span_s >= _LONG_SPAN_S
+    least_luma = _LUMA_LONG if is_long and is_own_speed else _LUMA_CLOSE
+    if found.span_s >= _LONGEST_SPAN_S and is_own_speed:
+        least_luma = _LUMA_LONGEST
     if motion is None:
-        proof = _LUMA_CLOSE if found.is_background_fixed else _LUMA_MOVING
+        proof = least_luma if found.is_background_fixed else _LUMA_MOVING
         return luma >= proof or (is_still and is_own_speed)
     if is_still and motion.is_still:
         is_rich = found.agreement.n_inliers >= _MANY_INLIERS
         return is_own_speed and motion.likeness >= (
             _STILL_LIKENESS_RICH if is_rich else _STILL_LIKENESS
         )
-    is_long = found.span_s >= _LONG_SPAN_S
-    least_luma = _LUMA_LONG if is_long and is_own_speed else _LUMA_CLOSE
-    if luma >= (_LUMA_LONGEST if found.span_s >= _LONGEST_SPAN_S and is_own_speed else least_luma):
+    if luma >= least_luma:
         return True
     # The background of a fixed camera agrees at any time, and people do the same thing twice.
     is_fixed = motion.likeness_others >= _FIXED_LIKENESS

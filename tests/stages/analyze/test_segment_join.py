@@ -48,8 +48,8 @@ PROBABILITY = {
 """How far apart they may be: the head reads features of the network in more detail."""
 LEAST_FRAMES = 240
 LIMIT_S = 10.0
-N_FRAMES = 820
-CUTS = (130, 271, 275, 460, 700)
+N_FRAMES = 560
+CUTS = (130, 271, 275, 460)
 """Two of them where segments meet."""
 
 
@@ -361,4 +361,4 @@ def test_tiny_frames_without_number_get_the_one_limit_of_a_whole_source() -> Non
 
 def test_the_index_counts_and_not_the_header(film: Analyzed) -> None:
     assert len(plan(film.path, 10 * N_FRAMES)) > 1
-    assert reason(film.path, 10) is WholeReason.TOO_MANY_FRAMES
+    assert reason(film.path, 3) is WholeReason.TOO_MANY_FRAMES
