@@ -279,6 +279,25 @@ class ClipRows(Sequence[ClipRow]):
         for held in self._held.values():
             held.pop(name, None)
 
+    def append(self, table: pa.Table) -> None:
+        """Adds rows at the end, null in columns that the table lacks."""
+        columns = {}
+        for field in self._schema:
+            found = table.column_names.count(field.name)
+            added = table[field.name].cast(field.type) if found else None
+            if (
+                found
+                or field.name in self._base
+                or any(field.name in o for o in self._own.values())
+            ):
+                new = added.chunks if added is not None else [pa.nulls(len(table), field.type)]
+                chunks = [*self.column(field.name).cast(field.type).chunks, *new]
+                columns[field.name] = pa.chunked_array(chunks, field.type)
+        self._base, self._n = columns, self._n + len(table)
+        self._held.clear()
+        self._own.clear()
+        self._values, self._first, self._end = {}, 0, 0
+
     def scatter(self, numbers: NDArray[np.int64], table: pa.Table) -> None:
         """Sets columns of some rows, numbered once each, from a table in the same order."""
         index = np.arange(self._n, dtype=np.int64)

@@ -1,0 +1,188 @@
+"""What only a clip has of which clips that stay show the rest.
+
+Clips are visited in the order of retention: those that stay from best to worst, then those that go.
+What earlier ones retain is taken from each clip of which they show a part. A clip that goes retains
+what is left. A clip that stays is divided only if that saves more footage than it loses. So no
+footage is twice in what clips retain, and it depends on the set of clips alone.
+
+Shape letters: P pairs, each of a clip and another one that shows a part of it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+Piece = tuple[float, float]
+"""Begin and end, in seconds from the first frame of a clip."""
+ELSEWHERE = -1
+"""Number of a clip that is not decided about: all of it stays."""
+# Both ends are within 0.6 s of a whole overlap, or are moved there: matching/verify_pair.py.
+_WHOLE_SLACK_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortestClip:
+    """Length of the shortest clip that can be kept."""
+
+    seconds: float
+    n_frames: int
+
+    def seconds_at(self, fps: float) -> float:
+        """Returns the length at a frame rate, in seconds."""
+        return max(self.seconds, self.n_frames / fps if fps > 0 else 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """Another clip that shows a part of a clip: `time_other = speed * time + offset_s`.
+
+    Attributes:
+        other: Its number, or `ELSEWHERE`.
+        offset_s: Time in it of the clip's first frame.
+        speed: Its seconds per second of the clip.
+        overlap_s: What it shows, in seconds of the clip.
+        other_s: Its length.
+        pair: Number of the pair.
+    """
+
+    other: int
+    offset_s: float
+    speed: float
+    overlap_s: float
+    other_s: float
+    pair: int
+
+    def pieces(self, retained: Sequence[Piece], clip_s: float) -> list[Piece]:
+        """Returns where in a clip of a length pieces of the other one are."""
+        moved = [[(at - self.offset_s) / self.speed for at in piece] for piece in retained]
+        cut = ((max(0.0, start), min(clip_s, end)) for start, end in moved)
+        return [(start, end) for start, end in cut if end > start]
+
+    def is_whole(self, clip_s: float) -> bool:
+        """Whether it shows all that it can by its length and offset: then both ends are known."""
+        ((start, end),) = self.pieces([(0.0, self.other_s)], clip_s) or [(0.0, 0.0)]
+        return self.overlap_s >= end - start - _WHOLE_SLACK_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """What a clip retains.
+
+    Attributes:
+        pieces: As long as the shortest clip at least.
+        shared_s: Seconds that clips that stay show.
+        lost_s: Seconds that are in neither.
+        largest: The clip that shows the most of it.
+    """
+
+    pieces: list[Piece]
+    shared_s: float
+    lost_s: float
+    largest: Shown | None
+
+
+def divisions(
+    staying: Iterable[int],
+    going: Iterable[int],
+    shown_by: Mapping[int, Sequence[Shown]],
+    clip_s: NDArray[np.float64],
+    shortest_s: NDArray[np.float64],
+) -> dict[int, Division]:
+    """Divides clips by the clips that show parts of them.
+
+    Args:
+        staying: Numbers of clips that stay, from best to worst.
+        going: Of those that go; likewise.
+        shown_by: For each clip, what shows parts of it.
+        clip_s: float64 [N], lengths of clips.
+        shortest_s: float64 [N], length of the shortest piece of each clip that is a clip.
+
+    Returns:
+        For each clip that goes, and for each that is divided though it would stay.
+    """
+    retained: dict[int, list[Piece]] = {}
+    found: dict[int, Division] = {}
+    for clips, may_stay in ((staying, True), (going, False)):
+        for clip in clips:
+            own_s = float(clip_s[clip])
+            shown = [
+                one
+                for one in shown_by.get(clip, ())
+                if (one.other in retained or one.other == ELSEWHERE)
+                and not (may_stay and not one.is_whole(own_s))
+            ]
+            division = _division(shown, retained, own_s, float(shortest_s[clip]))
+            is_worth_it = division.shared_s >= shortest_s[clip] and (
+                division.lost_s < division.shared_s
+            )
+            if may_stay and not is_worth_it:
+                retained[clip] = [(0.0, own_s)]
+            else:
+                retained[clip], found[clip] = division.pieces, division
+    return found
+
+
+def _division(
+    shown: Sequence[Shown],
+    retained: Mapping[int, list[Piece]],
+    clip_s: float,
+    shortest_s: float,
+) -> Division:
+    of = [one.pieces(retained.get(one.other, [(0.0, one.other_s)]), clip_s) for one in shown]
+    left, at, shared_s = [], 0.0, 0.0
+    for start, end in sorted(piece for pieces in of for piece in pieces):
+        if start > at:
+            left.append((at, start))
+        shared_s += max(0.0, end - max(at, start))
+        at = max(at, end)
+    if clip_s > at:
+        left.append((at, clip_s))
+    pieces = [piece for piece in left if piece[1] - piece[0] >= shortest_s - 1e-6]
+    lost_s = sum(b - a for a, b in left) - sum(b - a for a, b in pieces)
+    sizes = [sum(b - a for a, b in pieces_of) for pieces_of in of]
+    largest = shown[int(np.argmax(sizes))] if sizes else None
+    return Division(pieces=pieces, shared_s=shared_s, lost_s=lost_s, largest=largest)
+
+
+def shown_from(
+    pairs: pa.Table, first: NDArray[np.int64], second: NDArray[np.int64]
+) -> dict[int, list[Shown]]:
+    """Returns what shows parts of each clip.
+
+    Args:
+        pairs: Rows of `PAIRS_SCHEMA`.
+        first: int64 [P], number of `clip_id`; -1 for a clip that does not count.
+        second: int64 [P], number of `other`; -1 likewise, but elsewhere.
+    """
+    names = ("place", "offset_s", "speed", "overlap_s", "share", "share_of_other")
+    columns = [pairs[name].to_numpy().astype(np.float64).tolist() for name in names]
+    found: dict[int, list[Shown]] = {}
+    rows = zip(first.tolist(), second.tolist(), *columns, strict=True)
+    for pair, (a, b, place, offset_s, speed, overlap_s, share_a, share_b) in enumerate(rows):
+        if a < 0 or (b < 0 and place < 0) or not min(share_a, share_b, overlap_s) > 0:
+            continue
+        found.setdefault(a, []).append(
+            Shown(
+                other=b if place < 0 else ELSEWHERE,
+                offset_s=offset_s,
+                speed=speed,
+                overlap_s=overlap_s,
+                other_s=overlap_s * speed / share_b,
+                pair=pair,
+            )
+        )
+        if place < 0:
+            found.setdefault(b, []).append(
+                Shown(
+                    other=a,
+                    offset_s=-offset_s / speed,
+                    speed=1 / speed,
+                    overlap_s=overlap_s * speed,
+                    other_s=overlap_s / share_a,
+                    pair=pair,
+                )
+            )
+    return found
