@@ -2,7 +2,8 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import filterfalse
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,11 @@ from curator.runs.corpus import CLIP_ORDER, memory_budget_of
 from curator.runs.elsewhere import elsewhere_of
 from curator.stage import Elsewhere
 from curator.stages.filter.rules import Sides
-from curator.stages.propose.candidate_store import read_pictures, stored_candidates
+from curator.stages.propose.candidate_store import (
+    read_pictures,
+    remainders_fingerprint,
+    stored_candidates,
+)
 from curator.storage import Store, open_store
 from curator.storage.metadata_columns import is_metadata
 from curator.tables.checksums import read_parquet
@@ -70,10 +75,7 @@ class Finished:
         fields = metadata_fields(self.clips.schema)
         schema = candidates_schema(self.measures.specs)
         found = DiskTable(pa.schema([*schema, *fields]), self.memory_budget_bytes)
-        stored = SortedRows(schema, CLIP_ORDER, self.memory_budget_bytes)
-        for name in self._stored("clips"):
-            stored.add(read_parquet(self.store, name))
-        for block in stored.blocks():
+        for block in self._sorted_candidates():
             # In the order of `clips`; others are of sources that the run did not have.
             wanted = ids.slice(done, block.num_rows).combine_chunks()
             place = pc.index_in(block["clip_id"], value_set=wanted).fill_null(-1).to_numpy()
@@ -90,6 +92,33 @@ class Finished:
             f"{self.store.uri}/candidates lacks clips of the snapshot; "
             "`curate run` makes those of the newest again"
         )
+
+    def _sorted_candidates(self) -> Iterator[pa.Table]:
+        """Yields stored candidates in the order of `clips`, and others."""
+        is_own = self._is_remainder
+        for names in (
+            filterfalse(is_own, self._stored("clips")),
+            filter(is_own, self._stored("clips")),
+        ):
+            schema = candidates_schema(self.measures.specs)
+            stored = SortedRows(schema, CLIP_ORDER, self.memory_budget_bytes)
+            for name in names:
+                stored.add(read_parquet(self.store, name))
+            yield from stored.blocks()
+
+    def _is_remainder(self, name: str) -> bool:
+        own = remainders_fingerprint(self.summary["fingerprints"]["candidates"])
+        return name.rpartition("/")[2].startswith(own)
+
+    def without_remainders(self) -> "Finished":
+        """Returns the clips without those at the end that are parts of others."""
+        names = list(filter(self._is_remainder, self._stored("clips")))
+        if not names:
+            return self
+        ids = pa.concat_tables(read_parquet(self.store, name, ["clip_id"]) for name in names)
+        known = pc.is_in(self.clips["clip_id"], value_set=ids["clip_id"].combine_chunks())
+        n_clips = self.clips.num_rows - pc.sum(known).as_py()
+        return replace(self, clips=self.clips.slice(0, n_clips))
 
     def vectors(self, name: str) -> StoredVectors:
         """Vectors of all clips, by the name of their table."""

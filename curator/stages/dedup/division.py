@@ -2,7 +2,7 @@
 
 Clips are visited in the order of retention: those that stay from best to worst, then those that go.
 What earlier ones retain is taken from each clip of which they show a part. A clip that goes retains
-what is left. A clip that stays is divided only if that saves more footage than it loses. So no
+what is left. A clip that stays is divided only if little of it is lost by that. So no
 footage is twice in what clips retain, and it depends on the set of clips alone.
 
 Shape letters: P pairs, each of a clip and another one that shows a part of it.
@@ -90,6 +90,8 @@ def divisions(
     shown_by: Mapping[int, Sequence[Shown]],
     clip_s: NDArray[np.float64],
     shortest_s: NDArray[np.float64],
+    *,
+    max_lost: float,
 ) -> dict[int, Division]:
     """Divides clips by the clips that show parts of them.
 
@@ -99,6 +101,7 @@ def divisions(
         shown_by: For each clip, what shows parts of it.
         clip_s: float64 [N], lengths of clips.
         shortest_s: float64 [N], length of the shortest piece of each clip that is a clip.
+        max_lost: Share of a clip that stays that may be lost where it is divided.
 
     Returns:
         For each clip that goes, and for each that is divided though it would stay.
@@ -116,7 +119,7 @@ def divisions(
             ]
             division = _division(shown, retained, own_s, float(shortest_s[clip]))
             is_worth_it = division.shared_s >= shortest_s[clip] and (
-                division.lost_s < division.shared_s
+                division.lost_s <= max_lost * own_s
             )
             if may_stay and not is_worth_it:
                 retained[clip] = [(0.0, own_s)]
