@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-LEAST_S = 9.0
+LEAST_S = 10.5
 SHARE = 0.6
 
 
@@ -83,7 +83,9 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--films", type=int, default=12)
     given = parser.parse_args()
-    films = sorted(given.footage.iterdir(), key=lambda f: hashlib.sha256(f.name.encode()).digest())
+    films = sorted(
+        given.footage.glob("*.mp4"), key=lambda f: hashlib.sha256(f.name.encode()).digest()
+    )
     films = [film for film in films if seconds_of(film) >= LEAST_S][: given.films]
     begins = make(films, given.out / "in")
     table = {}

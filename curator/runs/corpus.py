@@ -170,6 +170,7 @@ class DecidedClips:
                 elif isinstance(outcome, Left):
                     self._leave(stage.name, outcome)
                 elif isinstance(outcome, Remainders):
+                    assert isinstance(corpus, _KeptClips), "the first stage divides no clips"
                     self.parts = corpus.parts(outcome)
                 elif isinstance(outcome, str):
                     self.warnings.append(outcome)
@@ -276,9 +277,6 @@ class _CandidateClips(_Shared):
             changed = clips.append_column if at < 0 else partial(clips.set_column, at)
             clips = changed(name, column)
         self._of.add(clips)
-
-    def parts(self, remainders: Remainders) -> pa.Table:
-        raise ValueError("the first stage divides no clips")
 
 
 class _KeptClips(_Shared):

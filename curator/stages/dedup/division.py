@@ -30,12 +30,12 @@ class ShortestClip:
     seconds: float
     n_frames: int
 
-    def seconds_at(self, fps: float) -> float:
-        """Returns the length at a frame rate, in seconds."""
-        return max(self.seconds, self.n_frames / fps if fps > 0 else 0.0)
+    def seconds_at(self, fps: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Returns the length at frame rates, in seconds."""
+        return np.maximum(self.seconds, self.n_frames / np.maximum(fps, 1e-3))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Shown:
     """Another clip that shows a part of a clip: `time_other = speed * time + offset_s`.
 
@@ -84,10 +84,55 @@ class Division:
     largest: Shown | None
 
 
+class ShownParts:
+    """What shows parts of each clip.
+
+    Args:
+        pairs: Rows of `PAIRS_SCHEMA`.
+        first: int64 [P], number of `clip_id`; -1 for a clip that does not count.
+        second: int64 [P], number of `other`; likewise, and of clips elsewhere.
+    """
+
+    def __init__(
+        self, pairs: pa.Table, first: NDArray[np.int64], second: NDArray[np.int64]
+    ) -> None:
+        names = ("offset_s", "speed", "overlap_s", "share", "share_of_other")
+        offset_s, speed, overlap_s, share, share_other = (
+            pairs[name].to_numpy().astype(np.float64) for name in names
+        )
+        is_elsewhere = pairs["place"].to_numpy() >= 0
+        usable = (first >= 0) & (is_elsewhere | (second >= 0))
+        usable &= np.minimum(np.minimum(share, share_other), overlap_s) > 0
+        both = np.flatnonzero(usable), np.flatnonzero(usable & ~is_elsewhere)
+        others = np.where(is_elsewhere, ELSEWHERE, second)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            seen = [offset_s, speed, overlap_s, overlap_s * speed / share_other]
+            turned = [-offset_s / speed, 1 / speed, overlap_s * speed, overlap_s / share]
+        clips = np.concatenate([first[both[0]], second[both[1]]])
+        columns = [(others, first), *zip(seen, turned, strict=True)]
+        order = np.argsort(clips, kind="stable")
+        self._clips = clips[order]
+        self._columns = [
+            np.concatenate([column[rows] for column, rows in zip(pair, both, strict=True)])[order]
+            for pair in columns
+        ] + [np.concatenate(both)[order]]
+
+    @property
+    def clips(self) -> set[int]:
+        """Numbers of the clips of which anything is shown."""
+        return set(self._clips.tolist())
+
+    def of(self, clip: int) -> list[Shown]:
+        """Returns what shows parts of a clip."""
+        a, b = np.searchsorted(self._clips, [clip, clip + 1])
+        values = (column[a:b].tolist() for column in self._columns)
+        return [Shown(*one) for one in zip(*values, strict=True)]
+
+
 def divisions(
     staying: Iterable[int],
     going: Iterable[int],
-    shown_by: Mapping[int, Sequence[Shown]],
+    shown: ShownParts,
     clip_s: NDArray[np.float64],
     shortest_s: NDArray[np.float64],
     *,
@@ -98,7 +143,7 @@ def divisions(
     Args:
         staying: Numbers of clips that stay, from best to worst.
         going: Of those that go; likewise.
-        shown_by: For each clip, what shows parts of it.
+        shown: What shows parts of them.
         clip_s: float64 [N], lengths of clips.
         shortest_s: float64 [N], length of the shortest piece of each clip that is a clip.
         max_lost: Share of a clip that stays that may be lost where it is divided.
@@ -111,13 +156,13 @@ def divisions(
     for clips, may_stay in ((staying, True), (going, False)):
         for clip in clips:
             own_s = float(clip_s[clip])
-            shown = [
+            counting = [
                 one
-                for one in shown_by.get(clip, ())
+                for one in shown.of(clip)
                 if (one.other in retained or one.other == ELSEWHERE)
                 and not (may_stay and not one.is_whole(own_s))
             ]
-            division = _division(shown, retained, own_s, float(shortest_s[clip]))
+            division = _division(counting, retained, own_s, float(shortest_s[clip]))
             is_worth_it = division.shared_s >= shortest_s[clip] and (
                 division.lost_s <= max_lost * own_s
             )
@@ -148,44 +193,3 @@ def _division(
     sizes = [sum(b - a for a, b in pieces_of) for pieces_of in of]
     largest = shown[int(np.argmax(sizes))] if sizes else None
     return Division(pieces=pieces, shared_s=shared_s, lost_s=lost_s, largest=largest)
-
-
-def shown_from(
-    pairs: pa.Table, first: NDArray[np.int64], second: NDArray[np.int64]
-) -> dict[int, list[Shown]]:
-    """Returns what shows parts of each clip.
-
-    Args:
-        pairs: Rows of `PAIRS_SCHEMA`.
-        first: int64 [P], number of `clip_id`; -1 for a clip that does not count.
-        second: int64 [P], number of `other`; -1 likewise, but elsewhere.
-    """
-    names = ("place", "offset_s", "speed", "overlap_s", "share", "share_of_other")
-    columns = [pairs[name].to_numpy().astype(np.float64).tolist() for name in names]
-    found: dict[int, list[Shown]] = {}
-    rows = zip(first.tolist(), second.tolist(), *columns, strict=True)
-    for pair, (a, b, place, offset_s, speed, overlap_s, share_a, share_b) in enumerate(rows):
-        if a < 0 or (b < 0 and place < 0) or not min(share_a, share_b, overlap_s) > 0:
-            continue
-        found.setdefault(a, []).append(
-            Shown(
-                other=b if place < 0 else ELSEWHERE,
-                offset_s=offset_s,
-                speed=speed,
-                overlap_s=overlap_s,
-                other_s=overlap_s * speed / share_b,
-                pair=pair,
-            )
-        )
-        if place < 0:
-            found.setdefault(b, []).append(
-                Shown(
-                    other=a,
-                    offset_s=-offset_s / speed,
-                    speed=1 / speed,
-                    overlap_s=overlap_s * speed,
-                    other_s=overlap_s / share_a,
-                    pair=pair,
-                )
-            )
-    return found

@@ -1,7 +1,6 @@
 """The stage that rejects clips whose footage another clip shows that stays."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +11,7 @@ from curator.fingerprints import fingerprint
 from curator.records.clips import Reason
 from curator.stage import Corpus, CorpusStage, Decisions, Elsewhere, Left, Remainders, Work
 from curator.stages.dedup.config import DedupConfig
-from curator.stages.dedup.division import Division, ShortestClip, divisions, shown_from
+from curator.stages.dedup.division import Division, ShortestClip, ShownParts, divisions
 from curator.stages.dedup.footage_search import Place, find_pairs
 from curator.stages.dedup.near_duplicates import NearDuplicatePairs
 from curator.stages.dedup.retention import Ranked, dropped_clips
@@ -177,17 +176,17 @@ class DedupStage(CorpusStage[DedupConfig]):
         counts = np.append(~is_removed, False)
         first = np.where(counts[first], first, -1)
         second = np.where(counts[second], second, -1)
-        shown_by = shown_from(pairs, first, second)
-        order = [clip for clip in ranked.order.tolist() if clip in shown_by]
+        shown = ShownParts(pairs, first, second)
+        among = shown.clips
+        order = [clip for clip in ranked.order.tolist() if clip in among]
         staying = [clip for clip in order if is_left[clip]]
         going = [clip for clip in order if not is_left[clip] and not is_removed[clip]]
         clip_s = (corpus["end_s"].to_numpy() - corpus["start_s"].to_numpy()).astype(np.float64)
         shortest_s = np.full(numbers.n, np.inf)
         if self._shortest is not None:
-            shortest_s[order] = [self._shortest.seconds_at(fps) for fps in
-                                 corpus["fps"].to_numpy()[order].tolist()]  # fmt: skip
+            shortest_s = self._shortest.seconds_at(corpus["fps"].to_numpy())
         max_lost = 1 - self.config.min_share
-        return divisions(staying, going, shown_by, clip_s, shortest_s, max_lost=max_lost)
+        return divisions(staying, going, shown, clip_s, shortest_s, max_lost=max_lost)
 
     def _divided(
         self, pairs: pa.Table, numbers: "_Numbers", found: dict[int, Division], ids: pa.Array
@@ -233,32 +232,20 @@ def search_settings(config: DedupConfig) -> str:
 def _with_details(decisions: Decisions, found: dict[int, Division]) -> Decisions:
     """Adds what became of the footage that only the rejected clips show."""
     columns = decisions.columns
-    details = [
-        "; ".join(filter(None, (said, _detail(found.get(row))))) or None
-        for row, said in zip(
-            decisions.rows.tolist(), columns["reason_detail"].to_pylist(), strict=True
-        )
-    ]
+    details = []
+    for row, said in zip(
+        decisions.rows.tolist(), columns["reason_detail"].to_pylist(), strict=True
+    ):
+        lines = [said] if said else []
+        if (one := found.get(row)) is not None and one.pieces:
+            own_s, n = sum(end - start for start, end in one.pieces), len(one.pieces)
+            lines.append(f"{own_s:.1f} s that only it has are {n} clip{'s' * (n > 1)} of its own")
+        if one is not None and one.lost_s >= _SAID_S:
+            lines.append(f"{one.lost_s:.1f} s that only it has are left out")
+        details.append("; ".join(lines) or None)
     at = columns.schema.get_field_index("reason_detail")
-    return replace(
-        decisions,
-        columns=columns.set_column(at, "reason_detail", pa.array(details, pa.string())),
-    )
-
-
-def _detail(division: Division | None) -> str:
-    if division is None:
-        return ""
-    own_s = sum(end - start for start, end in division.pieces)
-    said_n = "1 clip" if len(division.pieces) == 1 else f"{len(division.pieces)} clips"
-    return "; ".join(
-        said
-        for seconds, said in (
-            (own_s, f"{own_s:.1f} s that only it has are {said_n} of its own"),
-            (division.lost_s, f"{division.lost_s:.1f} s that only it has are left out"),
-        )
-        if seconds >= _SAID_S
-    )
+    columns = columns.set_column(at, "reason_detail", pa.array(details, pa.string()))
+    return Decisions(decisions.rows, columns)
 
 
 class _Numbers:

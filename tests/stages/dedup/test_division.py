@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from curator.matching.verify_pair import Match
-from curator.stages.dedup.division import Division, ShortestClip, divisions, shown_from
+from curator.stages.dedup.division import Division, ShortestClip, ShownParts, divisions
 from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair
 
 LEAST_S = 2.0
@@ -48,7 +48,7 @@ def found(
     divided = divisions(
         [n for n in numbers if names[n] not in going],
         [n for n in numbers if names[n] in going],
-        shown_from(table, first, second),
+        ShownParts(table, first, second),
         lengths,
         np.full(len(names), LEAST_S),
         max_lost=0.2,
@@ -135,4 +135,4 @@ def test_footage_elsewhere_is_taken_too() -> None:
 
 def test_the_shortest_clip_has_enough_seconds_and_frames() -> None:
     shortest = ShortestClip(seconds=2.0, n_frames=50)
-    assert (shortest.seconds_at(30), shortest.seconds_at(10)) == (2.0, 5.0)
+    assert shortest.seconds_at(np.array([30.0, 10.0])).tolist() == [2.0, 5.0]
