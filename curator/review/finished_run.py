@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import filterfalse
 from typing import Any
 
 import numpy as np
@@ -95,15 +94,12 @@ class Finished:
 
     def _sorted_candidates(self) -> Iterator[pa.Table]:
         """Yields stored candidates in the order of `clips`, and others."""
-        is_own = self._is_remainder
-        for names in (
-            filterfalse(is_own, self._stored("clips")),
-            filter(is_own, self._stored("clips")),
-        ):
+        for is_last in (False, True):
             schema = candidates_schema(self.measures.specs)
             stored = SortedRows(schema, CLIP_ORDER, self.memory_budget_bytes)
-            for name in names:
-                stored.add(read_parquet(self.store, name))
+            for name in self._stored("clips"):
+                if self._is_remainder(name) == is_last:
+                    stored.add(read_parquet(self.store, name))
             yield from stored.blocks()
 
     def _is_remainder(self, name: str) -> bool:

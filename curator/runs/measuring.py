@@ -133,7 +133,7 @@ class Measuring:
         Args:
             sources: By id, those of the clips.
             candidates: Where they are stored.
-            parts: Rows of `PARTS_SCHEMA`.
+            parts: A row per part, with the columns of its clip, `part_start_s` and `part_end_s`.
             log: Gets the CPU-seconds.
         """
 

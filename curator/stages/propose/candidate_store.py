@@ -374,10 +374,12 @@ def _only(table: pa.Table, column: str, of: pa.Table) -> pa.Table:
 
 def _moved(unit: ProposedUnit, uris: Mapping[str, str]) -> ProposedUnit:
     """The rows under the addresses that the sources have now."""
-    now, of_clip = (
-        pa.array([uris[source_id] for source_id in table["source_id"].to_pylist()], pa.string())
-        for table in (unit.sources, unit.clips)
-    )
+    found = []
+    for table in (unit.sources, unit.clips):
+        ids = table["source_id"].combine_chunks().unique()
+        own = pa.array([uris[source_id] for source_id in ids.to_pylist()], pa.string())
+        found.append(own.take(pc.index_in(table["source_id"], value_set=ids)))
+    now, of_clip = found
     at = unit.clips.schema.get_field_index("source_uri")
     sources = unit.sources.set_column(unit.sources.schema.get_field_index("uri"), "uri", now)
     return replace(unit, sources=sources, clips=unit.clips.set_column(at, "source_uri", of_clip))
