@@ -71,7 +71,7 @@ def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyGrap
             measures=measures,
         ),
         FilterStage(recipe.filters, _filter_needs(recipe), measures),
-        DedupStage(recipe.dedup, _shortest(recipe)),
+        DedupStage(recipe.dedup, _shortest(recipe), divides=recipe.run.mode != "growing"),
         ClusterStage(recipe.cluster, "embeddings" if semantics.clip is None else "clip_embeddings"),
         SelectStage(recipe.select),
         CaptionStage(recipe.caption),
@@ -393,13 +393,7 @@ def _families(stage: AnyGraphStage) -> list[str]:
     return [family.name for family in stage.families] if isinstance(stage, Annotator) else []
 
 
-def _shortest(recipe: Recipe) -> ShortestClip | None:
-    """The shortest clip that can be kept; None where no parts of clips become clips.
-
-    Generations that stay as they are were not divided.
-    """
-    if not recipe.dedup.remainders or recipe.run.mode == "growing":
-        return None
+def _shortest(recipe: Recipe) -> ShortestClip:
     n_frames = max(recipe.cut.length_frames or 0, min(recipe.shard.lengths) + 1)
     return ShortestClip(seconds=recipe.propose.min_s, n_frames=n_frames)
 

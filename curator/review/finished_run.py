@@ -13,7 +13,7 @@ from curator.errors import UsageError
 from curator.executor.host_resources import default_memory_bytes
 from curator.measures.score_list import Measures
 from curator.recipe import Recipe, measures_of, recipe_used
-from curator.records.clips import Reason
+from curator.records.clips import REMAINDER, Reason
 from curator.runs.corpus import CLIP_ORDER, memory_budget_of
 from curator.runs.elsewhere import elsewhere_of
 from curator.stage import Elsewhere
@@ -108,12 +108,7 @@ class Finished:
 
     def without_remainders(self) -> "Finished":
         """Returns the clips without those at the end that are parts of others."""
-        names = list(filter(self._is_remainder, self._stored("clips")))
-        if not names:
-            return self
-        ids = pa.concat_tables(read_parquet(self.store, name, ["clip_id"]) for name in names)
-        known = pc.is_in(self.clips["clip_id"], value_set=ids["clip_id"].combine_chunks())
-        n_clips = self.clips.num_rows - pc.sum(known).as_py()
+        n_clips = self.clips.num_rows - (pc.sum(_is_part(self.clips)).as_py() or 0)
         return replace(self, clips=self.clips.slice(0, n_clips))
 
     def vectors(self, name: str) -> StoredVectors:
@@ -166,11 +161,13 @@ def open_finished(
     first = next(tables)
     rows: Iterator[pa.Table] = itertools.chain([first], tables)
     if recipe.run.mode == "growing":
-        # Only the clips of one generation are in order.
-        stored = SortedRows(first.schema, CLIP_ORDER, memory_budget_bytes)
+        # Only the clips of one generation are in order. Parts of others come last.
+        sorted_rows = [SortedRows(first.schema, CLIP_ORDER, memory_budget_bytes) for _ in range(2)]
         for table in rows:
-            stored.add(table)
-        rows = stored.blocks()
+            is_part = _is_part(table)
+            sorted_rows[0].add(table.filter(pc.invert(is_part)))
+            sorted_rows[1].add(table.filter(is_part))
+        rows = itertools.chain(*(some.blocks() for some in sorted_rows))
     clips = DiskTable(first.schema, memory_budget_bytes)
     for block in rows:
         clips.add(block)
@@ -183,6 +180,13 @@ def open_finished(
         measures=measures,
         memory_budget_bytes=memory_budget_bytes,
     )
+
+
+def _is_part(clips: pa.Table) -> pa.Array:
+    """Returns which clips are parts of others, by their tag, bool [N]."""
+    tags = clips["tags"].combine_chunks()
+    tagged = pc.list_parent_indices(tags).filter(pc.equal(pc.list_flatten(tags), REMAINDER))
+    return pc.is_in(pa.array(np.arange(len(tags))), value_set=tagged.cast(pa.int64()))
 
 
 def _as_now(table: pa.Table, measures: Measures) -> pa.Table:

@@ -35,6 +35,10 @@ class ShortestClip:
         return np.maximum(self.seconds, self.n_frames / np.maximum(fps, 1e-3))
 
 
+NO_LENGTH = ShortestClip(seconds=0.0, n_frames=1)
+"""Any clip can be kept."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shown:
     """Another clip that shows a part of a clip: `time_other = speed * time + offset_s`.

@@ -11,7 +11,7 @@ from curator.fingerprints import fingerprint
 from curator.records.clips import Reason
 from curator.stage import Corpus, CorpusStage, Decisions, Elsewhere, Left, Remainders, Work
 from curator.stages.dedup.config import DedupConfig
-from curator.stages.dedup.division import Division, ShortestClip, ShownParts, divisions
+from curator.stages.dedup.division import NO_LENGTH, Division, ShortestClip, ShownParts, divisions
 from curator.stages.dedup.footage_search import Place, find_pairs
 from curator.stages.dedup.near_duplicates import NearDuplicatePairs
 from curator.stages.dedup.retention import Ranked, dropped_clips
@@ -34,7 +34,9 @@ class DedupStage(CorpusStage[DedupConfig]):
 
     Args:
         config: Its section of the recipe.
-        shortest: The shortest clip that can be kept; None where no parts of clips become clips.
+        shortest: The shortest clip that can be kept.
+        divides: Whether parts of clips may become clips; False where generations stay as they are.
+            What an exact run decided is current in a growing one, so no fingerprint has it.
     """
 
     name = "dedup"
@@ -45,9 +47,11 @@ class DedupStage(CorpusStage[DedupConfig]):
     needs_all = "of clips that show the same footage the best one stays"
     needs_earlier = ", or the one that an earlier generation kept"
 
-    def __init__(self, config: DedupConfig, shortest: ShortestClip | None = None) -> None:
+    def __init__(
+        self, config: DedupConfig, shortest: ShortestClip = NO_LENGTH, *, divides: bool = True
+    ) -> None:
         super().__init__(config)
-        self._shortest = shortest
+        self._shortest, self._divides = shortest, divides and config.remainders
 
     @property
     def is_on(self) -> bool:
@@ -56,8 +60,7 @@ class DedupStage(CorpusStage[DedupConfig]):
 
     def settings(self) -> dict[str, object]:
         """Its section, and the settings of other sections."""
-        shortest = self._shortest
-        lengths = None if shortest is None else (shortest.seconds, shortest.n_frames)
+        lengths = self._shortest.seconds, self._shortest.n_frames
         return {"dedup": super().settings(), "shortest": lengths}
 
     def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | Left | Remainders]:
@@ -183,7 +186,7 @@ class DedupStage(CorpusStage[DedupConfig]):
         going = [clip for clip in order if not is_left[clip] and not is_removed[clip]]
         clip_s = (corpus["end_s"].to_numpy() - corpus["start_s"].to_numpy()).astype(np.float64)
         shortest_s = np.full(numbers.n, np.inf)
-        if self._shortest is not None:
+        if self._divides:
             shortest_s = self._shortest.seconds_at(corpus["fps"].to_numpy())
         max_lost = 1 - self.config.min_share
         return divisions(staying, going, shown, clip_s, shortest_s, max_lost=max_lost)

@@ -192,6 +192,13 @@ class Candidates:
         empty = {kind: schema.empty_table() for kind, schema in _READ_BY_ID.items()}
         return _moved(ProposedUnit(**tables, **empty), uris)
 
+    def keep_remainders(self, summary: Mapping[str, Any]) -> None:
+        """Lets the parts of clips count that a snapshot names, whose clips stay as they are."""
+        names = stored_candidates(self._store, summary, "clips")
+        own = remainders_fingerprint(self.fingerprint)
+        parts = (name.rpartition("/")[2] for name in names)
+        self._remainders = [part for part in parts if part.startswith(own)]
+
     def pictures(self, clip_ids: Iterable[str]) -> dict[str, bytes]:
         """Thumbnails of some clips; a clip may have none."""
         parts = [part for part in self._parts if part in self._used]
