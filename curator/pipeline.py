@@ -41,6 +41,7 @@ from curator.stages.commit.config import CommitConfig
 from curator.stages.commit.stage import CommitStage
 from curator.stages.cut.span_frames import pixel_fingerprints
 from curator.stages.cut.stage import CutStage, CutStageConfig
+from curator.stages.dedup.division import ShortestClip
 from curator.stages.dedup.stage import DedupStage
 from curator.stages.filter.judging import FilterNeeds
 from curator.stages.filter.stage import FilterStage
@@ -70,7 +71,7 @@ def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyGrap
             measures=measures,
         ),
         FilterStage(recipe.filters, _filter_needs(recipe), measures),
-        DedupStage(recipe.dedup),
+        DedupStage(recipe.dedup, _shortest(recipe), divides=recipe.run.mode != "growing"),
         ClusterStage(
             recipe.cluster,
             clip=semantics.clip,
@@ -395,6 +396,11 @@ def _declared(stage: AnyAnnotator) -> Iterator[tuple[str, str]]:
 def _families(stage: AnyGraphStage) -> list[str]:
     """Names of what an annotator leaves in samples and columns."""
     return [family.name for family in stage.families] if isinstance(stage, Annotator) else []
+
+
+def _shortest(recipe: Recipe) -> ShortestClip:
+    n_frames = max(recipe.cut.length_frames or 0, min(recipe.shard.lengths) + 1)
+    return ShortestClip(seconds=recipe.propose.min_s, n_frames=n_frames)
 
 
 def _filter_needs(recipe: Recipe) -> FilterNeeds:

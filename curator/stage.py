@@ -485,6 +485,21 @@ class Left:
     rows: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Remainders:
+    """Parts of clips that become clips of their own, scored from tracks and judged by the rules.
+
+    Attributes:
+        rows: int64 [N], numbers of the clips.
+        start_s: float64 [N], begin of each part, in seconds from the first frame of its clip.
+        end_s: float64 [N], its end.
+    """
+
+    rows: NDArray[np.int64]
+    start_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+
+
 class Work(Protocol):
     """Runs pure functions over an array and parts of the work, on workers if that is worth it."""
 
@@ -529,8 +544,10 @@ class CorpusStage(GraphStage[ConfigT]):
         return ""
 
     @abstractmethod
-    def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | Left | str]:
-        """Yields decisions, what it leaves for later, and lines to warn with.
+    def decide(
+        self, corpus: Corpus, work: Work, /
+    ) -> Iterator[Decisions | Left | Remainders | str]:
+        """Yields decisions, what it leaves for later, parts of clips, and lines to warn with.
 
         The stage of the rules yields decisions about each block before it reads the next one. All
         others may decide about any clips at any time, about each once.

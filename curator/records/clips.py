@@ -29,6 +29,8 @@ class Reason(StrEnum):
     NOT_MEASURED = "not_measured"
     """A rule asks for a score that this clip has not: too few samples, or a tiny picture."""
     DUPLICATE = "duplicate"
+    DIVIDED = "divided"
+    """Clips that stay show a part of it. What only it shows are clips of their own."""
     SEMANTIC_DUPLICATE = "semantic_duplicate"
     DUPLICATE_ELSEWHERE = "duplicate_elsewhere"
     REMOVED_BEFORE = "removed_before"
@@ -51,9 +53,12 @@ class Reason(StrEnum):
 
 
 COMPARED = (
-    Reason.REMOVED_BEFORE, Reason.DUPLICATE_ELSEWHERE, Reason.DUPLICATE, Reason.SEMANTIC_DUPLICATE,
+    Reason.REMOVED_BEFORE, Reason.DUPLICATE_ELSEWHERE, Reason.DUPLICATE, Reason.DIVIDED,
+    Reason.SEMANTIC_DUPLICATE,
 )  # fmt: skip
 """Reasons of the search for duplicates."""
+REMAINDER = "remainder"
+"""Tag of a clip that is the part of a rejected clip that no other clip shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

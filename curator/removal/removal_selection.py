@@ -263,7 +263,7 @@ class _Selection:
                 _among(self._clips["mp4_sha256"], rows["mp4_sha256"].drop_null().to_pylist())
             )
             is_duplicate = pc.and_(
-                pc.equal(self._clips["reason"], str(Reason.DUPLICATE)),
+                _among(self._clips["reason"], [str(Reason.DUPLICATE), str(Reason.DIVIDED)]),
                 _among(self._clips["duplicate_of"], ids),
             )
             duplicates = {

@@ -71,7 +71,8 @@ def sheets_of(summary: Mapping[str, Any], clips: ClipColumns, max_per_group: int
 
 def originals_of(sheets: Iterable[Sheet], clips: ClipColumns) -> dict[str, ClipRow]:
     """Returns the clips that shown duplicates are copies of, by id; those that are in this run."""
-    of = {c.duplicate_of for s in sheets if s.reason == Reason.DUPLICATE for c in s.clips}
+    reasons = (Reason.DUPLICATE, Reason.DIVIDED)
+    of = {c.duplicate_of for s in sheets if s.reason in reasons for c in s.clips}
     return clips_by_id(clips, filter(None, of))
 
 

@@ -55,8 +55,8 @@ def reason_order(summary: Mapping[str, Any]) -> list[str]:
     last = [
         Reason.NOT_MEASURED, Reason.CONTENT_TYPE_UNWANTED, Reason.NO_BUCKET,
         Reason.NO_ASPECT_CLASS, Reason.REMOVED_BEFORE, Reason.DUPLICATE_ELSEWHERE,
-        Reason.DUPLICATE, Reason.SEMANTIC_DUPLICATE, Reason.NOT_SELECTED, Reason.ANSWER_UNWANTED,
-        Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
+        Reason.DUPLICATE, Reason.DIVIDED, Reason.SEMANTIC_DUPLICATE, Reason.NOT_SELECTED,
+        Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
         Reason.SOURCE_CHANGED, Reason.REMOVED,
     ]  # fmt: skip
     order = [str(Reason.TOO_SHORT)]

@@ -113,6 +113,7 @@ def reason_words(reason: str, summary: Mapping[str, Any]) -> str:
         Reason.JUDGED_TOO_LOW: "the judge scores a window's best answer too low",
         Reason.CUT_FAILED: "could not be written",
         Reason.SOURCE_CHANGED: "in a source that changed after its analysis",
+        Reason.DIVIDED: "clips that stay show a part; what only it shows are clips of their own",
         Reason.SEMANTIC_DUPLICATE: "a better clip of its cluster shows the same kind of thing",
         Reason.DUPLICATE_ELSEWHERE: "another output, which dedup.against names, has its footage",
         Reason.REMOVED_BEFORE: "a copy of footage that `curate remove` took out",

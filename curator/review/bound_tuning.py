@@ -76,6 +76,8 @@ def tune(finished: Finished, changes: Sequence[str], *, rules_only: bool = False
         UsageError: A change is not one that can be tried without a run.
     """
     keys = [_full_key(change) for change in changes]
+    # They follow from the other clips, and would be others.
+    finished = finished.without_remainders()
     recipe = with_changes(finished.recipe, keys)
     _check_measured(finished, recipe)
     candidates = finished.candidates()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from curator.errors import UsageError
 from curator.number_text import moment, plain, score
-from curator.records.clips import COMPARED, Reason
+from curator.records.clips import COMPARED, REMAINDER, Reason
 from curator.report.clip_cards import declared_values
 from curator.report.rule_text import quantile_words, value_words
 from curator.review.finished_run import Finished, is_of_stage
@@ -106,7 +106,8 @@ def explain(finished: Finished, prefix: str) -> str:
 
 def _judged(finished: Finished, number: int) -> Iterator[Judged]:
     candidates = finished.candidates()
-    corpus = corpus_of(candidates, min_s=finished.recipe.propose.min_s)
+    whole = candidates.slice(0, finished.without_remainders().clips.num_rows)
+    corpus = corpus_of(whole, min_s=finished.recipe.propose.min_s)
     rules = finished.recipe.filters.root
     resolved = resolve(rules, corpus, finished.frozen(), measures=finished.measures)
     for bounds, rule in zip(resolved, rules.values(), strict=True):
@@ -133,6 +134,8 @@ def _outcome(finished: Finished, clip: ClipRow) -> Iterator[str]:
         yield f"content type: {clip.content_type} ({score(clip.scores['content_probability'])})"
     if clip.decision == "kept":
         yield f"kept, in {clip.shard} ({clip.cut_mode or 'written'})"
+        if clip.reason_detail:
+            yield plain(clip.reason_detail)
         return
     value, bound = clip.reason_score, clip.reason_threshold
     is_compared = clip.reason not in (*COMPARED, Reason.NOT_SELECTED)
@@ -150,8 +153,9 @@ def _outcome(finished: Finished, clip: ClipRow) -> Iterator[str]:
 def _original(finished: Finished, clip: ClipRow) -> Iterator[str]:
     clips, of = finished.clips, clip.duplicate_of
     found = taken(clips, pc.indices_nonzero(pc.equal(clips["clip_id"], of)).to_pylist())
-    if clip.reason == Reason.DUPLICATE:
-        yield f"duplicate of {of}, which shows {clip.reason_score:.0%} of it"
+    if clip.reason in (Reason.DUPLICATE, Reason.DIVIDED):
+        what = "duplicate of" if clip.reason == Reason.DUPLICATE else "shares footage with"
+        yield f"{what} {of}, which shows {clip.reason_score:.0%} of it"
     else:
         yield f"like {of}: similarity {clip.duplicate_similarity:.3f}"
     if clip.duplicate_offset_s is not None:
@@ -162,6 +166,10 @@ def _original(finished: Finished, clip: ClipRow) -> Iterator[str]:
     for other in ClipRows(found, finished.clips.schema):
         what = "kept" if other.decision == "kept" else f"itself rejected: {other.reason}"
         yield f"  which is {plain(other.source_uri)} at {moment(other.start_s)}, {what}"
+    parts = pc.equal(clips["reason_detail"], f"{REMAINDER} of {clip.clip_id}")
+    for part in ClipRows(taken(clips, pc.indices_nonzero(parts).to_pylist()), clips.schema):
+        span = f"{moment(part.start_s)} to {moment(part.end_s)}"
+        yield f"  its part from {span} is {part.clip_id}, {part.reason or part.decision}"
 
 
 def _table(judged: Sequence[Judged]) -> str:
@@ -301,6 +309,7 @@ def _late_remedy(finished: Finished, clip: ClipRow, reason: Reason) -> str:
         wider = ", ".join(f"select.{key}" for key in [*keys, "seed"])
         return f"a place for the clip of rank {rank} in its group: {wider}"
     return {
+        Reason.DIVIDED: "--set dedup.remainders=false",
         Reason.REMOVED_BEFORE: "nothing but another OUT: it is a copy of footage that was removed",
         Reason.SEMANTIC_DUPLICATE: "a higher cluster.similarity, or null",
         Reason.DUPLICATE_ELSEWHERE: "a recipe without that output in dedup.against",

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,16 @@ from curator.errors import UsageError
 from curator.executor.host_resources import default_memory_bytes
 from curator.measures.score_list import Measures
 from curator.recipe import Recipe, measures_of, recipe_used
-from curator.records.clips import Reason
+from curator.records.clips import REMAINDER, Reason
 from curator.runs.corpus import CLIP_ORDER, memory_budget_of
 from curator.runs.elsewhere import elsewhere_of
 from curator.stage import Elsewhere
 from curator.stages.filter.rules import Sides
-from curator.stages.propose.candidate_store import read_pictures, stored_candidates
+from curator.stages.propose.candidate_store import (
+    read_pictures,
+    remainders_fingerprint,
+    stored_candidates,
+)
 from curator.storage import Store, open_store
 from curator.storage.metadata_columns import is_metadata
 from curator.tables.checksums import read_parquet
@@ -70,10 +74,7 @@ class Finished:
         fields = metadata_fields(self.clips.schema)
         schema = candidates_schema(self.measures.specs)
         found = DiskTable(pa.schema([*schema, *fields]), self.memory_budget_bytes)
-        stored = SortedRows(schema, CLIP_ORDER, self.memory_budget_bytes)
-        for name in self._stored("clips"):
-            stored.add(read_parquet(self.store, name))
-        for block in stored.blocks():
+        for block in self._sorted_candidates():
             # In the order of `clips`; others are of sources that the run did not have.
             wanted = ids.slice(done, block.num_rows).combine_chunks()
             place = pc.index_in(block["clip_id"], value_set=wanted).fill_null(-1).to_numpy()
@@ -90,6 +91,25 @@ class Finished:
             f"{self.store.uri}/candidates lacks clips of the snapshot; "
             "`curate run` makes those of the newest again"
         )
+
+    def _sorted_candidates(self) -> Iterator[pa.Table]:
+        """Yields stored candidates in the order of `clips`, and others."""
+        for is_last in (False, True):
+            schema = candidates_schema(self.measures.specs)
+            stored = SortedRows(schema, CLIP_ORDER, self.memory_budget_bytes)
+            for name in self._stored("clips"):
+                if self._is_remainder(name) == is_last:
+                    stored.add(read_parquet(self.store, name))
+            yield from stored.blocks()
+
+    def _is_remainder(self, name: str) -> bool:
+        own = remainders_fingerprint(self.summary["fingerprints"]["candidates"])
+        return name.rpartition("/")[2].startswith(own)
+
+    def without_remainders(self) -> "Finished":
+        """Returns the clips without those at the end that are parts of others."""
+        n_clips = self.clips.num_rows - (pc.sum(_is_part(self.clips)).as_py() or 0)
+        return replace(self, clips=self.clips.slice(0, n_clips))
 
     def vectors(self, name: str) -> StoredVectors:
         """Vectors of all clips, by the name of their table."""
@@ -141,11 +161,13 @@ def open_finished(
     first = next(tables)
     rows: Iterator[pa.Table] = itertools.chain([first], tables)
     if recipe.run.mode == "growing":
-        # Only the clips of one generation are in order.
-        stored = SortedRows(first.schema, CLIP_ORDER, memory_budget_bytes)
+        # Only the clips of one generation are in order. Parts of others come last.
+        sorted_rows = [SortedRows(first.schema, CLIP_ORDER, memory_budget_bytes) for _ in range(2)]
         for table in rows:
-            stored.add(table)
-        rows = stored.blocks()
+            is_part = _is_part(table)
+            sorted_rows[0].add(table.filter(pc.invert(is_part)))
+            sorted_rows[1].add(table.filter(is_part))
+        rows = itertools.chain(*(some.blocks() for some in sorted_rows))
     clips = DiskTable(first.schema, memory_budget_bytes)
     for block in rows:
         clips.add(block)
@@ -158,6 +180,13 @@ def open_finished(
         measures=measures,
         memory_budget_bytes=memory_budget_bytes,
     )
+
+
+def _is_part(clips: pa.Table) -> pa.Array:
+    """Returns which clips are parts of others, by their tag, bool [N]."""
+    tags = clips["tags"].combine_chunks()
+    tagged = pc.list_parent_indices(tags).filter(pc.equal(pc.list_flatten(tags), REMAINDER))
+    return pc.is_in(pa.array(np.arange(len(tags))), value_set=tagged.cast(pa.int64()))
 
 
 def _as_now(table: pa.Table, measures: Measures) -> pa.Table:

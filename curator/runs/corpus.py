@@ -20,13 +20,16 @@ from numpy.typing import NDArray
 from curator.errors import CuratorError, in_one_line
 from curator.executor.corpus_work import CorpusWork
 from curator.measures.score_list import SCORES
+from curator.records.clips import REMAINDER
 from curator.stage import (
     DECISION_COLUMNS,
     AnyCorpusStage,
+    ClipFilter,
     Decisions,
     Elsewhere,
     Footage,
     Left,
+    Remainders,
     Work,
 )
 from curator.stages.propose.stage import ProposedUnit
@@ -53,6 +56,8 @@ _PUBLIC = "lower case letters, digits and _, at most 64"
 MAX_LEFT_BYTES = 8 << 20
 RULES = "rules"
 """Family: each rule as applied, with its counts, as `summary.json` has it."""
+PART_OF = ("clip_id", "source_id", "shot", "start_frame", "end_frame")
+"""Columns of a clip that say where its parts are; `part_start_s` and `part_end_s` stand beside."""
 RESERVED = frozenset({"stamp", "generation"})
 """Names that no family of a stage has: a run leaves these."""
 Earlier = Callable[[str], Any]
@@ -106,6 +111,7 @@ class DecidedClips:
     Attributes:
         left: What stages left, by family; tables are stored.
         warnings: Lines of stages.
+        parts: Parts of clips that are to be clips, by the stage that decided last; None for none.
     """
 
     def __init__(
@@ -130,6 +136,7 @@ class DecidedClips:
         self._store: ClipStore | None = None
         self.left: dict[str, Any] = {}
         self.warnings: list[str] = []
+        self.parts: pa.Table | None = None
 
     @property
     def clips(self) -> ClipStore:
@@ -152,7 +159,7 @@ class DecidedClips:
         Raises:
             CuratorError: A stage from outside this package raised, or leaves what another one does.
         """
-        corpus = self._corpus()
+        corpus, self.parts = self._corpus(), None
         try:
             if stage.name not in self._ready:
                 stage.setup()
@@ -162,6 +169,9 @@ class DecidedClips:
                     corpus.take(outcome)
                 elif isinstance(outcome, Left):
                     self._leave(stage.name, outcome)
+                elif isinstance(outcome, Remainders):
+                    assert isinstance(corpus, _KeptClips), "the first stage divides no clips"
+                    self.parts = corpus.parts(outcome)
                 elif isinstance(outcome, str):
                     self.warnings.append(outcome)
                 else:
@@ -309,6 +319,14 @@ class _KeptClips(_Shared):
                 columns["reasons"] = _lists(columns["reason"])
             self._rows.scatter(self._numbers[decisions.rows], pa.table(columns))
 
+    def parts(self, remainders: Remainders) -> pa.Table:
+        numbers = pa.array(self._numbers[remainders.rows])
+        columns = {name: self._rows.column(name).take(numbers) for name in PART_OF}
+        # Rounded, so that the same parts have the same name.
+        columns["part_start_s"] = pa.array(np.round(remainders.start_s, 3))
+        columns["part_end_s"] = pa.array(np.round(remainders.end_s, 3))
+        return pa.table(columns)
+
 
 def _check(found: Decisions, is_decided: NDArray[np.bool_]) -> None:
     """Refuses decisions that are not what `Decisions` says.
@@ -363,6 +381,18 @@ def _lists(reasons: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([pa.ListArray.from_arrays(offsets, values)])
 
 
+def _parents(clips: pa.Table, parts: pa.Table) -> Iterator[str]:
+    """Yields the clip of which each clip is a part."""
+    by_source: dict[str, list[tuple[int, int, str]]] = {}
+    for name, source_id, _, start, end in zip(
+        *(parts[n].to_pylist() for n in PART_OF), strict=True
+    ):
+        by_source.setdefault(source_id, []).append((start, end, name))
+    columns = (clips[name].to_pylist() for name in ("source_id", "start_frame", "end_frame"))
+    for source_id, start, end in zip(*columns, strict=True):
+        yield next(c for a, b, c in by_source[source_id] if a <= start and end <= b)
+
+
 class ClipCorpus:
     """Shots, clips and vectors of all sources.
 
@@ -374,6 +404,7 @@ class ClipCorpus:
         earlier: Gives what an earlier generation left of a family.
         tables: Of earlier runs; None for none.
         compared: What clips are compared by.
+        propose: Makes candidates of parts of clips; None where these do not become clips.
     """
 
     def __init__(
@@ -385,9 +416,12 @@ class ClipCorpus:
         earlier: Earlier = nothing_earlier,
         tables: CorpusTables | None = None,
         compared: Compared = NOT_COMPARED,
+        propose: Callable[[pa.Table], ProposedUnit] | None = None,
     ) -> None:
         self._formed, self._earlier, self._tables = formed, earlier, tables
-        self._compared = compared
+        self._compared, self._propose = compared, propose
+        self._rules: list[AnyCorpusStage] = []
+        """Stages that have decided, and that decide about parts of clips too."""
         self._scores = scores
         self._memory_budget_bytes = memory_budget_of(memory_bytes)
         self.shots = SortedRows(SHOTS_SCHEMA, SHOT_ORDER, self._memory_budget_bytes)
@@ -448,6 +482,10 @@ class ClipCorpus:
         self._decided.decide(stage, work)
         for line in self._decided.warnings[n_known:]:
             logger.warning(line)
+        if self._decided.parts is not None and self._propose is not None:
+            self._add_parts(self._decided, self._decided.parts, self._propose)
+        if not self._rules or isinstance(stage, ClipFilter):
+            self._rules.append(stage)
 
     def alone(self, stages: Iterable[AnyCorpusStage], clips: pa.Table) -> ClipRows:
         """Returns clips of some sources that pass stages, none of which depends on other clips.
@@ -461,14 +499,42 @@ class ClipCorpus:
             some.decide(stage, CorpusWork(stage.name))
         return some.rows
 
+    def _add_parts(
+        self,
+        clips: DecidedClips,
+        parts: pa.Table,
+        propose: Callable[[pa.Table], ProposedUnit],
+    ) -> None:
+        """Adds clips that are parts of others: the rules judge them by the bounds of all clips."""
+        proposed = propose(parts)
+        candidates = self._formed(proposed.clips)
+        order = pc.sort_indices(candidates, [(name, "ascending") for name in CLIP_ORDER])
+        some = self._over(candidates.take(order), earlier=clips.left.get)
+        for stage in self._rules:
+            some.decide(stage, CorpusWork(stage.name))
+        decided = pa.concat_tables(some.clips.blocks())
+        details = pa.array([f"{REMAINDER} of {name}" for name in _parents(decided, parts)])
+        at = decided.schema.get_field_index("reason_detail")
+        clips.clips.append(decided.set_column(at, "reason_detail", details.cast(pa.string())))
+        self.vectors["embeddings"].add(proposed.vectors)
+        self.vectors["clip_embeddings"].add(proposed.clip_vectors)
+        counts = {rule["rule"]: rule for rule in some.left[RULES]}
+        for rule in clips.left[RULES]:
+            more = counts.get(rule["rule"], {})
+            rule |= {name: rule[name] + more.get(name, 0) for name in ("first", "alone", "any")}
+
     def _over(
-        self, clips: SortedRows | pa.Table, tables: CorpusTables | None = None
+        self,
+        clips: SortedRows | pa.Table,
+        *,
+        tables: CorpusTables | None = None,
+        earlier: Earlier | None = None,
     ) -> DecidedClips:
         return DecidedClips(
             clips,
             self._memory_budget_bytes,
             vectors=self.vectors.__getitem__,
-            earlier=self._earlier,
+            earlier=earlier or self._earlier,
             tables=tables,
             ready=self._ready,
             compared=self._compared,

@@ -193,9 +193,12 @@ class Run:
                 logger.warning("all clips are decided about again: %s", why)
                 self._drop_check.after_scan(self._sources)
         known = () if before is not None else generations.known
+        candidates = self._candidates(previous)
+        if before is not None:
+            candidates.keep_remainders(previous)
         scope = PassScope(
             sources=self._sources,
-            candidates=self._candidates(previous),
+            candidates=candidates,
             reusable=reusable,
             reuses=previous,
             drop_check=self._drop_check,

@@ -8,7 +8,9 @@ nothing depends on whether it was done ahead.
 import io
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+import pyarrow as pa
 
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
@@ -17,12 +19,15 @@ from curator.executor.worker import Step
 from curator.measures.clip_semantics import Semantics
 from curator.pipeline import Graph
 from curator.recipe import Recipe, measures_of
+from curator.records.clips import Span
+from curator.records.columns import field_names
 from curator.records.sources import SourceRef
 from curator.runs.excluded_footage import EXCLUDED_CLIPS, without_removed
 from curator.runs.run_log import RunLog
 from curator.stages.analyze.analysis_driver import Analyzing
 from curator.stages.analyze.gpu_engines import GpuProbe
 from curator.stages.propose.candidate_store import Candidates
+from curator.stages.propose.clip_spans import ClipPart
 from curator.stages.propose.stage import KeepProposed, ProposedUnit
 from curator.storage import Store
 from curator.tables.removal_records import Removals
@@ -80,18 +85,7 @@ class Measuring:
             all_: Whether no other sources count.
             is_ahead: Whether another chain runs at the same time.
         """
-        analyzing = Analyzing(
-            self._store,
-            self._graph["analyze"].config,
-            self._engine,
-            log.progress,
-            clip=self._semantics.clip,
-            models=self._semantics.store,
-            measures=measures_of(self._recipe),
-            removals=self._removals,
-            is_ahead=is_ahead,
-            gpu=self._gpu,
-        )
+        analyzing = self._analyzing(log, is_ahead=is_ahead)
 
         def take_new(proposed: ProposedUnit) -> None:
             proposed, n_excluded = without_removed(self._store, proposed, self._removals)
@@ -113,10 +107,65 @@ class Measuring:
         log.long_whole.update(analyzing.whole)
         log.cpu_s.update(analyzing.runner.cpu_s)
 
-    def _propose_step(self, analyzing: Analyzing) -> Step:
+    def _analyzing(self, log: RunLog, *, is_ahead: bool = False) -> Analyzing:
+        return Analyzing(
+            self._store,
+            self._graph["analyze"].config,
+            self._engine,
+            log.progress,
+            clip=self._semantics.clip,
+            models=self._semantics.store,
+            measures=measures_of(self._recipe),
+            removals=self._removals,
+            is_ahead=is_ahead,
+            gpu=self._gpu,
+        )
+
+    def remainders(
+        self,
+        sources: Mapping[str, SourceRef],
+        candidates: Candidates,
+        parts: pa.Table,
+        log: RunLog,
+    ) -> ProposedUnit:
+        """Returns the clips that parts of clips are, scored from stored tracks.
+
+        Args:
+            sources: By id, those of the clips.
+            candidates: Where they are stored.
+            parts: A row per part, with the columns of its clip, `part_start_s` and `part_end_s`.
+            log: Gets the CPU-seconds.
+        """
+
+        def propose() -> list[ProposedUnit]:
+            units: list[ProposedUnit] = []
+            analyzing = self._analyzing(log)
+            step = self._propose_step(analyzing, _by_source(parts))
+            analyzing.run(list(sources.values()), step, units.append)
+            log.cpu_s.update(analyzing.runner.cpu_s)
+            return units
+
+        uris = {name: source.uri for name, source in sources.items()}
+        found = candidates.remainders(parts, uris, propose)
+        return without_removed(self._store, found, self._removals)[0]
+
+    def _propose_step(
+        self, analyzing: Analyzing, parts: Mapping[str, Sequence[ClipPart]] | None = None
+    ) -> Step:
         stage = self._graph["propose"].with_heads(self._semantics.heads())
+        if parts is not None:
+            stage = stage.with_parts(parts)
         keep = KeepProposed(self._recipe.analyze.clip, stage.measures)
         return stage_step(stage, load=analyzing.tracks.load, keep=keep)
+
+
+def _by_source(parts: pa.Table) -> dict[str, list[ClipPart]]:
+    found: dict[str, list[ClipPart]] = {}
+    for row in parts.to_pylist():
+        span = Span(**{name: row[name] for name in field_names(Span)})
+        part = ClipPart(clip=span, start_s=row["part_start_s"], end_s=row["part_end_s"])
+        found.setdefault(row["source_id"], []).append(part)
+    return found
 
 
 class Ahead:

@@ -236,6 +236,7 @@ class Pass:
             earlier=self._earlier,
             tables=self._left if self._is_whole else None,
             compared=Compared(footage=self._candidates.footage, elsewhere=self._elsewhere),
+            propose=self._propose,
         )
 
     def execute(self) -> Results:
@@ -331,6 +332,11 @@ class Pass:
         if before is None:
             return None
         return before.summary[JUDGED].get(family)
+
+    def _propose(self, parts: pa.Table) -> ProposedUnit:
+        """Returns the clips that parts of clips are."""
+        sources = self._sources.find(parts["source_id"].to_pylist())
+        return self._run.measuring.remainders(sources, self._candidates, parts, self._log)
 
     def _elsewhere(self) -> list[Elsewhere]:
         """Returns clips that stay whatever is decided now."""

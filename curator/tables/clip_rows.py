@@ -5,6 +5,7 @@ loads each block once, and only the columns that it reads; a single column of al
 whole.
 """
 
+import itertools
 from collections import OrderedDict
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, overload
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from curator.records.clips import Candidate, Clip
 from curator.records.columns import columns_of
 from curator.storage.metadata_columns import PREFIX
-from curator.tables.disk_table import BLOCK_ROWS
+from curator.tables.disk_table import BLOCK_ROWS, widened
 from curator.tables.parts import column_values, rows_to_table
 from curator.tables.schemas import (
     candidates_schema,
@@ -278,6 +279,18 @@ class ClipRows(Sequence[ClipRow]):
         self._base[name] = column
         for held in self._held.values():
             held.pop(name, None)
+
+    def append(self, table: pa.Table) -> None:
+        """Adds rows at the end, null in columns that the table lacks."""
+        self._settle()
+        stored = {*self._base, *table.column_names, *itertools.chain(*self._own.values())}
+        schema = fields_of(self._schema, [name for name in self._schema.names if name in stored])
+        both = pa.concat_tables([self.table(schema), widened(table, schema)])
+        self._base = dict(zip(both.column_names, both.columns, strict=True))
+        self._n = both.num_rows
+        self._held.clear()
+        self._own.clear()
+        self._values, self._first, self._end = {}, 0, 0
 
     def scatter(self, numbers: NDArray[np.int64], table: pa.Table) -> None:
         """Sets columns of some rows, numbered once each, from a table in the same order."""

@@ -37,6 +37,12 @@ class ClipStore:
         self._out.add(decided.filter(pc.invert(is_kept)))
         self._masks.append(is_kept.to_numpy())
 
+    def append(self, decided: pa.Table) -> None:
+        """Adds clips behind all others, among `rows` whatever was decided about them."""
+        self.rows.append(decided)
+        self._masks.append(np.ones(len(decided), np.bool_))
+        self.__dict__.pop("_is_passed", None)
+
     @cached_property
     def rows(self) -> ClipRows:
         """The clips that passed the rules."""

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from judged import needs
 from made_out import candidates_table
@@ -12,7 +14,16 @@ from made_out import candidates_table
 from curator.errors import CuratorError
 from curator.executor.corpus_work import CorpusWork
 from curator.runs.corpus import CLIP_ORDER, ClipCorpus, DecidedClips
-from curator.stage import ClipFilter, CorpusStage, Decisions, Left, Rejection, StageConfig, Work
+from curator.stage import (
+    ClipFilter,
+    CorpusStage,
+    Decisions,
+    Left,
+    Rejection,
+    Remainders,
+    StageConfig,
+    Work,
+)
 from curator.stage import Corpus as CorpusOfStage
 from curator.stages.filter.config import FilterConfig
 from curator.stages.filter.stage import FilterStage
@@ -20,6 +31,7 @@ from curator.stages.shard.config import ShardConfig
 from curator.storage import open_store
 from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import SortedRows
+from curator.tables.schemas import embeddings_schema
 
 RULES = {"luma": {"min": 0.5}}
 
@@ -180,3 +192,57 @@ def test_what_a_stage_may_not_leave_is_said(
     decided.decide(filter_stage(**RULES), CorpusWork("filter"))
     with pytest.raises(CuratorError, match=said):
         decided.decide(Wrong(StageConfig()), CorpusWork("early"))
+
+
+class Divides(CorpusStage[StageConfig]):
+    """Rejects clip 1, of which two parts become clips."""
+
+    name, version = "divides", 1
+
+    def decide(self, corpus: CorpusOfStage, work: Work, /) -> Iterator[Decisions | Remainders]:
+        rows = np.array([1])
+        yield Decisions(rows, pa.table({"reason": ["divided"]}))
+        yield Remainders(np.array([1, 1]), np.array([0.0, 3.0]), np.array([2.0, 5.0]))
+
+
+def test_parts_of_clips_are_judged_by_the_bounds_of_all_others() -> None:
+    """Pins rows, counts of rules, and that later stages decide about parts too."""
+    asked = []
+
+    def propose(parts: pa.Table) -> MagicMock:
+        asked.extend(parts.select(["clip_id", "part_start_s", "part_end_s"]).to_pylist())
+        first = pa.array([clips["start_frame"][2].as_py()] * 2)
+        made = candidates_table(
+            2,
+            clip_id=["dark", "light"],
+            start_frame=first,
+            end_frame=pc.add(first, 60),
+            shot=[1, 0],
+            luma=[0.05, 0.9],
+            tags=[["remainder"]] * 2,
+        )
+        none = embeddings_schema(1).empty_table()
+        return MagicMock(clips=made, vectors=none, clip_vectors=none)
+
+    clips = candidates_table(10, luma=[n / 10 for n in range(10)])
+    corpus = ClipCorpus(lambda table: table, 1 << 24, propose=propose)
+    corpus._candidates = SortedRows(clips.schema, CLIP_ORDER, 1 << 20)
+    corpus._candidates.add(clips)
+    for stage in (filter_stage(luma={"drop_lowest": 0.1}), Divides(StageConfig())):
+        corpus.decide(stage, CorpusWork(stage.name))
+    whole = clips["clip_id"][2].as_py()
+    assert [part["clip_id"] for part in asked] == [whole, whole]
+    assert [(part["part_start_s"], part["part_end_s"]) for part in asked] == [(0, 2), (3, 5)]
+    rows = pa.concat_tables(corpus.clips.blocks()).to_pylist()
+    assert [row["reason"] for row in rows[:4]] == ["too_dark", None, "divided", None]
+    # With the parts among the clips, the bound by quantile would be another one.
+    assert [(row["clip_id"], row["reason"]) for row in rows[10:]] == [
+        ("dark", "too_dark"), ("light", None),
+    ]  # fmt: skip
+    assert {row["reason_detail"] for row in rows[10:]} == {f"remainder of {whole}"}
+    (rule,) = (rule for rule in corpus.decided.left["rules"] if rule["rule"] == "luma")
+    assert (rule["first"], rule["n_measured"]) == (2, 10)
+    early = Early(StageConfig())
+    corpus.decide(early, CorpusWork("early"))
+    assert "light" not in corpus.rows.kept_ids().to_pylist()
+    assert corpus.clips.floats("luma")[10:].tolist() == [0.05, 0.9]

@@ -34,22 +34,26 @@ def mirrored_crop(picture: Picture) -> Picture:
     return cv2.resize((part * 0.8).astype(np.uint8), (480, 288), interpolation=cv2.INTER_AREA)
 
 
-def film(name: str, edit: Edit = plain, since: int = 0) -> Iterator[Picture]:
+def small(picture: Picture) -> Picture:
+    return cv2.resize(picture, (480, 270), interpolation=cv2.INTER_AREA)
+
+
+def film(name: str, edit: Edit = plain, since: int = 0, until: int = N_FRAMES) -> Iterator[Picture]:
     """A camera that swings over a photograph."""
     picture = photograph(name)
     width = picture.shape[1] * 3 // 5
     height = width * 9 // 16
     rest = picture.shape[1] - width, picture.shape[0] - height
-    for number in range(since, N_FRAMES):
+    for number in range(since, until):
         swing = np.sin(number / 35.0), np.cos(number / 50.0)
         left, top = (round(r * (0.5 + 0.45 * s)) for r, s in zip(rest, swing, strict=True))
         view = picture[top : top + height, left : left + width]
         yield edit(cv2.resize(view, (640, 360), interpolation=cv2.INTER_AREA))
 
 
-def write(path: Path, name: str, edit: Edit = plain, since: int = 0) -> None:
+def write(path: Path, name: str, edit: Edit = plain, **frames: int) -> None:
     path.parent.mkdir(exist_ok=True)
-    write_video(path, film(name, edit, since), options={"crf": "26"})
+    write_video(path, film(name, edit, **frames), options={"crf": "26"})
 
 
 def run(sources: Path, out: Path, *more: str) -> int:
@@ -58,22 +62,23 @@ def run(sources: Path, out: Path, *more: str) -> int:
 
 
 def clips_of(out: Path) -> dict[str, dict[str, Any]]:
-    """The clip of each film, by its name."""
+    """The clip of each film, by its name; a part of it has a `+` behind that."""
     rows = [
         row
         for part in json.loads((out / "summary.json").read_text())["tables"]["clips"]
         for row in pq.read_table(out / part).to_pylist()
     ]
-    return {Path(row["source_uri"]).stem: row for row in rows}
+    return {Path(row["source_uri"]).stem + "+" * ("remainder" in row["tags"]): row for row in rows}
 
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An output of two films, of one of which it has an edited copy too; not to be changed."""
+    """An output of two films, an edited copy of one, and more of the other; not to be changed."""
     folder = tmp_path_factory.mktemp("copies")
     write(folder / "in" / "coins.mp4", "coins")
     write(folder / "in" / "motorcycle.mp4", "motorcycle")
     write(folder / "in" / "copy.mp4", "coins", mirrored_crop, since=24)
+    write(folder / "in" / "more.mp4", "motorcycle", small, since=50, until=190)
     assert run(folder / "in", folder / "out") == EXIT_OK
     return folder / "out"
 
@@ -81,13 +86,40 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_edited_copy_names_the_clip_that_stays_and_where_it_is(first: Path) -> None:
     clips = clips_of(first)
     assert {name for name, clip in clips.items() if clip["decision"] == "kept"} == {
-        "coins", "motorcycle",
+        "coins", "motorcycle", "more+",
     }  # fmt: skip
     copy = clips["copy"]
     assert (copy["reason"], copy["duplicate_of"]) == ("duplicate", clips["coins"]["clip_id"])
     assert copy["duplicate_offset_s"] == pytest.approx(1.0, abs=0.3)
     assert 3.0 <= copy["duplicate_overlap_s"] <= 4.1
     assert copy["reason_score"] >= 0.8
+
+
+def test_what_only_a_part_of_a_clip_shows_is_a_clip(
+    first: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins the part's span, that a rerun makes nothing anew, and what `explain` says."""
+    clips = clips_of(first)
+    whole, part = clips["more"], clips["more+"]
+    assert (whole["reason"], whole["duplicate_of"]) == ("divided", clips["motorcycle"]["clip_id"])
+    assert whole["reason_score"] == pytest.approx(70 / 140, abs=0.03)
+    assert whole["reason_detail"] == "2.3 s that only it has are 1 clip of its own"
+    assert part["reason_detail"] == f"remainder of {whole['clip_id']}"
+    assert part["start_frame"] == pytest.approx(70, abs=3)
+    assert (part["end_frame"], part["shot"], part["cut_mode"]) == (140, 0, "encode")
+    # Scores are of the part.
+    assert part["duration_s"] == pytest.approx(70 / 30, abs=0.1)
+    assert part["motion"] != whole["motion"]
+    out = shutil.copytree(first, tmp_path / "out")
+    assert run(first.parent / "in", out) == EXIT_OK
+    assert clips_of(out) == clips
+    work = json.loads((out / "summary.json").read_text())["work"]
+    assert (work["sources_analyzed"], work["clips_cut"]) == (0, 0)
+    for of, said in ((whole, f"is {part['clip_id']}, kept"), (part, part["reason_detail"])):
+        capsys.readouterr()
+        assert main(["explain", str(out), of["clip_id"]]) == EXIT_OK
+        assert said in capsys.readouterr().out
+    assert main(["tune", str(out), "dedup.min_share=0.3"]) == EXIT_OK
 
 
 def test_footage_of_another_output_is_rejected_and_new_footage_stays(
@@ -127,5 +159,7 @@ def test_edited_copies_of_removed_footage_stay_out(first: Path, tmp_path: Path) 
     assert run(tmp_path / "in", out) == EXIT_OK
     clips = clips_of(out)
     assert clips["returned"]["reason"] == "removed_before"
+    # The removed part of it does not come back either.
+    assert (clips["more"]["reason"], clips["more+"]["decision"]) == ("divided", "kept")
     assert {clips[name]["decision"] for name in ("coffee", "coins")} == {"kept"}
     assert main(["verify", str(out), "--removed"]) == EXIT_OK

@@ -11,6 +11,9 @@ class DedupConfig(StageConfig):
     """reject clips whose footage another clip shows that stays"""
     min_share: float = setting(0.8, gt=0, le=1, unit="share")
     """share of a clip that a clip that stays must show, so that the clip is rejected"""
+    remainders: bool = True
+    """the part of a rejected clip that no clip that stays shows becomes a clip of its own; a clip
+    that shares less than min_share with one that stays is divided, too"""
     prefer: tuple[Preference, ...] = setting(PREFERENCES, unit="names")
     """which clip stays, the first criterion first: more pixels, less compression, more
     frames; of equals the first by source and time"""

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from curator.fingerprints import fingerprint
 from curator.records.clips import Reason
-from curator.stage import Corpus, CorpusStage, Decisions, Elsewhere, Left, Work
+from curator.stage import Corpus, CorpusStage, Decisions, Elsewhere, Left, Remainders, Work
 from curator.stages.dedup.config import DedupConfig
+from curator.stages.dedup.division import NO_LENGTH, Division, ShortestClip, ShownParts, divisions
 from curator.stages.dedup.footage_search import find_pairs
 from curator.stages.dedup.near_duplicates import NearDuplicatePairs
 from curator.stages.dedup.retention import Ranked, dropped_clips
@@ -20,7 +21,9 @@ PAIRS = "alike"
 """Family: verified pairs."""
 MATCHING = 1
 """Version of what is a pair: raised when the same clips would give other pairs."""
-_FACTS = ("offset_s", "overlap_s", "similarity")
+# benchmarks/results/duplicates.md: offsets of crops are off by 0.3 s in 5%.
+_SAID_S = 0.5
+"""Shortest footage that a row speaks of."""
 
 
 class DedupStage(CorpusStage[DedupConfig]):
@@ -28,33 +31,62 @@ class DedupStage(CorpusStage[DedupConfig]):
 
     Clips of earlier generations, of other outputs, and footage that was removed are compared too:
     all of them stay as they are. Only what was not compared yet is searched.
+
+    Args:
+        config: Its section of the recipe.
+        shortest: The shortest clip that can be kept.
+        divides: Whether parts of clips may become clips; False where generations stay as they are.
+            What an exact run decided is current in a growing one, so no fingerprint has it.
     """
 
     name = "dedup"
-    version = 2
+    version = 3
     reads = ("clips", "candidates")
     writes = ("clips", PAIRS)
     config_type = DedupConfig
     needs_all = "of clips that show the same footage the best one stays"
     needs_earlier = ", or the one that an earlier generation kept"
 
+    def __init__(
+        self, config: DedupConfig, shortest: ShortestClip = NO_LENGTH, *, divides: bool = True
+    ) -> None:
+        super().__init__(config)
+        self._shortest, self._divides = shortest, divides and config.remainders
+
     @property
     def is_on(self) -> bool:
         """Whether duplicates are searched."""
         return self.config.enabled
 
-    def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | Left]:
+    def settings(self) -> dict[str, object]:
+        """Its section, and the settings of other sections."""
+        lengths = self._shortest.seconds, self._shortest.n_frames
+        return {"dedup": super().settings(), "shortest": lengths}
+
+    def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | Left | Remainders]:
         """Rejects what is elsewhere first, then clips of whose footage a better clip has enough."""
         if not self.config.enabled or not corpus.num_rows:
             return
         ids, places = corpus["clip_id"].combine_chunks(), corpus.elsewhere()
         pairs, is_new = self._pairs(corpus, ids, places, work)
         table, numbers = pairs.pairs, _Numbers(ids)
-        is_left = np.ones(len(ids), np.bool_)
+        is_left, is_removed = np.ones(len(ids), np.bool_), np.zeros(len(ids), np.bool_)
+        rejected = []
         for decisions in self._elsewhere(table, pairs.places, places, numbers):
             is_left[decisions.rows] = False
-            yield decisions
-        yield self._among(corpus, table, numbers, is_left, ids)
+            if decisions.columns["reason"][0].as_py() == Reason.REMOVED_BEFORE:
+                is_removed[decisions.rows] = True
+            rejected.append(decisions)
+        ranked = _ranked(corpus, self.config)
+        rejected.append(self._among(ranked, table, numbers, is_left, ids))
+        is_left[rejected[-1].rows] = False
+        found = self._divisions(corpus, ranked, table, numbers, is_left, is_removed)
+        yield from (_with_details(decisions, found) for decisions in rejected)
+        yield self._divided(table, numbers, {c: d for c, d in found.items() if is_left[c]}, ids)
+        pieces = [(clip, *piece) for clip, one in found.items() for piece in one.pieces]
+        if pieces:
+            rows, start_s, end_s = (np.array(column) for column in zip(*pieces, strict=True))
+            yield Remainders(rows, start_s, end_s)
         if is_new:
             yield Left(PAIRS, pairs.table())
 
@@ -113,7 +145,7 @@ class DedupStage(CorpusStage[DedupConfig]):
 
     def _among(
         self,
-        corpus: Corpus,
+        ranked: Ranked,
         pairs: pa.Table,
         numbers: "_Numbers",
         is_left: NDArray[np.bool_],
@@ -127,13 +159,52 @@ class DedupStage(CorpusStage[DedupConfig]):
         shares = [own[name].to_numpy().astype(np.float64) for name in ("share", "share_of_other")]
         # Shares are stored in float32.
         least = float(np.float32(self.config.min_share))
-        ranked = _ranked(corpus, self.config)
         dropped = dropped_clips(ranked, first, second, *shares, min_share=least)
         rows = np.array(sorted(dropped), np.int64)
         at = np.array([dropped[row][1] for row in rows.tolist()], np.int64)
         named = ids.take(pa.array([dropped[row][0] for row in rows.tolist()], pa.int64()))
         found = _seen_from(own.take(pa.array(at)), rows == first[at])
         return self._rejected(rows, found, named, Reason.DUPLICATE, [None] * len(rows))
+
+    def _divisions(
+        self,
+        corpus: Corpus,
+        ranked: Ranked,
+        pairs: pa.Table,
+        numbers: "_Numbers",
+        is_left: NDArray[np.bool_],
+        is_removed: NDArray[np.bool_],
+    ) -> dict[int, Division]:
+        """Divides clips that go, and those that stay and share a part with a better one."""
+        first, second = numbers.of(pairs["clip_id"]), numbers.of(pairs["other"])
+        counts = np.append(~is_removed, False)
+        first = np.where(counts[first], first, -1)
+        second = np.where(counts[second], second, -1)
+        shown = ShownParts(pairs, first, second)
+        among = shown.clips
+        order = [clip for clip in ranked.order.tolist() if clip in among]
+        staying = [clip for clip in order if is_left[clip]]
+        going = [clip for clip in order if not is_left[clip] and not is_removed[clip]]
+        clip_s = (corpus["end_s"].to_numpy() - corpus["start_s"].to_numpy()).astype(np.float64)
+        shortest_s = np.full(numbers.n, np.inf)
+        if self._divides:
+            shortest_s = self._shortest.seconds_at(corpus["fps"].to_numpy())
+        max_lost = 1 - self.config.min_share
+        return divisions(staying, going, shown, clip_s, shortest_s, max_lost=max_lost)
+
+    def _divided(
+        self, pairs: pa.Table, numbers: "_Numbers", found: dict[int, Division], ids: pa.Array
+    ) -> Decisions:
+        """Rejects clips that are divided; each names the clip that shows the most of it."""
+        rows = np.array(sorted(found), np.int64)
+        largest = [one for row in rows.tolist() if (one := found[row].largest) is not None]
+        own = pairs.take(pa.array([one.pair for one in largest], pa.int64()))
+        of = [ids[one.other].as_py() if one.other >= 0 else None for one in largest]
+        is_first = numbers.of(own["clip_id"]) == rows
+        decisions = self._rejected(
+            rows, _seen_from(own, is_first), of, Reason.DIVIDED, [None] * len(rows)
+        )
+        return _with_details(decisions, found)
 
     def _rejected(
         self,
@@ -143,10 +214,11 @@ class DedupStage(CorpusStage[DedupConfig]):
         reason: str,
         details: Sequence[str | None],
     ) -> Decisions:
+        least = None if reason == Reason.DIVIDED else self.config.min_share
         columns = {
             "reason": [str(reason)] * len(rows),
             "reason_score": pairs["share"].cast(pa.float64()),
-            "reason_threshold": np.full(len(rows), self.config.min_share),
+            "reason_threshold": pa.array([least] * len(rows), pa.float64()),
             "reason_detail": pa.array(details, pa.string()),
             "duplicate_of": pa.array(of, pa.string()) if isinstance(of, list) else of,
             "duplicate_similarity": pairs["similarity"].cast(pa.float64()),
@@ -159,6 +231,25 @@ class DedupStage(CorpusStage[DedupConfig]):
 def search_settings(config: DedupConfig) -> str:
     """Returns what stored pairs depend on."""
     return fingerprint(MATCHING, config.similarity, config.neighbours)
+
+
+def _with_details(decisions: Decisions, found: dict[int, Division]) -> Decisions:
+    """Adds what became of the footage that only the rejected clips show."""
+    columns = decisions.columns
+    details = []
+    for row, said in zip(
+        decisions.rows.tolist(), columns["reason_detail"].to_pylist(), strict=True
+    ):
+        lines = [said] if said else []
+        if (one := found.get(row)) is not None and one.pieces:
+            own_s, n = sum(end - start for start, end in one.pieces), len(one.pieces)
+            lines.append(f"{own_s:.1f} s that only it has are {n} clip{'s' * (n > 1)} of its own")
+        if one is not None and one.lost_s >= _SAID_S:
+            lines.append(f"{one.lost_s:.1f} s that only it has are left out")
+        details.append("; ".join(lines) or None)
+    at = columns.schema.get_field_index("reason_detail")
+    columns = columns.set_column(at, "reason_detail", pa.array(details, pa.string()))
+    return Decisions(decisions.rows, columns)
 
 
 class _Numbers:

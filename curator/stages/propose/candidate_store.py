@@ -17,7 +17,7 @@ source's frames is there with the same size; else the source's clips are propose
 
 import hashlib
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.executor.packing import pack
+from curator.fingerprints import fingerprint
 from curator.stages.propose.stage import ProposedUnit
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
@@ -80,6 +81,8 @@ class Candidates:
         """Sources of each part, and where their tracks are."""
         self._parts: list[str] = []
         """Names without folders of the parts that count."""
+        self._remainders: list[str] = []
+        """Names of the part that has the parts of clips, if there is one."""
         self._new: list[ProposedUnit] = []
         self._n_new = self._n_loose = 0
         self.track_part: dict[str, str] = {}
@@ -168,13 +171,39 @@ class Candidates:
         self._new, self._n_new, self._n_loose = [], 0, 0
         self._write(merged)
 
+    def remainders(
+        self, parts: pa.Table, uris: Mapping[str, str], propose: Callable[[], list[ProposedUnit]]
+    ) -> ProposedUnit:
+        """Returns clips that are parts of others, which are stored together.
+
+        Args:
+            parts: Which parts of which clips.
+            uris: Address of each source id.
+            propose: Makes them where others are stored.
+        """
+        wanted = fingerprint(parts.to_pylist())
+        part = f"{remainders_fingerprint(self.fingerprint)}-{wanted}.parquet"
+        names = {kind: f"{FOLDER}/{kind}/{part}" for kind in self._kinds}
+        is_new = any(n in self._earlier or not self._store.exists(n) for n in names.values())
+        if is_new:
+            self._write_as(part, _merged([_placed(unit, {}) for unit in propose()]))
+        self._remainders = [part]
+        tables = {kind: self._read(kind, part) for kind in self._kinds if kind not in _READ_BY_ID}
+        empty = {kind: schema.empty_table() for kind, schema in _READ_BY_ID.items()}
+        return _moved(ProposedUnit(**tables, **empty), uris)
+
+    def keep_remainders(self, summary: Mapping[str, Any]) -> None:
+        """Lets the parts of clips count that a snapshot names, whose clips stay as they are."""
+        names = stored_candidates(self._store, summary, "clips")
+        own = remainders_fingerprint(self.fingerprint)
+        parts = (name.rpartition("/")[2] for name in names)
+        self._remainders = [part for part in parts if part.startswith(own)]
+
     def pictures(self, clip_ids: Iterable[str]) -> dict[str, bytes]:
         """Thumbnails of some clips; a clip may have none."""
-        return read_pictures(
-            self._store,
-            [f"{FOLDER}/pictures/{part}" for part in self._parts if part in self._used],
-            clip_ids,
-        )
+        parts = [part for part in self._parts if part in self._used]
+        names = [f"{FOLDER}/pictures/{part}" for part in (*parts, *self._remainders)]
+        return read_pictures(self._store, names, clip_ids)
 
     def footage(self) -> FootageStore:
         """Returns what clips are compared by; workers can read it too."""
@@ -184,7 +213,8 @@ class Candidates:
 
     def names(self) -> set[str]:
         """Objects that count."""
-        return {f"{FOLDER}/{kind}/{part}" for part in self._parts for kind in self._kinds}
+        parts = (*self._parts, *self._remainders)
+        return {f"{FOLDER}/{kind}/{part}" for part in parts for kind in self._kinds}
 
     def _whole_parts(self) -> list[str]:
         """Returns the names of the parts of which the objects of all kinds are there."""
@@ -257,14 +287,22 @@ class Candidates:
         ids = sorted(unit.sources["source_id"].to_pylist())
         digest = hashlib.sha256(chr(10).join(ids).encode()).hexdigest()[:16]
         part = f"{self.fingerprint}-{digest}.parquet"
+        self._write_as(part, unit)
+        self._parts.append(part)
+        self._used.add(part)
+
+    def _write_as(self, part: str, unit: ProposedUnit) -> None:
         for kind in self._kinds:
             table, rows = getattr(unit, kind).combine_chunks(), None
             if kind in ROWS_PER_GROUP:
                 table, rows = table.sort_by("clip_id"), ROWS_PER_GROUP[kind]
             name = f"{FOLDER}/{kind}/{part}"
             self._store.write(name, to_parquet(table, name, rows_per_group=rows))
-        self._parts.append(part)
-        self._used.add(part)
+
+
+def remainders_fingerprint(fingerprint_of_candidates: str) -> str:
+    """Returns the fingerprint in the names of objects that have parts of clips."""
+    return fingerprint("remainders", fingerprint_of_candidates)
 
 
 def stored_candidates(store: Store, summary: Mapping[str, Any], kind: str) -> list[str]:
@@ -344,9 +382,12 @@ def _only(table: pa.Table, column: str, of: pa.Table) -> pa.Table:
 
 def _moved(unit: ProposedUnit, uris: Mapping[str, str]) -> ProposedUnit:
     """The rows under the addresses that the sources have now."""
-    ids = unit.sources["source_id"].combine_chunks()
-    now = pa.array([uris[source_id] for source_id in ids.to_pylist()], pa.string())
-    of_clip = now.take(pc.index_in(unit.clips["source_id"], value_set=ids))
+    found = []
+    for table in (unit.sources, unit.clips):
+        ids = table["source_id"].combine_chunks().unique()
+        own = pa.array([uris[source_id] for source_id in ids.to_pylist()], pa.string())
+        found.append(own.take(pc.index_in(table["source_id"], value_set=ids)))
+    now, of_clip = found
     at = unit.clips.schema.get_field_index("source_uri")
     sources = unit.sources.set_column(unit.sources.schema.get_field_index("uri"), "uri", now)
     return replace(unit, sources=sources, clips=unit.clips.set_column(at, "source_uri", of_clip))

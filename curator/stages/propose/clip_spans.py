@@ -1,6 +1,7 @@
 """Turns shots into candidate clips. Arithmetic only."""
 
 import hashlib
+from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 
@@ -11,8 +12,31 @@ from curator.records.clips import Shot, Span
 from curator.records.tracks import Track
 from curator.stages.propose.config import ProposeConfig
 
+_EPSILON_S = 1e-4
 MAX_KEY_SHARE = 0.1
 """Share of key frames up to which one at a cut is no coincidence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipPart:
+    """A part of a clip, in seconds from the clip's first frame."""
+
+    clip: Span
+    start_s: float
+    end_s: float
+
+    def span(self, track: Track) -> Span:
+        """Returns the frames that are shown in the part, so that it is not shorter."""
+        first = self.clip.start_frame
+        pts = track.frame_pts[first : self.clip.end_frame]
+        at_s = (pts - pts[0]).astype(np.float64) * float(track.time_base)
+        start = np.searchsorted(at_s, self.start_s + _EPSILON_S, "right") - 1
+        end = np.searchsorted(at_s, self.end_s - _EPSILON_S, "left")
+        return Span(
+            start_frame=first + max(0, int(start)),
+            end_frame=first + max(int(end), int(start) + 1),
+            shot=self.clip.shot,
+        )
 
 
 def propose_clips(track: Track, shots: list[Shot], config: ProposeConfig) -> list[Span]:

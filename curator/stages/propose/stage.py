@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from curator.measures.clip_view import ClipView, How
 from curator.measures.score_list import BUILT_IN, Measures
 from curator.models.embedding_heads import Heads, normalised
-from curator.records.clips import Candidate, Shot
+from curator.records.clips import REMAINDER, Candidate, Shot, Span
 from curator.records.columns import field_names
 from curator.records.sources import Failure
 from curator.records.tracks import Track
 from curator.stage import Phase, Resources, Scope, Stage
 from curator.stages.propose.candidate_row import candidate_of
 from curator.stages.propose.clip_footage_rows import footage_row, pictures_row
-from curator.stages.propose.clip_spans import propose_clips
+from curator.stages.propose.clip_spans import ClipPart, propose_clips
 from curator.stages.propose.config import ProposeConfig
 from curator.stages.propose.shot_boundaries import find_shots
 from curator.tables.clip_rows import candidates_table
@@ -111,12 +111,19 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
         self._aggregates = dict(aggregates or {})
         self._heads: Heads | None = None
         self._heads_fingerprint = heads_fingerprint
+        self._parts: Mapping[str, Sequence[ClipPart]] | None = None
         self.measures = measures
 
     def with_heads(self, heads: Heads | None) -> Self:
         """Returns a copy that reads CLIP embeddings by these heads, for workers."""
         stage = copy(self)
         stage._heads = heads
+        return stage
+
+    def with_parts(self, parts: Mapping[str, Sequence[ClipPart]]) -> Self:
+        """Returns a copy that makes clips of parts of clips alone, by the id of their source."""
+        stage = copy(self)
+        stage._parts = parts
         return stage
 
     @property
@@ -131,6 +138,8 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
     def process(self, unit: TrackItem) -> ProposedRows:
         """Makes the rows of a source."""
         track, uri = unit.track, unit.uri
+        if self._parts is not None:
+            return self._remainders(track, uri, self._parts)
         if isinstance(track, Failure):
             # A failure that is not stored has no id, and is tried again.
             known = {} if unit.frames_part is None else {"source_id": unit.source.source_id}
@@ -142,25 +151,39 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
             shots=[_shot_row(track, number, shot) for number, shot in enumerate(shots)],
         )
         for span in spans:
-            clip = candidate_of(
-                track,
-                span,
-                uri,
-                measures=self.measures,
-                aggregates=self._aggregates,
-                crop_borders=self.config.crop_borders,
-                heads=self._heads,
-            )
-            made.clips.append(clip)
-            view = ClipView(track, span)
-            vectors_ND = track.scene_vector[view.holds(track.scene_frame)]
-            if (vector := _mean_direction(vectors_ND)) is not None:
-                made.vectors.append((clip.clip_id, vector))
-            if (vector := _mean_direction(view.embeddings_ND)) is not None:
-                made.clip_vectors.append((clip.clip_id, vector))
-            made.footage.append({"clip_id": clip.clip_id} | footage_row(view))
-            made.pictures.append({"clip_id": clip.clip_id} | pictures_row(view))
+            self._add(made, track, span, uri)
         return made
+
+    def _remainders(
+        self, track: Track | Failure, uri: str, parts: Mapping[str, Sequence[ClipPart]]
+    ) -> ProposedRows:
+        made = ProposedRows()
+        if isinstance(track, Track):
+            for part in parts[track.source_id]:
+                self._add(made, track, part.span(track), uri)
+        for clip in made.clips:
+            clip.tags = [*clip.tags, REMAINDER]
+        return made
+
+    def _add(self, made: ProposedRows, track: Track, span: Span, uri: str) -> None:
+        clip = candidate_of(
+            track,
+            span,
+            uri,
+            measures=self.measures,
+            aggregates=self._aggregates,
+            crop_borders=self.config.crop_borders,
+            heads=self._heads,
+        )
+        made.clips.append(clip)
+        view = ClipView(track, span)
+        vectors_ND = track.scene_vector[view.holds(track.scene_frame)]
+        if (vector := _mean_direction(vectors_ND)) is not None:
+            made.vectors.append((clip.clip_id, vector))
+        if (vector := _mean_direction(view.embeddings_ND)) is not None:
+            made.clip_vectors.append((clip.clip_id, vector))
+        made.footage.append({"clip_id": clip.clip_id} | footage_row(view))
+        made.pictures.append({"clip_id": clip.clip_id} | pictures_row(view))
 
     def failed(self, unit: TrackItem, failure: Failure) -> ProposedRows:
         """The row of a source from which nothing can be proposed; it is tried again."""

@@ -9,6 +9,7 @@ from samples import made_track
 
 from curator.records.clips import Shot, Span, Transition
 from curator.stages.propose.clip_spans import (
+    ClipPart,
     clip_id,
     duration_s,
     propose_clips,
@@ -128,3 +129,21 @@ def test_lengths_that_cannot_be_met_are_refused() -> None:
         ProposeConfig(min_s=2, max_s=3)
     with pytest.raises(ValidationError, match="less than 1"):
         ProposeConfig(shot_threshold=1.0)
+
+
+@pytest.mark.parametrize(
+    ("part_s", "frames"),
+    [
+        ((0.0, 2.0), (100, 160)),
+        # Times that are no frame's: the frame that is shown then belongs to the part.
+        ((1.01, 2.99), (130, 190)),
+        ((2.0, 10 / 3), (160, 200)),
+        ((3.3, 3.4), (199, 200)),
+    ],
+)
+def test_a_part_of_a_clip_is_not_shorter_than_asked_for(
+    part_s: tuple[float, float], frames: tuple[int, int]
+) -> None:
+    clip = Span(start_frame=100, end_frame=200, shot=3)
+    span = ClipPart(clip=clip, start_s=part_s[0], end_s=part_s[1]).span(made_track(300))
+    assert (span.start_frame, span.end_frame, span.shot) == (*frames, 3)

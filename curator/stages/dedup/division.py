@@ -1,0 +1,199 @@
+"""What only a clip has of which clips that stay show the rest.
+
+Clips are visited in the order of retention: those that stay from best to worst, then those that go.
+What earlier ones retain is taken from each clip of which they show a part. A clip that goes retains
+what is left. A clip that stays is divided only if little of it is lost by that. So no
+footage is twice in what clips retain, and it depends on the set of clips alone.
+
+Shape letters: P pairs, each of a clip and another one that shows a part of it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+Piece = tuple[float, float]
+"""Begin and end, in seconds from the first frame of a clip."""
+ELSEWHERE = -1
+"""Number of a clip that is not decided about: all of it stays."""
+# Both ends are within 0.6 s of a whole overlap, or are moved there: matching/verify_pair.py.
+_WHOLE_SLACK_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortestClip:
+    """Length of the shortest clip that can be kept."""
+
+    seconds: float
+    n_frames: int
+
+    def seconds_at(self, fps: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Returns the length at frame rates, in seconds."""
+        return np.maximum(self.seconds, self.n_frames / np.maximum(fps, 1e-3))
+
+
+NO_LENGTH = ShortestClip(seconds=0.0, n_frames=1)
+"""Any clip can be kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Another clip that shows a part of a clip: `time_other = speed * time + offset_s`.
+
+    Attributes:
+        other: Its number, or `ELSEWHERE`.
+        offset_s: Time in it of the clip's first frame.
+        speed: Its seconds per second of the clip.
+        overlap_s: What it shows, in seconds of the clip.
+        other_s: Its length.
+        pair: Number of the pair.
+    """
+
+    other: int
+    offset_s: float
+    speed: float
+    overlap_s: float
+    other_s: float
+    pair: int
+
+    def pieces(self, retained: Sequence[Piece], clip_s: float) -> list[Piece]:
+        """Returns where in a clip of a length pieces of the other one are."""
+        moved = [[(at - self.offset_s) / self.speed for at in piece] for piece in retained]
+        cut = ((max(0.0, start), min(clip_s, end)) for start, end in moved)
+        return [(start, end) for start, end in cut if end > start]
+
+    def is_whole(self, clip_s: float) -> bool:
+        """Whether it shows all that it can by its length and offset: then both ends are known."""
+        ((start, end),) = self.pieces([(0.0, self.other_s)], clip_s) or [(0.0, 0.0)]
+        return self.overlap_s >= end - start - _WHOLE_SLACK_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """What a clip retains.
+
+    Attributes:
+        pieces: As long as the shortest clip at least.
+        shared_s: Seconds that clips that stay show.
+        lost_s: Seconds that are in neither.
+        largest: The clip that shows the most of it.
+    """
+
+    pieces: list[Piece]
+    shared_s: float
+    lost_s: float
+    largest: Shown | None
+
+
+class ShownParts:
+    """What shows parts of each clip.
+
+    Args:
+        pairs: Rows of `PAIRS_SCHEMA`.
+        first: int64 [P], number of `clip_id`; -1 for a clip that does not count.
+        second: int64 [P], number of `other`; likewise, and of clips elsewhere.
+    """
+
+    def __init__(
+        self, pairs: pa.Table, first: NDArray[np.int64], second: NDArray[np.int64]
+    ) -> None:
+        names = ("offset_s", "speed", "overlap_s", "share", "share_of_other")
+        offset_s, speed, overlap_s, share, share_other = (
+            pairs[name].to_numpy().astype(np.float64) for name in names
+        )
+        is_elsewhere = pairs["place"].to_numpy() >= 0
+        usable = (first >= 0) & (is_elsewhere | (second >= 0))
+        usable &= np.minimum(np.minimum(share, share_other), overlap_s) > 0
+        both = np.flatnonzero(usable), np.flatnonzero(usable & ~is_elsewhere)
+        others = np.where(is_elsewhere, ELSEWHERE, second)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            seen = [offset_s, speed, overlap_s, overlap_s * speed / share_other]
+            turned = [-offset_s / speed, 1 / speed, overlap_s * speed, overlap_s / share]
+        clips = np.concatenate([first[both[0]], second[both[1]]])
+        columns = [(others, first), *zip(seen, turned, strict=True)]
+        order = np.argsort(clips, kind="stable")
+        self._clips = clips[order]
+        self._columns = [
+            np.concatenate([column[rows] for column, rows in zip(pair, both, strict=True)])[order]
+            for pair in columns
+        ] + [np.concatenate(both)[order]]
+
+    @property
+    def clips(self) -> set[int]:
+        """Numbers of the clips of which anything is shown."""
+        return set(self._clips.tolist())
+
+    def of(self, clip: int) -> list[Shown]:
+        """Returns what shows parts of a clip."""
+        a, b = np.searchsorted(self._clips, [clip, clip + 1])
+        values = (column[a:b].tolist() for column in self._columns)
+        return [Shown(*one) for one in zip(*values, strict=True)]
+
+
+def divisions(
+    staying: Iterable[int],
+    going: Iterable[int],
+    shown: ShownParts,
+    clip_s: NDArray[np.float64],
+    shortest_s: NDArray[np.float64],
+    *,
+    max_lost: float,
+) -> dict[int, Division]:
+    """Divides clips by the clips that show parts of them.
+
+    Args:
+        staying: Numbers of clips that stay, from best to worst.
+        going: Of those that go; likewise.
+        shown: What shows parts of them.
+        clip_s: float64 [N], lengths of clips.
+        shortest_s: float64 [N], length of the shortest piece of each clip that is a clip.
+        max_lost: Share of a clip that stays that may be lost where it is divided.
+
+    Returns:
+        For each clip that goes, and for each that is divided though it would stay.
+    """
+    retained: dict[int, list[Piece]] = {}
+    found: dict[int, Division] = {}
+    for clips, may_stay in ((staying, True), (going, False)):
+        for clip in clips:
+            own_s = float(clip_s[clip])
+            counting = [
+                one
+                for one in shown.of(clip)
+                if (one.other in retained or one.other == ELSEWHERE)
+                and not (may_stay and not one.is_whole(own_s))
+            ]
+            division = _division(counting, retained, own_s, float(shortest_s[clip]))
+            is_worth_it = division.shared_s >= shortest_s[clip] and (
+                division.lost_s <= max_lost * own_s
+            )
+            if may_stay and not is_worth_it:
+                retained[clip] = [(0.0, own_s)]
+            else:
+                retained[clip], found[clip] = division.pieces, division
+    return found
+
+
+def _division(
+    shown: Sequence[Shown],
+    retained: Mapping[int, list[Piece]],
+    clip_s: float,
+    shortest_s: float,
+) -> Division:
+    of = [one.pieces(retained.get(one.other, [(0.0, one.other_s)]), clip_s) for one in shown]
+    left, at, shared_s = [], 0.0, 0.0
+    for start, end in sorted(piece for pieces in of for piece in pieces):
+        if start > at:
+            left.append((at, start))
+        shared_s += max(0.0, end - max(at, start))
+        at = max(at, end)
+    if clip_s > at:
+        left.append((at, clip_s))
+    pieces = [piece for piece in left if piece[1] - piece[0] >= shortest_s - 1e-6]
+    lost_s = sum(b - a for a, b in left) - sum(b - a for a, b in pieces)
+    sizes = [sum(b - a for a, b in pieces_of) for pieces_of in of]
+    largest = shown[int(np.argmax(sizes))] if sizes else None
+    return Division(pieces=pieces, shared_s=shared_s, lost_s=lost_s, largest=largest)
