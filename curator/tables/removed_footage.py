@@ -19,9 +19,6 @@ from curator.tables.out_layout import REMOVED
 from curator.tables.parts import parquet_by_content
 from curator.tables.schemas import FOOTAGE_SCHEMA, LUMA_HZ
 
-_EVERY = 1
-"""Pictures per one whose keypoints are kept."""
-_MAX_KEYPOINTS = 200
 _KEYPOINTS = pa.struct(
     [
         ("xy", pa.list_(pa.float32())),
@@ -101,14 +98,14 @@ def _vectors_row(clip: ClipFootage) -> dict[str, Any]:
 
 
 def _row(clip: ClipFootage, number: int) -> dict[str, Any]:
-    keypoints = [clip.keypoints(at) for at in range(0, len(clip.pictures), _EVERY)]
+    keypoints = [clip.keypoints(at) for at in range(len(clip.pictures))]
     return _vectors_row(clip) | {
         "clip_id": str(number),
-        "picture_second": clip.picture_s[::_EVERY],
+        "picture_second": clip.picture_s,
         "keypoints": [
             {
-                "xy": one.xy_K2[:_MAX_KEYPOINTS].ravel().tolist(),
-                "descriptors": one.descriptors_KD[:_MAX_KEYPOINTS].tobytes(),
+                "xy": one.xy_K2.ravel().tolist(),
+                "descriptors": one.descriptors_KD.tobytes(),
                 "width": one.width,
                 "height": one.height,
             }
