@@ -229,8 +229,8 @@ def _text(selected: "RemovalSelection", *, would: bool) -> str:
         )
     if selected.duplicates:
         lines.append(
-            f"  {len(selected.duplicates)} clips stay that were rejected as duplicates of them; "
-            "later runs may keep them: --with-duplicates takes them too"
+            f"  {len(selected.duplicates)} clips were rejected as duplicates of them, and their "
+            "rows stay: --with-duplicates takes them too; after --forget later runs may keep them"
         )
         lines += [
             f"    {duplicate.clip_id} of {duplicate.source_uri}"

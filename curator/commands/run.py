@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from typing import TYPE_CHECKING
 
 from curator.commands.arguments import (
@@ -62,8 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--against",
         action="append",
         metavar="OTHER_OUT",
-        help="reject clips whose footage another output keeps; may be repeated (default: those of "
-        "the recipe, dedup.against)",
+        help="reject clips whose footage another output keeps; may be repeated; replaces those of "
+        "the recipe (default: dedup.against, as earlier runs set it)",
     )
     parser.add_argument(
         "--replace",
@@ -85,11 +86,14 @@ def main(options: argparse.Namespace) -> int:
     from curator.errors import UsageError
     from curator.runs.dry_run import dry_run
     from curator.runs.start import check_run
+    from curator.storage.base import has_scheme
     from curator.tables.parts import leave_pandas_out
 
     leave_pandas_out()
     if options.against:
-        options.overrides = [*options.overrides, f"dedup.against={json.dumps(options.against)}"]
+        # The recipe of OUT keeps them, and the next run may be in another folder.
+        others = [out if has_scheme(out) else os.path.abspath(out) for out in options.against]
+        options.overrides = [*options.overrides, f"dedup.against={json.dumps(others)}"]
     if options.replace and options.limit is not None:
         raise UsageError(
             f"--replace with --limit {options.limit} would remove the clips of all other sources: "

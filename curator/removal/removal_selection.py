@@ -70,7 +70,7 @@ class RemovalSelection:
     Attributes:
         record: To be written before anything changes.
         clip_ids: Removed clips that a snapshot keeps in its shards, `seconds` long together.
-        footage_ids: All removed clips, kept or not, that have footage.
+        footage_ids: Clips all of whose footage goes; one that merely overlaps them is none.
         n_overlapping: Clips that share footage with named ones and were not named themselves.
         n_same: Clips of other files with the same frames or the same MP4.
         duplicates: Clips that stay, and that were rejected as duplicates of removed ones.
@@ -169,13 +169,13 @@ def select(
         "clip_ids": sorted(gone.clip_ids),
         "mp4": sorted(set(rows["mp4_sha256"].drop_null().to_pylist())),
         "captions": sorted(_captions(store, summaries, clips, gone)),
-        "pictures": _pictures(store, ids),
+        "pictures": _pictures(store, selection.own_ids()),
         HASHES: packed_hashes(selection.frames),
     }
     return RemovalSelection(
         record=record,
         clip_ids=frozenset(lengths),
-        footage_ids=frozenset(ids),
+        footage_ids=frozenset(selection.own_ids()),
         n_overlapping=len(named_ids) - len(named) if by in ("clips", "where") else 0,
         n_same=len(ids) - len(named_ids),
         duplicates=duplicates,
@@ -251,6 +251,13 @@ class _Selection:
         """Returns the ids of all clips that go."""
         is_gone = pa.array(self.removals().rows(self._footage))
         return set(self._footage.filter(is_gone)["clip_id"].to_pylist())
+
+    def own_ids(self) -> set[str]:
+        """Returns the ids of clips all of whose footage goes."""
+        sources = {s for s in self._footage["source_id"].unique().to_pylist()
+                   if removal_hash(s) in self.sources}  # fmt: skip
+        of_sources = self._footage.filter(_among(self._footage["source_id"], sources))
+        return self._named | set(of_sources["clip_id"].to_pylist())
 
     def grow(self, *, with_duplicates: bool) -> tuple[Duplicate, ...]:
         """Takes the same footage in other files; returns duplicates that stay."""

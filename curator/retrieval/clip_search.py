@@ -158,6 +158,7 @@ class ClipSearch:
         allowed = self._allowed(k, where)
         described = self._described
         vector_D = text_vector(text, self.finished.recipe)
+        k = min(k, len(self._is_searched))
         found = described.search(vector_D[np.newaxis], k, allowed, probes=PROBES)
         is_found = found.owners[0] >= 0
         cosines = found.cosines[0, is_found].tolist()
@@ -218,6 +219,7 @@ class ClipSearch:
         assert index is not None, "`_pictures` refuses"
         probes = PROBES if len(queries_QD) == 1 else SEARCH_PROBES
         is_allowed = (self._is_searched if allowed is None else allowed)[self._rows_of]
+        k = min(k, len(self._is_searched))
         found = index.search(queries_QD, k, is_allowed & (self._rows_of >= 0), probes=probes)
         is_found = found.owners >= 0
         at_s = self._pictures.seconds(found.numbers[is_found]).tolist()

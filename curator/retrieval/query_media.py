@@ -26,6 +26,8 @@ from curator.records.tracks import Track
 from curator.retrieval.query_stage import QueryFile, QueryStage
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.propose.clip_footage_rows import footage_row, pictures_row
+from curator.stages.propose.config import ProposeConfig
+from curator.stages.propose.shot_boundaries import find_shots
 from curator.storage import stat_source
 from curator.storage.base import has_scheme
 from curator.tables.footage_store import as_footage
@@ -57,7 +59,7 @@ def picture_vector(file: str | os.PathLike[str]) -> NDArray[np.float32]:
 
 
 def video_spans(place: str | os.PathLike[str], config: AnalyzeConfig) -> dict[float, ClipFootage]:
-    """Analyzes a video, and divides it into spans of at most `SPAN_S`.
+    """Analyzes a video, and divides it into its shots, in spans of at most `SPAN_S`.
 
     Args:
         place: A file, or an address such as `s3://bucket/key`.
@@ -124,13 +126,15 @@ def _worker(config: AnalyzeConfig) -> UnitWorker:
 
 
 def _spans(track: Track) -> Iterator[tuple[float, ClipFootage]]:
-    """Yields equal spans and where they begin."""
+    """Yields the shots, in equal spans where they are long, and where each begins."""
     frame_s = (track.frame_pts - track.frame_pts[0]) * float(track.time_base)
-    n_spans = max(1, math.ceil(track.duration_s / SPAN_S))
-    bounds_s = np.arange(n_spans + 1) * (track.duration_s / n_spans)
-    starts = np.searchsorted(frame_s, bounds_s[:-1] - 1e-6).tolist()
-    for start, end in zip(starts, [*starts[1:], track.n_frames], strict=True):
-        if start < end:
+    for shot in find_shots(track, ProposeConfig()):
+        first_s = float(frame_s[shot.start_frame])
+        length_s = float(frame_s[shot.end_frame - 1]) - first_s
+        n_spans = max(1, math.ceil(length_s / SPAN_S))
+        bounds_s = first_s + np.arange(n_spans) * (length_s / n_spans)
+        starts = np.searchsorted(frame_s, bounds_s - 1e-6).tolist()
+        for start, end in zip(starts, [*starts[1:], shot.end_frame], strict=True):
             view = ClipView(track, Span(start_frame=start, end_frame=end, shot=0))
             begin_s = float(frame_s[start])
             pictures = pictures_row(view) | {"clip_id": f"the query from {begin_s:.1f} s on"}

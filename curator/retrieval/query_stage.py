@@ -24,7 +24,7 @@ from curator.stages.analyze.measurer import AnalysisModels
 from curator.storage import read_proven
 from curator.tables.track_items import FRAMES
 
-FAMILIES = frozenset({FRAMES, "pictures", "scenes"})
+FAMILIES = frozenset({FRAMES, "pictures", "scenes", "shots"})
 SIDE_PX = 320
 """Longer side of pictures, as analysis has them before it computes vectors."""
 _THREADS = 4
@@ -52,7 +52,7 @@ class QueryStage(Stage[AnalyzeConfig, QueryFile, Track | NDArray[np.float32] | F
     limit_bytes = 4 << 30
 
     def setup(self) -> None:
-        """Loads the scene network."""
+        """Loads the scene network and that of shots."""
         self._models: AnalysisModels = load_analysis_models(self.config, FAMILIES, None, None)
 
     def limit_s(self, unit: QueryFile) -> float:

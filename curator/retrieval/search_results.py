@@ -64,7 +64,11 @@ def shared_words(shared: SharedFootage | None) -> str:
     words = f"{shared.overlap_s:.1f} s from {moment(shared.query_s)} of the video on"
     words += ", mirrored" if shared.mirrored else ""
     is_other_speed = abs(shared.speed - 1) > 0.01
-    return f"{words}, {1 / shared.speed:.2f} times as fast" if is_other_speed else words
+    return (
+        f"{words}, {1 / shared.speed:.2f} times as fast as in the video"
+        if is_other_speed
+        else words
+    )
 
 
 def render_search(

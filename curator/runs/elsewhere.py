@@ -3,6 +3,7 @@
 A clip whose footage one of them has is rejected.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -82,7 +83,7 @@ def other_output(out: str, own: Store) -> tuple[Store, Mapping[str, Any], list[s
         UsageError: It is this output, has no finished run, or has nothing to compare clips by.
     """
     store = open_store(out)
-    if store.uri == own.uri:
+    if os.path.realpath(store.uri) == os.path.realpath(own.uri):
         raise UsageError(f"--against {out}: that is this run's own output; name others")
     summary = read_current_summary(store, None)
     names = sorted(stored_candidates(store, summary, "footage"))

@@ -22,7 +22,7 @@ CONSEQUENCES: Mapping[str, str] = {
     "measures": "sources are decoded again for what depends on it",
     "scores": _AGAIN,
     "filters": _AGAIN,
-    "dedup": "duplicates are searched again",
+    "dedup": "which of the duplicates stay is decided again",
     "cluster": _AGAIN,
     "select": _AGAIN,
     "caption": "captions are made again, and tars whose texts change are packed again",

@@ -55,7 +55,7 @@ class IndexedPart:
     """A part of footage of an index: its clips and vectors are numbered in their order.
 
     Attributes:
-        uri: Of the store that has it.
+        uri: Of the store that has it; empty for the output's own.
         name: Its name, without folders.
         n_bytes: Its size: a part that was written again has another.
         first_owner: Number of its first clip.
@@ -227,13 +227,22 @@ class FootageIndex:
     def _add_stored(self, own: FootageStore, footages: Sequence[Footage], work: Work) -> None:
         """Takes the index under the output root, with what is new, if it may be written."""
         stores = [one for one in footages if isinstance(one, FootageStore)]
-        sizes = {one.store.uri: one.sizes() for one in stores}
+        sizes: dict[str, dict[str, int]] = {}
+        for one in stores:
+            there = one.sizes()
+            of_store = sizes.setdefault(_address(one, own), {})
+            of_store |= {name: there[name] for name in one.parts if name in there}
         listed = _StoredIndex.read(own.store)
         if listed is not None:
-            listed = listed.of_parts({(one.store.uri, n): sizes[one.store.uri].get(n)
-                                      for one in stores for n in one.parts})  # fmt: skip
+            listed = listed.of_parts(
+                {
+                    (address, name): n_bytes
+                    for address, of_part in sizes.items()
+                    for name, n_bytes in of_part.items()
+                }
+            )
         if own.writes_index:
-            listed = _grown(own.store, listed, stores, sizes, work)
+            listed = _grown(own, listed, stores, sizes, work)
         if listed is None:
             return
         # Numbers of parts that are gone are given to nothing else.
@@ -242,7 +251,7 @@ class FootageIndex:
             if not isinstance(footage, FootageStore):
                 continue
             for name in footage.parts:
-                facts = listed.parts.get((footage.store.uri, name))
+                facts = listed.parts.get((_address(footage, own), name))
                 if facts is not None:
                     ids = read_rows(footage.store, footage_object(name), _clip_ids)
                     self._take(PlacedPart(facts, place, ids, footage.store))
@@ -273,13 +282,9 @@ class _StoredIndex:
                 return None
             there = {info.key: info.bytes for info in store.list(f"{FOLDER}/")}
             index = VectorIndex.of_stored(store, listed["index"])
-            lost = [
-                one.facts.key
-                for one in index.segments
-                if there.get(one.facts.key) != one.facts.n_bytes
-            ]
-            if lost:
-                raise DamagedError(store.uri, lost[0], "it is missing or has another size")
+            for one in index.segments:
+                if there.get(one.facts.key) != one.facts.n_bytes or not one.is_whole():
+                    raise DamagedError(store.uri, one.facts.key, "it is missing or was changed")
         except (StorageError, ValueError, KeyError, TypeError, BadZipFile) as error:
             logger.warning("the stored index of vectors is damaged, and is not used: %s", error)
             return None
@@ -291,7 +296,7 @@ class _StoredIndex:
             n_trained=listed["n_trained"],
         )
 
-    def of_parts(self, sizes: Mapping[tuple[str, str], int | None]) -> "_StoredIndex | None":
+    def of_parts(self, sizes: Mapping[tuple[str, str], int]) -> "_StoredIndex | None":
         """Returns it with parts that are as they were; None if it has too much besides."""
         parts = {at: one for at, one in self.parts.items() if sizes.get(at) == one.n_bytes}
         if 2 * sum(one.n for one in parts.values()) < self.index.n_vectors:
@@ -312,18 +317,24 @@ class _StoredIndex:
         store.delete([i.key for i in store.list(f"{FOLDER}/") if i.key not in named])
 
 
+def _address(footage: FootageStore, own: FootageStore) -> str:
+    """Returns the address of a store; none of the output's own, which may be moved or copied."""
+    return "" if footage.store.uri == own.store.uri else footage.store.uri
+
+
 def _grown(
-    own: Store,
+    own: FootageStore,
     stored: _StoredIndex | None,
     footages: Sequence[FootageStore],
     sizes: Mapping[str, Mapping[str, int]],
     work: Work,
 ) -> _StoredIndex | None:
     """Returns a stored index with the parts that it lacks; None if there are no vectors."""
-    wanted = {(one.store.uri, name): one.store for one in footages for name in one.parts}
+    wanted = {(_address(one, own), name): one.store for one in footages for name in one.parts}
+    store = own.store
     counts = {
-        at: read_rows(store, footage_object(at[1]), _counts)
-        for at, store in wanted.items()
+        at: read_rows(place, footage_object(at[1]), _counts)
+        for at, place in wanted.items()
         if stored is None or at not in stored.parts
     }
     n_new = sum(n for _, n in counts.values())
@@ -334,7 +345,7 @@ def _grown(
         if not n_new:
             return None
         # What is damaged would stay: names follow from content.
-        own.delete([info.key for info in own.list(f"{FOLDER}/")])
+        store.delete([info.key for info in store.list(f"{FOLDER}/")])
         sample = [
             read_rows(wanted[at], footage_object(at[1]), partial(_sampled, _SAMPLE / n_new))
             for at, (_, n) in counts.items()
@@ -345,7 +356,7 @@ def _grown(
     elif stored.index.n_vectors + n_new > _OUTGROWN * stored.n_trained:
         return _grown(own, None, footages, sizes, work)
     else:
-        _merge(stored.index, work, own)
+        _merge(stored.index, work, store)
     number, new = stored.index.n_vectors, []
     for at, (n_clips, n) in counts.items():
         facts = IndexedPart(
@@ -360,10 +371,10 @@ def _grown(
         stored.parts[at] = facts
         stored.n_owners, number = stored.n_owners + n_clips, number + n
         new.append(_PartVectors(facts, wanted[at]))
-    add_parts(stored.index, work, new, own, FOLDER)
+    add_parts(stored.index, work, new, store, FOLDER)
     if is_new:
-        _merge(stored.index, work, own)
-    stored.write(own)
+        _merge(stored.index, work, store)
+    stored.write(store)
     return stored
 
 

@@ -6,18 +6,22 @@ A row has vectors and keypoints of pictures and the luma of frames. Pictures and
 read from it, and no id or address. `curate remove --forget` writes none.
 """
 
+import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from curator.errors import DamagedError
 from curator.matching.clip_footage import ClipFootage, Keypoints
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.out_layout import REMOVED
 from curator.tables.parts import parquet_by_content
 from curator.tables.schemas import FOOTAGE_SCHEMA, LUMA_HZ
+
+logger = logging.getLogger(__name__)
 
 _KEYPOINTS = pa.struct(
     [
@@ -76,16 +80,24 @@ def write_removed_footage(store: Store, clips: Sequence[ClipFootage]) -> str | N
 def read_removed_footage(store: Store, names: Collection[str]) -> RemovedFootage | None:
     """Reads objects that records of removals name; None for none.
 
-    Raises:
-        DamagedError: One is missing or damaged.
+    One that is lost has no copy, and nothing can make it again: a warning says what that means.
     """
-    if not names:
+    clips = []
+    for name in sorted(names):
+        try:
+            rows = read_parquet(store, name).to_pylist()
+        except DamagedError as error:
+            logger.warning(
+                "%s/%s (%s): edited copies of the footage that a removal took are not known by it "
+                "any more; copies with the same frames are; restore it from a copy of OUT",
+                store.uri,
+                name,
+                error.why,
+            )
+            continue
+        clips += [_clip(row, f"{number}/{name}") for number, row in enumerate(rows)]
+    if not clips:
         return None
-    clips = [
-        _clip(row, f"{number}/{name}")
-        for name in sorted(names)
-        for number, row in enumerate(read_parquet(store, name).to_pylist())
-    ]
     return RemovedFootage(" ".join(sorted(names)), clips)
 
 

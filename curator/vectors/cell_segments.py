@@ -23,6 +23,7 @@ from curator.vectors.vector_codes import Codes, blocks
 
 _WORD = 8
 """Bytes of a number."""
+_DIGITS = 16
 _READERS = 16
 """Requests at a time to a bucket."""
 
@@ -129,6 +130,14 @@ class Segment:
         """Whether it is read without requests."""
         return self._vectors is not None or (self._store is not None and self._store.is_local)
 
+    def is_whole(self) -> bool:
+        """Whether a file has the content by which it is named; a bucket checks its objects."""
+        if not self.facts.key or self._store is None or not self._store.is_local:
+            return True
+        with open(Path(self._store.uri) / self.facts.key, "rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()[:_DIGITS]
+        return self.facts.key == f"{self.facts.key.rpartition('-')[0]}-{digest}.bin"
+
     def rows(self, begin: int, end: int) -> CellVectors:
         """Returns vectors by their rows in it."""
         if self._vectors is not None:
@@ -165,7 +174,7 @@ class Segment:
         digest = hashlib.sha256()
         for data in self._bytes():
             digest.update(data)
-        key = f"{folder}/segment-{digest.hexdigest()[:16]}.bin"
+        key = f"{folder}/segment-{digest.hexdigest()[:_DIGITS]}.bin"
         if not store.exists(key):
             with store.create(key) as stream:
                 for data in self._bytes():

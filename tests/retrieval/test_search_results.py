@@ -94,7 +94,7 @@ def test_words_say_what_is_shared() -> None:
         query_s=75.0, at_s=1.0, overlap_s=4.0, offset_s=-59.0, speed=0.8, mirrored=True
     )
     assert shared_words(shared) == (
-        "4.0 s from 0:01:15 of the video on, mirrored, 1.25 times as fast"
+        "4.0 s from 0:01:15 of the video on, mirrored, 1.25 times as fast as in the video"
     )
 
 

@@ -160,6 +160,6 @@ def test_edited_copies_of_removed_footage_stay_out(first: Path, tmp_path: Path) 
     clips = clips_of(out)
     assert clips["returned"]["reason"] == "removed_before"
     # The removed part of it does not come back either.
-    assert (clips["more"]["reason"], clips["more+"]["decision"]) == ("divided", "kept")
+    assert (clips["more"]["reason"], clips["more+"]["decision"]) == ("removed_before", "kept")
     assert {clips[name]["decision"] for name in ("coffee", "coins")} == {"kept"}
     assert main(["verify", str(out), "--removed"]) == EXIT_OK

@@ -1,5 +1,6 @@
 """An index under an output root finds what one in memory finds, and grows with its parts."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -93,6 +94,15 @@ def test_it_grows_by_new_parts_which_alone_ask(
         [footage(open_store(str(tmp_path / "anew")), range(4))], WORK, n_clips=160))  # fmt: skip
 
 
+def test_a_moved_output_keeps_its_index(tmp_path: Path) -> None:
+    FootageIndex([footage(open_store(str(tmp_path / "a")), range(2))], WORK, n_clips=80)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    moved = footage(open_store(str(tmp_path / "b")), range(2), writes=False)
+    index = FootageIndex([moved], WORK, n_clips=80).index
+    assert index is not None
+    assert all(one.facts.key for one in index.segments)
+
+
 def test_parts_that_are_gone_are_not_found(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     FootageIndex([footage(store, range(4))], WORK, n_clips=160)
@@ -119,14 +129,17 @@ def test_another_place_is_coded_into_it_and_told_apart(tmp_path: Path) -> None:
     assert two.n_owners == 2 * PER_PART
 
 
+@pytest.mark.parametrize("cut", [0, 9])
 @pytest.mark.parametrize("what", ["segment", "cells", "footage.json"])
 def test_a_lost_or_damaged_object_makes_it_anew(
-    tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, what: str, cut: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = open_store(str(tmp_path))
     expected = pairs(FootageIndex([footage(store, range(2))], WORK, n_clips=80))
     (name, *_) = (info.key for info in store.list(f"vectors/{what}"))
-    store.write(name, store.read(name)[:-9])
+    data = bytearray(store.read(name))
+    data[len(data) // 2] ^= 1
+    store.write(name, bytes(data[: len(data) - cut]))
     opened = FootageIndex([footage(store, range(2), writes=False)], WORK, n_clips=80)
     assert pairs(opened) == expected
     assert "not used" in caplog.text

@@ -132,6 +132,10 @@ class ShownParts:
         values = (column[a:b].tolist() for column in self._columns)
         return [Shown(*one) for one in zip(*values, strict=True)]
 
+    def is_known_elsewhere(self, clip: int, clip_s: float) -> bool:
+        """Whether both ends are known of what clips elsewhere show of a clip."""
+        return all(one.is_whole(clip_s) for one in self.of(clip) if one.other == ELSEWHERE)
+
 
 def divisions(
     staying: Iterable[int],

@@ -1,6 +1,6 @@
 """The stage that rejects clips whose footage another clip shows that stays."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -71,16 +71,18 @@ class DedupStage(CorpusStage[DedupConfig]):
         pairs, is_new = self._pairs(corpus, ids, places, work)
         table, numbers = pairs.pairs, _Numbers(ids)
         is_left, is_removed = np.ones(len(ids), np.bool_), np.zeros(len(ids), np.bool_)
-        rejected = []
+        rejected, partly = [], set[int]()
         for decisions in self._elsewhere(table, pairs.places, places, numbers):
             is_left[decisions.rows] = False
             if decisions.columns["reason"][0].as_py() == Reason.REMOVED_BEFORE:
                 is_removed[decisions.rows] = True
+                share = decisions.columns["reason_score"].to_numpy()
+                partly.update(decisions.rows[share < np.float32(self.config.min_share)].tolist())
             rejected.append(decisions)
         ranked = _ranked(corpus, self.config)
         rejected.append(self._among(ranked, table, numbers, is_left, ids))
         is_left[rejected[-1].rows] = False
-        found = self._divisions(corpus, ranked, table, numbers, is_left, is_removed)
+        found = self._divisions(corpus, ranked, table, numbers, is_left, is_removed, partly)
         yield from (_with_details(decisions, found) for decisions in rejected)
         yield self._divided(table, numbers, {c: d for c, d in found.items() if is_left[c]}, ids)
         pieces = [(clip, *piece) for clip, one in found.items() for piece in one.pieces]
@@ -121,13 +123,17 @@ class DedupStage(CorpusStage[DedupConfig]):
         places: Sequence[Elsewhere],
         numbers: "_Numbers",
     ) -> Iterator[Decisions]:
-        """Rejects clips whose footage another place has; the first place counts."""
+        """Rejects clips whose footage another place has; the first place counts.
+
+        Any part of removed footage rejects a clip: what else it shows may be a remainder.
+        """
         is_done = np.zeros(numbers.n, np.bool_)
         for place in places:
             if place.key not in keys:
                 continue
             own = pairs.filter(pc.equal(pairs["place"], keys.index(place.key)))
-            own = own.filter(pc.greater_equal(own["share"], np.float32(self.config.min_share)))
+            least = 0.0 if place.reason == Reason.REMOVED_BEFORE else self.config.min_share
+            own = own.filter(pc.greater_equal(own["share"], np.float32(least)))
             clips = numbers.of(own["clip_id"])
             by_share = np.lexsort((own["other"].to_numpy(), -own["share"].to_numpy()))
             by_share = by_share[(clips >= 0)[by_share]]
@@ -174,21 +180,32 @@ class DedupStage(CorpusStage[DedupConfig]):
         numbers: "_Numbers",
         is_left: NDArray[np.bool_],
         is_removed: NDArray[np.bool_],
+        partly: Collection[int],
     ) -> dict[int, Division]:
-        """Divides clips that go, and those that stay and share a part with a better one."""
+        """Divides clips that go, and those that stay and share a part with a better one.
+
+        Of clips that show removed footage, `is_removed`, those that show it `partly` are divided,
+        if both of its ends are known.
+        """
         first, second = numbers.of(pairs["clip_id"]), numbers.of(pairs["other"])
         counts = np.append(~is_removed, False)
+        counts[list(partly)] = True
         first = np.where(counts[first], first, -1)
         second = np.where(counts[second], second, -1)
         shown = ShownParts(pairs, first, second)
         among = shown.clips
         order = [clip for clip in ranked.order.tolist() if clip in among]
         staying = [clip for clip in order if is_left[clip]]
-        going = [clip for clip in order if not is_left[clip] and not is_removed[clip]]
         clip_s = (corpus["end_s"].to_numpy() - corpus["start_s"].to_numpy()).astype(np.float64)
         shortest_s = np.full(numbers.n, np.inf)
         if self._divides:
             shortest_s = self._shortest.seconds_at(corpus["fps"].to_numpy())
+        going = [
+            clip
+            for clip in order
+            if not is_left[clip]
+            and (not is_removed[clip] or shown.is_known_elsewhere(clip, float(clip_s[clip])))
+        ]
         max_lost = 1 - self.config.min_share
         return divisions(staying, going, shown, clip_s, shortest_s, max_lost=max_lost)
 
@@ -214,7 +231,8 @@ class DedupStage(CorpusStage[DedupConfig]):
         reason: str,
         details: Sequence[str | None],
     ) -> Decisions:
-        least = None if reason == Reason.DIVIDED else self.config.min_share
+        is_by_share = reason not in (Reason.DIVIDED, Reason.REMOVED_BEFORE)
+        least = self.config.min_share if is_by_share else None
         columns = {
             "reason": [str(reason)] * len(rows),
             "reason_score": pairs["share"].cast(pa.float64()),
