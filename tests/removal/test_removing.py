@@ -240,7 +240,7 @@ def test_duplicates_of_a_removed_clip_are_listed_and_go_if_asked(
     copies = [c for c in rows_of(out)[-1] if c["duplicate_of"] == victim["clip_id"]]
     assert remove(out, "clips", victim["clip_id"], "--dry-run") == EXIT_OK
     printed = capsys.readouterr().out
-    assert f"{len(copies)} clips stay that were rejected as duplicates" in printed
+    assert f"{len(copies)} clips were rejected as duplicates" in printed
     assert "--with-duplicates" in printed
     assert all(f"{c['clip_id']} of {c['source_uri']}" in printed for c in copies)
     assert remove(out, "clips", victim["clip_id"], "--with-duplicates") == EXIT_OK
