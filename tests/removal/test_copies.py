@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import av
+import pyarrow as pa
 import pytest
 from captioned import Captioned
 from removable import SHARED
@@ -12,7 +13,9 @@ from test_removing import kept, mp4_of, of_film, remove, rows_of, search, thumbn
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_FAILED, EXIT_OK
+from curator.removal.removal_selection import _Selection
 from curator.runs import excluded_footage, one_pass
+from curator.storage import open_store
 from curator.tables import track_parts
 from curator.tables.frame_hashes import NO_REGIONS
 
@@ -126,3 +129,18 @@ def test_a_copy_that_is_there_goes_with_the_clip(copies: Captioned) -> None:
     assert remove(out, "clips", victim["clip_id"]) == EXIT_OK
     assert not search(out, [mp4])
     assert main(["verify", str(out), "--removed"]) == EXIT_OK
+
+
+def test_a_clip_that_overlaps_a_named_one_goes_and_is_not_known_again() -> None:
+    """Pins that what is kept of a removal is of named clips alone: a rerun kept others out."""
+    spans = {"named": (200, 300), "whole": (0, 300), "other": (0, 200)}
+    rows = [
+        {"clip_id": name, "source_id": "film", "start_frame": a, "end_frame": b, "fps": 25.0,
+         "start_pts": a, "end_pts": b, "start_s": a / 25, "end_s": b / 25}
+        for name, (a, b) in spans.items()
+    ]  # fmt: skip
+    clips = pa.Table.from_pylist(rows)
+    selection = _Selection(open_store("."), clips, clips)
+    selection.add(["named"])
+    assert selection.ids() == {"named", "whole"}
+    assert selection.own_ids() == {"named"}
