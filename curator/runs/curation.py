@@ -35,6 +35,7 @@ from curator.stages.scan.source_listing import ListedSources, list_sources
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.storage import Store
 from curator.storage.metadata_columns import PREFIX
+from curator.tables.clip_rank import LEAST
 from curator.tables.family_store import FamilyRows
 from curator.tables.output_format import earlier_state, log_older
 from curator.tables.removal_records import finished_removals
@@ -274,7 +275,9 @@ class Run:
     def _check_metadata(self) -> None:
         self._run.metadata.warn()
         numbers, texts = self._run.recipe.filters.metadata()
-        groups = [name for name in self._run.recipe.select.by if name.startswith(PREFIX)]
+        recipe = self._run.recipe
+        named = [*recipe.select.by, *(name.removeprefix(LEAST) for name in recipe.dedup.prefer)]
+        groups = [name for name in named if name.startswith(PREFIX)]
         self._run.metadata.check(numbers, [*texts, *groups])
 
     def _is_small(self, new: "Sequence[SourceRef]") -> bool:

@@ -17,6 +17,7 @@ from curator.storage import Store, open_store
 from curator.storage.base import has_scheme
 from curator.storage.file_walk import is_pattern
 from curator.storage.object_service import scheme_of
+from curator.tables.clip_rank import LEAST
 from curator.tables.out_layout import CONFIG, OWN_FOLDERS, foreign_objects, has_results
 from curator.tables.parts import SUMMARY
 
@@ -249,6 +250,7 @@ def check_cpu_scores(recipe: Recipe, *, ray_address: str | None) -> None:
     rules = recipe.filters.root.items()
     used = {f"filters.{name}": rule.score or name for name, rule in rules if rule.bounds}
     used |= {f"select.by {name}": name for name in recipe.select.by}
+    used |= {f"dedup.prefer {name}": name.removeprefix(LEAST) for name in recipe.dedup.prefer}
     specs = measures_of(recipe).specs
     absent = [key for key, score in used.items() if score in specs and specs[score].cpu_only]
     asked = recipe.analyze.device

@@ -1,15 +1,17 @@
 """Which of some clips is the best, by columns of `clips`."""
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-Preference = Literal["pixels", "bits_per_pixel", "length"]
-PREFERENCES: tuple[Preference, ...] = ("pixels", "bits_per_pixel", "length")
+PREFERENCES = ("pixels", "bits_per_pixel", "length")
 """More pixels, less compression, more frames."""
+LEAST = "-"
+"""Before the name of a criterion of which less is better."""
 
 
 class HasColumns(Protocol):
@@ -19,20 +21,35 @@ class HasColumns(Protocol):
         """A column."""
 
 
-def criterion(clips: HasColumns, name: Preference) -> NDArray[np.float64]:
-    """Returns how good clips are by a criterion, float64 [N]; higher is better."""
+def criterion(clips: HasColumns, name: str) -> NDArray[np.float64]:
+    """Returns how good clips are by a criterion, float64 [N]; higher is better.
 
-    def values(column: str) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = clips[column].cast(pa.float64()).fill_null(0).to_numpy()
-        return found
-
-    match name:
+    Args:
+        clips: Their columns.
+        name: `pixels`, `length`, or a column of numbers, times or texts, whose values are ordered;
+            after `LEAST` the lowest is the best. A clip without a value is the worst.
+    """
+    base = name.removeprefix(LEAST)
+    match base:
         case "pixels":
-            return values("width") * values("height")
-        case "bits_per_pixel":
-            return values("bits_per_pixel")
+            width, height = (_numbers(clips[side]) for side in ("width", "height"))
+            values = width * height
         case "length":
-            return values("n_frames")
+            values = _numbers(clips["n_frames"])
+        case _ if pa.types.is_floating(clips[base].type) or pa.types.is_integer(clips[base].type):
+            values = _numbers(clips[base])
+        case _:
+            ranks = pc.rank(clips[base], "ascending", null_placement="at_start", tiebreaker="dense")
+            missing = np.asarray(clips[base].is_null())
+            values = np.where(missing, np.nan, np.asarray(ranks, np.float64))
+    values = -values if base != name else values
+    worst = np.nanmin(values) - 1 if np.isfinite(values).any() else 0.0
+    return np.where(np.isfinite(values), values, worst)
+
+
+def _numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
+    values: NDArray[np.float64] = column.cast(pa.float64()).to_numpy()
+    return values
 
 
 def rank_order(criteria: Sequence[NDArray[np.float64]]) -> NDArray[np.int64]:

@@ -222,6 +222,6 @@ def _described(
         n_clips = known.get("n_clips", 0) + len(members)
         known |= {"cluster": number, "n_clips": n_clips, "medoid": medoid}
         if number < N_GALLERIES:
-            known["nearest"] = names
+            known["nearest"] = names or known.get("nearest", [])
         described.append(known)
     return described

@@ -1,7 +1,12 @@
 """Settings of the removal of near duplicates."""
 
+from pydantic import ValidationInfo, field_validator
+
+from curator.errors import unknown_key
+from curator.measures.score_list import measures_in
 from curator.stage import StageConfig, setting
-from curator.tables.clip_rank import PREFERENCES, Preference
+from curator.storage.metadata_columns import is_metadata
+from curator.tables.clip_rank import LEAST, PREFERENCES
 
 
 class DedupConfig(StageConfig):
@@ -14,9 +19,10 @@ class DedupConfig(StageConfig):
     remainders: bool = True
     """the part of a rejected clip that no clip that stays shows becomes a clip of its own; a clip
     that shares less than min_share with one that stays is divided, too"""
-    prefer: tuple[Preference, ...] = setting(PREFERENCES, unit="names")
-    """which clip stays, the first criterion first: more pixels, less compression, more
-    frames; of equals the first by source and time"""
+    prefer: tuple[str, ...] = setting(PREFERENCES, unit="names")
+    """which clip stays, the first criterion first: more pixels, bits_per_pixel (less compression),
+    length (more frames), any score, or a column meta.*; after - less is better; of equals the first
+    by source and time"""
     against: tuple[str, ...] = setting((), unit="outputs")
     """other outputs, a folder or bucket each: clips whose footage one of them keeps are rejected"""
     # benchmarks/results/duplicates.md: the distribution of unrelated pictures and of edits.
@@ -25,3 +31,13 @@ class DedupConfig(StageConfig):
     higher is faster and finds fewer edits"""
     neighbours: int = setting(16, ge=1, le=1000, unit="pictures")
     """most similar pictures of other clips whose clips are compared, for each picture"""
+
+    @field_validator("prefer")
+    @classmethod
+    def _known(cls, prefer: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        known = [*PREFERENCES, *measures_in(info).specs]
+        for name in prefer:
+            base = name.removeprefix(LEAST)
+            if base not in known and not is_metadata(base):
+                raise ValueError(unknown_key(base, known, "criterion"))
+        return prefer
