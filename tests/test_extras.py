@@ -10,6 +10,7 @@ import pytest
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
+from curator.storage.object_service import service_named
 
 RUN = ("run", "{film}", "{out}")
 CASES = {
@@ -45,6 +46,7 @@ def test_a_command_names_the_extra_that_is_missing(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, "curator.storage.cloud_service", raising=False)
+    service_named.cache_clear()
     assert main([word.format(**places) for word in words]) != EXIT_OK
     error = capsys.readouterr().err
     assert f"uv pip install '.[{extra}]'" in error, error
