@@ -42,11 +42,8 @@ from curator.vectors import neighbour_pairs
 from curator.vectors.cell_search import CellSearch
 from curator.vectors.cell_segments import CellVectors
 from curator.vectors.neighbour_pairs import (
-    FindNeighbours,
+    NeighbourSearch,
     PairUnit,
-    VectorPairs,
-    near_owners,
-    pair_parts,
     pair_units,
 )
 from curator.vectors.vector_codes import Projection
@@ -180,9 +177,8 @@ def pairs(args: argparse.Namespace) -> list[dict[str, Any]]:
         for probes in args.probes:
             timed.cpu_s.pop("pairs", None)
             units = pair_units(index, since=0, probes=probes)
-            options = {"least": LEAST, "k": K, "since": 0, "probes": probes}
-            parts = timed("pairs", listed, index, options)
-            found = pair_keys(np.concatenate([part.owners for part in parts]), n)
+            search = NeighbourSearch(index=index, least=LEAST, k=K, probes=probes)
+            found = pair_keys(timed("pairs", search.owners, CorpusWork("benchmark")), n)
             rows.append(
                 {
                     "clips": n,
@@ -204,11 +200,6 @@ def pairs(args: argparse.Namespace) -> list[dict[str, Any]]:
         if args.ivf:
             rows.extend(ivf(index, args, verified, exact, n))
     return rows
-
-
-def listed(index: VectorIndex, options: dict[str, Any]) -> list[VectorPairs]:
-    """Returns the pairs by parts."""
-    return list(pair_parts(index, CorpusWork("benchmark"), **options))
 
 
 def ivf(
@@ -255,16 +246,7 @@ def loads(args: argparse.Namespace) -> list[dict[str, Any]]:
     settings = IndexSettings(cell_vectors=args.cell, flat_below=args.flat)
     made = MadeClips(args.features, args.made_dim)
     index = zipf_index(made, build(made, n, Timed(), settings)[0], n * PER_CLIP)
-    find = FindNeighbours(
-        segments=tuple(index.segments),
-        n_groups=len(index.groups_GE),
-        least=LEAST,
-        k=K,
-        since=0,
-        asking=None,
-        allowed=None,
-        probes=args.probes[0],
-    )
+    find = NeighbourSearch(index=index, least=LEAST, k=K, probes=args.probes[0]).find
     row: dict[str, Any] = {"cells": len(index.centroids_CE), "vectors": index.n_vectors}
     sizes = np.sort(index.cell_sizes())[::-1]
     row["largest_cells"] = (sizes[:3] / sizes.sum()).round(3).tolist()
@@ -450,9 +432,9 @@ def drive(folder: str, begin: int) -> dict[str, Any]:
     index_s, asking = time.process_time() - begun, indexed.mask(0, None)
     asking[:begin] = False
     begun = time.process_time()
-    pairs = near_owners(
-        indexed.index, work, least=0.45, k=16, since=indexed.first_number(asking), asking=asking
-    )
+    since = indexed.first_number(asking)
+    search = NeighbourSearch(index=indexed.index, least=0.45, k=16, since=since, asking=asking)
+    pairs = search.owners(work)
     return {
         "vectors": indexed.index.n_vectors,
         "pairs": len(pairs),

@@ -146,7 +146,7 @@ def select(
         selection.add(named)
     named_ids = selection.ids()
     duplicates = selection.grow(with_duplicates=with_duplicates)
-    ids, gone = selection.ids(), selection.removals()
+    ids, own_ids, gone = selection.ids(), selection.own_ids(), selection.removals()
     uris |= _uris(sources, gone)
     rows = clips.filter(pa.array(gone.rows(clips)))
     kept = rows.filter(pc.equal(rows["decision"], "kept"))
@@ -169,13 +169,13 @@ def select(
         "clip_ids": sorted(gone.clip_ids),
         "mp4": sorted(set(rows["mp4_sha256"].drop_null().to_pylist())),
         "captions": sorted(_captions(store, summaries, clips, gone)),
-        "pictures": _pictures(store, selection.own_ids()),
+        "pictures": _pictures(store, own_ids),
         HASHES: packed_hashes(selection.frames),
     }
     return RemovalSelection(
         record=record,
         clip_ids=frozenset(lengths),
-        footage_ids=frozenset(selection.own_ids()),
+        footage_ids=frozenset(own_ids),
         n_overlapping=len(named_ids) - len(named) if by in ("clips", "where") else 0,
         n_same=len(ids) - len(named_ids),
         duplicates=duplicates,
@@ -254,10 +254,16 @@ class _Selection:
 
     def own_ids(self) -> set[str]:
         """Returns the ids of clips all of whose footage goes."""
-        sources = {s for s in self._footage["source_id"].unique().to_pylist()
-                   if removal_hash(s) in self.sources}  # fmt: skip
-        of_sources = self._footage.filter(_among(self._footage["source_id"], sources))
-        return self._named | set(of_sources["clip_id"].to_pylist())
+        gone = self.removals()
+        own = set(self._named)
+        for row in self._footage.filter(pa.array(gone.rows(self._footage))).to_pylist():
+            source = removal_hash(row["source_id"])
+            if source in gone.sources or any(
+                span.start_frame <= row["start_frame"] and row["end_frame"] <= span.end_frame
+                for span in gone.spans.get(source, ())
+            ):
+                own.add(row["clip_id"])
+        return own
 
     def grow(self, *, with_duplicates: bool) -> tuple[Duplicate, ...]:
         """Takes the same footage in other files; returns duplicates that stay."""

@@ -57,7 +57,7 @@ MAX_LEFT_BYTES = 8 << 20
 RULES = "rules"
 """Family: each rule as applied, with its counts, as `summary.json` has it."""
 PART_OF = ("clip_id", "source_id", "shot", "start_frame", "end_frame")
-"""Columns of a clip that say where its parts are; `part_start_s` and `part_end_s` stand beside."""
+"""Columns of the clip of a part; the row of a part has `part_start_s` and `part_end_s`, too."""
 RESERVED = frozenset({"stamp", "generation"})
 """Names that no family of a stage has: a run leaves these."""
 Earlier = Callable[[str], Any]

@@ -14,7 +14,7 @@ Shape letters: N vectors, E dimensions of codes, O owners.
 # ruff: noqa: N806 - shape letters
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, repeat
@@ -31,7 +31,7 @@ from curator.stage import Footage, Work
 from curator.storage import Store
 from curator.tables.checksums import find_json, read_rows, sealed_json, to_json
 from curator.tables.footage_store import FootageStore, block_vectors, footage_object
-from curator.vectors.segment_making import add_parts, merge
+from curator.vectors.segment_making import VectorPart, add_parts, merge
 from curator.vectors.vector_codes import Codes, Projection
 from curator.vectors.vector_index import VectorIndex
 
@@ -95,30 +95,6 @@ class PlacedPart:
     def owners(self) -> slice:
         """The numbers of its clips."""
         return slice(self.facts.first_owner, self.facts.first_owner + self.facts.n_clips)
-
-
-@dataclass(frozen=True, slots=True)
-class _PartVectors:
-    """The vectors of a part, as workers read them."""
-
-    part: IndexedPart
-    store: Store
-
-    @property
-    def name(self) -> str:
-        return self.part.name
-
-    @property
-    def n(self) -> int:
-        return self.part.n
-
-    @property
-    def first_number(self) -> int:
-        return self.part.first_number
-
-    def codes(self, projection: Projection) -> Iterator[tuple[Codes, NDArray[np.int64]]]:
-        read = partial(_coded, projection, self.part.first_owner)
-        yield from read_rows(self.store, footage_object(self.part.name), read)
 
 
 class FootageIndex:
@@ -188,8 +164,7 @@ class FootageIndex:
             part, is_own = self.parts[at], parts == at
             if part.seconds is None:
                 assert part.store is not None, "what is in memory has them"
-                name = footage_object(part.facts.name)
-                part.seconds = _seconds(read_rows(part.store, name, _without_vectors))
+                part.seconds = read_rows(part.store, footage_object(part.facts.name), _all_seconds)
             found[is_own] = part.seconds[numbers[is_own] - part.facts.first_number]
         return found
 
@@ -275,7 +250,7 @@ class _StoredIndex:
 
     @classmethod
     def read(cls, store: Store) -> "_StoredIndex | None":
-        """Reads it; None if there is none, or if something of it is lost."""
+        """Reads it; None for an output without one, or if something of it is lost."""
         try:
             listed = find_json(store, LIST)
             if listed is None:
@@ -296,8 +271,16 @@ class _StoredIndex:
             n_trained=listed["n_trained"],
         )
 
+    @classmethod
+    def trained(cls, parts: Sequence[tuple[Store, str]], n_vectors: int) -> "_StoredIndex":
+        """Returns one without vectors, whose cells are made of a sample of parts."""
+        sampled = partial(_sampled, _SAMPLE / n_vectors)
+        sample = [read_rows(store, footage_object(name), sampled) for store, name in parts]
+        index = VectorIndex.trained(np.concatenate(sample), n_vectors)
+        return cls(index=index, parts={}, n_owners=0, n_trained=n_vectors)
+
     def of_parts(self, sizes: Mapping[tuple[str, str], int]) -> "_StoredIndex | None":
-        """Returns it with parts that are as they were; None if it has too much besides."""
+        """Returns it with the parts that did not change; None if most of its vectors are gone."""
         parts = {at: one for at, one in self.parts.items() if sizes.get(at) == one.n_bytes}
         if 2 * sum(one.n for one in parts.values()) < self.index.n_vectors:
             return None
@@ -346,13 +329,8 @@ def _grown(
             return None
         # What is damaged would stay: names follow from content.
         store.delete([info.key for info in store.list(f"{FOLDER}/")])
-        sample = [
-            read_rows(wanted[at], footage_object(at[1]), partial(_sampled, _SAMPLE / n_new))
-            for at, (_, n) in counts.items()
-            if n
-        ]
-        index = VectorIndex.trained(np.concatenate(sample), n_new)
-        stored = _StoredIndex(index=index, parts={}, n_owners=0, n_trained=n_new)
+        sampled = [(wanted[at], at[1]) for at, (_, n) in counts.items() if n]
+        stored = _StoredIndex.trained(sampled, n_new)
     elif stored.index.n_vectors + n_new > _OUTGROWN * stored.n_trained:
         return _grown(own, None, footages, sizes, work)
     else:
@@ -370,7 +348,8 @@ def _grown(
         )
         stored.parts[at] = facts
         stored.n_owners, number = stored.n_owners + n_clips, number + n
-        new.append(_PartVectors(facts, wanted[at]))
+        codes = partial(_codes_of, wanted[at], facts)
+        new.append(VectorPart(facts.name, n, facts.first_number, codes))
     add_parts(stored.index, work, new, store, FOLDER)
     if is_new:
         _merge(stored.index, work, store)
@@ -400,8 +379,8 @@ def _seconds(table: pa.Table) -> NDArray[np.float32]:
     return seconds
 
 
-def _without_vectors(file: pq.ParquetFile) -> pa.Table:
-    return file.read(["clip_id", "second"])
+def _all_seconds(file: pq.ParquetFile) -> NDArray[np.float32]:
+    return _seconds(file.read(["second"]))
 
 
 def _clip_ids(file: pq.ParquetFile) -> pa.Array:
@@ -412,6 +391,15 @@ def _counts(file: pq.ParquetFile) -> tuple[int, int]:
     """Returns the numbers of clips and vectors."""
     lengths = pc.list_value_length(file.read(["second"])["second"])
     return len(lengths), pc.sum(lengths).as_py() or 0
+
+
+def _codes_of(
+    store: Store, part: IndexedPart, projection: Projection
+) -> list[tuple[Codes, NDArray[np.int64]]]:
+    """Reads the vectors of a part; returns codes and owners of some clips at a time."""
+    return read_rows(
+        store, footage_object(part.name), partial(_coded, projection, part.first_owner)
+    )
 
 
 def _coded(

@@ -5,10 +5,11 @@ vectors are divided. A part finds all neighbours of its vectors, so that no part
 and the pairs are the same whoever finds them. Parts go to workers by predicted cost, largest first.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,8 @@ _PARTS = 128
 """Units, by which eight workers have even loads, unless these have few pairs or very many."""
 _MOST_ROWS = 1 << 16
 _MANY_KEYS = 1 << 20
+
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,108 +143,70 @@ class FindNearOwners:
         return np.unique(owners[:, 0] << np.uint64(32) | owners[:, 1])
 
 
-def near_owners(
-    index: VectorIndex,
-    work: Work,
-    *,
-    least: float,
-    k: int,
-    since: int = 0,
-    asking: NDArray[np.bool_] | None = None,
-    allowed: NDArray[np.bool_] | None = None,
-    probes: int = PROBES,
-) -> NDArray[np.int64]:
-    """Returns the pairs of owners of `neighbour_pairs`, each once and sorted, int64 [P, 2].
-
-    Eight bytes a pair are held, twice while they are sorted. Arguments are those of
-    `neighbour_pairs`.
-    """
-    units, find, cpu_s = _search(
-        index, least=least, k=k, since=since, asking=asking, allowed=allowed, probes=probes
-    )
-    keys = np.zeros(0, np.uint64)
-    waiting: list[NDArray[np.uint64]] = []
-    for some in work(FindNearOwners(find), index.centroid_rows, units, cpu_s=cpu_s):
-        waiting.append(some)
-        if sum(map(len, waiting)) > max(len(keys), _MANY_KEYS):
-            keys, waiting = np.unique(np.concatenate([keys, *waiting])), []
-    keys = np.unique(np.concatenate([keys, *waiting]))
-    return np.stack([keys >> np.uint64(32), keys & np.uint64(0xFFFFFFFF)], axis=1).astype(np.int64)
-
-
-def neighbour_pairs(
-    index: VectorIndex,
-    work: Work,
-    *,
-    least: float,
-    k: int,
-    since: int = 0,
-    asking: NDArray[np.bool_] | None = None,
-    allowed: NDArray[np.bool_] | None = None,
-    probes: int = PROBES,
-) -> VectorPairs:
-    """Finds for each vector from number `since` on the nearest vectors of its `k` nearest owners.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeighbourSearch:
+    """A search for the nearest vectors of the `k` nearest owners of each vector.
 
     They are found among all vectors but those of its own owner. The pairs are the same for any
-    number of workers.
+    number of workers, which read vectors that are stored; others are sent to them.
 
-    Args:
-        index: The vectors; workers read those that are stored, others are sent to them.
-        work: Where units are done.
+    Attributes:
+        index: The vectors.
         least: Cosine similarity from which vectors are neighbours; above 0.
         k: Owners.
-        since: Number of vectors that look for no neighbours.
+        since: Vectors with lower numbers look for no neighbours.
         asking: bool by owner, whose vectors look for neighbours; None for all.
         allowed: bool by owner, who may be a neighbour; None for all.
         probes: Cells that a vector visits.
     """
-    parts = pair_parts(
-        index, work, least=least, k=k, since=since, asking=asking, allowed=allowed, probes=probes
-    )
-    return VectorPairs.joined(list(parts))
 
+    index: VectorIndex
+    least: float
+    k: int
+    since: int = 0
+    asking: NDArray[np.bool_] | None = None
+    allowed: NDArray[np.bool_] | None = None
+    probes: int = PROBES
 
-def pair_parts(
-    index: VectorIndex,
-    work: Work,
-    *,
-    least: float,
-    k: int,
-    since: int,
-    asking: NDArray[np.bool_] | None = None,
-    allowed: NDArray[np.bool_] | None = None,
-    probes: int,
-) -> Iterator[VectorPairs]:
-    """Yields the pairs of `neighbour_pairs` by parts, in any order; two parts may share pairs."""
-    units, find, cpu_s = _search(
-        index, least=least, k=k, since=since, asking=asking, allowed=allowed, probes=probes
-    )
-    return work(find, index.centroid_rows, units, cpu_s=cpu_s)
+    @property
+    def find(self) -> FindNeighbours:
+        """What finds the pairs of a unit."""
+        return FindNeighbours(
+            segments=tuple(self.index.segments),
+            n_groups=len(self.index.groups_GE),
+            least=self.least,
+            k=self.k,
+            since=self.since,
+            asking=self.asking,
+            allowed=self.allowed,
+            probes=self.probes,
+        )
 
+    def owners(self, work: Work) -> NDArray[np.int64]:
+        """Returns the pairs of owners of near vectors, each once and sorted, int64 [P, 2].
 
-def _search(
-    index: VectorIndex,
-    *,
-    least: float,
-    k: int,
-    since: int,
-    asking: NDArray[np.bool_] | None,
-    allowed: NDArray[np.bool_] | None,
-    probes: int,
-) -> tuple[list[PairUnit], FindNeighbours, float]:
-    """Returns units, what finds their pairs, and what that costs in CPU-seconds."""
-    units = pair_units(index, since=since, probes=probes)
-    find = FindNeighbours(
-        segments=tuple(index.segments),
-        n_groups=len(index.groups_GE),
-        least=least,
-        k=k,
-        since=since,
-        asking=asking,
-        allowed=allowed,
-        probes=probes,
-    )
-    return units, find, PAIR_S * sum(unit.cost for unit in units) * index.settings.dim / 256
+        Eight bytes a pair are held, twice while they are sorted.
+        """
+        keys = np.zeros(0, np.uint64)
+        waiting: list[NDArray[np.uint64]] = []
+        for some in self._done(work, FindNearOwners(self.find)):
+            waiting.append(some)
+            if sum(map(len, waiting)) > max(len(keys), _MANY_KEYS):
+                keys, waiting = np.unique(np.concatenate([keys, *waiting])), []
+        keys = np.unique(np.concatenate([keys, *waiting]))
+        both = [keys >> np.uint64(32), keys & np.uint64(0xFFFFFFFF)]
+        return np.stack(both, axis=1).astype(np.int64)
+
+    def pairs(self, work: Work) -> VectorPairs:
+        """Returns the pairs of vectors."""
+        return VectorPairs.joined(list(self._done(work, self.find)))
+
+    def _done(
+        self, work: Work, find: Callable[[NDArray[np.float32], PairUnit], ResultT]
+    ) -> Iterator[ResultT]:
+        units = pair_units(self.index, since=self.since, probes=self.probes)
+        n_pairs = sum(unit.cost for unit in units) * self.index.settings.dim / 256
+        return work(find, self.index.centroid_rows, units, cpu_s=PAIR_S * n_pairs)
 
 
 def pair_units(index: VectorIndex, *, since: int, probes: int) -> list[PairUnit]:

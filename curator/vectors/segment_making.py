@@ -4,10 +4,9 @@ Each segment holds vectors of any cell, and a reader of a cell reads a little of
 are many, merging gives each cell one place.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,24 +24,25 @@ MERGED_BYTES = 256 << 20
 """Of codes in a merged segment, about; a worker holds three times as much."""
 
 
-class VectorPart(Protocol):
+ReadCodes = Callable[[Projection], Iterable[tuple[Codes, NDArray[np.int64]]]]
+"""Gives codes int8 [N, E] and owners int64 [N] of some vectors at a time, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class VectorPart:
     """Vectors that a worker reads; can be pickled.
 
     Attributes:
         name: For people.
         n: Number of its vectors.
         first_number: Number of the first one.
+        codes: Reads them.
     """
 
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def n(self) -> int: ...  # noqa: D102
-    @property
-    def first_number(self) -> int: ...  # noqa: D102
-
-    def codes(self, projection: Projection) -> Iterator[tuple[Codes, NDArray[np.int64]]]:
-        """Yields codes int8 [N, E] and owners int64 [N] of some vectors at a time, in order."""
+    name: str
+    n: int
+    first_number: int
+    codes: ReadCodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,7 +133,7 @@ def test_a_copy_that_is_there_goes_with_the_clip(copies: Captioned) -> None:
 
 def test_a_clip_that_overlaps_a_named_one_goes_and_is_not_known_again() -> None:
     """Pins that what is kept of a removal is of named clips alone: a rerun kept others out."""
-    spans = {"named": (200, 300), "whole": (0, 300), "other": (0, 200)}
+    spans = {"named": (200, 300), "whole": (0, 300), "other": (0, 200), "part": (220, 260)}
     rows = [
         {"clip_id": name, "source_id": "film", "start_frame": a, "end_frame": b, "fps": 25.0,
          "start_pts": a, "end_pts": b, "start_s": a / 25, "end_s": b / 25}
@@ -142,5 +142,5 @@ def test_a_clip_that_overlaps_a_named_one_goes_and_is_not_known_again() -> None:
     clips = pa.Table.from_pylist(rows)
     selection = _Selection(open_store("."), clips, clips)
     selection.add(["named"])
-    assert selection.ids() == {"named", "whole"}
-    assert selection.own_ids() == {"named"}
+    assert selection.ids() == {"named", "whole", "part"}
+    assert selection.own_ids() == {"named", "part"}

@@ -15,7 +15,7 @@ from curator.tables.footage_index import LIST, FootageIndex
 from curator.tables.footage_store import FootageStore, footage_object
 from curator.tables.parts import rows_to_table, to_parquet
 from curator.tables.schemas import FOOTAGE_SCHEMA
-from curator.vectors.neighbour_pairs import neighbour_pairs
+from curator.vectors.neighbour_pairs import NeighbourSearch
 
 DIM, PER_PART = 64, 40
 WORK = CorpusWork("test")
@@ -54,10 +54,11 @@ def pairs(index: FootageIndex, asking: np.ndarray | None = None) -> set[tuple[st
     allowed = index.mask(0, None)
     asking = allowed if asking is None else asking
     since = index.first_number(asking)
-    found = neighbour_pairs(
-        index.index, WORK, least=0.7, k=9, since=since, asking=asking, allowed=allowed
+    search = NeighbourSearch(
+        index=index.index, least=0.7, k=9, since=since, asking=asking, allowed=allowed
     )
-    names = (index.clip_ids(found.owners[:, side]) for side in (0, 1))
+    owners = search.owners(WORK)
+    names = (index.clip_ids(owners[:, side]) for side in (0, 1))
     return {(min(pair), max(pair)) for pair in zip(*names, strict=True)}
 
 

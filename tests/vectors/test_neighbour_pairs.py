@@ -12,7 +12,7 @@ from made_vectors import CELLS, FLAT, N_COPIES, OWNERS, PER_OWNER, VECTORS, N, m
 from curator.executor.corpus_work import CorpusWork
 from curator.storage import open_store
 from curator.vectors import cell_search, neighbour_pairs
-from curator.vectors.neighbour_pairs import VectorPairs, pair_units
+from curator.vectors.neighbour_pairs import NeighbourSearch, VectorPairs, pair_units
 from curator.vectors.vector_index import IndexSettings, VectorIndex
 
 LEAST = 0.7
@@ -38,9 +38,8 @@ class Shuffled:
 
 
 def found(index: VectorIndex, work: Any = HERE, **options: Any) -> VectorPairs:  # noqa: ANN401
-    return neighbour_pairs.neighbour_pairs(
-        index, work, **{"least": LEAST, "k": 4, "probes": 1000, **options}
-    )
+    options = {"least": LEAST, "k": 4, "probes": 1000, **options}
+    return NeighbourSearch(index=index, **options).pairs(work)
 
 
 def assert_same(one: VectorPairs, other: VectorPairs) -> None:
@@ -135,9 +134,10 @@ def test_only_owners_that_ask_look_for_others_and_find_those_that_are_allowed() 
 def test_near_owners_are_those_of_the_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighbour_pairs, "_FEW_PAIRS", 20_000)
     monkeypatch.setattr(neighbour_pairs, "_MANY_KEYS", 50)
-    index, options = made_index(CELLS), {"least": LEAST, "k": 4, "probes": 5}
+    index = made_index(CELLS)
     expected = np.unique(np.sort(found(index, probes=5).owners, axis=1), axis=0)
-    assert np.array_equal(neighbour_pairs.near_owners(index, Shuffled(3), **options), expected)
+    search = NeighbourSearch(index=index, least=LEAST, k=4, probes=5)
+    assert np.array_equal(search.owners(Shuffled(3)), expected)
 
 
 def test_units_are_of_like_cost_and_cover_each_vector_once(

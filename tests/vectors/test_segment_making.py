@@ -2,7 +2,7 @@
 
 import pickle
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,34 +13,24 @@ from test_neighbour_pairs import HERE, Shuffled, assert_same, found
 
 from curator.storage import open_store
 from curator.vectors import segment_making
-from curator.vectors.segment_making import add_parts, merge
+from curator.vectors.segment_making import VectorPart, add_parts, merge
 from curator.vectors.vector_codes import Codes, Projection
 from curator.vectors.vector_index import VectorIndex
 
 
-@dataclass(frozen=True)
-class Part:
+def codes_of(begin: int, end: int, projection: Projection) -> Iterator[tuple[Codes, np.ndarray]]:
+    """Yields some of the vectors from `begin` to `end` at a time."""
+    for start in range(begin, end, 150):
+        rows = slice(start, min(start + 150, end))
+        yield projection.codes(VECTORS[rows]), OWNERS[rows]
+
+
+def part(begin: int, end: int, n: int) -> VectorPart:
     """Some rows of the vectors, of which it says that they are `n`."""
-
-    begin: int
-    end: int
-    n: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.begin}-{self.end}"
-
-    @property
-    def first_number(self) -> int:
-        return self.begin
-
-    def codes(self, projection: Projection) -> Iterator[tuple[Codes, np.ndarray]]:
-        for start in range(self.begin, self.end, 150):
-            rows = slice(start, min(start + 150, self.end))
-            yield projection.codes(VECTORS[rows]), OWNERS[rows]
+    return VectorPart(f"{begin}-{end}", n, begin, partial(codes_of, begin, end))
 
 
-PARTS = [Part(begin, end, end - begin) for begin, end in pairwise((0, 600, 600, 1000, N))]
+PARTS = [part(begin, end, end - begin) for begin, end in pairwise((0, 600, 600, 1000, N))]
 
 
 def test_workers_write_what_the_driver_would(tmp_path: Path) -> None:
@@ -73,4 +63,4 @@ def test_another_number_of_vectors_than_was_said_is_an_error(tmp_path: Path) -> 
     index = VectorIndex.trained(VECTORS, N, CELLS)
     store = open_store(str(tmp_path))
     with pytest.raises(ValueError, match="0-600 has 600 vectors, expected 500"):
-        add_parts(index, HERE, [Part(0, 600, 500)], store, "vectors")
+        add_parts(index, HERE, [part(0, 600, 500)], store, "vectors")

@@ -16,7 +16,7 @@ from curator.matching.verify_pair import Match, verify_pair
 from curator.stage import Elsewhere, Footage, Work
 from curator.stages.dedup.near_duplicates import Pair
 from curator.tables.footage_index import FootageIndex
-from curator.vectors.neighbour_pairs import near_owners
+from curator.vectors.neighbour_pairs import NeighbourSearch
 from curator.vectors.vector_codes import blocks
 
 VERIFY_S = 0.02
@@ -123,15 +123,15 @@ def _proposed(
         return np.zeros((0, 2), np.int64)
     is_new = indexed.mask(0, new)
     is_asking = place_of == 0 if new_places else is_new
-    owners = near_owners(
-        indexed.index,
-        work,
+    search = NeighbourSearch(
+        index=indexed.index,
         least=max(similarity - CODE_SLACK, CODE_SLACK),
         k=k,
         since=indexed.first_number(is_asking),
         asking=is_asking,
         allowed=place_of >= 0,
     )
+    owners = search.owners(work)
     is_of_new_place = np.isin(place_of, new_places)
     # Two clips of other places are no concern of this output.
     is_wanted = (place_of == 0)[owners].any(axis=1)
