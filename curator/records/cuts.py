@@ -44,7 +44,7 @@ class NotCopied(StrEnum):
     DAMAGED = "damaged"
     """A packet is marked as damaged, or the packets end early."""
     CHECK_FAILED = "check_failed"
-    """What was copied did not decode to the frames that were meant."""
+    """The copy does not hold the packets or frames that were meant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from curator.models.scene_network import SceneNetwork
 from curator.models.text_detector import TextDetector
 from curator.models.transnet import CONTEXT, ShotNetwork
 from curator.records.sources import SourceRef, frame_limit
-from curator.records.tracks import Track
+from curator.records.tracks import UNIFORM, Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import HeaderClaims, analyze_source
 from curator.stages.analyze.measurer import AnalysisModels
@@ -221,6 +221,16 @@ def test_segments_that_decoded_other_frames_are_not_joined(film: Analyzed) -> No
         with pytest.raises(NotInSegmentsError) as caught:
             join_segments([wrong, *rest], "", film.header())
         assert caught.value.reason == WholeReason.INDEX_LIES
+
+
+def test_frames_behind_those_that_are_not_uniform_are_not_either(film: Analyzed) -> None:
+    """Pins that a segment, which does not know those before it, does not say more than they do."""
+    assert (film.whole.frame_flags & UNIFORM).all()
+    first, *rest = film.tracks
+    flags = np.where(first.frame_pts < first.frame_pts[90], first.frame_flags, 0).astype(np.uint8)
+    tracks = [replace(first, frame_flags=flags), *rest]
+    joined = join_segments(tracks, ContentHashes(sha256="", blocks=b""), film.header())
+    assert np.flatnonzero(joined.frame_flags & UNIFORM).tolist() == list(range(90))
 
 
 def test_a_segment_reads_only_its_own_bytes(film: Analyzed) -> None:
