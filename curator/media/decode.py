@@ -36,7 +36,7 @@ class DecodedFrame:
     n_bytes: int
     """Size of the packet that carried it; 0 when unknown."""
     is_uniform: bool = False
-    """Whether this frame and all before it are of one form; see `FrameReader`."""
+    """Whether a copy of its packet gives the same picture, if decoding can begin before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class FrameTime:
     key_frame: bool = False
     is_repaired: bool = False
     is_uniform: bool = False
-    """Whether all packets up to its own are of one form."""
+    """Whether all packets up to its own need the header's parameter sets alone."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -136,9 +136,9 @@ _LAST_PACKETS = 64
 class FrameReader:
     """Iterates over the decoded frames of a stream.
 
-    Frames of an H.264 stream are *uniform* up to the first irregularity: parameter sets that its
-    header does not have, a damaged packet, an error, concealment, a repaired time, or a picture
-    that is interlaced, has a display matrix, or is not 8-bit 4:2:0 of the first picture's size.
+    A frame of H.264 is *uniform* if its packet and all before it need no parameter sets but those
+    of the stream's header, and it is undamaged, progressive, 8-bit 4:2:0 of the first picture's
+    size, at its own time, without a display matrix.
 
     Args:
         container: Opened for reading.
@@ -178,11 +178,11 @@ class FrameReader:
         self.report = DecodeReport()
         self.time_base = stream.time_base or DEFAULT_TIME_BASE
         self._packets_of: dict[int, tuple[int, bool]] = {}
-        """Bytes of packets by time, and whether packets were of one form up to there."""
+        """Bytes of packets by time, and whether packets were uniform up to there."""
         is_h264 = stream.codec_context.codec.canonical_name == "h264"
         self._extradata = stream.codec_context.extradata
         self._sets = header_sets(self._extradata) if is_h264 else frozenset()
-        self._has_uniform_packets = self._is_uniform = is_h264
+        self._has_uniform_packets = is_h264
         self._last_packet_pts: deque[int] = deque(maxlen=_LAST_PACKETS)
         self._last_pts: int | None = None
         self._last_duration = 0
@@ -249,8 +249,8 @@ class FrameReader:
             yield packet
 
     def _is_regular(self, packet: "Packet[Any]") -> bool:
-        """Returns whether a packet of H.264 is undamaged and needs the header's sets alone."""
-        if packet.is_corrupt or packet.has_sidedata("new_extradata"):
+        """Returns whether a packet of H.264 brings no parameter sets that its header lacks."""
+        if packet.has_sidedata("new_extradata"):
             return False
         return parameter_sets(bytes(packet), self._extradata) <= self._sets
 
@@ -274,22 +274,20 @@ class FrameReader:
         report.is_hdr |= int(picture.color_trc) in HDR_TRANSFERS
         place = self._timed(picture.pts, picture.duration or 0)
         index = self._counted(place)
-        self._is_uniform = self._is_uniform and place.is_uniform and self._is_plain(picture)
         return DecodedFrame(
             index=index,
             pts=place.pts,
             picture=picture,
             n_bytes=place.n_bytes,
-            is_uniform=self._is_uniform,
+            is_uniform=place.is_uniform and not place.is_repaired and self._is_plain(picture),
         )
 
     def _is_plain(self, picture: av.VideoFrame) -> bool:
-        report = self.report
-        has_faults = report.is_damaged or report.is_interlaced or report.n_repaired_pts
-        is_one_form = len(report.sizes) == 1 and picture.format.name == "yuv420p"
+        if picture.is_corrupt or picture.interlaced_frame or picture.format.name != "yuv420p":
+            return False
+        is_sized = (picture.width, picture.height) == self.report.sizes[0]
         # A mirrored picture has a display matrix, though its rotation is 0.
-        has_matrix = side_data_of(picture, Type.DISPLAYMATRIX) is not None
-        return is_one_form and not has_faults and not has_matrix
+        return is_sized and side_data_of(picture, Type.DISPLAYMATRIX) is None
 
     def _name_colours(self, picture: av.video.frame.VideoFrame) -> None:
         """Makes reserved values unspecified, as players take them: the scaler refuses them."""

@@ -141,7 +141,7 @@ def join_segments(tracks: Sequence[Track], hashes: ContentHashes, header: Header
     columns: dict[str, Any] = {
         name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]
     }
-    columns["frame_flags"] = _with_uniform_start(columns["frame_flags"])
+    columns["frame_flags"] = _uniform_in_all(columns["frame_flags"], ends)
     names = [name for name in columns if name.startswith(_SIGNAL)]
     signals = {name.removeprefix(_SIGNAL): columns.pop(name) for name in names}
     first, last = tracks[0], tracks[-1]
@@ -203,10 +203,13 @@ def _piece(track: Track, begin: int, start: int, end: int) -> dict[str, NDArray[
     return piece
 
 
-def _with_uniform_start(flags: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Clears the flag of uniform frames after the first one without it, of whichever segment."""
-    is_uniform = np.logical_and.accumulate(flags & UNIFORM != 0)
-    return np.where(is_uniform, flags, flags & ~np.uint8(UNIFORM))
+def _uniform_in_all(flags: NDArray[np.uint8], ends: Sequence[int]) -> NDArray[np.uint8]:
+    """Clears the flag of uniform frames behind a segment whose last frame, before `ends`, lacks it.
+
+    A segment does not know which parameter sets came before it.
+    """
+    last = next((end for end in ends if not flags[end - 1] & UNIFORM), len(flags))
+    return np.where(np.arange(len(flags)) < last, flags, flags & ~np.uint8(UNIFORM))
 
 
 def _thumbnails(track: Track, begin: int, start: int, end: int) -> list[bytes]:

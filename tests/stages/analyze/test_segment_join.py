@@ -223,14 +223,16 @@ def test_segments_that_decoded_other_frames_are_not_joined(film: Analyzed) -> No
         assert caught.value.reason == WholeReason.INDEX_LIES
 
 
-def test_frames_behind_those_that_are_not_uniform_are_not_either(film: Analyzed) -> None:
-    """Pins that a segment, which does not know those before it, does not say more than they do."""
+def test_frames_behind_a_segment_that_is_not_uniform_are_not_either(film: Analyzed) -> None:
+    """Pins that the last frame of a segment counts, after which parameter sets may be others."""
     assert (film.whole.frame_flags & UNIFORM).all()
     first, *rest = film.tracks
-    flags = np.where(first.frame_pts < first.frame_pts[90], first.frame_flags, 0).astype(np.uint8)
-    tracks = [replace(first, frame_flags=flags), *rest]
-    joined = join_segments(tracks, ContentHashes(sha256="", blocks=b""), film.header())
-    assert np.flatnonzero(joined.frame_flags & UNIFORM).tolist() == list(range(90))
+    for begin, end, expected in ((90, None, 90), (90, 100, film.whole.n_frames - 10)):
+        flags = first.frame_flags.copy()
+        flags[begin:end] &= 3
+        tracks = [replace(first, frame_flags=flags), *rest]
+        joined = join_segments(tracks, ContentHashes(sha256="", blocks=b""), film.header())
+        assert np.count_nonzero(joined.frame_flags & UNIFORM) == expected
 
 
 def test_a_segment_reads_only_its_own_bytes(film: Analyzed) -> None:
