@@ -12,7 +12,7 @@ from curator.measures.clip_view import ClipView
 from curator.records.clips import Span
 from curator.records.cuts import Crop, CutRequest
 from curator.records.sources import Note
-from curator.records.tracks import SourceFrames, Track, nominal_fps, varies
+from curator.records.tracks import UNIFORM, SourceFrames, Track, nominal_fps, varies
 
 MAX_VARIABLE_FPS = Fraction(1000)
 """Highest rate at which a variable one is written: cameras film at up to 960 frames/s, and an
@@ -76,7 +76,14 @@ def cut_request(
         is_hdr=track.is_hdr,
         min_frames=min_frames,
         source_bits_per_pixel=_bits_per_pixel(track, span, crop),
+        packet_bytes=_known_packets(track, span),
     )
+
+
+def _known_packets(track: SourceFrames, span: Span) -> NDArray[np.int32] | None:
+    frames = slice(span.start_frame, span.end_frame)
+    is_known = bool(track.block_hashes) and bool((track.frame_flags[frames] & UNIFORM).all())
+    return track.frame_bytes[frames] if is_known else None
 
 
 def _bits_per_pixel(track: SourceFrames, span: Span, crop: Crop | None) -> float | None:

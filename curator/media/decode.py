@@ -18,6 +18,7 @@ from av.sidedata.sidedata import SideDataContainer, Type
 from curator.errors import DecodeError, ErrorCode
 from curator.media.audio_level import LevelMeter
 from curator.media.container import demuxed, flush_of, quarter_turns_deg
+from curator.media.nal_units import header_sets, parameter_sets
 
 DECODER_OPTIONS = {"export_side_data": "venc_params"}
 """Makes FFmpeg's decoders attach quantisers to frames."""
@@ -34,6 +35,8 @@ class DecodedFrame:
     picture: av.VideoFrame
     n_bytes: int
     """Size of the packet that carried it; 0 when unknown."""
+    is_uniform: bool = False
+    """Whether a copy of its packet gives the same picture, if decoding can begin before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,7 @@ class DeviceFrame:
     pts: int
     picture: DevicePicture
     n_bytes: int
+    is_uniform: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,8 @@ class FrameTime:
     n_bytes: int
     key_frame: bool = False
     is_repaired: bool = False
+    is_uniform: bool = False
+    """Whether all packets up to its own need the header's parameter sets alone."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,6 +136,10 @@ _LAST_PACKETS = 64
 class FrameReader:
     """Iterates over the decoded frames of a stream.
 
+    A frame of H.264 is *uniform* if its packet and all before it need no parameter sets but those
+    of the stream's header, and it is undamaged, progressive, 8-bit 4:2:0 of the first picture's
+    size, at its own time, without a display matrix.
+
     Args:
         container: Opened for reading.
         stream: Its video stream.
@@ -167,14 +177,19 @@ class FrameReader:
         self.max_frames = max_frames
         self.report = DecodeReport()
         self.time_base = stream.time_base or DEFAULT_TIME_BASE
-        self._packet_bytes: dict[int, int] = {}
+        self._packets_of: dict[int, tuple[int, bool]] = {}
+        """Bytes of packets by time, and whether packets were uniform up to there."""
+        is_h264 = stream.codec_context.codec.canonical_name == "h264"
+        self._extradata = stream.codec_context.extradata
+        self._sets = header_sets(self._extradata) if is_h264 else frozenset()
+        self._has_uniform_packets = is_h264
         self._last_packet_pts: deque[int] = deque(maxlen=_LAST_PACKETS)
         self._last_pts: int | None = None
         self._last_duration = 0
         self._check_size(stream.width, stream.height)
         if not stream.codec_context.is_open:
             stream.codec_context.thread_type = "AUTO"
-            is_racing = with_quantizer and stream.codec_context.codec.canonical_name == "h264"
+            is_racing = with_quantizer and is_h264
             stream.codec_context.thread_count = 1 if is_racing else threads
             options = {} if smooths_all else {"skip_loop_filter": "noref"}
             stream.codec_context.options = options | (DECODER_OPTIONS if with_quantizer else {})
@@ -223,19 +238,27 @@ class FrameReader:
             if audio is not None and packet.stream is audio.stream:
                 audio.take(packet)
                 continue
+            if self._has_uniform_packets and packet.size:
+                self._has_uniform_packets = self._is_regular(packet)
             if packet.pts is not None and packet.size and not packet.is_discard:
-                self._packet_bytes[packet.pts] = packet.size
+                self._packets_of[packet.pts] = packet.size, self._has_uniform_packets
                 self._last_packet_pts.append(packet.pts)
-                if len(self._packet_bytes) > 4096:
+                if len(self._packets_of) > 4096:
                     # Another thread may remove it in between.
-                    self._packet_bytes.pop(next(iter(self._packet_bytes)), None)
+                    self._packets_of.pop(next(iter(self._packets_of)), None)
             yield packet
+
+    def _is_regular(self, packet: "Packet[Any]") -> bool:
+        """Returns whether a packet of H.264 brings no parameter sets that its header lacks."""
+        if packet.has_sidedata("new_extradata"):
+            return False
+        return parameter_sets(bytes(packet), self._extradata) <= self._sets
 
     def _lost_at_end(self) -> int:
         # VP8 has hidden reference frames in packets of their own.
         if self.stream.codec_context.name in ("vp8", "libvpx"):
             return 0
-        return sum(pts in self._packet_bytes for pts in self._last_packet_pts)
+        return sum(pts in self._packets_of for pts in self._last_packet_pts)
 
     def _place(self, picture: av.VideoFrame) -> DecodedFrame:
         self._check_size(picture.width, picture.height)
@@ -251,7 +274,20 @@ class FrameReader:
         report.is_hdr |= int(picture.color_trc) in HDR_TRANSFERS
         place = self._timed(picture.pts, picture.duration or 0)
         index = self._counted(place)
-        return DecodedFrame(index=index, pts=place.pts, picture=picture, n_bytes=place.n_bytes)
+        return DecodedFrame(
+            index=index,
+            pts=place.pts,
+            picture=picture,
+            n_bytes=place.n_bytes,
+            is_uniform=place.is_uniform and not place.is_repaired and self._is_plain(picture),
+        )
+
+    def _is_plain(self, picture: av.VideoFrame) -> bool:
+        if picture.is_corrupt or picture.interlaced_frame or picture.format.name != "yuv420p":
+            return False
+        is_sized = (picture.width, picture.height) == self.report.sizes[0]
+        # A mirrored picture has a display matrix, though its rotation is 0.
+        return is_sized and side_data_of(picture, Type.DISPLAYMATRIX) is None
 
     def _name_colours(self, picture: av.video.frame.VideoFrame) -> None:
         """Makes reserved values unspecified, as players take them: the scaler refuses them."""
@@ -271,7 +307,8 @@ class FrameReader:
 
     def _timed(self, pts: int | None, duration: int, *, key_frame: bool = False) -> FrameTime:
         """Place of the next frame, with its timestamp repaired where that does not increase."""
-        n_bytes = self._packet_bytes.pop(pts, 0) if pts is not None else 0
+        unknown = 0, False
+        n_bytes, is_uniform = unknown if pts is None else self._packets_of.pop(pts, unknown)
         is_repaired = pts is None or (self._last_pts is not None and pts <= self._last_pts)
         if pts is None or is_repaired:
             pts = 0 if self._last_pts is None else self._last_pts + max(1, self._last_duration)
@@ -291,6 +328,7 @@ class FrameReader:
             n_bytes=n_bytes,
             key_frame=key_frame,
             is_repaired=is_repaired,
+            is_uniform=is_uniform,
         )
 
     def _counted(self, place: FrameTime) -> int:

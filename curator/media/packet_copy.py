@@ -23,6 +23,7 @@ from av.packet import Packet
 from numpy.typing import NDArray
 
 from curator.media.encode import MP4_OPTIONS
+from curator.media.nal_units import is_idr
 from curator.records.cuts import NotCopied
 from curator.storage.scratch import unnamed_file
 
@@ -31,8 +32,6 @@ COPY_OPTIONS = MP4_OPTIONS | {"movflags": MP4_OPTIONS["movflags"] + "+negative_c
 PROFILES = ("Baseline", "Constrained Baseline", "Main", "High")
 """H.264 profiles that hardware decoders take."""
 
-_IDR, _SLICES = 5, range(1, 6)
-"""`nal_unit_type` of a slice of an IDR picture, and of any slice."""
 _LIMITED_RANGES = (0, 1)
 """Codes of FFmpeg's colour range: unspecified, taken as limited, and limited."""
 
@@ -181,32 +180,3 @@ def _retimed(span: PacketSpan, fps: Fraction) -> Iterator["Packet[Any]"]:
         packet.time_base = 1 / fps
         packet.pts, packet.dts, packet.duration = position, number - delay, 1
         yield packet
-
-
-def is_idr(packet: bytes, extradata: bytes | None) -> bool:
-    """Whether an access unit holds an IDR picture and no slice of any other.
-
-    `extradata` is the stream's `avcC` record, or its parameter sets in Annex B form.
-    """
-    if extradata is not None and len(extradata) > 4 and extradata[0] == 1:
-        kinds = list(_kinds_by_length(packet, 1 + (extradata[4] & 3)))
-    else:
-        kinds = list(_kinds_by_start_code(packet))
-    slices = [kind for kind in kinds if kind in _SLICES]
-    return bool(slices) and all(kind == _IDR for kind in slices)
-
-
-def _kinds_by_length(packet: bytes, n_length_bytes: int) -> Iterator[int]:
-    position = 0
-    while position + n_length_bytes < len(packet):
-        length = int.from_bytes(packet[position : position + n_length_bytes], "big")
-        position += n_length_bytes
-        yield packet[position] & 31
-        position += length
-
-
-def _kinds_by_start_code(packet: bytes) -> Iterator[int]:
-    position = packet.find(b"\0\0\1")
-    while 0 <= position < len(packet) - 3:
-        yield packet[position + 3] & 31
-        position = packet.find(b"\0\0\1", position + 3)

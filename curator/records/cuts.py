@@ -44,7 +44,7 @@ class NotCopied(StrEnum):
     DAMAGED = "damaged"
     """A packet is marked as damaged, or the packets end early."""
     CHECK_FAILED = "check_failed"
-    """What was copied did not decode to the frames that were meant."""
+    """The copy does not hold the packets or frames that were meant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +98,9 @@ class CutRequest:
     """Width and height to write, even; None for the picture's own."""
     source_bits_per_pixel: float | None = None
     """Of the span as the source codes it; None when not known."""
+    packet_bytes: NDArray[np.int32] | None = None
+    """[n] bytes of the packets of uniform frames whose source is checked by hashes; None for
+    others, of which only a decode proves a copy."""
 
 
 Point = tuple[float, float]
@@ -162,6 +165,8 @@ class CutClip(Coding, Length, Size):
     first: int
     end: int
     fps: Fraction
+    is_decoded: bool = True
+    """Whether all frames of a copy were decoded as a check."""
     copy_frames: int | None = None
     crf: int | None = None
     not_copied: NotCopied | None = None

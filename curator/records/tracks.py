@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 
 from curator.records.sources import Note
 
+UNIFORM = 4
+"""Of `SourceFrames.frame_flags`: the frame is uniform, as `FrameReader` says."""
+
 
 def _empty(kind: type[np.generic], n_axes: int = 1) -> Callable[[], Any]:
     """Returns what makes an array without entries: the default of what may not be measured."""
@@ -46,7 +49,8 @@ class SourceFrames:
     frame_bytes: NDArray[np.int32]
     """[F], compressed bytes of the packet that carried the frame; 0 when unknown."""
     frame_flags: NDArray[np.uint8]
-    """[F], bit 0: key frame, bit 1: the decoder concealed damage."""
+    """[F], bit 0: key frame, bit 1: the decoder concealed damage, bit 2 (`UNIFORM`): the frame is
+    uniform, as `FrameReader` says; unset where that is not known."""
     block_hashes: bytes = field(default=b"", repr=False)
     """Hashes of the source's blocks, as `storage.ContentHashes` has them."""
     luma_mean: NDArray[np.float32] = field(default_factory=_empty(np.float32), repr=False)

@@ -197,7 +197,8 @@ class Measurer:
         begun_s = time.thread_time()
         self.frame_pts.append(frame.pts)
         self._bytes.append(frame.n_bytes)
-        self._flags.append(int(frame.picture.key_frame) | int(frame.picture.is_corrupt) << 1)
+        flags = (frame.picture.key_frame, frame.picture.is_corrupt, frame.is_uniform)
+        self._flags.append(sum(bool(flag) << bit for bit, flag in enumerate(flags)))
         role = self._plan.role(frame.pts)
         if self._sample is not None:
             self._complete(self._sample, frame, view, role)

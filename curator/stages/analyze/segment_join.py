@@ -20,7 +20,7 @@ from curator.media.container import open_container
 from curator.media.source_segments import NotInSegmentsError, Segment, WholeReason, seek_to
 from curator.models.transnet import CONTEXT
 from curator.records.sources import Note
-from curator.records.tracks import Track
+from curator.records.tracks import UNIFORM, Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import (
     HeaderClaims,
@@ -141,6 +141,7 @@ def join_segments(tracks: Sequence[Track], hashes: ContentHashes, header: Header
     columns: dict[str, Any] = {
         name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]
     }
+    columns["frame_flags"] = _uniform_in_all(columns["frame_flags"], ends)
     names = [name for name in columns if name.startswith(_SIGNAL)]
     signals = {name.removeprefix(_SIGNAL): columns.pop(name) for name in names}
     first, last = tracks[0], tracks[-1]
@@ -200,6 +201,15 @@ def _piece(track: Track, begin: int, start: int, end: int) -> dict[str, NDArray[
     next_frame = piece["look_next_frame"]
     piece["look_next_frame"] = np.where(next_frame < 0, -1, next_frame + begin)
     return piece
+
+
+def _uniform_in_all(flags: NDArray[np.uint8], ends: Sequence[int]) -> NDArray[np.uint8]:
+    """Clears the flag of uniform frames behind a segment whose last frame, before `ends`, lacks it.
+
+    A segment does not know which parameter sets came before it.
+    """
+    last = next((end for end in ends if not flags[end - 1] & UNIFORM), len(flags))
+    return np.where(np.arange(len(flags)) < last, flags, flags & ~np.uint8(UNIFORM))
 
 
 def _thumbnails(track: Track, begin: int, start: int, end: int) -> list[bytes]:

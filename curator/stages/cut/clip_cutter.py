@@ -188,10 +188,11 @@ class ClipCutter:
             self._close()
             raise CannotCopyError(NotCopied.DAMAGED) from error
         sampler = make_sampler(span.n_frames, span.first) if make_sampler is not None else None
-        check_copy(
+        is_decoded = check_copy(
             mp4,
             request,
             span,
+            extradata=stream.codec_context.extradata,
             threads=self._threads,
             max_pixels=self._max_pixels,
             sampler=sampler,
@@ -207,6 +208,7 @@ class ClipCutter:
             width=stream.width,
             height=stream.height,
             audio=audio,
+            is_decoded=is_decoded,
             sampled=sampler.sampled() if sampler is not None else None,
         )
 

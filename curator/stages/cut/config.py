@@ -60,7 +60,7 @@ class CutConfig(StageConfig):
     frames"""
     verify_share: float = setting(1.0, ge=0, le=1, unit="share")
     """share of encoded clips, by the hash of their ids, that are decoded again to check them; of
-    the others only packets are counted; copies are always decoded"""
+    the others only packets are counted; each copy is checked"""
 
     @field_validator("fps", mode="before")
     @classmethod

@@ -42,7 +42,9 @@ UNITS_PER_WORKER = 4
 """Few clips make smaller units, so that no core waits for another one's last unit."""
 CUT_FACTS = tuple(name for name in CUT_SCHEMA.names if name not in ("clip_id", "mp4"))
 """Columns of `clips` that say what was written."""
-HOW_SCHEMA = pa.schema([("worker_s", pa.float64()), ("not_copied", pa.string())])
+HOW_SCHEMA = pa.schema(
+    [("worker_s", pa.float64()), ("not_copied", pa.string()), ("is_decoded", pa.bool_())]
+)
 WRITTEN_SCHEMA = pa.schema(
     [
         *(clips_schema(()).field(name) for name in ("clip_id", *CUT_FACTS)),
@@ -127,7 +129,7 @@ class CutKeeper:
             if result.failure is not None:
                 failures[clip_id] = result.failure
             if written is not None:
-                how = {"worker_s": result.worker_s, "not_copied": result.not_copied}
+                how = {name: getattr(result, name) for name in HOW_SCHEMA.names}
                 rows.append(asdict(written) | how | {"clip_id": clip_id, "mp4": result.mp4})
             if choice is not None and result.sampled is not None:
                 samples.append((choice, result.sampled, written))
@@ -466,6 +468,7 @@ def cut_facts(written: Sequence[pa.Table], crf: int) -> dict[str, Any]:
         **sums("{0}", pa.chunked_array([pa.repeat(1, len(table))])),
         **sums("{0}_s", seconds),
         **sums("{1}_worker_s", table["worker_s"]),
+        "copies_decoded": pc.sum(pc.and_(is_copy, table["is_decoded"])).as_py() or 0,
         "not_copied": _counts(table["not_copied"].drop_null()),
         "encoded_coarser": pc.sum(pc.greater(table["crf"], crf)).as_py() or 0,
         "audio": _counts(table["audio"]),

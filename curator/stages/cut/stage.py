@@ -91,6 +91,8 @@ class CutOutcome:
     worker_s: float = 0.0
     video_s: float = 0.0
     not_copied: NotCopied | None = None
+    is_decoded: bool = True
+    """Whether all frames of a copy were decoded as a check."""
     mp4: bytes = field(default=b"", repr=False)
     """The clip, until it is stored."""
     sampled: SampledFrames | None = None
@@ -285,6 +287,7 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
             worker_s=time.monotonic() - begun,
             video_s=track.seconds(track.pts_of_end(span.end_frame)) - track.seconds(first_pts),
             not_copied=cut.not_copied,
+            is_decoded=cut.is_decoded,
             mp4=cut.mp4,
             sampled=cut.sampled,
         )

@@ -5,7 +5,7 @@ measurements are those of the GPU path.
 """
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import film_makers as write
@@ -20,7 +20,7 @@ from curator.media import source_segments as segments
 from curator.media.nvdec import Nvdec
 from curator.media.source_segments import plan_segments
 from curator.records.sources import Note
-from curator.records.tracks import Track
+from curator.records.tracks import UNIFORM, Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import HeaderClaims
 from curator.stages.analyze.measurer import AnalysisModels
@@ -50,7 +50,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 def both(path: Path) -> tuple[Track, Track]:
     nvdec = Nvdec(module=fake_module(), device="cpu")
-    return analyzed(path, config=CONFIG), analyzed(path, config=CONFIG, nvdec=nvdec)
+    host, device = analyzed(path, config=CONFIG), analyzed(path, config=CONFIG, nvdec=nvdec)
+    # A device does not tell which frames are uniform.
+    return replace(host, frame_flags=host.frame_flags & ~np.uint8(UNIFORM)), device
 
 
 @pytest.mark.parametrize(

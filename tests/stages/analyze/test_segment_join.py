@@ -29,7 +29,7 @@ from curator.models.scene_network import SceneNetwork
 from curator.models.text_detector import TextDetector
 from curator.models.transnet import CONTEXT, ShotNetwork
 from curator.records.sources import SourceRef, frame_limit
-from curator.records.tracks import Track
+from curator.records.tracks import UNIFORM, Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import HeaderClaims, analyze_source
 from curator.stages.analyze.measurer import AnalysisModels
@@ -221,6 +221,18 @@ def test_segments_that_decoded_other_frames_are_not_joined(film: Analyzed) -> No
         with pytest.raises(NotInSegmentsError) as caught:
             join_segments([wrong, *rest], "", film.header())
         assert caught.value.reason == WholeReason.INDEX_LIES
+
+
+def test_frames_behind_a_segment_that_is_not_uniform_are_not_either(film: Analyzed) -> None:
+    """Pins that the last frame of a segment counts, after which parameter sets may be others."""
+    assert (film.whole.frame_flags & UNIFORM).all()
+    first, *rest = film.tracks
+    for begin, end, expected in ((90, None, 90), (90, 100, film.whole.n_frames - 10)):
+        flags = first.frame_flags.copy()
+        flags[begin:end] &= 3
+        tracks = [replace(first, frame_flags=flags), *rest]
+        joined = join_segments(tracks, ContentHashes(sha256="", blocks=b""), film.header())
+        assert np.count_nonzero(joined.frame_flags & UNIFORM) == expected
 
 
 def test_a_segment_reads_only_its_own_bytes(film: Analyzed) -> None:

@@ -5,6 +5,7 @@ import shutil
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -21,10 +22,11 @@ from numpy.typing import NDArray
 from samples import analyzed
 
 from curator.cut_requests import crop_within, cut_request, least_frames
+from curator.media.clip_frames import FrameSampler
 from curator.media.packet_copy import CannotCopyError, PacketSpan, VideoPacket, packets_of_span
 from curator.records.clips import Span
 from curator.records.cuts import CutClip, CutRequest, NotCopied
-from curator.records.tracks import Track
+from curator.records.tracks import UNIFORM, Track
 from curator.stages.cut import clip_cutter as cut
 from curator.stages.cut import copy_check as copy
 from curator.stages.cut.clip_cutter import ClipCutter
@@ -168,7 +170,10 @@ def stored(source: Path | bytes) -> list[Film]:
 def test_copies_hold_the_sources_frames_bit_by_bit(
     name: str, film: Callable[[str], tuple[Path, Track]]
 ) -> None:
-    """Pins that a copy is a run of the span's own frames, and gives up no more than it may."""
+    """Pins that a copy is a run of the span's own frames, and gives up no more than it may.
+
+    The analysis decoded its packets, so that its frames are not decoded again.
+    """
     path, track = film(name)
     source = stored(path)
     assert len(source) == track.n_frames == N
@@ -176,6 +181,7 @@ def test_copies_hold_the_sources_frames_bit_by_bit(
     for start, end in reversed(SPANS):
         clip = cutter.cut(request_of(track, start, end))
         assert (clip.cut_mode, clip.not_copied, clip.copy_frames) == ("copy", None, None)
+        assert not clip.is_decoded
         first, last = start + clip.first, start + clip.end
         # The next key frame: they are so many frames apart.
         assert first == -(-start // GOP) * GOP
@@ -362,11 +368,17 @@ def test_bytes_depend_on_nothing_but_the_request(
 
 
 def test_wrong_pictures_are_not_copied(film: Callable[[str], tuple[Path, Track]]) -> None:
-    """Pins the comparison with what was analyzed, where times and counts are all right."""
+    """Pins the comparison with what was analyzed, where times and counts are all right.
+
+    The last frames are compared where not all packets are known, as in tracks of earlier versions.
+    """
     path, track = film("plain.mp4")
-    for change in (np.full(N, 0.02, np.float32), np.eye(1, N, N - 1, dtype=np.float32)[0] * 0.02):
-        request = request_of(replace(track, luma_mean=track.luma_mean + change), 0, N)
-        assert cutter_of(path).cut(request).not_copied == NotCopied.CHECK_FAILED
+    older = replace(track, frame_flags=track.frame_flags & 3)
+    last = np.eye(1, N, N - 1, dtype=np.float32)[0]
+    for analysis, change in ((track, np.float32(1)), (older, np.float32(1)), (older, last)):
+        wrong = replace(analysis, luma_mean=track.luma_mean + change * np.float32(0.02))
+        clip = cutter_of(path).cut(request_of(wrong, 0, N))
+        assert clip.not_copied == NotCopied.CHECK_FAILED
 
 
 def test_frames_that_are_off_by_one_are_told_from_their_neighbours() -> None:
@@ -382,13 +394,17 @@ def test_frames_that_are_off_by_one_are_told_from_their_neighbours() -> None:
     assert not is_same_luma(np.full(11, np.nan, np.float32), still, range(4))
 
 
+@pytest.mark.parametrize("is_known", [True, False])
 def test_a_copy_that_is_damaged_is_encoded_instead(
-    film: Callable[[str], tuple[Path, Track]], monkeypatch: pytest.MonkeyPatch
+    is_known: bool, film: Callable[[str], tuple[Path, Track]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pins that the check sees a lost reference, a damaged slice and a lost frame."""
+    """Pins that both checks see lost and exchanged packets, and a damaged slice."""
     path, track = film("b_frames.mp4")
     request = request_of(track, 0, N)
+    if not is_known:
+        request = replace(request, packet_bytes=None)
     good = cutter_of(path).cut(request)
+    assert (good.cut_mode, good.is_decoded) == ("copy", not is_known)
     right = cut.mux_copy
 
     def drop(span: PacketSpan, number: int) -> PacketSpan:
@@ -397,6 +413,11 @@ def test_a_copy_that_is_damaged_is_encoded_instead(
         packets = [span.packets[i] for i in left]
         return PacketSpan(first=span.first, end=span.end, packets=packets, positions=positions)
 
+    def exchange(span: PacketSpan) -> PacketSpan:
+        packets = [*span.packets]
+        packets[50], packets[51] = packets[51], packets[50]
+        return replace(span, packets=packets)
+
     def damage(mp4: bytes) -> bytes:
         at = mp4.index(b"mdat") + len(mp4) // 3
         return mp4[:at] + bytes(200) + mp4[at + 200 :]
@@ -404,6 +425,7 @@ def test_a_copy_that_is_damaged_is_encoded_instead(
     for change in (
         lambda stream, span, fps: right(stream, drop(span, 20), fps),
         lambda stream, span, fps: right(stream, drop(span, len(span.packets) - 1), fps),
+        lambda stream, span, fps: right(stream, exchange(span), fps),
         lambda stream, span, fps: damage(right(stream, span, fps)),
         lambda stream, span, fps: b"no video",
     ):
@@ -411,8 +433,69 @@ def test_a_copy_that_is_damaged_is_encoded_instead(
         clip = cutter_of(path).cut(request)
         assert (clip.cut_mode, clip.not_copied) == ("encode", NotCopied.CHECK_FAILED)
         assert clip.n_frames == N
-    assert good.cut_mode == "copy"
     assert copy.EDGE_FRAMES > 1
+
+
+def test_a_flipped_bit_is_seen_where_packets_are_known(
+    film: Callable[[str], tuple[Path, Track]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins each kind of difference that pictures may not show: one bit, a time, a parameter set."""
+    path, track = film("b_frames.mp4")
+    request, right = request_of(track, 0, N), cut.mux_copy
+
+    def flipped(at: int) -> Callable[..., bytes]:
+        def mux(*arguments: object) -> bytes:
+            mp4 = bytearray(right(*arguments))  # type: ignore[arg-type]
+            mp4[at] ^= 1
+            return bytes(mp4)
+
+        return mux
+
+    mp4 = cutter_of(path).cut(request).mp4
+    sets = mp4.index(b"avcC")
+    for at in (len(mp4) - 1, mp4.index(b"ctts") + 12 + 8 + 3, sets + 4 + 8 + 10):
+        monkeypatch.setattr(cut, "mux_copy", flipped(at))
+        assert cutter_of(path).cut(request).not_copied == NotCopied.CHECK_FAILED
+
+
+def test_packets_that_the_analysis_did_not_see_are_decoded(
+    film: Callable[[str], tuple[Path, Track]],
+) -> None:
+    """Pins the full check for another size, for unchecked sources, and where frames are sampled."""
+    path, track = film("plain.mp4")
+    other = replace(track, frame_bytes=track.frame_bytes + (np.arange(N) == 60))
+    unchecked = replace(track, block_hashes=b"")
+    for analysis, sampler, is_decoded in (
+        (track, None, False),
+        (track, lambda *_: FrameSampler([]), True),
+        (other, None, True),
+        (unchecked, None, True),
+    ):
+        clip = cutter_of(path).cut(request_of(analysis, 0, N), sampler)
+        assert (clip.cut_mode, clip.is_decoded) == ("copy", is_decoded)
+
+
+def test_frames_are_uniform_up_to_other_parameter_sets(tmp_path: Path) -> None:
+    """Pins that clips behind them, which copy the header's sets, are decoded."""
+    path, parts = tmp_path / "joined.ts", [tmp_path / "0.ts", tmp_path / "1.ts"]
+    for part, params in zip(parts, (CLOSED, f"cabac=0:{CLOSED}"), strict=True):
+        _film(part, params, bframes=0)
+    with ExitStack() as stack:
+        files = [stack.enter_context(av.open(str(part))) for part in parts]
+        target = stack.enter_context(av.open(str(path), "w"))
+        stream = target.add_stream_from_template(files[0].streams.video[0], opaque=True)
+        for number, file in enumerate(files):
+            for packet in file.demux(video=0):
+                if packet.size and packet.pts is not None:
+                    packet.pts = packet.dts = packet.pts + number * N * 3000
+                    packet.stream = stream
+                    target.mux(packet)
+    track = analyzed(path)
+    assert np.flatnonzero(track.frame_flags & UNIFORM).tolist() == list(range(N))
+    for start, is_decoded in ((0, False), (N, True)):
+        clip = cutter_of(path).cut(request_of(track, start, start + 60))
+        assert (clip.cut_mode, clip.is_decoded) == ("copy", is_decoded)
+        np.testing.assert_array_equal(stored(clip.mp4), stored(path)[start : start + 60])
 
 
 def test_a_container_that_stays_open_gives_what_a_fresh_one_gives(
