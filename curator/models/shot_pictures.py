@@ -36,8 +36,13 @@ def tiny_scaler(rotation_deg: int) -> Scaler:
 
 def tiny_luma(rgb_HWC: NDArray[np.uint8]) -> tuple[float, float]:
     """Returns mean and standard deviation of the luma of uint8 RGB, 0 (black) to 1 (white)."""
-    luma = rgb_HWC.astype(np.float32) @ LUMA
-    return float(luma.mean()) / 255, float(luma.std()) / 255
+    luma = rgb_HWC.reshape(-1, 3).astype(np.float32) @ LUMA
+    # The arithmetic of `mean` and `std`, a third of their time.
+    n_pixels = np.float32(len(luma))
+    mean = np.add.reduce(luma) / n_pixels
+    luma -= mean
+    luma *= luma
+    return float(mean) / 255, float(np.sqrt(np.add.reduce(luma) / n_pixels)) / 255
 
 
 def tiny_luma_of(frames_BHWC: "Tensor") -> "Tensor":
