@@ -18,8 +18,10 @@ from torch import Tensor
 
 from curator.errors import DeviceMemoryError
 from curator.media.device_graphs import Replayed, constants, is_out_of_memory
+from curator.media.opencv import cv2
 from curator.models.onnx_network import OnnxNetwork
 from curator.models.text_detector import LONG_SIDE_PX, network_size
+from curator.models.transnet import Precision, has_fast_bfloat16
 
 _BATCHES = (1, 2, 4)
 """Pictures of a graph. A batch of 32 frames has one or two looks."""
@@ -35,15 +37,26 @@ class DeviceTextDetector:
     Args:
         weights: The network's file.
         device: Where torch computes it, such as `cuda`.
+        precision: Arithmetic on a CPU: `auto` is bfloat16 where `has_fast_bfloat16`. bfloat16 moves
+            probabilities of pixels by XXX.
         long_side_px: Longer side of the network's picture.
     """
 
-    def __init__(self, weights: bytes, *, device: str, long_side_px: int = LONG_SIDE_PX) -> None:
+    def __init__(
+        self,
+        weights: bytes,
+        *,
+        device: str,
+        precision: Precision = "float32",
+        long_side_px: int = LONG_SIDE_PX,
+    ) -> None:
         # TF32 is on by default for torch's convolutions, and changes lines close to the threshold.
         torch.backends.cudnn.allow_tf32 = False
         self._device = device
         self._long_side_px = long_side_px
-        self._compute = partial(_maps_of, OnnxNetwork(weights, device=device))
+        is_short = precision == "bfloat16" or (precision == "auto" and has_fast_bfloat16())
+        dtype = torch.bfloat16 if is_short and device == "cpu" else torch.float32
+        self._compute = partial(_maps_of, OnnxNetwork(weights, device=device, dtype=dtype))
         self._graph: Callable[[tuple[int, ...]], Replayed] | None = None
         if torch.device(device).type == "cuda":
             self.capture_graphs()
@@ -80,7 +93,9 @@ class DeviceTextDetector:
 
     def host_map(self, rgb_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The map of a picture in the host's memory, waited for; on any stream."""
-        picture = torch.from_numpy(rgb_HWC).to(self._device)
+        size = network_size(rgb_HWC.shape[1], rgb_HWC.shape[0], self._long_side_px)
+        scaled = cv2.resize(rgb_HWC, size, interpolation=cv2.INTER_LINEAR)
+        picture = torch.from_numpy(scaled).to(self._device)
         found: NDArray[np.uint8] = self._maps(picture[None], as_graph=False)[0].cpu().numpy()
         return found
 
