@@ -10,19 +10,25 @@ Shape letters: S pictures, H, W their height and width, h, w those of the networ
 
 from collections.abc import Callable
 from functools import lru_cache, partial
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file
 from torch import Tensor
 
 from curator.errors import DeviceMemoryError
 from curator.media.device_graphs import Replayed, constants, is_out_of_memory
 from curator.media.opencv import cv2
-from curator.models.onnx_network import OnnxNetwork
+from curator.models.onnx_network import Gate, OnnxNetwork
 from curator.models.text_detector import LONG_SIDE_PX, network_size
 from curator.models.transnet import Precision, has_fast_bfloat16
 
+_GATE = Path(__file__).with_name("text_gate.safetensors")
+_GATED = "Add.121"
+"""The network's features of the whole picture, for places of 16 px; two fifths of its time follow.
+Where they show no text, the network marks none (benchmarks/results/overlay.md)."""
 _BATCHES = (1, 2, 4)
 """Pictures of a graph. A batch of 32 frames has one or two looks."""
 _MOST_GRAPHS = 12
@@ -38,7 +44,9 @@ class DeviceTextDetector:
         weights: The network's file.
         device: Where torch computes it, such as `cuda`.
         precision: Arithmetic on a CPU: `auto` is bfloat16 where `has_fast_bfloat16`. bfloat16 moves
-            probabilities of pixels by XXX.
+            the sides of most boxes by 0.0001; one line of 100 appears or vanishes, at the bound.
+        is_gated: Whether pictures whose inner features show no text have an empty map, as
+            `text_gate.safetensors` says.
         long_side_px: Longer side of the network's picture.
     """
 
@@ -48,6 +56,7 @@ class DeviceTextDetector:
         *,
         device: str,
         precision: Precision = "float32",
+        is_gated: bool = True,
         long_side_px: int = LONG_SIDE_PX,
     ) -> None:
         # TF32 is on by default for torch's convolutions, and changes lines close to the threshold.
@@ -56,7 +65,9 @@ class DeviceTextDetector:
         self._long_side_px = long_side_px
         is_short = precision == "bfloat16" or (precision == "auto" and has_fast_bfloat16())
         dtype = torch.bfloat16 if is_short and device == "cpu" else torch.float32
-        self._compute = partial(_maps_of, OnnxNetwork(weights, device=device, dtype=dtype))
+        gate = Gate(name=_GATED, **load_file(_GATE, device=device)) if is_gated else None
+        network = OnnxNetwork(weights, device=device, dtype=dtype, gate=gate)
+        self._compute = partial(_maps_of, network)
         self._graph: Callable[[tuple[int, ...]], Replayed] | None = None
         if torch.device(device).type == "cuda":
             self.capture_graphs()
@@ -126,7 +137,7 @@ class DeviceTextDetector:
 
     def _computed(self, levels_SCHW: Tensor, *, as_graph: bool) -> Tensor:
         if self._graph is None or not as_graph:
-            return self._compute(levels_SCHW)
+            return self._compute(levels_SCHW, stops_early=self._device == "cpu")
         size = next(size for size in _BATCHES if size >= len(levels_SCHW))
         (maps,) = self._graph((size, *levels_SCHW.shape[1:]))(levels_SCHW)
         return maps
@@ -174,7 +185,7 @@ def _neighbours(source: int, result: int, device: torch.device) -> tuple[Tensor,
     return torch.from_numpy(indices).to(device), torch.from_numpy(weights).to(device)
 
 
-def _maps_of(network: OnnxNetwork, levels_SCHW: Tensor) -> Tensor:
+def _maps_of(network: OnnxNetwork, levels_SCHW: Tensor, *, stops_early: bool = False) -> Tensor:
     # It was trained on blue, green, red in [-1, 1].
     bgr = levels_SCHW.flip(1) / 127.5 - 1
-    return (network(bgr)[:, 0] * 255).round().to(torch.uint8)
+    return (network(bgr, stops_early=stops_early)[:, 0] * 255).round().to(torch.uint8)

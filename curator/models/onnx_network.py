@@ -1,8 +1,8 @@
 """Computes a network that is stored as ONNX with torch, on any of torch's devices.
 
-onnxruntime computes on GPUs by another wheel, which overwrites files of the one for CPUs; torch is
-installed in any case. Only the operators of the text detector are known. Of the file only the graph
-and the weights are read, which are messages of protocol buffers.
+torch is installed in any case, onnxruntime would be one package more, and another for GPUs. Only
+the operators of the text detector and reader are known. Of the file only graph, weights and
+metadata are read, which are messages of protocol buffers.
 """
 
 import math
@@ -36,6 +36,28 @@ class _Node:
     result: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """Says early for which pictures of a batch a network's output is above zero.
+
+    A picture passes if the weighted sum of the channels is above zero at a place.
+
+    Attributes:
+        name: The inner result [N, C, H, W] that it reads.
+        weight: float32 [C].
+        bias: float32, without axes.
+    """
+
+    name: str
+    weight: Tensor
+    bias: Tensor
+
+    def passes(self, inner: Tensor) -> Tensor:
+        """Returns bool [N, 1, 1, 1]."""
+        sums = inner.float().permute(0, 2, 3, 1) @ self.weight + self.bias
+        return sums.amax((1, 2)).view(-1, 1, 1, 1) > 0
+
+
 class OnnxNetwork:
     """A network with one input and one output.
 
@@ -43,17 +65,26 @@ class OnnxNetwork:
         file: The ONNX file's bytes.
         device: Where torch computes it.
         dtype: Arithmetic of the network; its output is float32 in any case.
+        gate: Makes the output of pictures zero that do not pass; it is of one channel and the
+            input's size. None lets all pass.
 
     Raises:
         ModelError: It has an operator, or an attribute, that is not known here.
     """
 
-    def __init__(self, file: bytes, *, device: str, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        file: bytes,
+        *,
+        device: str,
+        dtype: torch.dtype = torch.float32,
+        gate: Gate | None = None,
+    ) -> None:
         model = _fields(memoryview(file))
         graph = _fields(memoryview(model[7][0]))
         entries = map(_fields, model[14])
         self.metadata = {_text(entry[1]): _text(entry[2]) for entry in entries}
-        self._dtype = dtype
+        self._dtype, self._gate = dtype, gate
         self._layout = torch.channels_last if device == "cpu" else torch.contiguous_format
         self._weights: dict[str, Tensor] = {}
         for tensor in map(_fields, graph[5]):
@@ -70,8 +101,12 @@ class OnnxNetwork:
             if name not in self._weights:
                 self._unused_after[i].append(name)
 
-    def __call__(self, batch: Tensor) -> Tensor:
-        """Returns the output for a batch, on whose device it is."""
+    def __call__(self, batch: Tensor, *, stops_early: bool = False) -> Tensor:
+        """Returns the output for a batch, on whose device it is.
+
+        With `stops_early` the host waits for the gate, and computes no rest if no picture passes.
+        """
+        passes = None
         if batch.device.type == "cpu":
             # More threads would fight other workers for cores.
             torch.set_num_threads(1)
@@ -79,9 +114,14 @@ class OnnxNetwork:
             values = {**self._weights, self._input: self._laid_out(batch)}
             for i, (function, names, result) in enumerate(self._steps):
                 values[result] = function(*(values[name] for name in names))
+                if self._gate is not None and result == self._gate.name:
+                    passes = self._gate.passes(values[result])
+                    if stops_early and not passes.any():
+                        return torch.zeros_like(batch[:, :1])
                 for name in self._unused_after[i]:
                     del values[name]
-        return values[self._output].float()
+            found = values[self._output].float()
+            return found if passes is None else found * passes
 
     def _laid_out(self, values: Tensor) -> Tensor:
         if values.is_floating_point():
@@ -201,8 +241,8 @@ def _single_pixels(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if x.device.type == "cpu" and torch.backends.mkldnn.is_available():
         # In one pass: the GELU alone takes as long as the convolution.
         pixels, kernel = x.permute(0, 2, 3, 1), weight.flatten(1)
-        found = torch.ops.mkldnn._linear_pointwise(pixels, kernel, bias, "gelu", [], "none")
-        return found.permute(0, 3, 1, 2)
+        linear: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise
+        return linear(pixels, kernel, bias, "gelu", [], "none").permute(0, 3, 1, 2)
     return functional.gelu(functional.conv2d(x, weight, bias))
 
 

@@ -26,7 +26,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.errors import ModelError
 from curator.models.text_detector import (
     MAX_BOXES,
     TextDetector,
@@ -87,7 +86,7 @@ class TextReader:
         from curator.models.onnx_network import OnnxNetwork
 
         self._torch = torch
-        self._detector = detector or TextDetector(long_side_px=LONG_SIDE_PX)
+        self._detector = detector or TextDetector(is_gated=False, long_side_px=LONG_SIDE_PX)
         self._network = OnnxNetwork(weights, device="cpu")
         # The class before all others is CTC's blank, the one behind them a space.
         self._characters = ["", *self._network.metadata["character"].split("\n"), " "]

@@ -133,11 +133,11 @@ def limited(detector: DeviceTextDetector, monkeypatch: pytest.MonkeyPatch) -> Si
     memory = SimpleNamespace(n_fails=0, most=4)
     real = OnnxNetwork.__call__
 
-    def call(network: OnnxNetwork, pictures: torch.Tensor) -> torch.Tensor:
+    def call(network: OnnxNetwork, pictures: torch.Tensor, **options: bool) -> torch.Tensor:
         memory.n_fails -= 1
         if memory.n_fails >= 0 or len(pictures) > memory.most:
             raise torch.OutOfMemoryError("made by the test")
-        return real(network, pictures)
+        return real(network, pictures, **options)
 
     monkeypatch.setattr(OnnxNetwork, "__call__", call)
     return memory
@@ -179,7 +179,7 @@ def test_without_memory_for_one_picture_it_fails(
 def test_other_errors_are_not_taken_for_missing_memory(
     detector: DeviceTextDetector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise torch.AcceleratorError("an illegal memory access")
 
     monkeypatch.setattr(OnnxNetwork, "__call__", broken)
