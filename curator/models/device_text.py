@@ -27,8 +27,8 @@ from curator.models.transnet import Precision, has_fast_bfloat16
 
 _GATE = Path(__file__).with_name("text_gate.safetensors")
 _GATED = "Add.121"
-"""The network's features of the whole picture, for places of 16 px; two fifths of its time follow.
-Where they show no text, the network marks none (benchmarks/results/overlay.md)."""
+"""The network's features of places of 16 px, behind which two fifths of its time lie. Other weights
+of the gate need another version of the family `text`."""
 _BATCHES = (1, 2, 4)
 """Pictures of a graph. A batch of 32 frames has one or two looks."""
 _MOST_GRAPHS = 12
