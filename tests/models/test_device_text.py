@@ -86,6 +86,16 @@ def test_a_batch_has_the_maps_of_its_pictures(detector: DeviceTextDetector) -> N
     assert detector.maps(batch(*frames)[:0]).shape == (0, 384, 640)
 
 
+def test_the_gate_empties_maps_of_pictures_without_text(detector: DeviceTextDetector) -> None:
+    """Pins that stopping early changes no map."""
+    plain = texture(4, width_px=320, height_px=192)
+    together = detector.maps(batch(plain, frame(0)))
+    assert [bool(found.any()) for found in together] == [False, True]
+    assert not detector.host_map(plain).any()
+    ungated = DeviceTextDetector(WEIGHTS, device="cpu", is_gated=False)
+    assert ungated.host_map(plain).any()
+
+
 def test_a_graph_is_replayed_for_each_batch_of_its_size(
     detector: DeviceTextDetector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
