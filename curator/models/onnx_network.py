@@ -236,9 +236,16 @@ def _convolution(attributes: dict[str, Any]) -> Callable[..., Tensor]:
     return lambda x, *weights: functional.conv2d(functional.pad(x, pads), *weights, **options)
 
 
-def _single_pixels(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def _convolution_gelu(attributes: dict[str, Any]) -> Callable[..., Tensor]:
+    if attributes["kernel_shape"] != [1, 1] or attributes["strides"] != [1, 1]:
+        raise ValueError
+    return _pixels_gelu
+
+
+def _pixels_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Returns the GELU of a convolution of single pixels."""
-    if x.device.type == "cpu" and torch.backends.mkldnn.is_available():
+    has_mkldnn = x.device.type == "cpu" and torch.backends.mkldnn.is_available()
+    if has_mkldnn and (x.dtype == torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported()):
         # In one pass: the GELU alone takes as long as the convolution.
         pixels, kernel = x.permute(0, 2, 3, 1), weight.flatten(1)
         linear: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise
@@ -337,7 +344,7 @@ _WITH_ATTRIBUTES: dict[str, Callable[[dict[str, Any]], Callable[..., Tensor]]] =
     "BatchNormalization": _normalized,
     "Concat": _joined,
     "Conv": _convolution,
-    "ConvGelu": lambda _: _single_pixels,
+    "ConvGelu": _convolution_gelu,
     "ConvTranspose": _transposed_convolution,
     "HardSigmoid": _hard_sigmoid,
     "MaxPool": _largest,
