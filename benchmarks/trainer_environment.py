@@ -19,7 +19,7 @@ from pathlib import Path
 from measure import ROOT, arguments, last_json, tell, work_folder
 
 TEST_TOOLS = ("moto[s3,server]", "opencv-python-headless", "pytest")
-ABSENT = ("ray", "faiss", "onnxruntime", "rapidocr", "cv2", "pydantic")
+ABSENT = ("ray", "faiss", "rapidocr", "cv2", "pydantic")
 MEASURE = """
 import importlib.metadata as metadata, json, os, re
 from importlib.util import find_spec

@@ -145,7 +145,7 @@ def test_a_source_is_analyzed_on_the_device(tmp_path: Path) -> None:
         found = analyzed(
             AnalysisModels(
                 network=ShotNetwork(device="cuda"),
-                detector=TextDetector(torch_device="cuda"),
+                detector=TextDetector(device="cuda"),
                 nvdec=Nvdec(module=fake_module(), device="cuda"),
             )
         )

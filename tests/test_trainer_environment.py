@@ -16,7 +16,7 @@ from made_shards import made_clips, write_shards
 import curator
 
 ROOT = Path(curator.__file__).parent
-ABSENT = {"ray", "faiss", "onnxruntime", "rapidocr", "cv2", "pydantic"}
+ABSENT = {"ray", "faiss", "rapidocr", "cv2", "pydantic"}
 """What a trainer does without, as modules."""
 OF_EXTRAS = {"ray": "loading-ray", "PyNvVideoCodec": "gpu", "obstore": "cloud"}
 """Modules that the loader imports where they are asked for, and the extras that install them."""

@@ -74,8 +74,6 @@ class Needs:
     gpu: bool = False
     clip: bool = False
     """A CLIP model, and so the package `open_clip`."""
-    text: bool = True
-    """The text detector, and so `onnxruntime`."""
     s3: bool = False
 
 

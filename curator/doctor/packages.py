@@ -12,7 +12,7 @@ from curator.doctor.probe_process import DECODERS, ProbeResult
 from curator.errors import install_extra
 from curator.media.gpu_versions import torch_cuda_build
 
-ASKED = ("faiss", "ray", "boto3", "others", "cv2", "pyarrow", "onnxruntime", "av")
+ASKED = ("faiss", "ray", "boto3", "others", "cv2", "pyarrow", "av")
 """Questions about packages that every installation has, the slowest first."""
 
 _OPENCV = ("opencv-python-headless", "opencv-python", "opencv-contrib-python")
@@ -59,7 +59,6 @@ def package_rows(answers: Mapping[str, ProbeResult], needs: Needs) -> list[Check
         if torch is not None
         else _row("torch", State.MISSING, "not installed", install_extra("run")),
         _package("FAISS", ("faiss-gpu", "faiss-cpu"), answers["faiss"], build),
-        _package("onnxruntime", ("onnxruntime",), answers["onnxruntime"], needed=needs.text),
         _package("Arrow", ("pyarrow",), answers["pyarrow"]),
         _package("Ray", ("ray",), answers["ray"]),
         _package("boto3", ("boto3",), answers["boto3"], needed=needs.s3),

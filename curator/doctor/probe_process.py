@@ -128,8 +128,6 @@ def faiss_gpus() -> dict[str, Any]:
 
 def imported(*modules: str) -> dict[str, Any]:
     """Checks whether modules can be imported."""
-    # onnxruntime reports to its makers otherwise.
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     for module in modules:
         import_module(module)
     return {}
@@ -200,7 +198,6 @@ QUESTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "av": av,
     "cv2": partial(imported, "cv2"),
     "faiss": faiss,
-    "onnxruntime": partial(imported, "onnxruntime"),
     "pyarrow": partial(imported, "pyarrow.parquet"),
     "boto3": partial(imported, "boto3"),
     "ray": partial(imported, "ray"),

@@ -32,7 +32,6 @@ def needs_of(recipe: Recipe | None, places: Sequence[str]) -> Needs:
     return Needs(
         gpu=recipe.analyze.device == "gpu",
         clip=recipe.analyze.clip is not None,
-        text=recipe.analyze.text,
         s3=s3 or scheme_of(mirror_of(recipe) or "") == "s3",
     )
 

@@ -63,7 +63,7 @@ KEPT_VARIABLES = frozenset(
 """Environment variables that a sandbox gets: none holds a credential."""
 KEPT_FAMILIES = (
     "LC_", "OMP_", "OPENBLAS_", "MKL_", "ATEN_", "KMP_", "MALLOC_", "CUDA_", "DNNL_", "TORCH_",
-    "PYTORCH_", "CUBLAS_", "CUDNN_", "ORT_", "COVERAGE_",
+    "PYTORCH_", "CUBLAS_", "CUDNN_", "COVERAGE_",
 )  # fmt: skip
 """Beginnings of names of further ones, such as those of MPS and of the visible GPUs in `CUDA_`.
 `NVIDIA_`, `LANG` and `TORCHINDUCTOR_` would let keys and passwords of services pass."""

@@ -9,20 +9,16 @@ CPU-seconds, of which its detector needs only the model file.
 # ruff: noqa: N803 - shape letters
 
 import hashlib
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from curator.errors import ModelError
 from curator.media.opencv import cv2
-
-if TYPE_CHECKING:
-    from curator.models.device_text import DeviceTextDetector
+from curator.models.cpu_arithmetic import Precision
 
 TEXT_MODEL = "PP-OCRv6_det_small"
 BOX_COLUMNS = ("x0", "y0", "x1", "y1", "confidence", "area")
@@ -31,13 +27,15 @@ and its own area, as a share of the picture: less than the box's where the line 
 _SHA256 = "090f04abcd9d9a7498bc4ebf677e4cb9bdce1fe4197ddb7e529f1ef44e1ff94f"
 
 LONG_SIDE_PX = 640
-"""Longer side of the network's picture. One look costs 0.04 CPU-seconds; at 960 px 0.11."""
+"""Longer side of the network's picture. At half the size, a third of the lines that
+are 18 px high is missed."""
 _STRIDE_PX = 32
 """The network's sides are multiples of this."""
 
 # The network is published with 0.3 and 1.6, and with 0.5 for a line, at which it marks faces and
 # bottle caps; lines of text at least 10 px high have 0.75 upwards.
-_CORE_PROBABILITY = 0.3
+_CORE = int(0.3 * 255)
+"""In maps; no byte is 0.3 of 255 itself."""
 _LINE_PROBABILITY = 0.65
 _GROW = 1.6
 _MIN_CORE_PX = 3
@@ -81,44 +79,14 @@ def checked_model(path: Path, sha256: str, *, setting: str = "analyze.text") -> 
     return weights
 
 
-def text_session(weights: bytes) -> Any:  # noqa: ANN401
-    """A session of onnxruntime for a network, on one thread of the CPU."""
-    # Since 1.29 it writes an id into the user's home and reports sessions to its makers.
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    # Imported here: 0.2 CPU-seconds that runs without text detection do not need.
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(weights, options, providers=["CPUExecutionProvider"])
-
-
-TextMap = NDArray[np.float32] | NDArray[np.uint8]
-"""How surely each pixel is in the core of a line: float32 from 0 to 1, or uint8 from 0 to 255,
-which has the same cores. Confidences then differ by up to 0.0005."""
-_Probability = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
-"""Of a picture in RGB; the network was trained on blue, green, red in [-1, 1]."""
-
-
-def _by_onnxruntime(weights: bytes) -> _Probability:
-    session = text_session(weights)
-    (given,) = session.get_inputs()
-
-    def probability(rgb_HWC: NDArray[np.uint8]) -> NDArray[np.float32]:
-        batch = rgb_HWC[:, :, ::-1].transpose(2, 0, 1)[None].astype(np.float32) / 127.5 - 1
-        return session.run(None, {given.name: batch})[0][0, 0]  # type: ignore[no-any-return]
-
-    return probability
-
-
 class TextDetector:
     """The detection network of one worker, on one thread.
 
     Args:
         path: The network's file; None for the installed wheel's.
-        torch_device: Where torch computes it, such as `cuda`; None for onnxruntime, on the CPU.
+        device: Where torch computes it, such as `cuda`.
+        precision: Arithmetic on a CPU; a GPU computes in float32.
+        is_gated: Whether a picture without text is left early, at the cost of a few faint lines.
         long_side_px: Longer side of the network's picture.
 
     Raises:
@@ -129,27 +97,28 @@ class TextDetector:
         self,
         path: Path | None = None,
         *,
-        torch_device: str | None = None,
+        device: str = "cpu",
+        precision: Precision = "float32",
+        is_gated: bool = True,
         long_side_px: int = LONG_SIDE_PX,
     ) -> None:
         weights = checked_model(path or text_model_file(), _SHA256)
-        self._long_side_px = long_side_px
-        self.on_device: DeviceTextDetector | None = None
-        """Computes maps of pictures that are on the device; None for onnxruntime."""
-        if torch_device is None:
-            self._probability = _by_onnxruntime(weights)
-        else:
-            # Imported here: torch takes seconds, and on CPUs nothing here needs it.
-            from curator.models import device_text
+        # Imported here: torch takes seconds.
+        from curator.models.device_text import DeviceTextDetector
 
-            self.on_device = device_text.DeviceTextDetector(
-                weights, device=torch_device, long_side_px=long_side_px
-            )
+        self.on_device = DeviceTextDetector(
+            weights,
+            device=device,
+            precision=precision,
+            is_gated=is_gated,
+            long_side_px=long_side_px,
+        )
+        """Computes maps of pictures."""
 
     @property
     def n_halved(self) -> int:
         """How often a GPU's memory was too small."""
-        return self.on_device.n_halved if self.on_device is not None else 0
+        return self.on_device.n_halved
 
     def boxes(self, rgb_HWC: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Lines of text in a picture, the largest first.
@@ -160,26 +129,14 @@ class TextDetector:
         Returns:
             float32 [n, 6], the columns of `BOX_COLUMNS`.
         """
-        return lines_of(self._map(rgb_HWC))
+        return lines_of(self.on_device.host_map(rgb_HWC))
 
     def quads(
         self, rgb_HWC: NDArray[np.uint8], *, probability: float, most_height: float
     ) -> NDArray[np.float64]:
         """Corners of the lines of text in a picture, turned ones as they lie; see `quads_of`."""
-        found = self._map(rgb_HWC)
+        found = self.on_device.host_map(rgb_HWC)
         return quads_of(found, probability=probability, most_height=most_height)[0]
-
-    def probability(self, rgb_HWC: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """How surely each pixel is in the core of a line, float32 [H, W] of the network's size."""
-        found = self._map(rgb_HWC)
-        return np.asarray(found / np.float32(_range_of(found)), np.float32)
-
-    def _map(self, rgb_HWC: NDArray[np.uint8]) -> TextMap:
-        if self.on_device is not None:
-            return self.on_device.host_map(rgb_HWC)
-        size = network_size(rgb_HWC.shape[1], rgb_HWC.shape[0], self._long_side_px)
-        picture = cv2.resize(rgb_HWC, size, interpolation=cv2.INTER_LINEAR)
-        return self._probability(np.asarray(picture, np.uint8))
 
 
 def network_size(width: int, height: int, long_side_px: int = LONG_SIDE_PX) -> tuple[int, int]:
@@ -188,14 +145,14 @@ def network_size(width: int, height: int, long_side_px: int = LONG_SIDE_PX) -> t
     return tuple(max(1, round(side * scale)) * _STRIDE_PX for side in (width, height))  # type: ignore[return-value]
 
 
-def lines_of(probability_HW: TextMap) -> NDArray[np.float32]:
-    """Lines of text in a map of probabilities.
+def lines_of(map_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Lines of text in a map of probabilities from 0 to 255.
 
     Returns:
         float32 [n, 6], the columns of `BOX_COLUMNS`, the largest first.
     """
     lines = []
-    for corners, confidence, area in zip(*quads_of(probability_HW), strict=True):
+    for corners, confidence, area in zip(*quads_of(map_HW), strict=True):
         x0, y0 = np.clip(corners.min(0), 0, 1)
         x1, y1 = np.clip(corners.max(0), 0, 1)
         lines.append((x0, y0, x1, y1, confidence, min(area, (x1 - x0) * (y1 - y0))))
@@ -204,7 +161,7 @@ def lines_of(probability_HW: TextMap) -> NDArray[np.float32]:
 
 
 def quads_of(
-    probability_HW: TextMap,
+    map_HW: NDArray[np.uint8],
     *,
     probability: float = _LINE_PROBABILITY,
     most_height: float = _MAX_LINE,
@@ -215,7 +172,7 @@ def quads_of(
     core is grown back by the same rule.
 
     Args:
-        probability_HW: The map.
+        map_HW: How surely each pixel is in the core of a line, from 0 to 255.
         probability: Mean over a core below which it is no line.
         most_height: Of a line, as a part of the picture's shorter side.
 
@@ -224,17 +181,16 @@ def quads_of(
         rectangle, possibly outside of the picture; confidences [n]; areas [n] as shares of the
         picture. In no order.
     """
-    height, width = probability_HW.shape
-    certain = _range_of(probability_HW)
+    height, width = map_HW.shape
     found, confidences, areas = [], [], []
-    for contour in _cores(probability_HW, certain):
+    for contour in _cores(map_HW):
         centre, (long, short), angle = cv2.minAreaRect(contour)
         if min(long, short) < _MIN_CORE_PX:
             continue
         x, y, w, h = cv2.boundingRect(contour)
         mask = np.zeros((h, w), np.uint8)
         cv2.fillPoly(mask, [contour - (x, y)], 1)
-        confidence = cv2.mean(probability_HW[y : y + h, x : x + w], mask)[0] / certain
+        confidence = cv2.mean(map_HW[y : y + h, x : x + w], mask)[0] / 255
         if confidence < probability:
             continue
         grow = long * short * _GROW / (2 * (long + short))
@@ -247,17 +203,10 @@ def quads_of(
     return np.array(found).reshape(-1, 4, 2), np.array(confidences), np.array(areas)
 
 
-def _range_of(probability_HW: TextMap) -> int:
-    """The value that stands for a probability of 1."""
-    return 255 if probability_HW.dtype == np.uint8 else 1
-
-
-def _cores(probability_HW: TextMap, certain: int) -> Sequence[NDArray[np.int32]]:
+def _cores(map_HW: NDArray[np.uint8]) -> Sequence[NDArray[np.int32]]:
     """Contours of the cores of lines, and of all else that may be one."""
-    # Bytes compared with a float would become floats.
-    most = int(_CORE_PROBABILITY * certain) if certain > 1 else _CORE_PROBABILITY
-    if probability_HW.max() <= most:
+    if map_HW.max() <= _CORE:
         return ()
-    core = (probability_HW > most).view(np.uint8)
+    core = (map_HW > _CORE).view(np.uint8)
     joined = np.asarray(cv2.dilate(core, np.ones((2, 2), np.uint8)), np.uint8)
     return cv2.findContours(joined, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)[0]  # type: ignore[return-value]

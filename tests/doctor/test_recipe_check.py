@@ -33,13 +33,13 @@ def rows_of(recipe: Recipe, *, s3_answers: bool = True) -> dict[str, CheckRow]:
 
 def test_a_recipe_that_decodes_on_the_gpu_needs_one() -> None:
     recipe = load_recipe("quickstart")
-    assert needs_of(recipe, ["a", "out"]) == Needs(gpu=False, clip=False, text=True, s3=False)
+    assert needs_of(recipe, ["a", "out"]) == Needs(gpu=False, clip=False, s3=False)
     assert needs_of(load_recipe("quickstart", ["analyze.device=gpu"]), []).gpu
 
 
 def test_what_a_recipe_names_is_what_it_needs() -> None:
     recipe = load_recipe("quickstart", ["analyze.text=false", *TINY])
-    assert needs_of(recipe, ["s3://b/x"]) == Needs(gpu=False, clip=True, text=False, s3=True)
+    assert needs_of(recipe, ["s3://b/x"]) == Needs(gpu=False, clip=True, s3=True)
 
 
 def test_a_wrong_recipe_is_a_row_with_the_nearest_key() -> None:

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 STAGES = ("scan", "analyze", "cut")
-NOT_IN_BOX = ("pyarrow", "pandas", "ray", "boto3", "torch", "onnxruntime")
+NOT_IN_BOX = ("pyarrow", "pandas", "ray", "boto3", "torch")
 
 
 def said(code: str, *arguments: str) -> list[str]:
@@ -45,7 +45,7 @@ PARENT = (
     "curator.stages.cut.cut_driver",
 )
 """What the chains of a run name."""
-NOT_IN_PARENT = ("torch", "cv2", "onnxruntime", "pandas", "yaml")
+NOT_IN_PARENT = ("torch", "cv2", "pandas", "yaml")
 
 
 def test_the_parent_of_a_sandbox_imports_nothing_that_sees_pixels() -> None:

@@ -20,7 +20,6 @@ from curator.models.text_detector import (
     lines_of,
     network_size,
     text_model_file,
-    text_session,
 )
 
 WEIGHTS = text_model_file().read_bytes()
@@ -32,7 +31,7 @@ def detector() -> DeviceTextDetector:
 
 
 @pytest.fixture(scope="module")
-def onnx() -> TextDetector:
+def cpu() -> TextDetector:
     return TextDetector()
 
 
@@ -46,23 +45,23 @@ def batch(*frames: NDArray[np.uint8]) -> torch.Tensor:
 
 
 def test_the_network_is_that_of_onnxruntime() -> None:
-    """Pins the operators, without the rounding of pictures and maps."""
-    picture = torch.rand(1, 3, 96, 160) * 2 - 1
-    session = text_session(WEIGHTS)
-    (expected,) = session.run(None, {session.get_inputs()[0].name: picture.numpy()})
-    found = OnnxNetwork(WEIGHTS, device="cpu")(picture)
-    assert np.abs(found.numpy() - expected).max() < 1e-4
+    """Pins the operators, without the rounding of pictures and maps: values are onnxruntime's."""
+    picture = batch(frame(0)).permute(0, 3, 1, 2).flip(1) / 127.5 - 1
+    found = OnnxNetwork(WEIGHTS, device="cpu")(picture)[0, 0]
+    assert found.mean() == pytest.approx(0.005217, abs=1e-6)
+    column = [0.99717, 0.99964, 0.99978, 0.99925, 0.98826, 0.0044]
+    assert found[48:60:2, 30].tolist() == pytest.approx(column, abs=1e-4)
 
 
 @pytest.mark.parametrize("size_px", [(640, 360), (352, 640), (300, 200), (100, 640)])
 def test_maps_have_the_lines_of_the_cpus_detector(
-    detector: DeviceTextDetector, onnx: TextDetector, size_px: tuple[int, int]
+    detector: DeviceTextDetector, cpu: TextDetector, size_px: tuple[int, int]
 ) -> None:
     """Pins them for pictures that the network sees smaller, as they are, and larger."""
     picture = frame(0, *size_px)
     (found,) = detector.maps(batch(picture))
     assert found.dtype == torch.uint8
-    expected = onnx.boxes(picture)
+    expected = cpu.boxes(picture)
     assert len(expected) == 1
     np.testing.assert_allclose(lines_of(found.numpy()), expected, atol=1e-3)
 
@@ -75,7 +74,7 @@ def test_pictures_are_scaled_as_by_opencv(
     width, height = size_px
     picture = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
     scaled = cv2.resize(picture, network_size(width, height), interpolation=cv2.INTER_LINEAR)
-    found = detector.host_map(picture)
+    (found,) = detector.maps(batch(picture)).numpy()
     np.testing.assert_array_equal(found, detector.host_map(np.asarray(scaled, np.uint8)))
 
 
@@ -85,6 +84,16 @@ def test_a_batch_has_the_maps_of_its_pictures(detector: DeviceTextDetector) -> N
     for one, found in zip(frames, together, strict=True):
         assert (detector.maps(batch(one))[0].int() - found).abs().max() <= 1
     assert detector.maps(batch(*frames)[:0]).shape == (0, 384, 640)
+
+
+def test_the_gate_empties_maps_of_pictures_without_text(detector: DeviceTextDetector) -> None:
+    """Pins that stopping early changes no map."""
+    plain = texture(4, width_px=320, height_px=192)
+    together = detector.maps(batch(plain, frame(0)))
+    assert [bool(found.any()) for found in together] == [False, True]
+    assert not detector.host_map(plain).any()
+    ungated = DeviceTextDetector(WEIGHTS, device="cpu", is_gated=False)
+    assert ungated.host_map(plain).any()
 
 
 def test_a_graph_is_replayed_for_each_batch_of_its_size(
@@ -134,11 +143,11 @@ def limited(detector: DeviceTextDetector, monkeypatch: pytest.MonkeyPatch) -> Si
     memory = SimpleNamespace(n_fails=0, most=4)
     real = OnnxNetwork.__call__
 
-    def call(network: OnnxNetwork, pictures: torch.Tensor) -> torch.Tensor:
+    def call(network: OnnxNetwork, pictures: torch.Tensor, **options: bool) -> torch.Tensor:
         memory.n_fails -= 1
         if memory.n_fails >= 0 or len(pictures) > memory.most:
             raise torch.OutOfMemoryError("made by the test")
-        return real(network, pictures)
+        return real(network, pictures, **options)
 
     monkeypatch.setattr(OnnxNetwork, "__call__", call)
     return memory
@@ -180,7 +189,7 @@ def test_without_memory_for_one_picture_it_fails(
 def test_other_errors_are_not_taken_for_missing_memory(
     detector: DeviceTextDetector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise torch.AcceleratorError("an illegal memory access")
 
     monkeypatch.setattr(OnnxNetwork, "__call__", broken)

@@ -50,7 +50,9 @@ def load_analysis_models(
         )
     if "shots" in families:
         network = ShotNetwork(precision=config.shot_precision, device=device)
-    detector = TextDetector(torch_device=device if on_gpu else None) if "text" in families else None
+    detector = None
+    if "text" in families:
+        detector = TextDetector(device=device, precision=config.shot_precision)
     scenes = SceneNetwork(device=device) if "scenes" in families else None
     measures = {
         name: type(measure)() for measure in users if (name := measure_family(measure)) in families

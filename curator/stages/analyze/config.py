@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from curator.models.transnet import Precision
+from curator.models.cpu_arithmetic import Precision
 from curator.stage import StageConfig, setting
 
 
@@ -18,7 +18,7 @@ class AnalyzeConfig(StageConfig):
     motion_pair_s: float = setting(0.1, gt=0, le=1, unit="s")
     """distance of the two frames between which motion is measured"""
     text: bool = setting(True, unit="yes or no")
-    """look for text, which scores of text need; one look costs 0.05 CPU-seconds"""
+    """look for text, which scores of text need; one look costs 0.03 CPU-seconds"""
     # 1 s: the shortest clip, of 2 s, then has two looks; subtitles stand for 1 s upwards.
     text_every_s: float = setting(1.0, gt=0, le=60, unit="s")
     """grid on which text, logos and divided screens are looked for; whole samples"""
@@ -41,8 +41,9 @@ class AnalyzeConfig(StageConfig):
     """a longer source is cut at key frames into segments of at most this length, which are analyzed
     in parallel; changes no result"""
     shot_precision: Precision = setting("auto", unit="name")
-    """arithmetic of the shot network: float32, int8, or auto for int8 where the CPU has
-    instructions for it; name one if unlike machines must agree to the bit"""
+    """arithmetic of the networks for shots and text on CPUs: float32, int8, or auto for int8 where
+    the CPU has instructions for it. Text is bfloat16 where the CPU has that, unless float32 is
+    named; name one if unlike machines must agree to the bit"""
     clip: str | None = setting(None, unit="name")
     """CLIP model of `curate models list` that looks at the pictures; null for none, and then scores
     that are read from its embeddings are absent"""

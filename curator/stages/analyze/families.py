@@ -109,9 +109,9 @@ BUILT_IN = (
     ),
     TrackFamily(
         name="text",
-        version=1,
+        version=2,
         columns=("text_frame", "text_line"),
-        keys=(*_GRID, "text_every_s", "flow"),
+        keys=(*_GRID, "text_every_s", "flow", "shot_precision"),
         models=(TEXT_MODEL,),
     ),
     TrackFamily(

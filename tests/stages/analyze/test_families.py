@@ -326,7 +326,7 @@ def test_every_setting_that_changes_a_result_is_in_a_fingerprint() -> None:
     assert changed(thumbnail_every=3) == {"pictures"}
     assert changed(scene_every_s=1) == {"scenes"}
     assert changed(flow="hardware") == {"motion", "text"}
-    assert changed(shot_precision="float32") == {"shots"}
+    assert changed(shot_precision="float32") == {"shots", "text"}
     assert changed(max_pixels=10**6) == changed(max_frames=10**6) == {FRAMES}
     changes_no_result = {"segment_s": 60, "device": "cpu", "workers_per_gpu": 2, "text": False,
                          "audio": False, "scenes": False, "max_decode_s": 60}  # fmt: skip

@@ -31,7 +31,7 @@ def test_a_look_is_due_at_the_first_sample_of_each_block(
 
 @pytest.fixture(scope="module")
 def detector() -> TextDetector:
-    return TextDetector(torch_device="cpu")
+    return TextDetector()
 
 
 def seen(**arrays: np.ndarray) -> DeviceView:
@@ -46,7 +46,6 @@ def looked_at(detector: TextDetector | None, *, with_text: bool, from_map: bool)
     looks = Looks(every=1, with_overlays=False, detector=detector)
     if from_map:
         assert detector is not None
-        assert detector.on_device is not None
         (text_map,) = detector.on_device.maps(torch.from_numpy(picture[None])).numpy()
         looks.sample(0, 0, seen(gray=gray, text_map=text_map))
     else:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from curator.errors import ModelError, install_extra
+from curator.models.cpu_arithmetic import has_fast_bfloat16
 from curator.stages.caption.captioners.chat_tensors import Chat
 from curator.stages.caption.config import ModelConfig
 
@@ -53,14 +54,6 @@ def check_model(config: ModelConfig) -> None:
                 f"model {config.name} is not in the hub's cache, and HF_HUB_OFFLINE is set; "
                 f"{_fetch(config)}, or name a folder"
             )
-
-
-def has_fast_bfloat16() -> bool:
-    """Whether this CPU multiplies bfloat16 in hardware (AVX-512 BF16 or AMX)."""
-    import torch
-
-    checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(bool(getattr(torch.cpu, name, bool)()) for name in checks)
 
 
 def load(config: ModelConfig, *, device: Device = "auto") -> Loaded:
