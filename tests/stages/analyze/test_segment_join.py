@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -121,24 +122,26 @@ class Analyzed:
         self.plan = plan(path)
         self.tracks = [self.segment(segment) for segment in self.plan]
 
-    def common(self) -> dict[str, object]:
+    def common(self, network: Any = None) -> dict[str, object]:  # noqa: ANN401
         config = AnalyzeConfig(clip="looker", clip_every_s=1.5)
         return {
             "source_id": "s",
             "config": config,
             "analysis_models": AnalysisModels(
-                network=self.network,
+                network=network or self.network,
                 detector=DETECTOR,
                 clip=FirstPixels(),  # type: ignore[arg-type]
                 scenes=SCENES,
             ),
         }
 
-    def segment(self, segment: Segment, reader: io.BytesIO | None = None) -> Track:
+    def segment(
+        self, segment: Segment, reader: io.BytesIO | None = None, **network: object
+    ) -> Track:
         with reader or self.path.open("rb") as opened:
             return analyze_segment(
                 opened, "film", segment, n_bytes=self.size, decoder_threads=1,
-                **self.common(),  # type: ignore[arg-type]
+                **self.common(**network),  # type: ignore[arg-type]
             )  # fmt: skip
 
     def offset_of(self, segment: Segment) -> int:
@@ -238,7 +241,7 @@ def test_a_segment_reads_only_its_own_bytes(film: Analyzed) -> None:
             return data
 
     reader = Counting(film.path.read_bytes())
-    film.segment(film.plan[0], reader)
+    film.segment(film.plan[0], reader, network=StillNetwork())
     share = film.tracks[0].n_frames / film.whole.n_frames
     assert reader.n_read <= (share + 0.1) * film.size + (1 << 19)
 
@@ -288,7 +291,7 @@ def test_a_segment_that_begins_elsewhere_or_is_damaged_is_refused(film: Analyzed
         data[i] ^= 0x55
     hit = next(s for s in reversed(film.plan) if film.offset_of(s) < middle - 20_000)
     with pytest.raises(NotInSegmentsError, match="damaged"):
-        film.segment(hit, io.BytesIO(bytes(data)))
+        film.segment(hit, io.BytesIO(bytes(data)), network=StillNetwork())
 
 
 def test_many_segments_come_in_even_numbers(tmp_path: Path) -> None:
