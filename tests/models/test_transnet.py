@@ -130,17 +130,17 @@ def test_chunks_and_threads_change_no_bit(
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.long
-def test_context_is_enough_to_join_pieces(exact: ShotNetwork) -> None:
-    """In `make test`, joined segments of a film pin the same (`test_segment_join.py`)."""
-    start = CONTEXT + 20
-    end = start + 60
-    cuts = (90, start - 30, start + 30, end + 20, end + 150)
+@pytest.mark.parametrize("start", [0, pytest.param(CONTEXT + 20, marks=pytest.mark.long)])
+def test_context_is_enough_to_join_pieces(exact: ShotNetwork, start: int) -> None:
+    """Pins the context after a piece; that before it shows in joined segments of a film, too."""
+    end = start + 40
+    first = max(0, start - CONTEXT)
+    cuts = (start + 20, end + 20, end + 150)
     frames = footage(end + CONTEXT + 20, cuts=cuts, seed=3)
     whole = streamed(exact, frames)
-    piece = streamed(exact, frames[start - CONTEXT : end + CONTEXT])
+    piece = streamed(exact, frames[first : end + CONTEXT])
     for joined, expected in zip(piece, whole, strict=True):
-        inside = joined[CONTEXT : CONTEXT + end - start]
+        inside = joined[start - first : end - first]
         np.testing.assert_allclose(inside, expected[start:end], atol=1.1e-4)
 
 

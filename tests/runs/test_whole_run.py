@@ -22,6 +22,7 @@ from newest import earlier_objects
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
+from curator.executor import engine
 from curator.executor.engine import Engine
 from curator.footage.demo_films import make_demo
 
@@ -80,6 +81,7 @@ def name_of(row: dict[str, Any]) -> str:
 
 @pytest.fixture(scope="module", params=["some", pytest.param("all", marks=pytest.mark.long)])
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """By one process for `some`, and by Ray's workers for `all`."""
     # The folders of `make demo`, for the commands of README.md.
     folder = tmp_path_factory.mktemp("whole") / "demo"
     sources = folder / "footage"
@@ -93,7 +95,11 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         (sources / name).write_bytes(sound)
     (sources / "about.json").write_text("{}")
     (sources / "read me.txt").write_text("no manifest: a folder is listed by name")
-    return run(sources, folder / "out")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "some":
+            patch.setattr(engine, "SMALL_SOURCES", 100)
+            patch.setattr(engine, "SMALL_FRAMES", 1e5)
+        return run(sources, folder / "out")
 
 
 def test_every_input_has_one_row_and_every_clip_a_decision(whole: Whole) -> None:

@@ -47,11 +47,11 @@ PROBABILITY = {
     "boundary_probability": 5e-4, "inside_probability": 5e-4,
 }  # fmt: skip
 """How far apart they may be: the head reads features of the network in more detail."""
-LEAST_FRAMES = 240
+LEAST_FRAMES = 180
 LIMIT_S = 10.0
-N_FRAMES = 560
-CUTS = (130, 271, 275, 460)
-"""Two of them where segments meet."""
+N_FRAMES = 440
+CUTS = (130, 181, 185, 400)
+"""Two of them where segments meet, one where the answers of the later segment are taken."""
 
 
 def pictures(n_frames: int) -> Iterator[NDArray[np.uint8]]:
@@ -295,7 +295,7 @@ def test_a_segment_that_begins_elsewhere_or_is_damaged_is_refused(film: Analyzed
 
 
 def test_many_segments_come_in_even_numbers(tmp_path: Path) -> None:
-    n_frames = 5 * LEAST_FRAMES
+    n_frames = 7 * LEAST_FRAMES
     path = tmp_path / "long.mp4"
     write_video(
         path, moving_texture(n_frames, seed=1, width_px=32, height_px=32), fps=Fraction(FPS),
@@ -330,7 +330,7 @@ def test_what_cannot_be_cut_at_key_frames_is_said(
 def test_a_file_that_was_cut_off_is_planned_by_what_is_there_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "cut_off.avi"
     write_video(
-        path, moving_texture(3 * LEAST_FRAMES, seed=3, width_px=64, height_px=48),
+        path, moving_texture(4 * LEAST_FRAMES, seed=3, width_px=64, height_px=48),
         fps=Fraction(FPS), codec="mpeg4", gop=60,
     )  # fmt: skip
     assert len(plan(path)) == 3
