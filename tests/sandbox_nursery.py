@@ -40,8 +40,13 @@ class Forking:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         return getattr(subprocess, name)
 
-    def Popen(  # noqa: N802 - as there
-        self, command: Sequence[str], *, pass_fds: Sequence[int], env: Mapping[str, str], **rest: Any  # noqa: ANN401
+    def Popen(
+        self,
+        command: Sequence[str],
+        *,
+        pass_fds: Sequence[int],
+        env: Mapping[str, str],
+        **rest: Any,  # noqa: ANN401
     ) -> "subprocess.Popen[bytes] | Forked":
         """Forks the nursery; starts a process where the sandbox's variables are others."""
         fixed = {name: value for name, value in env.items() if name not in OTHER}

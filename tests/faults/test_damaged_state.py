@@ -44,10 +44,7 @@ def damaged(out: Path, kinds: tuple[str, ...], how: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "how",
-    [
-        pytest.param(how, marks=[pytest.mark.long] if how in RARE else [])
-        for how in sorted(DAMAGES)
-    ],
+    [pytest.param(how, marks=[pytest.mark.long] if how in RARE else []) for how in sorted(DAMAGES)],
 )
 def test_a_run_makes_damaged_objects_again(
     place: Captioned, how: str, caplog: pytest.LogCaptureFixture

@@ -16,13 +16,12 @@ import av
 import pyarrow.parquet as pq
 import pytest
 import webdataset
-from captioned import run_arguments
+from captioned import run_arguments, work_here
 from film_makers import MAKERS
 from newest import earlier_objects
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
-from curator.executor import engine
 from curator.executor.engine import Engine
 from curator.footage.demo_films import make_demo
 
@@ -81,7 +80,7 @@ def name_of(row: dict[str, Any]) -> str:
 
 @pytest.fixture(scope="module", params=["some", pytest.param("all", marks=pytest.mark.long)])
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    """By one process for `some`, and by Ray's workers for `all`."""
+    """By this process for `some`, and by Ray's workers for `all`."""
     # The folders of `make demo`, for the commands of README.md.
     folder = tmp_path_factory.mktemp("whole") / "demo"
     sources = folder / "footage"
@@ -97,8 +96,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     (sources / "read me.txt").write_text("no manifest: a folder is listed by name")
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "some":
-            patch.setattr(engine, "SMALL_SOURCES", 100)
-            patch.setattr(engine, "SMALL_FRAMES", 1e5)
+            work_here(patch)
         return run(sources, folder / "out")
 
 
