@@ -23,8 +23,8 @@ MODULES = ("torch", "cv2", "curator.executor.sandbox_main", "curator.stages.anal
 """What the nursery imports at its start."""
 INSTALLED = ("torch", "cv2", "av", "numpy", "onnxruntime", "open_clip", "curator")
 """Packages that it may import later: users' modules change from test to test."""
-REAL_STARTS = "tests/executor/test_sandbox"
-"""Beginning of the files whose sandboxes start as they do for users."""
+REAL_STARTS = ("tests/executor/test_sandbox.py", "tests/executor/test_sandbox_start.py")
+"""Files whose sandboxes start as they do for users."""
 OTHER = {"PYTHONPATH", "TMPDIR", "CUDA_MPS_PIPE_DIRECTORY"}
 """Variables that a fork can have otherwise than the nursery."""
 
