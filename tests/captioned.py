@@ -172,6 +172,15 @@ def assert_described(done: Captioned, **changes: object) -> None:
     assert main(["verify", str(done.out)]) == EXIT_OK
 
 
+def work_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets runs start no process but the sandbox."""
+
+    def run_here(self: Engine, steps: Any, units: Any, **_: Any) -> Any:  # noqa: ANN401
+        return self.run_here(steps, units)
+
+    monkeypatch.setattr(Engine, "run", run_here)
+
+
 @pytest.fixture(scope="session")
 def described(running_server: FakeServer, tmp_path_factory: pytest.TempPathFactory) -> Captioned:
     """A finished run by the process for small work; not to be changed."""
@@ -193,11 +202,7 @@ def place(
     described: Captioned, fake_server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Captioned:
     """The finished run in another place, whose further work is done in this process."""
-
-    def run_here(self: Engine, steps: Any, units: Any, **_: Any) -> Any:  # noqa: ANN401
-        return self.run_here(steps, units)
-
-    monkeypatch.setattr(Engine, "run", run_here)
+    work_here(monkeypatch)
     shutil.copytree(described.out, tmp_path / "out")
     fake_server.start(captions=True)
     return Captioned(described.sources, tmp_path / "out", fake_server)

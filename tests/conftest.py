@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from hashlib import md5
 from pathlib import Path
+from typing import Any
 
 # Before torch is imported: threads of several test processes would wait for cores, busily.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -15,8 +16,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 from fake_azure import azure_server
 from kept_sandbox import KeptSandbox, remembering
+from sandbox_nursery import Forking
 
-from curator.executor import engine
+from curator.executor import engine, sandboxed_process
 from curator.executor.ray_start import use_own_token
 from curator.executor.sandboxed_process import SandboxedProcess, process_sandbox
 from curator.storage import source_reader
@@ -26,8 +28,13 @@ from curator.storage.object_service import service_named
 use_own_token()
 
 
-_HEAVY = ("runs", "executor", "examples", "removal", "faults", "models", "loading", "infra")
+_HEAVY = ("removal", "runs", "executor", "examples", "faults", "models", "loading", "infra")
 """Folders whose files take longest. They come first, so that no process ends with a long file."""
+_TOGETHER = (
+    "tests/removal/", "tests/runs/test_captions_run", "tests/runs/test_captions_killed",
+    "tests/runs/test_recaptioning",
+)  # fmt: skip
+"""Beginnings of files that share a finished run: one process of those of xdist has them all."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -39,6 +46,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests = Path(__file__).parent
     places = {name: place for place, name in enumerate(_HEAVY)}
     items.sort(key=lambda item: places.get(item.path.relative_to(tests).parts[0], len(_HEAVY)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:  # noqa: ANN401
+    """Gives files to processes as xdist does, but those of `_TOGETHER` to one."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Together(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(_TOGETHER):
+                return nodeid.split("/")[1]
+            return str(super()._split_scope(nodeid))
+
+    return Together(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -80,12 +103,14 @@ def _not_racy() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def _kept_sandbox() -> Iterator[None]:
     """Lets runs of this process have one sandboxed process, which measures each film once."""
-    kept = KeptSandbox()
+    kept, forking = KeptSandbox(), Forking()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "process_sandbox", lambda: kept)
+        patch.setattr(sandboxed_process, "subprocess", forking)
         patch.setattr(SandboxedProcess, "process", remembering(SandboxedProcess.process))
         yield
     process_sandbox().stop()
+    forking.stop()
 
 
 @pytest.fixture(scope="session")

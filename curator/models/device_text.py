@@ -43,8 +43,9 @@ class DeviceTextDetector:
     Args:
         weights: The network's file.
         device: Where torch computes it, such as `cuda`.
-        precision: Arithmetic on a CPU: bfloat16 where `has_fast_bfloat16`, unless it is float32. It moves
-            the sides of most boxes by 0.0001; one line of 100 appears or vanishes, at the bound.
+        precision: Arithmetic on a CPU: bfloat16 where `has_fast_bfloat16`, unless it is float32.
+            bfloat16 moves the sides of most boxes by 0.0001; one line of 100 appears or vanishes,
+            at the bound.
         is_gated: Whether pictures whose inner features show no text have an empty map, as
             `text_gate.safetensors` says.
         long_side_px: Longer side of the network's picture.

@@ -26,6 +26,9 @@ TOGETHER = (
 )
 """Kinds of objects whose damage is healed by one run, each on its own way."""
 
+RARE = ("emptied", "flipped near the end")
+"""Damage that is noticed in the same places as the others."""
+
 
 def damaged(out: Path, kinds: tuple[str, ...], how: str) -> list[str]:
     """Damages the first object of each kind; returns their names."""
@@ -39,7 +42,10 @@ def damaged(out: Path, kinds: tuple[str, ...], how: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("how", DAMAGES)
+@pytest.mark.parametrize(
+    "how",
+    [pytest.param(how, marks=[pytest.mark.long] if how in RARE else []) for how in sorted(DAMAGES)],
+)
 def test_a_run_makes_damaged_objects_again(
     place: Captioned, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:

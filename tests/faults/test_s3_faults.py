@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import av
 import pytest
+from captioned import work_here
 from fault_proxy import KINDS, FaultProxy, refuse_nothing
 from film_makers import write_video
 from film_shots import moving_texture
@@ -24,7 +25,6 @@ from newest import earlier_objects
 from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK, EXIT_USAGE
 from curator.errors import StorageError
-from curator.executor.engine import Engine
 from curator.storage import local_store, open_store, scratch
 from curator.storage.object_service import service_named
 from curator.storage.s3_client import client
@@ -88,10 +88,6 @@ def served(s3_endpoint: str) -> Iterator[FaultProxy]:
 @pytest.fixture(scope="module")
 def runs(served: FaultProxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     """Two films on S3, one of them above 8 MiB, and what a run without faults makes."""
-
-    def run_here(self: Engine, steps: Any, units: Any, **_: Any) -> Any:  # noqa: ANN401
-        return Engine.run_here(self, steps, units)
-
     runs = Runs(f"curate-test-{secrets.token_hex(4)}")
     client().create_bucket(Bucket=runs.bucket)
     films = open_store(f"s3://{runs.bucket}/in")
@@ -103,7 +99,7 @@ def runs(served: FaultProxy, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         box = (8 + len(padding)).to_bytes(4, "big") + b"free" + padding
         films.write(path.name, path.read_bytes() + box)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Engine, "run", run_here)
+        work_here(patch)
         assert runs.run(f"s3://{runs.bucket}/whole")[0] == EXIT_OK
         runs.whole = runs.objects(f"s3://{runs.bucket}/whole")
         yield runs

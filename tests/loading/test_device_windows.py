@@ -5,7 +5,9 @@ that lies around it. `needs_gpu` tests run on the real one.
 """
 
 import logging
+import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +104,15 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
+@cache
+def encoded(form: str, height: int, width: int) -> bytes:
+    """30 frames of `textured`: x265 takes seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "clip.mp4")
+        write_video(path, textured(30, height, width), fps=FPS, **FORMS[form])
+        return path.read_bytes()
+
+
 @pytest.mark.parametrize(
     ("form", "height", "width", "size", "bound"),
     [
@@ -127,9 +138,7 @@ def test_pixels_are_the_cpus_within_a_tolerance(
     engines()
     if form == "ten bits" and size is None:
         bound = 1.7
-    path = tmp_path / "clip.mp4"
-    write_video(path, textured(30, height, width), fps=FPS, **FORMS[form])
-    clip = {"mp4": path.read_bytes(), "n_frames": 30, "height": height, "width": width}
+    clip = {"mp4": encoded(form, height, width), "n_frames": 30, "height": height, "width": width}
     clips = [MadeClip(key=f"{i:04x}", **clip) for i in range(2)]
     out = write_shards(tmp_path / "out", [(A, "train", clips)])
     for one, other in zip(*both(out, frames=9, size=size), strict=True):

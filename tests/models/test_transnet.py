@@ -59,9 +59,16 @@ def exact() -> ShotNetwork:
 
 @pytest.fixture(scope="module")
 def three_chunks(exact: ShotNetwork) -> tuple[NDArray[np.uint8], ShotAnswers]:
-    """Frames, and the answers about them, in three chunks of 256."""
-    frames = footage(530, cuts=(99, 300))
-    return frames, streamed(exact, frames, chunk=256)
+    """Frames, and the answers about them, in three chunks of 128."""
+    frames = footage(334, cuts=(99, 200))
+    return frames, streamed(exact, frames, chunk=128)
+
+
+@pytest.fixture(scope="module")
+def whole(exact: ShotNetwork) -> tuple[NDArray[np.uint8], ShotAnswers]:
+    """Frames, and the answers about them."""
+    frames = footage(140, cuts=(60, 110))
+    return frames, streamed(exact, frames)
 
 
 @pytest.mark.parametrize("n_frames", [1, 64])
@@ -81,25 +88,26 @@ def test_a_stream_gives_what_the_package_gives_for_one_window_of_all_frames(
 
 
 def test_a_stream_finds_the_cuts_that_the_package_finds(exact: ShotNetwork) -> None:
-    frames = footage(170, cuts=(41, 99, 130))
+    frames = footage(100, cuts=(41, 70))
     ours = streamed(exact, frames).shot
     theirs, _ = Reference(device="cpu").eval().predict_frames(torch.from_numpy(frames), quiet=True)
     assert np.flatnonzero(ours > 0.4).tolist() == np.flatnonzero(theirs.numpy() > 0.4).tolist()
-    assert {40, 98, 129} <= set(np.flatnonzero(ours > 0.4).tolist())
+    assert {40, 69} <= set(np.flatnonzero(ours > 0.4).tolist())
 
 
 needs_int8 = pytest.mark.skipif(not has_fast_int8(), reason="this CPU has no VNNI")
 
 
 @needs_int8
-def test_int8_moves_probabilities_little_and_no_cut(exact: ShotNetwork) -> None:
-    frames = footage(200, cuts=(41, 99, 160))
-    ours = streamed(exact, frames)
+def test_int8_moves_probabilities_little_and_no_cut(
+    whole: tuple[NDArray[np.uint8], ShotAnswers],
+) -> None:
+    frames, ours = whole
     rounded = streamed(ShotNetwork(precision="int8"), frames)
-    for one, other in zip(rounded, ours, strict=True):
-        assert np.abs(one - other).max() < 0.1
+    for one, other, most in zip(rounded, ours, (0.05, 0.05, 0.1, 0.15), strict=True):
+        assert np.abs(one - other).max() < most
     assert ((rounded.shot > 0.4) == (ours.shot > 0.4)).all()
-    assert {40, 98, 159} <= {*likely_peaks(rounded.boundary)}
+    assert {59, 109} <= {*likely_peaks(rounded.boundary)}
 
 
 def likely_peaks(probability: NDArray[np.float32]) -> list[int]:
@@ -110,16 +118,21 @@ def likely_peaks(probability: NDArray[np.float32]) -> list[int]:
 @pytest.mark.parametrize(
     ("precision", "options"),
     [
-        ("float32", {"chunk": 49}),
-        ("float32", {"in_background": True}),
+        ("float32", {"chunk": 49, "in_background": True}),
         pytest.param("int8", {"chunk": 100}, marks=needs_int8),
     ],
 )
-def test_chunks_and_threads_change_no_bit(precision: str, options: dict[str, int]) -> None:
-    network = ShotNetwork(precision=precision)  # type: ignore[arg-type]
-    frames = footage(140, cuts=(60, 110))
-    whole = streamed(network, frames)
-    for one, other in zip(streamed(network, frames, **options), whole, strict=True):
+def test_chunks_and_threads_change_no_bit(
+    exact: ShotNetwork,
+    whole: tuple[NDArray[np.uint8], ShotAnswers],
+    precision: str,
+    options: dict[str, int],
+) -> None:
+    network, (frames, expected) = exact, whole
+    if precision != "float32":
+        network = ShotNetwork(precision=precision)  # type: ignore[arg-type]
+        expected = streamed(network, frames)
+    for one, other in zip(streamed(network, frames, **options), expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -130,15 +143,17 @@ def test_a_cpu_without_instructions_for_int8_takes_float32(monkeypatch: pytest.M
         ShotNetwork(precision="int8")
 
 
-def test_context_is_enough_to_join_pieces(exact: ShotNetwork) -> None:
-    start = CONTEXT + 20
-    end = start + 60
-    cuts = (90, start - 30, start + 30, end + 20, end + 150)
+@pytest.mark.parametrize("start", [0, pytest.param(CONTEXT + 20, marks=pytest.mark.long)])
+def test_context_is_enough_to_join_pieces(exact: ShotNetwork, start: int) -> None:
+    """Pins the context after a piece; that before it shows in joined segments of a film, too."""
+    end = start + 40
+    first = max(0, start - CONTEXT)
+    cuts = (start + 20, end + 20, end + 150)
     frames = footage(end + CONTEXT + 20, cuts=cuts, seed=3)
     whole = streamed(exact, frames)
-    piece = streamed(exact, frames[start - CONTEXT : end + CONTEXT])
+    piece = streamed(exact, frames[first : end + CONTEXT])
     for joined, expected in zip(piece, whole, strict=True):
-        inside = joined[CONTEXT : CONTEXT + end - start]
+        inside = joined[start - first : end - first]
         np.testing.assert_allclose(inside, expected[start:end], atol=1.1e-4)
 
 
@@ -166,13 +181,13 @@ def test_a_chunk_that_does_not_fit_is_halved_and_changes_nothing(
     mean = torch.Tensor.mean
 
     def limited(self: torch.Tensor, *args: object, **options: object) -> torch.Tensor:
-        if len(self) > 100 and next(calls) in (0, 5, 10):
+        if len(self) > 100 and next(calls) in (0, 3, 6):
             raise torch.OutOfMemoryError("made by the test")
         return mean(self, *args, **options)  # type: ignore[call-overload,no-any-return]
 
     monkeypatch.setattr(torch.Tensor, "mean", limited)
     before = exact.n_halved
-    found = streamed(exact, frames, chunk=256)
+    found = streamed(exact, frames, chunk=128)
     assert exact.n_halved == before + 3
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-4)
@@ -208,19 +223,21 @@ def test_memory_that_ends_in_colours_or_in_the_head_changes_nothing(
 
     monkeypatch.setattr(torch.Tensor, method, limited)
     before = exact.n_halved
-    found = streamed(exact, frames, chunk=256)
+    found = streamed(exact, frames, chunk=128)
     assert exact.n_halved == before + 1
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-4)
 
 
 @pytest.mark.parametrize("n_batch", [1, 500])
-def test_batches_change_no_bit(exact: ShotNetwork, n_batch: int) -> None:
-    frames = footage(140, cuts=(60, 110))
+def test_batches_change_no_bit(
+    exact: ShotNetwork, whole: tuple[NDArray[np.uint8], ShotAnswers], n_batch: int
+) -> None:
+    frames, expected = whole
     stream = exact.stream()
     for start in range(0, len(frames), n_batch):
         stream.push_batch(torch.from_numpy(frames[start : start + n_batch]))
-    for one, other in zip(stream.finish(), streamed(exact, frames), strict=True):
+    for one, other in zip(stream.finish(), expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
 

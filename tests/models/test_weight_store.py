@@ -22,6 +22,12 @@ DATA = b"weights" * 1000
 SHA = hashlib.sha256(DATA).hexdigest()
 
 
+@pytest.fixture(autouse=True)
+def _online(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub's package keeps what HF_HUB_OFFLINE was at its import, in another test perhaps."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+
+
 def catalogue_text(sha: str | None = SHA) -> str:
     known = f"  sha256: {sha}\n" if sha is not None else ""
     return (

@@ -332,7 +332,7 @@ def killing(monkeypatch: pytest.MonkeyPatch, after: int) -> list[str]:
     return changes
 
 
-@pytest.mark.parametrize("n_steps", [3, pytest.param(8, marks=pytest.mark.long)])
+@pytest.mark.parametrize("n_steps", [1, pytest.param(8, marks=pytest.mark.long)])
 def test_a_killed_removal_is_finished(
     place: Captioned,
     capsys: pytest.CaptureFixture[str],

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
+from captioned import work_here
 from film_makers import write_video
 from film_shots import moving_texture
 from safetensors.torch import load
@@ -88,6 +89,12 @@ def out(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "out"))
 
 
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Annotators work in this process: the tests without this fixture pin their own one."""
+    work_here(monkeypatch)
+
+
 def latents(out: Path) -> dict[str, torch.Tensor]:
     """Values by clip, as a training reads them: without frames."""
     dataset = ClipDataset(str(out), members=["latents"], video=False, batch_size=1)
@@ -156,6 +163,7 @@ def test_values_go_from_the_class_to_the_trainer_and_need_the_class_no_more(
             assert torch.equal(load(value)["value"], left[row["clip_id"]])
 
 
+@pytest.mark.usefixtures("here")
 def test_captions_are_embedded_each_once_and_again_only_where_they_change(
     sources: Path, out: Path, tmp_path: Path
 ) -> None:
@@ -180,6 +188,7 @@ def test_captions_are_embedded_each_once_and_again_only_where_they_change(
     assert main(["verify", str(out), "--json"]) == EXIT_OK
 
 
+@pytest.mark.usefixtures("here")
 def test_verify_finds_a_value_that_is_not_as_declared(
     sources: Path, own: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -319,6 +328,7 @@ class Reader(LightColumns):
 """
 
 
+@pytest.mark.usefixtures("here")
 def test_an_annotator_leaves_columns_and_members_and_another_reads_its_columns(
     sources: Path, own: Path, out: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -444,6 +454,7 @@ class Failing(Base):
 
 
 @pytest.mark.parametrize("required", [True, False])
+@pytest.mark.usefixtures("here")
 def test_a_clip_on_which_it_fails_is_rejected_or_lacks_the_value(
     required: bool, sources: Path, own: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

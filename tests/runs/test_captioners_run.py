@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from captioned import SETTINGS, Captioned, marks_in
+from captioned import SETTINGS, Captioned, marks_in, work_here
 from films import SAID, write_film
 from served import FakeServer
 from tiny_vlm import tiny_folder
@@ -45,8 +45,11 @@ def measured(running_server: FakeServer, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture
-def overlaid(measured: Overlaid, fake_server: FakeServer, tmp_path: Path) -> Overlaid:
-    """The finished run in another place."""
+def overlaid(
+    measured: Overlaid, fake_server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Overlaid:
+    """The finished run in another place, whose further work is done in this process."""
+    work_here(monkeypatch)
     shutil.copytree(measured.out, tmp_path / "out")
     fake_server.start(captions=True)
     return Overlaid(measured.sources, tmp_path / "out", fake_server)

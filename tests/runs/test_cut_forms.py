@@ -7,15 +7,13 @@ import io
 import json
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import av
 import pytest
+from captioned import work_here
 from film_makers import write_video
 from film_shots import moving_texture
 from test_cut_modes import code, curated
-
-from curator.executor.engine import Engine
 
 SMALL = {"width_px": 160, "height_px": 120}
 FORM = ("cut.size=bucket", "cut.fps=15", "cut.length_frames=18", "cut.audio=aac",
@@ -24,10 +22,7 @@ FORM = ("cut.size=bucket", "cut.fps=15", "cut.length_frames=18", "cut.audio=aac"
 
 @pytest.fixture(autouse=True)
 def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_here(self: Engine, steps: Any, units: Any, **_: Any) -> Any:  # noqa: ANN401
-        return self.run_here(steps, units)
-
-    monkeypatch.setattr(Engine, "run", run_here)
+    work_here(monkeypatch)
 
 
 @pytest.fixture

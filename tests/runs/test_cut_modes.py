@@ -14,6 +14,7 @@ import av
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from captioned import work_here
 from film_makers import write_video
 from film_shots import moving_texture
 from newest import earlier_objects
@@ -21,7 +22,6 @@ from newest import earlier_objects
 from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
 from curator.errors import StorageError
-from curator.executor.engine import Engine
 from curator.stages.commit import stage as commit_stage
 from curator.stages.cut.stage import CutStage
 from curator.stages.propose.clip_spans import clip_id
@@ -39,10 +39,7 @@ SHORT, LONG = "shard.lengths=[17,33]", "shard.lengths=[17,33,49]"
 
 @pytest.fixture(autouse=True)
 def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_here(self: Engine, steps: Any, units: Any, **_: Any) -> Any:  # noqa: ANN401
-        return self.run_here(steps, units)
-
-    monkeypatch.setattr(Engine, "run", run_here)
+    work_here(monkeypatch)
 
 
 @pytest.fixture

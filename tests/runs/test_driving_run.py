@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from captioned import work_here
 from film_makers import write_video
 from film_shots import moving_texture
 from PIL import Image
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
-from curator.executor.engine import Engine
 
 SMALL = {"width_px": 160, "height_px": 120}
 BLOCK = 16
@@ -136,10 +136,7 @@ def number_in(url: str) -> int:
 
 @pytest.fixture(autouse=True)
 def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_here(self: Engine, steps: Any, units: Any, **_: Any) -> Any:  # noqa: ANN401
-        return self.run_here(steps, units)
-
-    monkeypatch.setattr(Engine, "run", run_here)
+    work_here(monkeypatch)
 
 
 @pytest.fixture

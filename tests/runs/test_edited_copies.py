@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from captioned import work_here
 from film_makers import write_video
 from film_shots import photograph
 from numpy.typing import NDArray
@@ -58,7 +59,7 @@ def write(path: Path, name: str, edit: Edit = plain, **frames: int) -> None:
 
 def run(sources: Path, out: Path, *more: str) -> int:
     settings = [part for one in SETTINGS for part in ("--set", one)]
-    return main(["run", str(sources), str(out), "--workers", "1", *settings, *more])
+    return main(["run", str(sources), str(out), *settings, *more])
 
 
 def clips_of(out: Path) -> dict[str, dict[str, Any]]:
@@ -69,6 +70,13 @@ def clips_of(out: Path) -> dict[str, dict[str, Any]]:
         for row in pq.read_table(out / part).to_pylist()
     ]
     return {Path(row["source_uri"]).stem + "+" * ("remainder" in row["tags"]): row for row in rows}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _here() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        work_here(patch)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def reference(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("reference")
-    assert finish(start(sources, out, "--workers", "3")) == 0
+    assert finish(start(sources, out, "--workers", "2")) == 0
     return out
 
 
@@ -102,7 +102,7 @@ def shards(out: Path) -> dict[str, str]:
     }
 
 
-def test_a_killed_run_with_one_worker_goes_on_to_the_bytes_of_three(
+def test_a_killed_run_with_one_worker_goes_on_to_the_bytes_of_two(
     sources: Path, reference: Path, tmp_path: Path, mark: str
 ) -> None:
     out = tmp_path / "out"

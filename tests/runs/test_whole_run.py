@@ -16,7 +16,7 @@ import av
 import pyarrow.parquet as pq
 import pytest
 import webdataset
-from captioned import run_arguments
+from captioned import run_arguments, work_here
 from film_makers import MAKERS
 from newest import earlier_objects
 
@@ -80,6 +80,7 @@ def name_of(row: dict[str, Any]) -> str:
 
 @pytest.fixture(scope="module", params=["some", pytest.param("all", marks=pytest.mark.long)])
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """By this process for `some`, and by Ray's workers for `all`."""
     # The folders of `make demo`, for the commands of README.md.
     folder = tmp_path_factory.mktemp("whole") / "demo"
     sources = folder / "footage"
@@ -93,7 +94,10 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         (sources / name).write_bytes(sound)
     (sources / "about.json").write_text("{}")
     (sources / "read me.txt").write_text("no manifest: a folder is listed by name")
-    return run(sources, folder / "out")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "some":
+            work_here(patch)
+        return run(sources, folder / "out")
 
 
 def test_every_input_has_one_row_and_every_clip_a_decision(whole: Whole) -> None:

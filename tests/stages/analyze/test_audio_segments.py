@@ -20,7 +20,7 @@ from curator.stages.analyze.measurer import AnalysisModels
 from curator.stages.analyze.segment_join import OVERLAP, analyze_segment, join_segments
 from curator.storage import ContentHashes
 
-SECONDS = 30
+SECONDS = 24
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -81,7 +81,8 @@ class Redness(Measure):
 def pictures(n_frames: int) -> Iterator[NDArray[np.uint8]]:
     """Moving textures with a cut, and a word over them now and then."""
     word = lettering("Where?", size_px=9)
-    for seed, count in enumerate((130, n_frames - 130)):
+    first = min(130, n_frames // 2)
+    for seed, count in enumerate((first, n_frames - first)):
         frames = moving_texture(count, seed=seed, width_px=96, height_px=64)
         yield from subtitled(frames, [word, None], n_frames=50)
 
@@ -112,10 +113,10 @@ def measures() -> Iterator[None]:
 def films(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SourceRef]:
     folder = tmp_path_factory.mktemp("films")
     write_video(folder / IN_SEGMENTS, pictures(560), fps=Fraction(FPS), gop=90, bframes=2)
-    write_video(folder / "few words.mp4", pictures(180), fps=Fraction(FPS))
-    write_sound_film(folder / "sound.mp4", [Sound(wave=steps(6.0))], n_frames=180)
+    write_video(folder / "few words.mp4", pictures(110), fps=Fraction(FPS))
+    write_sound_film(folder / "sound.mp4", [Sound(wave=steps(3.5))], n_frames=110)
     write_video(
-        folder / "variable.mkv", pictures(180), fps=Fraction(FPS), pts=variable_pts(180),
+        folder / "variable.mkv", pictures(110), fps=Fraction(FPS), pts=variable_pts(110),
         time_base=Fraction(1, 1000),
     )  # fmt: skip
     (folder / "no film.mp4").write_bytes((folder / "sound.mp4").read_bytes()[:900])
