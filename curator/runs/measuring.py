@@ -25,6 +25,7 @@ from curator.records.sources import SourceRef
 from curator.runs.excluded_footage import EXCLUDED_CLIPS, without_removed
 from curator.runs.run_log import RunLog
 from curator.stages.analyze.analysis_driver import Analyzing
+from curator.stages.analyze.config import ANALYZED_IN
 from curator.stages.analyze.gpu_engines import GpuProbe
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.propose.clip_spans import ClipPart
@@ -102,8 +103,10 @@ class Measuring:
             n_known = len(sources) - len(missing)
             analyzing.run(missing, self._propose_step(analyzing), take_new, n_known=n_known)
         candidates.flush()
-        halved = analyzing.runner.counts["gpu_batches_halved"]
-        log.counts.update(analyzing.counts, gpu_batches_halved=halved)
+        counts = analyzing.runner.counts
+        arithmetic = {name: n for name, n in counts.items() if name.startswith(ANALYZED_IN)}
+        halved = counts["gpu_batches_halved"]
+        log.counts.update(analyzing.counts, gpu_batches_halved=halved, **arithmetic)
         log.long_whole.update(analyzing.whole)
         log.cpu_s.update(analyzing.runner.cpu_s)
 

@@ -1,6 +1,7 @@
 """Checks that a run can start, before any work."""
 
 import json
+import logging
 import os
 from collections.abc import Sequence
 
@@ -20,6 +21,8 @@ from curator.storage.object_service import scheme_of
 from curator.tables.clip_rank import LEAST
 from curator.tables.out_layout import CONFIG, OWN_FOLDERS, foreign_objects, has_results
 from curator.tables.parts import SUMMARY
+
+logger = logging.getLogger(__name__)
 
 
 def preflight(
@@ -218,6 +221,11 @@ def check_measured(recipe: Recipe) -> None:
                 f"filters.{name} asks for a score that is not measured with {key} = false; add "
                 f"--set {key}=true, or leave the rule out"
             )
+    if recipe.dedup.enabled and not recipe.analyze.scenes:
+        logger.warning(
+            "analyze.scenes is false, so no duplicates are found; add --set analyze.scenes=true, or "
+            "--set dedup.enabled=false to leave duplicates in"
+        )
     packaged = {text_model_file: recipe.analyze.text, scene_weights_file: recipe.analyze.scenes}
     for find, is_needed in packaged.items():
         try:

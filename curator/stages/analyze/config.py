@@ -7,6 +7,9 @@ from pydantic import model_validator
 from curator.models.cpu_arithmetic import Precision
 from curator.stage import StageConfig, setting
 
+ANALYZED_IN = "analyzed_in_"
+"""Begins the names of counts of sources and segments by the arithmetic of the shot network."""
+
 
 class AnalyzeConfig(StageConfig):
     """What is measured, and the limits of what is decoded."""
@@ -43,7 +46,7 @@ class AnalyzeConfig(StageConfig):
     shot_precision: Precision = setting("auto", unit="name")
     """arithmetic of the networks for shots and text on CPUs: float32, int8, or auto for int8 where
     the CPU has instructions for it. Text is bfloat16 where the CPU has that, unless float32 is
-    named; name one if unlike machines must agree to the bit"""
+    named; name float32 where unlike CPUs must find the same shots and lines"""
     clip: str | None = setting(None, unit="name")
     """CLIP model of `curate models list` that looks at the pictures; null for none, and then scores
     that are read from its embeddings are absent"""

@@ -16,7 +16,7 @@ from curator.records.sources import Failure, Note, SourceRef, decode_limit_s, fr
 from curator.records.tracks import Track
 from curator.stage import Phase, Resources, Scope, Stage, Wait
 from curator.stages.analyze.analysis_models import load_analysis_models
-from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.analyze.config import ANALYZED_IN, AnalyzeConfig
 from curator.stages.analyze.decode_source import HeaderClaims, analyze_source
 from curator.stages.analyze.families import DECODE_VERSION, families_of, tracks_fingerprint
 from curator.stages.analyze.measurer import AnalysisModels
@@ -142,6 +142,8 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
             return error.reason
         finally:
             self.counts["gpu_batches_halved"] += self._analysis_models.n_halved() - before
+            if (network := self._analysis_models.network) and not isinstance(unit, HashItem):
+                self.counts[ANALYZED_IN + network.precision] += 1
 
     def failed(self, unit: AnalyzeItem, failure: Failure) -> Analyzed:
         """The failure of a source; a segment leaves it to the whole source, which meets it too."""
