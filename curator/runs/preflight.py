@@ -223,8 +223,8 @@ def check_measured(recipe: Recipe) -> None:
             )
     if recipe.dedup.enabled and not recipe.analyze.scenes:
         logger.warning(
-            "analyze.scenes is false, so no duplicates are found; add --set analyze.scenes=true, or "
-            "--set dedup.enabled=false to leave duplicates in"
+            "analyze.scenes is false, so no duplicates are found; add --set analyze.scenes=true, "
+            "or --set dedup.enabled=false to leave duplicates in"
         )
     packaged = {text_model_file: recipe.analyze.text, scene_weights_file: recipe.analyze.scenes}
     for find, is_needed in packaged.items():
