@@ -3,7 +3,6 @@
 The array is in an object under the output root meanwhile, so that a part is a few words.
 """
 
-import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, TypeVar
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from curator.executor.attempts import CpuClock
 from curator.executor.engine import Engine
 from curator.executor.unit_worker import UnitResult
 from curator.executor.worker import Step
@@ -45,16 +45,15 @@ class ArrayStep:
     def __init__(
         self, *, store: Store, array: str, function: Function[Any, Any], work: str
     ) -> None:
-        self._begun_s = time.process_time()
+        self._clock = CpuClock()
         self._function, self._work = function, work
         self._array = as_matrix(read_parquet(store, array)["vector"].combine_chunks())
 
     def __call__(self, part: Any) -> UnitResult[Any]:  # noqa: ANN401 - what the function takes
         """Returns what the function returns."""
+        spent = self._clock.begin()
         found = self._function(self._array, part)
-        ended_s = time.process_time()
-        spent_s, self._begun_s = ended_s - self._begun_s, ended_s
-        return UnitResult(results=found, cpu_s={self._work: spent_s})
+        return UnitResult(results=found, cpu_s=self._clock.end(spent, rest=self._work))
 
 
 class CorpusWork:
