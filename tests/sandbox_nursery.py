@@ -21,7 +21,7 @@ from curator.executor.sandbox import end_with_parent
 
 MODULES = ("torch", "cv2", "curator.executor.sandbox_main", "curator.stages.analyze.stage")
 """What the nursery imports at its start."""
-INSTALLED = ("torch", "cv2", "av", "numpy", "onnxruntime", "open_clip", "curator")
+INSTALLED = ("torch", "cv2", "av", "numpy", "open_clip", "curator")
 """Packages that it may import later: users' modules change from test to test."""
 REAL_STARTS = ("tests/executor/test_sandbox.py", "tests/executor/test_sandbox_start.py")
 """Files whose sandboxes start as they do for users."""

@@ -18,7 +18,7 @@ from av.sidedata.sidedata import SideDataContainer, Type
 from curator.errors import DecodeError, ErrorCode
 from curator.media.audio_level import LevelMeter
 from curator.media.container import demuxed, flush_of, quarter_turns_deg
-from curator.media.nal_units import header_sets, parameter_sets
+from curator.media.nal_units import header_sets, is_unambiguous, parameter_sets
 
 DECODER_OPTIONS = {"export_side_data": "venc_params"}
 """Makes FFmpeg's decoders attach quantisers to frames."""
@@ -137,8 +137,8 @@ class FrameReader:
     """Iterates over the decoded frames of a stream.
 
     A frame of H.264 is *uniform* if its packet and all before it need no parameter sets but those
-    of the stream's header, and it is undamaged, progressive, 8-bit 4:2:0 of the first picture's
-    size, at its own time, without a display matrix.
+    of the stream's header, which has one of each kind at most, and it is undamaged, progressive,
+    8-bit 4:2:0 of the first picture's size, at its own time, without a display matrix.
 
     Args:
         container: Opened for reading.
@@ -182,7 +182,7 @@ class FrameReader:
         is_h264 = stream.codec_context.codec.canonical_name == "h264"
         self._extradata = stream.codec_context.extradata
         self._sets = header_sets(self._extradata) if is_h264 else frozenset()
-        self._has_uniform_packets = is_h264
+        self._has_uniform_packets = is_h264 and is_unambiguous(self._sets)
         self._last_packet_pts: deque[int] = deque(maxlen=_LAST_PACKETS)
         self._last_pts: int | None = None
         self._last_duration = 0

@@ -5,7 +5,7 @@ The stream's extradata is an `avcC` record in the first form, and parameter sets
 second.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 _IDR, _SLICES = 5, range(1, 6)
 """`nal_unit_type` of a slice of an IDR picture, and of any slice."""
@@ -17,7 +17,9 @@ def nal_units(packet: bytes, extradata: bytes | None) -> list[bytes]:
     """Returns the NAL units of a packet of a stream that has `extradata`, in order."""
     if _is_avcc(extradata):
         assert extradata is not None
-        return list(_by_length(packet, 0, 1 + (extradata[4] & 3)))
+        # A zero behind a unit belongs to a start code that another container had.
+        units = (unit.rstrip(b"\0") for unit in _by_length(packet, 0, 1 + (extradata[4] & 3)))
+        return [unit for unit in units if unit]
     return list(_by_start_code(packet))
 
 
@@ -38,13 +40,20 @@ def header_sets(extradata: bytes | None) -> frozenset[bytes]:
     if not _is_avcc(extradata):
         return parameter_sets(extradata or b"", None)
     assert extradata is not None
-    at, found = 5, set()
+    at = 5
+    found: set[bytes] = set()
     for mask in (31, 255):
         n_sets = extradata[at] & mask if at < len(extradata) else 0
         units = list(_by_length(extradata, at + 1, 2, n_units=n_sets))
         at += 1 + sum(2 + len(unit) for unit in units)
-        found.update(units)
+        # FFmpeg keeps zeros behind the sets of Annex B when it writes an `avcC` record.
+        found.update(unit.rstrip(b"\0") for unit in units)
     return frozenset(found)
+
+
+def is_unambiguous(sets: Collection[bytes]) -> bool:
+    """Whether no two sets are of one kind: only then none can replace another of its number."""
+    return len({unit[0] & 31 for unit in sets}) == len(sets)
 
 
 def _is_avcc(extradata: bytes | None) -> bool:

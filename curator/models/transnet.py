@@ -77,7 +77,7 @@ class ShotNetwork:
         head: Weights of the head that reads the network's features; None for the package's own.
 
     Raises:
-        ConfigurationError: int8 is named, and the CPU has no instructions for it.
+        ModelError: int8 is named, and the CPU has no instructions for it.
     """
 
     def __init__(

@@ -1,5 +1,8 @@
 """The streamed network against the package's own forward pass, on the package's own weights."""
 
+import os
+import subprocess
+import sys
 from itertools import count
 from typing import Any
 
@@ -22,6 +25,7 @@ from curator.models.transnet import (
     ShotStream,
     has_fast_int8,
 )
+from curator.stages.analyze.config import AnalyzeConfig
 
 
 class Reference(TransNetV2):
@@ -134,6 +138,10 @@ def test_chunks_and_threads_change_no_bit(
         expected = streamed(network, frames)
     for one, other in zip(streamed(network, frames, **options), expected, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_bfloat16_of_older_recipes_is_the_arithmetic_of_the_cpu() -> None:
+    assert AnalyzeConfig(shot_precision="bfloat16").shot_precision == "auto"  # type: ignore[arg-type]
 
 
 def test_a_cpu_without_instructions_for_int8_takes_float32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,3 +303,13 @@ def test_a_gpu_finds_what_a_cpu_finds(exact: ShotNetwork) -> None:
         stream.push_batch(on_device[start : start + 32])
     for one, other, most in zip(stream.finish(), ours, (0.02, 0.05, 0.05, 0.05), strict=True):
         assert np.abs(one - other).max() < most
+
+
+@needs_int8
+def test_int8_is_not_taken_where_onednn_may_not_use_its_instructions() -> None:
+    script = "from curator.models.cpu_arithmetic import has_fast_int8; print(has_fast_int8())"
+    limited = os.environ | {"DNNL_MAX_CPU_ISA": "AVX2"}
+    ran = subprocess.run(
+        [sys.executable, "-c", script], env=limited, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == "False\n"

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from curator.models.cpu_arithmetic import Precision
 from curator.stage import StageConfig, setting
@@ -78,6 +78,12 @@ class AnalyzeConfig(StageConfig):
     max_decode_s: float = setting(43_200.0, gt=0, unit="s")
     """most CPU-seconds for one source, which then fails with too_slow; less is given by its bytes,
     frames and pixels: 6 minutes for one of 1080p, 2 hours for 60"""
+
+    @field_validator("shot_precision", mode="before")
+    @classmethod
+    def _as_older_recipes_mean_it(cls, value: object) -> object:
+        """Takes bfloat16, which versions before int8 had, as the CPU's own arithmetic."""
+        return "auto" if value == "bfloat16" else value
 
     @model_validator(mode="after")
     def _pairs_fit(self) -> "AnalyzeConfig":

@@ -36,6 +36,8 @@ OVERLAP = 2 * CONTEXT
 _LUMA_TOLERANCE = 1e-4
 """Mean luma of a frame moves by less when a GPU scales it beside others; on a CPU not at all."""
 
+_REORDERED = 16
+"""Most frames of H.264 by which decoding is ahead (ITU-T H.264, A.3.1)."""
 _SIGNAL = "signals."
 _PLACED = {
     "sample_frame": ("sample_pair_frame",),
@@ -204,11 +206,14 @@ def _piece(track: Track, begin: int, start: int, end: int) -> dict[str, NDArray[
 
 
 def _uniform_in_all(flags: NDArray[np.uint8], ends: Sequence[int]) -> NDArray[np.uint8]:
-    """Clears the flag of uniform frames behind a segment whose last frame, before `ends`, lacks it.
+    """Clears the flag of uniform frames behind a segment one of whose last frames lacks it.
 
-    A segment does not know which parameter sets came before it.
+    A segment does not know which parameter sets came before it. The last packet of a segment may be
+    that of a frame which is shown up to `_REORDERED` frames earlier.
     """
-    last = next((end for end in ends if not flags[end - 1] & UNIFORM), len(flags))
+    is_uniform = (flags & UNIFORM).astype(bool)
+    lasts = ((end, is_uniform[max(0, end - _REORDERED) : end]) for end in ends)
+    last = next((end for end, frames in lasts if not frames.all()), len(flags))
     return np.where(np.arange(len(flags)) < last, flags, flags & ~np.uint8(UNIFORM))
 
 
