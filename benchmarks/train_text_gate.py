@@ -13,9 +13,9 @@ import argparse
 import random
 import zlib
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import av
 import cv2
@@ -28,7 +28,7 @@ from safetensors.torch import save_file
 
 from curator.media.scale import Scaler, fit_inside
 from curator.models import device_text
-from curator.models.onnx_network import OnnxNetwork
+from curator.models.onnx_network import Gate, OnnxNetwork
 from curator.models.text_detector import lines_of, network_size, text_model_file
 
 SIZES_PX = (7, 9, 11, 13, 16, 20, 26, 34, 48)
@@ -83,16 +83,32 @@ def with_text(picture: NDArray[np.uint8], rng: random.Random) -> NDArray[np.uint
     return np.asarray(cv2.resize(large, picture.shape[1::-1], interpolation=cv2.INTER_AREA))
 
 
+class Watch(Gate):
+    """Passes all pictures, and keeps what it reads."""
+
+    last: ClassVar[list[torch.Tensor]] = []
+
+    def passes(self, inner: torch.Tensor) -> torch.Tensor:
+        """Keeps the features."""
+        self.last[:] = [inner]
+        return torch.ones(())
+
+
+@cache
+def watched() -> tuple[OnnxNetwork, Watch]:
+    """The network, and the gate that watches it."""
+    gate = Watch(name=device_text._GATED, weight=torch.zeros(1), bias=torch.zeros(()))
+    weights = text_model_file().read_bytes()
+    return OnnxNetwork(weights, device="cpu", dtype=torch.bfloat16, gate=gate), gate
+
+
 def seen(picture: NDArray[np.uint8], *, is_drawn: bool) -> Seen:
     """What the network makes of a picture."""
-    inner: list[torch.Tensor] = []
-    gate = SimpleNamespace(name=device_text._GATED, passes=inner.append)
-    weights = text_model_file().read_bytes()
-    network = OnnxNetwork(weights, device="cpu", dtype=torch.bfloat16, gate=gate)  # type: ignore[arg-type]
+    network, gate = watched()
     scaled = cv2.resize(picture, network_size(*picture.shape[1::-1]))
     rgb = torch.from_numpy(scaled.transpose(2, 0, 1)[None].copy())
     found = (network(rgb.flip(1) / 127.5 - 1)[0, 0] * 255).round().to(torch.uint8).numpy()
-    features = inner[0][0].float().permute(1, 2, 0).numpy()
+    features = gate.last[0][0].float().permute(1, 2, 0).numpy()
     height, width = features.shape[:2]
     likely = found.reshape(height, 16, width, 16).max((1, 3)) > 127
     lines = lines_of(found)
@@ -100,6 +116,25 @@ def seen(picture: NDArray[np.uint8], *, is_drawn: bool) -> Seen:
     for x0, y0, x1, y1 in (lines[:, :4] * (width, height, width, height)).tolist():
         within[int(y0) : int(np.ceil(y1)), int(x0) : int(np.ceil(x1))] = True
     return Seen(features, lines, likely & within, is_drawn)
+
+
+def fit(
+    model: torch.Tensor, given: torch.Tensor, wanted: torch.Tensor, share: torch.Tensor
+) -> None:
+    """Fits weights and bias, the last of `model`, to rows that each have a share in the loss."""
+    optimizer = torch.optim.LBFGS([model], max_iter=40)
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        logits = given @ model[:-1] + model[-1]
+        cost = torch.nn.functional.binary_cross_entropy_with_logits(
+            logits, wanted, weight=share, reduction="sum"
+        )
+        cost = cost + 1e-4 * (model[:-1] ** 2).sum()
+        cost.backward()
+        return cost
+
+    optimizer.step(loss)
 
 
 def fitted(some: Sequence[Seen]) -> tuple[NDArray[np.float32], float]:
@@ -114,22 +149,7 @@ def fitted(some: Sequence[Seen]) -> tuple[NDArray[np.float32], float]:
         given = torch.from_numpy((np.concatenate([text, other]) - mean) / spread)
         wanted = torch.cat([torch.ones(len(text)), torch.zeros(len(other))])
         share = torch.where(wanted > 0, 0.5 / len(text), 0.5 / len(other))
-        optimizer = torch.optim.LBFGS([model], max_iter=40)
-
-        def loss() -> torch.Tensor:
-            optimizer.zero_grad()  # noqa: B023
-            logits = given @ model[:-1] + model[-1]  # noqa: B023
-            cost = torch.nn.functional.binary_cross_entropy_with_logits(
-                logits,
-                wanted,  # noqa: B023
-                weight=share,  # noqa: B023
-                reduction="sum",
-            )
-            cost = cost + 1e-4 * (model[:-1] ** 2).sum()
-            cost.backward()
-            return cost
-
-        optimizer.step(loss)
+        fit(model, given, wanted, share)
         weight = model[:-1].detach().numpy() / spread
         bias = float(model[-1].detach()) - float(weight @ mean)
         hard = [rows[np.argsort(-(rows @ weight))[:HARD]] for rows in plain]
