@@ -37,6 +37,8 @@ TEXT = (
     "have to leave before dawn Nobody knows what happened next Channel 7 @someone EXIT 14 18:42"
 )
 MOST_PICTURES = 60
+LEAST_PX = 64
+"""Shorter side of a picture that a line of text fits into."""
 ROUNDS, HARD = 4, 12
 """Rounds of training; after each, the likeliest places of pictures without text are added."""
 MARGIN = 1.0
@@ -62,7 +64,8 @@ def pictures(path: Path) -> Iterator[NDArray[np.uint8]]:
                 scaler = Scaler(*size, method="area", rotation_deg=0)
             if (frame.time or 0.0) >= due_s or number == 0:
                 due_s = (frame.time or 0.0) + 1
-                yield scaler.rgb_HWC(frame).copy()
+                if min(size) >= LEAST_PX:
+                    yield scaler.rgb_HWC(frame).copy()
             if due_s > MOST_PICTURES:
                 return
 
