@@ -8,7 +8,7 @@ INPUTS := pyproject.toml constraints.txt
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -b constraints.txt
 # Tests start hundreds of processes; a locked one cannot keep the bytecode that it compiles.
 COMPILED := av boto3 botocore cv2 numpy open_clip pyarrow pydantic ray scipy sympy torch torchvision transformers
-EXTRAS := captions-local clip cloud cluster demo gpu gpu-flow loading-ray run sql test
+EXTRAS := captions-local clip cloud cluster demo gpu gpu-flow learn loading-ray metrics run sql test view
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo test test-long test-gpu test-mds lint types unit lock format clean
