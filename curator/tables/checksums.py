@@ -73,7 +73,7 @@ def sealed_by_content(
     digest = hashlib.sha256(body)
     of_all = digest.copy()
     of_all.update(footer)
-    named = _BY_CONTENT.sub(lambda found: of_all.hexdigest()[: len(found[0])], name)
+    named = _BY_CONTENT.sub(lambda match: of_all.hexdigest()[: len(match[0])], name)
     footer = footer.replace(_original(name).encode(), _original(named).encode())
     return named, b"".join([body, _sealed(footer, digest)])
 
@@ -139,7 +139,7 @@ def find_json(store: Store, name: str) -> dict[str, Any] | None:
     """
 
     def read() -> dict[str, Any] | None:
-        data = _found(store, name)
+        data = _stored_bytes(store, name)
         return opened_json(data, name) if data is not None else None
 
     return _tried(store, name, read)
@@ -178,7 +178,7 @@ def find_parquet(store: Store, name: str, columns: Sequence[str]) -> pa.Table | 
     """
 
     def read() -> pa.Table | None:
-        data = _found(store, name)
+        data = _stored_bytes(store, name)
         return _opened_parquet(data, name, columns) if data is not None else None
 
     return _tried(store, name, read)
@@ -228,11 +228,11 @@ def is_damaged(store: Store, name: str) -> bool:
     return False
 
 
-def _found(store: Store, name: str) -> bytes | None:
-    found = store.read_versioned(name)
-    if found is None:
+def _stored_bytes(store: Store, name: str) -> bytes | None:
+    entry = store.read_versioned(name)
+    if entry is None:
         return None
-    info, data = found
+    info, data = entry
     # A large object comes in several requests.
     return data if len(data) == info.bytes else store.read(name)
 
@@ -240,10 +240,10 @@ def _found(store: Store, name: str) -> bytes | None:
 def _opened_parquet(data: bytes, name: str, columns: Sequence[str] | None) -> pa.Table:
     _check_whole(data, name)
     # Not `pq.read_table`, which makes a dataset of the file: a small one takes twice as long.
-    found = pq.ParquetFile(pa.BufferReader(data)).read(columns=columns)
-    found = found if columns is None else found.select(list(columns))
-    metadata = {k: v for k, v in (found.schema.metadata or {}).items() if k not in (CHECKSUM, NAME)}
-    return found.replace_schema_metadata(metadata)
+    table = pq.ParquetFile(pa.BufferReader(data)).read(columns=columns)
+    table = table if columns is None else table.select(list(columns))
+    metadata = {k: v for k, v in (table.schema.metadata or {}).items() if k not in (CHECKSUM, NAME)}
+    return table.replace_schema_metadata(metadata)
 
 
 def _tried(store: Store, name: str, read: Callable[[], T]) -> T:

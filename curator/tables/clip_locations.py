@@ -96,8 +96,8 @@ class KeyRows:
         numbers = numbers[self._hashes[at[numbers]] == wanted[numbers]]
         rows = np.full(len(keys), -1, np.int64)
         rows[numbers] = self._order[at[numbers]]
-        found = self._keys.take(pa.array(rows[numbers])).to_pylist()
-        for number, key in zip(numbers.tolist(), found, strict=True):
+        stored = self._keys.take(pa.array(rows[numbers])).to_pylist()
+        for number, key in zip(numbers.tolist(), stored, strict=True):
             if key != keys[number]:
                 row = self.find(keys[number])
                 rows[number] = -1 if row is None else row

@@ -148,8 +148,8 @@ class ClipRows(Sequence[ClipRow]):
 
     def __init__(self, table: pa.Table, schema: pa.Schema) -> None:
         self._n: int = table.num_rows
-        known = set(schema.names)
-        own = (field for field in further_fields(table.schema) if field.name not in known)
+        names = set(schema.names)
+        own = (field for field in further_fields(table.schema) if field.name not in names)
         self._schema = pa.schema([*schema, *own])
         self.scores = scores_in(schema)
         self._metadata = [field.name for field in metadata_fields(self._schema)]
@@ -180,19 +180,19 @@ class ClipRows(Sequence[ClipRow]):
     def __getitem__(self, number: slice) -> list[ClipRow]: ...
     def __getitem__(self, number: int | slice) -> ClipRow | list[ClipRow]:
         """Returns a row, or several."""
-        found = range(self._n)[number]
-        if isinstance(found, range):
-            return [ClipRow(self, one) for one in found]
-        return ClipRow(self, found)
+        selected = range(self._n)[number]
+        if isinstance(selected, range):
+            return [ClipRow(self, row) for row in selected]
+        return ClipRow(self, selected)
 
     def value_at(self, number: int, name: str) -> Any:  # noqa: ANN401
         """Returns the value of a row in a column; `KeyError` where there is no such column."""
         if not self._first <= number < self._end:
             self._open(number // BLOCK)
-        found = self._values.get(name)
-        if found is None:
-            found = self._load(name)
-        return found[number - self._first]
+        values = self._values.get(name)
+        if values is None:
+            values = self._load(name)
+        return values[number - self._first]
 
     def change(self, number: int, name: str, value: object) -> None:
         """Sets a value of a row; `KeyError` where there is no such column."""

@@ -88,10 +88,10 @@ class ClipStore:
         passed = self.rows.take((np.cumsum(self._is_passed) - 1)[wanted[is_passed]])
         places = (np.cumsum(~self._is_passed) - 1)[wanted[~is_passed]]
         out = widened(self._out.take(places.tolist()), self.schema)
-        found = pa.concat_tables([out, passed.table(self.schema)])
+        table = pa.concat_tables([out, passed.table(self.schema)])
         # Where each of the wanted clips is now: first those that are out, then those that passed.
         order = np.argsort(np.argsort(is_passed, kind="stable"))
-        return ClipRows(_taken(found, order), self._of_clips)
+        return ClipRows(_taken(table, order), self._of_clips)
 
 
 def _taken(table: pa.Table, order: NDArray[np.int64]) -> pa.Table:

@@ -91,11 +91,11 @@ class StoredVectors:
 
     def some(self, ids: pa.Array) -> Vectors:
         """Returns the vectors of some clips, on the local disk where they are many."""
-        found = DiskTable(self.schema, self._memory_budget_bytes)
+        chosen = DiskTable(self.schema, self._memory_budget_bytes)
         for _, table, rows in self._rows.find(ids):
             for start in range(0, len(rows), BLOCK_ROWS):
-                found.add(table.take(pa.array(rows[start : start + BLOCK_ROWS])))
-        return Vectors(found.whole())
+                chosen.add(table.take(pa.array(rows[start : start + BLOCK_ROWS])))
+        return Vectors(chosen.whole())
 
 
 def as_matrix(column: pa.FixedSizeListArray) -> NDArray[np.float32]:

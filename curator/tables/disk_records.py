@@ -46,12 +46,12 @@ class Keyed:
 
     def expect_all(self, keys: Sequence[Sequence[str]], begin: int = 0) -> None:
         """Notes the places of records: each number's object has some keys."""
-        found = [hashes(some) for some in keys]
-        numbers = np.repeat(np.arange(len(found)) + begin, [len(some) for some in found])
+        hash_lists = [hashes(some) for some in keys]
+        numbers = np.repeat(np.arange(len(hash_lists)) + begin, [len(some) for some in hash_lists])
         with self._lock:
             self._merge()
             self._put(
-                np.concatenate([np.zeros(0, np.uint64), *found]),
+                np.concatenate([np.zeros(0, np.uint64), *hash_lists]),
                 -1 - numbers.astype(np.int64),
                 np.zeros(len(numbers), np.int32),
             )
@@ -123,9 +123,9 @@ class Keyed:
             )
 
     def _put(
-        self, found: NDArray[np.uint64], begin: NDArray[np.int64], n_bytes: NDArray[np.int32]
+        self, key_hashes: NDArray[np.uint64], begin: NDArray[np.int64], n_bytes: NDArray[np.int32]
     ) -> None:
-        every = np.concatenate([self._hashes, found])
+        every = np.concatenate([self._hashes, key_hashes])
         order = np.argsort(every, kind="stable")
         every = every[order]
         # Stable, so that the last of several with a key is the latest.

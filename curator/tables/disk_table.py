@@ -58,10 +58,10 @@ class DiskTable:
         if first >= len(self._ends):
             return self._held.whole().slice(start - self._n_written, n_rows)
         begin = self._ends[first - 1] if first else 0
-        found = self._batches.table(range(first, min(last + 1, len(self._ends))))
+        table = self._batches.table(range(first, min(last + 1, len(self._ends))))
         if last >= len(self._ends):
-            found = pa.concat_tables([found, self._held.whole()])
-        return found.slice(start - begin, n_rows)
+            table = pa.concat_tables([table, self._held.whole()])
+        return table.slice(start - begin, n_rows)
 
     def take(self, numbers: Sequence[int]) -> pa.Table:
         """Returns a few rows by their numbers."""
@@ -316,6 +316,6 @@ def _ranges_of(keys: pa.ChunkedArray) -> NDArray[np.int64]:
     begins = pc.utf8_slice_codeunits(keys, 0, 2).combine_chunks().dictionary_encode()
     step = 256 // N_RANGES
     firsts = [f"{number * step:02x}" for number in range(1, N_RANGES)]
-    found = [bisect_right(firsts, begin) for begin in begins.dictionary.to_pylist()]
-    ranges: NDArray[np.int64] = np.array(found, np.int64)[begins.indices.to_numpy()]
+    positions = [bisect_right(firsts, begin) for begin in begins.dictionary.to_pylist()]
+    ranges: NDArray[np.int64] = np.array(positions, np.int64)[begins.indices.to_numpy()]
     return ranges

@@ -93,18 +93,18 @@ class FamilyStore:
             rows_per_group=None if fields else max(1, GROUP_BYTES // max(1, *sizes)),
         )
         return [
-            _member(version, part, row, one.key, n_bytes)
-            for row, (one, n_bytes) in enumerate(zip(values, sizes, strict=True))
+            _member(version, part, row, value.key, n_bytes)
+            for row, (value, n_bytes) in enumerate(zip(values, sizes, strict=True))
         ]
 
     def find(self, version: FamilyVersion, keys: pa.ChunkedArray) -> MemberColumn:
         """Finds the values of some keys: in tars of the last snapshot, or in parts."""
-        found, rows = MemberColumn(version, keys), KeyRows(keys)
+        members, rows = MemberColumn(version, keys), KeyRows(keys)
         in_tars = self._in_tars.get(version.fingerprint)
         if in_tars is not None:
             numbers = rows.find_all(in_tars["key"].to_pylist())
             there = in_tars.filter(pa.array(numbers >= 0))
-            found.fill(
+            members.fill(
                 numbers[numbers >= 0],
                 there["name"].to_pylist(),
                 offset=there["offset"].to_numpy(),
@@ -120,8 +120,10 @@ class FamilyStore:
                 sizes = (
                     table["n_bytes"].to_numpy() if "n_bytes" in facts else np.zeros_like(numbers)
                 )
-                found.fill(numbers[places], [name] * len(places), row=places, n_bytes=sizes[places])
-        return found
+                members.fill(
+                    numbers[places], [name] * len(places), row=places, n_bytes=sizes[places]
+                )
+        return members
 
     def rows(self, column: MemberColumn) -> pa.Table:
         """Returns a row of a family of columns for each key; null for a key without a value."""
@@ -175,7 +177,7 @@ class FamilyRows(Generic[ItemT]):
         table = self.stage.rows(items, results)
         facts = ("uri", "version", "error_code", "source_id")
         uris, versions, codes, ids = (table[name].to_pylist() for name in facts)
-        is_sure = (not is_racy(*one, self._since_ns) for one in zip(uris, versions, strict=True))
+        is_sure = (not is_racy(*pair, self._since_ns) for pair in zip(uris, versions, strict=True))
         is_done = (a and b not in RETRIED for a, b in zip(is_sure, codes, strict=True))
         done = list(compress(row_keys(table, self.stage.key).to_pylist(), is_done))
         refusals = list(map(self._removals.refusal, uris, ids))
@@ -199,14 +201,14 @@ class FamilyRows(Generic[ItemT]):
         store, folder = self._parts.store, self._parts.stage
         there = part_versions(store, folder)
         own = self._parts.of(there)
-        known = KnownKeys.of(store, folder, there, own, may_write=self._may_write)
+        stored_keys = KnownKeys.of(store, folder, there, own, may_write=self._may_write)
         stream, size = iter(items), FIRST_WINDOW
         while window := list(islice(stream, size)):
             size = min(2 * size, WINDOW)
-            keys = ["\t".join(getattr(one, name) for name in self.stage.key) for one in window]
+            keys = ["\t".join(getattr(item, name) for name in self.stage.key) for item in window]
             is_missing = np.zeros(len(keys), bool)
             stored: dict[str, list[int]] = {}
-            for place, part in enumerate(known.find(keys)):
+            for place, part in enumerate(stored_keys.find(keys)):
                 if part is None:
                     is_missing[place] = True
                 else:

@@ -118,13 +118,13 @@ class FencedStore(Store):
         """
         for _ in range(_TRIES if self._has_conditions else 0):
             # In this order: what replaces the object after the check has another version.
-            found = self._store.find(key)
+            info = self._store.find(key)
             self._check()
             try:
-                if found is None:
+                if info is None:
                     done = self._store.write_new(key, data)
                 else:
-                    done = self._store.replace(key, data, found.version)
+                    done = self._store.replace(key, data, info.version)
             except UnconditionalStoreError:
                 self._has_conditions = False
                 return False

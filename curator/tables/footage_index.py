@@ -122,8 +122,8 @@ class FootageIndex:
         if isinstance(own, FootageStore) and n_clips >= STORED_FROM_CLIPS:
             self._add_stored(own, footages, work)
         for place, footage in enumerate(footages):
-            known = {part.facts.name for part in self.parts if part.place == place}
-            self._add_blocks(place, footage, known, n_clips)
+            indexed = {part.facts.name for part in self.parts if part.place == place}
+            self._add_blocks(place, footage, indexed, n_clips)
 
     def mask(self, place: int, wanted: pa.Array | None) -> NDArray[np.bool_]:
         """Returns which owners are clips of a place with some ids, bool [O]; None for all.
@@ -144,7 +144,7 @@ class FootageIndex:
 
     def first_number(self, asking: NDArray[np.bool_]) -> int:
         """Returns a number below which no vector is of these owners, bool [O]."""
-        numbers = [one.facts.first_number for one in self.parts if asking[one.owners].any()]
+        numbers = [part.facts.first_number for part in self.parts if asking[part.owners].any()]
         return min(numbers, default=self.index.n_vectors if self.index is not None else 0)
 
     def clip_ids(self, owners: NDArray[np.int64]) -> list[str]:
@@ -159,21 +159,21 @@ class FootageIndex:
     def seconds(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
         """Returns the second of vectors, from their clip's first frame, float32 [N]."""
         parts = _last_at([part.facts.first_number for part in self.parts], numbers)
-        found = np.zeros(len(numbers), np.float32)
+        seconds = np.zeros(len(numbers), np.float32)
         for at in np.unique(parts).tolist():
             part, is_own = self.parts[at], parts == at
             if part.seconds is None:
                 assert part.store is not None, "what is in memory has them"
                 part.seconds = read_rows(part.store, footage_object(part.facts.name), _all_seconds)
-            found[is_own] = part.seconds[numbers[is_own] - part.facts.first_number]
-        return found
+            seconds[is_own] = part.seconds[numbers[is_own] - part.facts.first_number]
+        return seconds
 
     def _add_blocks(
-        self, place: int, footage: Footage, known: Collection[str], n_clips: int
+        self, place: int, footage: Footage, indexed: Collection[str], n_clips: int
     ) -> None:
         """Adds what is not stored, in memory."""
         if isinstance(footage, FootageStore):
-            left = tuple(name for name in footage.parts if name not in known)
+            left = tuple(name for name in footage.parts if name not in indexed)
             footage = replace(footage, parts=left)
         names = chain(getattr(footage, "parts", ()), repeat(""))
         for block, name in zip(footage.blocks(), names, strict=False):
@@ -201,12 +201,12 @@ class FootageIndex:
 
     def _add_stored(self, own: FootageStore, footages: Sequence[Footage], work: Work) -> None:
         """Takes the index under the output root, with what is new, if it may be written."""
-        stores = [one for one in footages if isinstance(one, FootageStore)]
+        stores = [footage for footage in footages if isinstance(footage, FootageStore)]
         sizes: dict[str, dict[str, int]] = {}
-        for one in stores:
-            there = one.sizes()
-            of_store = sizes.setdefault(_address(one, own), {})
-            of_store |= {name: there[name] for name in one.parts if name in there}
+        for other in stores:
+            there = other.sizes()
+            of_store = sizes.setdefault(_address(other, own), {})
+            of_store |= {name: there[name] for name in other.parts if name in there}
         listed = _StoredIndex.read(own.store)
         if listed is not None:
             listed = listed.of_parts(
@@ -257,16 +257,16 @@ class _StoredIndex:
                 return None
             there = {info.key: info.bytes for info in store.list(f"{FOLDER}/")}
             index = VectorIndex.of_stored(store, listed["index"])
-            for one in index.segments:
-                if there.get(one.facts.key) != one.facts.n_bytes or not one.is_whole():
-                    raise DamagedError(store.uri, one.facts.key, "it is missing or was changed")
+            for segment in index.segments:
+                if there.get(segment.facts.key) != segment.facts.n_bytes or not segment.is_whole():
+                    raise DamagedError(store.uri, segment.facts.key, "it is missing or was changed")
         except (StorageError, ValueError, KeyError, TypeError, BadZipFile) as error:
             logger.warning("the stored index of vectors is damaged, and is not used: %s", error)
             return None
         parts = [IndexedPart(**facts) for facts in listed["parts"]]
         return cls(
             index=index,
-            parts={(one.uri, one.name): one for one in parts},
+            parts={(part.uri, part.name): part for part in parts},
             n_owners=listed["n_owners"],
             n_trained=listed["n_trained"],
         )
@@ -281,8 +281,8 @@ class _StoredIndex:
 
     def of_parts(self, sizes: Mapping[tuple[str, str], int]) -> "_StoredIndex | None":
         """Returns it with the parts that did not change; None if most of its vectors are gone."""
-        parts = {at: one for at, one in self.parts.items() if sizes.get(at) == one.n_bytes}
-        if 2 * sum(one.n for one in parts.values()) < self.index.n_vectors:
+        parts = {at: part for at, part in self.parts.items() if sizes.get(at) == part.n_bytes}
+        if 2 * sum(part.n for part in parts.values()) < self.index.n_vectors:
             return None
         return replace(self, parts=parts)
 
@@ -291,12 +291,12 @@ class _StoredIndex:
         index = self.index.stored(store, FOLDER)
         value = {
             "index": index,
-            "parts": [asdict(one) for one in self.parts.values()],
+            "parts": [asdict(part) for part in self.parts.values()],
             "n_owners": self.n_owners,
             "n_trained": self.n_trained,
         }
         store.write(LIST, sealed_json(value, to_json, LIST))
-        named = {LIST, index["trained"], *(one.facts.key for one in self.index.segments)}
+        named = {LIST, index["trained"], *(segment.facts.key for segment in self.index.segments)}
         store.delete([i.key for i in store.list(f"{FOLDER}/") if i.key not in named])
 
 
@@ -313,7 +313,11 @@ def _grown(
     work: Work,
 ) -> _StoredIndex | None:
     """Returns a stored index with the parts that it lacks; None if there are no vectors."""
-    wanted = {(_address(one, own), name): one.store for one in footages for name in one.parts}
+    wanted = {
+        (_address(footage, own), name): footage.store
+        for footage in footages
+        for name in footage.parts
+    }
     store = own.store
     counts = {
         at: read_rows(place, footage_object(at[1]), _counts)
@@ -359,7 +363,7 @@ def _grown(
 
 def _merge(index: VectorIndex, work: Work, store: Store) -> None:
     n_cells = len(index.centroids_CE)
-    if sum(one.facts.n_cells == n_cells for one in index.segments) > _MOST_SEGMENTS:
+    if sum(segment.facts.n_cells == n_cells for segment in index.segments) > _MOST_SEGMENTS:
         merge(index, work, store, FOLDER)
 
 
@@ -405,13 +409,13 @@ def _codes_of(
 def _coded(
     projection: Projection, first_owner: int, file: pq.ParquetFile
 ) -> list[tuple[Codes, NDArray[np.int64]]]:
-    found, begin = [], first_owner
+    blocks, begin = [], first_owner
     for batch in file.iter_batches(_BATCH_CLIPS):
         vectors_ND, rows = block_vectors(pa.Table.from_batches([batch]))
         if len(rows):
-            found.append((projection.codes(vectors_ND), rows + begin))
+            blocks.append((projection.codes(vectors_ND), rows + begin))
         begin += batch.num_rows
-    return found
+    return blocks
 
 
 def _sampled(share: float, file: pq.ParquetFile) -> NDArray[np.float16]:
@@ -420,8 +424,8 @@ def _sampled(share: float, file: pq.ParquetFile) -> NDArray[np.float16]:
     wanted = np.unique(
         np.linspace(0, n_groups - 1, max(1, round(2 * share * n_groups))).astype(int)
     )
-    found = []
+    samples = []
     for group in wanted.tolist():
         vectors_ND, _ = block_vectors(file.read_row_group(group))
-        found.append(vectors_ND[:: max(1, round(len(wanted) / (share * n_groups)))])
-    return np.concatenate(found).astype(np.float16)
+        samples.append(vectors_ND[:: max(1, round(len(wanted) / (share * n_groups)))])
+    return np.concatenate(samples).astype(np.float16)

@@ -54,7 +54,7 @@ class FootageStore:
 
     def clips(self, clip_ids: Collection[str]) -> dict[str, ClipFootage]:
         """Reads the footage of the clips that it stores, by id."""
-        missing, found = set(clip_ids), dict[str, ClipFootage]()
+        missing, clips = set(clip_ids), dict[str, ClipFootage]()
         for part in self.parts:
             if not missing:
                 break
@@ -68,9 +68,9 @@ class FootageStore:
             }
             for name, row in rows["pictures"].items():
                 if len(row["luma_mean"]):
-                    found[name] = as_footage(row, rows["footage"][name])
+                    clips[name] = as_footage(row, rows["footage"][name])
             missing -= rows["pictures"].keys()
-        return found
+        return clips
 
 
 def footage_object(part: str) -> str:
@@ -89,15 +89,15 @@ def read_groups(
 def _groups(
     clip_ids: pa.Array, columns: Sequence[str] | None, file: pq.ParquetFile
 ) -> list[pa.Table]:
-    found, start = [], 0
+    groups, start = [], 0
     ids = file.read(["clip_id"])["clip_id"]
     for group in range(file.num_row_groups):
         n_rows = file.metadata.row_group(group).num_rows
         is_wanted = pc.is_in(ids.slice(start, n_rows), value_set=clip_ids)
         start += n_rows
         if pc.any(is_wanted).as_py():
-            found.append(file.read_row_group(group, columns=columns).filter(is_wanted))
-    return found
+            groups.append(file.read_row_group(group, columns=columns).filter(is_wanted))
+    return groups
 
 
 def block_vectors(table: pa.Table) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -96,11 +96,11 @@ def frame_regions(
     """Returns matching regions of stored tracks by source id; `parts` is None for all tracks."""
     if not len(wanted):
         return {}
-    found = {
+    by_source = {
         source_id: matching_regions(mean, spread, wanted)
         for source_id, mean, spread in stored_luma(store, parts)
     }
-    return {source_id: regions for source_id, regions in found.items() if len(regions)}
+    return {source_id: regions for source_id, regions in by_source.items() if len(regions)}
 
 
 def shares_frames(
@@ -116,9 +116,9 @@ def shares_frames(
 
 def overlapping_regions(clips: pa.Table, regions: Mapping[str, Regions]) -> NDArray[np.bool_]:
     """Returns bool [N]: which clips share more than a frame with a region of their source."""
-    found = np.zeros(clips.num_rows, bool)
+    is_overlapping = np.zeros(clips.num_rows, bool)
     if not regions or not clips.num_rows:
-        return found
+        return is_overlapping
     coded = clips["source_id"].combine_chunks().dictionary_encode()
     codes = coded.indices.to_numpy(zero_copy_only=False)
     start, end = (
@@ -127,8 +127,8 @@ def overlapping_regions(clips: pa.Table, regions: Mapping[str, Regions]) -> NDAr
     for code, source_id in enumerate(coded.dictionary.to_pylist()):
         if source_id in regions:
             rows = np.flatnonzero(codes == code)
-            found[rows] = shares_frames(regions[source_id], start[rows], end[rows])
-    return found
+            is_overlapping[rows] = shares_frames(regions[source_id], start[rows], end[rows])
+    return is_overlapping
 
 
 def _windows(

@@ -107,10 +107,10 @@ class KnownKeys:
 
     def find(self, keys: Sequence[str]) -> list[str | None]:
         """Returns the part of each key, of several the first by name; None where no part has it."""
-        found: list[str | None] = [None] * len(keys)
+        parts: list[str | None] = [None] * len(keys)
         for row, part, _ in self.matches(keys):
-            found[row] = found[row] or part
-        return found
+            parts[row] = parts[row] or part
+        return parts
 
     def matches(self, keys: Sequence[str]) -> Iterable[tuple[int, str, bool]]:
         """Finds all parts of each key, in the order of keys and then of parts.

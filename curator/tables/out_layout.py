@@ -183,10 +183,10 @@ def leftovers(
 
 def listed(store: Store, folders: Iterable[str]) -> dict[str, list[str]]:
     """Returns the names of the objects in some folders of an output root, by folder."""
-    found: dict[str, list[str]] = {folder: [] for folder in folders}
-    for key in listed_objects(store, found):
-        found[key.partition("/")[0]].append(key)
-    return found
+    by_folder: dict[str, list[str]] = {folder: [] for folder in folders}
+    for key in listed_objects(store, by_folder):
+        by_folder[key.partition("/")[0]].append(key)
+    return by_folder
 
 
 def listed_objects(store: Store, folders: Collection[str]) -> dict[str, ObjectInfo]:
@@ -197,8 +197,8 @@ def listed_objects(store: Store, folders: Collection[str]) -> dict[str, ObjectIn
     few = list(islice(store.list(), _FEW_OBJECTS + 1)) if not store.is_local else None
     if few is None or len(few) > _FEW_OBJECTS:
         with ThreadPoolExecutor(8) as pool:
-            found = pool.map(lambda folder: list(store.list(f"{folder}/")), folders)
-            few = list(chain.from_iterable(found))
+            lists = pool.map(lambda folder: list(store.list(f"{folder}/")), folders)
+            few = list(chain.from_iterable(lists))
     tops = frozenset(folders)
     return {info.key: info for info in few if "/" in info.key and info.key.split("/")[0] in tops}
 
@@ -233,8 +233,8 @@ def foreign_objects(store: Store) -> list[str]:
 
     Where no run has begun, that is whatever is there, but for summary and settings of a run.
     """
-    found = chain.from_iterable(listed(store, sorted(OWN_FOLDERS)).values())
-    keys = [key for key in found if not _has_hidden_name(key)]
+    objects = chain.from_iterable(listed(store, sorted(OWN_FOLDERS)).values())
+    keys = [key for key in objects if not _has_hidden_name(key)]
     if any(_HASHED.fullmatch(key) for key in keys):
         return [key for key in keys if not is_own(key)]
     return keys

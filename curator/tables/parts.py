@@ -200,12 +200,12 @@ def _row_groups(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.Ta
     is_first = True
     for table in tables:
         waiting.append(table)
-        while sum(one.num_rows for one in waiting) >= _ROWS_PER_GROUP:
+        while sum(table.num_rows for table in waiting) >= _ROWS_PER_GROUP:
             whole = pa.concat_tables(waiting)
             waiting = [whole.slice(_ROWS_PER_GROUP)]
             yield whole.slice(0, _ROWS_PER_GROUP).combine_chunks()
             is_first = False
-    if is_first or any(one.num_rows for one in waiting):
+    if is_first or any(table.num_rows for table in waiting):
         yield pa.concat_tables(waiting).combine_chunks()
 
 

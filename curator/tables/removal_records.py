@@ -143,8 +143,8 @@ class Removals:
         if not wanted or not len(column):
             return np.zeros(len(column), bool)
         distinct = column.unique().drop_null().to_pylist()
-        found = [value for value in distinct if removal_hash(value) in wanted]
-        return _truth(pc.is_in(column, value_set=pa.array(found, column.type)))
+        values = [value for value in distinct if removal_hash(value) in wanted]
+        return _truth(pc.is_in(column, value_set=pa.array(values, column.type)))
 
     def overlapping(self, clips: pa.Table) -> NDArray[np.bool_]:
         """Returns bool [N]: which clips share more than a frame with a removed span."""
@@ -383,7 +383,7 @@ def removals_of(records: Sequence[Mapping[str, Any]]) -> Removals:
     frames = [_unpacked(record.get(HASHES, "")) for record in records]
     return Removals(
         sources=sources,
-        spans={source: tuple(found) for source, found in spans.items()},
+        spans={source: tuple(pairs) for source, pairs in spans.items()},
         frames=np.unique(np.concatenate(frames)) if frames else _no_frames(),
         n_records=len(records),
         footage=tuple(sorted({r[KNOWN_BY] for r in records if r.get(KNOWN_BY)})),
@@ -471,11 +471,11 @@ def _copies(store: Store, records: Sequence[Record]) -> dict[str, Record]:
 
     A copy of one of these is not parsed: a record may be large.
     """
-    known = {record_copy(record.sha256): record for record in records}
+    by_name = {record_copy(record.sha256): record for record in records}
     copies: dict[str, Record] = {}
     for name in [info.key for info in store.list(_COPIES)]:
-        if name in known and store.read(name) == known[name].data:
-            copies[name] = known[name]
+        if name in by_name and store.read(name) == by_name[name].data:
+            copies[name] = by_name[name]
             continue
         copy = _read(store, name)
         if isinstance(copy, Record) and record_copy(copy.sha256) == name:

@@ -116,12 +116,12 @@ def _row(clip: ClipFootage, number: int) -> dict[str, Any]:
         "picture_second": clip.picture_s,
         "keypoints": [
             {
-                "xy": one.xy_K2.ravel().tolist(),
-                "descriptors": one.descriptors_KD.tobytes(),
-                "width": one.width,
-                "height": one.height,
+                "xy": points.xy_K2.ravel().tolist(),
+                "descriptors": points.descriptors_KD.tobytes(),
+                "width": points.width,
+                "height": points.height,
             }
-            for one in keypoints
+            for points in keypoints
         ],
         "luma_mean": clip.luma_F.astype(np.float16),
         "luma_spread": clip.luma_spread_F.astype(np.float16),
@@ -133,12 +133,12 @@ def _clip(row: dict[str, Any], name: str) -> ClipFootage:
     vectors = np.array(row["vector"], np.float32).reshape(n_vectors, -1 if n_vectors else 0)
     keypoints = tuple(
         Keypoints(
-            xy_K2=np.array(one["xy"], np.float32).reshape(-1, 2),
-            descriptors_KD=np.frombuffer(one["descriptors"], np.uint8).reshape(-1, 128),
-            width=one["width"],
-            height=one["height"],
+            xy_K2=np.array(points["xy"], np.float32).reshape(-1, 2),
+            descriptors_KD=np.frombuffer(points["descriptors"], np.uint8).reshape(-1, 128),
+            width=points["width"],
+            height=points["height"],
         )
-        for one in row["keypoints"]
+        for points in row["keypoints"]
     )
     return ClipFootage(
         clip_id=name,

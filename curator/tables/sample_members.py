@@ -163,8 +163,8 @@ class Members:
         row = self._rows.find(clip_id)
         if row is None:
             return []
-        found = (column[int(of[row])] for column, of in self._columns if of[row] >= 0)
-        return [member for member in found if member is not None]
+        members = (column[int(of[row])] for column, of in self._columns if of[row] >= 0)
+        return [member for member in members if member is not None]
 
 
 def members_in_tars(

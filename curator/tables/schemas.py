@@ -31,17 +31,17 @@ def family_fields(family: Family) -> list[pa.Field]:
     if not family.columns:
         return []
     struct = family.content.feature("")["struct"]
-    return [pa.field(one["name"], pa.type_for_alias(one["dtype"])) for one in struct]
+    return [pa.field(field["name"], pa.type_for_alias(field["dtype"])) for field in struct]
 
 
 def declared_fields(versions: Iterable[FamilyVersion]) -> list[pa.Field]:
     """Returns the columns that families add to `clips`, each with its declaration."""
-    known = columns_of(Clip)
+    columns = columns_of(Clip)
     return [
         field.with_metadata({_DECLARATION: orjson.dumps(version.to_json())})
         for version in versions
         for field in family_fields(version.family)
-        if field.name not in known
+        if field.name not in columns
     ]
 
 
@@ -80,8 +80,8 @@ def score_column(score: str) -> str:
 
 def scores_in(schema: pa.Schema) -> list[str]:
     """Returns names of scores: this package's own, then the others that a table of clips has."""
-    known = {*SCORES, *FACT_COLUMNS, *declared_columns(schema)}
-    others = (name for name in schema.names if name not in known)
+    columns = {*SCORES, *FACT_COLUMNS, *declared_columns(schema)}
+    others = (name for name in schema.names if name not in columns)
     return [*SCORES, *(name for name in others if not is_metadata(name))]
 
 
@@ -99,7 +99,7 @@ def schema_of(record: type, scores: Iterable[str] = ()) -> pa.Schema:
 def _arrow_type(annotation: Any) -> pa.DataType:  # noqa: ANN401
     origin, of = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
-        (annotation,) = (one for one in of if one is not type(None))
+        (annotation,) = (kind for kind in of if kind is not type(None))
         return _arrow_type(annotation)
     if origin is Annotated:
         return pa.type_for_alias(of[1])

@@ -65,8 +65,8 @@ def snapshot_name(number: int) -> str:
 
 def snapshot_numbers(store: Store) -> list[int]:
     """Returns the numbers of all snapshots, ascending."""
-    found = (_NAME.fullmatch(info.key) for info in store.list(f"{SNAPSHOTS}/0"))
-    return [int(match[1]) for match in found if match is not None]
+    matches = (_NAME.fullmatch(info.key) for info in store.list(f"{SNAPSHOTS}/0"))
+    return [int(match[1]) for match in matches if match is not None]
 
 
 def require_snapshots(store: Store) -> list[int]:
@@ -209,8 +209,8 @@ def number_commit(
     facts = {NUMBER: number, MADE: created_at, EARLIER: sorted(earlier), **chain}
     # A summary may be that of the snapshot before, with changes.
     numbered = {NUMBER: number, MADE: created_at} | with_fixed_paths(summary) | facts
-    known = named_objects(numbered)
-    return Committed(summary=numbered, is_new=is_new, named=frozenset(named | earlier | known))
+    objects = named_objects(numbered)
+    return Committed(summary=numbered, is_new=is_new, named=frozenset(named | earlier | objects))
 
 
 def digests(
@@ -261,12 +261,12 @@ def head_of(
 ) -> dict[str, Any]:
     """Returns what `summary.json` has in addition to its snapshot, which is stored by now."""
     folders = {name.split("/")[0] for name in objects_of(summary)}
-    found = listed_objects(store, folders)
+    objects = listed_objects(store, folders)
     first = previous.get(HEAD, {}).get("first", min(snapshot_numbers(store)))
     return {
         "sha256": _link(store, summary[NUMBER])["sha256"],
         "first": first,
-        "versions": {n: found[n].version for n in sorted(objects_of(summary)) if n in found},
+        "versions": {n: objects[n].version for n in sorted(objects_of(summary)) if n in objects},
     }
 
 
@@ -283,9 +283,9 @@ def objects_of(summary: Mapping[str, Any]) -> dict[str, Digest]:
 
     Those of the shards are in the manifest; of a snapshot of an older version there are none.
     """
-    found = own_objects(summary)
+    objects = own_objects(summary)
     parts = itertools.chain.from_iterable(summary.get("tables", {}).values())
-    return found | {fixed_part(p): found[own_part(p)] for p in parts if own_part(p) in found}
+    return objects | {fixed_part(p): objects[own_part(p)] for p in parts if own_part(p) in objects}
 
 
 def copies_of(summary: Mapping[str, Any]) -> dict[str, str]:
@@ -359,7 +359,7 @@ def follows(summary: Mapping[str, Any], snapshot: Mapping[str, Any]) -> bool:
 
 def _is_same(summary: Mapping[str, Any], previous: Mapping[str, Any]) -> bool:
     both = archived(summary), archived(previous)
-    shards = [[shard["name"] for shard in one.get("shards", ())] for one in both]
+    shards = [[shard["name"] for shard in snapshot.get("shards", ())] for snapshot in both]
     return shards[0] == shards[1] and all(
         both[0].get(field) == both[1].get(field) for field in _CONTENT
     )

@@ -51,13 +51,13 @@ class SourceMetadata:
         """Adds the metadata of a source: bools, numbers, texts and lists of texts."""
         row = {"uri": uri}
         for name, value in values.items():
-            found = _as_text(value)
-            if found is None:
+            typed = _as_text(value)
+            if typed is None:
                 continue
             if name not in self._kinds and len(self._kinds) >= MAX_COLUMNS:
                 self._left_out.setdefault(name, uri)
                 continue
-            kind, text = found
+            kind, text = typed
             if len(text) * 4 > MAX_VALUE_BYTES and len(text.encode()) > MAX_VALUE_BYTES:
                 self._n_cut += 1
                 if kind == "list":
@@ -160,7 +160,7 @@ def _as_text(value: object) -> tuple[str, str] | None:
     if isinstance(value, str):
         # JSON can hold lone surrogates, which no table can.
         return "text", value.encode("utf-8", "replace").decode()
-    if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
         return "list", json.dumps(value)
     return None
 

@@ -101,10 +101,12 @@ class SourceTable:
     def carry(self, earlier: pa.Table) -> pa.Table:
         """Adds rows of `sources` whose address and content are not here yet; returns them."""
         header = self._header.whole()
-        known = pc.is_in(earlier["uri"].cast(header["uri"].type), value_set=header["uri"])
+        is_listed = pc.is_in(earlier["uri"].cast(header["uri"].type), value_set=header["uri"])
         ids = header["source_id"].filter(pc.is_null(header["outcome"]))
-        known = pc.or_(known, pc.is_in(earlier["source_id"], value_set=ids.combine_chunks()))
-        rows = earlier.filter(pc.invert(known))
+        is_listed = pc.or_(
+            is_listed, pc.is_in(earlier["source_id"], value_set=ids.combine_chunks())
+        )
+        rows = earlier.filter(pc.invert(is_listed))
         if rows.num_rows:
             self._header.add(with_column(rows, "outcome", pa.nulls(rows.num_rows, pa.string())))
             self._leaders = self._order = None
@@ -166,8 +168,8 @@ class SourceTable:
         rows = self._header.whole().take(pa.array(order[leaders[order] == order]))
         measured = self._measured.whole()
         last = measured.take(pa.array(np.arange(measured.num_rows)[::-1]))
-        found = pc.index_in(rows["uri"], value_set=last["uri"])
-        is_failed = pc.equal(last["outcome"].cast(pa.string()).take(found), "failed")
+        positions = pc.index_in(rows["uri"], value_set=last["uri"])
+        is_failed = pc.equal(last["outcome"].cast(pa.string()).take(positions), "failed")
         return rows["source_id"].filter(pc.invert(pc.fill_null(is_failed, False)))
 
     def by_content(self) -> pa.Table:
@@ -184,15 +186,17 @@ class SourceTable:
 
     def last_generation(self) -> int:
         """Returns the number of the last generation that has a source; 0 for none."""
-        found = self.by_content()
-        done = pc.is_in(found["source_id"], value_set=self.contents().combine_chunks())
-        return pc.max(found["generation"].filter(done)).as_py() or 0
+        rows = self.by_content()
+        done = pc.is_in(rows["source_id"], value_set=self.contents().combine_chunks())
+        return pc.max(rows["generation"].filter(done)).as_py() or 0
 
     def set_generations(self, numbers: pa.Table) -> None:
         """Sets the `generation` of contents by `source_id`."""
         header = self._header.whole()
-        found = pc.index_in(header["source_id"], value_set=numbers["source_id"].combine_chunks())
-        column = numbers["generation"].combine_chunks().take(found)
+        positions = pc.index_in(
+            header["source_id"], value_set=numbers["source_id"].combine_chunks()
+        )
+        column = numbers["generation"].combine_chunks().take(positions)
         self._header.replace(with_column(header, "generation", column))
 
     def generation_of(self) -> dict[str, int] | None:
@@ -209,10 +213,10 @@ class SourceTable:
         """Returns the sources up to a generation and those that failed; shares what is measured."""
         header = self._header.whole()
         wanted = pc.fill_null(pc.less_equal(header["generation"], generation), True)
-        found = SourceTable()
-        found._header.replace(header.filter(wanted))
-        found._measured = self._measured
-        return found
+        table = SourceTable()
+        table._header.replace(header.filter(wanted))
+        table._measured = self._measured
+        return table
 
     def settle(self, earlier: pa.Table) -> Counter[str]:
         """Takes measurements from rows of an earlier run; returns its kept clips by content."""
@@ -267,8 +271,8 @@ class SourceTable:
             like = np.where(leads == _NO_LEADER, rows, leads)
             own = header.select(_OWN).take(pa.array(rows))
             shared = header.take(pa.array(like))
-            found = last.take(pc.index_in(shared["uri"], value_set=lookup))
-            batch = _overlaid(own, shared, measured.take(found))
+            values = last.take(pc.index_in(shared["uri"], value_set=lookup))
+            batch = _overlaid(own, shared, measured.take(values))
             is_failed = pc.equal(batch["outcome"], "failed")
             number = pc.if_else(is_failed, pa.scalar(None, pa.int32()), batch["generation"])
             batch = with_column(batch, "generation", number)
@@ -327,8 +331,8 @@ def without_copies(rows: pa.Table) -> pa.Table:
 
 def source_records(rows: pa.Table) -> list[Source]:
     """Returns rows of `sources` as records."""
-    known = [name for name in SOURCES_SCHEMA.names if name in rows.column_names]
-    return [Source(**row) for row in rows.select(known).to_pylist()]
+    columns = [name for name in SOURCES_SCHEMA.names if name in rows.column_names]
+    return [Source(**row) for row in rows.select(columns).to_pylist()]
 
 
 def value_counts(column: pa.ChunkedArray | pa.Array) -> dict[str, int]:
@@ -348,8 +352,8 @@ def _leaders(header: pa.Table, order: NDArray[np.int64]) -> NDArray[np.int64]:
     first_of = np.full(len(coded.dictionary), _NO_LEADER, np.int64)
     # Assigned backwards, so that the first by URI is the last to be written.
     first_of[codes[candidates][::-1]] = candidates[::-1]
-    known = codes != _NO_LEADER
-    leaders[known] = first_of[codes[known]]
+    has_leader = codes != _NO_LEADER
+    leaders[has_leader] = first_of[codes[has_leader]]
     return leaders
 
 
@@ -377,8 +381,8 @@ def _counted(
     """Adds the number of kept clips, and marks copies, whose clips count elsewhere."""
     copies = pa.array(is_copy)
     done = pc.equal(table["outcome"], "done")
-    found = counts.take(pc.index_in(table["source_id"], value_set=kept))
-    n_kept = pc.if_else(done, pc.fill_null(found, 0), pa.scalar(None, pa.int32()))
+    own_counts = counts.take(pc.index_in(table["source_id"], value_set=kept))
+    n_kept = pc.if_else(done, pc.fill_null(own_counts, 0), pa.scalar(None, pa.int32()))
     zero = pa.scalar(0, pa.int32())
     for name, column in (
         ("n_shots", table["n_shots"]),

@@ -84,7 +84,10 @@ class AnalyzedUnit:
         if len(self.tracks) < 2:
             return [self]
         first, *others = self.tracks
-        return [replace(self, tracks=(first,)), *(AnalyzedUnit(tracks=(one,)) for one in others)]
+        return [
+            replace(self, tracks=(first,)),
+            *(AnalyzedUnit(tracks=(track,)) for track in others),
+        ]
 
 
 class TrackParts:
@@ -138,7 +141,9 @@ class TrackParts:
         by_hash: dict[str, dict[str, str]] = {}
         versions_of = part_versions(self._store, TRACKS)
         # Users' measures share a folder.
-        listed: dict[str, dict[str, str]] = {self._parts(one).stage: {} for one in self._families}
+        listed: dict[str, dict[str, str]] = {
+            self._parts(family).stage: {} for family in self._families
+        }
         for name, version in versions_of.items():
             folder = name.rpartition("/")[0]
             if folder in listed:
@@ -170,7 +175,7 @@ class TrackParts:
         if self._removals:
             results = [(key, self._excluded(key, result)) for key, result in results]
         failed = [key for key, result in results if isinstance(result, Failure)]
-        tracks = [one for one in results if isinstance(one[1], Track)]
+        tracks = [item for item in results if isinstance(item[1], Track)]
         names: dict[str, str] = {}
         for family in sorted(families, key=lambda name: (name == FRAMES, name)):
             rows = results if family == FRAMES else tracks
@@ -194,16 +199,16 @@ class TrackParts:
         ).tolist():
             shown &= (result.thumbnail_frame < start) | (result.thumbnail_frame >= end)
         hashes = [hashlib.sha256(jpeg).hexdigest() for jpeg in result.thumbnails]
-        shown &= np.array([one not in removals.pictures for one in hashes])
+        shown &= np.array([digest not in removals.pictures for digest in hashes])
         thumbnails = tuple(result.thumbnails[at] for at in np.flatnonzero(shown))
         return replace(result, thumbnail_frame=result.thumbnail_frame[shown], thumbnails=thumbnails)
 
     def read(self, tracks: Iterable[StoredTrack]) -> list[TrackItem]:
         """Reads tracks; a part that several sources share is read once."""
         groups: dict[tuple[str, ...], list[SourceRef]] = {}
-        for one in tracks:
-            names = (one.parts[FRAMES], *(n for f, n in one.parts.items() if f != FRAMES))
-            groups.setdefault(names, []).append(one.source)
+        for stored in tracks:
+            names = (stored.parts[FRAMES], *(n for f, n in stored.parts.items() if f != FRAMES))
+            groups.setdefault(names, []).append(stored.source)
         items: list[TrackItem] = []
         for names, sources in groups.items():
             tables = [self._parts(FRAMES).read(name) for name in names]
@@ -223,8 +228,8 @@ class TrackParts:
         pts, n_bytes = stored
         if not np.array_equal(pts, track.frame_pts):
             return False
-        known = (n_bytes > 0) & (track.frame_bytes > 0)
-        return bool(np.array_equal(n_bytes[known], track.frame_bytes[known]))
+        has_bytes = (n_bytes > 0) & (track.frame_bytes > 0)
+        return bool(np.array_equal(n_bytes[has_bytes], track.frame_bytes[has_bytes]))
 
     def _with_origin(self, table: pa.Table, sources: Sequence[SourceRef]) -> pa.Table:
         """Adds the address and version of the file from which each row was measured.
@@ -369,9 +374,9 @@ def track_origins(store: Store, source_ids: Set[str]) -> Iterator[dict[str, Any]
     """
     folder, ids = f"{TRACKS}/{FRAMES}", sorted(source_ids)
     listed = part_versions(store, folder)
-    known = KnownKeys.of(store, folder, listed, list(filter(is_own, listed)), may_write=True)
+    keys = KnownKeys.of(store, folder, listed, list(filter(is_own, listed)), may_write=True)
     wanted = pa.array(ids, pa.string())
-    for name in sorted({part for _, part, _ in known.matches(ids)}):
+    for name in sorted({part for _, part, _ in keys.matches(ids)}):
         table = read_parquet(store, name)
         table = table.filter(pc.is_in(table["source_id"], value_set=wanted))
         unknown = {name: None for name in ORIGIN}

@@ -206,9 +206,9 @@ def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _joined_notes(notes: Sequence[str], of_audio: Sequence[str]) -> tuple[Note, ...]:
     """Orders notes as in one decode: on what decodes, on audio, on the header's claims."""
-    found = [Note(note) for note in notes]
-    decoding = [note for note in found if note in _DECODE_NOTES]
-    rest = [note for note in found if note not in _DECODE_NOTES]
+    all_notes = [Note(note) for note in notes]
+    decoding = [note for note in all_notes if note in _DECODE_NOTES]
+    rest = [note for note in all_notes if note not in _DECODE_NOTES]
     return (*decoding, *map(Note, of_audio), *rest)
 
 
