@@ -47,10 +47,10 @@ class BucketStore(Store):
         """Yields the objects whose key starts with `prefix`, sorted by key."""
         root = len(self._full(""))
         with self._explained("list", prefix):
-            for found in self.service.list(self.bucket, self._full(prefix)):
-                key = found.key[root:]
+            for item in self.service.list(self.bucket, self._full(prefix)):
+                key = item.key[root:]
                 if key and not is_temporary(key):
-                    yield ObjectInfo(key=key, bytes=found.bytes, version=found.version)
+                    yield ObjectInfo(key=key, bytes=item.bytes, version=item.version)
 
     def read(self, key: str) -> bytes:
         """Returns the whole object."""
@@ -86,12 +86,12 @@ class BucketStore(Store):
     def find(self, key: str) -> ObjectInfo | None:
         """Returns size and version of an object with one request; None if it does not exist."""
         try:
-            found = self.service.head(self.bucket, self._full(checked_key(key)))
+            info = self.service.head(self.bucket, self._full(checked_key(key)))
         except self.service.errors as error:
             if self.service.explain(error, self.bucket)[0] is Cause.MISSING:
                 return None
             raise self._failure("look up", key, error) from error
-        return ObjectInfo(key=key, bytes=found.bytes, version=found.version)
+        return ObjectInfo(key=key, bytes=info.bytes, version=info.version)
 
     def check_writable(self) -> None:
         """Checks access: lists the prefix, then writes and removes a small object."""
@@ -107,8 +107,8 @@ class BucketStore(Store):
 
         The store calls it when a repeated request is refused because the object exists.
         """
-        found = self.read_versioned(key)
-        return found[0] if found is not None and found[1] == data else None
+        entry = self.read_versioned(key)
+        return entry[0] if entry is not None and entry[1] == data else None
 
     @abstractmethod
     def _put(self, key: str, data: bytes) -> None:

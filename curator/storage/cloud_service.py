@@ -104,11 +104,11 @@ class CloudService(ObjectService):
         """
         folder = prefix.rpartition("/")[0]
         pages = obstore.list(self.bucket(bucket), folder or None, chunk_size=_PAGE)
-        found = (_stored(item) for page in pages for item in page)
-        wanted = filter(lambda one: one.key.startswith(prefix), found)
+        objects = (_stored(item) for page in pages for item in page)
+        wanted = filter(lambda item: item.key.startswith(prefix), objects)
         if self.scheme == "gs":
             return _without_marks(wanted)
-        return _without_marks(sorted(wanted, key=lambda one: one.key.encode()))
+        return _without_marks(sorted(wanted, key=lambda item: item.key.encode()))
 
     def page(self, bucket: str, prefix: str, after: str) -> tuple[dict[str, int], bool] | None:
         """Returns sizes by key of at most a thousand next keys; None for Azure, which cannot."""
@@ -242,15 +242,15 @@ class CloudStore(BucketStore):
         return service.bucket(self.bucket)
 
 
-def _without_marks(found: Iterable[StoredObject]) -> Iterator[StoredObject]:
+def _without_marks(objects: Iterable[StoredObject]) -> Iterator[StoredObject]:
     """Leaves out the empty objects `name/` that consoles make and obstore lists as `name`."""
     before: StoredObject | None = None
-    for one in chain(found, [None]):
+    for item in chain(objects, [None]):
         if before is not None and (
-            before.bytes or one is None or not one.key.startswith(before.key + "/")
+            before.bytes or item is None or not item.key.startswith(before.key + "/")
         ):
             yield before
-        before = one
+        before = item
 
 
 def _stored(item: "ObjectMeta") -> StoredObject:

@@ -228,11 +228,11 @@ class HashingReader(Positioned, io.BufferedIOBase, BinaryIO):
 
 
 def _other_size(reader: BinaryIO, size: int) -> SourceError:
-    found: int | None = None
+    n_bytes: int | None = None
     with suppress(OSError):
-        found = reader.seek(0, io.SEEK_END)
+        n_bytes = reader.seek(0, io.SEEK_END)
     return SourceError(
         ErrorCode.CHANGED,
-        f"{str(getattr(reader, 'name', 'the object'))!r} has {found} bytes and not {size}, as "
+        f"{str(getattr(reader, 'name', 'the object'))!r} has {n_bytes} bytes and not {size}, as "
         "when it was listed; wait until it is complete and run again",
     )

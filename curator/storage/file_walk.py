@@ -42,9 +42,9 @@ def walk(root: str) -> Iterator[WalkedPath]:
     its own path where that is below `root`, else by the first way to it. A folder that cannot be
     listed is yielded with its error.
     """
-    for found in _tree(root):
-        if isinstance(found.info, OSError) or not stat.S_ISDIR(found.info.st_mode):
-            yield found
+    for entry in _tree(root):
+        if isinstance(entry.info, OSError) or not stat.S_ISDIR(entry.info.st_mode):
+            yield entry
 
 
 def expand(pattern: str) -> list[str]:
@@ -126,10 +126,10 @@ def _tree(root: str) -> Iterator[WalkedPath]:
 
 def _entries(folder: str) -> list[tuple[str, bool, str]]:
     """Lists a folder: name (with a slash if it is a folder), whether it is a link, path."""
-    with os.scandir(folder) as found:
+    with os.scandir(folder) as entries:
         return sorted(
             (entry.name + "/" if _is_folder(entry) else entry.name, entry.is_symlink(), entry.path)
-            for entry in found
+            for entry in entries
             if not is_hidden(entry.name)
         )
 
@@ -188,10 +188,10 @@ def _below(
 ) -> Iterator[StoredObject]:
     """Yields the wanted keys below `prefix`, judged by their segments after it."""
     try:
-        for found in service.list(bucket, prefix + begin):
-            names = found.key.removeprefix(prefix).split("/")
+        for item in service.list(bucket, prefix + begin):
+            names = item.key.removeprefix(prefix).split("/")
             if is_wanted(["_" if name in DOTS else name for name in names]):
-                yield found
+                yield item
     except service.errors as error:
         place = f"{service.scheme}://{bucket}/{prefix}"
         words = service.explain(error, bucket)[1]

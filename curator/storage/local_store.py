@@ -117,8 +117,8 @@ class LocalStore(Store):
         On a network mount the lock is as good as that mount's `flock`.
         """
         path = self._path(key)
-        with _explained("write", path), _locked(path) as found:
-            if found is None or file_version(os.fstat(found)) != version:
+        with _explained("write", path), _locked(path) as lock:
+            if lock is None or file_version(os.fstat(lock)) != version:
                 return None
             with _temporary(path, data) as (temporary, descriptor):
                 os.replace(temporary, path)
@@ -177,8 +177,8 @@ class LocalStore(Store):
 
     def _unfinished(self, folder: str) -> Iterator[tuple[str, str]]:
         """Yields key and path of temporary files in a folder, and below any but the root."""
-        found = _files(os.path.join(self.root, folder), folder) if folder else _beside(self.root)
-        return ((key, path) for key, path in found if is_temporary(key))
+        files = _files(os.path.join(self.root, folder), folder) if folder else _beside(self.root)
+        return ((key, path) for key, path in files if is_temporary(key))
 
     def _path(self, key: str) -> str:
         return os.path.join(self.root, checked_key(key))
@@ -336,11 +336,11 @@ def _files(
     with _explained("list", folder):
         try:
             info = os.stat(folder)
-            with os.scandir(folder) as found:
+            with os.scandir(folder) as scan:
                 # A folder sorts as `name/`, as the keys below it do.
                 entries = sorted(
                     (entry.name + "/" if entry.is_dir() else entry.name, entry.path)
-                    for entry in found
+                    for entry in scan
                     if entry.name.startswith(begin)
                 )
         except (FileNotFoundError, NotADirectoryError):
@@ -358,8 +358,8 @@ def _files(
 
 def _beside(folder: str) -> Iterator[tuple[str, str]]:
     """Yields (name, path) of the files directly in a folder."""
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as found:
-        yield from [(entry.name, entry.path) for entry in found if not entry.is_dir()]
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        yield from [(entry.name, entry.path) for entry in entries if not entry.is_dir()]
 
 
 def _sync(path: str) -> None:

@@ -199,9 +199,9 @@ class RangeReader(SeekableReader):
             start, end, underway = self._ahead
             if underway.done() or start <= position < end:
                 self._collect()
-                found = self._cached(position)
-                if found is not None:
-                    return found
+                cached = self._cached(position)
+                if cached is not None:
+                    return cached
         before = next((block for block in self._blocks.values() if block.end == position), None)
         block = self._fetch(*self._plan(position, before))
         self._keep(block)

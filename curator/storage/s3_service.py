@@ -75,8 +75,8 @@ class S3Service(ObjectService):
 
     def page(self, bucket: str, prefix: str, after: str) -> tuple[dict[str, int], bool]:
         """Sizes by key of the next thousand keys at most, and whether more follow."""
-        found, more = _listed(bucket, prefix, after, is_plain=self.is_plain)
-        return {one.key: one.bytes for one in found}, more
+        objects, more = _listed(bucket, prefix, after, is_plain=self.is_plain)
+        return {item.key: item.bytes for item in objects}, more
 
     def get_range(
         self, bucket: str, key: str, start: int, end: int, version: str = ""

@@ -82,14 +82,14 @@ def find_sidecars(uris: Iterable[str]) -> dict[str, FoundSidecar | SidecarProble
     for uri in wanted:
         scheme, bucket = scheme_of(uri), split_uri(uri)[0]
         (local if scheme is None else buckets.setdefault(f"{scheme}://{bucket}/", [])).append(uri)
-    found: dict[str, FoundSidecar | SidecarProblem] = {}
+    sidecars: dict[str, FoundSidecar | SidecarProblem] = {}
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="sidecar") as pool:
         jobs = [pool.submit(_local, part) for part in _parts(local)]
         for root, some in buckets.items():
             jobs += [pool.submit(_in_bucket, root, part) for part in _parts(some)]
         for job in jobs:
-            found.update(job.result())
-    return found
+            sidecars.update(job.result())
+    return sidecars
 
 
 def _parts(uris: Sequence[str]) -> list[Sequence[str]]:
@@ -110,19 +110,21 @@ def _start(uri: str) -> str:
 
 
 def _local(uris: Sequence[str]) -> dict[str, FoundSidecar | SidecarProblem]:
-    found: dict[str, FoundSidecar | SidecarProblem] = {}
+    sidecars: dict[str, FoundSidecar | SidecarProblem] = {}
     for uri in uris:
         for path in sidecar_uris(uri):
             try:
                 n_bytes = os.stat(path).st_size
                 is_outside = os.path.islink(path) and not _is_below(path, os.path.dirname(uri))
-                found[uri] = _outside(path) if is_outside else FoundSidecar(uri=path, bytes=n_bytes)
+                sidecars[uri] = (
+                    _outside(path) if is_outside else FoundSidecar(uri=path, bytes=n_bytes)
+                )
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except (OSError, ValueError) as error:
-                found[uri] = _unreadable(local_failure(path, error))
+                sidecars[uri] = _unreadable(local_failure(path, error))
             break
-    return found
+    return sidecars
 
 
 def _is_below(path: str, folder: str) -> bool:
@@ -143,7 +145,7 @@ def _in_bucket(root: str, uris: Sequence[str]) -> dict[str, FoundSidecar | Sidec
     """Yields sidecars of sources in one bucket; the sources are sorted by name."""
     service, bucket = service_of(root), split_uri(root)[0]
     assert service is not None, root
-    found: dict[str, FoundSidecar | SidecarProblem] = {}
+    sidecars: dict[str, FoundSidecar | SidecarProblem] = {}
     index = 0
     while index < len(uris):
         start = _start(uris[index]).removeprefix(root)
@@ -154,9 +156,9 @@ def _in_bucket(root: str, uris: Sequence[str]) -> dict[str, FoundSidecar | Sidec
         except service.errors as error:
             message = f"{root}{prefix} cannot be listed: {service.explain(error, bucket)[1]}"
             unread = SidecarProblem(SidecarCode.UNREADABLE, message)
-            return found | dict.fromkeys(uris[index:], unread)
+            return sidecars | dict.fromkeys(uris[index:], unread)
         if page is None:
-            return {source: one for uri in uris for source, one in _asked(uri).items()}
+            return {source: sidecar for uri in uris for source, sidecar in _asked(uri).items()}
         sizes, is_truncated = page
         last = max((key.encode() for key in sizes), default=b"")
         end = last if is_truncated else None
@@ -170,12 +172,12 @@ def _in_bucket(root: str, uris: Sequence[str]) -> dict[str, FoundSidecar | Sidec
                 break
             there = next((name for name in names if name in sizes), None)
             if there is not None:
-                found[uris[index]] = FoundSidecar(uri=root + there, bytes=sizes[there])
+                sidecars[uris[index]] = FoundSidecar(uri=root + there, bytes=sizes[there])
             elif not covered:
                 # More than a page of names begin with this one.
-                found |= _asked(uris[index])
+                sidecars |= _asked(uris[index])
             index += 1
-    return found
+    return sidecars
 
 
 def _asked(uri: str) -> dict[str, FoundSidecar | SidecarProblem]:
@@ -195,13 +197,13 @@ def read_sidecars(uris: Iterable[str]) -> dict[str, Sidecar | SidecarProblem]:
         By the source's URI, sorted; sources without a sidecar are left out. A file that cannot be
         used raises nothing.
     """
-    found = find_sidecars(uris)
-    places = {place.uri: place for place in found.values() if isinstance(place, FoundSidecar)}
+    sidecars = find_sidecars(uris)
+    places = {place.uri: place for place in sidecars.values() if isinstance(place, FoundSidecar)}
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="sidecar") as pool:
         told = dict(zip(places, pool.map(_read, places.values()), strict=True))
     return {
         uri: told[place.uri] if isinstance(place, FoundSidecar) else place
-        for uri, place in sorted(found.items())
+        for uri, place in sorted(sidecars.items())
     }
 
 

@@ -178,7 +178,7 @@ def _parquet_rows(stream: BinaryIO, manifest: str) -> Iterator[_Entry]:
             columns = {new: _values(batch[name], types[name]) for name, new in names.items()}
             for at, value in enumerate(uris):
                 if value and value.strip():
-                    row = {n: v for n, found in columns.items() if (v := found[at]) is not None}
+                    row = {n: v for n, values in columns.items() if (v := values[at]) is not None}
                     yield f"row {first + at}", value.decode("utf-8", "surrogateescape"), row
             first += len(uris)
     except pa.ArrowException as error:
@@ -217,14 +217,14 @@ def _values(column: "pa.Array", kind: "pa.DataType") -> list[Any]:
     import pyarrow as pa
 
     if kind != pa.string():
-        found: list[Any] = column.cast(kind).to_pylist()
-        return found
+        values: list[Any] = column.cast(kind).to_pylist()
+        return values
     texts = column.cast(pa.large_string()).cast(pa.large_binary()).to_pylist()
     return [None if text is None else text.decode("utf-8", "replace") for text in texts]
 
 
-def _no_column(manifest: str, found: list[str]) -> UsageError:
+def _no_column(manifest: str, columns: list[str]) -> UsageError:
     return UsageError(
-        f"manifest {manifest!r} has no column {COLUMN!r}; found {', '.join(found) or 'none'}. "
+        f"manifest {manifest!r} has no column {COLUMN!r}; found {', '.join(columns) or 'none'}. "
         f"Name the column with the paths and addresses {COLUMN!r}"
     )

@@ -136,10 +136,10 @@ def stat_source(uri: str) -> tuple[int, str]:
     service = _service(uri)
     if service is not None:
         try:
-            found = service.head(*split_uri(uri))
+            item = service.head(*split_uri(uri))
         except service.errors as error:
             raise _object_failure(error, uri) from error
-        return found.bytes, object_version(found)
+        return item.bytes, object_version(item)
     info = _stat(uri)
     _refuse_kinds(uri, info)
     return info.st_size, file_version(info)
@@ -207,7 +207,7 @@ def _difference(before: str, now: str) -> str:
     """Says which facts of two versions of a file differ."""
     facts = zip(_FACTS, before.split("-"), now.split("-"), strict=True)
     differ = [(name, _shown(name, a), _shown(name, b)) for name, a, b in facts if a != b]
-    return ", ".join(f"its {name} was {was} and is {found}" for name, was, found in differ)
+    return ", ".join(f"its {name} was {was} and is {current}" for name, was, current in differ)
 
 
 def _shown(name: str, value: str) -> str:
