@@ -137,14 +137,17 @@ def verify(
         if sources and summary is not None:
             n_sources = check_sources(shards, summary, pool, findings, hashed)
     facts = {tar.shard.name: tar for tar in tars}
-    views = [(one, [facts[s.name] for s in one.shards if s.name in facts]) for one in sets]
+    views = [
+        (shard_set, [facts[s.name] for s in shard_set.shards if s.name in facts])
+        for shard_set in sets
+    ]
     for tar in tars:
         check_idx(shards, tar, findings)
         _check_facts(shards, tar, findings)
-    for one, own in views[:MANIFESTS]:
-        _check_sums(one, own, findings)
-        _check_keys(one, own, findings)
-        _check_splits(one, own, findings)
+    for shard_set, own in views[:MANIFESTS]:
+        _check_sums(shard_set, own, findings)
+        _check_keys(shard_set, own, findings)
+        _check_splits(shard_set, own, findings)
     if snapshot is None:
         _check_indexes(views, tars, findings)
     else:
@@ -177,10 +180,10 @@ def _summary(shards: ShardSet, findings: Findings) -> dict[str, Any] | None:
             return opened_json(shards.store.read(SUMMARY), SUMMARY)
         if shards.following is not None:
             return None
-        found = "missing"
+        actual = "missing"
     except (CuratorError, ValueError) as error:
-        found = f"it cannot be read ({error})"
-    findings.add(FindingCode.MISSING, where, found, "the summary of a finished run", RERUN)
+        actual = f"it cannot be read ({error})"
+    findings.add(FindingCode.MISSING, where, actual, "the summary of a finished run", RERUN)
     return None
 
 
@@ -211,10 +214,10 @@ def _check_objects(
         )
     named: dict[str, int | None] = {}
     hashes: dict[str, object] = {}
-    for one in reversed(sets):
-        for shard in one.shards:
+    for shard_set in reversed(sets):
+        for shard in shard_set.shards:
             named[shard.name] = shard.facts.get("bytes")
-            if one.manifest is not None:
+            if shard_set.manifest is not None:
                 named |= {shard.idx_name: None, shard.meta_name: None}
                 hashes[shard.idx_name] = shard.facts.get("idx_sha256")
                 hashes[shard.meta_name] = shard.facts.get("meta_sha256")
@@ -224,18 +227,18 @@ def _check_objects(
                 named[entry["name"].removeprefix(FOLDER)] = entry.get("bytes")
     there = [n for n in sorted(named) if _check_size(shards, n, named[n], findings)]
     list(pool.map(lambda name: _check_hash(shards, name, hashes.get(name), findings), there))
-    tars = {shard.name: shard for one in reversed(sets) for shard in one.shards}
+    tars = {shard.name: shard for shard_set in reversed(sets) for shard in shard_set.shards}
     return [tars[name] for name in sorted(tars) if name in shards.sizes]
 
 
 def _check_size(shards: ShardSet, name: str, n_bytes: int | None, findings: Findings) -> bool:
     """Checks that an object exists, with its size if that is known."""
-    found = shards.sizes.get(name)
-    if found is None:
+    actual = shards.sizes.get(name)
+    if actual is None:
         findings.add(FindingCode.MISSING, shards.uri(name), "missing", "an object")
-    elif n_bytes is not None and found != n_bytes:
-        findings.add(FindingCode.SIZE, shards.uri(name), f"{found} bytes", f"{n_bytes} bytes")
-    return found is not None
+    elif n_bytes is not None and actual != n_bytes:
+        findings.add(FindingCode.SIZE, shards.uri(name), f"{actual} bytes", f"{n_bytes} bytes")
+    return actual is not None
 
 
 def _of_one_set(
@@ -258,7 +261,7 @@ def _of_one_set(
 
 def _index_names(sets: Sequence[ShardSet]) -> list[str]:
     """Returns the files that describe all tars of a set."""
-    names = {name for one in sets for name in (*_files(one), *_expected(one))}
+    names = {name for shard_set in sets for name in (*_files(shard_set), *_expected(shard_set))}
     if len(sets) > 1:
         # It has the counts of both sets for a while, which `check_energon` compares.
         names -= {name for name in names if name.endswith(f"{ENERGON}/{COUNTS_FILE}")}
@@ -285,7 +288,7 @@ def _check_file(sets: Sequence[ShardSet], name: str, findings: Findings) -> None
         if _check_size(shards, name, facts.get("bytes"), to):
             _check_hash(shards, name, facts.get("sha256"), to)
 
-    _of_one_set(check, [(one, ()) for one in sets[:MANIFESTS]], findings)
+    _of_one_set(check, [(shard_set, ()) for shard_set in sets[:MANIFESTS]], findings)
 
 
 def _check_indexes(views: Sequence[View], tars: Sequence[TarFacts], findings: Findings) -> None:
@@ -321,10 +324,10 @@ def _check_hash(shards: ShardSet, name: str, expected: object, findings: Finding
 
 
 def _expect_hash(
-    shards: ShardSet, name: str, found: str, expected: str, findings: Findings
+    shards: ShardSet, name: str, actual: str, expected: str, findings: Findings
 ) -> None:
-    if found != expected:
-        findings.add(FindingCode.HASH, shards.uri(name), f"sha256 {found}", expected)
+    if actual != expected:
+        findings.add(FindingCode.HASH, shards.uri(name), f"sha256 {actual}", expected)
 
 
 def _check_tars(
@@ -356,7 +359,7 @@ def _check_tars(
     threads = max(1, n_cpus // max(1, min(len(present), n_cpus)))
     check = TarCheck(shards, findings, threads=threads, seen=note)
 
-    def one(shard: Shard) -> TarFacts:
+    def check_tar(shard: Shard) -> TarFacts:
         facts = check.check(
             shard,
             decoded=None if decoded is None else decoded.get(shard.name, frozenset()),
@@ -365,7 +368,7 @@ def _check_tars(
         seen[0] += 1
         return facts
 
-    return list(pool.map(one, present))
+    return list(pool.map(check_tar, present))
 
 
 def _chosen(
@@ -404,9 +407,9 @@ def _check_facts(shards: ShardSet, tar: TarFacts, findings: Findings) -> None:
         return
     if not len(tar.keys):
         findings.add(FindingCode.COUNT, uri, "no sample", "at least one")
-    for name, found in {"samples": len(tar.keys), "frames": tar.n_frames}.items():
-        if name in facts and facts[name] != found:
-            findings.add(FindingCode.COUNT, uri, f"{found} {name}", f"{facts[name]} {name}")
+    for name, actual in {"samples": len(tar.keys), "frames": tar.n_frames}.items():
+        if name in facts and facts[name] != actual:
+            findings.add(FindingCode.COUNT, uri, f"{actual} {name}", f"{facts[name]} {name}")
     for name, value in {"split": tar.shard.split, "bucket": tar.shard.bucket}.items():
         if name in facts and facts[name] != value:
             findings.add(
@@ -426,13 +429,13 @@ def _check_sums(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) 
     if len(tars) < len(shards.shards):
         return
     samples, frames = sum(len(tar.keys) for tar in tars), sum(tar.n_frames for tar in tars)
-    for name, found in (("samples", samples), ("frames", frames)):
-        if name in counts and counts[name] != found:
+    for name, actual in (("samples", samples), ("frames", frames)):
+        if name in counts and counts[name] != actual:
             findings.add(
                 FindingCode.MANIFEST_WRONG,
                 f"{shards.uri(MANIFEST)}#counts",
                 f"{counts[name]} {name}",
-                f"{found}, the sum of the shards",
+                f"{actual}, the sum of the shards",
                 RERUN,
             )
 

@@ -92,7 +92,7 @@ def check_chain(
         expected |= {n: _Expected.of(d, remedy) for n, d in own_objects(snapshot).items()}
         expected |= _of_tars(store, snapshot, remedy)
         copies |= copies_of(snapshot)
-    expected = {name: one for name, one in expected.items() if name not in checked}
+    expected = {name: entry for name, entry in expected.items() if name not in checked}
     wrong, n_bytes = _compared(store, expected, pool)
     copies |= {fixed: own for own, fixed in copies.items()}
     for name, (code, words, wanted) in wrong.items():
@@ -110,7 +110,7 @@ def _snapshots(store: Store, summary: Mapping[str, Any], findings: Findings) -> 
     links = {summary[NUMBER]: head["sha256"]} if head is not None else {}
     first = head["first"] if head is not None else min(numbers, default=1)
     last = max(chained(numbers, links), default=0)
-    found: _Snapshots = {}
+    snapshots: _Snapshots = {}
     for number in range(last, min(chained([first], numbers)) - 1, -1):
         name = snapshot_name(number)
         where, remedy = f"{store.uri}/{name}", LOST
@@ -123,16 +123,16 @@ def _snapshots(store: Store, summary: Mapping[str, Any], findings: Findings) -> 
         data = store.read(name)
         sha256 = Digest.of(data).sha256
         try:
-            found[number] = opened_json(data, name)
+            snapshots[number] = opened_json(data, name)
         except ValueError as error:
             words = f"it cannot be read ({error})"
             findings.add(FindingCode.HASH, where, words, links.get(number, "a snapshot"), remedy)
             continue
         if links.get(number, sha256) != sha256:
             findings.add(FindingCode.HASH, where, f"sha256 {sha256}", links[number], remedy)
-        if (link := found[number].get(BEFORE)) is not None:
+        if (link := snapshots[number].get(BEFORE)) is not None:
             links[link[NUMBER]] = link["sha256"]
-    return found
+    return snapshots
 
 
 def _check_fixed(
@@ -146,16 +146,16 @@ def _check_fixed(
     where = f"{store.uri}/{CONFIG}"
     # A commit that was broken off may have written that of its own snapshot.
     settings = [
-        {name: one[name] for name in ("recipe", "fingerprints") if name in one}
-        for one in (summary, *(snapshots[n] for n in sorted(snapshots, reverse=True)[:1]))
+        {name: snapshot[name] for name in ("recipe", "fingerprints") if name in snapshot}
+        for snapshot in (summary, *(snapshots[n] for n in sorted(snapshots, reverse=True)[:1]))
     ]
     try:
-        found = read_json(store, CONFIG)
+        stored = read_json(store, CONFIG)
     except DamagedError as error:
         code = FindingCode.HASH if store.exists(CONFIG) else FindingCode.MISSING
         findings.add(code, where, error.why, "the settings of the newest snapshot", RERUN)
         return
-    if found not in settings:
+    if stored not in settings:
         findings.add(
             FindingCode.HASH, where, "other settings", "those of the newest snapshot", RERUN
         )
@@ -163,20 +163,20 @@ def _check_fixed(
 
 def _of_tars(store: Store, snapshot: Mapping[str, Any], remedy: str) -> dict[str, _Expected]:
     """Returns the objects of the shards, as the manifest of a snapshot has them."""
-    found: dict[str, _Expected] = {}
+    objects: dict[str, _Expected] = {}
     try:
         for facts in read_json(store, snapshot[INDEXES]["manifest"])["shards"]:
             name = f"{SHARDS}/{facts['name']}"
-            found[name] = _Expected(n_bytes=facts["bytes"], sha256=facts["sha256"], remedy=remedy)
+            objects[name] = _Expected(n_bytes=facts["bytes"], sha256=facts["sha256"], remedy=remedy)
             for other, field in (
                 (index_name(name), "idx_sha256"),
                 (meta_name(name), "meta_sha256"),
             ):
-                found[other] = _Expected(sha256=facts[field], remedy=remedy)
+                objects[other] = _Expected(sha256=facts[field], remedy=remedy)
     except (DamagedError, KeyError, TypeError):
         # What is wrong with the manifest itself is found as with any object.
         return {}
-    return found
+    return objects
 
 
 def _compared(

@@ -115,10 +115,10 @@ class Findings:
         self.counts: Counter[FindingCode] = Counter()
 
     def add(
-        self, code: FindingCode, path: str, found: str, expected: str, remedy: str = REMAKE
+        self, code: FindingCode, path: str, actual: str, expected: str, remedy: str = REMAKE
     ) -> None:
         """Records a finding."""
-        finding = Finding(code=code, path=path, found=found, expected=expected, remedy=remedy)
+        finding = Finding(code=code, path=path, found=actual, expected=expected, remedy=remedy)
         with self._lock:
             self.counts[code] += 1
             if self.counts[code] <= MAX_STORED:

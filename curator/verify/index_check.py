@@ -93,16 +93,16 @@ def check_wids(
     for url in sorted({*entries, *facts}):
         tar, entry = facts.get(url), entries.get(url)
         if tar is None or entry is None:
-            found, expected = ("not listed", "listed") if tar else ("listed", f"no tar of {split}")
-            _differs(findings, FindingCode.WIDS, shards.uri(name), url, found, expected)
+            actual, expected = ("not listed", "listed") if tar else ("listed", f"no tar of {split}")
+            _differs(findings, FindingCode.WIDS, shards.uri(name), url, actual, expected)
             continue
         if not tar.is_whole:
             continue
         values = {"nsamples": len(tar.keys), "filesize": tar.bytes, "md5sum": tar.md5}
         for field, value in values.items():
             if field in entry and entry[field] != value:
-                found, expected = f"{field} {entry[field]!r}", repr(value)
-                _differs(findings, FindingCode.WIDS, shards.uri(name), url, found, expected)
+                actual, expected = f"{field} {entry[field]!r}", repr(value)
+                _differs(findings, FindingCode.WIDS, shards.uri(name), url, actual, expected)
 
 
 def check_energon(
@@ -147,13 +147,13 @@ def check_energon(
 def _compare(
     findings: Findings,
     path: str,
-    found: Mapping[str, object],
+    actual: Mapping[str, object],
     expected: Mapping[str, object],
     passed_over: set[str],
 ) -> None:
-    for name in sorted({*found, *expected} - passed_over):
-        if found.get(name) != expected.get(name):
-            a = repr(found[name]) if name in found else "not listed"
+    for name in sorted({*actual, *expected} - passed_over):
+        if actual.get(name) != expected.get(name):
+            a = repr(actual[name]) if name in actual else "not listed"
             b = repr(expected[name]) if name in expected else "no such tar"
             _differs(findings, FindingCode.ENERGON, path, name, a, b)
 
@@ -195,6 +195,6 @@ def _load(shards: ShardSet, name: str, code: FindingCode, findings: Findings) ->
 
 
 def _differs(
-    findings: Findings, code: FindingCode, path: str, name: str, found: str, expected: str
+    findings: Findings, code: FindingCode, path: str, name: str, actual: str, expected: str
 ) -> None:
-    findings.add(code, f"{path}#{name}" if name else path, found, expected, EXPORT.format(code))
+    findings.add(code, f"{path}#{name}" if name else path, actual, expected, EXPORT.format(code))

@@ -56,8 +56,8 @@ def frame_differences(
         differences.append((f"{report.n_frames} frames decode", f"{sample['n_frames']} frames"))
     sizes = {(sample["width"], sample["height"])}
     if set(report.sizes) != sizes:
-        found = ", ".join(map(_size, report.sizes)) or "none"
-        differences.append((f"frames of {found}", f"frames of {_size(*sizes)}"))
+        actual = ", ".join(map(_size, report.sizes)) or "none"
+        differences.append((f"frames of {actual}", f"frames of {_size(*sizes)}"))
     if first_s != 0.0:
         differences.append((f"first frame at {_words(first_s)} s", "first frame at 0 s"))
     if report.is_damaged:

@@ -131,13 +131,13 @@ def check_records(store: Store, findings: Findings) -> RecordChain:
 def found_in(store: Store, removals: Removals, names: Iterable[str]) -> list[str]:
     """Returns which of some objects hold something of removed footage."""
     removals = _without_shared(store, removals)
-    found = []
+    keys = []
     for name in names:
         findings = Findings()
         _Search(store, removals, findings).object(name)
         if findings.counts[FindingCode.REMOVED]:
-            found.append(name)
-    return found
+            keys.append(name)
+    return keys
 
 
 def _without_shared(store: Store, removals: Removals) -> Removals:
@@ -242,7 +242,7 @@ class _Search:
         wanted = self._removals.captions
         for text in texts:
             self.read["texts"] += 1
-            if wanted and any(caption_hash(one) in wanted for one in _texts_in(text)):
+            if wanted and any(caption_hash(caption) in wanted for caption in _texts_in(text)):
                 self._report(where, part, "a caption")
                 return
 
@@ -346,12 +346,12 @@ def _strings(value: Any) -> Iterator[str]:  # noqa: ANN401 - of any JSON
     if isinstance(value, str):
         yield from _texts_in(value)
     elif isinstance(value, list):
-        for one in value:
-            yield from _strings(one)
+        for item in value:
+            yield from _strings(item)
     elif isinstance(value, dict):
-        for name, one in value.items():
+        for name, item in value.items():
             yield name
-            yield from _strings(one)
+            yield from _strings(item)
 
 
 def _leaves(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:

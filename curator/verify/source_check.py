@@ -51,7 +51,7 @@ def _check(uri: str, expected: str, findings: Findings) -> bool:
     """Compares one source; returns whether it could be read."""
     try:
         with open_source(uri) as reader:
-            found = HashingReader(reader, closes=False).finish().sha256
+            actual = HashingReader(reader, closes=False).finish().sha256
     except SourceError as error:
         if error.code is ErrorCode.VANISHED:
             findings.add(
@@ -63,8 +63,8 @@ def _check(uri: str, expected: str, findings: Findings) -> bool:
     except (CuratorError, OSError) as error:
         findings.add(FindingCode.UNREADABLE, uri, str(error), "a readable source", _RESTORE)
         return False
-    if found != expected:
+    if actual != expected:
         findings.add(
-            FindingCode.SOURCE_CHANGED, uri, f"sha256 {found}", f"sha256 {expected}", _RESTORE
+            FindingCode.SOURCE_CHANGED, uri, f"sha256 {actual}", f"sha256 {expected}", _RESTORE
         )
     return True

@@ -89,14 +89,14 @@ def check_dataset(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
             "bucket": tar.shard.bucket,
         }.items():
             if name in values and values[name] != expected:
-                found = f"{name} {values[name]!r}"
-                findings.add(FindingCode.DATASET, f"{path}#{key}", found, repr(expected))
-        for found, expected in _derived(values):
-            findings.add(FindingCode.DATASET, f"{path}#{key}", found, expected)
+                actual = f"{name} {values[name]!r}"
+                findings.add(FindingCode.DATASET, f"{path}#{key}", actual, repr(expected))
+        for actual, expected in _derived(values):
+            findings.add(FindingCode.DATASET, f"{path}#{key}", actual, expected)
         digest = int(tar.digests[at])
         if digest and digest != columns_digest(dict(values)):
-            found, wanted = _other_columns(shards, tar, at, values)
-            findings.add(FindingCode.DATASET, f"{path}#{key}", found, wanted)
+            actual, wanted = _other_columns(shards, tar, at, values)
+            findings.add(FindingCode.DATASET, f"{path}#{key}", actual, wanted)
 
     columns = ["clip_id", "shard", "split", "bucket", "offset", "bytes", *REPEATED, *DERIVED]
     if _rows(shards, shards.dataset, columns, row, FindingCode.DATASET, findings):
@@ -110,10 +110,10 @@ def _derived(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         return
     wanted = {"aspect_ratio": height / width, "resolution": height * width}
     for name, expected in wanted.items():
-        found = values.get(name, expected)
+        actual = values.get(name, expected)
         # A table may hold it in single precision.
-        if found is None or abs(found - expected) > 1e-4 * expected:
-            yield f"{name} {found!r}", f"{expected:g}"
+        if actual is None or abs(actual - expected) > 1e-4 * expected:
+            yield f"{name} {actual!r}", f"{expected:g}"
 
 
 def _other_columns(
@@ -141,7 +141,7 @@ def _other_columns(
     other = [name for name in REPEATED if values.get(name) != expected[name]]
     shown = {name: (str(values.get(name))[:80], str(expected[name])[:80]) for name in other}
     return (
-        ", ".join(f"{name} {found!r}" for name, (found, _) in shown.items()),
+        ", ".join(f"{name} {actual!r}" for name, (actual, _) in shown.items()),
         ", ".join(repr(wanted) for _, wanted in shown.values()),
     )
 
@@ -233,10 +233,10 @@ def _rows(
         with shards.store.open(name) as stream:
             file = pq.ParquetFile(stream)
             if declared is not None:
-                found, expected = _declared(file.schema_arrow), _declared(declared)
-                if found != expected:
-                    said = f"columns of families: {found or 'none'}"
-                    findings.add(code, path, said, expected or "none, as in the manifest", RERUN)
+                actual, expected = _declared(file.schema_arrow), _declared(declared)
+                if actual != expected:
+                    message = f"columns of families: {actual or 'none'}"
+                    findings.add(code, path, message, expected or "none, as in the manifest", RERUN)
             there = [column for column in columns if column in file.schema_arrow.names]
             for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=there):
                 for values in batch.to_pylist():

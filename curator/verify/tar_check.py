@@ -115,7 +115,9 @@ class TarCheck:
         # Of a commit that was broken off, tars of both sets may be there.
         sets = [shards] if shards.following is None else [shards, shards.following]
         declared = [
-            Family.from_json(one) for s in sets for one in declared_families(s.manifest).values()
+            Family.from_json(family)
+            for s in sets
+            for family in declared_families(s.manifest).values()
         ]
         self._families = {family.member: family for family in declared if family.member}
         self._allowed = ALLOWED | self._families.keys()
@@ -171,8 +173,8 @@ class TarCheck:
                     self._check_key(path, member, closed)
                 if "." in member.suffix and member.suffix not in self._allowed:
                     seen_as = f"to readers {member.suffix!r} of {member.key!r}"
-                    found = f"the member {member.name!r}, {seen_as}"
-                    self._add(FindingCode.KEY, path, found, "one dot in its name")
+                    actual = f"the member {member.name!r}, {seen_as}"
+                    self._add(FindingCode.KEY, path, actual, "one dot in its name")
                 self._read(reader, member, sample, path)
         except ShardError as error:
             self._add(FindingCode.TAR_DAMAGED, path, str(error), "a whole tar")
@@ -183,8 +185,8 @@ class TarCheck:
 
     def _check_key(self, path: str, member: Member, closed: set[str]) -> None:
         if not member.key.isalnum() or not member.key.isascii():
-            found = f"the member {member.name!r}"
-            self._add(FindingCode.KEY, path, found, "a key of ASCII letters and digits")
+            actual = f"the member {member.name!r}"
+            self._add(FindingCode.KEY, path, actual, "a key of ASCII letters and digits")
         if member.key in closed:
             expected = "all members of a sample adjacent"
             self._add(FindingCode.KEY, f"{path}#{member.key}", "its members are apart", expected)
@@ -238,10 +240,10 @@ class TarCheck:
         missing = [name for name in NEEDED if name not in sample.sizes]
         others = sorted(sample.sizes.keys() - self._allowed) + sample.repeated
         if missing or others:
-            found = ", ".join([f"no {n}" for n in missing] + [f"another {n!r}" for n in others])
+            actual = ", ".join([f"no {n}" for n in missing] + [f"another {n!r}" for n in others])
             perhaps = ", ".join(sorted(self._allowed - {*NEEDED}))
             expected = f"one each of json, mp4, txt, and perhaps {perhaps}"
-            self._add(FindingCode.MEMBERS, path, found, expected)
+            self._add(FindingCode.MEMBERS, path, actual, expected)
         fields = self._fields(sample, path)
         meta.compare(sample.key, sample.json)
         position = rows.add(sample, fields)
@@ -255,13 +257,13 @@ class TarCheck:
         if sample.mp4 is None:
             self._add(FindingCode.MP4_HEADER, path, f"{sample.sizes['mp4']} bytes", "at most 2 GiB")
             return
-        for found, expected in header_differences(sample.mp4, fields, path):
-            self._add(FindingCode.MP4_HEADER, path, found, expected)
+        for actual, expected in header_differences(sample.mp4, fields, path):
+            self._add(FindingCode.MP4_HEADER, path, actual, expected)
         if decoded is None or position in decoded:
             rows.n_decoded += 1
             differences = frame_differences(sample.mp4, fields, path, threads=self._threads)
-            for found, expected in differences:
-                self._add(FindingCode.FRAMES, path, found, expected)
+            for actual, expected in differences:
+                self._add(FindingCode.FRAMES, path, actual, expected)
 
     def _fields(self, sample: _ReadSample, path: str) -> dict[str, Any] | None:
         """Returns the sample's JSON, if it has all needed fields."""
@@ -397,8 +399,8 @@ class _Meta:
         line = self._stream.readline(MAX_TEXT_BYTES)
         self._line += 1
         if json is not None and not _is_same_json(line, json):
-            found = "it ends" if not line else "another line than the JSON in the tar"
-            self._add(f"line {self._line}: {found}", f"the JSON of {key}")
+            actual = "it ends" if not line else "another line than the JSON in the tar"
+            self._add(f"line {self._line}: {actual}", f"the JSON of {key}")
             # All lines after a missing or extra one would differ too.
             self._stream = None
 
@@ -407,8 +409,8 @@ class _Meta:
         if self._stream is not None and self._stream.readline(MAX_TEXT_BYTES):
             self._add(f"more than {self._line} lines", f"{self._line} lines, one per sample")
 
-    def _add(self, found: str, expected: str) -> None:
-        self._findings.add(FindingCode.META, self._path, found, expected)
+    def _add(self, actual: str, expected: str) -> None:
+        self._findings.add(FindingCode.META, self._path, actual, expected)
 
 
 def _is_same_json(line: bytes, json: bytes) -> bool:
