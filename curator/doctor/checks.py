@@ -53,9 +53,9 @@ def examine(
     else:
         # A broken package may crash the process that imports it.
         needs = Needs(s3=any(scheme_of(place) == "s3" for place in [*sources, out or ""]))
-        found = "recipe, models and storage were not checked: a package does not work"
+        finding = "recipe, models and storage were not checked: a package does not work"
         remedy = "see the rows of packages"
-        rows = [Group.RECIPE.row(recipe, State.BROKEN, found, remedy, needed=True)]
+        rows = [Group.RECIPE.row(recipe, State.BROKEN, finding, remedy, needed=True)]
     rows += machine_rows(out)
     rows += package_rows(answers, needs)
     rows += gpu_rows(answers["faiss"], needed=needs.gpu)
@@ -80,7 +80,7 @@ def _with_recipe(
     places = [*sources, *([out] if out is not None else [])]
     needs = recipe_check.needs_of(recipe, places)
     rows = s3_rows() if needs.s3 else []
-    s3_answers = not any(found.stops for found in rows)
+    s3_answers = not any(row.stops for row in rows)
     rows += storage_rows(sources, out, s3_answers=s3_answers)
     if recipe is None:
         return needs, [*rows, row]

@@ -79,5 +79,5 @@ class Needs:
 
 def finding_of(error: Exception | str, remedy: str = "") -> tuple[str, str]:
     """Returns what an error's message says before a semicolon, and the remedy behind it, if any."""
-    found, _, own = str(error).partition("; ")
-    return found, own or remedy
+    finding, _, own = str(error).partition("; ")
+    return finding, own or remedy

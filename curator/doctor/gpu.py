@@ -67,8 +67,8 @@ def gpu_rows(faiss: ProbeResult, *, needed: bool) -> list[CheckRow]:
     loads = driver.facts["loads"]
     if (error := loads["libcuda.so.1"]) is not None:
         state = State.MISSING if needed else State.NOT_NEEDED
-        found, remedy = _absent("libcuda.so.1", f"no NVIDIA driver: {error}")
-        return [_row("driver", state, found, remedy if needed else None, needed=needed)]
+        finding, remedy = _absent("libcuda.so.1", f"no NVIDIA driver: {error}")
+        return [_row("driver", state, finding, remedy if needed else None, needed=needed)]
     cuda = _cuda(driver.facts, needed=needed)
     rows = [cuda, *(_library(name, loads[name], needed=needed) for name in LIBRARIES[1:])]
     if cuda.is_bad:
@@ -96,19 +96,19 @@ def _cuda(facts: Mapping[str, Any], *, needed: bool) -> CheckRow:
 def _library(name: str, error: str | None, *, needed: bool) -> CheckRow:
     if error is None:
         return _row(name, State.OK, _WHAT_FOR[name])
-    found, remedy = _absent(name, f"{error} ({_WHAT_FOR[name]})")
-    return _row(name, State.MISSING, found, remedy, needed=needed)
+    finding, remedy = _absent(name, f"{error} ({_WHAT_FOR[name]})")
+    return _row(name, State.MISSING, finding, remedy, needed=needed)
 
 
-def _absent(library: str, found: str) -> tuple[str, str]:
+def _absent(library: str, finding: str) -> tuple[str, str]:
     """Returns a finding and a remedy for a library that does not load."""
     folder = next((at for at in _FOLDERS if Path(at, library).exists()), None)
     if folder is not None:
         remedy = f"export LD_LIBRARY_PATH={folder}:$LD_LIBRARY_PATH, or run ldconfig"
-        return f"{found}; it is in {folder}", remedy
+        return f"{finding}; it is in {folder}", remedy
     if (value := os.environ.get(CAPABILITIES)) is not None:
-        found += f"; {CAPABILITIES} is {value!r}"
-    return found, _INSTALL
+        finding += f"; {CAPABILITIES} is {value!r}"
+    return finding, _INSTALL
 
 
 def _torch(answer: ProbeResult, *, needed: bool) -> CheckRow:
@@ -128,9 +128,9 @@ def _torch(answer: ProbeResult, *, needed: bool) -> CheckRow:
 def _video(answers: Mapping[str, ProbeResult], *, needed: bool) -> list[CheckRow]:
     if (refusal := nvdec_refusal()) is not None:
         remedy = "see the rows of the driver's libraries; NVDEC needs a driver of 530 or newer"
-        found, remedy = finding_of(refusal, remedy)
-        state = State.MISSING if "not installed" in found else State.BROKEN
-        return [_row(CODEC, state, found, remedy, needed=needed)]
+        finding, remedy = finding_of(refusal, remedy)
+        state = State.MISSING if "not installed" in finding else State.BROKEN
+        return [_row(CODEC, state, finding, remedy, needed=needed)]
     formats, nvenc = answers["nvdec"].facts, answers["nvenc"]
     problem = nvenc.error if nvenc.facts is None else nvenc.facts["problem"]
     words = "opens" if problem is None else f"x264 on CPUs; does not open: {problem}"
@@ -143,10 +143,12 @@ def _video(answers: Mapping[str, ProbeResult], *, needed: bool) -> list[CheckRow
 
 def _nvdec(codec: str, formats: Sequence[Mapping[str, Any]]) -> CheckRow:
     """Returns formats of a codec that NVDEC decodes; the CPU decodes sources in others."""
-    takes = [one for one in formats if one["codec"] == codec and one["caps"].get("supported")]
+    takes = [
+        entry for entry in formats if entry["codec"] == codec and entry["caps"].get("supported")
+    ]
     if not takes:
-        found = f"not on this GPU; {codec} is decoded on CPUs"
-        return _row(f"NVDEC {codec}", State.NOT_NEEDED, found)
+        finding = f"not on this GPU; {codec} is decoded on CPUs"
+        return _row(f"NVDEC {codec}", State.NOT_NEEDED, finding)
     caps = takes[0]["caps"]
     words = ", ".join(f"{':'.join(take['chroma'])} of {take['bits']} bits" for take in takes)
     words += f", up to {caps['width_max']}x{caps['height_max']}"

@@ -53,17 +53,17 @@ def size(n_bytes: int) -> str:
     return f"{gib:.1f} GiB" if gib >= 1 else f"{n_bytes / (1 << 20):.0f} MiB"
 
 
-def _row(name: str, found: str, remedy: str | None = None, *, needed: bool = False) -> CheckRow:
+def _row(name: str, finding: str, remedy: str | None = None, *, needed: bool = False) -> CheckRow:
     state = State.OK if remedy is None else State.MISSING
-    return Group.MACHINE.row(name, state, found, remedy, needed=needed)
+    return Group.MACHINE.row(name, state, finding, remedy, needed=needed)
 
 
 def _memory() -> CheckRow:
     memory, cores = memory_bytes(), available_cpus()
     fits = memory // WORKER_BYTES
     if fits == 0:
-        found = f"{size(memory)}; one worker takes up to {size(WORKER_BYTES)}"
-        return _row("memory", found, "give the machine or container 4 GiB or more", needed=True)
+        finding = f"{size(memory)}; one worker takes up to {size(WORKER_BYTES)}"
+        return _row("memory", finding, "give the machine or container 4 GiB or more", needed=True)
     few = f"; room for {fits} of {cores} workers, and no more are started" if fits < cores else ""
     return _row("memory", size(memory) + few)
 
@@ -72,45 +72,45 @@ def _shared() -> CheckRow:
     if not os.path.exists(_SHM):
         return Group.MACHINE.row(_SHM, State.NOT_NEEDED, "not on this system")
     wanted, usage = object_store_bytes(), shutil.disk_usage(_SHM)
-    found, remedy = f"{size(usage.free)} free of {size(usage.total)}", None
+    finding, remedy = f"{size(usage.free)} free of {size(usage.total)}", None
     if usage.free < wanted:
-        found += f"; Ray's object store takes {size(wanted)}, and is on disk otherwise"
+        finding += f"; Ray's object store takes {size(wanted)}, and is on disk otherwise"
         remedy = (
             f"docker run --shm-size={-(-wanted >> 30) or 1}g, or an emptyDir of medium Memory "
             "under /dev/shm in Kubernetes"
         )
-    return _row(_SHM, found, remedy)
+    return _row(_SHM, finding, remedy)
 
 
 def _disk(name: str, path: str, remedy: str) -> CheckRow:
     usage = shutil.disk_usage(path)
-    found = f"{usage.free / 1e9:.1f} GB free of {usage.total / 1e9:.1f} GB at {path}"
+    finding = f"{usage.free / 1e9:.1f} GB free of {usage.total / 1e9:.1f} GB at {path}"
     if usage.free < MIN_DISK_BYTES:
-        found += f"; less than {MIN_DISK_BYTES / 1e9:.0f} GB"
-        return _row(name, found, remedy, needed=usage.free < STOP_DISK_BYTES)
-    return _row(name, found)
+        finding += f"; less than {MIN_DISK_BYTES / 1e9:.0f} GB"
+        return _row(name, finding, remedy, needed=usage.free < STOP_DISK_BYTES)
+    return _row(name, finding)
 
 
 def _open_files() -> CheckRow:
     # Ray raises the soft limit to the hard one.
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft, hard = ("without end" if limit < 0 else str(limit) for limit in limits)
-    found, remedy = f"limit {soft}, up to {hard}", None
+    finding, remedy = f"limit {soft}, up to {hard}", None
     if 0 <= limits[1] < MIN_OPEN_FILES:
-        found += "; Ray opens more"
+        finding += "; Ray opens more"
         remedy = (
             "raise it: ulimit -n 65536, LimitNOFILE= of systemd, docker run --ulimit nofile=65536"
         )
-    return _row("open files", found, remedy)
+    return _row("open files", finding, remedy)
 
 
 def _protections() -> CheckRow:
     landlock, seccomp = landlock_version(), has_seccomp()
-    found = f"Landlock {landlock or 'none'}, seccomp {'yes' if seccomp else 'no'}"
+    finding = f"Landlock {landlock or 'none'}, seccomp {'yes' if seccomp else 'no'}"
     if landlock and seccomp:
-        return _row("sandbox", found)
+        return _row("sandbox", finding)
     return _row(
         "sandbox",
-        f"{found}; decoders have no credentials, but reach files or network",
+        f"{finding}; decoders have no credentials, but reach files or network",
         "run on Linux 5.13 or newer, on x86-64 or ARM, and let containers use Landlock",
     )

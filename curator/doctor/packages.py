@@ -36,10 +36,10 @@ def torch_build() -> str | None:
     return torch_cuda_build(Path(spec.origin).with_name("version.py").read_text())
 
 
-def torch_words(found: str) -> str:
+def torch_words(release: str) -> str:
     """Describes an installed torch."""
     build = torch_build()
-    return f"{found}, {f'for CUDA {build}' if build else 'a CPU-only build'}"
+    return f"{release}, {f'for CUDA {build}' if build else 'a CPU-only build'}"
 
 
 def are_sound(answers: Mapping[str, ProbeResult]) -> bool:
@@ -85,9 +85,9 @@ def _package(
 ) -> CheckRow:
     """Checks a package by its metadata and by the answer of a process that imported it."""
     installed = {
-        distribution: found
+        distribution: release
         for distribution in distributions
-        if (found := version(distribution)) is not None
+        if (release := version(distribution)) is not None
     }
     words = ", ".join(map(" ".join, installed.items())) or "of unknown version"
     if answer.facts is not None:
@@ -96,7 +96,7 @@ def _package(
         return _row(name, State.MISSING, "not installed", install_extra("run"), needed=needed)
     remedy = f"uv pip install --reinstall {' '.join(installed)}"
     if distributions is _OPENCV and ("libGL" in answer.error or len(installed) > 1):
-        others = " ".join(one for one in installed if one != _OPENCV[0]) or "opencv-python"
+        others = " ".join(name for name in installed if name != _OPENCV[0]) or "opencv-python"
         remedy = (
             f"uv pip uninstall {others}; uv pip install --reinstall opencv-python-headless, which "
             "needs no libGL"
@@ -122,9 +122,9 @@ def _ffmpeg(answer: ProbeResult) -> list[CheckRow]:
     ]
 
 
-def _codecs(name: str, found: list[str], lacking: list[str], *, needed: bool) -> CheckRow:
+def _codecs(name: str, codecs: list[str], lacking: list[str], *, needed: bool) -> CheckRow:
     if not lacking:
-        return _row(name, State.OK, ", ".join(found), needed=needed)
+        return _row(name, State.OK, ", ".join(codecs), needed=needed)
     other = "uv pip install --reinstall --only-binary av av: PyAV's own wheel has it"
     return _row(name, State.MISSING, f"no {', '.join(lacking)}", other, needed=needed)
 

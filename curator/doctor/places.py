@@ -118,6 +118,6 @@ def _endpoint(address: str, region: str) -> CheckRow:
         socket.create_connection((str(parts.hostname), port), timeout=CONNECT_S).close()
     except OSError as error:
         remedy = "check the network and AWS_ENDPOINT_URL, which is for servers other than Amazon's"
-        found = f"{words}: {error.strerror or error}"
-        return _row("S3 endpoint", State.BROKEN, found, remedy)
+        finding = f"{words}: {error.strerror or error}"
+        return _row("S3 endpoint", State.BROKEN, finding, remedy)
     return _row("S3 endpoint", State.OK, f"{words}, answers")

@@ -89,8 +89,12 @@ def _answer(command: list[str], timeout_s: float) -> ProbeResult:
             ProbeResult(error=str(facts["error"])) if "error" in facts else ProbeResult(facts=facts)
         )
     except (ValueError, IndexError, TypeError):
-        said = [*done.stdout.split("\n"), *done.stderr.split("\n"), f"ended with {done.returncode}"]
-        return ProbeResult(error=next(line.strip() for line in said if line.strip()))
+        lines = [
+            *done.stdout.split("\n"),
+            *done.stderr.split("\n"),
+            f"ended with {done.returncode}",
+        ]
+        return ProbeResult(error=next(line.strip() for line in lines if line.strip()))
 
 
 def av() -> dict[str, Any]:

