@@ -52,8 +52,8 @@ class ArrayStep:
     def __call__(self, part: Any) -> UnitResult[Any]:  # noqa: ANN401 - what the function takes
         """Returns what the function returns."""
         spent = self._clock.begin()
-        found = self._function(self._array, part)
-        return UnitResult(results=found, cpu_s=self._clock.end(spent, rest=self._work))
+        results = self._function(self._array, part)
+        return UnitResult(results=results, cpu_s=self._clock.end(spent, rest=self._work))
 
 
 class CorpusWork:

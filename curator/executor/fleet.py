@@ -376,7 +376,7 @@ class Fleet:
                 oldest_s = time.monotonic() - next(iter(unplaced)).asked_s
                 n_left -= wanted if oldest_s < PATIENCE_S else 0
         if self._backend.is_elastic and not self._keeps and not self._waiting:
-            for worker in [one for one in self._free if not one.given]:
+            for worker in [idle for idle in self._free if not idle.given]:
                 self._end(worker)
 
     def _give(self) -> None:

@@ -33,9 +33,9 @@ def available_gpus() -> int:
         return n_gpus
     names = [name.strip() for name in shown.split(",")]
     # CUDA stops at the first name that it does not know.
-    known = list(takewhile(lambda name: _is_known(name, n_gpus), names))
-    n_instances = sum(name.startswith("MIG-") for name in known)
-    return n_instances + min(n_gpus, len(known) - n_instances)
+    visible = list(takewhile(lambda name: _is_known(name, n_gpus), names))
+    n_instances = sum(name.startswith("MIG-") for name in visible)
+    return n_instances + min(n_gpus, len(visible) - n_instances)
 
 
 def _is_known(name: str, n_gpus: int) -> bool:

@@ -68,6 +68,6 @@ def _shortfalls(demand: Amounts, nodes: Sequence[Amounts]) -> str:
     for node in nodes:
         has: Mapping[str, float] = {name: node.get(name, 0.0) for name in demand}
         lacks = " and ".join(_NAMES.get(name, name) for name in lacking(demand, node))
-        said = ", ".join(_amount(name, n) for name, n in has.items())
-        kinds[f"{said} (too little {lacks})"] += 1
+        listed = ", ".join(_amount(name, n) for name, n in has.items())
+        kinds[f"{listed} (too little {lacks})"] += 1
     return "; ".join(f"{n} with {kind}" for kind, n in kinds.most_common(4))

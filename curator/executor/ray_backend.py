@@ -126,7 +126,7 @@ def _has_gpus(node: str) -> bool:
     import ray
 
     nodes = ray.nodes()  # type: ignore[no-untyped-call]
-    return any(one["NodeID"] == node and one["Resources"].get("GPU") for one in nodes)
+    return any(entry["NodeID"] == node and entry["Resources"].get("GPU") for entry in nodes)
 
 
 def _refusal(check: bytes) -> str | None:
@@ -139,9 +139,9 @@ def _refusal(check: bytes) -> str | None:
     with (Path(private.get_session_dir_path()) / name).open("a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
-        known = file.read()
-        if known:
-            answer: str | None = pickle.loads(known)
+        stored = file.read()
+        if stored:
+            answer: str | None = pickle.loads(stored)
             return answer
         refusal: str | None = pickle.loads(check)()
         if not isinstance(refusal, TransientRefusal):

@@ -109,9 +109,9 @@ class RayCluster:
         Only the autoscaler of Kubernetes says which nodes may come. From others one is asked for
         first, and then twice those that are there.
         """
-        known, state = self.most("GPU"), self.watch.state
+        n_gpus, state = self.most("GPU"), self.watch.state
         is_silent = state.has_autoscaler and not state.most
-        return max(known, max(1.0, 2 * known) if is_silent else 0.0)
+        return max(n_gpus, max(1.0, 2 * n_gpus) if is_silent else 0.0)
 
     def nodes(self) -> list[dict[str, float]]:
         """Returns the kinds of nodes that are there: how many of each, and what one has."""
@@ -139,15 +139,15 @@ class RayCluster:
         common = {"log_to_driver": False, "logging_level": logging.ERROR}
         if self._address is not None:
             context = ray.init(address=self._address, **common)
-            found = context.address_info["address"]
-            if is_loopback(self._address) and not is_loopback(found):
+            address = context.address_info["address"]
+            if is_loopback(self._address) and not is_loopback(address):
                 logger.warning(
                     "Ray's cluster at %s is at %s: Ray puts the machine's address in the place of "
                     "loopback, and its servers and this run's listen on all addresses "
                     "(docs/cluster.md says how to protect them); leave --ray-address and "
                     "RAY_ADDRESS out for a Ray of this run's own, on loopback alone",
                     self._address,
-                    found,
+                    address,
                 )
         else:
             private = ray._private

@@ -30,10 +30,10 @@ def result_classes(stage: type[Stage[Any, Any, Any]]) -> tuple[type, ...]:
             `object`, `Any`, or a list of unnamed values; or two classes have one name.
     """
     returned = get_type_hints(stage.process).get("return", Any)
-    found: dict[Any, None] = {}
+    kinds: dict[Any, None] = {}
     for kind in (returned, Failure):
-        _collect(kind, found, where=f"{stage.__qualname__}.process")
-    classes = {get_origin(kind) or kind: None for kind in found}
+        _collect(kind, kinds, where=f"{stage.__qualname__}.process")
+    classes = {get_origin(kind) or kind: None for kind in kinds}
     names = [kind.__name__ for kind in classes]
     for name in names:
         if names.count(name) > 1:

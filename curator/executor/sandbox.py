@@ -89,7 +89,7 @@ class GpuAccess:
     def problems(self) -> list[str]:
         """Returns the device files that are missing, or that this process cannot open."""
         files = [path for path in self.devices if not Path(path).is_dir()]
-        found = [
+        problems = [
             f"there is no {path}, which `nvidia-modprobe -u -c 0` makes"
             for path in NEEDED_GPU_FILES
             if not os.path.exists(path)
@@ -98,8 +98,8 @@ class GpuAccess:
             try:
                 os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
             except OSError as error:
-                found.append(f"{path}: {error.strerror}")
-        return found
+                problems.append(f"{path}: {error.strerror}")
+        return problems
 
 
 def gpu_access(environment: Mapping[str, str]) -> GpuAccess:
@@ -121,8 +121,8 @@ def landlock_version() -> int:
     """Returns the version of Landlock that this kernel offers; 0 for none."""
     if sys.platform != "linux":
         return 0
-    found: int = _libc.syscall(_LANDLOCK_CREATE, None, 0, _ABI_QUERY)
-    return max(0, found)
+    version: int = _libc.syscall(_LANDLOCK_CREATE, None, 0, _ABI_QUERY)
+    return max(0, version)
 
 
 def end_with_parent() -> None:
@@ -168,7 +168,7 @@ def importable_code() -> ImportableCode:
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     paths = [*installed, *(path for path in libraries if not _is_personal(path))]
     plugins = {}
-    modules = {name: one for name, one in sys.modules.items() if "." not in name}
+    modules = {name: module for name, module in sys.modules.items() if "." not in name}
     for name, module in modules.items():
         file = getattr(module, "__file__", None)
         folders = tuple(getattr(module, "__path__", ()))

@@ -195,10 +195,10 @@ class SandboxMain:
         """Returns what a user may try where a locked process cannot use its GPU."""
         if self._gpu is None or not self._is_locked:
             return ""
-        found = "; ".join(self._gpu.problems()) or "its device files open"
+        problems = "; ".join(self._gpu.problems()) or "its device files open"
         return (
-            f"; this process is locked ({found}): CURATE_UNLOCKED_GPU=1 in the environment leaves "
-            "processes with a GPU unlocked; please report it where that helps"
+            f"; this process is locked ({problems}): CURATE_UNLOCKED_GPU=1 in the environment "
+            "leaves processes with a GPU unlocked; please report it where that helps"
         )
 
     def _end(self, error: DeviceError, more: str = "") -> NoReturn:

@@ -86,7 +86,7 @@ class Timeline:
             worker: Id of the worker; empty if unknown.
         """
         with self._lock:
-            row = self._rows[self._known(node), stage]
+            row = self._rows[self._listed_node(node), stage]
             row.units += 1
             self._began(stage, begun_s)
             workers = self._workers[stage]
@@ -106,18 +106,18 @@ class Timeline:
             copy._width_s, copy._offset = other._width_s, other._offset
             copy._begun_s, copy._ended_s = other._begun_s, other._ended_s
             first_s = dict(other._first_s)
-            workers = {stage: set(known) for stage, known in other._workers.items()}
+            workers = {stage: set(names) for stage, names in other._workers.items()}
         with self._lock:
             if copy._begun_s < copy._ended_s:
                 self._cover(copy._begun_s, copy._ended_s, least_s=copy._width_s)
                 copy._regrid(self._width_s, self._offset)
             for (node, stage), row in copy._rows.items():
-                self._rows[self._known(node), stage].add(row)
+                self._rows[self._listed_node(node), stage].add(row)
             for stage, begun_s in first_s.items():
                 self._began(stage, begun_s)
-            for stage, known in workers.items():
+            for stage, names in workers.items():
                 room = MAX_WORKERS - len(self._workers[stage])
-                self._workers[stage].update(sorted(known - self._workers[stage])[:room])
+                self._workers[stage].update(sorted(names - self._workers[stage])[:room])
 
     def as_dict(self) -> dict[str, Any]:
         """Returns what `summary.json` keeps: below 100 KB; empty without units.
@@ -143,22 +143,22 @@ class Timeline:
             n_used, offset = 1, math.floor(min(self._first_s.values()) / width_s)
         n_merged, n_nodes = 1, len({node for node, _ in rows})
         while True:
-            found = {
+            content = {
                 "start": _iso((offset // n_merged) * n_merged * width_s),
                 "bucket_s": width_s * n_merged,
                 "stages": [_facts(stage, rows, n_workers[stage]) for stage in stages],
                 "rows": _listed(_fewer(rows, n_nodes), stages, width_s, offset, n_used, n_merged),
             }
-            if len(json.dumps(found, indent=1)) <= MAX_BYTES:
-                return found
+            if len(json.dumps(content, indent=1)) <= MAX_BYTES:
+                return content
             if n_used / n_merged >= 2 * LEAST_BUCKETS:
                 n_merged *= 2
             elif n_nodes > 1:
                 n_nodes = n_nodes * 3 // 4
             else:
-                return found
+                return content
 
-    def _known(self, node: str) -> str:
+    def _listed_node(self, node: str) -> str:
         node = node or THIS_MACHINE
         if node not in self._nodes:
             if len(self._nodes) >= MAX_NODES:
@@ -236,10 +236,10 @@ def _fewer(
         return dict(rows)
     named = sorted(busy_s.keys() - {OTHER_NODES}, key=lambda node: (-busy_s[node], node))
     own = set(named[: n_nodes - 1])
-    found: defaultdict[tuple[str, str], _TimelineRow] = defaultdict(_TimelineRow)
+    fewer: defaultdict[tuple[str, str], _TimelineRow] = defaultdict(_TimelineRow)
     for (node, stage), row in rows.items():
-        found[node if node in own else OTHER_NODES, stage].add(row)
-    return found
+        fewer[node if node in own else OTHER_NODES, stage].add(row)
+    return fewer
 
 
 def _listed(
@@ -253,11 +253,11 @@ def _listed(
     """Returns rows by node, this machine first, and by the order of the stages."""
     places = (offset + np.arange(n_used)) // n_merged - offset // n_merged
     order = {stage: number for number, stage in enumerate(stages)}
-    found = []
+    listed = []
     for node, stage in sorted(rows, key=lambda key: (_natural(key[0]), order[key[1]])):
         row = rows[node, stage]
         busy = np.bincount(places, row.buckets_s[:n_used]) / (width_s * n_merged)
-        found.append(
+        listed.append(
             {
                 "node": node,
                 "stage": stage,
@@ -266,7 +266,7 @@ def _listed(
                 "busy": " ".join(map(_short, np.trim_zeros(busy, "b").tolist())),
             }
         )
-    return found
+    return listed
 
 
 def _natural(node: str) -> tuple[int, list[tuple[int, int, str]]]:

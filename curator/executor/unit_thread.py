@@ -33,7 +33,7 @@ class UnitThread:
             CuratorError: The first that a step raised, unchanged.
         """
         done, self._open = wait(self._open, timeout, FIRST_COMPLETED)
-        return [one.result() for one in done]
+        return [job.result() for job in done]
 
     def close(self) -> None:
         """Ends the thread and its work."""
