@@ -29,9 +29,9 @@ def _levels_db(clip: ClipView) -> NDArray[np.float64]:
     if end - first > MAX_CELLS:
         return np.zeros(0)
     places = np.arange(first, end) - track.audio_rms_first
-    known = (places >= 0) & (places < len(track.audio_rms_db))
+    is_measured = (places >= 0) & (places < len(track.audio_rms_db))
     levels = np.full(len(places), np.nan)
-    levels[known] = track.audio_rms_db[places[known]]
+    levels[is_measured] = track.audio_rms_db[places[is_measured]]
     return levels
 
 

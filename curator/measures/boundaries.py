@@ -58,12 +58,12 @@ def boundary_peaks(values_F: NDArray[np.floating], least: float = 0.0) -> NDArra
     """
     likely = np.flatnonzero(values_F > least)
     is_near = np.zeros(len(values_F) + NEAR_FRAMES, np.bool_)
-    found: list[int] = []
+    peaks: list[int] = []
     for frame in likely[np.argsort(-values_F[likely], kind="stable")].tolist():
         if not is_near[frame]:
             is_near[max(0, frame - NEAR_FRAMES) : frame + NEAR_FRAMES + 1] = True
-            found.append(frame)
-    return np.array(sorted(found), np.int64)
+            peaks.append(frame)
+    return np.array(sorted(peaks), np.int64)
 
 
 def boundaries(

@@ -128,7 +128,7 @@ def camera_tags(clip: ClipView) -> list[str]:
 
 
 def _movements(clip: ClipView, speed: float) -> list[str]:
-    found = set()
+    movements = set()
     for signal, least, to_speed, names in (
         ("pan_rate", STILL, 1.0, ("pan_right", "pan_left")),
         ("tilt_rate", STILL, 1.0, ("tilt_up", "tilt_down")),
@@ -141,9 +141,9 @@ def _movements(clip: ClipView, speed: float) -> list[str]:
             steady_W = _steady(rate_S, length, unevenness)
             for sign, name in zip((1, -1), names, strict=True):
                 if np.mean(sign * steady_W >= least) >= LEAST_SHARE:
-                    found.add(name)
+                    movements.add(name)
     order = ("pan_left", "pan_right", "tilt_up", "tilt_down", "zoom_in", "zoom_out", "roll")
-    return [name for name in order if name in found]
+    return [name for name in order if name in movements]
 
 
 def _steady(rate_S: NDArray[np.float64], length: int, unevenness: float) -> NDArray[np.float64]:

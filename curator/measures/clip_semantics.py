@@ -209,10 +209,10 @@ def check_content(
             raise UsageError(f"{name} asks for content types; {_REMEDY['content']}")
         if not config.content:
             raise UsageError(f"{name} asks for content types, which semantic.content switches off")
-    known = load_prompts(config.prompts).content if config.reject else {}
+    contents = load_prompts(config.prompts).content if config.reject else {}
     for name in config.reject:
-        if name not in known:
-            raise UsageError(f"semantic.reject: {unknown_key(name, known, 'content type')}")
+        if name not in contents:
+            raise UsageError(f"semantic.reject: {unknown_key(name, contents, 'content type')}")
 
 
 def _class_means(vectors_PD: NDArray[np.float32], texts: Sequence[Sequence[str]]) -> NDArray[Any]:

@@ -54,7 +54,7 @@ def lines_of(gray_SHW: "Tensor") -> "Tensor":
     """The straightest lines down and across pictures, float32 [S, 4]; see `straight_lines`."""
     import torch
 
-    both = [_straightest(one) for one in (gray_SHW, gray_SHW.transpose(1, 2))]
+    both = [_straightest(plane_SHW) for plane_SHW in (gray_SHW, gray_SHW.transpose(1, 2))]
     return torch.stack([value for pair in both for value in pair], dim=1)
 
 
@@ -167,5 +167,5 @@ def _gathering(n_places: int, device: object) -> "Tensor":
     """Which of the places of a line a pixel belongs to, float32 0 or 1 [n_places, 256]."""
     import torch
 
-    found = places_of(np.eye(n_places, dtype=bool), n_places)
-    return torch.from_numpy(found.astype(np.float32)).to(device)  # type: ignore[call-overload,no-any-return]
+    places = places_of(np.eye(n_places, dtype=bool), n_places)
+    return torch.from_numpy(places.astype(np.float32)).to(device)  # type: ignore[call-overload,no-any-return]

@@ -428,8 +428,8 @@ def _resolution(luma_SHW: Tensor, phase_SD: Tensor, noise_S: Tensor, scale: floa
     H, W = luma_SHW.shape[1:]
     maps = _segments(H, W, luma_SHW.device)
     segments_SDGK = luma_SHW[:, maps.rows, maps.columns].float()
-    found = segments_SDGK @ maps.spectra[_mirrored(2, 0, luma_SHW.device), phase_SD]
-    mean, spectra = found[..., 0], found[..., 1:]
+    products = segments_SDGK @ maps.spectra[_mirrored(2, 0, luma_SHW.device), phase_SD]
+    mean, spectra = products[..., 0], products[..., 1:]
     square = (segments_SDGK.square() * maps.mean).sum(3)
     variance = (square - mean.square()).masked_fill(maps.is_none, -torch.inf)
     rank = variance.argsort(dim=2, stable=True).argsort(2)[:, :, None].expand(-1, -1, 2, -1)

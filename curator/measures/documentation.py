@@ -23,8 +23,8 @@ def markdown(measures: Measures) -> str:
         page += f"\n## {family}\n\n{TABLE_HEAD}"
         for name in names:
             spec = measures.specs[name]
-            said = spec.unit, spec.range, spec.meaning, _how(spec), _reasons(spec)
-            page += f"| `{name}` | {' | '.join(said)} |\n"
+            cells = spec.unit, spec.range, spec.meaning, _how(spec), _reasons(spec)
+            page += f"| `{name}` | {' | '.join(cells)} |\n"
     return page
 
 

@@ -93,13 +93,13 @@ def _picture_in_picture(clip: ClipView) -> float | None:
     moved = moved_of(track.look_moved[looks])
     if moved.mean(0).max() < _MOVES:
         return None
-    found = rectangles(lines_of(track.look_standing[looks]), moved, clip.size)
-    if found is None:
+    candidates = rectangles(lines_of(track.look_standing[looks]), moved, clip.size)
+    if candidates is None:
         return 0.0
-    best = int((odds := inset_odds(found.features)).argmax())
+    best = int((odds := inset_odds(candidates.features)).argmax())
     if odds[best] < _PER_MISSING_LOOK * max(0, _ENOUGH_LOOKS - len(looks)):
         return 0.0
-    x0, y0, x1, y1 = found.boxes[best]
+    x0, y0, x1, y1 = candidates.boxes[best]
     return float((x1 - x0) * (y1 - y0))
 
 

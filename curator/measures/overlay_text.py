@@ -214,9 +214,9 @@ def _keeps(
     camera that shakes brings a sign back to its place too, but no better than what is around it;
     a sign that goes by slowly agrees with itself by a third, but its middle moves on.
     """
-    known = np.isfinite(apart)
-    together = same & known[None, :]
-    total = together @ np.where(known, apart, 0)
+    is_measured = np.isfinite(apart)
+    together = same & is_measured[None, :]
+    total = together @ np.where(is_measured, apart, 0)
     n_looks = _n_looks(frame, together)
     enough = total >= _APART_OFTEN * np.maximum(together.sum(1), 1)
     middles = (lines[:, :2] + lines[:, 2:4]) / 2
@@ -235,8 +235,8 @@ def _scrolls(
     rows = _same_rows(lines, lines)
     together = rows & (frame[:, None] == frame[None, :])
     width = together @ (lines[:, _X1] - lines[:, _X0])
-    found = sliding & (width >= _BAND_WIDTH)
-    seen = _n_looks(frame, rows & found)
+    bands = sliding & (width >= _BAND_WIDTH)
+    seen = _n_looks(frame, rows & bands)
     return np.asarray((width >= _BAND_WIDTH) & (seen >= max(1, min(2, n_looks))), bool)
 
 
@@ -293,9 +293,9 @@ def _elsewhere(
     ours = track.descriptor[np.minimum(nearest, len(track.sample_frame) - 1)]
     unlike = ours @ theirs.T < _UNLIKE
     style = _same_rows(lines, others) & _same_middle(lines, others)
-    found = unlike & (_same_place(lines, others) | style)
+    matches = unlike & (_same_place(lines, others) | style)
     # One could be by chance.
-    return _n_looks(track.text_frame[indices], found) >= 2
+    return _n_looks(track.text_frame[indices], matches) >= 2
 
 
 def _n_looks(frame: NDArray[np.int32], rows: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -29,10 +29,10 @@ def quantizer_signals(frame: VideoFrame) -> dict[str, float]:
     It is NaN if the decoder, opened with `DECODER_OPTIONS`, does not report quantisers. Decoders of
     H.264, VP9 and MPEG-1, 2 and 4 do.
     """
-    found = side_data_of(frame, Type.VIDEO_ENC_PARAMS)
-    if found is None:
+    side_data = side_data_of(frame, Type.VIDEO_ENC_PARAMS)
+    if side_data is None:
         return {"quantizer": float("nan")}
-    return {"quantizer": _mean_qp(frame, found, memoryview(found))}
+    return {"quantizer": _mean_qp(frame, side_data, memoryview(side_data))}
 
 
 def _mean_qp(frame: VideoFrame, params: VideoEncParams, data: memoryview) -> float:

@@ -53,8 +53,8 @@ def native_signals(
     few_rows, few_columns = every_other_strip(rows), every_other_strip(columns)
     scale = 255 / (white - black)
     level = noise(few_rows, black=black, white=white)
-    found = float(np.fmax(level, 0))
-    finest = [resolution(lines, noise_level=found) for lines in (rows, columns)]
+    noise_level = float(np.fmax(level, 0))
+    finest = [resolution(lines, noise_level=noise_level) for lines in (rows, columns)]
     return values | {
         "noise": level * scale,
         "blocking": compression.blocking(rows, columns),

@@ -231,13 +231,15 @@ def _check(
                     f"{origin!r} has a {kind} {name!r}, and there is one of that name already; "
                     "give it another"
                 )
-    known = {*signals, *measure.signals}
+    signal_names = {*signals, *measure.signals}
     for name, spec in measure.scores.items():
         if callable(spec.of):
             continue
         signal = spec.of or name
-        if signal not in known:
-            raise RecipeError(f"{origin!r}: score {name}: {unknown_key(signal, known, 'signal')}")
+        if signal not in signal_names:
+            raise RecipeError(
+                f"{origin!r}: score {name}: {unknown_key(signal, signal_names, 'signal')}"
+            )
         if spec.how is None:
             raise RecipeError(
                 f"{origin!r}: score {name} is made of signal {signal!r}, and says neither "
@@ -260,7 +262,7 @@ class ScoreConfig(RootModel[dict[str, How]]):
 
     @field_validator("root", mode="before")
     @classmethod
-    def _known(cls, scores: object, info: ValidationInfo) -> object:
+    def _check_names(cls, scores: object, info: ValidationInfo) -> object:
         """Refuses with one error what fits no member of the union."""
         if not isinstance(scores, Mapping):
             return scores

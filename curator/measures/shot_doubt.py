@@ -22,12 +22,15 @@ def _shot_doubt(clip: ClipView) -> float | None:
         return None
     start, end = clip.span.start_frame, clip.span.end_frame
     # A boundary at the last frame is the clip's own end.
-    return max((_doubt(one) for one in boundaries(clip.track, slice(start, end - 1))), default=0.0)
+    return max(
+        (_doubt(boundary) for boundary in boundaries(clip.track, slice(start, end - 1))),
+        default=0.0,
+    )
 
 
-def _doubt(one: Boundary) -> float:
-    is_unlike = one.likeness is not None and one.likeness < UNLIKE_COSINE
-    return raised(one.probability, UNLIKE_ODDS) if is_unlike else one.probability
+def _doubt(boundary: Boundary) -> float:
+    is_unlike = boundary.likeness is not None and boundary.likeness < UNLIKE_COSINE
+    return raised(boundary.probability, UNLIKE_ODDS) if is_unlike else boundary.probability
 
 
 SCORES = {

@@ -72,14 +72,14 @@ def line_features(clip: ClipView, looks: NDArray[np.intp], level_TCC: Floats) ->
     exact_2P = lines_T2AP.mean((0, 2))
     share = clip.signal("camera_share")
     own = 1 - float(np.median(share)) if len(share) else 0.0
-    found: list[tuple[float, ...]] = []
+    features: list[tuple[float, ...]] = []
     for plane, level in ((0, level_TCC), (1, level_TCC.transpose(0, 2, 1))):
         for place in _places(cover_2P[plane], exact_2P[plane]):
             at = int(np.floor(place / LINE_ACROSS * MOVED_SIDE - 0.3))
             sides = _sides(level, at)
             if sides is not None:
-                found.append((float(cover_2P[plane, place]), own, *sides))
-    columns = np.array(found, np.float64).reshape(-1, len(_WEIGHTS)).T
+                features.append((float(cover_2P[plane, place]), own, *sides))
+    columns = np.array(features, np.float64).reshape(-1, len(_WEIGHTS)).T
     return dict(zip(_WEIGHTS, columns, strict=True))
 
 
