@@ -123,10 +123,10 @@ class Catalogue:
         Raises:
             ModelError: No entry has that name and kind; the message suggests the nearest name.
         """
-        known = [n for n, entry in self.entries.items() if kind in (None, entry.kind)]
-        if name not in known:
+        names = [n for n, entry in self.entries.items() if kind in (None, entry.kind)]
+        if name not in names:
             what = f"{kind} model" if kind is not None else "model"
-            raise ModelError(f"{unknown_key(name, known, what)}; see `curate models list`")
+            raise ModelError(f"{unknown_key(name, names, what)}; see `curate models list`")
         return self.entries[name]
 
 

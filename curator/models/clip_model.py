@@ -137,8 +137,8 @@ class ClipEncoder:
             x = torch.from_numpy(batch).to(self.device).permute(0, 3, 1, 2).float() / 255
             features = self._visual(((x - self._mean) / self._std).to(self._dtype)).float()
             unit = torch.nn.functional.normalize(features, dim=-1)
-        found: NDArray[np.float32] = unit.cpu().numpy()[: len(some_NHWC)]
-        return found
+        vectors: NDArray[np.float32] = unit.cpu().numpy()[: len(some_NHWC)]
+        return vectors
 
 
 def prepared(rgb_HWC: NDArray[np.uint8], size_px: int) -> NDArray[np.uint8]:

@@ -108,8 +108,8 @@ class DeviceTextDetector:
         size = network_size(rgb_HWC.shape[1], rgb_HWC.shape[0], self._long_side_px)
         scaled = cv2.resize(rgb_HWC, size, interpolation=cv2.INTER_LINEAR)
         picture = torch.from_numpy(scaled).to(self._device)
-        found: NDArray[np.uint8] = self._maps(picture[None], as_graph=False)[0].cpu().numpy()
-        return found
+        map_HW: NDArray[np.uint8] = self._maps(picture[None], as_graph=False)[0].cpu().numpy()
+        return map_HW
 
     def _maps(self, pictures_SHWC: Tensor, *, as_graph: bool) -> Tensor:
         n_pictures, height, width = pictures_SHWC.shape[:3]

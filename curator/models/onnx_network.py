@@ -91,8 +91,8 @@ class OnnxNetwork:
             # Copied, because torch has no tensors that may not be written to.
             values = torch.from_numpy(_array(tensor).copy()).to(device)
             self._weights[_text(tensor[8])] = self._laid_out(values)
-        (self._input,) = (_text(_fields(one)[1]) for one in graph[11])
-        (self._output,) = (_text(_fields(one)[1]) for one in graph[12])
+        (self._input,) = (_text(_fields(message)[1]) for message in graph[11])
+        (self._output,) = (_text(_fields(message)[1]) for message in graph[12])
         nodes = _simplified([_node(_fields(node)) for node in graph[1]], self._weights)
         self._steps = [self._step(node) for node in nodes]
         last_use = {name: i for i, (_, names, _) in enumerate(self._steps) for name in names}
@@ -120,8 +120,8 @@ class OnnxNetwork:
                         return torch.zeros_like(batch[:, :1])
                 for name in self._unused_after[i]:
                     del values[name]
-            found = values[self._output].float()
-            return found if passes is None else found * passes
+            output = values[self._output].float()
+            return output if passes is None else output * passes
 
     def _laid_out(self, values: Tensor) -> Tensor:
         if values.is_floating_point():
@@ -142,7 +142,7 @@ class OnnxNetwork:
 
 
 def _node(node: Mapping[int, list[Any]]) -> _Node:
-    attributes = dict(_attribute(_fields(one)) for one in node[5])
+    attributes = dict(_attribute(_fields(message)) for message in node[5])
     names = [_text([name]) for name in node[1]]
     return _Node(_text(node[4]), attributes, names, _text(node[2]))
 
@@ -153,7 +153,7 @@ def _simplified(nodes: list[_Node], weights: dict[str, Tensor]) -> list[_Node]:
     left: list[_Node] = []
     for node in nodes:
         node.names = [same.get(name, name) for name in node.names]
-        kinds = [one.kind for one in (*left[-4:], node)]
+        kinds = [member.kind for member in (*left[-4:], node)]
         if node.kind == "Identity":
             same[node.result] = node.names[0]
         elif kinds[-2:] in (["Conv", "Add"], ["ConvTranspose", "Add"]) and node.names[1] in weights:
@@ -171,7 +171,7 @@ def _simplified(nodes: list[_Node], weights: dict[str, Tensor]) -> list[_Node]:
 
 def _fields(message: memoryview) -> defaultdict[int, list[Any]]:
     """Returns a message's values by field number: integers, and bytes of all other types."""
-    found: defaultdict[int, list[Any]] = defaultdict(list)
+    values: defaultdict[int, list[Any]] = defaultdict(list)
     at = 0
 
     def varint() -> int:
@@ -187,12 +187,12 @@ def _fields(message: memoryview) -> defaultdict[int, list[Any]]:
     while at < len(message):
         number, wire_type = divmod(varint(), 8)
         if wire_type == 0:
-            found[number].append(varint())
+            values[number].append(varint())
         else:
             size = {1: 8, 5: 4}[wire_type] if wire_type != 2 else varint()
-            found[number].append(message[at : at + size])
+            values[number].append(message[at : at + size])
             at += size
-    return found
+    return values
 
 
 def _text(values: list[memoryview]) -> str:

@@ -212,15 +212,15 @@ def pair_inputs(pictures_FP: "Tensor", first: int, last: int) -> "Tensor":
     same = t.expand(len(a) - 1, n)
     i = torch.cat([a, t + 1 - 2 * left, t + right, same, same]) - near.start
     j = torch.cat([b, t + 1 - left, t + 2 * right, a[1:], b[1:]])
-    found = apart[i, j].double()
+    distances = apart[i, j].double()
     n_sides = len(SIDES)
-    across, _, to_a, to_b = found.split([len(a), 2 * n_sides, len(a) - 1, len(a) - 1])
+    across, _, to_a, to_b = distances.split([len(a), 2 * n_sides, len(a) - 1, len(a) - 1])
     ab = across[1:] / n_pixels
     # The share of `a` with which a mixture of both comes closest to the frame.
     along = (to_b + across[1:] - to_a) / 2 / n_pixels
     share = (along / (ab + 1)).clamp_(-0.5, 1.5)
     rest = (to_b / n_pixels - 2 * share * along + share * share * ab).clamp_(min=0)
-    roots = (found[: len(a) + 2 * n_sides] / n_pixels).sqrt_().sqrt_()
+    roots = (distances[: len(a) + 2 * n_sides] / n_pixels).sqrt_().sqrt_()
     pairs = unlike[i[: len(a)], b]
     of_pairs = [
         roots[1 : len(a)], pairs[1:], share, (rest / (ab + 1)).sqrt_(),

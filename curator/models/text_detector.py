@@ -135,8 +135,8 @@ class TextDetector:
         self, rgb_HWC: NDArray[np.uint8], *, probability: float, most_height: float
     ) -> NDArray[np.float64]:
         """Corners of the lines of text in a picture, turned ones as they lie; see `quads_of`."""
-        found = self.on_device.host_map(rgb_HWC)
-        return quads_of(found, probability=probability, most_height=most_height)[0]
+        text_map = self.on_device.host_map(rgb_HWC)
+        return quads_of(text_map, probability=probability, most_height=most_height)[0]
 
 
 def network_size(width: int, height: int, long_side_px: int = LONG_SIDE_PX) -> tuple[int, int]:
@@ -182,7 +182,7 @@ def quads_of(
         picture. In no order.
     """
     height, width = map_HW.shape
-    found, confidences, areas = [], [], []
+    quads, confidences, areas = [], [], []
     for contour in _cores(map_HW):
         centre, (long, short), angle = cv2.minAreaRect(contour)
         if min(long, short) < _MIN_CORE_PX:
@@ -197,10 +197,10 @@ def quads_of(
         sides = (long + 2 * grow, short + 2 * grow)
         if min(sides) > most_height * min(width, height):
             continue
-        found.append(cv2.boxPoints((centre, sides, angle)) / (width, height))
+        quads.append(cv2.boxPoints((centre, sides, angle)) / (width, height))
         confidences.append(confidence)
         areas.append(sides[0] * sides[1] / (width * height))
-    return np.array(found).reshape(-1, 4, 2), np.array(confidences), np.array(areas)
+    return np.array(quads).reshape(-1, 4, 2), np.array(confidences), np.array(areas)
 
 
 def _cores(map_HW: NDArray[np.uint8]) -> Sequence[NDArray[np.int32]]:

@@ -186,8 +186,8 @@ class TextEncoder:
                 else:
                     pooled_ND = hidden_NTD[:, 0]
                 made = list(torch.nn.functional.normalize(pooled_ND, dim=-1).cpu().numpy())
-        for one in made:
-            if not np.isfinite(one).all():
+        for embedding in made:
+            if not np.isfinite(embedding).all():
                 raise ModelError(
                     f"model {self.entry.name} gave values that are no numbers, in {self.precision}"
                 )

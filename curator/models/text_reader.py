@@ -106,9 +106,9 @@ class TextReader:
         )
         order = sorted(range(len(quads)), key=lambda i: -_area(quads[i]))[:MAX_BOXES]
         ways = [(i, quad) for i in order for quad in _readings(quads[i] * (width, height))]
-        said = self.read_crops([_straightened(rgb_HWC, quad) for _, quad in ways])
+        readings = self.read_crops([_straightened(rgb_HWC, quad) for _, quad in ways])
         best: dict[int, TextLine] = {}
-        for (i, quad), (text, confidence) in zip(ways, said, strict=True):
+        for (i, quad), (text, confidence) in zip(ways, readings, strict=True):
             if text and (i not in best or best[i].confidence < confidence):
                 a, b, c, d = ((float(x / width), float(y / height)) for x, y in quad)
                 best[i] = TextLine(text=text, confidence=confidence, box=(a, b, c, d))
@@ -116,7 +116,7 @@ class TextReader:
 
     def read_crops(self, crops: Sequence[NDArray[np.uint8]]) -> list[tuple[str, float]]:
         """Text, empty for none, and confidence of straight lines, uint8 RGB [H, W, 3] each."""
-        found: list[tuple[str, float]] = [("", 0.0)] * len(crops)
+        readings: list[tuple[str, float]] = [("", 0.0)] * len(crops)
         scaled = [_scaled(crop) for crop in crops]
         by_width: dict[int, list[int]] = {}
         for index, line in enumerate(scaled):
@@ -133,8 +133,8 @@ class TextReader:
                     batch_NCHW[row, :, :, : line.shape[1]] = bgr / 127.5 - 1
                 answer_NTK = self._network(self._torch.from_numpy(batch_NCHW)).numpy()
                 for row, index in enumerate(some):
-                    found[index] = decoded(answer_NTK[row], self._characters)
-        return found
+                    readings[index] = decoded(answer_NTK[row], self._characters)
+        return readings
 
 
 def decoded(probability_TK: NDArray[np.float32], characters: Sequence[str]) -> tuple[str, float]:

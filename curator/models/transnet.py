@@ -317,12 +317,12 @@ class ShotStream:
         # Those that have all the frames around them that they are compared with.
         n_known = min(len(part) for part in means)
         n_new = max(0, n_known - held.n_given - (0 if is_last else _LOOK))
-        found = []
+        new_answers = []
         if n_new:
-            known = torch.cat([part[:n_known] for part in means], dim=1)
+            joined_means = torch.cat([part[:n_known] for part in means], dim=1)
             span = held.n_given, n_new
-            answers = self._answers_of(known, colours[:n_known], pictures[:n_new], *span)
-            found.append(head.answer(self._shown(answers, held.n_answered), is_last=is_last))
+            answers = self._answers_of(joined_means, colours[:n_known], pictures[:n_new], *span)
+            new_answers.append(head.answer(self._shown(answers, held.n_answered), is_last=is_last))
         drop = max(0, held.n_given + n_new - _LOOK)
         self._held = _EarlierFrames(
             blocks=blocks,
@@ -334,7 +334,7 @@ class ShotStream:
             n_seen=held.n_seen + len(frames_THWC),
             n_answered=held.n_answered + n_new,
         )
-        self._answers += found
+        self._answers += new_answers
 
     def _answers_of(
         self, means: "Tensor", colours: "Tensor", pictures: "Tensor", first: int, count: int

@@ -147,8 +147,8 @@ class ModelStore:
 
     def fingerprint(self, entry: ModelEntry) -> str:
         """Which weights those are: the file's hash, or of several files that of their hashes."""
-        known = [self._expected(part) or "unknown" for part in entry.parts]
-        return known[0] if len(known) == 1 else fingerprint("model files", known)
+        digests = [self._expected(part) or "unknown" for part in entry.parts]
+        return digests[0] if len(digests) == 1 else fingerprint("model files", digests)
 
     def load_derived(self, key: str) -> dict[str, NDArray[Any]] | None:
         """Arrays kept under the fingerprint of all that they depend on; None if they were not."""
@@ -171,8 +171,11 @@ class ModelStore:
         if not path.is_file():
             return "missing"
         info = path.stat()
-        found = None if again else self._recorded(entry)
-        if found is None or (found["bytes"], found["mtime_ns"]) != (info.st_size, info.st_mtime_ns):
+        record = None if again else self._recorded(entry)
+        if record is None or (record["bytes"], record["mtime_ns"]) != (
+            info.st_size,
+            info.st_mtime_ns,
+        ):
             expected = self._expected(entry)
             digest = _sha256(path)
             if expected not in (None, digest):
@@ -180,7 +183,7 @@ class ModelStore:
             if entry.package is None:
                 self._record(entry, path, digest)
             return "verified"
-        return "verified" if entry.sha256 in (None, found["sha256"]) else "differs"
+        return "verified" if entry.sha256 in (None, record["sha256"]) else "differs"
 
     def _quick_state(self, entry: ModelEntry) -> State:
         path = self.path(entry)
