@@ -170,10 +170,10 @@ class LevelMeter:
     def _measure(self, frame: AudioFrame) -> bool:
         """Adds the levels of a frame; False if it has nothing to measure."""
         rate, kind = frame.sample_rate, frame.format.name
-        known = _KINDS.get(kind.removesuffix("p"))
-        if frame.is_corrupt or known is None or rate < _LEAST_RATE_HZ or not frame.samples:
+        sample_format = _KINDS.get(kind.removesuffix("p"))
+        if frame.is_corrupt or sample_format is None or rate < _LEAST_RATE_HZ or not frame.samples:
             return False
-        dtype, zero, scale = known
+        dtype, zero, scale = sample_format
         samples = _samples(frame, dtype)
         if zero or scale != 1.0:
             samples = (samples.astype(np.float32) - zero) * np.float32(scale)

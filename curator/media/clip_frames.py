@@ -95,9 +95,9 @@ class FrameSampler:
         """Frames that have passed."""
         self._wanted = [({number: at for at, number in enumerate(w.numbers)}, w) for w in wanted]
         self._pixels = {
-            place: np.empty((len(one.numbers), *one.size, 3), np.uint8)
-            for place, one in enumerate(wanted)
-            if one.form == "rgb" and isinstance(one.size, tuple)
+            place: np.empty((len(request.numbers), *request.size, 3), np.uint8)
+            for place, request in enumerate(wanted)
+            if request.form == "rgb" and isinstance(request.size, tuple)
         }
         self._read_text = read_text
         self._scalers: dict[tuple[int, int, str], Scaler] = {}
@@ -184,7 +184,7 @@ def sample_clip(
         CutError: The clip does not decode, or it ends before the last wanted frame.
     """
     sampler = FrameSampler(wanted, read_text)
-    n_needed = 1 + max(number for one in wanted for number in one.numbers[-1:])
+    n_needed = 1 + max(number for request in wanted for number in request.numbers[-1:])
     try:
         with av.open(io.BytesIO(mp4), mode="r") as container:
             stream = container.streams.video[0]

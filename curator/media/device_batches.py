@@ -98,8 +98,8 @@ class HostCopy:
         if self._event is not None:
             self._event.synchronize()
         data = self._bytes.numpy()
-        found = {}
+        arrays = {}
         for name, (at, kind, shape) in self._places.items():
             part = data[at : at + math.prod(shape) * kind.itemsize]
-            found[name] = part.view(kind).reshape(shape)
-        return found
+            arrays[name] = part.view(kind).reshape(shape)
+        return arrays

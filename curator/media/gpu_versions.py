@@ -44,8 +44,8 @@ def torch_cuda_build(version_file: str | None) -> str | None:
     for line in (version_file or "").splitlines():
         name, equals, value = line.partition("=")
         if equals and name.split(":")[0].strip() == "cuda":
-            found = value.strip().strip("'\"")
-            return None if found == "None" else found
+            build = value.strip().strip("'\"")
+            return None if build == "None" else build
     return None
 
 

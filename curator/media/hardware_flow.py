@@ -39,7 +39,7 @@ class HardwareFlow:
         try:
             self._pipeline = self._built()
             # The engine is taken with the first pair.
-            found = self.between(*_known_pair())
+            flow = self.between(*_known_pair())
         except ImportError as error:
             raise CuratorError(
                 f"flow on the GPU needs DALI: {install_extra('gpu-flow')}, or set analyze.flow "
@@ -50,8 +50,8 @@ class HardwareFlow:
             raise CuratorError(
                 f"DALI finds no engine for optical flow on GPU 0 ({line}); set analyze.flow to dis"
             ) from error
-        assert found is not None
-        x, y = np.median(found[32:-32, 32:-32], axis=(0, 1))
+        assert flow is not None
+        x, y = np.median(flow[32:-32, 32:-32], axis=(0, 1))
         if max(abs(x - _KNOWN_PX[0]), abs(y - _KNOWN_PX[1])) > _KNOWN_WITHIN_PX:
             raise CuratorError(
                 f"the engine for optical flow on GPU 0 sees a picture that moved by "

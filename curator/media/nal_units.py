@@ -41,14 +41,14 @@ def header_sets(extradata: bytes | None) -> frozenset[bytes]:
         return parameter_sets(extradata or b"", None)
     assert extradata is not None
     at = 5
-    found: set[bytes] = set()
+    sets: set[bytes] = set()
     for mask in (31, 255):
         n_sets = extradata[at] & mask if at < len(extradata) else 0
         units = list(_by_length(extradata, at + 1, 2, n_units=n_sets))
         at += 1 + sum(2 + len(unit) for unit in units)
         # FFmpeg keeps zeros behind the sets of Annex B when it writes an `avcC` record.
-        found.update(unit.rstrip(b"\0") for unit in units)
-    return frozenset(found)
+        sets.update(unit.rstrip(b"\0") for unit in units)
+    return frozenset(sets)
 
 
 def is_unambiguous(sets: Collection[bytes]) -> bool:

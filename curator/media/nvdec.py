@@ -256,10 +256,10 @@ class Nvdec:
 
     def failure(self, error: Exception) -> CuratorError:
         """What an error of PyNvVideoCodec, or one of torch on this device, means."""
-        found = device_error(error, self._synchronize)
-        if isinstance(found, DeviceLostError):
-            self._lost = str(found)
-        return found or NotOnDeviceError(Refusal.DECODER, one_line(error))
+        failure = device_error(error, self._synchronize)
+        if isinstance(failure, DeviceLostError):
+            self._lost = str(failure)
+        return failure or NotOnDeviceError(Refusal.DECODER, one_line(error))
 
     def _synchronize(self) -> None:
         if self.device != "cpu":
@@ -489,8 +489,8 @@ class EngineStream:
             for frame in nvdec.call(self._decoder.Decode, data):
                 planes = nvdec.call(_planes_of, frame)
                 if tuple(planes.shape) != (self._form.height * 3 // 2, self._form.width):
-                    found = f"a frame of {planes.shape[0]} rows and {planes.shape[1]} columns"
-                    raise self.refused(Refusal.SIZE_CHANGES, found)
+                    detail = f"a frame of {planes.shape[0]} rows and {planes.shape[1]} columns"
+                    raise self.refused(Refusal.SIZE_CHANGES, detail)
                 if waiting := self._sent.pop(frame.getPTS(), None):
                     shown, *others = waiting
                     if others:  # packets of one timestamp
@@ -605,8 +605,8 @@ class NvdecReader(FrameReader):
             if report.ended_early or report.n_errors:
                 raise engine.refused(Refusal.DAMAGED, "the container is damaged")
             if report.n_frames != engine.n_sent:
-                found = f"{report.n_frames} frames of {engine.n_sent} packets"
-                raise engine.refused(Refusal.FRAMES_DIFFER, found)
+                detail = f"{report.n_frames} frames of {engine.n_sent} packets"
+                raise engine.refused(Refusal.FRAMES_DIFFER, detail)
 
     def _next(
         self, computed: "Iterator[tuple[Sequence[FrameTime], Sequence[Any]]]"

@@ -15,8 +15,8 @@ else:
 
     class _OpenCV:
         def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-            found = getattr(importlib.import_module("cv2"), name)
-            setattr(self, name, found)
-            return found
+            attribute = getattr(importlib.import_module("cv2"), name)
+            setattr(self, name, attribute)
+            return attribute
 
     cv2 = _OpenCV()

@@ -37,10 +37,10 @@ def sequence_header(codec: str, packet: "Packet[Any] | bytes") -> bytes | None:
         return (
             b"".join(sorted({_vp9_size(bytes(frame[:20])) for frame in _vp9_frames(data)})) or None
         )
-    found = _HEADERS[codec].findall(data[:HEAD_BYTES])
+    headers = _HEADERS[codec].findall(data[:HEAD_BYTES])
     if codec == "av1":
-        found = [header[: 1 + header[0]] for header in found]
-    return b"".join(dict.fromkeys(found)) or None
+        headers = [header[: 1 + header[0]] for header in headers]
+    return b"".join(dict.fromkeys(headers)) or None
 
 
 def _vp9_frames(data: memoryview) -> Iterator[memoryview]:
