@@ -116,10 +116,10 @@ def alignments(
 ) -> list[Alignment]:
     """Finds where b may show a, likeliest first: guesses that differ by 0.3 s or more."""
     cosines_AB = cosines(a, b)
-    found = [
+    guesses = [
         guess for speed in speeds for guess in _at_speed(a, b, speed, cosines_AB, min_cosine, most)
     ]
-    return sorted(found, key=lambda guess: -guess.rank)[:most]
+    return sorted(guesses, key=lambda guess: -guess.rank)[:most]
 
 
 def refined(
@@ -151,11 +151,11 @@ def votes(
 ) -> list[Alignment]:
     """Guesses that rest on the most alike pictures only, at the clip's own speed."""
     cosines_AB = cosines(a, b)
-    found: list[Alignment] = []
+    guesses: list[Alignment] = []
     for at in np.argsort(-cosines_AB.ravel())[:most]:
         at_a, at_b = divmod(int(at), len(b.vector_s))
         voted_s = float(a.vector_s[at_a])
-        found += [
+        guesses += [
             Alignment(
                 offset_s=float(b.vector_s[at_b]) - voted_s + away_s,
                 speed=1.0,
@@ -168,7 +168,7 @@ def votes(
             )
             for away_s in around_s
         ]
-    return found
+    return guesses
 
 
 def _at_speed(

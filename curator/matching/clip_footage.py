@@ -119,9 +119,9 @@ def keypoints_of(jpeg: bytes) -> Keypoints:
         luma_HW = cv2.resize(luma_HW, size, interpolation=cv2.INTER_CUBIC)
         scale = SIDE_PX / max(luma_HW.shape)
     sift = cv2.SIFT.create(nfeatures=MAX_KEYPOINTS, contrastThreshold=_CONTRAST_THRESHOLD)
-    found, descriptors = sift.detectAndCompute(luma_HW, None)
-    order = np.argsort([-point.response for point in found], kind="stable")[:MAX_KEYPOINTS]
-    xy_K2 = np.array([point.pt for point in found], np.float32).reshape(-1, 2)[order]
+    points, descriptors = sift.detectAndCompute(luma_HW, None)
+    order = np.argsort([-point.response for point in points], kind="stable")[:MAX_KEYPOINTS]
+    xy_K2 = np.array([point.pt for point in points], np.float32).reshape(-1, 2)[order]
     if descriptors is None:
         descriptors = np.zeros((0, 128), np.uint8)
     return Keypoints(

@@ -65,8 +65,8 @@ def agreement(pairs: Sequence[tuple[Keypoints, Keypoints]], *, mirrored: bool) -
     )  # fmt: skip
     if fit is None:
         return None
-    found = np.asarray(fit, np.float64)
-    if not _is_plausible(found):
+    transform_23 = np.asarray(fit, np.float64)
+    if not _is_plausible(transform_23):
         return None
     inlier_N = is_inlier.ravel().astype(bool)
     places = [
@@ -75,9 +75,9 @@ def agreement(pairs: Sequence[tuple[Keypoints, Keypoints]], *, mirrored: bool) -
     ]
     return Agreement(
         n_inliers=min(map(len, places)),
-        transform_23=found,
+        transform_23=transform_23,
         mirrored=mirrored,
-        area_share=_area_share(to_N2[inlier_N], found, *pairs[0]),
+        area_share=_area_share(to_N2[inlier_N], transform_23, *pairs[0]),
     )
 
 

@@ -123,16 +123,16 @@ def verify_pair(a: ClipFootage, b: ClipFootage) -> Match | None:
     voted = _voted(a, b)
     if voted is None:
         return None
-    found = _best(a, b, voted, alignments_at(a, b, voted, (1.0,), _N_GUESSES))
-    if found is None:
-        found = _best(a, b, voted, votes(a, b, most=_N_VOTE_PAIRS, around_s=_AROUND_S))
-    if found is None or not found.is_close:
-        least_s = 0.0 if found is None else _MORE_AGREEING * found.guess.agreeing_s
+    best = _best(a, b, voted, alignments_at(a, b, voted, (1.0,), _N_GUESSES))
+    if best is None:
+        best = _best(a, b, voted, votes(a, b, most=_N_VOTE_PAIRS, around_s=_AROUND_S))
+    if best is None or not best.is_close:
+        least_s = 0.0 if best is None else _MORE_AGREEING * best.guess.agreeing_s
         guesses = alignments_at(a, b, voted, OTHER_SPEEDS, _N_OTHER_SPEEDS)
         other = _best(a, b, voted, [g for g in guesses if g.agreeing_s > least_s])
-        if other is not None and (found is None or other.strength > found.strength + _CLEARLY):
-            found = other
-    return None if found is None else _match(a, b, found)
+        if other is not None and (best is None or other.strength > best.strength + _CLEARLY):
+            best = other
+    return None if best is None else _match(a, b, best)
 
 
 def alignments_at(
@@ -147,9 +147,9 @@ def _best(
 ) -> Evidence | None:
     """The strongest evidence that proves the same footage; None where none does."""
     best: Evidence | None = None
-    for found in evidence(a, b, voted, guesses):
-        if is_same(found) and (best is None or found.strength > best.strength):
-            best = found
+    for candidate in evidence(a, b, voted, guesses):
+        if is_same(candidate) and (best is None or candidate.strength > best.strength):
+            best = candidate
             if best.is_close or best.strength >= _DECISIVE:
                 break
     return best
@@ -164,13 +164,13 @@ def evidence(
     for guess in guesses:
         pairs = _same_moments(a, b, guess)
         keypoints = [(a.keypoints(i), b.keypoints(j)) for i, j in pairs[:_N_GEOMETRY]]
-        found = agreement(keypoints, mirrored=mirrored) if keypoints else None
-        if found is None or found.n_inliers < MIN_INLIERS:
+        geometry = agreement(keypoints, mirrored=mirrored) if keypoints else None
+        if geometry is None or geometry.n_inliers < MIN_INLIERS:
             continue
         # In order of time, so that a run of them can be found.
         near = sorted(pairs[:_N_MOTION])
         jpegs = [(a.pictures[i], b.pictures[j]) for i, j in near]
-        motion = motion_agreement(jpegs, found.transform_23, mirrored=mirrored)
+        motion = motion_agreement(jpegs, geometry.transform_23, mirrored=mirrored)
         start_s, end_s = _overlap(a, b, guess)
         if motion is not None:
             if motion.first > 0:
@@ -185,27 +185,27 @@ def evidence(
             moved, correlation = refined(a, b, guess, span_s=(start_s, end_s))
         yield Evidence(
             guess=moved,
-            agreement=found,
+            agreement=geometry,
             motion=motion,
             moving_share=moving_share,
             start_s=start_s,
             end_s=end_s,
             correlation=correlation,
             shorter_s=min(a.duration_s, b.duration_s / guess.speed),
-            is_background_fixed=motion is None and _is_background_fixed(a, b, near, found),
+            is_background_fixed=motion is None and _is_background_fixed(a, b, near, geometry),
         )
 
 
 def _is_background_fixed(
-    a: ClipFootage, b: ClipFootage, pairs: Sequence[tuple[int, int]], found: Agreement
+    a: ClipFootage, b: ClipFootage, pairs: Sequence[tuple[int, int]], geometry: Agreement
 ) -> bool:
     """Whether the same transform fits pictures of different moments, too."""
     (i, _), (_, j) = pairs[0], pairs[-1]
-    other = agreement([(a.keypoints(i), b.keypoints(j))], mirrored=found.mirrored)
+    other = agreement([(a.keypoints(i), b.keypoints(j))], mirrored=geometry.mirrored)
     if other is None or len(pairs) < _MIN_PAIRS:
         return other is not None
     middle = np.array([SIDE_PX / 2, SIDE_PX / 3, 1])
-    away_px = float(np.abs((other.transform_23 - found.transform_23) @ middle).max())
+    away_px = float(np.abs((other.transform_23 - geometry.transform_23) @ middle).max())
     return away_px < _FIXED_PX
 
 
@@ -230,8 +230,8 @@ def _voted(a: ClipFootage, b: ClipFootage) -> Vote | None:
         j = _picture_at(b, float(b.vector_s[best_A[at]]))
         pair = [(a.keypoints(i), b.keypoints(j))]
         for mirrored in (False, True):
-            found = agreement(pair, mirrored=mirrored)
-            if found is not None and found.n_inliers >= _MIN_VOTED_INLIERS:
+            geometry = agreement(pair, mirrored=mirrored)
+            if geometry is not None and geometry.n_inliers >= _MIN_VOTED_INLIERS:
                 return Vote(cosine, mirrored)
     return None
 
@@ -257,26 +257,26 @@ def _place(at_s: float, guess: Alignment) -> float:
     return abs(at_s - guess.voted_s) + 10 * outside_s
 
 
-def is_same(found: Evidence) -> bool:
+def is_same(candidate: Evidence) -> bool:
     """Whether evidence proves the same footage.
 
     Luma, or what moves in pictures, or both together must agree for long enough. A short
     agreement, or one at another speed, must be closer. Where nothing moves, pictures decide.
     """
-    motion, luma = found.motion, found.correlation
-    is_own_speed = found.guess.speed == 1
-    if found.span_s < min(_MIN_SPAN_S, _MIN_SPAN_SHARE * found.shorter_s):
+    motion, luma = candidate.motion, candidate.correlation
+    is_own_speed = candidate.guess.speed == 1
+    if candidate.span_s < min(_MIN_SPAN_S, _MIN_SPAN_SHARE * candidate.shorter_s):
         return False
-    is_still = found.moving_share < _STILL_SHARE
-    is_long = found.span_s >= _LONG_SPAN_S
+    is_still = candidate.moving_share < _STILL_SHARE
+    is_long = candidate.span_s >= _LONG_SPAN_S
     least_luma = _LUMA_LONG if is_long and is_own_speed else _LUMA_CLOSE
-    if found.span_s >= _LONGEST_SPAN_S and is_own_speed:
+    if candidate.span_s >= _LONGEST_SPAN_S and is_own_speed:
         least_luma = _LUMA_LONGEST
     if motion is None:
-        proof = least_luma if found.is_background_fixed else _LUMA_MOVING
+        proof = least_luma if candidate.is_background_fixed else _LUMA_MOVING
         return luma >= proof or (is_still and is_own_speed)
     if is_still and motion.is_still:
-        is_rich = found.agreement.n_inliers >= _MANY_INLIERS
+        is_rich = candidate.agreement.n_inliers >= _MANY_INLIERS
         return is_own_speed and motion.likeness >= (
             _STILL_LIKENESS_RICH if is_rich else _STILL_LIKENESS
         )
@@ -288,15 +288,15 @@ def is_same(found: Evidence) -> bool:
     least = _MOTION_FIXED if is_fixed else _MOTION
     if motion.aligned >= least and ahead >= _MOTION_AHEAD and is_own_speed:
         return True
-    if found.span_s >= _SHORT_SPAN_S and is_own_speed and not is_fixed:
-        return found.strength >= _BOTH
+    if candidate.span_s >= _SHORT_SPAN_S and is_own_speed and not is_fixed:
+        return candidate.strength >= _BOTH
     least = _BOTH_FIXED if is_long and is_own_speed else _BOTH_OTHER_SPEED
-    return (is_long or is_own_speed) and found.strength >= least
+    return (is_long or is_own_speed) and candidate.strength >= least
 
 
-def _match(a: ClipFootage, b: ClipFootage, found: Evidence) -> Match:
-    guess = found.guess
-    start_s, end_s = found.start_s, found.end_s
+def _match(a: ClipFootage, b: ClipFootage, candidate: Evidence) -> Match:
+    guess = candidate.guess
+    start_s, end_s = candidate.start_s, candidate.end_s
     if guess.agreeing_s >= _MIN_AGREEING_S:
         start_s, end_s = min(start_s, guess.start_s), max(end_s, guess.end_s)
     first_s, last_s = _overlap(a, b, guess)
@@ -309,7 +309,7 @@ def _match(a: ClipFootage, b: ClipFootage, found: Evidence) -> Match:
         overlap_s=overlap_s,
         share_a=min(1.0, overlap_s / a.duration_s),
         share_b=min(1.0, overlap_s * guess.speed / b.duration_s),
-        mirrored=found.agreement.mirrored,
+        mirrored=candidate.agreement.mirrored,
         similarity=max(0.0, min(1.0, guess.cosine)),
-        n_inliers=found.agreement.n_inliers,
+        n_inliers=candidate.agreement.n_inliers,
     )
