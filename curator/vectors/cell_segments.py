@@ -198,7 +198,7 @@ def _row_type(dim: int) -> np.dtype[np.void]:
 def read_cells(segments: Sequence[Segment], cells: Sequence[int]) -> Iterator[CellVectors]:
     """Yields the vectors that segments have of each of some cells."""
     read = partial(read_cell, segments)
-    if all(one.is_near for one in segments):
+    if all(segment.is_near for segment in segments):
         yield from map(read, cells)
         return
     with ThreadPoolExecutor(_READERS) as pool:
@@ -210,8 +210,8 @@ def read_cell(segments: Sequence[Segment], cell: int) -> CellVectors:
     """Returns the vectors that segments have of a cell."""
     return CellVectors.joined(
         [
-            one.cells(cell, cell + 1)
-            for one in segments
-            if 0 <= cell - one.facts.first_cell < one.facts.n_cells
+            segment.cells(cell, cell + 1)
+            for segment in segments
+            if 0 <= cell - segment.facts.first_cell < segment.facts.n_cells
         ]
     )

@@ -100,13 +100,13 @@ def k_means(codes_ND: Codes, n: int, *, seed: int, rounds: int = ROUNDS) -> Cent
     order, counts = np.argsort(group, kind="stable"), np.bincount(group, minlength=n_groups)
     # Rounding the running total gives the shares their sum.
     shares = np.diff(np.rint(np.cumsum(counts) * (n / len(codes_ND))), prepend=0).astype(np.int64)
-    found, start = [], 0
+    centroids, start = [], 0
     for share, count in zip(shares.tolist(), counts.tolist(), strict=True):
         if share:
             own = codes_ND[np.sort(order[start : start + count])]
-            found.append(_lloyd(own, min(share, count), seed, rounds))
+            centroids.append(_lloyd(own, min(share, count), seed, rounds))
         start += count
-    return np.concatenate(found)
+    return np.concatenate(centroids)
 
 
 def grouped(centroids_CD: Centroids, *, seed: int) -> tuple[Centroids, Centroids]:

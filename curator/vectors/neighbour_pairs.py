@@ -217,7 +217,7 @@ def pair_units(index: VectorIndex, *, since: int, probes: int) -> list[PairUnit]
     # A vector is compared with centroids too.
     besides = min(n_cells, FLAT_CENTROIDS) + _ROW_PAIRS
     row_costs = np.where(visited >= 0, sizes[visited], 0).sum(axis=1) + float(besides)
-    new = [at for at, one in enumerate(index.segments) if one.facts.end_number > since]
+    new = [at for at, segment in enumerate(index.segments) if segment.facts.end_number > since]
     total = 0.0
     for at in new:
         segment = index.segments[at]

@@ -93,8 +93,8 @@ class MergeCells:
         """Returns what is known of the segment of the cells from the first to behind the last."""
         del array
         first, end = part
-        vectors = CellVectors.joined([one.cells(first, end) for one in self.segments])
-        cells = np.concatenate([one.cell_numbers(first, end) for one in self.segments])
+        vectors = CellVectors.joined([segment.cells(first, end) for segment in self.segments])
+        cells = np.concatenate([segment.cell_numbers(first, end) for segment in self.segments])
         segment = Segment.of(vectors, cells, first, end - first)
         return segment.written(self.store, self.folder).facts
 
@@ -115,9 +115,9 @@ def add_parts(
         projection=index.projection, n_groups=len(index.groups_GE), store=store, folder=folder
     )
     n = sum(part.n for part in parts)
-    found = work(make, index.centroid_rows, [part for part in parts if part.n], cpu_s=VECTOR_S * n)
-    facts = sorted(found, key=lambda one: one.end_number)
-    index.extend(Segment(one, store) for one in facts)
+    made = work(make, index.centroid_rows, [part for part in parts if part.n], cpu_s=VECTOR_S * n)
+    by_number = sorted(made, key=lambda facts: facts.end_number)
+    index.extend(Segment(facts, store) for facts in by_number)
 
 
 def merge(index: VectorIndex, work: Work, store: Store, folder: str) -> None:
@@ -127,6 +127,6 @@ def merge(index: VectorIndex, work: Work, store: Store, folder: str) -> None:
     bounds = [*np.flatnonzero(np.diff(share, prepend=-1)).tolist(), len(counts)]
     parts = list(pairwise(bounds))
     join = MergeCells(segments=tuple(index.segments), store=store, folder=folder)
-    found = work(join, np.zeros((1, 1), np.float32), parts, cpu_s=1e-6 * index.n_vectors)
-    facts = sorted(found, key=lambda one: one.first_cell)
-    index.replace(Segment(one, store) for one in facts)
+    made = work(join, np.zeros((1, 1), np.float32), parts, cpu_s=1e-6 * index.n_vectors)
+    by_cell = sorted(made, key=lambda facts: facts.first_cell)
+    index.replace(Segment(facts, store) for facts in by_cell)

@@ -100,7 +100,7 @@ class VectorIndex:
         self._segments = list(segments)
         self._waiting: list[tuple[CellVectors, NDArray[np.int64]]] = []
         self._centroid_index: CentroidIndex | None = None
-        self.n_vectors = max((one.facts.end_number for one in segments), default=0)
+        self.n_vectors = max((segment.facts.end_number for segment in segments), default=0)
 
     @classmethod
     def trained(
@@ -142,7 +142,7 @@ class VectorIndex:
         Names of objects follow from content, so that an object never changes: what was returned
         before an addition stays valid.
         """
-        self._segments = [one.written(store, folder) for one in self.segments]
+        self._segments = [segment.written(store, folder) for segment in self.segments]
         raw = io.BytesIO()
         np.savez(
             raw,
@@ -157,7 +157,7 @@ class VectorIndex:
         return {
             "settings": asdict(self.settings),
             "trained": name,
-            "segments": [asdict(one.facts) for one in self._segments],
+            "segments": [asdict(segment.facts) for segment in self._segments],
         }
 
     @property
@@ -195,7 +195,7 @@ class VectorIndex:
     def extend(self, segments: Iterable[Segment]) -> None:
         """Adds stored segments, whose vectors are numbered from `n_vectors` on."""
         self._segments = [*self.segments, *segments]
-        self.n_vectors = max((one.facts.end_number for one in self._segments), default=0)
+        self.n_vectors = max((segment.facts.end_number for segment in self._segments), default=0)
 
     def replace(self, segments: Iterable[Segment]) -> None:
         """Takes other segments of the same vectors."""
