@@ -118,7 +118,7 @@ def member_values(family: Family, stored: Sequence[bytes | None]) -> Any:  # noq
     arrays = [value for value in values if isinstance(value, np.ndarray)]
     if len(arrays) == len(values) and len({array.shape for array in arrays}) == 1:
         return torch.from_numpy(np.stack(arrays))
-    return [torch.tensor(one) if isinstance(one, np.ndarray) else one for one in values]
+    return [torch.tensor(value) if isinstance(value, np.ndarray) else value for value in values]
 
 
 def _array(stored: bytes) -> NDArray[Any]:

@@ -166,7 +166,7 @@ class ClipDataset(IterableDataset[Batch]):
         self._engines = None if self.gpu is None else partial(device.engines_of, self.gpu)
         self._on_device: device.DeviceDecoder | None = None
         self.not_on_gpu: Counter[str] = Counter()
-        self._store, found, families = read_buckets(
+        self._store, loaded, families = read_buckets(
             out, split, allow_incomplete=allow_incomplete, snapshot=snapshot
         )
         for name in members:
@@ -174,9 +174,9 @@ class ClipDataset(IterableDataset[Batch]):
                 raise UsageError(unknown_key(name, families, "family with a member in the samples"))
         self._families = [families[name] for name in members]
         self._video = video
-        weights = _chosen(buckets, found)
-        self._buckets = [found[name] for name in weights]
-        self.sizes = {name: self._size_of(name, found[name]) for name in weights}
+        weights = _chosen(buckets, loaded)
+        self._buckets = [loaded[name] for name in weights]
+        self.sizes = {name: self._size_of(name, loaded[name]) for name in weights}
         """(height, width) of each bucket's batches."""
         rank, world_size = _ranks(rank, world_size)
         setting = Setting(
@@ -189,7 +189,7 @@ class ClipDataset(IterableDataset[Batch]):
         )
         plans = [
             BucketPlan(
-                name=name, sizes=tuple(s.n_samples for s in found[name].shards), weight=weight
+                name=name, sizes=tuple(s.n_samples for s in loaded[name].shards), weight=weight
             )
             for name, weight in weights.items()
         ]
@@ -329,8 +329,8 @@ class ClipDataset(IterableDataset[Batch]):
     def batch_at(self, epoch: int, step: int) -> Batch:
         """Makes the batch that a single worker makes at this step of this rank."""
         with closing(self._reader()) as reader:
-            one = islice(self._planned(epoch, 0, 1, step), 1)
-            (planned,) = reader.ahead(one, self._places)
+            plans = islice(self._planned(epoch, 0, 1, step), 1)
+            (planned,) = reader.ahead(plans, self._places)
             at = {"epoch": epoch, "step": step, "workers": 1}
             return self._batch(reader, planned) | {"position": at}
 
@@ -475,15 +475,15 @@ class _Position(NamedTuple):
 
 
 def _chosen(
-    buckets: Sequence[str] | Mapping[str, float] | None, found: Mapping[str, LoadedBucket]
+    buckets: Sequence[str] | Mapping[str, float] | None, loaded: Mapping[str, LoadedBucket]
 ) -> dict[str, float | None]:
     """Returns the buckets to read with their weights, sorted by name."""
-    names = list(found if buckets is None else [buckets] if isinstance(buckets, str) else buckets)
+    names = list(loaded if buckets is None else [buckets] if isinstance(buckets, str) else buckets)
     if not names:
         raise UsageError("buckets is empty; name one or more, or leave it out to read all")
     for name in names:
-        if name not in found:
-            raise UsageError(unknown_key(name, found, "bucket"))
+        if name not in loaded:
+            raise UsageError(unknown_key(name, loaded, "bucket"))
     weights = normalized(buckets) if isinstance(buckets, Mapping) else dict.fromkeys(names)
     return {name: weights[name] for name in sorted(weights)}
 

@@ -124,7 +124,7 @@ class DeviceDecoder:
     def __init__(self, nvdec: Nvdec) -> None:
         self.pid = os.getpid()
         self._nvdec = nvdec
-        self._known: dict[tuple[Any, ...], Form] = {}
+        self._forms: dict[tuple[Any, ...], Form] = {}
         self._warned: set[Refusal] = set()
 
     @property
@@ -196,7 +196,7 @@ class DeviceDecoder:
             shown_size(form.height, form.width, into_CTHW.shape[-2:], clip)
             with self._nvdec.decoding(form, stream, clip.name) as engine:
                 numbered = _numbered(container, stream, engine, clip)
-                wanted = (found for found in numbered if found[0] in clip.wanted)
+                wanted = (frame for frame in numbered if frame[0] in clip.wanted)
                 n_wanted = len(clip.wanted)
                 batches = self._nvdec.copied(islice(wanted, n_wanted), min(CHUNK, n_wanted))
                 _fill(batches, clip, form, into_CTHW)
@@ -211,12 +211,12 @@ class DeviceDecoder:
             context.codec.canonical_name, bytes(context.extradata or b""), context.width,
             context.height, context.pix_fmt, context.colorspace, context.color_range,
         )  # fmt: skip
-        if header not in self._known:
-            if len(self._known) >= _KNOWN_HEADERS:
-                self._known.clear()
-            self._known[header] = self._form_of_first(container, stream, name)
+        if header not in self._forms:
+            if len(self._forms) >= _KNOWN_HEADERS:
+                self._forms.clear()
+            self._forms[header] = self._form_of_first(container, stream, name)
             container.seek(0, stream=stream)
-        return self._known[header]
+        return self._forms[header]
 
     def _form_of_first(self, container: InputContainer, stream: VideoStream, name: str) -> Form:
         refused = self._nvdec.refusal(stream)
@@ -247,8 +247,8 @@ def _numbered(
         # Frames that are shown before the key frame that decoding began with are left out.
         if at >= first:
             if at != expected or first > clip.start:
-                found = f"frame {at} came where {min(expected, clip.start)} was expected"
-                raise engine.refused(Refusal.FRAMES_DIFFER, found)
+                detail = f"frame {at} came where {min(expected, clip.start)} was expected"
+                raise engine.refused(Refusal.FRAMES_DIFFER, detail)
             expected += 1
             yield at, planes
 
@@ -266,8 +266,8 @@ def _fill(
         into_CTHW[:, done : done + len(numbers)] = rgb_BCHW.transpose(0, 1)
         done += len(numbers)
     if done < len(clip.wanted):
-        found = f"{clip.name}: {done} of {len(clip.wanted)} frames from {clip.start}"
-        raise NotOnDeviceError(Refusal.FRAMES_DIFFER, found)
+        detail = f"{clip.name}: {done} of {len(clip.wanted)} frames from {clip.start}"
+        raise NotOnDeviceError(Refusal.FRAMES_DIFFER, detail)
 
 
 def _pictures(

@@ -97,7 +97,7 @@ def read_buckets(
         if store.exists(MANIFEST):
             buckets, families = _from_manifest(_newest_indexes(store), split)
             break
-        if tars := [found.key for found in store.list() if found.key.endswith(".tar")]:
+        if tars := [item.key for item in store.list() if item.key.endswith(".tar")]:
             if not allow_incomplete:
                 raise UsageError(
                     f"{store.uri} has {len(tars)} tars and no {MANIFEST}, which a run writes when "
@@ -328,8 +328,10 @@ class SampleReader:
                 "verify` says more"
             ) from error
         if len(samples) != 1 or (missing := self._suffixes - samples[0].keys()):
-            found = f"lacks {min(missing)!r}" if len(samples) == 1 else f"is {len(samples)} samples"
-            raise ShardError(f"{where} {found}; `curate verify` says what else is wrong")
+            problem = (
+                f"lacks {min(missing)!r}" if len(samples) == 1 else f"is {len(samples)} samples"
+            )
+            raise ShardError(f"{where} {problem}; `curate verify` says what else is wrong")
         sample: Mapping[str, Any] = samples[0]
         return sample
 

@@ -119,7 +119,7 @@ def decode_window(clip: ClipWindow, into_CTHW: torch.Tensor) -> None:  # noqa: N
     """
     window, name = clip.window, clip.name
     wanted = clip.wanted
-    found = 0
+    n_decoded = 0
     try:
         with open_container(io.BytesIO(clip.mp4), name, n_bytes=len(clip.mp4)) as container:
             stream = video_stream(container, name)
@@ -127,14 +127,14 @@ def decode_window(clip: ClipWindow, into_CTHW: torch.Tensor) -> None:  # noqa: N
             stream.codec_context.thread_count = window.decoder_threads
             for number, picture in _numbered(container, stream, clip):
                 if number in wanted:
-                    into_CTHW[:, found] = _rgb(picture, into_CTHW.shape[-2:], clip)
-                    found += 1
-                    if found == len(wanted):
+                    into_CTHW[:, n_decoded] = _rgb(picture, into_CTHW.shape[-2:], clip)
+                    n_decoded += 1
+                    if n_decoded == len(wanted):
                         return
     except (av.error.FFmpegError, SourceError) as error:
         raise ShardError(f"{name} does not decode ({error}); `curate verify` says more") from error
     raise ShardError(
-        f"{name} has {found} of the {len(wanted)} frames from {clip.start} at stride "
+        f"{name} has {n_decoded} of the {len(wanted)} frames from {clip.start} at stride "
         f"{window.stride}; `curate verify` says what else is wrong"
     )
 
