@@ -54,8 +54,8 @@ class AnnotationLookup:
 
     def of(self, clip_id: str) -> list[dict[str, Any]]:
         """Returns a clip's rows, by window; empty for a clip that no model annotated."""
-        found = self._rows.get(clip_id, [])
-        return self._table.take(found).to_pylist() if found else []
+        rows = self._rows.get(clip_id, [])
+        return self._table.take(rows).to_pylist() if rows else []
 
 
 def frames_in_clip(row: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:

@@ -57,11 +57,11 @@ def chosen_shards(
     shards: ShardSet, splits: Sequence[str], buckets: Sequence[str] | None
 ) -> list[Shard]:
     """Returns the shards of some splits and buckets, None for all buckets; refuses no shards."""
-    known = sorted({shard.bucket for shard in shards.shards})
+    names = sorted({shard.bucket for shard in shards.shards})
     for name in buckets or ():
-        if name not in known:
+        if name not in names:
             raise UsageError(
-                f"no bucket {name!r} in {shards.uri('')}; there are: {', '.join(known) or 'none'}"
+                f"no bucket {name!r} in {shards.uri('')}; there are: {', '.join(names) or 'none'}"
             )
     chosen = [
         shard
@@ -114,9 +114,9 @@ def _take(
         sha256 = str(clip.fields["mp4_sha256"])
         if wants_mp4(clip, sha256):
             clip.mp4 = reader.read(member)
-            found = hashlib.sha256(clip.mp4).hexdigest()
-            if found != sha256:
-                raise ShardError(f"{member.name!r} has sha256 {found}; expected {sha256}")
+            digest = hashlib.sha256(clip.mp4).hexdigest()
+            if digest != sha256:
+                raise ShardError(f"{member.name!r} has sha256 {digest}; expected {sha256}")
     elif member.suffix in ("json", "txt"):
         if member.bytes > MAX_TEXT_BYTES:
             raise ShardError(f"{member.name!r} has {member.bytes} bytes; expected a text")

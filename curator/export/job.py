@@ -116,7 +116,7 @@ class Job:
         """
         return fingerprint(shard.name, self.shards.sizes[shard.name], *settings)
 
-    def _one(self, shard: Shard) -> object:
+    def _exported(self, shard: Shard) -> object:
         try:
             return self.exporter.shard(self, shard)
         except CuratorError:
@@ -136,7 +136,7 @@ class Job:
             waiting: deque[Future[object]] = deque()
             try:
                 for shard in shards:
-                    waiting.append(pool.submit(self._one, shard))
+                    waiting.append(pool.submit(self._exported, shard))
                     if len(waiting) >= 2 * self.n_workers:
                         yield waiting.popleft().result()
                 while waiting:

@@ -119,8 +119,8 @@ def _write(job: Job, shard: Shard, folder: str, fingerprint: str) -> Entries:
         entries: Entries = json.loads((made / INDEX).read_bytes())["shards"]
         for entry in entries:
             data = (made / _basename(entry)).read_bytes()
-            found = hashlib.sha1(data, usedforsecurity=False).hexdigest()
-            if found != entry["raw_data"]["hashes"][HASH]:
+            digest = hashlib.sha1(data, usedforsecurity=False).hexdigest()
+            if digest != entry["raw_data"]["hashes"][HASH]:
                 raise StorageError(f"{made / _basename(entry)} changed while it was read")
             place.put(f"{folder}/{_basename(entry)}", data)
     place.put(f"{folder}/{INDEX}", _json({"version": 2, "shards": entries, "curate": fingerprint}))

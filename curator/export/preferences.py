@@ -73,16 +73,16 @@ class Preferences(Exporter[PreferencesOptions, bytes]):
 
     def shard(self, job: Job, shard: Shard) -> bytes:
         """Writes the frames of a shard's pairs; returns its lines."""
-        found: dict[str, Pairs] = {}
+        pairs: dict[str, Pairs] = {}
 
         def wants(clip: ShardClip, sha256: str) -> bool:
-            found[clip.key] = self._pairs(job, clip)
-            return bool(found[clip.key])
+            pairs[clip.key] = self._pairs(job, clip)
+            return bool(pairs[clip.key])
 
         lines = [
             orjson.dumps(record) + b"\n"
             for clip in job.clips(shard, wants)
-            for record in self._records(job, clip, found[clip.key])
+            for record in self._records(job, clip, pairs[clip.key])
         ]
         job.exported.add(records=len(lines))
         return b"".join(lines)
@@ -102,8 +102,8 @@ class Preferences(Exporter[PreferencesOptions, bytes]):
                     f"{row['prompt_fingerprint']} when it was asked; put the old one back, or "
                     "`curate recaption` with the new one"
                 )
-            found = pairs_of(candidates_of(row), self._asker, self.options.min_margin)
-            pairs += [(row, best, other) for best, other in found]
+            candidate_pairs = pairs_of(candidates_of(row), self._asker, self.options.min_margin)
+            pairs += [(row, best, other) for best, other in candidate_pairs]
         return pairs
 
     def _records(self, job: Job, clip: ShardClip, pairs: Pairs) -> Iterator[dict[str, Any]]:
