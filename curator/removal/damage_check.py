@@ -37,8 +37,8 @@ def repair_snapshots(
     for summary in summaries.values():
         names = names.union(summary[INDEXES].values(), *summary["tables"].values())
     with ThreadPoolExecutor(_READERS) as pool:
-        found = pool.map(partial(is_damaged, store), names)
-        damaged = [name for name, is_so in zip(names, found, strict=True) if is_so]
+        answers = pool.map(partial(is_damaged, store), names)
+        damaged = [name for name, is_so in zip(names, answers, strict=True) if is_so]
     lost = sorted(set(damaged) - restored(store, damaged))
     if lost:
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
@@ -61,7 +61,7 @@ def check_tars(
             raise _refusal(str(error), is_begun=False) from error
 
 
-def _refusal(found: str, *, is_begun: bool) -> UsageError:
+def _refusal(problem: str, *, is_begun: bool) -> UsageError:
     if is_begun:
         remedy = "restore it from a copy of OUT; `curate clean OUT` removes older snapshots; then "
         remedy += "`curate remove OUT --finish`"
@@ -71,5 +71,5 @@ def _refusal(found: str, *, is_begun: bool) -> UsageError:
             "newest snapshot names, `curate clean OUT` removes older snapshots; then remove again"
         )
     return UsageError(
-        f"{found}, and what is removed cannot be taken out of it; nothing was removed: {remedy}"
+        f"{problem}, and what is removed cannot be taken out of it; nothing was removed: {remedy}"
     )

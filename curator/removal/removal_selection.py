@@ -226,8 +226,8 @@ class _Selection:
                 )
                 if not before.pictures.isdisjoint(hashlib.sha256(j).hexdigest() for j in jpegs)
             )
-        known = self._footage.filter(pa.array(before.rows(self._footage)))["clip_id"]
-        self.add(back.difference(known.to_pylist()))
+        removed_ids = self._footage.filter(pa.array(before.rows(self._footage)))["clip_id"]
+        self.add(back.difference(removed_ids.to_pylist()))
         self._take_regions(frame_regions(self._store, before.frames), before)
 
     def removals(self) -> Removals:
@@ -238,14 +238,14 @@ class _Selection:
             )
             for source in sorted({*self._spans, *self._same} - self.sources)
         }
-        found = Removals(
+        removals = Removals(
             sources=dict.fromkeys(sorted(self.sources), ""),
             spans=spans,
             clip_ids=frozenset(map(removal_hash, self._named)),
         )
-        ids = self._footage.filter(pa.array(found.rows(self._footage)))["clip_id"].unique()
+        ids = self._footage.filter(pa.array(removals.rows(self._footage)))["clip_id"].unique()
         hashes = frozenset(map(removal_hash, ids.to_pylist()))
-        return replace(found, clip_ids=found.clip_ids | hashes)
+        return replace(removals, clip_ids=removals.clip_ids | hashes)
 
     def ids(self) -> set[str]:
         """Returns the ids of all clips that go."""
@@ -309,12 +309,12 @@ class _Selection:
 
     def _take_regions(self, regions: Mapping[str, Regions], before: Removals) -> None:
         """Takes the parts of other clips that have the same frames."""
-        known = replace(before, sources={**before.sources, **dict.fromkeys(self.sources, "")})
+        removed = replace(before, sources={**before.sources, **dict.fromkeys(self.sources, "")})
         is_same = overlapping_regions(self._footage, regions)
-        is_same &= ~known.rows(self._footage)
+        is_same &= ~removed.rows(self._footage)
         for row in self._footage.filter(pa.array(is_same)).to_pylist():
             source, fps = removal_hash(row["source_id"]), row["fps"] or 25.0
-            found = self._same.setdefault(source, [])
+            spans = self._same.setdefault(source, [])
             for start, end in regions[row["source_id"]].tolist():
                 start, end = max(start, row["start_frame"]), min(end, row["end_frame"])
                 if end - start > 1:
@@ -324,8 +324,8 @@ class _Selection:
                         start_frame=start,
                         end_frame=end,
                     )
-                    if span not in found:
-                        found.append(span)
+                    if span not in spans:
+                        spans.append(span)
 
 
 def _among(column: pa.ChunkedArray, values: Collection[str]) -> pa.ChunkedArray:
@@ -355,11 +355,11 @@ def _sources_of(store: Store, summaries: Summaries) -> pa.Table:
     tables = [*_tables(store, summaries, "sources", ("uri", "source_id")), empty]
     tables += _stored_sources(store, f"{CANDIDATES}/sources", "uri")
     tables += _stored_sources(store, f"{TRACKS}/{FRAMES}", ORIGIN[0])
-    known = pa.concat_tables(tables)
+    sources = pa.concat_tables(tables)
     # What a probe takes for the content of a large file is settled later.
     scanned = pa.concat_tables([empty, *_stored_sources(store, "scan", "uri")])
-    is_known = pc.is_in(scanned["uri"], value_set=known["uri"].combine_chunks())
-    return pa.concat_tables([known, scanned.filter(pc.invert(is_known))])
+    is_known = pc.is_in(scanned["uri"], value_set=sources["uri"].combine_chunks())
+    return pa.concat_tables([sources, scanned.filter(pc.invert(is_known))])
 
 
 def _stored_sources(store: Store, folder: str, uri: str) -> Iterator[pa.Table]:
@@ -437,13 +437,13 @@ def _captions(store: Store, summaries: Summaries, clips: pa.Table, gone: Removal
 
 def _pictures(store: Store, ids: Collection[str]) -> list[str]:
     names = [info.key for info in store.list(f"{CANDIDATES}/pictures/")]
-    found: set[str] = set()
+    hashes: set[str] = set()
     for name in names:
         for jpegs in read_all_pictures(store, [name], ids).values():
             # Reports show the middle one smaller.
             jpegs += [card_picture(jpegs[len(jpegs) // 2])] if jpegs else []
-            found.update(hashlib.sha256(jpeg).hexdigest() for jpeg in jpegs)
-    return sorted(found)
+            hashes.update(hashlib.sha256(jpeg).hexdigest() for jpeg in jpegs)
+    return sorted(hashes)
 
 
 def surviving_texts(store: Store, summaries: Summaries) -> Iterator[str]:

@@ -209,9 +209,9 @@ def delete_returned(store: Store) -> list[str]:
     """
     removals = read_removals(store)
     names = [info.key for folder in sorted(STATE) for info in store.list(f"{folder}/")]
-    found = found_in(store, removals, filter(is_own, names))
-    store.delete(found)
-    return found
+    keys = found_in(store, removals, filter(is_own, names))
+    store.delete(keys)
+    return keys
 
 
 def _summaries(store: Store) -> dict[int, dict[str, Any]]:

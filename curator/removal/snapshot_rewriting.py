@@ -256,11 +256,11 @@ def _moved(table: pa.Table, tars: Mapping[str, RewrittenTar | None], *, prefix: 
     keys = pc.binary_join_element_wise(
         pc.binary_join_element_wise(prefix, table["shard"], ""), table["clip_id"], "\t"
     )
-    found = pc.index_in(keys, value_set=pa.array(list(places), pa.string()))
-    if found.null_count == len(found):
+    positions = pc.index_in(keys, value_set=pa.array(list(places), pa.string()))
+    if positions.null_count == len(positions):
         return table
-    names = pa.array([name for name, _ in places.values()], pa.string()).take(found)
-    starts = pa.array([start for _, start in places.values()], pa.int64()).take(found)
+    names = pa.array([name for name, _ in places.values()], pa.string()).take(positions)
+    starts = pa.array([start for _, start in places.values()], pa.int64()).take(positions)
     paths = pc.binary_join_element_wise(names, table["clip_id"], "#")
     columns = {
         "shard": names,

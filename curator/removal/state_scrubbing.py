@@ -175,11 +175,11 @@ class StateScrubbing:
             return sources
         return with_column(sources, "n_clips", pa.array(now, pa.int32()))
 
-    def _texts(self, known: Collection[str]) -> None:
+    def _texts(self, hashes: Collection[str]) -> None:
         """Removes embeddings of captions that no clip has: whose they were is not known."""
         for name in self._own("text_embeddings"):
             table = read_parquet(self._store, name)
-            left = rows_of(table, "text_hash", known)
+            left = rows_of(table, "text_hash", hashes)
             if left.num_rows == table.num_rows:
                 continue
             if not left.num_rows:
@@ -192,16 +192,16 @@ class StateScrubbing:
             if parts.write(left, keys, one_row_groups=True) != name:
                 self._store.delete([name])
 
-    def _replies(self, known: frozenset[str]) -> None:
+    def _replies(self, keys: frozenset[str]) -> None:
         """Removes replies that no annotation was made of: whose they were is not known."""
         loose = []
         for name in self._own(REPLIES):
             if name.endswith(".json"):
-                if name.removesuffix(".json").rpartition("-")[2] not in known:
+                if name.removesuffix(".json").rpartition("-")[2] not in keys:
                     loose.append(name)
                 continue
             table = read_parquet(self._store, name)
-            left = rows_of(table, "key", known)
+            left = rows_of(table, "key", keys)
             self.n_replies += table.num_rows - left.num_rows
             if left.num_rows and left.num_rows < table.num_rows:
                 self._store.write(name, to_parquet(left.combine_chunks(), name))
