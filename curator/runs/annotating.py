@@ -175,7 +175,7 @@ def _rounds(stages: Sequence[AnyAnnotator]) -> Iterator[list[AnyAnnotator]]:
     """Yields stages that run together: those that read columns of others come after these."""
     together: list[AnyAnnotator] = []
     for stage in stages:
-        if any(set(stage.columns) & set(one.writes_columns()) for one in together):
+        if any(set(stage.columns) & set(other.writes_columns()) for other in together):
             yield together
             together = []
         together.append(stage)

@@ -328,36 +328,36 @@ class _KeptClips(_Shared):
         return pa.table(columns)
 
 
-def _check(found: Decisions, is_decided: NDArray[np.bool_]) -> None:
+def _check(decisions: Decisions, is_decided: NDArray[np.bool_]) -> None:
     """Refuses decisions that are not what `Decisions` says.
 
     Args:
-        found: What a stage yields.
+        decisions: What a stage yields.
         is_decided: Clips that it has decided about, bool [clips].
 
     Raises:
         ValueError: A number, a column or a reason is wrong.
     """
-    rows, n_clips = np.asarray(found.rows), len(is_decided)
-    if not rows.size and not found.columns.num_rows:
+    rows, n_clips = np.asarray(decisions.rows), len(is_decided)
+    if not rows.size and not decisions.columns.num_rows:
         return
     if rows.ndim != 1 or rows.dtype.kind not in "iu":
         raise ValueError(f"rows are {rows.dtype} {list(rows.shape)}; expected int64 [N]")
-    strange = set(found.columns.column_names) - DECISION_COLUMNS
-    if strange or "reason" not in found.columns.column_names:
+    strange = set(decisions.columns.column_names) - DECISION_COLUMNS
+    if strange or "reason" not in decisions.columns.column_names:
         raise ValueError(
-            f"columns {found.columns.column_names}; expected reason, and perhaps "
+            f"columns {decisions.columns.column_names}; expected reason, and perhaps "
             f"{', '.join(sorted(DECISION_COLUMNS - {'reason'}))}"
         )
-    if found.columns.num_rows != len(rows):
-        raise ValueError(f"{found.columns.num_rows} rows of columns for {len(rows)} clips")
+    if decisions.columns.num_rows != len(rows):
+        raise ValueError(f"{decisions.columns.num_rows} rows of columns for {len(rows)} clips")
     if not 0 <= rows.min() <= rows.max() < n_clips:
         raise ValueError(
             f"clips numbered from {rows.min()} to {rows.max()}; expected 0 to {n_clips - 1}"
         )
     if len(np.unique(rows)) < len(rows) or is_decided[rows].any():
         raise ValueError("a clip is decided about twice; expected once by a stage")
-    reason = found.columns["reason"]
+    reason = decisions.columns["reason"]
     is_text = pa.types.is_string(reason.type) or pa.types.is_large_string(reason.type)
     if not (is_text or pa.types.is_null(reason.type)):
         raise ValueError(f"reason is {reason.type}; expected string")

@@ -132,7 +132,7 @@ class Run:
     def _whole(self, generations: Generations) -> dict[str, Any]:
         """Decides about everything up to each new generation."""
         previous = self._previous
-        numbers = generations.new or (generations.last_known,)
+        numbers = generations.new or (generations.last_earlier,)
         for number, after in zip_longest(numbers, numbers[1:]):
             scope = PassScope(
                 sources=self._sources.up_to(number),
@@ -193,7 +193,7 @@ class Run:
             else:
                 logger.warning("all clips are decided about again: %s", why)
                 self._drop_check.after_scan(self._sources)
-        known = () if before is not None else generations.known
+        carried = () if before is not None else generations.earlier
         candidates = self._candidates(previous)
         if before is not None:
             candidates.keep_remainders(previous)
@@ -204,10 +204,10 @@ class Run:
             reuses=previous,
             drop_check=self._drop_check,
         )
-        numbers = (*known, *generations.new) or (generations.last_known + 1,)
+        numbers = (*carried, *generations.new) or (generations.last_earlier + 1,)
         for number, after in zip_longest(numbers, numbers[1:]):
-            is_new = number > generations.last_known
-            ahead = after if after is not None and after > generations.last_known else None
+            is_new = number > generations.last_earlier
+            ahead = after if after is not None and after > generations.last_earlier else None
             if is_new:
                 # Of what is new there are no clips yet.
                 scope = changed(scope, reuses={}, reusable=ReusableShards(store, {}))
@@ -216,7 +216,7 @@ class Run:
                 sources=self._sources.up_to(number),
                 generation=number,
                 before=before,
-                publishes=is_new or number == generations.last_known,
+                publishes=is_new or number == generations.last_earlier,
                 ahead=self._ahead(ahead, previous),
             )
             before = self._passed(scope, previous, number, generations)

@@ -96,7 +96,7 @@ def dry_run(
         drop_check.missing(there, unread),
         lambda uris: {uri: contents[uri] for uri in uris if uri in contents},
     )
-    text += "".join(f"\n  clips would leave the shards: {one}" for one in dropped)
+    text += "".join(f"\n  clips would leave the shards: {change}" for change in dropped)
     problem = drop_check.problem(dropped)
     if problem is not None and unread:
         text += f"\n  {problem}; unless sources that no run has read hold them: {len(unread)}"

@@ -27,7 +27,7 @@ def exclude_removed_sources(sources: SourceTable, removals: Removals) -> None:
         return
     failed = {"source_id": None, "outcome": "failed"}
     refused = filter(None, itertools.starmap(removals.refusal, sources.ids()))
-    sources.revise([{"uri": one.uri} | failed | one.columns() for one in refused])
+    sources.revise([{"uri": source.uri} | failed | source.columns() for source in refused])
 
 
 def without_removed(

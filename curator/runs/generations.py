@@ -36,22 +36,22 @@ class Generations:
     """The numbers of the generations of a run, ascending.
 
     Attributes:
-        known: Those of earlier runs that still have sources.
+        earlier: Those of earlier runs that still have sources.
         new: Those that begin with this run; in `exact` mode also one that gets more sources.
     """
 
-    known: tuple[int, ...]
+    earlier: tuple[int, ...]
     new: tuple[int, ...]
 
     @property
-    def last_known(self) -> int:
+    def last_earlier(self) -> int:
         """The last one of earlier runs; 0 for none."""
-        return max(self.known, default=0)
+        return max(self.earlier, default=0)
 
     @property
     def last(self) -> int:
         """The last one; 0 for none."""
-        return max((*self.known, *self.new), default=0)
+        return max((*self.earlier, *self.new), default=0)
 
     @classmethod
     def of(cls, sources: SourceTable, earlier: pa.Table, config: RunConfig) -> "Generations":
@@ -66,11 +66,11 @@ class Generations:
         numbers = numbered(contents, earlier, config)
         sources.set_generations(numbers)
         is_known = pc.is_in(numbers["source_id"], value_set=earlier["source_id"].combine_chunks())
-        known, new = (
+        old, new = (
             sorted(numbers["generation"].filter(mask).unique().to_pylist())
             for mask in (is_known, pc.invert(is_known))
         )
-        return cls(known=tuple(known), new=tuple(new))
+        return cls(earlier=tuple(old), new=tuple(new))
 
 
 def why_stale(
@@ -129,8 +129,8 @@ def _described_otherwise(contents: pa.Table, earlier: pa.Table) -> list[str]:
         if not before.equals(now):
             pairs = zip(before.to_pylist(), now.to_pylist(), strict=True)
             is_other |= [old != new for old, new in pairs]
-    found: list[str] = earlier["uri"].filter(pa.array(is_other)).to_pylist()
-    return found
+    uris: list[str] = earlier["uri"].filter(pa.array(is_other)).to_pylist()
+    return uris
 
 
 def judged_by(
@@ -155,7 +155,7 @@ def judged_by(
         name: value for name, value in fingerprints.items() if name not in _WITH_WORDS
     }
     # With another captioner, which is no reason of its own, there is no alignment.
-    versions = {one.name: one.version for one in graph if one.name != "caption_alignment"}
+    versions = {stage.name: stage.version for stage in graph if stage.name != "caption_alignment"}
     columns = sorted((field.name, str(field.type)) for field in metadata)
     return {
         STAMP: fingerprint("judged", settings, stage_fingerprints, versions, others, columns),

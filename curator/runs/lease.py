@@ -187,13 +187,13 @@ class Lease:
     def _look(self) -> None:
         """Takes up the version of the object; notes whose it is if it is another's."""
         for _ in range(_LOOKS):
-            found = self._store.read_versioned(LEASE)
-            if found is None:
+            entry = self._store.read_versioned(LEASE)
+            if entry is None:
                 self._lost = f"{LEASE} is gone"
                 break
-            holder = read_holder(found[1])
+            holder = read_holder(entry[1])
             if holder is not None and holder.holder == self._mine.holder:
-                self._version = found[0].version
+                self._version = entry[0].version
                 return
             if holder is not None:
                 self._lost = f"it was taken over by {holder.words}"
@@ -260,8 +260,8 @@ def _abandoned(store: Store) -> str | None:
         UsageError: Its holder lives.
     """
     watched, since = "", 0.0
-    while (found := store.read_versioned(LEASE)) is not None:
-        version, holder = found[0].version, read_holder(found[1])
+    while (entry := store.read_versioned(LEASE)) is not None:
+        version, holder = entry[0].version, read_holder(entry[1])
         patience_s = _patience_s(holder)
         if version != watched:
             if holder is not None and _lives(holder, has_changed=bool(watched)):

@@ -117,8 +117,8 @@ def read_holder(data: bytes) -> Holder | None:
     """Reads `lease.json`; None where it is cut off, damaged or of another form."""
     try:
         load_bounded(data)
-        found: Any = opened_json(data, LEASE)
-        values = {field.name: found[field.name] for field in fields(Holder)}
+        content: Any = opened_json(data, LEASE)
+        values = {field.name: content[field.name] for field in fields(Holder)}
     except (ValueError, KeyError, TypeError):
         return None
     kinds = {"pid": (int,), "expires_s": (int, float)}
@@ -145,7 +145,7 @@ def _process(pid: int) -> tuple[str, str]:
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             # The name before may hold spaces and parentheses.
-            found = file.read().rpartition(")")[2].split()
-            return found[0], found[19]
+            columns = file.read().rpartition(")")[2].split()
+            return columns[0], columns[19]
     except (OSError, IndexError):
         return "", ""

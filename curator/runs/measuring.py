@@ -149,8 +149,8 @@ class Measuring:
             return units
 
         uris = {name: source.uri for name, source in sources.items()}
-        found = candidates.remainders(parts, uris, propose)
-        return without_removed(self._store, found, self._removals)[0]
+        remainders = candidates.remainders(parts, uris, propose)
+        return without_removed(self._store, remainders, self._removals)[0]
 
     def _propose_step(
         self, analyzing: Analyzing, parts: Mapping[str, Sequence[ClipPart]] | None = None
@@ -163,12 +163,12 @@ class Measuring:
 
 
 def _by_source(parts: pa.Table) -> dict[str, list[ClipPart]]:
-    found: dict[str, list[ClipPart]] = {}
+    by_source: dict[str, list[ClipPart]] = {}
     for row in parts.to_pylist():
         span = Span(**{name: row[name] for name in field_names(Span)})
         part = ClipPart(clip=span, start_s=row["part_start_s"], end_s=row["part_end_s"])
-        found.setdefault(row["source_id"], []).append(part)
-    return found
+        by_source.setdefault(row["source_id"], []).append(part)
+    return by_source
 
 
 class Ahead:

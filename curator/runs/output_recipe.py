@@ -131,7 +131,7 @@ def log_changes(uri: str, before: Recipe, recipe: Recipe) -> None:
 
 def recipe_changes(before: Recipe, recipe: Recipe) -> Iterator[RecipeChange]:
     """Returns the keys whose values differ, in their order; `about` says nothing to a run."""
-    old, new = (dict(_leaves(one.model_dump(mode="json"))) for one in (before, recipe))
+    old, new = (dict(_leaves(version.model_dump(mode="json"))) for version in (before, recipe))
     for key in {**new, **old}:
         if key != "about" and old.get(key) != new.get(key):
             yield RecipeChange(key=key, old=old.get(key), new=new.get(key))

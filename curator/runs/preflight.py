@@ -149,11 +149,11 @@ def _is_ours(store: Store, name: str, key: str) -> bool:
     Raises:
         UsageError: It is there, and is not of a run.
     """
-    found = store.read_versioned(name)
-    if found is None:
+    entry = store.read_versioned(name)
+    if entry is None:
         return False
     try:
-        value = json.loads(found[1])
+        value = json.loads(entry[1])
     except ValueError:
         value = None
     if (not isinstance(value, dict) or key not in value) and not has_results(store):

@@ -71,14 +71,14 @@ class SnapshotSources(SourceTable):
     def generation_of(self) -> dict[str, int] | None:
         """Returns the generation of each content; None where older versions set none."""
         schema = fields_of(SOURCES_SCHEMA, ("source_id", "outcome", "generation"))
-        found: dict[str, int | None] = {}
+        by_source: dict[str, int | None] = {}
         for part in self._parts:
             rows = widened(read_parquet(self._store, part), schema)
             rows = rows.filter(pc.equal(rows["outcome"], "done"))
             pairs = zip(rows["source_id"].to_pylist(), rows["generation"].to_pylist(), strict=True)
-            found.update(pairs)
-        numbers = {name: number for name, number in found.items() if number is not None}
-        return numbers if len(numbers) == len(found) else None
+            by_source.update(pairs)
+        numbers = {name: number for name, number in by_source.items() if number is not None}
+        return numbers if len(numbers) == len(by_source) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

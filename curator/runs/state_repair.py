@@ -72,8 +72,8 @@ def _remove(
     prefix = f"{folder}/" if folder else error.name
     names = [info.key for info in store.list(prefix) if is_own(info.key)]
     with ThreadPoolExecutor(_READERS) as pool:
-        found = pool.map(partial(is_damaged, store), names)
-        damaged = [name for name, is_so in zip(names, found, strict=True) if is_so]
+        answers = pool.map(partial(is_damaged, store), names)
+        damaged = [name for name, is_so in zip(names, answers, strict=True) if is_so]
     if not damaged:
         return False
     logger.warning(
