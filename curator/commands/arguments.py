@@ -42,10 +42,10 @@ LEAST_MEMORY = 64 << 20
 
 def memory_size(text: str) -> int:
     """Parses an amount of memory, such as `4GiB`; returns bytes."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", text.strip().lower())
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", text.strip().lower())
+    if match is None:
         raise argparse.ArgumentTypeError(f"{text!r}; expected an amount such as 4GiB or 500MiB")
-    number, unit = found.groups()
+    number, unit = match.groups()
     n_bytes = int(float(number) * (1 << _SHIFTS[unit]))
     if n_bytes < LEAST_MEMORY:
         raise argparse.ArgumentTypeError(f"{text!r}; expected at least {LEAST_MEMORY >> 20}MiB")

@@ -54,8 +54,8 @@ def _called() -> str:
     Modules that were started by `python -m` have a path too, to the script next to Python.
     """
     script = Path(sys.executable).with_name("curate")
-    found = shutil.which("curate")
-    if found is not None and Path(found).resolve() == script.resolve():
+    executable = shutil.which("curate")
+    if executable is not None and Path(executable).resolve() == script.resolve():
         return "curate"
     here = Path.cwd()
     return str(script.relative_to(here) if script.is_relative_to(here) else script)

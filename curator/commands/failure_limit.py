@@ -61,13 +61,13 @@ def failures_exit_code(
     """
     limit = f"{MAX_FAILED:g}, the default of --max-failed," if max_failed is None else ""
     limit = limit or f"--max-failed {max_failed:g}"
-    found = [_clips(store, summary, clip_reasons), _windows(summary)]
+    failures = [_clips(store, summary, clip_reasons), _windows(summary)]
     if sources:
-        found.insert(0, _sources(store, summary))
+        failures.insert(0, _sources(store, summary))
     code = EXIT_OK
-    for n_failed, n, said, remedy in found:
+    for n_failed, n, message, remedy in failures:
         if is_too_many(n_failed, n, max_failed):
-            print(f"curate: {n_failed} of {n} {said}, more than {limit} allows; {remedy}",
+            print(f"curate: {n_failed} of {n} {message}, more than {limit} allows; {remedy}",
                   file=sys.stderr)  # fmt: skip
             code = EXIT_FAILED
     return code
@@ -82,10 +82,10 @@ def _sources(store: "Store", summary: Mapping[str, Any]) -> _Found:
     by_code = dict(counts.get("by_error") or {})
     # Taken out on purpose.
     n_removed = by_code.pop(str(ErrorCode.REMOVED), 0)
-    said = f"sources failed ({_counted(by_code)})"
+    message = f"sources failed ({_counted(by_code)})"
     first = _first(store, summary, "sources", ("error_code", "error_message"), by_code)
     n_failed, n_sources = counts["failed"] - n_removed, counts["sources"] - n_removed
-    return n_failed, n_sources, said, f"{first}see the table `sources`"
+    return n_failed, n_sources, message, f"{first}see the table `sources`"
 
 
 def _clips(store: "Store", summary: Mapping[str, Any], reasons: Sequence[str]) -> _Found:
@@ -96,10 +96,10 @@ def _clips(store: "Store", summary: Mapping[str, Any], reasons: Sequence[str]) -
         if name in reasons or name.endswith(FAILED)
     }
     n_failed = sum(by_reason.values())
-    said = f"clips that the recipe keeps could not be cut or annotated ({_counted(by_reason)})"
+    message = f"clips that the recipe keeps could not be cut or annotated ({_counted(by_reason)})"
     first = _first(store, summary, "clips", ("reason", "reason_detail"), by_reason)
     remedy = f"{first}see reason_detail in the table `clips`"
-    return n_failed, n_failed + counts["kept"], said, remedy
+    return n_failed, n_failed + counts["kept"], message, remedy
 
 
 def _windows(summary: Mapping[str, Any]) -> _Found:

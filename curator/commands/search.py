@@ -56,11 +56,11 @@ def main(options: argparse.Namespace) -> int:
         options.out, options.snapshot, rejected=options.all, memory_bytes=options.memory
     )
     by = next(name for name in ClipSearch.BY if getattr(options, name) is not None)
-    found = clips.find(by, getattr(options, by), options.k, options.where)
-    print(as_json(found) if options.json else as_table(found, by))
+    results = clips.find(by, getattr(options, by), options.k, options.where)
+    print(as_json(results) if options.json else as_table(results, by))
     if options.html is not None:
         where = Path(options.html).absolute()
-        page = render_search(clips.finished, found, f"{by} {getattr(options, by)}", options.where)
+        page = render_search(clips.finished, results, f"{by} {getattr(options, by)}", options.where)
         try:
             where.write_bytes(page.encode())
         except OSError as error:

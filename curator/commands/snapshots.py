@@ -26,11 +26,11 @@ def main(options: argparse.Namespace) -> int:
 
     store = open_store(options.out)
     require_snapshots(store)
-    found = list(listed_snapshots(store))
+    snapshots = list(listed_snapshots(store))
     # Each is compared with the next older one that can be read.
-    readable = [summary for _, summary in found if not isinstance(summary, DamagedError)]
+    readable = [summary for _, summary in snapshots if not isinstance(summary, DamagedError)]
     before = iter([*readable[1:], {}])
-    for number, summary in found:
+    for number, summary in snapshots:
         if isinstance(summary, DamagedError):
             print(f"{number:>6}  damaged: {summary}")
             continue
