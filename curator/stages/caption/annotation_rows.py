@@ -100,14 +100,18 @@ def _in_clip(window: Window, shift: int, n_frames: int) -> tuple[int, int]:
 
 def _window(annotation: Annotation, shift: int, n_frames: int) -> dict[str, Any]:
     """Returns a window for a sample's JSON."""
-    answer, known = annotation.answer, annotation.task.known
+    answer, metadata = annotation.answer, annotation.task.metadata
     start, end = _in_clip(annotation.task.window, shift, n_frames)
     window: dict[str, Any] = {"start_frame": start, "end_frame": end}
     if answer is not None:
-        said = asdict(answer).items()
-        window |= {name: value for name, value in said if value not in (None, {})}
-    if known is not None:
-        values = {"caption": known.caption, "label": known.label, "problems": list(known.problems)}
+        items = asdict(answer).items()
+        window |= {name: value for name, value in items if value not in (None, {})}
+    if metadata is not None:
+        values = {
+            "caption": metadata.caption,
+            "label": metadata.label,
+            "problems": list(metadata.problems),
+        }
         window["metadata"] = {name: value for name, value in values.items() if value}
     if annotation.failure is not None:
         window["failure"] = str(annotation.failure)
@@ -116,9 +120,9 @@ def _window(annotation: Annotation, shift: int, n_frames: int) -> dict[str, Any]
 
 def _row(clip: Clip, annotation: Annotation, start: int, config: CaptionConfig) -> dict[str, Any]:
     window, fps = annotation.task.window, annotation.task.fps
-    known = annotation.task.known
-    said = asdict(annotation.answer) if annotation.answer is not None else {}
-    said |= {name: _json(said[name]) for name in JSON_FIELDS if said}
+    metadata = annotation.task.metadata
+    fields = asdict(annotation.answer) if annotation.answer is not None else {}
+    fields |= {name: _json(fields[name]) for name in JSON_FIELDS if fields}
     begin, end = _in_clip(window, clip.start_frame - start, clip.n_frames)
     span = WindowSpan(
         start_s=begin / fps, end_s=end / fps, clip_s=clip.n_frames / fps, clip_start_s=clip.start_s
@@ -142,11 +146,11 @@ def _row(clip: Clip, annotation: Annotation, start: int, config: CaptionConfig) 
         "shown": list(window.shown),
         "model": config.name,
         "prompt": config.prompt if config.asks else None,
-        "label": known.label if known is not None else None,
-        "known": _json(asdict(known)) if known is not None else None,
+        "label": metadata.label if metadata is not None else None,
+        "known": _json(asdict(metadata)) if metadata is not None else None,
         "questions": _json([asdict(question) for question in questions]),
         "facts": annotation.task.facts,
-        **said,
+        **fields,
         "failure": annotation.failure,
         "failure_detail": annotation.detail or None,
         "set_aside": _json(annotation.set_aside),

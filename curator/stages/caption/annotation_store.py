@@ -70,10 +70,10 @@ class AnnotatedClips:
                 counts[f"caption_failed_{annotation.failure}"] += 1
             for name, n in annotation.set_aside.items():
                 counts[f"caption_set_aside_{name}"] += n
-            if annotation.task.known is not None:
+            if annotation.task.metadata is not None:
                 uri = self.clips[number].source_uri
                 self.events |= {
-                    (uri, e.label, e.start_s, e.end_s) for e in annotation.task.known.events
+                    (uri, e.label, e.start_s, e.end_s) for e in annotation.task.metadata.events
                 }
 
     def items(self) -> Iterator[tuple[ClipRow, ClipAnnotations]]:

@@ -56,9 +56,9 @@ def caption_of(
     has_even = any(not annotation.task.window.is_event for annotation in annotations)
     for annotation in sorted(annotations, key=lambda a: a.task.window.index):
         if (lack := _lack(annotation, config)) is not None:
-            said = str(lack.value) if lack.field == "failed" else f"judged {lack.value}"
+            problem = str(lack.value) if lack.field == "failed" else f"judged {lack.value}"
             detail = f": {annotation.detail}" if annotation.detail else ""
-            return None, f"window {lack.window} {said}{detail}"
+            return None, f"window {lack.window} {problem}{detail}"
         if not (annotation.task.window.is_event and has_even):
             texts.append(getattr(annotation.answer, config.text))
     return " ".join(text for text in texts if text), None

@@ -42,8 +42,8 @@ from curator.stages.caption.dialogs.source_events import (
     SourceEvents,
     event_counts,
     events_of,
-    known_lines,
-    known_of,
+    metadata_lines,
+    metadata_of,
 )
 from curator.stages.caption.dialogs.window_dialog import make_dialogs, replayed
 from curator.stages.caption.frame_store import FrameParts, content_of, frames_key, read_clips
@@ -198,8 +198,8 @@ class Captioning:
 
     def tables(self) -> Iterator[pa.Table]:
         """Yields rows of `annotations` in batches."""
-        found = ((row, done.annotations, done.span) for row, done in self._done.items())
-        return annotations_tables(found, self._config)
+        rows = ((row, done.annotations, done.span) for row, done in self._done.items())
+        return annotations_tables(rows, self._config)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -237,14 +237,14 @@ class Captioning:
         stored = self._parts.stored() if missing else {}
         if not stored:
             return missing
-        found = {}
+        by_id = {}
         for row in missing:
             content = self._content(row)
             where = stored.get(frames_key(content, self._moments(row)))
             if where is not None:
-                found[row.clip_id] = replace(where, clip_id=row.clip_id, content=content)
-        self.take(list(found.values()))
-        return [row for row in missing if row.clip_id not in found]
+                by_id[row.clip_id] = replace(where, clip_id=row.clip_id, content=content)
+        self.take(list(by_id.values()))
+        return [row for row in missing if row.clip_id not in by_id]
 
     def _as_captioned(self, row: ClipRow) -> Iterator[ClipRow]:
         """Yields a clip as it may have been annotated: before the cut, or as it is."""
@@ -269,7 +269,7 @@ class Captioning:
             lines = orjson.loads(read.text or "{}")
         annotations = []
         for task in self._tasks(row, content, lines):
-            annotation, _ = self._known(task)
+            annotation, _ = self._replayed(task)
             if annotation is None:
                 return False
             annotations.append(annotation)
@@ -277,15 +277,15 @@ class Captioning:
         self._done.add(row.clip_id, done)
         return True
 
-    def _known(self, task: Task) -> tuple[Annotation | None, Mapping[str, Reply]]:
+    def _replayed(self, task: Task) -> tuple[Annotation | None, Mapping[str, Reply]]:
         """Returns the annotation of a window if it needs no new request, and stored replies."""
         annotation = remembered(task, self._fingerprint, self._replies)
         if annotation is not None:
             return annotation, {}
-        annotation, known = replayed(self._dialogs(task), self._replies)
-        if annotation is not None and known:
+        annotation, replies = replayed(self._dialogs(task), self._replies)
+        if annotation is not None and replies:
             remember(annotation, self._fingerprint, self._replies)
-        return annotation, known
+        return annotation, replies
 
     def take(
         self, frames: Sequence[StoredFrames], written: Mapping[str, Mapping[str, Any]] | None = None
@@ -308,18 +308,20 @@ class Captioning:
                 tasks = self._tasks(row.changed({"n_frames": where.n_frames}), where.content, lines)
             clip.n_windows = len(tasks)
             for task in tasks:
-                found: Annotation | None
+                annotation: Annotation | None
                 if where.error is None:
-                    found, known = self._known(task)
+                    annotation, replies = self._replayed(task)
                 else:
-                    found = Annotation(task=task, failure=Unanswered.NO_FRAMES, detail=where.error)
-                if found is not None:
-                    clip.annotations[task.window.index] = found
+                    annotation = Annotation(
+                        task=task, failure=Unanswered.NO_FRAMES, detail=where.error
+                    )
+                if annotation is not None:
+                    clip.annotations[task.window.index] = annotation
                 else:
                     if self._checks and not self.n_requested:
                         self._stage.preflight()
                     self.n_requested += 1
-                    self._stream.submit(OpenWindow(task=task, where=where, known=known))
+                    self._stream.submit(OpenWindow(task=task, where=where, replies=replies))
             self._close_clip(where.clip_id)
         self._note(self._stream.poll())
 
@@ -394,20 +396,27 @@ class Captioning:
         shown = fingerprint("shown", content, fps, config.frame_px, config.frames_as)
         tasks = []
         for window in windows_of(row.n_frames, fps, config, source.moments, start_s):
-            known = None
+            metadata = None
             if config.knows:
-                known = known_of(window, fps, start_s, source, config, row)
+                metadata = metadata_of(window, fps, start_s, source, config, row)
             facts = facts_of(
                 row if config.tell_facts else None,
                 text_lines=merged(read),
                 sidecar=sidecar if isinstance(sidecar, Sidecar) else None,
-                known_lines=known_lines(known, window, fps, start_s) if known is not None else (),
+                metadata_lines=metadata_lines(metadata, window, fps, start_s)
+                if metadata is not None
+                else (),
                 untold={*source.bad_keys, *(("events",) if config.events else ())},
             )
             clip_id = row.clip_id
             tasks.append(
                 Task(
-                    clip_id=clip_id, content=shown, window=window, fps=fps, facts=facts, known=known
+                    clip_id=clip_id,
+                    content=shown,
+                    window=window,
+                    fps=fps,
+                    facts=facts,
+                    metadata=metadata,
                 )
             )
         return tasks

@@ -95,7 +95,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class WindowMetadata:
     """Facts about a window from metadata and measurements, without a model."""
 
     label: str | None
@@ -124,7 +124,7 @@ class Task:
     """Rate of the written clip: frame `i` is shown at `i / fps` seconds."""
     facts: str = ""
     """Measured or known facts, as lines of text for the prompt; may be empty."""
-    known: Known | None = None
+    metadata: WindowMetadata | None = None
     """None if the recipe uses no metadata."""
 
 
@@ -197,7 +197,7 @@ class Frames:
         import numpy as np
 
         coded = (np.frombuffer(jpeg, np.uint8) for jpeg in self.jpegs)
-        return [np.asarray(cv2.imdecode(one, 1), np.uint8)[:, :, ::-1] for one in coded]
+        return [np.asarray(cv2.imdecode(image, 1), np.uint8)[:, :, ::-1] for image in coded]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +238,7 @@ class Answer:
     """Fields of the prompt's own schema."""
 
 
-ANSWER_FIELDS = tuple(one.name for one in fields(Answer))
+ANSWER_FIELDS = tuple(field.name for field in fields(Answer))
 JSON_FIELDS = ("structured", "answers", "extra")
 """Fields that tables hold as JSON."""
 

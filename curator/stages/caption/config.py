@@ -100,7 +100,7 @@ class CaptionConfig(ModelConfig):
     """write captions; without, the text member is empty"""
     captioner: str = setting(
         "measured",
-        description="; ".join(f"{name} {one.about}" for name, one in CAPTIONERS.items())
+        description="; ".join(f"{name} {entry.about}" for name, entry in CAPTIONERS.items())
         + "; a class of your own is named package.module:Class",
         unit="name",
     )
@@ -230,15 +230,15 @@ class CaptionConfig(ModelConfig):
         return self
 
     def _check_rejects(self) -> None:
-        known: dict[str, tuple[str | bool, ...]] = dict.fromkeys(self.questions, (True, False))
-        known["content_type"] = self.content_types
+        choices: dict[str, tuple[str | bool, ...]] = dict.fromkeys(self.questions, (True, False))
+        choices["content_type"] = self.content_types
         if self.safety:
-            known["safety"] = ("safe", "sensitive", "unsafe")
+            choices["safety"] = ("safe", "sensitive", "unsafe")
         for name, values in self.reject.items():
-            if name not in known:
+            if name not in choices:
                 self._check_own_reject(name, values)
                 continue
-            allowed = known[name]
+            allowed = choices[name]
             if wrong := [value for value in values if not has_value(allowed, value)]:
                 raise ValueError(f"reject.{name}: {wrong[0]!r}; expected some of {list(allowed)}")
 

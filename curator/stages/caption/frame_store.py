@@ -114,15 +114,15 @@ class FrameParts:
 
     def stored(self) -> dict[str, StoredFrames]:
         """Returns the frames that an unfinished run left, by `frames_key`; `content` is empty."""
-        found: dict[str, StoredFrames] = {}
+        frames: dict[str, StoredFrames] = {}
         names = self._parts.names()
         with ThreadPoolExecutor(_READERS) as pool:
             keys = pool.map(self._parts.keys, names)
             tables = pool.map(partial(self._parts.read_columns, columns=_FACTS), names)
             for name, its_keys, table in zip(names, keys, tables, strict=True):
                 for row, (key, facts) in enumerate(zip(its_keys, table.to_pylist(), strict=True)):
-                    found[key] = StoredFrames(part=name, row=row, **facts)
-        return found
+                    frames[key] = StoredFrames(part=name, row=row, **facts)
+        return frames
 
     def frames(self, where: StoredFrames, task: Task) -> Frames:
         """Returns the pictures of a window.

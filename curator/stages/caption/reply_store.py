@@ -70,11 +70,11 @@ class Replies(Mapping[str, Reply]):
         stamp: That of `replies_fingerprint`.
         unit: Name of the unit that makes the replies, eight hexadecimal digits; empty for the one
             process that packs those of all units. Parts of a divided unit have its name.
-        known: Replies that a unit begins with, by key; they are stored already.
+        stored: Replies that a unit begins with, by key; they are stored already.
     """
 
     def __init__(
-        self, store: Store, stamp: str, unit: str = "", known: Mapping[str, Reply] | None = None
+        self, store: Store, stamp: str, unit: str = "", stored: Mapping[str, Reply] | None = None
     ) -> None:
         self._store, self._unit = store, unit
         self._prefix = f"{REPLIES}/{stamp}-{unit}"
@@ -87,7 +87,7 @@ class Replies(Mapping[str, Reply]):
         self._lock = threading.Lock()
         self._error: Exception | None = None
         self._ended = threading.Event()
-        for key, reply in (known or {}).items():
+        for key, reply in (stored or {}).items():
             self._rows.add(key, orjson.dumps(_row(key, reply)))
 
     @property
@@ -118,9 +118,9 @@ class Replies(Mapping[str, Reply]):
             while True:
                 names = [info.key for info in self._store.list(self._prefix)]
                 new = [name for name in names if name not in read]
-                found = dict(zip(new, pool.map(self._content, new), strict=True))
+                contents = dict(zip(new, pool.map(self._content, new), strict=True))
                 parts = {}
-                for name, content in found.items():
+                for name, content in contents.items():
                     if isinstance(content, list):
                         parts[name] = content
                     elif content is not None:
@@ -132,9 +132,9 @@ class Replies(Mapping[str, Reply]):
                 if not self._unit:
                     self._small |= {n: keys for n, keys in parts.items() if len(keys) < PACK_FROM}
                 # Objects that vanished meanwhile are in another part, which the next listing has.
-                if None not in found.values():
+                if None not in contents.values():
                     break
-                read |= {name for name, content in found.items() if content is not None}
+                read |= {name for name, content in contents.items() if content is not None}
         if self._loose:
             self.pack()
         return self
@@ -171,7 +171,7 @@ class Replies(Mapping[str, Reply]):
             tables = list(pool.map(read, small))
         name = self._write(pa.concat_tables([*tables, _table_of(new.items())]))
         # The part is written before its pieces go: a run that ends in between finds them twice.
-        self._store.delete([*loose, *(one for one in small if one != name)])
+        self._store.delete([*loose, *(other for other in small if other != name)])
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self._store_often, daemon=True)
@@ -236,7 +236,7 @@ class Replies(Mapping[str, Reply]):
 
 
 def _table_of(replies: Iterable[tuple[str, Reply]]) -> pa.Table:
-    return pa.Table.from_pylist([_row(key, one) for key, one in replies], schema=REPLY_SCHEMA)
+    return pa.Table.from_pylist([_row(key, reply) for key, reply in replies], schema=REPLY_SCHEMA)
 
 
 def _row(key: str, reply: Reply) -> dict[str, object]:

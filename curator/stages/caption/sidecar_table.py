@@ -33,9 +33,9 @@ def sidecars_table(sidecars: Sidecars) -> pa.Table:
     """Returns rows of `sidecars` by source, without unreadable ones."""
     rows = [
         # In ASCII: JSON can name characters that no text may hold.
-        {"source_uri": uri, "uri": found.uri, "json": json.dumps(found.data)}
-        for uri, found in sorted(sidecars.items())
-        if isinstance(found, Sidecar)
+        {"source_uri": uri, "uri": sidecar.uri, "json": json.dumps(sidecar.data)}
+        for uri, sidecar in sorted(sidecars.items())
+        if isinstance(sidecar, Sidecar)
     ]
     return rows_to_table(rows, SIDECARS_SCHEMA)
 
@@ -60,8 +60,8 @@ class StoredSidecars:
 
     def read(self, uris: Collection[str]) -> Sidecars:
         """As `read_sidecars`."""
-        found = dict(read_sidecars(uris))
-        missed = sorted(uri for uri in uris if not isinstance(found.get(uri), Sidecar))
+        sidecars = dict(read_sidecars(uris))
+        missed = sorted(uri for uri in uris if not isinstance(sidecars.get(uri), Sidecar))
         if self._parts is None:
             if _gone(missed[:_LOOKED_AT]):
                 logger.warning(
@@ -69,7 +69,7 @@ class StoredSidecars:
                     "them: captions are made without, and may change; `curate run` with the "
                     "sources keeps it"
                 )
-            return found
+            return sidecars
         kept = {
             row["source_uri"]: Sidecar(uri=row["uri"], data=json.loads(row["json"]))
             for part in self._parts
@@ -77,7 +77,7 @@ class StoredSidecars:
         }
         gone = _gone([uri for uri in missed if uri in kept])
         self.n_kept = len(gone)
-        return found | {uri: kept[uri] for uri in gone}
+        return sidecars | {uri: kept[uri] for uri in gone}
 
 
 def _gone(uris: Sequence[str]) -> list[str]:

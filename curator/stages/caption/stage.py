@@ -41,12 +41,12 @@ class OpenWindow:
     Attributes:
         task: The window.
         where: Frames of its clip.
-        known: Stored replies about it, by request key.
+        replies: Stored replies about it, by request key.
     """
 
     task: Task
     where: StoredFrames
-    known: Mapping[str, Reply]
+    replies: Mapping[str, Reply]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class WindowLoader:
                     self._store,
                     replies_fingerprint(self._config),
                     batch.name,
-                    {key: reply for item in batch.items for key, reply in item.known.items()},
+                    {key: reply for item in batch.items for key, reply in item.replies.items()},
                 ).load(),
             )
             for batch in unit
@@ -270,7 +270,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, list[Annotation]]):
             [(task, its) for (task, _), its in zip(unit.windows, frames, strict=True)],
             self._dialogs,
             self._models,
-            known=unit.replies,
+            replies=unit.replies,
             keep=unit.replies.keep,
             budget_s=self.config.budget_s,
         )
@@ -321,11 +321,11 @@ def trial_frames(config: CaptionConfig) -> Frames:
 
 def load_models(config: CaptionConfig) -> dict[Role, BatchModel]:
     """Loads captioner and judge, which share a model if possible."""
-    found = captioners_of(config)
-    models: dict[Role, BatchModel] = {"captioner": found["captioner"].batches()}
+    captioners = captioners_of(config)
+    models: dict[Role, BatchModel] = {"captioner": captioners["captioner"].batches()}
     if config.judge is not None:
         is_shared = _identity(config.judge) == _identity(config)
-        models["judge"] = models["captioner"] if is_shared else found["judge"].batches()
+        models["judge"] = models["captioner"] if is_shared else captioners["judge"].batches()
     return models
 
 

@@ -267,7 +267,7 @@ class ServerCaptioner(Captioner):
             raise self._access.misconfigured(status, answer, headers.get("Location"))
         return _Failed(
             failure,
-            with_status(status, self._access.said(answer)),
+            with_status(status, self._access.error_text(answer)),
             is_schema_suspect=status in (400, 422),
             asked_s=retry_after_s(headers),
             is_crowded=status == 429,

@@ -76,7 +76,7 @@ class Chat:
         if any(pictures) and self.frames_as == "video":
             settings["video_metadata"] = [_metadata(request) for request in requests]
             settings["do_sample_frames"] = False
-        conversations = [self._messages(*one) for one in zip(requests, pictures, strict=True)]
+        conversations = [self._messages(*pair) for pair in zip(requests, pictures, strict=True)]
         return dict(
             self._rendered(
                 conversations,
@@ -128,7 +128,7 @@ class Chat:
         return messages
 
     def _words(self, text: str) -> dict[str, str]:
-        plain = self._control.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
+        plain = self._control.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
         return {"type": "text", "text": plain}
 
 

@@ -116,7 +116,7 @@ def annotate(
     dialogs: Dialogs,
     models: Mapping[Role, BatchModel],
     *,
-    known: Mapping[str, Reply],
+    replies: Mapping[str, Reply],
     keep: Keep,
     budget_s: float = float("inf"),
 ) -> list[Annotation]:
@@ -126,18 +126,18 @@ def annotate(
         tasks: Windows with their frames, or None for missing frames.
         dialogs: Begins the dialog about a task.
         models: Models by role; roles may share a model.
-        known: Stored replies by request key.
+        replies: Stored replies by request key.
         keep: Called once with each new final reply, when its batch is done.
         budget_s: Longest time of the batches with requests about a clip; later ones fail.
     """
     queues = {id(model): RequestQueue(model) for model in models.values()}
     by_role = {role: queues[id(model)] for role, model in models.items()}
-    return _Dialogs(known, keep, budget_s, by_role).run(tasks, dialogs)
+    return _Dialogs(replies, keep, budget_s, by_role).run(tasks, dialogs)
 
 
 @dataclass(slots=True)
 class _Dialogs:
-    known: Mapping[str, Reply]
+    replies: Mapping[str, Reply]
     keep: Keep
     budget_s: float
     queues: Mapping[Role, RequestQueue]
@@ -178,18 +178,18 @@ class _Dialogs:
             self.annotations[run.place] = end.value
 
     def _request(self, run: _BatchedDialog, request: Request) -> None:
-        reply = self.known.get(request.key) or self.fresh.get(request.key)
+        reply = self.replies.get(request.key) or self.fresh.get(request.key)
         if reply is None and request.key in self.waiting:
             if run not in self.waiting[request.key]:
                 self.waiting[request.key].append(run)
             return
         if reply is None:
-            found = self._sized(run, request)
-            if isinstance(found, SizedRequest):
+            sized = self._sized(run, request)
+            if isinstance(sized, SizedRequest):
                 self.waiting[request.key].append(run)
-                self.queues[request.role].add(found)
+                self.queues[request.role].add(sized)
                 return
-            reply = found
+            reply = sized
             if reply.is_final:
                 self.fresh[request.key] = reply
                 self.keep(request.key, reply)

@@ -181,8 +181,10 @@ class DialogRunner:
             requests = next(dialog)
             while True:
                 first, *others = requests
-                awaited = [self._more_threads.submit(self._reply, window, one) for one in others]
-                replies = [self._reply(window, first), *(one.result() for one in awaited)]
+                awaited = [
+                    self._more_threads.submit(self._reply, window, request) for request in others
+                ]
+                replies = [self._reply(window, first), *(job.result() for job in awaited)]
                 requests = dialog.send(replies)
         except StopIteration as end:
             annotation: Annotation = end.value

@@ -48,8 +48,8 @@ def check_model(config: ModelConfig) -> None:
     elif _is_offline():
         from huggingface_hub import try_to_load_from_cache
 
-        found = try_to_load_from_cache(name, "config.json", revision=config.revision or "main")
-        if not isinstance(found, str):
+        path = try_to_load_from_cache(name, "config.json", revision=config.revision or "main")
+        if not isinstance(path, str):
             raise ModelError(
                 f"model {config.name} is not in the hub's cache, and HF_HUB_OFFLINE is set; "
                 f"{_fetch(config)}, or name a folder"
@@ -101,13 +101,13 @@ def _check_packages() -> None:
         if importlib.util.find_spec(package) is None:
             raise ModelError(f"the captioner transformers needs {package}: {INSTALL}")
     try:
-        found = version("transformers")
+        installed = version("transformers")
     except PackageNotFoundError:
         return
-    numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
+    numbers = tuple(int(part) for part in installed.split(".")[:2] if part.isdigit())
     if numbers < LEAST_VERSION:
         least = ".".join(map(str, LEAST_VERSION))
-        raise ModelError(f"transformers is {found}; expected {least} or later: {INSTALL}")
+        raise ModelError(f"transformers is {installed}; expected {least} or later: {INSTALL}")
 
 
 def _is_folder(name: str) -> bool:

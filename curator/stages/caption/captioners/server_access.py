@@ -177,7 +177,7 @@ class ServerAccess:
     def _no_address(self) -> ServerError:
         return ServerError(f"{self.shown_url} is no address; set {self.section}.url")
 
-    def said(self, answer: bytes) -> str:
+    def error_text(self, answer: bytes) -> str:
         """Returns the server's error message in one line that can be stored."""
         return error_in(answer, self._key)
 
@@ -215,18 +215,18 @@ class ServerAccess:
                 f"http://vlm:8000/v1, and {section}.model, {config.model!r}, to be a name at the "
                 "server"
             )
-        said = unended(with_status(status, self.said(answer) or "nothing"))
-        return ServerError(f"{self.shown_url} answers {said}; {remedy}")
+        message = unended(with_status(status, self.error_text(answer) or "nothing"))
+        return ServerError(f"{self.shown_url} answers {message}; {remedy}")
 
 
-def with_status(status: int, said: str) -> str:
+def with_status(status: int, message: str) -> str:
     """Puts the status before the server's words, unless these already have it."""
-    return f"{status}: {re.sub(rf'^{status}(:|(?= [A-Z])) *', '', said)}"
+    return f"{status}: {re.sub(rf'^{status}(:|(?= [A-Z])) *', '', message)}"
 
 
-def unended(said: str) -> str:
+def unended(message: str) -> str:
     """Removes the final punctuation, so that other words can follow."""
-    return said.rstrip(" .;:")
+    return message.rstrip(" .;:")
 
 
 def error_in(body: bytes, secret: str) -> str:

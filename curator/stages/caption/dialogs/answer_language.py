@@ -60,9 +60,9 @@ def _identifier() -> "LanguageIdentifier":
 
 def check_language(language: str) -> None:
     """Raises RecipeError for a language that cannot be recognized."""
-    known = _identifier().labels
-    if _SAME_MODEL_NAME.get(language, language) not in known:
-        names = ", ".join(sorted(name for name in known if len(name) == 2))
+    labels = _identifier().labels
+    if _SAME_MODEL_NAME.get(language, language) not in labels:
+        names = ", ".join(sorted(name for name in labels if len(name) == 2))
         raise RecipeError(f"caption.language is {language!r}, which cannot be told; known: {names}")
 
 

@@ -43,7 +43,7 @@ class Problem:
     reason: Unanswered
     field: str
     """Field of the answer, such as `short`."""
-    said: str
+    message: str
     """The finding, in one line that a prompt can quote."""
 
 
@@ -53,15 +53,15 @@ def problem_of(answer: Answer, config: CaptionConfig) -> Problem | None:
         if (wrong := _wrong_caption(length, getattr(answer, length) or "", config)) is not None:
             return wrong
     for name, text in (*_strings("structured", answer.structured), *_strings("", answer.extra)):
-        if (found := refusal_in(text)) is not None:
-            return Problem(Unanswered.REFUSAL, name, f"it declines to answer: {found!r}")
+        if (phrase := refusal_in(text)) is not None:
+            return Problem(Unanswered.REFUSAL, name, f"it declines to answer: {phrase!r}")
         # Signs may repeat their text.
         is_read = name.startswith("structured.text")
-        if not is_read and (found := repeated_in(text)) is not None:
-            return Problem(Unanswered.REPEATED, name, f"{name} repeats {found!r}")
+        if not is_read and (phrase := repeated_in(text)) is not None:
+            return Problem(Unanswered.REPEATED, name, f"{name} repeats {phrase!r}")
     for name, items in _lists("structured", answer.structured):
-        if (found := _repeated_item(items, 10 if name == "structured.text" else 4)) is not None:
-            return Problem(Unanswered.REPEATED, name, f"{name} repeats {found!r}")
+        if (phrase := _repeated_item(items, 10 if name == "structured.text" else 4)) is not None:
+            return Problem(Unanswered.REPEATED, name, f"{name} repeats {phrase!r}")
     return None
 
 
@@ -70,31 +70,31 @@ def problem_of_text(text: str, *, is_whole: bool) -> Problem | None:
     if not text.strip():
         return Problem(Unanswered.EMPTY, "answer", "it was empty")
     if not is_whole:
-        if (found := repeated_in(text)) is not None:
-            return Problem(Unanswered.REPEATED, "answer", f"it repeated {found!r}")
+        if (phrase := repeated_in(text)) is not None:
+            return Problem(Unanswered.REPEATED, "answer", f"it repeated {phrase!r}")
         return Problem(Unanswered.CUT_OFF, "answer", "it was too long and was cut off; be shorter")
-    if "{" not in text and (found := refusal_in(text)) is not None:
-        return Problem(Unanswered.REFUSAL, "answer", f"it declined to answer: {found!r}")
+    if "{" not in text and (phrase := refusal_in(text)) is not None:
+        return Problem(Unanswered.REFUSAL, "answer", f"it declined to answer: {phrase!r}")
     return None
 
 
 def _wrong_caption(length: str, text: str, config: CaptionConfig) -> Problem | None:
     if is_empty(text):
         return Problem(Unanswered.EMPTY, length, "it was empty")
-    if (found := refusal_in(text)) is not None:
-        return Problem(Unanswered.REFUSAL, length, f"it declined to answer: {found!r}")
-    if (found := repeated_in(text)) is not None:
-        return Problem(Unanswered.REPEATED, length, f"it repeated {found!r}")
-    if (found := cut_off_at(text, config.language)) is not None:
-        return Problem(Unanswered.CUT_OFF, length, f"it broke off at {found!r}")
-    if not config.allow_meta and (found := meta_phrase_in(text)) is not None:
-        said = f"it spoke of the image or video, in {found!r}; speak of what is seen"
-        return Problem(Unanswered.META_PHRASE, length, said)
+    if (phrase := refusal_in(text)) is not None:
+        return Problem(Unanswered.REFUSAL, length, f"it declined to answer: {phrase!r}")
+    if (phrase := repeated_in(text)) is not None:
+        return Problem(Unanswered.REPEATED, length, f"it repeated {phrase!r}")
+    if (phrase := cut_off_at(text, config.language)) is not None:
+        return Problem(Unanswered.CUT_OFF, length, f"it broke off at {phrase!r}")
+    if not config.allow_meta and (phrase := meta_phrase_in(text)) is not None:
+        message = f"it spoke of the image or video, in {phrase!r}; speak of what is seen"
+        return Problem(Unanswered.META_PHRASE, length, message)
     if config.language is not None:
-        found = other_language(without_quotations(text), config.language)
-        if found is not None:
-            said = f"it was in another language ({found})"
-            return Problem(Unanswered.WRONG_LANGUAGE, length, said)
+        language = other_language(without_quotations(text), config.language)
+        if language is not None:
+            message = f"it was in another language ({language})"
+            return Problem(Unanswered.WRONG_LANGUAGE, length, message)
     return None
 
 
@@ -111,8 +111,8 @@ def without_quotations(text: str) -> str:
 
 def refusal_in(text: str) -> str | None:
     """Returns the words by which a model declines to answer, or None."""
-    found = phrases.REFUSAL.search(_plain(text))
-    return found[0][:60] if found is not None else None
+    match = phrases.REFUSAL.search(_plain(text))
+    return match[0][:60] if match is not None else None
 
 
 def meta_phrase_in(text: str) -> str | None:
@@ -122,14 +122,14 @@ def meta_phrase_in(text: str) -> str | None:
     may the next one.
     """
     plain = _plain(text)
-    if (found := phrases.META_ALWAYS.search(plain)) is not None:
-        return found[0]
-    for found in phrases.META.finditer(plain):
-        is_still = phrases.IS_STILL.fullmatch(found["subject"] or found["place"] or found["start"])
+    if (match := phrases.META_ALWAYS.search(plain)) is not None:
+        return match[0]
+    for match in phrases.META.finditer(plain):
+        is_still = phrases.IS_STILL.fullmatch(match["subject"] or match["place"] or match["start"])
         showing = phrases.SHOWING_STILL if is_still else phrases.SHOWING_MOVING
         # In this sentence, or in the one before.
-        if showing.search(_last_two_sentences(plain[: found.start()])) is None:
-            return found[0].lstrip(".!?, ")
+        if showing.search(_last_two_sentences(plain[: match.start()])) is None:
+            return match[0].lstrip(".!?, ")
     return None
 
 
@@ -173,8 +173,8 @@ def repeated_in(text: str) -> str | None:
     if (run := _RUN.search(text)) is not None and len(run[0]) >= 15:
         return run[1]
     tokens = [token.casefold() for token in _TOKEN.findall(text)]
-    if (found := _loop(tokens)) is not None:
-        return _joined(found)
+    if (loop := _loop(tokens)) is not None:
+        return _joined(loop)
     sentences = [" ".join(_TOKEN.findall(s.casefold())) for s in _SENTENCE.findall(text)]
     sentences = [sentence for sentence in sentences if sentence]
     for i, sentence in enumerate(sentences):

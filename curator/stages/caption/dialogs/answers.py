@@ -105,13 +105,13 @@ def judge_schema(prompt: Prompt) -> dict[str, Any]:
             "caption.judge.prompt: expected a prompt whose answer is json and whose user has "
             "{candidate}, without a schema of its own"
         )
-    said = "One line: the gravest fault, or none. It comes before the scores."
+    description = "One line: the gravest fault, or none. It comes before the scores."
     scores = {name: {"type": "integer", "enum": [1, 2, 3, 4, 5]} for name in SCORES}
-    return _object({"why": {**_STRING, "description": said}} | scores)
+    return _object({"why": {**_STRING, "description": description}} | scores)
 
 
 def _described(kind: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, Any]:
-    return {name: {**kind, "description": said} for name, said in about.items()}
+    return {name: {**kind, "description": text} for name, text in about.items()}
 
 
 def _object(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,8 +129,10 @@ def format_of(schema: Mapping[str, Any], indent: str = "") -> str:
     lines = []
     for name, field in schema["properties"].items():
         may = "" if name in required else ", may be left out"
-        said = field.get("description", "")
-        lines.append(f'{indent}- "{name}": {_kind(field)}{may}{". " if said else ""}{said}')
+        description = field.get("description", "")
+        lines.append(
+            f'{indent}- "{name}": {_kind(field)}{may}{". " if description else ""}{description}'
+        )
         inner = field if field.get("properties") else field.get("items", {})
         if isinstance(inner, Mapping) and inner.get("properties"):
             lines.append(format_of(inner, indent + "  "))
@@ -154,14 +156,14 @@ def read_json(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
         BadAnswerError: No object meets the schema, or several different ones do.
     """
     text = text.rpartition("</think>")[2]
-    found, broken = _objects(text)
-    errors = [_errors(value, schema) for value in found]
-    whole = [value for value, wrong in zip(found, errors, strict=True) if not wrong]
+    objects, broken = _objects(text)
+    errors = [_errors(value, schema) for value in objects]
+    whole = [value for value, wrong in zip(objects, errors, strict=True) if not wrong]
     if len(whole) > 1:
         raise BadAnswerError(f"found {len(whole)} different JSON objects; expected one")
     if whole:
         return whole[0]
-    if broken is not None or not found:
+    if broken is not None or not objects:
         raise BadAnswerError(broken or f"found {shown(text)!r}; expected a JSON object")
     # Mend the object that comes nearest to the schema.
     raise BadAnswerError("; ".join(sorted(errors, key=len)[0]))
@@ -169,7 +171,7 @@ def read_json(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def _objects(text: str) -> tuple[list[dict[str, Any]], str | None]:
     """Returns distinct outermost JSON objects of a text, and the error of the first broken one."""
-    found: dict[str, dict[str, Any]] = {}
+    objects: dict[str, dict[str, Any]] = {}
     broken = None
     start = text.find("{")
     for _ in range(_MAX_OBJECTS):
@@ -182,9 +184,9 @@ def _objects(text: str) -> tuple[list[dict[str, Any]], str | None]:
             if broken is None and _BEGUN.match(text, start):
                 broken = f"found JSON that cannot be read: {_told(error)}"
         else:
-            found.setdefault(json.dumps(value, sort_keys=True), value)
+            objects.setdefault(json.dumps(value, sort_keys=True), value)
         start = text.find("{", start + end)
-    return list(found.values()), broken
+    return list(objects.values()), broken
 
 
 def _decode(text: str) -> tuple[dict[str, Any], int]:
@@ -196,7 +198,7 @@ def _decode(text: str) -> tuple[dict[str, Any], int]:
         value, end = decoder.raw_decode(text)
     except json.JSONDecodeError as error:
         # A space for each trailing comma, so that all places stay.
-        mended = _COMMA.sub(lambda found: " " if found[0] == "," else found[0], text)
+        mended = _COMMA.sub(lambda match: " " if match[0] == "," else match[0], text)
         try:
             value, end = decoder.raw_decode(mended)
         except json.JSONDecodeError:
@@ -248,16 +250,16 @@ def _lines_of(error: Any) -> Iterator[str]:  # noqa: ANN401 - jsonschema has no 
                 kind = _kind(error.schema["properties"].get(name, {}))
                 yield f"{'.'.join([*path, name])}: missing; expected {kind}"
     elif error.validator == "additionalProperties":
-        known = list(error.schema.get("properties", {}))
+        names = list(error.schema.get("properties", {}))
         for name in error.instance:
-            if name not in known:
+            if name not in names:
                 at = ".".join([*path, as_data(str(name))[:40]])
-                yield f"{at}: not asked for; expected only {', '.join(known)}"
+                yield f"{at}: not asked for; expected only {', '.join(names)}"
     else:
-        found = shown(json.dumps(error.instance, ensure_ascii=False))
+        value = shown(json.dumps(error.instance, ensure_ascii=False))
         kind = _kind(error.schema) if error.validator in ("type", "enum") else error.validator
         wanted = f"{kind} {error.validator_value}" if kind == error.validator else kind
-        yield f"{'.'.join(path) or 'answer'}: found {found}; expected {wanted}"
+        yield f"{'.'.join(path) or 'answer'}: found {value}; expected {wanted}"
 
 
 def shown(text: str, limit: int = 60) -> str:
@@ -271,8 +273,8 @@ def read_answer(
 ) -> Answer:
     """Parses a model's text by the schema of `answer_schema`; raises as `read_json`."""
     if schema is None:
-        said: dict[str, Any] = {config.text: _clean(text.rpartition("</think>")[2])}
-        return Answer(**said)
+        values: dict[str, Any] = {config.text: _clean(text.rpartition("</think>")[2])}
+        return Answer(**values)
     value = _cleaned(read_json(text, schema))
     own = {name: value[name] for name in prompt.own_schema.get("properties", {}) if name in value}
     usual = {name: value[name] for name in USUAL_FIELDS if name in value}
@@ -289,8 +291,8 @@ def answer_text(answer: Answer, config: CaptionConfig, prompt: Prompt) -> str:
     """Formats an answer as a model would: JSON in the order of its fields, or plain text."""
     if prompt.answer == "text":
         return str(getattr(answer, config.text))
-    said = {name: getattr(answer, name) for name in USUAL_FIELDS}
-    fields = {name: value for name, value in said.items() if value is not None and value != {}}
+    values = {name: getattr(answer, name) for name in USUAL_FIELDS}
+    fields = {name: value for name, value in values.items() if value is not None and value != {}}
     return json.dumps(fields | dict(answer.extra), ensure_ascii=False, indent=1)
 
 

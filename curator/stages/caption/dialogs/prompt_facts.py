@@ -47,7 +47,7 @@ def facts_of(
     *,
     text_lines: Sequence[str] = (),
     sidecar: Sidecar | None = None,
-    known_lines: Sequence[str] = (),
+    metadata_lines: Sequence[str] = (),
     untold: Collection[str] = (),
 ) -> str:
     """Returns lines of text for a prompt, together at most `MAX_CHARACTERS` characters.
@@ -56,19 +56,19 @@ def facts_of(
         clip: Row with measurements; None to leave them out.
         text_lines: Text read in the clip's pictures, from `models.text_reader.merged`.
         sidecar: The sidecar of the source.
-        known_lines: Facts of the window alone.
+        metadata_lines: Facts of the window alone.
         untold: Keys of the sidecar to leave out.
     """
-    lines = list(known_lines)
+    lines = list(metadata_lines)
     lines += [f"- {line}" for line in _measured(clip)] if clip is not None else []
     if text_lines:
         lines.append("- Text in the picture, read by OCR, letters may be wrong:")
         lines += [f"  - {quoted(text)}" for text in text_lines]
     data = sidecar.data if sidecar is not None else {}
-    said = sidecar_lines({key: value for key, value in data.items() if key not in untold})
-    if said:
+    own_lines = sidecar_lines({key: value for key, value in data.items() if key not in untold})
+    if own_lines:
         lines.append("- Metadata of the whole source video, from its owner:")
-        lines += [f"  - {line}" for line in said]
+        lines += [f"  - {line}" for line in own_lines]
     kept: list[str] = []
     n_left = MAX_CHARACTERS
     for line in lines:

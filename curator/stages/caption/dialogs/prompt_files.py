@@ -55,12 +55,12 @@ class Prompt(BaseModel):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        for field, known in _KNOWN.items():
+        for field, names in _KNOWN.items():
             for name in placeholders(getattr(self, field)):
-                if name not in known:
+                if name not in names:
                     raise ValueError(
                         f"{field}: unknown placeholder {{{name}}}; known: "
-                        + ", ".join(f"{{{k}}}" for k in sorted(known))
+                        + ", ".join(f"{{{k}}}" for k in sorted(names))
                     )
         asked = placeholders(self.system) | placeholders(self.user)
         if self.answer == "json":
@@ -79,8 +79,8 @@ class Prompt(BaseModel):
     @property
     def fingerprint(self) -> str:
         """Hash of all parts that a model may read; `about` is for people."""
-        said = [getattr(self, name) for name in ("system", "user", "repair", "retry", "answer")]
-        return fingerprint("prompt-1", said, self.own_schema)
+        texts = [getattr(self, name) for name in ("system", "user", "repair", "retry", "answer")]
+        return fingerprint("prompt-1", texts, self.own_schema)
 
 
 def placeholders(text: str) -> set[str]:
@@ -90,7 +90,7 @@ def placeholders(text: str) -> set[str]:
 
 def fill(text: str, values: Mapping[str, str]) -> str:
     """Replaces placeholders by their values, once: braces in a value stay."""
-    return _PLACEHOLDER.sub(lambda found: values[found[1]], text).strip()
+    return _PLACEHOLDER.sub(lambda match: values[match[1]], text).strip()
 
 
 def as_data(text: str) -> str:
@@ -127,8 +127,8 @@ def load_prompt(name: str) -> Prompt:
     try:
         data = load_yaml(path.read_text(encoding="utf-8"))
     except (StrictYamlError, UnicodeDecodeError, OSError) as error:
-        said = " ".join(str(error).split())
-        raise RecipeError(f"prompt {path} cannot be read as YAML: {said}") from error
+        message = " ".join(str(error).split())
+        raise RecipeError(f"prompt {path} cannot be read as YAML: {message}") from error
     if not isinstance(data, dict):
         raise RecipeError(f"prompt {path} is a {type(data).__name__}; expected keys and values")
     try:
@@ -151,27 +151,27 @@ def own_fields(name: str) -> Mapping[str, Any] | None:
     An unreadable prompt gives None, because another check reports it before the first request.
     """
     try:
-        found: Mapping[str, Any] = load_prompt(name).own_schema.get("properties", {})
+        properties: Mapping[str, Any] = load_prompt(name).own_schema.get("properties", {})
     except RecipeError:
         return None
-    return found
+    return properties
 
 
 def wrong_values(name: str, schema: Mapping[str, Any], values: Sequence[Value]) -> str | None:
     """Says which values a field, or an item of a list field, never has; None if all can occur."""
     from jsonschema import Draft202012Validator
 
-    one = schema.get("items", {}) if schema.get("type") == "array" else schema
-    kinds = one.get("type", _TYPES) if isinstance(one, Mapping) else _TYPES
+    item_schema = schema.get("items", {}) if schema.get("type") == "array" else schema
+    kinds = item_schema.get("type", _TYPES) if isinstance(item_schema, Mapping) else _TYPES
     if not set(_TYPES).intersection([kinds] if isinstance(kinds, str) else kinds):
         return (
             f"reject.{name}: the prompt's field is {kinds!r}; expected one of {', '.join(_TYPES)}, "
             "or a list of them"
         )
-    checked = Draft202012Validator(one)
+    checked = Draft202012Validator(item_schema)
     for value in values:
         if not checked.is_valid(value):
-            allowed = list(one["enum"]) if "enum" in one else kinds
+            allowed = list(item_schema["enum"]) if "enum" in item_schema else kinds
             return f"reject.{name}: {value!r}; expected some of {allowed}, by the prompt's schema"
     return None
 
@@ -184,22 +184,22 @@ def has_value(answered: object, wanted: Value) -> bool:
 
 
 def _find(name: str) -> Path:
-    if name in (known := prompt_names()):
+    if name in (names := prompt_names()):
         return prompt_folder() / f"{name}.yaml"
     if Path(name).suffix in (".yaml", ".yml") or "/" in name:
         if not Path(name).is_file():
-            raise RecipeError(f"prompt file {name!r} does not exist; known: {', '.join(known)}")
+            raise RecipeError(f"prompt file {name!r} does not exist; known: {', '.join(names)}")
         return Path(name)
-    raise RecipeError(unknown_key(name, known, "prompt"))
+    raise RecipeError(unknown_key(name, names, "prompt"))
 
 
 def _explain(error: ValidationError) -> str:
     # A misspelled key is missing too; report the spelling.
-    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
+    first = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     key = ".".join(str(part) for part in first["loc"])
-    known = [info.alias or name for name, info in Prompt.model_fields.items()]
+    names = [info.alias or name for name, info in Prompt.model_fields.items()]
     if first["type"] == "extra_forbidden":
-        return unknown_key(key, known, "key")
+        return unknown_key(key, names, "key")
     if first["type"] == "missing":
         return f"{key}: missing; expected {Prompt.model_fields[key].description}"
     if not key:

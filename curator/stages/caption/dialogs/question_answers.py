@@ -67,7 +67,7 @@ def questions_of(
 class _Made:
     def __init__(self, annotation: Annotation, config: CaptionConfig, span: WindowSpan) -> None:
         self._task = annotation.task
-        self._known = annotation.task.known
+        self._metadata = annotation.task.metadata
         # Without a model, an answer only repeats metadata.
         self._answer = annotation.answer if config.asks else None
         self._config = config
@@ -81,49 +81,49 @@ class _Made:
         for length, question in _CAPTIONS.items():
             if self._answer is not None and (text := getattr(self._answer, length)):
                 yield self._made(length, "caption", question, text, self._config.name)
-        if self._known is not None:
+        if self._metadata is not None:
             question = "What is known about this recording?"
-            yield self._made(METADATA, "caption", question, self._known.caption, METADATA)
+            yield self._made(METADATA, "caption", question, self._metadata.caption, METADATA)
 
     def classes(self) -> Iterator[QuestionAnswer]:
         if self._class is not None:
             yield self._made("class", "choice", *self._choice(self._class), self._class_from)
 
     def yes_no(self) -> Iterator[QuestionAnswer]:
-        config, known, answer = self._config, self._known, self._answer
+        config, metadata, answer = self._config, self._metadata, self._answer
         for name, meaning in config.events.items():
             if name == config.no_event:
                 continue
             question = f"Does this happen: {_named(name, meaning)}? Answer yes or no."
-            if known is not None and any(event.label == name for event in known.events):
+            if metadata is not None and any(event.label == name for event in metadata.events):
                 yield self._made(name, "yes_no", question, True, METADATA)
-            elif known is not None and known.label is not None and known.lists_all:
+            elif metadata is not None and metadata.label is not None and metadata.lists_all:
                 yield self._made(name, "yes_no", question, False, METADATA)
             elif self._class is not None and self._class_from != METADATA:
                 yield self._made(name, "yes_no", question, self._class == name, self._class_from)
         for name, asked in config.questions.items():
             question = f"{asked} Answer yes or no."
-            value = known.values.get(name) if known is not None else None
+            value = metadata.values.get(name) if metadata is not None else None
             if isinstance(value, bool):
                 yield self._made(name, "yes_no", question, value, METADATA)
             elif answer is not None and name in answer.answers:
                 yield self._made(name, "yes_no", question, answer.answers[name], config.name)
 
     def open(self) -> Iterator[QuestionAnswer]:
-        config, known, answer = self._config, self._known, self._answer
-        events = known.events if known is not None else ()
+        config, metadata, answer = self._config, self._metadata, self._answer
+        events = metadata.events if metadata is not None else ()
         labels = [event.label for event in events]
         for event in events:
             at_s = event.start_s - self._span.clip_start_s
             if labels.count(event.label) == 1 and 0 <= at_s <= self._span.clip_s:
                 question = f"At what time does this happen: {in_words(event.label)}?"
-                said = f"{at_s:.1f} s after the start of the video."
-                yield self._made(f"time_of_{event.label}", "open", question, said, METADATA)
+                value_text = f"{at_s:.1f} s after the start of the video."
+                yield self._made(f"time_of_{event.label}", "open", question, value_text, METADATA)
         for name, question in config.open_questions.items():
-            value = known.values.get(name) if known is not None else None
+            value = metadata.values.get(name) if metadata is not None else None
             if value is not None:
-                said = f"{value:.6g}" if isinstance(value, float) else str(value)
-                yield self._made(name, "open", question, said, METADATA)
+                value_text = f"{value:.6g}" if isinstance(value, float) else str(value)
+                yield self._made(name, "open", question, value_text, METADATA)
             elif answer is not None and isinstance(text := answer.extra.get(name), str) and text:
                 yield self._made(name, "open", question, text, config.name)
 
@@ -139,11 +139,11 @@ class _Made:
             yield self._made(REASONING, "reasoning", question, chosen, self._class_from, text)
 
     def _class_of(self) -> tuple[str | None, str]:
-        known, answer = self._known, self._answer
+        metadata, answer = self._metadata, self._answer
         if len(self._classes) > len(_LETTERS):
             return None, METADATA
-        if known is not None and known.label is not None:
-            return known.label, METADATA
+        if metadata is not None and metadata.label is not None:
+            return metadata.label, METADATA
         return (answer.content_type if answer is not None else None), self._config.name
 
     def _choice(self, chosen: str) -> tuple[str, str]:
@@ -167,13 +167,13 @@ class _Made:
         origin: str,
         reasoning: str = "",
     ) -> QuestionAnswer:
-        said = answer if isinstance(answer, str) else "Yes" if answer else "No"
+        text = answer if isinstance(answer, str) else "Yes" if answer else "No"
         # An answer must not contain marks that trainers interpret, such as <video>.
         return QuestionAnswer(
             name=name,
             kind=kind,
             question=f"{self._where}{question}",
-            answer=as_data(said),
+            answer=as_data(text),
             origin=origin,
             reasoning=as_data(reasoning),
             reasoning_origin=self._config.name if reasoning else None,

@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Any, TypeGuard
 
 from curator.records.clips import Clip
-from curator.stages.caption.caption_records import Event, Known, Window
+from curator.stages.caption.caption_records import Event, Window, WindowMetadata
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_facts import camera_words
 from curator.stages.caption.dialogs.prompt_files import as_data
@@ -96,8 +96,8 @@ def events_of(data: Mapping[str, Any], config: CaptionConfig) -> SourceEvents:
         for index, entry in enumerate(listed[:_MAX_EVENTS]):
             events += _event(entry, f"events.{index}", config, problems)
         if len(listed) > _MAX_EVENTS:
-            said = f"events has {len(listed)} entries; expected at most {_MAX_EVENTS}"
-            problems.append(EventProblem(code=EventCode.TOO_MANY, message=said))
+            message = f"events has {len(listed)} entries; expected at most {_MAX_EVENTS}"
+            problems.append(EventProblem(code=EventCode.TOO_MANY, message=message))
     elif listed is not None:
         problems.append(_problem(EventCode.NOT_A_LIST, "events", listed, "a list"))
     values = _values(data, "", config, problems)
@@ -106,13 +106,13 @@ def events_of(data: Mapping[str, Any], config: CaptionConfig) -> SourceEvents:
         lists_all=isinstance(listed, list) and len(events) == len(listed),
         values=values,
         # Problems of whole events come first.
-        problems=tuple(sorted(problems, key=lambda one: one.code is EventCode.BAD_VALUE)),
+        problems=tuple(sorted(problems, key=lambda problem: problem.code is EventCode.BAD_VALUE)),
     )
 
 
 def event_counts(sources: Collection[SourceEvents], n_in_windows: int) -> dict[str, int]:
     """Counts events of sidecars, events in windows, and problems by code, for the summary."""
-    codes = Counter(problem.code.value for one in sources for problem in one.problems)
+    codes = Counter(problem.code.value for events in sources for problem in events.problems)
     return {
         "events": sum(len(source.events) for source in sources),
         "events_in_windows": n_in_windows,
@@ -120,14 +120,14 @@ def event_counts(sources: Collection[SourceEvents], n_in_windows: int) -> dict[s
     }
 
 
-def known_of(
+def metadata_of(
     window: Window,
     fps: float,
     start_s: float,
     source: SourceEvents,
     config: CaptionConfig,
     clip: Clip | None,
-) -> Known:
+) -> WindowMetadata:
     """Returns the facts about a window that need no model.
 
     The gravest event in the window gives the class. Without an event, the class is
@@ -143,7 +143,7 @@ def known_of(
         is_clear = not any(_lies_in(e, window, fps, start_s, near) for e in source.events)
         label = config.no_event if is_clear else None
     seconds = (window.end_frame - window.start_frame) / fps
-    return Known(
+    return WindowMetadata(
         label=label,
         events=inside,
         lists_all=source.lists_all,
@@ -153,13 +153,15 @@ def known_of(
     )
 
 
-def known_lines(known: Known, window: Window, fps: float, start_s: float) -> list[str]:
+def metadata_lines(
+    metadata: WindowMetadata, window: Window, fps: float, start_s: float
+) -> list[str]:
     """Returns lines for a prompt: the class of a window, and its events' times from its start."""
-    if known.label is None:
+    if metadata.label is None:
         return []
-    lines = [f"- Class of this piece, from its owner: {known.label}"]
+    lines = [f"- Class of this piece, from its owner: {metadata.label}"]
     begin_s = start_s + window.start_frame / fps
-    for event in known.events:
+    for event in metadata.events:
         about = f": {event.about}" if event.about else ""
         at_s = max(0.0, event.start_s - begin_s)
         lines.append(f"  - {event.label} at {at_s:.1f} s{about}")

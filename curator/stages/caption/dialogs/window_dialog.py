@@ -71,9 +71,9 @@ def make_dialogs(config: CaptionConfig) -> Dialogs:
 def _from_metadata(config: CaptionConfig, task: Task) -> Dialog:
     """Makes a dialog without requests, answered from metadata."""
     yield from ()
-    assert task.known is not None
-    said: dict[str, str] = {config.text: task.known.caption}
-    return Annotation(task=task, answer=Answer(**said, content_type=task.known.label))  # type: ignore[arg-type]
+    assert task.metadata is not None
+    values: dict[str, str] = {config.text: task.metadata.caption}
+    return Annotation(task=task, answer=Answer(**values, content_type=task.metadata.label))  # type: ignore[arg-type]
 
 
 def replayed(
@@ -83,18 +83,20 @@ def replayed(
 
     Returns the annotation, or None if a reply is missing; and the replies that were found.
     """
-    known: dict[str, Reply] = {}
+    own_replies: dict[str, Reply] = {}
     try:
         asked = next(dialog)
         while True:
-            known |= {one.key: replies[one.key] for one in asked if one.key in replies}
-            if any(one.key not in known for one in asked):
+            own_replies |= {
+                request.key: replies[request.key] for request in asked if request.key in replies
+            }
+            if any(request.key not in own_replies for request in asked):
                 break
-            asked = dialog.send([known[one.key] for one in asked])
+            asked = dialog.send([own_replies[request.key] for request in asked])
     except StopIteration as end:
-        return end.value, known
+        return end.value, own_replies
     dialog.close()
-    return None, known
+    return None, own_replies
 
 
 class Asker:
@@ -153,11 +155,11 @@ class Asker:
         result = yield from self._answer(self._request(task, seed), course)
         if isinstance(result, Problem):
             course.set_aside[result.reason] += 1
-            retry = fill(self.prompt.retry, {"problem": as_data(result.said)})
+            retry = fill(self.prompt.retry, {"problem": as_data(result.message)})
             request = self._request(task, seed + config.candidates, f"\n\n{retry}")
             result = yield from self._answer(request, course)
         if isinstance(result, Problem):
-            detail = f"{result.field}: {result.said}"
+            detail = f"{result.field}: {result.message}"
             course.failed = Reply(failure=result.reason, detail=detail)
         elif isinstance(result, Reply):
             course.failed = result
@@ -171,7 +173,7 @@ class Asker:
         self, request: Request, course: _Course
     ) -> Generator[Request, Reply, AnswerCandidate | Problem | Reply]:
         """Returns a candidate, the problem of its answer, or a failed reply."""
-        said = ""
+        message = ""
         for is_repair in (False, True):
             reply = yield request
             if reply.failure is not None:
@@ -182,14 +184,14 @@ class Asker:
             try:
                 answer = read_answer(reply.text, self.config, self.prompt, self.schema)
             except BadAnswerError as error:
-                said = str(error)
+                message = str(error)
                 if not is_repair:
                     course.set_aside[Unanswered.BAD_ANSWER] += 1
-                    request = _repair(request, reply, said, self.prompt)
+                    request = _repair(request, reply, message, self.prompt)
             else:
                 candidate = AnswerCandidate(answer=answer, reply_key=request.key)
                 return problem_of(answer, self.config) or candidate
-        return Reply(failure=Unanswered.BAD_ANSWER, detail=said)
+        return Reply(failure=Unanswered.BAD_ANSWER, detail=message)
 
     def _judged(
         self, task: Task, candidate: AnswerCandidate, judge: ModelConfig

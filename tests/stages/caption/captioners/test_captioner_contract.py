@@ -91,7 +91,7 @@ def test_errors_of_this_package_end_the_run() -> None:
     model = captioner_class(config.captioner)(config).batches()
     with pytest.raises(ModelError, match="the service is closed today"):
         annotate(
-            windows(4), make_dialogs(config), {"captioner": model}, known={}, keep=lambda *_: None
+            windows(4), make_dialogs(config), {"captioner": model}, replies={}, keep=lambda *_: None
         )
 
 

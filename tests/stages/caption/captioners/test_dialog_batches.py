@@ -95,7 +95,7 @@ def test_marked_frames_stay_with_their_clip(folder: Path) -> None:
     tasks, expected = marked_tasks(30)
     kept = Kept()
     found = annotate(
-        tasks, unlike_dialog, {"captioner": model, "judge": model}, known={}, keep=kept
+        tasks, unlike_dialog, {"captioner": model, "judge": model}, replies={}, keep=kept
     )
     assert [annotation.task for annotation in found] == [task for task, _ in tasks]
     for number, (annotation, marks) in enumerate(zip(found, expected, strict=True)):
@@ -115,7 +115,7 @@ def test_two_models_answer_their_own_roles(folder: Path) -> None:
     judge, judged = mark_reader(folder, batch_tokens=700)
     tasks, expected = marked_tasks(12)
     found = annotate(
-        tasks, unlike_dialog, {"captioner": captioner, "judge": judge}, known={}, keep=Kept()
+        tasks, unlike_dialog, {"captioner": captioner, "judge": judge}, replies={}, keep=Kept()
     )
     for number, (annotation, marks) in enumerate(zip(found, expected, strict=True)):
         assert annotation.answer is not None
@@ -129,14 +129,14 @@ def test_what_is_known_is_told_without_asking(folder: Path) -> None:
     tasks, _ = marked_tasks(12)
     models: Mapping[Role, LocalModel] = {"captioner": model, "judge": model}
     kept = Kept()
-    first = annotate(tasks, unlike_dialog, models, known={}, keep=kept)
+    first = annotate(tasks, unlike_dialog, models, replies={}, keep=kept)
     reader.sizes.clear()
     more = Kept()
-    assert annotate(tasks, unlike_dialog, models, known=kept.replies, keep=more) == first
+    assert annotate(tasks, unlike_dialog, models, replies=kept.replies, keep=more) == first
     assert (reader.sizes, more.replies) == ([], {})
     # A run that was killed: every second reply is there.
     some = dict(list(kept.replies.items())[::2])
-    assert annotate(tasks, unlike_dialog, models, known=some, keep=more) == first
+    assert annotate(tasks, unlike_dialog, models, replies=some, keep=more) == first
     assert set(more.replies) == set(kept.replies) - set(some)
     assert sum(reader.sizes) == len(more.replies)
 
@@ -158,7 +158,7 @@ def test_replies_are_kept_batch_by_batch(folder: Path) -> None:
 
     reader.generate = dying  # type: ignore[method-assign]
     with pytest.raises(DiesError):
-        annotate(tasks, unlike_dialog, {"captioner": model, "judge": model}, known={}, keep=kept)
+        annotate(tasks, unlike_dialog, {"captioner": model, "judge": model}, replies={}, keep=kept)
     assert len(kept.replies) == sum(reader.sizes) > 0
 
 
@@ -174,7 +174,7 @@ def test_batches_are_filled_across_turns(folder: Path) -> None:
             replies += yield [request_of(task, f"Turn {turn}{longer}")]
         return finished(task, replies)
 
-    found = annotate(tasks, dialog, {"captioner": model}, known={}, keep=Kept())
+    found = annotate(tasks, dialog, {"captioner": model}, replies={}, keep=Kept())
     assert found[0].answer is not None
     assert found[0].answer.medium == "0-0 0-0 0-0"
     # Eight fit: in rounds by turn, these were 8 and 1, 1, 1.
@@ -191,7 +191,7 @@ def test_one_request_of_two_dialogs_is_asked_once(folder: Path) -> None:
         replies = yield [request_of(task), request_of(task)]
         return finished(task, replies)
 
-    found = annotate([(task, frames)] * 3, twice, {"captioner": model}, known={}, keep=kept)
+    found = annotate([(task, frames)] * 3, twice, {"captioner": model}, replies={}, keep=kept)
     assert [a.answer.medium for a in found if a.answer is not None] == ["4-5 4-5"] * 3
     assert (reader.sizes, list(kept.counts.values())) == ([1], [1])
 
@@ -203,7 +203,7 @@ def test_each_window_ends_with_an_answer_or_a_reason(folder: Path) -> None:
     tasks[2] = tasks[2][0], frames_of(b"no picture")
     kept = Kept()
     found = annotate(
-        tasks, unlike_dialog, {"captioner": model, "judge": model}, known={}, keep=kept
+        tasks, unlike_dialog, {"captioner": model, "judge": model}, replies={}, keep=kept
     )
     assert [a.failure for a in found] == [
         None, Unanswered.NO_FRAMES, Unanswered.REFUSED_REQUEST, None, None, None,
@@ -215,7 +215,7 @@ def test_each_window_ends_with_an_answer_or_a_reason(folder: Path) -> None:
     reader.most_rows = 0
     kept = Kept()
     found = annotate(
-        tasks, unlike_dialog, {"captioner": model, "judge": model}, known={}, keep=kept
+        tasks, unlike_dialog, {"captioner": model, "judge": model}, replies={}, keep=kept
     )
     assert [a.failure for a in found].count(Unanswered.OUT_OF_MEMORY) == 4
     assert Unanswered.OUT_OF_MEMORY not in {reply.failure for reply in kept.replies.values()}
@@ -226,7 +226,7 @@ def test_a_clip_has_a_budget_of_time(folder: Path) -> None:
     tasks, _ = marked_tasks(4)
     kept = Kept()
     models: Mapping[Role, LocalModel] = {"captioner": model, "judge": model}
-    found = annotate(tasks, unlike_dialog, models, known={}, keep=kept, budget_s=0)
+    found = annotate(tasks, unlike_dialog, models, replies={}, keep=kept, budget_s=0)
     # The first turn is asked of all; what asks again is over its budget.
     assert [a.failure for a in found] == [Unanswered.OVER_BUDGET] * 4
     assert "s, of 0 that a clip may take" in found[1].detail
@@ -242,7 +242,7 @@ def test_a_dialog_that_asks_nothing_ends(folder: Path) -> None:
         return Annotation(task=task, failure=Unanswered.EMPTY)
 
     task = task_of("clip 1")
-    (found,) = annotate([(task, None)], silent, {"captioner": model}, known={}, keep=Kept())
+    (found,) = annotate([(task, None)], silent, {"captioner": model}, replies={}, keep=Kept())
     assert found.failure == Unanswered.EMPTY
 
 
@@ -258,7 +258,7 @@ def test_a_real_model_gives_each_clip_what_it_gives_it_alone(
         for i in range(8)
     ]
     models: Mapping[Role, LocalModel] = {"captioner": model, "judge": model}
-    together = annotate(tasks, unlike_dialog, models, known={}, keep=Kept())
-    alone = [annotate([task], unlike_dialog, models, known={}, keep=Kept())[0] for task in tasks]
+    together = annotate(tasks, unlike_dialog, models, replies={}, keep=Kept())
+    alone = [annotate([task], unlike_dialog, models, replies={}, keep=Kept())[0] for task in tasks]
     assert together == alone
     assert len({a.answer.medium for a in together if a.answer is not None}) == 8

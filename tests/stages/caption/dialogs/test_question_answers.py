@@ -9,10 +9,10 @@ from curator.stages.caption.caption_records import (
     Annotation,
     Answer,
     Event,
-    Known,
     Task,
     Unanswered,
     Window,
+    WindowMetadata,
 )
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.question_answers import QuestionAnswer, WindowSpan, questions_of
@@ -40,8 +40,10 @@ PIECE = WindowSpan(start_s=1.0, end_s=3.0, clip_s=5.0, clip_start_s=10.0)
 
 def known(
     label: str | None, *events: Event, lists_all: bool = True, **values: str | float | bool
-) -> Known:
-    return Known(label=label, events=events, lists_all=lists_all, values=values, caption="Known.")
+) -> WindowMetadata:
+    return WindowMetadata(
+        label=label, events=events, lists_all=lists_all, values=values, caption="Known."
+    )
 
 
 def event(label: str, start_s: float = 12.0) -> Event:
@@ -50,13 +52,13 @@ def event(label: str, start_s: float = 12.0) -> Event:
 
 def asked(
     answer: Answer | None,
-    know: Known | None,
+    know: WindowMetadata | None,
     config: CaptionConfig = CONFIG,
     span: WindowSpan = WHOLE,
     clip: str = "clip",
 ) -> dict[str, QuestionAnswer]:
     shown = Window(index=0, start_frame=0, end_frame=50, shown=(25,))
-    task = Task(clip_id=clip, content="p", window=shown, fps=10.0, known=know)
+    task = Task(clip_id=clip, content="p", window=shown, fps=10.0, metadata=know)
     failure = Unanswered.TIMED_OUT if answer is None else None
     annotation = Annotation(task=task, answer=answer, failure=failure)
     made = questions_of(annotation, config, span)

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from curator.recipe import load_recipe
 from curator.stages.caption.caption_decisions import caption_of
-from curator.stages.caption.caption_records import Event, Known, Task, Window
+from curator.stages.caption.caption_records import Event, Task, Window, WindowMetadata
 from curator.stages.caption.config import CaptionConfig, frames_fingerprint
 from curator.stages.caption.dialogs.prompt_facts import facts_of
 from curator.stages.caption.dialogs.source_events import (
@@ -16,8 +16,8 @@ from curator.stages.caption.dialogs.source_events import (
     EventCode,
     event_counts,
     events_of,
-    known_lines,
-    known_of,
+    metadata_lines,
+    metadata_of,
 )
 from curator.stages.caption.dialogs.window_dialog import Asker, make_dialogs, replayed
 from curator.stages.caption.windows import frames_of, windows_of
@@ -42,9 +42,9 @@ def window(start: int, end: int) -> Window:
     return Window(index=0, start_frame=start, end_frame=end, shown=())
 
 
-def known(start: int, end: int, said: dict[str, Any], start_s: float = 0.0) -> Known:
+def known(start: int, end: int, said: dict[str, Any], start_s: float = 0.0) -> WindowMetadata:
     """Of frames of a clip with 10 frames per second."""
-    return known_of(window(start, end), 10.0, start_s, events_of(said, CONFIG), CONFIG, None)
+    return metadata_of(window(start, end), 10.0, start_s, events_of(said, CONFIG), CONFIG, None)
 
 
 def test_events_and_values_are_read() -> None:
@@ -202,10 +202,10 @@ def test_windows_around_events_may_stand_beside_the_others() -> None:
     ]
     told = []
     for one in windows:
-        know = known_of(
+        know = metadata_of(
             one, 10.0, 0.0, events_of({"weather": str(one.index)}, CONFIG), CONFIG, None
         )
-        task = Task(clip_id="c", content="p", window=one, fps=10.0, known=know)
+        task = Task(clip_id="c", content="p", window=one, fps=10.0, metadata=know)
         told.append(replayed(make_dialogs(beside)(task), {})[0])
     caption = caption_of([one for one in told if one is not None], beside)[0] or ""
     assert caption == "Weather: 0. 4.0 seconds of video. Weather: 1. 4.0 seconds of video."
@@ -256,7 +256,7 @@ def test_the_prompt_tells_the_class_and_times_of_the_window() -> None:
     """Pins the lines, and that events in seconds of the source are not told beside them."""
     data = {"events": [{"time_s": 12.4, "label": "near_collision", "about": "a van"}], "road": "A8"}
     piece = known(0, 40, data, start_s=10.0)
-    lines = known_lines(piece, window(0, 40), 10.0, 10.0)
+    lines = metadata_lines(piece, window(0, 40), 10.0, 10.0)
     assert lines == [
         "- Class of this piece, from its owner: near_collision",
         "  - near_collision at 2.4 s: a van",
@@ -264,7 +264,7 @@ def test_the_prompt_tells_the_class_and_times_of_the_window() -> None:
     told = facts_of(
         None,
         sidecar=Sidecar(uri="x", data=data),
-        known_lines=lines,
+        metadata_lines=lines,
         untold=("events",),
     )
     assert told.startswith("\n".join(lines))
@@ -283,9 +283,9 @@ def test_another_label_is_another_request() -> None:
 
     def key(said: dict[str, Any]) -> str:
         one = windows_of(100, 10.0, config)[0]
-        know = known_of(one, 10.0, 0.0, events_of(said, config), config, None)
-        facts = facts_of(None, known_lines=known_lines(know, one, 10.0, 0.0))
-        task = Task(clip_id="c", content="p", window=one, fps=10.0, facts=facts, known=know)
+        know = metadata_of(one, 10.0, 0.0, events_of(said, config), config, None)
+        facts = facts_of(None, metadata_lines=metadata_lines(know, one, 10.0, 0.0))
+        task = Task(clip_id="c", content="p", window=one, fps=10.0, facts=facts, metadata=know)
         return asker.first_request(task).key
 
     event = {"time_s": 1.0, "label": "collision"}
@@ -296,7 +296,7 @@ def test_another_label_is_another_request() -> None:
 def test_captions_from_metadata_ask_nobody() -> None:
     """Pins the annotation: the caption and class of metadata, by no model and no request."""
     know = known(0, 40, {"events": []})
-    task = Task(clip_id="c", content="p", window=window(0, 40), fps=10.0, known=know)
+    task = Task(clip_id="c", content="p", window=window(0, 40), fps=10.0, metadata=know)
     annotation = replayed(make_dialogs(CONFIG)(task), {})[0]
     assert annotation is not None
     assert annotation.answer is not None
