@@ -177,7 +177,7 @@ class Analyzing:
         long = [item for item in pending if (item.source.header_duration_s or 0.0) > limit_s]
         if not long:
             return [], []
-        parts = {names: self.tracks.segments(names) for names in {one.families for one in long}}
+        parts = {names: self.tracks.segments(names) for names in {item.families for item in long}}
         there = {name for part in parts.values() for name in part.names()}
         step = stage_step(PlanStage(self._config), keep=_planned)
         units: list[list[AnalyzeItem]] = []
@@ -191,7 +191,7 @@ class Analyzing:
             segments = [
                 SegmentItem(source=source, segment=segment, families=families) for segment in plan
             ]
-            names = tuple(parts[families].name_of([one.key]) for one in segments)
+            names = tuple(parts[families].name_of([segment.key]) for segment in segments)
             units += [[s] for s, name in zip(segments, names, strict=True) if name not in there]
             if FRAMES in families:
                 hashed.append([HashItem(source=source)])

@@ -109,9 +109,9 @@ class DeviceView:
 
     def full(self, kind: Full) -> _Pixels:
         """The picture of full size, for users' measures."""
-        found = self.full_rgb if kind == "rgb" else self.full_luma
-        assert found is not None, "only samples and frames after them have it"
-        return found
+        picture = self.full_rgb if kind == "rgb" else self.full_luma
+        assert picture is not None, "only samples and frames after them have it"
+        return picture
 
     def descriptor(self) -> NDArray[np.float32]:
         """The perceptual descriptor."""
@@ -341,13 +341,15 @@ class DeviceSampler:
         import torch
 
         if kind == "luma":
-            found = (luma_of(planes, form).float() - form.black) * (255 / (form.white - form.black))
-            found = found.clamp(0, 255).to(torch.uint8)
+            pixels = (luma_of(planes, form).float() - form.black) * (
+                255 / (form.white - form.black)
+            )
+            pixels = pixels.clamp(0, 255).to(torch.uint8)
         elif form.bits == 8 and form.width % 2 == 0 == form.height % 2:
-            found = unscaled_rgb_BHWC(planes, form)
+            pixels = unscaled_rgb_BHWC(planes, form)
         else:
             return self._own_size.rgb_BHWC(planes, form)
-        return torch.rot90(found, k=-self._turns, dims=(1, 2)).contiguous()
+        return torch.rot90(pixels, k=-self._turns, dims=(1, 2)).contiguous()
 
     def _scaled(
         self,
@@ -388,11 +390,11 @@ class DeviceSampler:
             begun.copies("edges", [samples[at] for at in looks], edges)
             begun.copies("lines", [samples[at] for at in looks], lines)
         before, after = [], []
-        for at, one in enumerate(gray):
+        for at, gray_HW in enumerate(gray):
             if self._looked is not None:
                 before.append(self._looked)
                 after.append(at)
-            self._looked = one if at in looks else None
+            self._looked = gray_HW if at in looks else None
         if after:
             import torch
 

@@ -114,17 +114,17 @@ class Identifying:
 
     def _is_known(self, listed: pa.Table) -> pa.Array:
         """Returns which sources the last run had in the same version, with the same id."""
-        known = pa.array([False] * listed.num_rows, pa.bool_())
+        is_known = pa.array([False] * listed.num_rows, pa.bool_())
         since_ns = self._previous.get("listed_ns")
         if since_ns is None:
-            return known
+            return is_known
         columns = ("uri", "version", "source_id")
         keys = row_keys(listed, columns)
         for before in self._last_sources(columns):
-            known = pc.or_(known, pc.is_in(keys, value_set=row_keys(before, columns)))
+            is_known = pc.or_(is_known, pc.is_in(keys, value_set=row_keys(before, columns)))
         rows = zip(listed["uri"].to_pylist(), listed["version"].to_pylist(), strict=True)
         racy = pa.array([is_racy(uri, version, since_ns) for uri, version in rows], pa.bool_())
-        return pc.and_not(known, racy)
+        return pc.and_not(is_known, racy)
 
     def _stored(self, ids: set[str], decided: pa.Table) -> Iterator[_Row]:
         """Yields source id, SHA-256, address and version of what is stored under some ids."""
@@ -149,13 +149,13 @@ class Identifying:
 
     def _decide(self, members: Sequence[_Row], stored: Iterable[_Row]) -> None:
         stands_for: dict[str, set[str]] = {}
-        known: dict[_Key, str] = {}
+        contents: dict[_Key, str] = {}
         for row in stored:
             # What failed has no SHA-256: it stands for itself alone.
             content = row["sha256"] or f"{row['version']} {row['uri']}"
             stands_for.setdefault(row["source_id"], set()).add(content)
             if row["version"] is not None:
-                known[_key(row)] = content
+                contents[_key(row)] = content
         groups: dict[str, list[_Row]] = {}
         for row in members:
             groups.setdefault(row["source_id"], []).append(row)
@@ -164,7 +164,7 @@ class Identifying:
             for source_id, rows in groups.items()
             if source_id in stands_for or len(rows) > 1
             for row in rows
-            if stands_for.get(source_id) != {known.get(_key(row))}
+            if stands_for.get(source_id) != {contents.get(_key(row))}
         ]
         if suspects:
             self._revise(suspects, self._hashed(suspects), stands_for)
@@ -175,11 +175,11 @@ class Identifying:
         hashed: Mapping[_Key, str | Failure],
         stands_for: Mapping[str, set[str]],
     ) -> None:
-        found: dict[str, set[str]] = {}
+        contents: dict[str, set[str]] = {}
         for row in suspects:
             content = hashed[_key(row)]
             if isinstance(content, str):
-                found.setdefault(row["source_id"], set()).add(content)
+                contents.setdefault(row["source_id"], set()).add(content)
         revised: list[dict[str, Any]] = []
         failed: list[dict[str, Any]] = []
         decided: list[dict[str, Any]] = []
@@ -190,7 +190,7 @@ class Identifying:
                     {"uri": row["uri"], "source_id": None, "outcome": "failed"} | content.columns()
                 )
                 continue
-            if stands_for.get(source_id, found[source_id]) != {content}:
+            if stands_for.get(source_id, contents[source_id]) != {content}:
                 source_id = full_content_id(content)
                 revised.append({"uri": row["uri"], "source_id": source_id})
             if not is_racy(row["uri"], row["version"], self._since_ns):

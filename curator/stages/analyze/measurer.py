@@ -95,7 +95,7 @@ class AnalysisModels:
     def n_halved(self) -> int:
         """Batches that did not fit a GPU's memory, and were halved."""
         kept = (self.network, self.clip, self.scenes, self.detector, self.nvdec, self.graphs)
-        return sum(one.n_halved for one in kept if one is not None)
+        return sum(model.n_halved for model in kept if model is not None)
 
     def families(self, *, audio: bool) -> frozenset[str]:
         """All families that they can measure, with `audio` or without."""
@@ -105,9 +105,9 @@ class AnalysisModels:
             "clip": self.clip,
             "scenes": self.scenes,
         }
-        found = {name for name, instrument in named.items() if instrument is not None}
+        names = {name for name, instrument in named.items() if instrument is not None}
         always = {FRAMES, "pictures", "motion", "overlays", *self.measures}
-        return frozenset(found | always | ({"audio"} if audio else set()))
+        return frozenset(names | always | ({"audio"} if audio else set()))
 
 
 class Measurer:
@@ -159,7 +159,11 @@ class Measurer:
                 detector=analysis_models.detector if "text" in families else None,
             )
         self._users = UserMeasures(
-            {name: one for name, one in analysis_models.measures.items() if name in families},
+            {
+                name: measure
+                for name, measure in analysis_models.measures.items()
+                if name in families
+            },
             device="cpu" if analysis_models.nvdec is None else analysis_models.nvdec.device,
         )
         self._clip_ticks = max(1, round(config.clip_every_s / time_base))
@@ -280,8 +284,8 @@ class Measurer:
             "signals": with_noise(self._signals()),
         }
         if self._shots is not None:
-            found = self._shots.finish()._asdict()
-            made |= {f"{name}_probability": values for name, values in found.items()}
+            probabilities = self._shots.finish()._asdict()
+            made |= {f"{name}_probability": values for name, values in probabilities.items()}
         if "pictures" in self._families:
             made["descriptor"] = np.array(
                 [sample.descriptor for sample in self._samples], np.float32

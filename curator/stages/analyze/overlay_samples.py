@@ -167,9 +167,9 @@ class Looks:
 def _packed(maps: list[NDArray[np.uint8] | None], n_bytes: int) -> NDArray[np.uint8]:
     """Maps of looks, uint8 [T, n_bytes]; zeros for a look without a next sample."""
     packed = np.zeros((len(maps), n_bytes), np.uint8)
-    for row, found in zip(packed, maps, strict=True):
-        if found is not None:
-            row[:] = found
+    for row, look_map in zip(packed, maps, strict=True):
+        if look_map is not None:
+            row[:] = look_map
     return packed
 
 

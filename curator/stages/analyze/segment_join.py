@@ -148,9 +148,9 @@ def join_segments(tracks: Sequence[Track], hashes: ContentHashes, header: Header
     signals = {name.removeprefix(_SIGNAL): columns.pop(name) for name in names}
     first, last = tracks[0], tracks[-1]
     audio_rms_first, audio_rms_db, is_proved = _audio_levels(tracks)
-    found = {note for track in tracks for note in track.notes}
+    notes = {note for track in tracks for note in track.notes}
     if not is_proved:
-        found.add(Note.AUDIO_UNPROVEN)
+        notes.add(Note.AUDIO_UNPROVEN)
     joined = replace(
         first,
         sha256=hashes.sha256,
@@ -158,7 +158,7 @@ def join_segments(tracks: Sequence[Track], hashes: ContentHashes, header: Header
         end_pts=last.end_pts,
         is_interlaced=any(track.is_interlaced for track in tracks),
         is_hdr=any(track.is_hdr for track in tracks),
-        notes=tuple(note for note in Note if note in found),
+        notes=tuple(note for note in Note if note in notes),
         audio_rms_first=audio_rms_first,
         audio_rms_db=audio_rms_db,
         thumbnails=tuple(t for track, begin, span in zip(tracks, begins, owned, strict=True)

@@ -116,10 +116,12 @@ class UserMeasures:
         samples = [pictures for pictures, _ in waiting]
         if measure.tensors:
             samples = [_as_tensors(pictures, self._device) for pictures in samples]
-        found = list(measure.measure_batch(samples))
-        if len(found) != len(samples):
-            raise ValueError(f"measure_batch gave {len(found)} results for {len(samples)} samples")
-        for (_, values), own in zip(waiting, found, strict=True):
+        results = list(measure.measure_batch(samples))
+        if len(results) != len(samples):
+            raise ValueError(
+                f"measure_batch gave {len(results)} results for {len(samples)} samples"
+            )
+        for (_, values), own in zip(waiting, results, strict=True):
             if lacking := set(measure.signals).difference(own):
                 raise ValueError(
                     f"signals {sorted(own)}; expected {sorted(measure.signals)}: "
@@ -131,11 +133,11 @@ class UserMeasures:
 
 def full_sizes(measures: Iterable[Measure]) -> dict[Full, int]:
     """The kinds of pictures of full size that measures see, and of how many frames of a sample."""
-    found: dict[Full, int] = {}
+    n_pictures: dict[Full, int] = {}
     for measure in measures:
         if measure.full is not None:
-            found[measure.full] = max(found.get(measure.full, 1), 1 + measure.pairs)
-    return found
+            n_pictures[measure.full] = max(n_pictures.get(measure.full, 1), 1 + measure.pairs)
+    return n_pictures
 
 
 def _as_tensors(pictures: SamplePictures, device: str) -> SamplePictures:

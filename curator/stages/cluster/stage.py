@@ -216,12 +216,12 @@ def _described(
     ends = np.cumsum(np.bincount(cluster, minlength=len(centroids_KD)))
     described = []
     for number, members in enumerate(np.split(by_cluster, ends[:-1])):
-        known = dict(before[number]) if number < len(before) else {}
+        entry = dict(before[number]) if number < len(before) else {}
         names = ids.take(pa.array(members[:N_NEAREST], pa.int64())).to_pylist()
-        medoid = known.get("medoid") or next(iter(names), None)
-        n_clips = known.get("n_clips", 0) + len(members)
-        known |= {"cluster": number, "n_clips": n_clips, "medoid": medoid}
+        medoid = entry.get("medoid") or next(iter(names), None)
+        n_clips = entry.get("n_clips", 0) + len(members)
+        entry |= {"cluster": number, "n_clips": n_clips, "medoid": medoid}
         if number < N_GALLERIES:
-            known["nearest"] = names or known.get("nearest", [])
-        described.append(known)
+            entry["nearest"] = names or entry.get("nearest", [])
+        described.append(entry)
     return described

@@ -182,10 +182,10 @@ def _publish(run: Commit, summary: dict[str, Any], page: str) -> dict[str, Any]:
     keeps_report = run.before is not None and not len(run.clips)
     is_wanted = commit.is_new or not keeps_report or not store.exists(REPORT)
     shown = page if is_wanted else None
-    known = write_fixed_paths(store, commit.summary, run.previous, shard_files, shown)
+    written = write_fixed_paths(store, commit.summary, run.previous, shard_files, shown)
     named = commit.named | shard_files.keys()
-    remove(store, [NEXT_MANIFEST, *leftovers(store, named, run.folders, known["fingerprints"])])
-    return known
+    remove(store, [NEXT_MANIFEST, *leftovers(store, named, run.folders, written["fingerprints"])])
+    return written
 
 
 def write_fixed_paths(
@@ -207,9 +207,9 @@ def write_fixed_paths(
     used = {"recipe": summary["recipe"], "fingerprints": summary["fingerprints"]}
     store.write(CONFIG, sealed_json(used, to_json, CONFIG))
     write_shard_files(store, shard_files)
-    known = {**summary, HEAD: head_of(store, summary, previous)}
-    store.write(SUMMARY, sealed_json(known, to_json, SUMMARY))
-    return known
+    written = {**summary, HEAD: head_of(store, summary, previous)}
+    store.write(SUMMARY, sealed_json(written, to_json, SUMMARY))
+    return written
 
 
 def write_shard_files(store: Store, files: Mapping[str, bytes]) -> None:
@@ -236,11 +236,11 @@ def _counts_of_both(old: bytes, new: bytes) -> bytes:
 
 def versions() -> dict[str, str]:
     """Returns versions of Python and of the packages that results may depend on, if installed."""
-    found = {"python": platform.python_version()}
+    numbers = {"python": platform.python_version()}
     for name in VERSIONS:
         with suppress(PackageNotFoundError):  # a run of few sources starts no Ray
-            found[name] = version(name)
-    return found
+            numbers[name] = version(name)
+    return numbers
 
 
 def table_facts(sources: SourceTotals, clips: ClipColumns, n_skipped_names: int) -> dict[str, Any]:
@@ -263,7 +263,7 @@ def table_facts(sources: SourceTotals, clips: ClipColumns, n_skipped_names: int)
 
 def clip_counts(clips: ClipColumns) -> dict[str, Any]:
     """Counts the outcomes of the clips, for `counts` of the summary."""
-    found: dict[str, Counter[str]] = defaultdict(Counter)
+    counters: dict[str, Counter[str]] = defaultdict(Counter)
     n_kept = 0
     for block in clips.blocks(("decision", "reason", "reasons", "tags", "cut_mode")):
         is_kept = pc.equal(block["decision"], "kept")
@@ -278,10 +278,10 @@ def clip_counts(clips: ClipColumns) -> dict[str, Any]:
             ("by_tag", pc.list_flatten(block["tags"])),
             ("by_tag_kept", pc.list_flatten(kept["tags"])),
         ):
-            found[name].update(value_counts(column))
+            counters[name].update(value_counts(column))
     names = "by_reason", "by_cut_mode", "by_any_reason", "by_only_reason", "by_tag", "by_tag_kept"
     counts = {"clips": len(clips), "kept": n_kept, "rejected": len(clips) - n_kept}
-    return counts | {name: by_count(found[name]) for name in names}
+    return counts | {name: by_count(counters[name]) for name in names}
 
 
 def kept_by_source(clips: ClipColumns) -> Counter[str]:

@@ -40,13 +40,13 @@ def _rules(
     before: Sequence[Mapping[str, Any]], rules: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Adds what rules did; those that judged no clip of the new generation stay."""
-    known = {rule["rule"]: dict(rule) for rule in before}
+    merged = {rule["rule"]: dict(rule) for rule in before}
     for rule in rules:
-        old = known.get(rule["rule"], {})
+        old = merged.get(rule["rule"], {})
         sums = {
             name: (old.get(name) or 0) + (rule[name] or 0)
             for name in _OF_RULE
             if rule.get(name) is not None or old.get(name) is not None
         }
-        known[rule["rule"]] = {**rule, **sums}
-    return list(known.values())
+        merged[rule["rule"]] = {**rule, **sums}
+    return list(merged.values())

@@ -181,7 +181,7 @@ class Cutting:
         self._runner = UnitRunner(engine, progress)
         self.cpu_s = self._runner.cpu_s
         """CPU-seconds of the workers, by what they did."""
-        self._found: list[pa.Table] = []
+        self._earlier: list[pa.Table] = []
         """Written clips of earlier runs."""
         self._made: list[pa.Table] = []
         """Those that are written now."""
@@ -218,8 +218,8 @@ class Cutting:
         self.close()
         self._failures.clear()
         kept = clips.kept_numbers()
-        self._found = self._written(clips)
-        there = pa.concat_tables([WRITTEN_SCHEMA.empty_table(), *self._found])["clip_id"]
+        self._earlier = self._written(clips)
+        there = pa.concat_tables([WRITTEN_SCHEMA.empty_table(), *self._earlier])["clip_id"]
         is_missing = ~pc.is_in(clips.kept_ids(), value_set=there).to_numpy(False)
         missing = [clips[number] for number in kept[is_missing].tolist()]
         for unit in self._run(CutStage, missing, sources, order, n_before=len(kept) - len(missing)):
@@ -233,7 +233,7 @@ class Cutting:
         Returns:
             The location of each clip.
         """
-        tables = [WRITTEN_SCHEMA.empty_table(), *self._found, *self._made]
+        tables = [WRITTEN_SCHEMA.empty_table(), *self._earlier, *self._made]
         table = pa.concat_tables(tables).combine_chunks()
         at = pc.index_in(table["clip_id"], value_set=clips.kept_ids()).fill_null(-1).to_numpy()
         # A clip that was written twice is where it was found last.
@@ -374,7 +374,7 @@ class Cutting:
         columns = ("clip_id", *_FORM, *CROP_COLUMNS)
         kept = clips.table(fields_of(clips.schema, columns))
         kept = kept.take(pa.array(clips.kept_numbers())).combine_chunks()
-        rows, found = KeyRows(kept["clip_id"]), []
+        rows, own_tables = KeyRows(kept["clip_id"]), []
         stored = pack(
             self._stored(), max_items=_ROWS_AT_ONCE, weight=len, max_weight=float(_ROWS_AT_ONCE)
         )
@@ -384,8 +384,8 @@ class Cutting:
             table = table.filter(pa.array(at >= 0)).combine_chunks()
             if table.num_rows:
                 serves = self.still_valid(kept.take(pa.array(at[at >= 0])), table)
-                found.append(table.filter(serves))
-        return found
+                own_tables.append(table.filter(serves))
+        return own_tables
 
     def _stored(self) -> Iterator[pa.Table]:
         """Yields all written clips of earlier runs."""
@@ -437,7 +437,7 @@ def _in_part(table: pa.Table, name: str) -> pa.Table:
 def _placed(table: pa.Table, **place: pa.Array | pa.ChunkedArray) -> pa.Table:
     """Returns rows of `WRITTEN_SCHEMA`, null in columns that are not given."""
     given = dict(zip(table.column_names, table.columns, strict=True)) | place
-    columns = [given.get(one.name, pa.nulls(len(table), one.type)) for one in WRITTEN_SCHEMA]
+    columns = [given.get(field.name, pa.nulls(len(table), field.type)) for field in WRITTEN_SCHEMA]
     return pa.table(columns, names=WRITTEN_SCHEMA.names).cast(WRITTEN_SCHEMA)
 
 
@@ -461,7 +461,7 @@ def cut_facts(written: Sequence[pa.Table], crf: int) -> dict[str, Any]:
 
     def sums(name: str, column: pa.ChunkedArray) -> dict[str, float]:
         some = (column.filter(is_copy), column.filter(pc.invert(is_copy)))
-        copied, encoded = (round(pc.sum(one).as_py() or 0, 3) for one in some)
+        copied, encoded = (round(pc.sum(part).as_py() or 0, 3) for part in some)
         return {name.format("copied", "copy"): copied, name.format("encoded", "encode"): encoded}
 
     return {

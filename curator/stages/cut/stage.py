@@ -142,16 +142,16 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
 
     def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
         """What may still reject a clip comes first."""
-        if any(one.on == DECISIONS for one in before):
+        if any(wait.on == DECISIONS for wait in before):
             return self.waits_for("every kept clip to be annotated", "answers may reject it")
-        found = self.waits_for_decisions(before)
+        wait = self.waits_for_decisions(before)
         asks = any(
-            one.stage == "caption" and one.granularity != OFF and not one.on for one in before
+            wait.stage == "caption" and wait.granularity != OFF and not wait.on for wait in before
         )
-        if found.is_needed or asks:
-            return found
+        if wait.is_needed or asks:
+            return wait
         where = "on a cluster or a machine with a GPU, clips are cut as they are decided about"
-        return replace(found, why=f"{found.why}; {where}")
+        return replace(wait, why=f"{wait.why}; {where}")
 
     @property
     def resources(self) -> Resources:

@@ -34,10 +34,10 @@ class DedupConfig(StageConfig):
 
     @field_validator("prefer")
     @classmethod
-    def _known(cls, prefer: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        known = [*PREFERENCES, *measures_in(info).specs]
+    def _check_names(cls, prefer: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        criteria = [*PREFERENCES, *measures_in(info).specs]
         for name in prefer:
             base = name.removeprefix(LEAST)
-            if base not in known and not is_metadata(base):
-                raise ValueError(unknown_key(base, known, "criterion"))
+            if base not in criteria and not is_metadata(base):
+                raise ValueError(unknown_key(base, criteria, "criterion"))
         return prefer

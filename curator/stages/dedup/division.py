@@ -130,11 +130,11 @@ class ShownParts:
         """Returns what shows parts of a clip."""
         a, b = np.searchsorted(self._clips, [clip, clip + 1])
         values = (column[a:b].tolist() for column in self._columns)
-        return [Shown(*one) for one in zip(*values, strict=True)]
+        return [Shown(*row) for row in zip(*values, strict=True)]
 
     def is_known_elsewhere(self, clip: int, clip_s: float) -> bool:
         """Whether both ends are known of what clips elsewhere show of a clip."""
-        return all(one.is_whole(clip_s) for one in self.of(clip) if one.other == ELSEWHERE)
+        return all(part.is_whole(clip_s) for part in self.of(clip) if part.other == ELSEWHERE)
 
 
 def divisions(
@@ -160,15 +160,15 @@ def divisions(
         For each clip that goes, and for each that is divided though it would stay.
     """
     retained: dict[int, list[Piece]] = {}
-    found: dict[int, Division] = {}
+    by_clip: dict[int, Division] = {}
     for clips, may_stay in ((staying, True), (going, False)):
         for clip in clips:
             own_s = float(clip_s[clip])
             counting = [
-                one
-                for one in shown.of(clip)
-                if (one.other in retained or one.other == ELSEWHERE)
-                and not (may_stay and not one.is_whole(own_s))
+                part
+                for part in shown.of(clip)
+                if (part.other in retained or part.other == ELSEWHERE)
+                and not (may_stay and not part.is_whole(own_s))
             ]
             division = _division(counting, retained, own_s, float(shortest_s[clip]))
             is_worth_it = division.shared_s >= shortest_s[clip] and (
@@ -177,8 +177,8 @@ def divisions(
             if may_stay and not is_worth_it:
                 retained[clip] = [(0.0, own_s)]
             else:
-                retained[clip], found[clip] = division.pieces, division
-    return found
+                retained[clip], by_clip[clip] = division.pieces, division
+    return by_clip
 
 
 def _division(
@@ -187,7 +187,7 @@ def _division(
     clip_s: float,
     shortest_s: float,
 ) -> Division:
-    of = [one.pieces(retained.get(one.other, [(0.0, one.other_s)]), clip_s) for one in shown]
+    of = [part.pieces(retained.get(part.other, [(0.0, part.other_s)]), clip_s) for part in shown]
     left, at, shared_s = [], 0.0, 0.0
     for start, end in sorted(piece for pieces in of for piece in pieces):
         if start > at:

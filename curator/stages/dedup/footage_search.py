@@ -45,15 +45,19 @@ class VerifyPairs:
     ) -> list[tuple[Named, Named, Match]]:
         """Returns the verified pairs of a unit."""
         del array
-        known: dict[Named, ClipFootage] = {}
+        by_name: dict[Named, ClipFootage] = {}
         for place, footage in enumerate(self.footage):
             wanted = {clip for pair in unit for at, clip in pair if at == place}
-            known |= {(place, name): one for name, one in footage.clips(sorted(wanted)).items()}
-        found = []
+            by_name |= {(place, name): clip for name, clip in footage.clips(sorted(wanted)).items()}
+        matches = []
         for a, b in unit:
-            if a in known and b in known and (match := verify_pair(known[a], known[b])) is not None:
-                found.append((a, b, match))
-        return found
+            if (
+                a in by_name
+                and b in by_name
+                and (match := verify_pair(by_name[a], by_name[b])) is not None
+            ):
+                matches.append((a, b, match))
+        return matches
 
 
 def find_pairs(
@@ -79,7 +83,7 @@ def find_pairs(
         similarity: Cosine of two pictures from which their clips are compared.
         neighbours: Most similar clips of each picture that are looked at.
     """
-    new_places = [at for at, one in enumerate(places, 1) if one.key not in known_places]
+    new_places = [at for at, place in enumerate(places, 1) if place.key not in known_places]
     if not len(new) and not new_places:
         return
     if not places and len(ids) < 2:
@@ -94,8 +98,8 @@ def find_pairs(
     )
     units = (_named(indexed, place_of, owners[at]) for at in blocks(len(owners), _UNIT_PAIRS))
     nothing = np.zeros((0, 1), np.float32)
-    for found in work(VerifyPairs(footages), nothing, units, cpu_s=VERIFY_S * len(owners)):
-        for (_, clip_id), (place, other), match in found:
+    for matches in work(VerifyPairs(footages), nothing, units, cpu_s=VERIFY_S * len(owners)):
+        for (_, clip_id), (place, other), match in matches:
             key = places[place - 1].key if place else ""
             yield Pair(clip_id=clip_id, other=other, place=key, match=match)
 

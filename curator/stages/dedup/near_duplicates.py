@@ -111,8 +111,8 @@ class NearDuplicatePairs:
             places: Keys of all other places.
             new: Pairs that were found now.
         """
-        known = [name for name in self.places if name in places]
-        renumbered = pa.array([places.index(p) if p in known else -2 for p in self.places])
+        kept = [name for name in self.places if name in places]
+        renumbered = pa.array([places.index(p) if p in kept else -2 for p in self.places])
         place = self.pairs["place"]
         is_here = pc.equal(place, -1)
         if len(renumbered):

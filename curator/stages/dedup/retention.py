@@ -65,15 +65,17 @@ def dropped_clips(
             shown_by[int(clips[pair])].append((-float(share[pair]), int(others[pair]), pair))
     dropped: dict[int, tuple[int, int]] = {}
     for clip in sorted(shown_by, key=rank.__getitem__):
-        _drop(clip, [one for one in shown_by[clip] if rank[one[1]] < rank[clip]], dropped, rank)
+        _drop(
+            clip, [entry for entry in shown_by[clip] if rank[entry[1]] < rank[clip]], dropped, rank
+        )
     retained = [clip for clip in shown_by if clip not in dropped]
     # The longest first, so that what a dropped clip had drops nothing.
-    for clip in sorted(retained, key=lambda one: (-int(ranked.n_frames[one]), rank[one])):
+    for clip in sorted(retained, key=lambda row: (-int(ranked.n_frames[row]), rank[row])):
         longer = [
-            one
-            for one in shown_by[clip]
-            if ranked.pixels[one[1]] >= ranked.pixels[clip]
-            and ranked.n_frames[one[1]] > ranked.n_frames[clip]
+            entry
+            for entry in shown_by[clip]
+            if ranked.pixels[entry[1]] >= ranked.pixels[clip]
+            and ranked.n_frames[entry[1]] > ranked.n_frames[clip]
         ]
         _drop(clip, longer, dropped, rank)
     return _to_retained(dropped, shown_by, rank)

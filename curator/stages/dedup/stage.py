@@ -82,10 +82,10 @@ class DedupStage(CorpusStage[DedupConfig]):
         ranked = _ranked(corpus, self.config)
         rejected.append(self._among(ranked, table, numbers, is_left, ids))
         is_left[rejected[-1].rows] = False
-        found = self._divisions(corpus, ranked, table, numbers, is_left, is_removed, partly)
-        yield from (_with_details(decisions, found) for decisions in rejected)
-        yield self._divided(table, numbers, {c: d for c, d in found.items() if is_left[c]}, ids)
-        pieces = [(clip, *piece) for clip, one in found.items() for piece in one.pieces]
+        by_row = self._divisions(corpus, ranked, table, numbers, is_left, is_removed, partly)
+        yield from (_with_details(decisions, by_row) for decisions in rejected)
+        yield self._divided(table, numbers, {c: d for c, d in by_row.items() if is_left[c]}, ids)
+        pieces = [(clip, *piece) for clip, division in by_row.items() for piece in division.pieces]
         if pieces:
             rows, start_s, end_s = (np.array(column) for column in zip(*pieces, strict=True))
             yield Remainders(rows, start_s, end_s)
@@ -104,7 +104,7 @@ class DedupStage(CorpusStage[DedupConfig]):
             return stored, False
         # Clips that a rule rejects now count too: it may keep them again.
         compared = pa.concat_arrays([stored.compared, new])
-        found = find_pairs(
+        pairs = find_pairs(
             corpus.footage(),
             compared,
             new,
@@ -114,7 +114,7 @@ class DedupStage(CorpusStage[DedupConfig]):
             similarity=config.similarity,
             neighbours=config.neighbours,
         )
-        return stored.with_new(compared, keys, found), True
+        return stored.with_new(compared, keys, pairs), True
 
     def _elsewhere(
         self,
@@ -169,8 +169,8 @@ class DedupStage(CorpusStage[DedupConfig]):
         rows = np.array(sorted(dropped), np.int64)
         at = np.array([dropped[row][1] for row in rows.tolist()], np.int64)
         named = ids.take(pa.array([dropped[row][0] for row in rows.tolist()], pa.int64()))
-        found = _seen_from(own.take(pa.array(at)), rows == first[at])
-        return self._rejected(rows, found, named, Reason.DUPLICATE, [None] * len(rows))
+        shown = _seen_from(own.take(pa.array(at)), rows == first[at])
+        return self._rejected(rows, shown, named, Reason.DUPLICATE, [None] * len(rows))
 
     def _divisions(
         self,
@@ -210,18 +210,20 @@ class DedupStage(CorpusStage[DedupConfig]):
         return divisions(staying, going, shown, clip_s, shortest_s, max_lost=max_lost)
 
     def _divided(
-        self, pairs: pa.Table, numbers: "_Numbers", found: dict[int, Division], ids: pa.Array
+        self, pairs: pa.Table, numbers: "_Numbers", by_row: dict[int, Division], ids: pa.Array
     ) -> Decisions:
         """Rejects clips that are divided; each names the clip that shows the most of it."""
-        rows = np.array(sorted(found), np.int64)
-        largest = [one for row in rows.tolist() if (one := found[row].largest) is not None]
-        own = pairs.take(pa.array([one.pair for one in largest], pa.int64()))
-        of = [ids[one.other].as_py() if one.other >= 0 else None for one in largest]
+        rows = np.array(sorted(by_row), np.int64)
+        largest = [
+            division for row in rows.tolist() if (division := by_row[row].largest) is not None
+        ]
+        own = pairs.take(pa.array([division.pair for division in largest], pa.int64()))
+        of = [ids[division.other].as_py() if division.other >= 0 else None for division in largest]
         is_first = numbers.of(own["clip_id"]) == rows
         decisions = self._rejected(
             rows, _seen_from(own, is_first), of, Reason.DIVIDED, [None] * len(rows)
         )
-        return _with_details(decisions, found)
+        return _with_details(decisions, by_row)
 
     def _rejected(
         self,
@@ -251,19 +253,19 @@ def search_settings(config: DedupConfig) -> str:
     return fingerprint(MATCHING, config.similarity, config.neighbours)
 
 
-def _with_details(decisions: Decisions, found: dict[int, Division]) -> Decisions:
+def _with_details(decisions: Decisions, by_row: dict[int, Division]) -> Decisions:
     """Adds what became of the footage that only the rejected clips show."""
     columns = decisions.columns
     details = []
-    for row, said in zip(
+    for row, detail in zip(
         decisions.rows.tolist(), columns["reason_detail"].to_pylist(), strict=True
     ):
-        lines = [said] if said else []
-        if (one := found.get(row)) is not None and one.pieces:
-            own_s, n = sum(end - start for start, end in one.pieces), len(one.pieces)
+        lines = [detail] if detail else []
+        if (division := by_row.get(row)) is not None and division.pieces:
+            own_s, n = sum(end - start for start, end in division.pieces), len(division.pieces)
             lines.append(f"{own_s:.1f} s that only it has are {n} clip{'s' * (n > 1)} of its own")
-        if one is not None and one.lost_s >= _SAID_S:
-            lines.append(f"{one.lost_s:.1f} s that only it has are left out")
+        if division is not None and division.lost_s >= _SAID_S:
+            lines.append(f"{division.lost_s:.1f} s that only it has are left out")
         details.append("; ".join(lines) or None)
     at = columns.schema.get_field_index("reason_detail")
     columns = columns.set_column(at, "reason_detail", pa.array(details, pa.string()))
@@ -280,8 +282,8 @@ class _Numbers:
     def of(self, names: pa.ChunkedArray) -> NDArray[np.int64]:
         """Returns the number of each, int64 [P]; -1 of others."""
         numbers = pc.index_in(names, value_set=self._ids).fill_null(-1)
-        found: NDArray[np.int64] = numbers.to_numpy().astype(np.int64)
-        return found
+        row_numbers: NDArray[np.int64] = numbers.to_numpy().astype(np.int64)
+        return row_numbers
 
 
 def _seen_from(pairs: pa.Table, is_first: NDArray[np.bool_]) -> pa.Table:

@@ -91,7 +91,7 @@ class FilterConfig(RootModel[dict[str, Rule]]):
 
     @field_validator("root")
     @classmethod
-    def _known(cls, rules: dict[str, Rule], info: ValidationInfo) -> dict[str, Rule]:
+    def _check_names(cls, rules: dict[str, Rule], info: ValidationInfo) -> dict[str, Rule]:
         scores = measures_in(info).specs
         for name, rule in rules.items():
             score = rule.score or name

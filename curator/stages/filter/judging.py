@@ -170,8 +170,8 @@ def judge_table(clips: pa.Table, bounds: Sequence[Bounds], needs: FilterNeeds) -
         if bound.severity == "reject":
             checks += rule_checks
             continue
-        known = (check for check in rule_checks if check.reason != Reason.NOT_MEASURED)
-        flagged += [replace(check, reason=bound.tag(check.reason)) for check in known]
+        measured = (check for check in rule_checks if check.reason != Reason.NOT_MEASURED)
+        flagged += [replace(check, reason=bound.tag(check.reason)) for check in measured]
     if needs.semantic.reject:
         checks.append(_content_check(clips, needs.semantic))
     has_none = bucket_codes < 0

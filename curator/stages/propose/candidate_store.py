@@ -91,11 +91,11 @@ class Candidates:
     @classmethod
     def of_snapshot(cls, store: Store, summary: Mapping[str, Any]) -> "Candidates":
         """Returns those that a snapshot names, for their pictures."""
-        found = cls(store, summary["fingerprints"].get(FOLDER, ""), has_clip=False)
+        candidates = cls(store, summary["fingerprints"].get(FOLDER, ""), has_clip=False)
         names = stored_candidates(store, summary, "pictures")
-        found._parts = [name.rpartition("/")[2] for name in names]
-        found._used = set(found._parts)
-        return found
+        candidates._parts = [name.rpartition("/")[2] for name in names]
+        candidates._used = set(candidates._parts)
+        return candidates
 
     def load(self, uris: Mapping[str, str], *, all_: bool = True) -> Iterator[ProposedUnit]:
         """Reads what is stored of some sources, a part at a time.
@@ -149,8 +149,8 @@ class Candidates:
 
     def add(self, unit: ProposedUnit) -> None:
         """Takes new candidates, and writes them when there are many."""
-        known = unit.sources["source_id"].drop_null().to_pylist()
-        if not known:
+        source_ids = unit.sources["source_id"].drop_null().to_pylist()
+        if not source_ids:
             return
         self._new.append(unit)
         self._n_loose += 1
@@ -158,7 +158,7 @@ class Candidates:
         if self._n_loose >= PACK_UNITS:
             self._new[-self._n_loose :] = [_packed(self._new[-self._n_loose :])]
             self._n_loose = 0
-        self.track_part |= {source_id: unit.track_parts[source_id] for source_id in known}
+        self.track_part |= {source_id: unit.track_parts[source_id] for source_id in source_ids}
         if self._n_new >= FLUSH_CLIPS:
             self.flush()
 
@@ -318,8 +318,8 @@ def stored_candidates(store: Store, summary: Mapping[str, Any], kind: str) -> li
 
 def read_pictures(store: Store, names: Sequence[str], clip_ids: Iterable[str]) -> dict[str, bytes]:
     """Reads a thumbnail of each clip from objects of `candidates/pictures`: the middle one."""
-    found = read_all_pictures(store, names, clip_ids)
-    return {clip_id: jpegs[len(jpegs) // 2] for clip_id, jpegs in found.items() if jpegs}
+    pictures = read_all_pictures(store, names, clip_ids)
+    return {clip_id: jpegs[len(jpegs) // 2] for clip_id, jpegs in pictures.items() if jpegs}
 
 
 def read_all_pictures(
@@ -327,14 +327,14 @@ def read_all_pictures(
 ) -> dict[str, list[bytes]]:
     """Reads all thumbnails of clips, no more of each object than it must."""
     missing = set(clip_ids)
-    found: dict[str, list[bytes]] = {}
+    pictures: dict[str, list[bytes]] = {}
     for name in names:
         if not missing:
             break
         for table in read_groups(store, name, missing, ["clip_id", "jpeg"]):
-            found |= zip(table["clip_id"].to_pylist(), pictures_of(table), strict=True)
-        missing -= found.keys()
-    return found
+            pictures |= zip(table["clip_id"].to_pylist(), pictures_of(table), strict=True)
+        missing -= pictures.keys()
+    return pictures
 
 
 def pictures_of(table: pa.Table) -> list[list[bytes]]:
@@ -382,12 +382,12 @@ def _only(table: pa.Table, column: str, of: pa.Table) -> pa.Table:
 
 def _moved(unit: ProposedUnit, uris: Mapping[str, str]) -> ProposedUnit:
     """The rows under the addresses that the sources have now."""
-    found = []
+    rows = []
     for table in (unit.sources, unit.clips):
         ids = table["source_id"].combine_chunks().unique()
         own = pa.array([uris[source_id] for source_id in ids.to_pylist()], pa.string())
-        found.append(own.take(pc.index_in(table["source_id"], value_set=ids)))
-    now, of_clip = found
+        rows.append(own.take(pc.index_in(table["source_id"], value_set=ids)))
+    now, of_clip = rows
     at = unit.clips.schema.get_field_index("source_uri")
     sources = unit.sources.set_column(unit.sources.schema.get_field_index("uri"), "uri", now)
     return replace(unit, sources=sources, clips=unit.clips.set_column(at, "source_uri", of_clip))

@@ -42,9 +42,9 @@ def find_shots(track: Track, config: ProposeConfig) -> list[Shot]:
     is_network = config.shots == "network"
     marked = track.transition_probability if is_network else track.inside_probability
     spans = _runs(marked > config.transition_threshold)
-    found = _network_gaps(track, config, spans) if is_network else _head_gaps(track, config)
+    gaps = _network_gaps(track, config, spans) if is_network else _head_gaps(track, config)
     flat = _flat_gaps(track, config, spans)
-    shots = _between([*found, *flat], track.n_frames)
+    shots = _between([*gaps, *flat], track.n_frames)
     if config.join_similarity is None:
         return shots
     return _joined(track, shots, flat, config.join_similarity)
@@ -52,8 +52,8 @@ def find_shots(track: Track, config: ProposeConfig) -> list[Shot]:
 
 def _head_gaps(track: Track, config: ProposeConfig) -> list[Gap]:
     """Boundaries of the head, each with the frames that it marks as inside of a transition."""
-    found = boundaries(track, inside=config.transition_threshold)
-    return [(b.start, b.end) for b in found if b.probability > config.boundary_threshold]
+    candidates = boundaries(track, inside=config.transition_threshold)
+    return [(b.start, b.end) for b in candidates if b.probability > config.boundary_threshold]
 
 
 def _network_gaps(track: Track, config: ProposeConfig, spans: list[Run]) -> list[Gap]:

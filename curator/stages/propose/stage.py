@@ -142,8 +142,8 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
             return self._remainders(track, uri, self._parts)
         if isinstance(track, Failure):
             # A failure that is not stored has no id, and is tried again.
-            known = {} if unit.frames_part is None else {"source_id": unit.source.source_id}
-            return ProposedRows(sources=[_failed_source(track) | known])
+            ids = {} if unit.frames_part is None else {"source_id": unit.source.source_id}
+            return ProposedRows(sources=[_failed_source(track) | ids])
         shots = find_shots(track, self.config)
         spans = propose_clips(track, shots, self.config)
         made = ProposedRows(

@@ -289,7 +289,7 @@ def _bucket_part(service: ObjectService, argument: str) -> _Part:
         )
     if key and not key.endswith("/"):
         try:
-            found = service.head(bucket, key)
+            info = service.head(bucket, key)
         except service.errors as error:
             cause, words = service.explain(error, bucket)
             # Without the right to list, a server may answer 403 for missing objects.
@@ -299,7 +299,7 @@ def _bucket_part(service: ObjectService, argument: str) -> _Part:
             if is_manifest(key):
                 return _manifest_part(argument, argument)
             return _Part(
-                iter([ListedSource(uri=argument, bytes=found.bytes, version=object_version(found))])
+                iter([ListedSource(uri=argument, bytes=info.bytes, version=object_version(info))])
             )
     if is_pattern(key):
         otherwise = "matches no objects"
@@ -421,14 +421,16 @@ class ListedSources:
                 if isinstance(item, ListedSource):
                     yield SourceRef(uri=item.uri, n_bytes=item.bytes, version=item.version)
             failed = [item for item in batch if isinstance(item, UnlistedSource)]
-            self._unreadable += [one.uri for one in failed if one.code is ErrorCode.UNREADABLE]
+            self._unreadable += [
+                failure.uri for failure in failed if failure.code is ErrorCode.UNREADABLE
+            ]
             if failed:
                 self._sources.add_failed(
                     {
-                        "uri": one.uri, "error_stage": "list", "error_code": str(one.code),
-                        "error_message": one.message,
+                        "uri": failure.uri, "error_stage": "list", "error_code": str(failure.code),
+                        "error_message": failure.message,
                     }
-                    for one in failed
+                    for failure in failed
                 )  # fmt: skip
             begun = monotonic()
         self.list_s += monotonic() - begun
@@ -438,9 +440,9 @@ def _with_sidecars(listed: Iterator[Listed]) -> Iterator[Listed]:
     """Adds metadata of sidecars; a manifest's value of the same column counts."""
     n_unread, first = 0, ""
     while window := list(islice(listed, _SIDECARS)):
-        found = read_sidecars(item.uri for item in window if isinstance(item, ListedSource))
+        sidecars = read_sidecars(item.uri for item in window if isinstance(item, ListedSource))
         for item in window:
-            sidecar = found.get(item.uri)
+            sidecar = sidecars.get(item.uri)
             if isinstance(item, ListedSource) and isinstance(sidecar, Sidecar):
                 yield replace(item, metadata=_plain_values(sidecar.data) | dict(item.metadata))
             else:

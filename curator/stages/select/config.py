@@ -39,11 +39,11 @@ class SelectConfig(StageConfig):
 
     @field_validator("by")
     @classmethod
-    def _known(cls, by: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        known = columns(measures_in(info).specs)
+    def _check_names(cls, by: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        allowed = columns(measures_in(info).specs)
         for name in by:
-            if name not in known and not is_metadata(name):
-                raise ValueError(unknown_key(name, known, "column of clips"))
+            if name not in allowed and not is_metadata(name):
+                raise ValueError(unknown_key(name, allowed, "column of clips"))
         return by
 
     @model_validator(mode="after")

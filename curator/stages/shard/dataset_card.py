@@ -75,9 +75,9 @@ def dataset_card(
     families = [Family.from_json(value) for value in declared.values()]
     members = [family for family in families if family.member]
     columns = [f.content.feature("")["struct"] for f in families if not f.member]
-    known = [*_json_fields(scores), *(_annotation_fields() if with_annotation else ())]
-    known += [_struct(COLUMNS, *chain.from_iterable(columns))] if columns else []
-    told = [field for field in known if fields is None or field["name"] in fields]
+    all_fields = [*_json_fields(scores), *(_annotation_fields() if with_annotation else ())]
+    all_fields += [_struct(COLUMNS, *chain.from_iterable(columns))] if columns else []
+    told = [field for field in all_fields if fields is None or field["name"] in fields]
     features = [_plain("mp4", "video"), _plain("txt", "string"), {"name": "json", "struct": told}]
     features += [{"name": f.member, **f.content.feature(f.ending)} for f in members]
     if with_embedding:
@@ -108,7 +108,7 @@ def _as_yaml(packed: str) -> str:
 
 
 def _json_fields(scores: Iterable[str]) -> list[dict[str, Any]]:
-    known = (name for name in dict.fromkeys([*SCORES, *scores]) if name != "fps")
+    names = (name for name in dict.fromkeys([*SCORES, *scores]) if name != "fps")
     return [
         *_plains("string", *_TEXTS),
         *_plains("int64", *_WHOLE),
@@ -122,7 +122,7 @@ def _json_fields(scores: Iterable[str]) -> list[dict[str, Any]]:
         ),
         _struct("crop", *_plains("int64", "x", "y", "width", "height")),
         _struct("models", *_plains("string", "shots", "scene")),
-        _struct("scores", *_plains("float64", *known)),
+        _struct("scores", *_plains("float64", *names)),
     ]
 
 

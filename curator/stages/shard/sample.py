@@ -77,10 +77,10 @@ class Sample:
         self.stored = tuple(sorted(stored, key=lambda member: member.suffix))
         self.has_id = has_id
         self.generation = generation
-        said = orjson.dumps(metadata, option=orjson.OPT_SORT_KEYS)
+        json_text = orjson.dumps(metadata, option=orjson.OPT_SORT_KEYS)
         text = caption.encode()
-        self.json_bytes, self._caption_bytes = len(said), len(text)
-        whole = said + text + mp4_sha256.encode()
+        self.json_bytes, self._caption_bytes = len(json_text), len(text)
+        whole = json_text + text + mp4_sha256.encode()
         self._spill = spill
         self._text = whole if spill is None else None
         # With the length of the hash, so that one read is enough.

@@ -101,7 +101,7 @@ class Sharding:
             generation_of=generation_of,
             spill=Spill(),
         )
-        sizes, known = self._reusable.sizes, self._reusable.facts
+        sizes, stored_facts = self._reusable.sizes, self._reusable.facts
         earlier = self._before.facts if self._before is not None else ()
         taken = [fact["name"] for fact in earlier]
         plans = plan_shards(samples, self._config, self._reusable.keys(), taken)
@@ -110,7 +110,7 @@ class Sharding:
         units = []
         for plan in plans:
             missing = missing_objects(plan, layouts[plan.name], sizes)
-            stored = known.get(plan.name)
+            stored = stored_facts.get(plan.name)
             if not missing and stored is not None and stored.bytes == layouts[plan.name].n_bytes:
                 facts[plan.name] = stored
             else:

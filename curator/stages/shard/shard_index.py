@@ -275,10 +275,10 @@ def described_files(
 
 def _families(declared: Declared) -> dict[str, dict[str, Any]]:
     """Returns declarations as a manifest has them: families of members, and of columns."""
-    found: dict[str, dict[str, Any]] = {}
+    by_place: dict[str, dict[str, Any]] = {}
     for name, value in sorted(declared.items()):
-        found.setdefault(MEMBERS if value["member"] else COLUMNS, {})[name] = value
-    return found
+        by_place.setdefault(MEMBERS if value["member"] else COLUMNS, {})[name] = value
+    return by_place
 
 
 def known_facts(manifest: Mapping[str, Any]) -> dict[str, ShardFacts]:
@@ -349,8 +349,8 @@ def dataset_table(shard: WrittenShard) -> pa.Table:
     """Returns the rows of a tar in `dataset.parquet`."""
     rows = []
     for sample, offset in zip(shard.plan.samples, shard.layout.mp4_starts, strict=True):
-        said, text, sha256 = sample.texts()
-        facts = orjson.loads(said)
+        json_text, text, sha256 = sample.texts()
+        facts = orjson.loads(json_text)
         rows.append(
             {
                 "clip_id": sample.key,

@@ -137,10 +137,10 @@ def _kept(
 
 
 def _by_generation(samples: Iterable[Sample]) -> list[tuple[int, list[Sample]]]:
-    found: dict[int, list[Sample]] = {}
+    by_generation: dict[int, list[Sample]] = {}
     for sample in samples:
-        found.setdefault(sample.generation, []).append(sample)
-    return sorted(found.items())
+        by_generation.setdefault(sample.generation, []).append(sample)
+    return sorted(by_generation.items())
 
 
 def _shuffled(samples: Iterable[Sample], seed: int) -> list[Sample]:
@@ -181,8 +181,8 @@ def plan_shard(bucket: str, split: Split, number: int, group: Sequence[Sample]) 
     """Plans a tar of samples in their order, and names it."""
     digest = hashlib.sha256(f"shard {SHARD_VERSION}\n".encode())
     for sample in group:
-        said, text, sha256 = sample.texts()
-        for part in (sample.key.encode(), sha256, said):
+        json_text, text, sha256 = sample.texts()
+        for part in (sample.key.encode(), sha256, json_text):
             digest.update(part + b"\n")
         digest.update(f"{len(text.decode())} ".encode() + text + b"\n")
         if sample.embedding is not None:
@@ -245,8 +245,8 @@ def write_shard(
     no sample has one.
     """
     for sample in plan.samples:
-        said, text, _ = sample.texts()
-        contents = {"json": said, "mp4": read_clip(sample), "txt": text}
+        json_text, text, _ = sample.texts()
+        contents = {"json": json_text, "mp4": read_clip(sample), "txt": text}
         if sample.embedding is not None:
             contents["npy"] = sample.npy()
         if read_member is not None:

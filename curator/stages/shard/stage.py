@@ -38,7 +38,7 @@ class ShardStage(Stage[ShardConfig, ShardUnit, tuple[str, ShardFacts]]):
 
     def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
         """A tar has clips of all sources."""
-        has_captions = any(one.stage == "caption" and one.granularity != OFF for one in before)
+        has_captions = any(wait.stage == "caption" and wait.granularity != OFF for wait in before)
         captioned = " and captioned" if has_captions else ""
         why = "a hash orders the clips of each tar, and tars that hold the same clips stay"
         return self.waits_for(f"every kept clip to be cut{captioned}", why)

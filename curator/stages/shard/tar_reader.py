@@ -157,7 +157,7 @@ def declared_families(manifest: Mapping[str, Any] | None) -> Declared:
     Raises:
         ShardError: It has something else there.
     """
-    found: dict[str, Mapping[str, Any]] = {}
+    families: dict[str, Mapping[str, Any]] = {}
     for kind, named_by in ((MEMBERS, "member"), (COLUMNS, "name")):
         declared = (manifest or {}).get(kind, {})
         try:
@@ -166,8 +166,8 @@ def declared_families(manifest: Mapping[str, Any] | None) -> Declared:
                     raise ShardError(f"the manifest's `{kind}` declares {name!r} as another one")
         except (FamilyError, AttributeError) as error:
             raise ShardError(f"the manifest's `{kind}`: {error}") from error
-        found |= declared
-    return found
+        families |= declared
+    return families
 
 
 def open_shards(out: str, snapshot: int | None = None) -> ShardSet:
@@ -244,8 +244,8 @@ def _of_snapshot(store: Store, snapshot: int) -> ShardSet:
     manifest, problem = _manifest(store, indexes["manifest"])
     if manifest is None:
         raise ShardError(f"{store.uri}/{indexes['manifest']}: {problem}")
-    found = _named(store, FOLDER, _sizes(store, FOLDER), manifest)
-    return replace(found, own_dataset=indexes["dataset"], snapshot=snapshot)
+    shards = _named(store, FOLDER, _sizes(store, FOLDER), manifest)
+    return replace(shards, own_dataset=indexes["dataset"], snapshot=snapshot)
 
 
 def _sizes(store: Store, prefix: str) -> dict[str, int]:

@@ -82,8 +82,8 @@ class TarWriter:
         where = member.where
         value = located_bytes(self._store, where)
         if len(value) != where.n_bytes:
-            found = f"{len(value)} bytes of {member.suffix}, not {where.n_bytes}"
-            raise DamagedError(self._store.uri, where.name, found)
+            detail = f"{len(value)} bytes of {member.suffix}, not {where.n_bytes}"
+            raise DamagedError(self._store.uri, where.name, detail)
         return value
 
     def check(self, sample: Sample) -> None:
