@@ -94,7 +94,7 @@ class _ToDecode:
 
     @property
     def n_bytes(self) -> int:
-        return sum(one.n_bytes for wanted in self.wanted.values() for one in wanted)
+        return sum(request.n_bytes for wanted in self.wanted.values() for request in wanted)
 
 
 class AnnotatorWorker:
@@ -220,7 +220,7 @@ class AnnotatorWorker:
                 uri=batch[at].clip.where.name,
                 mp4=located_bytes(self._store.store, batch[at].clip.where),
                 n_frames=batch[at].clip.facts.n_frames,
-                wanted=tuple(one for wanted in batch[at].wanted.values() for one in wanted),
+                wanted=tuple(request for wanted in batch[at].wanted.values() for request in wanted),
             )
             for at in places
         ]

@@ -111,17 +111,17 @@ def _from_path(name: str) -> Any:  # noqa: ANN401
 
 
 def _from_entry_point(kind: Kind, name: str, built_in: Iterable[str]) -> Any:  # noqa: ANN401
-    found: list[EntryPoint] = list(entry_points(group=kind.value, name=name))
-    if not found:
+    entries: list[EntryPoint] = list(entry_points(group=kind.value, name=name))
+    if not entries:
         what = f"{kind.name.lower()} or entry point of {kind.value}"
         raise RecipeError(
             unknown_key(name, [*built_in, *entry_point_names(kind)], what)
             + "; a class of your own is named package.module:Class"
         )
     try:
-        return found[0].load()
+        return entries[0].load()
     except (ImportError, AttributeError) as error:
-        raise RecipeError(f"{name!r} ({found[0].value}) cannot be loaded: {error}") from error
+        raise RecipeError(f"{name!r} ({entries[0].value}) cannot be loaded: {error}") from error
 
 
 @lru_cache(maxsize=1)

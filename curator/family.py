@@ -109,8 +109,8 @@ class Array:
 
     def __post_init__(self) -> None:
         if self.dtype not in (*_NUMPY, "bf16"):
-            known = ", ".join((*_NUMPY, "bf16"))
-            raise FamilyError(f"dtype {self.dtype!r}; expected one of {known}")
+            dtypes = ", ".join((*_NUMPY, "bf16"))
+            raise FamilyError(f"dtype {self.dtype!r}; expected one of {dtypes}")
 
     def encode(self, value: Any, ending: str) -> bytes:  # noqa: ANN401 - an array or a tensor
         """Returns an array as a NumPy file, or as safetensors with one tensor `value`."""
@@ -136,13 +136,13 @@ class Array:
     def decode(self, data: bytes, ending: str) -> NDArray[np.generic]:
         """Returns the array; bfloat16 as float32."""
         if ending == "npy":
-            found = self._from_npy(data)
+            array = self._from_npy(data)
         elif self.dtype == "bf16":
-            found = self._from_torch(data)
+            array = self._from_torch(data)
         else:
-            found = self._from_safetensors(data)
-        self._fits(found.shape)
-        return found
+            array = self._from_safetensors(data)
+        self._fits(array.shape)
+        return array
 
     def feature(self, ending: str) -> dict[str, Any]:
         """Returns nested sequences of the dtype; plain bytes for safetensors."""
@@ -281,14 +281,18 @@ class Columns:
                 raise FamilyError(f"column {name!r}; expected lower case letters, digits and "
                                   "underscores")  # fmt: skip
             if kind not in _PYTHON:
-                known = ", ".join(_PYTHON)
-                raise FamilyError(f"column {name!r} is of {kind!r}; expected one of {known}")
+                kinds = ", ".join(_PYTHON)
+                raise FamilyError(f"column {name!r} is of {kind!r}; expected one of {kinds}")
 
     def encode(self, value: Any, ending: str) -> Row:  # noqa: ANN401 - a mapping
         """Returns a row of plain values, in the order of the columns."""
         if not isinstance(value, Mapping) or set(value) != set(self.columns):
-            said = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
-            raise FamilyError(f"a value of {said}; expected a mapping of {sorted(self.columns)}")
+            description = (
+                sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
+            )
+            raise FamilyError(
+                f"a value of {description}; expected a mapping of {sorted(self.columns)}"
+            )
         return {name: _scalar(name, kind, value[name]) for name, kind in self.columns.items()}
 
     def decode(self, data: bytes, ending: str) -> Row:
@@ -312,8 +316,8 @@ def _scalar(name: str, kind: ColumnKind, value: Any) -> Scalar:  # noqa: ANN401 
         kind == "bool" or not isinstance(value, bool)
     )
     if not is_of_kind:
-        said = f"{value!r:.80} of {type(value).__name__}"
-        raise FamilyError(f"column {name}: {said}; expected {kind} or None")
+        description = f"{value!r:.80} of {type(value).__name__}"
+        raise FamilyError(f"column {name}: {description}; expected {kind} or None")
     scalar: Scalar = value
     if isinstance(value, str):
         try:
@@ -324,8 +328,8 @@ def _scalar(name: str, kind: ColumnKind, value: Any) -> Scalar:  # noqa: ANN401 
         with np.errstate(over="ignore"):
             scalar = float(np.array(value, np.float64).astype(_NUMPY[kind]))
         if not math.isfinite(scalar):
-            said = f"{value:.4g} as {kind}"
-            raise FamilyError(f"column {name}: {said}; expected a finite number or None")
+            description = f"{value:.4g} as {kind}"
+            raise FamilyError(f"column {name}: {description}; expected a finite number or None")
     elif kind != "bool" and not -(1 << (bits := int(kind[1:]) - 1)) <= value < 1 << bits:
         raise FamilyError(f"column {name}: {value} does not fit {kind}")
     return scalar

@@ -146,16 +146,16 @@ class Graph:
 
     def waits(self) -> list[Wait]:
         """What each stage waits for, in their order."""
-        found: list[Wait] = []
+        waits: list[Wait] = []
         is_growing = self.run.mode == "growing"
         for stage in self.stages:
             off = Wait(stage=stage.name, granularity=OFF)
-            found.append(stage.wait(found, is_growing=is_growing) if stage.is_on else off)
-        return found
+            waits.append(stage.wait(waits, is_growing=is_growing) if stage.is_on else off)
+        return waits
 
     def may_cut_ahead(self) -> bool:
         """Whether no decision about a clip depends on other clips."""
-        (cut,) = (one for one in self.waits() if one.stage == "cut")
+        (cut,) = (wait for wait in self.waits() if wait.stage == "cut")
         return not cut.is_needed
 
     def columns(self) -> list[pa.Field]:
@@ -171,16 +171,16 @@ class Graph:
             ModelError: Weights that a fingerprint depends on are missing.
         """
         tables: dict[str, str] = {}
-        found: dict[str, str] = {}
+        fingerprints: dict[str, str] = {}
         for stage in self.stages:
-            found[stage.name] = stage.fingerprint(tables)
-            tables |= dict.fromkeys(stage.writes, found[stage.name])
-        return found
+            fingerprints[stage.name] = stage.fingerprint(tables)
+            tables |= dict.fromkeys(stage.writes, fingerprints[stage.name])
+        return fingerprints
 
     def pixels_fingerprint(self) -> str:
         """Names the stages that change pixels, for fingerprints; empty without any."""
-        found = pixel_fingerprints(self["cut"].pixels)
-        return fingerprint(found) if found else ""
+        fingerprints = pixel_fingerprints(self["cut"].pixels)
+        return fingerprint(fingerprints) if fingerprints else ""
 
     def text(self) -> str:
         """A table for people."""
@@ -204,7 +204,7 @@ class Graph:
             for stage in self.stages
         ]
         waits = [("stage", "goes", "waits for")]
-        waits += [(one.stage, one.granularity, str(one)) for one in self.waits()]
+        waits += [(wait.stage, wait.granularity, str(wait)) for wait in self.waits()]
         parts = [
             _table(rows) + missing,
             _table(waits),
@@ -218,10 +218,10 @@ class Graph:
         """A Mermaid flowchart: stages as boxes, tables on the arrows between them."""
         lines = ["flowchart LR"]
         for stage, wait in zip(self.stages, self.waits(), strict=True):
-            said = f"{stage.name}<br/>{stage.scope}, {_takes(stage)}{_waits_label(wait)}"
+            label = f"{stage.name}<br/>{stage.scope}, {_takes(stage)}{_waits_label(wait)}"
             # A second line at the sides: results depend on the wait.
             box = ("[[", "]]") if wait.is_needed else ("[", "]")
-            lines.append(f'  {stage.name}{box[0]}"{said}"{box[1]}')
+            lines.append(f'  {stage.name}{box[0]}"{label}"{box[1]}')
         writer: dict[str, str] = {}
         for stage in self.stages:
             lines += [
@@ -298,7 +298,7 @@ def _refuse_incomplete(use: str, target: type) -> None:
 
 
 def _insert(stages: list[AnyGraphStage], stage: AnyGraphStage, entry: StageEntry) -> None:
-    names = [known.name for known in stages]
+    names = [other.name for other in stages]
     _refuse_twice(names, stage, entry)
     place = entry.before or entry.after
     default = "cut" if isinstance(stage, PixelStage) else "select"
@@ -339,7 +339,7 @@ def _insert_annotator(
     Raises:
         RecipeError: It stands elsewhere, declares no family, or one that another stage declares.
     """
-    _refuse_twice([known.name for known in stages], stage, entry)
+    _refuse_twice([other.name for other in stages], stage, entry)
     if entry.before is not None or entry.after is not None:
         raise RecipeError(
             f"stages: {entry.use!r} is an annotator, which looks at written clips: it stands "
@@ -375,13 +375,13 @@ def _insert_annotator(
             raise RecipeError(
                 f"stages: {entry.use!r}: {taken[what, name]} the {what} {name!r} already"
             )
-    known = [name for what, name in taken if what == "column"]
+    columns = [name for what, name in taken if what == "column"]
     for name in stage.columns:
-        if name not in known and not is_metadata(name):
+        if name not in columns and not is_metadata(name):
             raise RecipeError(
-                f"stages: {entry.use!r} reads: " + unknown_key(name, known, "column of clips")
+                f"stages: {entry.use!r} reads: " + unknown_key(name, columns, "column of clips")
             )
-    stages.insert([known.name for known in stages].index("shard"), stage)
+    stages.insert([other.name for other in stages].index("shard"), stage)
 
 
 def _declared(stage: AnyAnnotator) -> Iterator[tuple[str, str]]:

@@ -509,7 +509,7 @@ class Scheduler:
             units = pack(
                 to_do(),
                 max_items=UNIT_CLIPS,
-                weight=lambda one: _frames_of(one.facts),
+                weight=lambda item: _frames_of(item.facts),
                 max_weight=float(UNIT_FRAMES),
             )
             n_units = max(n_clips / UNIT_CLIPS, frames / UNIT_FRAMES)
@@ -558,7 +558,8 @@ class _Values:
         distinct = keys.drop_null().unique()
         of = pc.fill_null(pc.index_in(keys, value_set=distinct), -1).to_numpy()
         columns = [
-            store.find(one, pa.chunked_array([distinct])) for one in stage.versions().values()
+            store.find(version, pa.chunked_array([distinct]))
+            for version in stage.versions().values()
         ]
         is_missing = ~np.logical_and.reduce([column.is_there for column in columns])
         numbers, first = np.unique(of, return_index=True)

@@ -37,7 +37,7 @@ def load_yaml(text: str, *, max_characters: int = MAX_CHARACTERS) -> Any:  # noq
         _check_size(node, max_characters)
         return loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
-        raise StrictYamlError(_said(error)) from error
+        raise StrictYamlError(_error_message(error)) from error
     except yaml.YAMLError as error:
         raise StrictYamlError(" ".join(str(error).split())) from error
     except RecursionError as error:
@@ -99,7 +99,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _said(error: yaml.MarkedYAMLError) -> str:
+def _error_message(error: yaml.MarkedYAMLError) -> str:
     mark = error.problem_mark or error.context_mark
     place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
     problem = error.problem or error.context or "it is not YAML"
