@@ -93,8 +93,8 @@ PARTS = {
     ),
     "looks: maps and text": (
         f"{_SAMPLER}._map_looks", "curator.models.device_text:DeviceTextDetector.maps",
-        "curator.stages.analyze.overlay_samples:Looks.sample",
-        "curator.stages.analyze.overlay_samples:Looks.pair",
+        "curator.stages.analyze.overlay_samples:OverlaySamples.sample",
+        "curator.stages.analyze.overlay_samples:OverlaySamples.pair",
     ),
     "shot network and head": (
         "curator.models.transnet:ShotStream.push", "curator.models.transnet:ShotStream.push_batch",

@@ -273,7 +273,7 @@ class SandboxedProcess:
         environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
         with contextlib.ExitStack() as stack:
             stack.enter_context(theirs)
-            self._folder = ScratchFolder("curate-box-")
+            self._folder = ScratchFolder("curate-sandbox-")
             for name in FILES:
                 (self._folder.path / name).touch()
             self._process = subprocess.Popen(

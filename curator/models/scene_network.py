@@ -102,7 +102,7 @@ class _Convolution(NamedTuple):
     is_activated: bool
 
 
-class _Block(NamedTuple):
+class _InvertedBottleneck(NamedTuple):
     """An inverted bottleneck."""
 
     convolutions: tuple[_Convolution, ...]
@@ -194,7 +194,7 @@ class SceneNetwork:
         found_ND: NDArray[np.float32] = unit_ND.cpu().numpy()[: len(some_NHWC)]
         return found_ND
 
-    def _block(self, state: dict[str, Any], number: int) -> _Block:
+    def _block(self, state: dict[str, Any], number: int) -> _InvertedBottleneck:
         name = f"_blocks.{number}."
         stride = 2 if number in _HALVING_BLOCKS else 1
         parts = [
@@ -204,7 +204,7 @@ class SceneNetwork:
         if f"{name}_expand_conv.weight" in state:
             parts.insert(0, self._folded(state, f"{name}_expand_conv", f"{name}_bn0"))
         n_in = parts[0].weight.shape[1] * parts[0].groups
-        return _Block(tuple(parts), stride == 1 and n_in == len(parts[-1].weight))
+        return _InvertedBottleneck(tuple(parts), stride == 1 and n_in == len(parts[-1].weight))
 
     def _folded(
         self,

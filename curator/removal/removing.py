@@ -71,7 +71,7 @@ _REPLACED = (
 STATE = frozenset(
     name
     for name, life in LAYOUT.items()
-    if life in (FolderLifetime.STAMPED, FolderLifetime.CACHE, FolderLifetime.RUN)
+    if life in (FolderLifetime.FINGERPRINTED, FolderLifetime.CACHE, FolderLifetime.RUN)
 ) | {"candidates", "alike"}
 """Folders whose damaged objects a removal may remove: later runs make them again."""
 _OF_ENERGON = (".nv-meta/index.sqlite", ".nv-meta/index.uuid")

@@ -88,7 +88,7 @@ class DropCheck:
     Args:
         store: Output root.
         previous: Summary of the last finished run; empty without one.
-        replace: Whether the user allows all losses.
+        replace: Whether the user allows all clips to be dropped.
         unlisted: Addresses that could not be listed or read.
     """
 

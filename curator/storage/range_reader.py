@@ -68,7 +68,7 @@ class SeekableReader(Positioned, io.RawIOBase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Block:
+class _FetchedBlock:
     start: int
     data: bytes
     run: int
@@ -115,8 +115,8 @@ class RangeReader(SeekableReader):
         self._agrees = service.is_plain and not checks
         self._first_bytes = first_bytes
         self._block_bytes = block_bytes
-        self._blocks: OrderedDict[int, _Block] = OrderedDict()
-        self._ahead: tuple[int, int, Future[_Block]] | None = None
+        self._blocks: OrderedDict[int, _FetchedBlock] = OrderedDict()
+        self._ahead: tuple[int, int, Future[_FetchedBlock]] | None = None
         self.expected_end: int | None = None
         """Where the caller expects to stop: large fetches end there, later ones are small."""
         self._pool: ThreadPoolExecutor | None = None
@@ -177,9 +177,9 @@ class RangeReader(SeekableReader):
             return
         self.size, self.version = answer.size, answer.version
         if answer.data:
-            self._keep(_Block(start=answer.start, data=answer.data, run=0))
+            self._keep(_FetchedBlock(start=answer.start, data=answer.data, run=0))
 
-    def _block_at(self, position: int) -> _Block:
+    def _block_at(self, position: int) -> _FetchedBlock:
         block = self._cached(position)
         if block is None:
             block = self._load(position)
@@ -187,14 +187,14 @@ class RangeReader(SeekableReader):
             self._fetch_ahead(block)
         return block
 
-    def _cached(self, position: int) -> _Block | None:
+    def _cached(self, position: int) -> _FetchedBlock | None:
         for block in reversed(self._blocks.values()):
             if block.start <= position < block.end:
                 self._blocks.move_to_end(block.start)
                 return block
         return None
 
-    def _load(self, position: int) -> _Block:
+    def _load(self, position: int) -> _FetchedBlock:
         if self._ahead is not None:
             start, end, underway = self._ahead
             if underway.done() or start <= position < end:
@@ -207,7 +207,7 @@ class RangeReader(SeekableReader):
         self._keep(block)
         return block
 
-    def _plan(self, position: int, before: _Block | None) -> tuple[int, int, int]:
+    def _plan(self, position: int, before: _FetchedBlock | None) -> tuple[int, int, int]:
         size = self._first_bytes
         if before is not None:
             size = max(size, min(self._block_bytes, _GROWTH * len(before.data)))
@@ -217,7 +217,7 @@ class RangeReader(SeekableReader):
         end = min(position + size, self.size, min(following, default=self.size))
         return position, end, before.run + 1 if before is not None else 0
 
-    def _fetch_ahead(self, block: _Block) -> None:
+    def _fetch_ahead(self, block: _FetchedBlock) -> None:
         position = block.end
         last = self.size if self.expected_end is None else min(self.size, self.expected_end)
         if position >= last or position in self._blocks:
@@ -239,18 +239,18 @@ class RangeReader(SeekableReader):
         with suppress(*self._service.errors):
             self._keep(underway.result())
 
-    def _keep(self, block: _Block) -> None:
+    def _keep(self, block: _FetchedBlock) -> None:
         self._blocks[block.start] = block
         held = sum(len(other.data) for other in self._blocks.values())
         while held > CACHED_BLOCKS * self._block_bytes and len(self._blocks) > 1:
             _, dropped = self._blocks.popitem(last=False)
             held -= len(dropped.data)
 
-    def _fetch(self, start: int, end: int, run: int) -> _Block:
+    def _fetch(self, start: int, end: int, run: int) -> _FetchedBlock:
         answer = self._get(start, end)
         if (answer.start, len(answer.data), answer.size) != (start, end - start, self.size):
             raise ObjectChangedError(f"bytes {start}-{end - 1} of {self.size} are no longer there")
-        return _Block(start=start, data=answer.data, run=run)
+        return _FetchedBlock(start=start, data=answer.data, run=run)
 
     def _get(self, start: int, end: int) -> ObjectRange:
         get = partial(self._service.get_range, self._bucket, self._key, start, end, self.version)

@@ -49,7 +49,7 @@ class FolderLifetime(StrEnum):
     """While the newest snapshot has them: they are its copies for readers of a whole folder."""
     NAMED = "named"
     """While a snapshot names them."""
-    STAMPED = "stamped"
+    FINGERPRINTED = "fingerprinted"
     """While their fingerprint is the run's."""
     RUN = "run"
     """Until a run has finished."""
@@ -72,7 +72,7 @@ LAYOUT = {
     "annotations": FolderLifetime.TABLE,
     "sidecars": FolderLifetime.TABLE,
     "members": FolderLifetime.TABLE,
-    "scan": FolderLifetime.STAMPED,
+    "scan": FolderLifetime.FINGERPRINTED,
     "hashes": FolderLifetime.CACHE,
     "tracks": FolderLifetime.CACHE,
     "segments": FolderLifetime.RUN,
@@ -95,7 +95,12 @@ LAYOUT = {
 """All folders of an output root, and how long their objects stay."""
 TABLES = tuple(name for name, life in LAYOUT.items() if life is FolderLifetime.TABLE)
 OWN_FOLDERS = frozenset(LAYOUT)
-_CLEARED = (FolderLifetime.TABLE, FolderLifetime.NAMED, FolderLifetime.STAMPED, FolderLifetime.RUN)
+_CLEARED = (
+    FolderLifetime.TABLE,
+    FolderLifetime.NAMED,
+    FolderLifetime.FINGERPRINTED,
+    FolderLifetime.RUN,
+)
 _STAGES = tuple(
     name
     for name in LAYOUT
@@ -169,7 +174,7 @@ def leftovers(
         match LAYOUT[folder]:
             case FolderLifetime.TABLE | FolderLifetime.NAMED:
                 old += [key for key in keys if key not in current]
-            case FolderLifetime.STAMPED:
+            case FolderLifetime.FINGERPRINTED:
                 old += [
                     key for key in keys if not key.startswith(f"{folder}/{fingerprints[folder]}-")
                 ]

@@ -74,7 +74,7 @@ class SegmentFacts:
         return _WORD * (self.n_cells + 1) + self.n * (2 * _WORD + self.dim)
 
 
-class Segment:
+class CellSegment:
     """The vectors of some cells; those of a stored segment are read where they are needed.
 
     Args:
@@ -97,7 +97,7 @@ class Segment:
     @classmethod
     def of(
         cls, vectors: CellVectors, cells: NDArray[np.int64], first_cell: int, n_cells: int
-    ) -> "Segment":
+    ) -> "CellSegment":
         """Returns the segment of vectors of which int64 [N] are the cells."""
         order = np.lexsort((vectors.numbers, cells))
         starts = np.searchsorted(cells[order], np.arange(n_cells + 1) + first_cell)
@@ -113,8 +113,8 @@ class Segment:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the address of what is stored, and the vectors of what is not."""
         if self.facts.key:
-            return Segment, (self.facts, self._store)
-        return Segment, (self.facts, None, self._starts, self._vectors)
+            return CellSegment, (self.facts, self._store)
+        return CellSegment, (self.facts, None, self._starts, self._vectors)
 
     @property
     def starts(self) -> NDArray[np.int64]:
@@ -167,7 +167,7 @@ class Segment:
         counts = np.where((own >= first) & (own < end), np.diff(self.starts), 0)
         return np.repeat(own, counts)
 
-    def written(self, store: Store, folder: str) -> "Segment":
+    def written(self, store: Store, folder: str) -> "CellSegment":
         """Writes it, and returns it as a stored one; its name follows from its content."""
         if self.facts.key:
             return self
@@ -179,7 +179,7 @@ class Segment:
             with store.create(key) as stream:
                 for data in self._bytes():
                     stream.write(data)
-        return Segment(SegmentFacts(**{**asdict(self.facts), "key": key}), store)
+        return CellSegment(SegmentFacts(**{**asdict(self.facts), "key": key}), store)
 
     def _bytes(self) -> Iterator[bytes]:
         """Yields what its object holds, piece by piece."""
@@ -195,7 +195,7 @@ def _row_type(dim: int) -> np.dtype[np.void]:
     return np.dtype([("number", np.int64), ("owner", np.int64), ("code", np.int8, (dim,))])
 
 
-def read_cells(segments: Sequence[Segment], cells: Sequence[int]) -> Iterator[CellVectors]:
+def read_cells(segments: Sequence[CellSegment], cells: Sequence[int]) -> Iterator[CellVectors]:
     """Yields the vectors that segments have of each of some cells."""
     read = partial(read_cell, segments)
     if all(segment.is_near for segment in segments):
@@ -206,7 +206,7 @@ def read_cells(segments: Sequence[Segment], cells: Sequence[int]) -> Iterator[Ce
             yield from pool.map(read, cells[start : start + 2 * _READERS])
 
 
-def read_cell(segments: Sequence[Segment], cell: int) -> CellVectors:
+def read_cell(segments: Sequence[CellSegment], cell: int) -> CellVectors:
     """Returns the vectors that segments have of a cell."""
     return CellVectors.joined(
         [

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from curator.stage import Work
 from curator.vectors.cell_search import CellSearch, is_first
-from curator.vectors.cell_segments import Segment, read_cells
+from curator.vectors.cell_segments import CellSegment, read_cells
 from curator.vectors.k_means import FLAT_CENTROIDS, CentroidIndex
 from curator.vectors.vector_index import VectorIndex
 
@@ -94,7 +94,7 @@ class FindNeighbours:
         probes: Cells that a vector visits.
     """
 
-    segments: tuple[Segment, ...]
+    segments: tuple[CellSegment, ...]
     n_groups: int
     least: float
     k: int
@@ -230,7 +230,7 @@ def pair_units(index: VectorIndex, *, since: int, probes: int) -> list[PairUnit]
 
 
 def _divided(
-    segment: Segment, number: int, row_costs: NDArray[np.float64], most: float
+    segment: CellSegment, number: int, row_costs: NDArray[np.float64], most: float
 ) -> Iterator[PairUnit]:
     """Yields units of a segment of a cost up to `most`: cells side by side, or parts of one."""
     starts = segment.starts

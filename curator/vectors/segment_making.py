@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from curator.stage import Work
 from curator.storage import Store
-from curator.vectors.cell_segments import CellVectors, Segment, SegmentFacts
+from curator.vectors.cell_segments import CellSegment, CellVectors, SegmentFacts
 from curator.vectors.k_means import CentroidIndex
 from curator.vectors.vector_codes import Codes, Projection
 from curator.vectors.vector_index import VectorIndex
@@ -71,7 +71,7 @@ class WriteSegment:
         index = CentroidIndex.of(centroids[self.n_groups :], centroids[: self.n_groups])
         cells = index.nearest(codes, 1)[:, 0]
         columns = CellVectors(numbers, np.concatenate(owners).astype(np.int64), codes)
-        segment = Segment.of(columns, cells, 0, len(centroids) - self.n_groups)
+        segment = CellSegment.of(columns, cells, 0, len(centroids) - self.n_groups)
         return segment.written(self.store, self.folder).facts
 
 
@@ -85,7 +85,7 @@ class MergeCells:
         folder: Likewise.
     """
 
-    segments: tuple[Segment, ...]
+    segments: tuple[CellSegment, ...]
     store: Store
     folder: str
 
@@ -95,7 +95,7 @@ class MergeCells:
         first, end = part
         vectors = CellVectors.joined([segment.cells(first, end) for segment in self.segments])
         cells = np.concatenate([segment.cell_numbers(first, end) for segment in self.segments])
-        segment = Segment.of(vectors, cells, first, end - first)
+        segment = CellSegment.of(vectors, cells, first, end - first)
         return segment.written(self.store, self.folder).facts
 
 
@@ -117,7 +117,7 @@ def add_parts(
     n = sum(part.n for part in parts)
     made = work(make, index.centroid_rows, [part for part in parts if part.n], cpu_s=VECTOR_S * n)
     by_number = sorted(made, key=lambda facts: facts.end_number)
-    index.extend(Segment(facts, store) for facts in by_number)
+    index.extend(CellSegment(facts, store) for facts in by_number)
 
 
 def merge(index: VectorIndex, work: Work, store: Store, folder: str) -> None:
@@ -129,4 +129,4 @@ def merge(index: VectorIndex, work: Work, store: Store, folder: str) -> None:
     join = MergeCells(segments=tuple(index.segments), store=store, folder=folder)
     made = work(join, np.zeros((1, 1), np.float32), parts, cpu_s=1e-6 * index.n_vectors)
     by_cell = sorted(made, key=lambda facts: facts.first_cell)
-    index.replace(Segment(facts, store) for facts in by_cell)
+    index.replace(CellSegment(facts, store) for facts in by_cell)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from curator.storage import Store
 from curator.vectors.cell_search import CellSearch, Hits
-from curator.vectors.cell_segments import CellVectors, Segment, SegmentFacts, read_cells
+from curator.vectors.cell_segments import CellSegment, CellVectors, SegmentFacts, read_cells
 from curator.vectors.k_means import CentroidIndex, grouped, k_means
 from curator.vectors.vector_codes import Codes, Projection, Vectors
 
@@ -93,7 +93,7 @@ class VectorIndex:
         projection: Projection,
         centroids_CE: NDArray[np.float32],
         groups_GE: NDArray[np.float32],
-        segments: Sequence[Segment] = (),
+        segments: Sequence[CellSegment] = (),
     ) -> None:
         self.settings, self.projection = settings, projection
         self.centroids_CE, self.groups_GE = centroids_CE, groups_GE
@@ -133,7 +133,7 @@ class VectorIndex:
             Projection(matrix=trained["projection"]),
             trained["centroids"],
             trained["groups"],
-            [Segment(SegmentFacts(**facts), store) for facts in listed["segments"]],
+            [CellSegment(SegmentFacts(**facts), store) for facts in listed["segments"]],
         )
 
     def stored(self, store: Store, folder: str) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class VectorIndex:
         }
 
     @property
-    def segments(self) -> list[Segment]:
+    def segments(self) -> list[CellSegment]:
         """Its vectors; what was added since they were last asked for becomes a segment."""
         if self._waiting:
             parts, cells = zip(*self._waiting, strict=True)
@@ -169,7 +169,7 @@ class VectorIndex:
             vectors, own = CellVectors.joined(parts), np.concatenate(cells)
             # There may be very many.
             del parts, cells
-            self._segments.append(Segment.of(vectors, own, 0, len(self.centroids_CE)))
+            self._segments.append(CellSegment.of(vectors, own, 0, len(self.centroids_CE)))
         return self._segments
 
     @property
@@ -192,12 +192,12 @@ class VectorIndex:
         self._waiting.append((vectors, self.centroid_index.nearest(codes_NE, 1)[:, 0]))
         self.n_vectors += len(codes_NE)
 
-    def extend(self, segments: Iterable[Segment]) -> None:
+    def extend(self, segments: Iterable[CellSegment]) -> None:
         """Adds stored segments, whose vectors are numbered from `n_vectors` on."""
         self._segments = [*self.segments, *segments]
         self.n_vectors = max((segment.facts.end_number for segment in self._segments), default=0)
 
-    def replace(self, segments: Iterable[Segment]) -> None:
+    def replace(self, segments: Iterable[CellSegment]) -> None:
         """Takes other segments of the same vectors."""
         self._segments = list(segments)
 

@@ -38,7 +38,7 @@ from curator.stages.analyze.config import AnalyzeConfig, look_every, scene_every
 from curator.stages.analyze.device_samples import DeviceView
 from curator.stages.analyze.families import SIGNALS_OF
 from curator.stages.analyze.frame_views import HostScalers, HostView
-from curator.stages.analyze.overlay_samples import Looks
+from curator.stages.analyze.overlay_samples import OverlaySamples
 from curator.stages.analyze.sampling_grid import Role, SamplePlan
 from curator.stages.analyze.user_measures import UserMeasures
 from curator.tables.track_items import FRAMES
@@ -105,7 +105,7 @@ class AnalysisModels:
             "clip": self.clip,
             "scenes": self.scenes,
         }
-        names = {name for name, instrument in named.items() if instrument is not None}
+        names = {name for name, model in named.items() if model is not None}
         always = {FRAMES, "pictures", "motion", "overlays", *self.measures}
         return frozenset(names | always | ({"audio"} if audio else set()))
 
@@ -153,7 +153,7 @@ class Measurer:
             assert analysis_models.network is not None
             self._shots = analysis_models.network.stream(in_background=in_background)
         if families & {"overlays", "text"}:
-            self.looks = Looks(
+            self.looks = OverlaySamples(
                 every=look_every(config),
                 with_overlays="overlays" in families,
                 detector=analysis_models.detector if "text" in families else None,

@@ -55,7 +55,7 @@ class LookGrid:
         return is_due
 
 
-class Looks:
+class OverlaySamples:
     """What the looks at one source, or at a segment of it, have found.
 
     Args:

@@ -46,14 +46,14 @@ def answers_fingerprint(config: CaptionConfig) -> str:
     )
 
 
-def annotation_key(task: Task, stamp: str) -> str:
+def annotation_key(task: Task, config_fingerprint: str) -> str:
     """Returns the key of an annotation among replies and in the table `annotations`."""
     window = task.window
     asked = [task.content, window.start_frame, window.end_frame, window.shown, task.facts]
-    return fingerprint(stamp, asked)
+    return fingerprint(config_fingerprint, asked)
 
 
-def remember(annotation: Annotation, stamp: str, replies: Replies) -> None:
+def remember(annotation: Annotation, config_fingerprint: str, replies: Replies) -> None:
     """Keeps an annotation, unless another run may make another one."""
     if annotation.failure not in TRANSIENT:
         made = {name: getattr(annotation, name) for name in _MADE}
@@ -61,14 +61,16 @@ def remember(annotation: Annotation, stamp: str, replies: Replies) -> None:
             # It says no more than the answer.
             made["candidates"] = ()
         replies.keep(
-            annotation_key(annotation.task, stamp),
+            annotation_key(annotation.task, config_fingerprint),
             Reply(text=orjson.dumps(made).decode(), n_tries=0),
         )
 
 
-def remembered(task: Task, stamp: str, replies: Mapping[str, Reply]) -> Annotation | None:
+def remembered(
+    task: Task, config_fingerprint: str, replies: Mapping[str, Reply]
+) -> Annotation | None:
     """Returns the annotation that was kept of a window; None without, or without its replies."""
-    reply = replies.get(annotation_key(task, stamp))
+    reply = replies.get(annotation_key(task, config_fingerprint))
     if reply is None:
         return None
     made = orjson.loads(reply.text)

@@ -75,10 +75,10 @@ def annotations_tables(
         "prompt_fingerprint": load_prompt(config.prompt).fingerprint if config.asks else None,
         "judge_prompt_fingerprint": load_prompt(judge.prompt).fingerprint if judge else None,
     }
-    stamp = answers_fingerprint(config)
+    config_fingerprint = answers_fingerprint(config)
     rows = (
         {
-            "annotation_key": annotation_key(annotation.task, stamp),
+            "annotation_key": annotation_key(annotation.task, config_fingerprint),
             **_row(clip, annotation, span.start_frame, config),
             **prompts,
             **{f"clip_{name}": getattr(span, name) for name in SPAN},

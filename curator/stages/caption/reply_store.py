@@ -60,24 +60,28 @@ def replies_fingerprint(config: CaptionConfig) -> str:
 
 
 class Replies(Mapping[str, Reply]):
-    """Replies of one stamp: all that are stored, or those of one unit.
+    """Replies of one fingerprint: all that are stored, or those of one unit.
 
     Memory holds the keys. A reply's content is copied to the local disk on first use. As a context
     it stores each second what `keep` gets, in a thread of its own, and packs it at the end.
 
     Args:
         store: Output root.
-        stamp: That of `replies_fingerprint`.
+        fingerprint: As `replies_fingerprint` gives it.
         unit: Name of the unit that makes the replies, eight hexadecimal digits; empty for the one
             process that packs those of all units. Parts of a divided unit have its name.
         stored: Replies that a unit begins with, by key; they are stored already.
     """
 
     def __init__(
-        self, store: Store, stamp: str, unit: str = "", stored: Mapping[str, Reply] | None = None
+        self,
+        store: Store,
+        fingerprint: str,
+        unit: str = "",
+        stored: Mapping[str, Reply] | None = None,
     ) -> None:
         self._store, self._unit = store, unit
-        self._prefix = f"{REPLIES}/{stamp}-{unit}"
+        self._prefix = f"{REPLIES}/{fingerprint}-{unit}"
         self._parts: list[str] = []
         self._rows = Keyed(self._rows_of)
         self._new: dict[str, Reply] = {}

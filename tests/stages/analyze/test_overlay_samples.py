@@ -1,4 +1,4 @@
-"""Looks: which samples they are, and where their lines of text come from."""
+"""OverlaySamples: which samples they are, and where their lines of text come from."""
 
 import cv2
 import numpy as np
@@ -9,7 +9,7 @@ from overlays import drawn, lettering
 
 from curator.models.text_detector import TextDetector
 from curator.stages.analyze.device_samples import DeviceView
-from curator.stages.analyze.overlay_samples import LookGrid, Looks
+from curator.stages.analyze.overlay_samples import LookGrid, OverlaySamples
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def looked_at(detector: TextDetector | None, *, with_text: bool, from_map: bool)
     plain = texture(3, width_px=320, height_px=192)
     picture = drawn(plain, lettering("Title", size_px=24), 10, 40) if with_text else plain
     gray = np.asarray(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY), np.uint8)
-    looks = Looks(every=1, with_overlays=False, detector=detector)
+    looks = OverlaySamples(every=1, with_overlays=False, detector=detector)
     if from_map:
         assert detector is not None
         (text_map,) = detector.on_device.maps(torch.from_numpy(picture[None])).numpy()
@@ -65,6 +65,6 @@ def test_a_map_with_lines_counts_only_where_strokes_are(detector: TextDetector) 
     """Pins the condition that the detector's own call has."""
     text_map = np.zeros((384, 640), np.uint8)
     text_map[100:120, 100:300] = 250
-    looks = Looks(every=1, with_overlays=False, detector=detector)
+    looks = OverlaySamples(every=1, with_overlays=False, detector=detector)
     looks.sample(0, 0, seen(gray=np.full((192, 320), 99, np.uint8), text_map=text_map))
     assert not len(looks.columns()["text_line"])

@@ -100,7 +100,7 @@ def _stream(
     )
     for name in ("first", "deadly", "last"):
         task = Task(clip_id=name, content=name, window=WINDOW, fps=30.0)
-        found.submit(OpenWindow(task=task, where=StoredFrames(clip_id=name), known={}))
+        found.submit(OpenWindow(task=task, where=StoredFrames(clip_id=name), replies={}))
     return found
 
 
@@ -211,27 +211,26 @@ def test_replies_are_stored_where_a_unit_fails(tmp_path: Path) -> None:
             unit.replies.keep("key", Reply(text="said"))
             raise ModelError("the server is gone")
 
-    stage, stamp = Failing(SERVER), "0123456789abcdef"
-    stage._stamp = stamp
+    stage, fingerprint = Failing(SERVER), "0123456789abcdef"
     task = Task(clip_id="a", content="a", window=WINDOW, fps=30.0)
     unit = WindowUnit(
         windows=[(task, StoredFrames(clip_id="a"))],
         frames=lambda where, task: pytest.fail("no frames are needed"),
-        replies=Replies(store, stamp, "0badcafe"),
+        replies=Replies(store, fingerprint, "0badcafe"),
     )
     with pytest.raises(ModelError, match="the server is gone"):
         stage.process(unit)
-    assert dict(Replies(store, stamp).load()) == {"key": Reply(text="said")}
+    assert dict(Replies(store, fingerprint).load()) == {"key": Reply(text="said")}
 
 
 def test_warnings_are_noted_for_their_unit_and_no_handler_stays(tmp_path: Path) -> None:
     stage, log = WarningStage(SERVER), logging.getLogger(caption_stage.__package__)
-    stage._stamp, before = "stamp", list(log.handlers)
+    before = list(log.handlers)
     (unit,) = WindowLoader(open_store(str(tmp_path)), SERVER)([
         work.Batch(
             items=(OpenWindow(
                 task=Task(clip_id="a", content="a", window=WINDOW, fps=30.0),
-                where=StoredFrames(clip_id="a"), known={},
+                where=StoredFrames(clip_id="a"), replies={},
             ),),
             name="0badcafe",
         )
