@@ -1,14 +1,13 @@
-"""A CUDA device in software, for torch: the GPU's code runs with `device="cuda"`, and is counted.
+"""A CUDA device in software, for torch: the GPU's code runs with `device="cuda"`.
 
 A tensor on the device holds a tensor of the host. It is as strict as CUDA: tensors of host and
 device do not meet in one operation, NumPy reads no device tensor, and a copy that does not block
 fills its pinned memory only when an event or a stream is waited for; before, the memory holds
-nonsense. What costs a host time is counted: kernels, views, copies, waits. Time is not the
-device's.
+nonsense. Copies, waits and replayed graphs are counted.
 
     with software_cuda.installed() as device:
         torch.ones(3, device="cuda").sum().item()
-        assert device.counts.launches.total() == 2
+        assert device.counts.waits.total() == 1
 
 Frames of PyNvVideoCodec, or of what stands for it, count as the device's.
 """
@@ -23,7 +22,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from time import thread_time
 from types import SimpleNamespace
 from typing import Any, NoReturn
 from unittest.mock import patch
@@ -32,7 +30,6 @@ import numpy as np
 import torch
 import torch.utils.dlpack
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 CUDA = torch.device("cuda", 0)
@@ -63,31 +60,14 @@ class Counts:
     """What was asked of the device.
 
     Attributes:
-        launches: Kernels by operation, without those of replayed graphs.
-        graphs: Graphs that were replayed, and `nodes`, their kernels.
-        views: Operations that only make another view of memory.
-        calls: Calls of streams and events that do not wait.
+        graphs: Graphs that were replayed.
         copies: Number by direction (`h2d`, `d2h`) and whether the host waits for it.
-        copied_bytes: The same in bytes.
         waits: By what waits, without the copies.
-        allocations: Of the device's memory.
-        calls_of_torch: Calls of torch that the program made, with those that only ask for a shape.
-        freed: Tensors that the program let go of.
-        software_s: CPU-seconds of this module and of the device's arithmetic, all threads.
     """
 
-    launches: Counter[str] = field(default_factory=Counter)
     graphs: int = 0
-    nodes: int = 0
-    views: int = 0
-    calls: int = 0
     copies: Counter[tuple[str, bool]] = field(default_factory=Counter)
-    copied_bytes: Counter[tuple[str, bool]] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)
-    allocations: int = 0
-    calls_of_torch: int = 0
-    freed: int = 0
-    software_s: float = 0.0
 
 
 class DeviceTensor(Tensor):
@@ -126,19 +106,15 @@ class DeviceTensor(Tensor):
 
     def record_stream(self, stream: "Stream") -> None:
         """The memory is not given to others before the stream is done with it."""
-        self.device_of.counts.calls += 1
 
     def data_ptr(self) -> int:
         """Address of the values."""
         return self.inner.data_ptr()
 
     def __del__(self) -> None:
-        """Gives its memory back, which takes the device's time."""
-        device = self.device_of
-        device.counts.freed += not device.is_inside()
-        with device.own_time():
-            _alive[self.inner.untyped_storage()._cdata] -= 1
-            self.__dict__.clear()
+        """Gives its memory back."""
+        _alive[self.inner.untyped_storage()._cdata] -= 1
+        self.__dict__.clear()
 
     def __repr__(self, **_: Any) -> str:
         return f"DeviceTensor({tuple(self.shape)}, {self.dtype})"
@@ -153,17 +129,6 @@ class _Mode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self._device.run(func, args, kwargs or {})
-
-
-class _Calls(TorchFunctionMode):
-    """Sees a thread's calls of torch before torch does, so that their time is the device's."""
-
-    def __init__(self, device: "SoftwareCuda") -> None:
-        super().__init__()
-        self._device = device
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self._device.called(func, args, kwargs or {})
 
 
 class Stream:
@@ -181,7 +146,7 @@ class Stream:
 
     def flush(self, until: int | None = None) -> None:
         """Does what was queued, up to a number that counts all that ever was."""
-        with self.soft.own_time(), self.soft.order:
+        with self.soft.order:
             while self.pending and (until is None or self.n_done < until):
                 self.pending.pop(0)()
                 self.n_done += 1
@@ -194,7 +159,6 @@ class Stream:
     def query(self) -> bool:
         """Whether all of it is done: it is when asked."""
         self.soft.check_capture("stream.query")
-        self.soft.counts.calls += 1
         self.flush()
         return True
 
@@ -208,7 +172,6 @@ class Stream:
         """Work from here on is behind the event."""
         if self.capture is not None and event.capture is not self.capture:
             raise RuntimeError("dependency created on uncaptured work in another stream")
-        self.soft.counts.calls += 1
         self.pending.append(event.flush)
 
     def wait_stream(self, stream: "Stream") -> None:
@@ -233,7 +196,6 @@ class Event:
     def record(self, stream: Stream | None = None) -> None:
         """Marks this point of a stream."""
         stream = stream or _installed[-1].current_stream()
-        stream.soft.counts.calls += 1
         self._at = stream, stream.n_done + len(stream.pending)
         self.capture = stream.capture
 
@@ -255,7 +217,6 @@ class Event:
     def query(self) -> bool:
         """Whether it has passed: it has when asked."""
         _installed[-1].check_capture("event.query")
-        _installed[-1].counts.calls += 1
         self.flush()
         return True
 
@@ -272,7 +233,6 @@ class CUDAGraph:
         self._results: list[Tensor] = []
         self._read: set[int] = set()
         self._pool: Any = None
-        self.n_kernels = 0
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         """Operations on the current stream are recorded from here, and not done."""
@@ -305,20 +265,17 @@ class CUDAGraph:
         self._steps.append(step)
         self._results += results
         self._read |= {one.untyped_storage()._cdata for one in given}
-        self.n_kernels += 1
 
     def replay(self) -> None:
         """Does all of it, as one launch."""
         soft = _installed[-1]
         soft.counts.graphs += 1
-        soft.counts.nodes += self.n_kernels
-        with soft.own_time():
-            if any(_alive[memory] <= 0 for memory in self._read):
-                raise AssertionError("a graph reads memory that was given back after its capture")
-            for other in soft.graphs[self._pool] - {self}:
-                other._forget_results()
-            for step in self._steps:
-                step()
+        if any(_alive[memory] <= 0 for memory in self._read):
+            raise AssertionError("a graph reads memory that was given back after its capture")
+        for other in soft.graphs[self._pool] - {self}:
+            other._forget_results()
+        for step in self._steps:
+            step()
 
     def pool(self) -> tuple[int, int]:
         """A name of its memory."""
@@ -349,7 +306,7 @@ class SoftwareCuda:
     """The device: runs operations, and counts what they ask of it."""
 
     def __init__(self) -> None:
-        self._counts = Counts()
+        self.counts = Counts()
         self.streams: list[Stream] = []
         self.graphs: defaultdict[Any, weakref.WeakSet[CUDAGraph]] = defaultdict(weakref.WeakSet)
         """By the pool whose memory they share."""
@@ -362,21 +319,6 @@ class SoftwareCuda:
         self._pinned: dict[int, int] = {}
         self._fails: tuple[int, int, int] | None = None
         self._n_large = 0
-
-    @property
-    def counts(self) -> Counts:
-        """Those of all threads but where `counting` says otherwise; may be replaced."""
-        return getattr(self._of_thread, "counts", None) or self._counts
-
-    @counts.setter
-    def counts(self, counts: Counts) -> None:
-        self._counts = counts
-
-    def counting(self, counts: Counts | None) -> Counts | None:
-        """What the calling thread asks for counts there from now on; returns what did before."""
-        before = getattr(self._of_thread, "counts", None)
-        self._of_thread.counts = counts
-        return before
 
     def fail_allocation(self, *, at: int, least_bytes: int = 0, times: int = 1) -> None:
         """Lets allocations run out of memory: `times` from the `at`-th of that size, from 1."""
@@ -412,71 +354,17 @@ class SoftwareCuda:
                 'allocate, in another thread; capture with capture_error_mode="thread_local"'
             )
 
-    @contextmanager
-    def own_time(self, begun_s: float | None = None, *, of_call: bool = False) -> Iterator[None]:
-        """CPU time that is the device's, not the host's; it may have begun before.
-
-        With `of_call` operations of host tensors within it are the host's.
-        """
-        thread = self._of_thread
-        outer, thread.inside = self.is_inside(), 1 if of_call else 2
-        if outer:
-            try:
-                yield
-            finally:
-                thread.inside = outer
-            return
-        thread.begun_s = begun_s = thread_time() if begun_s is None else begun_s
-        try:
-            yield
-        finally:
-            self._spend(thread_time() - begun_s)
-            thread.inside = 0
-
-    def _spend(self, seconds: float) -> None:
-        self._of_thread.spent_s = getattr(self._of_thread, "spent_s", 0.0) + seconds
-        with self._lock:
-            self.counts.software_s += seconds
-
-    def host_time(self) -> float:
-        """`time.thread_time` without the device's part."""
-        thread = self._of_thread
-        now_s = thread.begun_s if self.is_inside() else thread_time()
-        return now_s - getattr(thread, "spent_s", 0.0)  # type: ignore[no-any-return]
-
-    def called(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Does a call of torch; what host tensors alone take of it is the host's time."""
-        begun_s = thread_time()
-        if self.is_inside():
-            return func(*args, **kwargs)
-        with self._lock:
-            self.counts.calls_of_torch += 1
-        with self.own_time(begun_s, of_call=True):
-            return func(*args, **kwargs)
-
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Does an operation of torch."""
-        begun_s = thread_time()
         leaves = tree_leaves((args, kwargs))
         on_device = any(isinstance(leave, DeviceTensor) for leave in leaves)
         target = kwargs.get("device")
         if not on_device and (target is None or torch.device(target).type != "cuda"):
-            if self.is_inside() != 1:
-                return self._on_host(func, args, kwargs)
-            begun_s = thread_time()
-            try:
-                return self._on_host(func, args, kwargs)
-            finally:
-                self._spend(begun_s - thread_time())
-        with self.own_time(begun_s):
-            if _is_composite(func):
-                with _Mode(self):
-                    return func.decompose(*args, **kwargs)
-            return self._on_device(func, args, kwargs, leaves)
-
-    def is_inside(self) -> int:
-        """Whether the calling thread does the device's work: 1 in a call of torch, 2 in it."""
-        return getattr(self._of_thread, "inside", 0)
+            return self._on_host(func, args, kwargs)
+        if _is_composite(func):
+            with _Mode(self):
+                return func.decompose(*args, **kwargs)
+        return self._on_device(func, args, kwargs, leaves)
 
     def _on_host(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         name = func.overloadpacket.__name__
@@ -501,8 +389,6 @@ class SoftwareCuda:
             self.wait(name)
         kwargs = {k: v for k, v in kwargs.items() if k != "pin_memory"}
         if func.is_view or name in _NO_KERNEL:
-            with self._lock:
-                self.counts.views += func.is_view
             return self._wrapped(func(*_inner(args), **_on_cpu(kwargs)), args, kwargs)
         return self._kernel(func, args, kwargs)
 
@@ -513,9 +399,9 @@ class SoftwareCuda:
             if isinstance(leave, Tensor) and not isinstance(leave, DeviceTensor)
         ]
         if name in ("index", "index_put", "index_put_"):
-            for one in others:
+            for _ in others:
                 self.check_capture("index by a tensor of the host: a blocking copy")
-                self._count_copy("h2d", one, blocks=True)
+                self._count_copy("h2d", blocks=True)
             if any(isinstance(o, Tensor) and o.dtype == torch.bool for o in leaves[1:]):
                 self.wait("nonzero")
         elif any(one.dim() for one in others):
@@ -524,7 +410,7 @@ class SoftwareCuda:
                 f"cuda:0 and cpu! ({name})"
             )
 
-    def _kernel(self, func: Any, args: Any, kwargs: dict[str, Any], *, kind: str = "") -> Any:
+    def _kernel(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Starts a kernel, or records it."""
         own_args, own_kwargs = _inner(args), _on_cpu(kwargs)
         capture = self.current_stream().capture
@@ -536,10 +422,6 @@ class SoftwareCuda:
                 raise RuntimeError(f"{library}: its first call allocates, which a capture forbids")
             ready.add(plan)
         if capture is None:
-            name = kind or func.overloadpacket.__name__
-            if name != "_local_scalar_dense":
-                with self._lock:
-                    self.counts.launches[name] += 1
             return self._wrapped(_computed(func, own_args, own_kwargs), args, kwargs)
         tensors = [one for one in tree_leaves((own_args, own_kwargs)) if isinstance(one, Tensor)]
         if func._schema.is_mutable:
@@ -578,7 +460,6 @@ class SoftwareCuda:
             self.check_capture("allocation")
         n_bytes = values.untyped_storage().nbytes()
         with self._lock:
-            self.counts.allocations += 1
             if self._fails is None or n_bytes < self._fails[1]:
                 return
             self._n_large += 1
@@ -614,16 +495,12 @@ class SoftwareCuda:
         assert isinstance(kept, DeviceTensor)
         direction = "h2d" if kept is to else "d2h"
         if isinstance(to, DeviceTensor) and to.dim() and not source.dim():
-            direction = "fill"
-            return self._kernel(copy, (to, source), {}, kind=direction)  # type: ignore[no-any-return]
+            return self._kernel(copy, (to, source), {})  # type: ignore[no-any-return]
         is_plain = to.dtype == source.dtype and to.stride() == source.stride()
-        if not is_plain:  # values are put in order, or turned into others, on the device
-            with self._lock:
-                self.counts.launches["copy_"] += 1
         blocks = not (non_blocking and is_plain and self._is_pinned(host))
         if blocks:
             self.check_capture("blocking copy")
-        self._count_copy(direction, to, blocks=blocks)
+        self._count_copy(direction, blocks=blocks)
         own_to, own_source = _inner((to, source))
         stream = self.current_stream()
         if blocks:
@@ -650,14 +527,12 @@ class SoftwareCuda:
             _bits(to).fill_(_NONSENSE)
             stream.pending.append(lambda: _done(to.copy_(seen)))
 
-    def _count_copy(self, direction: str, values: Tensor, *, blocks: bool) -> None:
+    def _count_copy(self, direction: str, *, blocks: bool) -> None:
         with self._lock:
             self.counts.copies[direction, blocks] += 1
-            self.counts.copied_bytes[direction, blocks] += values.numel() * values.element_size()
 
     def _pinned_copy(self, values: Tensor) -> Tensor:
         self.check_capture("pinned memory, whose allocator asks for events")
-        self.counts.calls += 1
         n_bytes = max(1, values.numel() * values.element_size())
         memory = np.empty(n_bytes, np.uint8)
         address = memory.ctypes.data
@@ -674,8 +549,7 @@ class SoftwareCuda:
         """torch's, but that frames of a video engine, or capsules of them, are the device's."""
         if not hasattr(given, "getPTS") and type(given).__name__ != "PyCapsule":
             return _from_dlpack(given, **options)
-        with self.own_time():
-            return DeviceTensor(_from_dlpack(given, **options), self)
+        return DeviceTensor(_from_dlpack(given, **options), self)
 
 
 def _done(_: Any) -> None:
@@ -749,7 +623,7 @@ def installed() -> Iterator[SoftwareCuda]:
     make_inference, torch.inference_mode = torch.inference_mode, torch.no_grad  # type: ignore[misc,assignment]
 
     def bootstrap(thread: threading.Thread) -> None:
-        with _Calls(soft), _Mode(soft):
+        with _Mode(soft):
             begin(thread)
 
     def making(name: str) -> Callable[..., Tensor]:
@@ -798,7 +672,6 @@ def installed() -> Iterator[SoftwareCuda]:
             patch.object(torch.utils.dlpack, "from_dlpack", soft.from_dlpack),
             patch.object(threading.Thread, "_bootstrap_inner", bootstrap),
             patch.object(torch.__future__, "_overwrite_module_params_on_conversion", True),
-            _Calls(soft),
             _Mode(soft),
         ):
             yield soft
