@@ -22,8 +22,8 @@ def clip_s(clip: ClipRow) -> float | None:
 
 def short(text: object) -> str:
     """Shortens a text to `MAX_TEXT` characters."""
-    said = str(text)
-    return said if len(said) <= MAX_TEXT else f"{said[: MAX_TEXT - 1]}…"
+    shown = str(text)
+    return shown if len(shown) <= MAX_TEXT else f"{shown[: MAX_TEXT - 1]}…"
 
 
 def format_words(clip: ClipRow) -> str:
@@ -38,13 +38,13 @@ def measured_scores(
     clip: ClipRow, measures: Measures
 ) -> tuple[int, list[tuple[str, Scores]], list[str]]:
     """Returns the number of a clip's scores, those by family, and the names of the others."""
-    known = {name: value for name in measures.specs if (value := clip.value(name)) is not None}
+    values = {name: value for name in measures.specs if (value := clip.value(name)) is not None}
     families = [
-        (title, [(name, known[name]) for name in names if name in known])
+        (title, [(name, values[name]) for name in names if name in values])
         for title, names in measures.headings.items()
     ]
-    missing = [name for name in measures.specs if name not in known]
-    return len(known), [family for family in families if family[1]], missing
+    missing = [name for name in measures.specs if name not in values]
+    return len(values), [family for family in families if family[1]], missing
 
 
 def declared_values(clip: ClipRow) -> list[tuple[str, str]]:

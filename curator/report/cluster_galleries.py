@@ -28,20 +28,20 @@ def galleries_of(summary: Mapping[str, Any], clips: ClipColumns) -> list[Gallery
     for block in clips.blocks(names):
         for row in block.group_by(names).aggregate([([], "count_all")]).to_pylist():
             counts[row["cluster"], row["decision"]] += row["count_all"]
-    found = clips_by_id(clips, [name for one in listed for name in one["nearest"]])
+    by_id = clips_by_id(clips, [name for entry in listed for name in entry["nearest"]])
     return [
         Gallery(
-            cluster=one["cluster"],
-            n_kept=counts[one["cluster"], "kept"],
-            n_dropped=counts[one["cluster"], "rejected"],
-            words=", ".join(one.get("words", ())),
-            clips=[found[name] for name in one["nearest"] if name in found],
+            cluster=entry["cluster"],
+            n_kept=counts[entry["cluster"], "kept"],
+            n_dropped=counts[entry["cluster"], "rejected"],
+            words=", ".join(entry.get("words", ())),
+            clips=[by_id[name] for name in entry["nearest"] if name in by_id],
         )
-        for one in listed
+        for entry in listed
     ]
 
 
 def listed_clusters(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the clusters of a summary with their nearest clips; none of older versions."""
     clusters = (summary.get("judged") or {}).get("clusters") or ()
-    return [one for one in clusters if one.get("nearest")]
+    return [entry for entry in clusters if entry.get("nearest")]

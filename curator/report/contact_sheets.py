@@ -79,13 +79,13 @@ def originals_of(sheets: Iterable[Sheet], clips: ClipColumns) -> dict[str, ClipR
 def clips_by_id(clips: ClipColumns, ids: Iterable[str]) -> dict[str, ClipRow]:
     """Returns the clips of some ids; those that are in this run."""
     wanted = pa.array(sorted(ids), pa.string())
-    found: list[int] = []
+    numbers: list[int] = []
     begin = 0
     for block in clips.blocks(("clip_id",)) if len(wanted) else ():
         is_wanted = pc.is_in(block["clip_id"], value_set=wanted)
-        found += [begin + row for row in pc.indices_nonzero(is_wanted).to_pylist()]
+        numbers += [begin + row for row in pc.indices_nonzero(is_wanted).to_pylist()]
         begin += block.num_rows
-    return {clip.clip_id: clip for clip in clips.take(found)}
+    return {clip.clip_id: clip for clip in clips.take(numbers)}
 
 
 def caption_words(clips: ClipColumns) -> str:
@@ -131,10 +131,10 @@ class Browsing:
             orders.append((f"x{number}", up, down, methodcaller("value", name)))
         for key, up, down, value in orders:
             # Clips without a value come last.
-            known = {clip.clip_id: of for clip in clips if (of := value(clip)) is not None}
-            if len(set(known.values())) < 2:
+            values = {clip.clip_id: of for clip in clips if (of := value(clip)) is not None}
+            if len(set(values.values())) < 2:
                 continue
-            ranked = sorted((of, clip_id) for clip_id, of in known.items())
+            ranked = sorted((of, clip_id) for clip_id, of in values.items())
             for rank, (_, clip_id) in enumerate(ranked):
                 self._ranks.setdefault(clip_id, {})[key] = rank
             self.orders.append((key, up, f"var(--{key},{_LAST})"))

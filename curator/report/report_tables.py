@@ -41,17 +41,17 @@ def tags(summary: Mapping[str, Any]) -> list[tuple[str, str, int, int]]:
     clips.
     """
     counts = summary.get("counts") or {}
-    found, kept = counts.get("by_tag") or {}, counts.get("by_tag_kept") or {}
+    n_flagged, kept = counts.get("by_tag") or {}, counts.get("by_tag_kept") or {}
     meant: dict[str, str] = {}
     for rule in applied_rules(summary):
         if rule["severity"] == "flag":
             for reason, side, _ in reasons_of(rule):
                 name = str(reason) if rule["rule"] == rule["score"] else rule["rule"]
-                said = bound_words(rule, side)
-                meant[name] = f"{meant[name]} or {said}" if name in meant else said
+                words = bound_words(rule, side)
+                meant[name] = f"{meant[name]} or {words}" if name in meant else words
     return [
-        (name, meant.get(name, ""), found.get(name) or 0, kept.get(name) or 0)
-        for name in dict.fromkeys([*meant, *found])
+        (name, meant.get(name, ""), n_flagged.get(name) or 0, kept.get(name) or 0)
+        for name in dict.fromkeys([*meant, *n_flagged])
     ]
 
 
@@ -63,23 +63,24 @@ def failed_sources(
     for row in sources:
         if row.outcome == "failed":
             by_code.setdefault(str(row.error_code), []).append(row)
-    found = []
+    groups = []
     for code, rows in by_code.items():
         first = sorted(rows, key=lambda row: row.uri)[:max_per_code]
-        found.append((code, max(len(rows), n_by_code.get(code) or 0), first))
-    return sorted(found, key=lambda item: (-item[1], item[0]))
+        groups.append((code, max(len(rows), n_by_code.get(code) or 0), first))
+    return sorted(groups, key=lambda item: (-item[1], item[0]))
 
 
 def buckets(shards: Iterable[Mapping[str, Any]]) -> list[tuple[str, int, int, int, int]]:
     """Returns buckets by name, with their numbers of shards, clips, frames and bytes."""
-    found: dict[str, list[int]] = {}
+    by_bucket: dict[str, list[int]] = {}
     for shard in shards:
-        totals = found.setdefault(str(shard.get("bucket")), [0, 0, 0, 0])
+        totals = by_bucket.setdefault(str(shard.get("bucket")), [0, 0, 0, 0])
         for number, key in enumerate(("n_samples", "n_frames", "bytes"), start=1):
             totals[number] += shard.get(key) or 0
         totals[0] += 1
     return [
-        (name, n, clips, frames, size) for name, (n, clips, frames, size) in sorted(found.items())
+        (name, n, clips, frames, size)
+        for name, (n, clips, frames, size) in sorted(by_bucket.items())
     ]
 
 

@@ -112,8 +112,8 @@ class ClipSearch:
 
     def find(self, by: str, query: str, k: int = K, where: str | None = None) -> list[FoundClip]:
         """Finds the nearest clips to a query of one of the kinds `BY`."""
-        found: list[FoundClip] = getattr(self, f"by_{by}")(query, k, where)
-        return found
+        clips: list[FoundClip] = getattr(self, f"by_{by}")(query, k, where)
+        return clips
 
     def by_clip(self, clip: str, k: int = K, where: str | None = None) -> list[FoundClip]:
         """Finds the clips that mean the same as one, by the mean of its vectors.
@@ -138,7 +138,7 @@ class ClipSearch:
         mean_D = footage.vectors_VD.mean(axis=0)
         mean_D /= np.linalg.norm(mean_D)
         near = self._nearest_pictures(mean_D[np.newaxis], k + 1, allowed)
-        return self._found([one for one in near if one[0] != number][:k])
+        return self._located([hit for hit in near if hit[0] != number][:k])
 
     def by_picture(
         self, file: str | os.PathLike[str], k: int = K, where: str | None = None
@@ -151,7 +151,7 @@ class ClipSearch:
     ) -> list[FoundClip]:
         """Finds the clips with the pictures that are nearest to a vector of `SceneNetwork`."""
         allowed = self._allowed(k, where)
-        return self._found(self._nearest_pictures(vector_D[np.newaxis], k, allowed))
+        return self._located(self._nearest_pictures(vector_D[np.newaxis], k, allowed))
 
     def by_text(self, text: str, k: int = K, where: str | None = None) -> list[FoundClip]:
         """Finds the clips that CLIP says a text describes."""
@@ -159,11 +159,11 @@ class ClipSearch:
         described = self._described
         vector_D = text_vector(text, self.finished.recipe)
         k = min(k, len(self._is_searched))
-        found = described.search(vector_D[np.newaxis], k, allowed, probes=PROBES)
-        is_found = found.owners[0] >= 0
-        cosines = found.cosines[0, is_found].tolist()
-        near = zip(found.owners[0, is_found].tolist(), cosines, strict=True)
-        return self._found([(row, cosine, None) for row, cosine in near])
+        hits = described.search(vector_D[np.newaxis], k, allowed, probes=PROBES)
+        is_found = hits.owners[0] >= 0
+        cosines = hits.cosines[0, is_found].tolist()
+        near = zip(hits.owners[0, is_found].tolist(), cosines, strict=True)
+        return self._located([(row, cosine, None) for row, cosine in near])
 
     def by_video(
         self, place: str | os.PathLike[str], k: int = K, where: str | None = None
@@ -190,25 +190,25 @@ class ClipSearch:
                 continue
             per_picture = max(k, _PER_PICTURE)
             near = self._nearest_pictures(footage.vectors_VD, per_picture, allowed)
-            near.sort(key=lambda one: (-one[1], one[0]))
+            near.sort(key=lambda hit: (-hit[1], hit[0]))
             proposed = list(dict.fromkeys(row for row, _, _ in near))[:_PROPOSED]
             pairs += [(begin_s, footage, row) for row in proposed]
-            for one in near:
-                nearest[one[0]] = max(one, nearest.get(one[0], one), key=lambda near: near[1])
+            for hit in near:
+                nearest[hit[0]] = max(hit, nearest.get(hit[0], hit), key=lambda near: near[1])
         if not any(len(footage.vectors_VD) for footage in spans.values()):
             raise UsageError("no picture of the video shows structure; expected more than black")
         shared = verified_pairs(pairs, self._footage({row for _, _, row in pairs}))
 
-        def place(one: Near) -> tuple[float, float, int]:
-            return -shared[one[0]].overlap_s if one[0] in shared else 0.0, -one[1], one[0]
+        def place(hit: Near) -> tuple[float, float, int]:
+            return -shared[hit[0]].overlap_s if hit[0] in shared else 0.0, -hit[1], hit[0]
 
-        found = [
+        hits = [
             (row, cosine, shared[row].at_s if row in shared else at_s)
             for row, cosine, at_s in sorted(nearest.values(), key=place)[:k]
         ]
         return [
             replace(clip, shared=shared.get(row))
-            for clip, (row, _, _) in zip(self._found(found), found, strict=True)
+            for clip, (row, _, _) in zip(self._located(hits), hits, strict=True)
         ]
 
     def _nearest_pictures(
@@ -220,13 +220,13 @@ class ClipSearch:
         probes = PROBES if len(queries_QD) == 1 else SEARCH_PROBES
         is_allowed = (self._is_searched if allowed is None else allowed)[self._rows_of]
         k = min(k, len(self._is_searched))
-        found = index.search(queries_QD, k, is_allowed & (self._rows_of >= 0), probes=probes)
-        is_found = found.owners >= 0
-        at_s = self._pictures.seconds(found.numbers[is_found]).tolist()
-        rows = self._rows_of[found.owners[is_found]].tolist()
-        return list(zip(rows, found.cosines[is_found].tolist(), at_s, strict=True))
+        hits = index.search(queries_QD, k, is_allowed & (self._rows_of >= 0), probes=probes)
+        is_found = hits.owners >= 0
+        at_s = self._pictures.seconds(hits.numbers[is_found]).tolist()
+        rows = self._rows_of[hits.owners[is_found]].tolist()
+        return list(zip(rows, hits.cosines[is_found].tolist(), at_s, strict=True))
 
-    def _found(self, rows: Sequence[Near]) -> list[FoundClip]:
+    def _located(self, rows: Sequence[Near]) -> list[FoundClip]:
         columns = self.finished.clips.select(_COLUMNS)
         clips = taken(columns, [row for row, _, _ in rows]).to_pylist()
         return [
@@ -254,7 +254,7 @@ class ClipSearch:
         """Reads the footage of clips by row, from the parts that have them."""
         order = sorted(rows)
         is_wanted = np.isin(self._rows_of, order)
-        parts = [one.facts.name for one in self._pictures.parts if is_wanted[one.owners].any()]
+        parts = [part.facts.name for part in self._pictures.parts if is_wanted[part.owners].any()]
         stored = replace(self.finished.footage(), parts=tuple(parts))
         names = taken(self.finished.clips.select(["clip_id"]), order)["clip_id"].to_pylist()
         row_of = dict(zip(names, order, strict=True))

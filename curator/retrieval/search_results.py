@@ -22,17 +22,17 @@ PAGE_BYTES = 200_000_000
 _MAX_SOURCE, _MAX_CAPTION = 40, 60
 
 
-def as_json(found: Sequence[FoundClip]) -> str:
+def as_json(clips: Sequence[FoundClip]) -> str:
     """Returns a JSON list of the clips."""
-    return orjson.dumps([asdict(clip) for clip in found], option=orjson.OPT_INDENT_2).decode()
+    return orjson.dumps([asdict(clip) for clip in clips], option=orjson.OPT_INDENT_2).decode()
 
 
-def as_table(found: Sequence[FoundClip], by: str) -> str:
+def as_table(clips: Sequence[FoundClip], by: str) -> str:
     """Returns the clips in aligned columns, for people; `by` names what they were found by."""
-    if not found:
+    if not clips:
         return "no clip was found"
     rows = [["", "clip", "score", "at", "source", "span", "shard", "caption"]]
-    for clip in found:
+    for clip in clips:
         source, caption = plain(clip.source_uri), plain(clip.caption or "")
         rows.append(
             [
@@ -48,7 +48,7 @@ def as_table(found: Sequence[FoundClip], by: str) -> str:
         )
     if by == "video":
         rows[0].insert(3, "the same footage")
-        for row, clip in zip(rows[1:], found, strict=True):
+        for row, clip in zip(rows[1:], clips, strict=True):
             row.insert(3, shared_words(clip.shared))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
@@ -72,10 +72,10 @@ def shared_words(shared: SharedFootage | None) -> str:
 
 
 def render_search(
-    finished: Finished, found: Sequence[FoundClip], query: str, where: str | None
+    finished: Finished, results: Sequence[FoundClip], query: str, where: str | None
 ) -> str:
     """Renders one HTML document that plays the clips and refers to nothing outside itself."""
-    ids = pa.array([clip.clip_id for clip in found], pa.string())
+    ids = pa.array([clip.clip_id for clip in results], pa.string())
     numbers = pc.indices_nonzero(pc.is_in(finished.clips["clip_id"], value_set=ids)).to_pylist()
     clips = {
         clip.clip_id: clip
@@ -83,9 +83,9 @@ def render_search(
     }
     return render(
         "search.html.j2",
-        found=found,
+        found=results,
         clips=clips,
-        mp4s=_mp4s(finished, [clips[one.clip_id] for one in found]),
+        mp4s=_mp4s(finished, [clips[clip.clip_id] for clip in results]),
         thumbnails=finished.pictures(clips),
         query=query,
         where=where,

@@ -40,12 +40,12 @@ def verified_pairs(
     pairs: PairsOfSpans, clips: Mapping[int, ClipFootage]
 ) -> dict[int, SharedFootage]:
     """Verifies spans and clips; returns what is shared, by the clip's row."""
-    found: dict[int, list[SharedFootage]] = {}
+    by_row: dict[int, list[SharedFootage]] = {}
     for begin_s, span, row in pairs:
         match = verify_pair(span, clips[row]) if row in clips else None
         if match is not None:
             from_s = max(0.0, -match.offset_s / match.speed)
-            one = SharedFootage(
+            shared = SharedFootage(
                 query_s=begin_s + from_s,
                 at_s=max(0.0, match.offset_s),
                 overlap_s=match.overlap_s,
@@ -53,24 +53,24 @@ def verified_pairs(
                 speed=match.speed,
                 mirrored=match.mirrored,
             )
-            found.setdefault(row, []).append(one)
-    return {row: joined_spans(some) for row, some in found.items()}
+            by_row.setdefault(row, []).append(shared)
+    return {row: joined_spans(some) for row, some in by_row.items()}
 
 
 def joined_spans(some: Sequence[SharedFootage]) -> SharedFootage:
     """Joins what consecutive spans show of one clip to its longest part."""
-    longest = max(some, key=lambda one: one.overlap_s)
+    longest = max(some, key=lambda span: span.overlap_s)
     same = [
-        one
-        for one in some
-        if one.mirrored == longest.mirrored
-        and abs(one.at_s - one.query_s * longest.speed - longest.offset_s) <= SAME_OFFSET_S
+        span
+        for span in some
+        if span.mirrored == longest.mirrored
+        and abs(span.at_s - span.query_s * longest.speed - longest.offset_s) <= SAME_OFFSET_S
     ]
-    first = min(same, key=lambda one: one.query_s)
+    first = min(same, key=lambda span: span.query_s)
     return SharedFootage(
         query_s=first.query_s,
         at_s=first.at_s,
-        overlap_s=sum(one.overlap_s for one in same),
+        overlap_s=sum(span.overlap_s for span in same),
         offset_s=longest.offset_s,
         speed=longest.speed,
         mirrored=longest.mirrored,
