@@ -1,7 +1,9 @@
 """A run that is killed while it annotates: what was stored is found again, and nothing is lost."""
 
 import hashlib
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_annotators import EXAMPLE, SETTINGS, curated, latents, sources
+from test_annotators import EXAMPLE, SETTINGS, curated, finished, latents, out, sources
 
-__all__ = ["sources"]
+__all__ = ["finished", "out", "sources"]
 
 KILLER = f"""
 import os, signal
@@ -47,8 +49,13 @@ def digests(out: Path) -> dict[str, str]:
 
 
 def test_a_killed_run_makes_the_rest_and_the_same_tars(
-    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sources: Path,
+    finished: Path,
+    out: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The run before had no annotator, so the killed process only annotates."""
     own = tmp_path / "own"
     own.mkdir()
     (own / "killer.py").write_text(KILLER)
@@ -57,7 +64,7 @@ def test_a_killed_run_makes_the_rest_and_the_same_tars(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(own), str(EXAMPLE.parent))))
     began = tmp_path / "began"
     monkeypatch.setenv("BEGAN", str(began))
-    out, whole = tmp_path / "out", tmp_path / "whole"
+    whole = Path(shutil.copytree(finished, tmp_path / "whole"))
     settings = [part for setting in (*SETTINGS, STAGE) for part in ("--set", setting)]
     arguments = ["run", "--recipe", "quickstart", str(sources), str(out), *settings]
     script = RUN.format(arguments=arguments)
@@ -67,7 +74,7 @@ def test_a_killed_run_makes_the_rest_and_the_same_tars(
     assert len(set(first)) == 3
     stored = list((out / "values" / "latents").glob("*.parquet"))
     assert len(stored) == 2, "a part for each unit that was done"
-    assert not (out / "summary.json").exists()
+    assert "latents_made" not in json.loads((out / "summary.json").read_text())["work"]
 
     # The lease of the killed process is on this machine, so it is known to be over.
     summary = curated(sources, out, STAGE)
