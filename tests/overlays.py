@@ -123,27 +123,6 @@ def subtitled(
         yield drawn(frame, patch, x, y)
 
 
-def with_ticker(
-    frames: Iterable[Picture], patch: Patch, *, px_per_frame: float, y: float = 0.9
-) -> Iterator[Picture]:
-    """Frames with a line that scrolls to the left without end.
-
-    Args:
-        frames: uint8 RGB.
-        patch: The line.
-        px_per_frame: How fast.
-        y: Its upper edge, as a share of the height.
-    """
-    for index, frame in enumerate(frames):
-        height, width = frame.shape[:2]
-        x = -round(index * px_per_frame) % patch.shape[1] - patch.shape[1]
-        made = frame
-        while x < width:
-            made = drawn(made, patch, x, round(y * height))
-            x += patch.shape[1]
-        yield made
-
-
 def with_mark(
     frames: Iterable[Picture], patch: Patch, *, corner: Corner, opacity: float = 1.0
 ) -> Iterator[Picture]:
@@ -161,21 +140,6 @@ def with_mark(
         x = margin if "left" in corner else width - margin - patch.shape[1]
         y = margin if "top" in corner else height - margin - patch.shape[0]
         yield drawn(frame, patch, x, y, opacity=opacity)
-
-
-def with_sign(picture: Picture, patch: Patch, *, x: float, y: float) -> Picture:
-    """A picture with a sign painted into it, for a camera to move over.
-
-    Args:
-        picture: uint8 RGB.
-        patch: What the sign shows.
-        x: Its middle, as a share of the width.
-        y: Its middle, as a share of the height.
-    """
-    height, width = picture.shape[:2]
-    board = np.full((*patch.shape[:2], 4), (236, 232, 220, 255), np.uint8)
-    left, top = round(x * width) - patch.shape[1] // 2, round(y * height) - patch.shape[0] // 2
-    return drawn(drawn(picture, board, left, top), patch, left, top)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
