@@ -20,9 +20,8 @@ Shape letters: N texts, T tokens filled up, L tokens of one text, D dimensions.
 import hashlib
 import importlib
 import importlib.util
-import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +30,6 @@ from numpy.typing import NDArray
 
 from curator.errors import ModelError, install_extra, one_line
 from curator.models.catalogue import ModelEntry
-from curator.models.weight_store import ModelStore
 
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "float32", "bfloat16"]
@@ -41,8 +39,6 @@ STEP_TOKENS = 16
 """Texts are filled up to a multiple of this."""
 BATCH_TOKENS = 4096
 """Of a batch, filling counted; at 512 tokens T5-11B's widest layer then takes 0.5 GB."""
-
-logger = logging.getLogger(__name__)
 
 
 def text_hash(text: str) -> str:
@@ -101,8 +97,6 @@ class TextEncoder:
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(entry.max_tokens)
         self._model = self._load(folder)
-        self.n_cut = 0
-        """Texts that had more than `max_tokens` tokens, and whose end was not read."""
 
     def _load(self, folder: Path) -> Any:  # noqa: ANN401
         torch, entry = self._torch, self.entry
@@ -148,9 +142,7 @@ class TextEncoder:
 
     def each(self, texts: Sequence[str]) -> Iterator[tuple[int, Embedding]]:
         """Embeddings of texts that are not empty, with their number, the shortest texts first."""
-        coded = self._tokenizer.encode_batch(list(texts))
-        self.n_cut += sum(bool(code.overflowing) for code in coded)
-        ids = [code.ids for code in coded]
+        ids = [code.ids for code in self._tokenizer.encode_batch(list(texts))]
         by_length: dict[int, list[int]] = {}
         for index, some in enumerate(ids):
             filled = STEP_TOKENS * math.ceil(len(some) / STEP_TOKENS)
@@ -192,39 +184,6 @@ class TextEncoder:
                     f"model {self.entry.name} gave values that are no numbers, in {self.precision}"
                 )
         return made
-
-
-def each_caption(
-    texts: Iterable[str],
-    entry: ModelEntry,
-    store: ModelStore,
-    *,
-    device: Device = "auto",
-    precision: Precision = "auto",
-) -> Iterator[tuple[str, Embedding]]:
-    """Embeds captions, each distinct one once, one at a time: 200 tokens of T5-11B are 400 KB.
-
-    The model is loaded when the first is asked for, where there is any. Texts of nothing but spaces
-    are left out. `device` and `precision` are those of `TextEncoder`.
-
-    Yields:
-        `text_hash`, and float32 [D] of unit length, or float16 [L, D] where the pooling is
-        `tokens`; the shortest captions first.
-
-    Raises:
-        ModelError: A package or file is missing, or the files hold no such model.
-    """
-    distinct = sorted({text for text in texts if text.strip()})
-    if not distinct:
-        return
-    encoder = TextEncoder(entry, store.find(entry).parent, device=device, precision=precision)
-    for index, made in encoder.each(distinct):
-        yield text_hash(distinct[index]), made
-    if encoder.n_cut:
-        logger.warning(
-            "%d of %d captions have more than %d tokens; %s did not read their ends",
-            encoder.n_cut, len(distinct), entry.max_tokens, entry.name,
-        )  # fmt: skip
 
 
 def torch_refusal() -> str | None:
