@@ -128,11 +128,10 @@ def refined(
     guess: Alignment,
     *,
     span_s: tuple[float, float],
-    reach_s: float = _APART_S,
 ) -> tuple[Alignment, float]:
     """Moves a guess to where the pulses agree best in a span of a, and gives the correlation."""
     of_a, of_b = pulse(a).values_2F, pulse(b, guess.speed).values_2F
-    middle, reach = round(guess.offset_s / guess.speed * RATE), round(reach_s * RATE)
+    middle, reach = round(guess.offset_s / guess.speed * RATE), round(_APART_S * RATE)
     first, last = max(0, int(span_s[0] * RATE)), min(of_a.shape[1], int(span_s[1] * RATE) + 1)
     values = [
         _correlation(of_a, of_b, lag, first, last)

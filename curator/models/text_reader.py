@@ -172,13 +172,7 @@ def in_reading_order(lines: Sequence[TextLine]) -> list[TextLine]:
     return [line for row in rows for line in sorted(row, key=lambda line: (line.box, line.text))]
 
 
-def merged(
-    frames: Sequence[Sequence[TextLine]],
-    *,
-    min_confidence: float = MIN_CONFIDENCE,
-    max_lines: int = MAX_LINES,
-    max_characters: int = MAX_CHARACTERS,
-) -> list[str]:
+def merged(frames: Sequence[Sequence[TextLine]]) -> list[str]:
     """What several pictures of one clip say, each line once.
 
     Readings that differ in a few characters are one line, told as it was read most often, then most
@@ -186,8 +180,8 @@ def merged(
     by the longer one. Where numbers differ and nothing else, the place decides: a running clock is
     one line.
 
-    Lines below `min_confidence` are left out, and so is a line with which all together would have
-    more than `max_characters`.
+    Lines below `MIN_CONFIDENCE` are left out, and so is a line with which all together would have
+    more than `MAX_CHARACTERS`.
 
     Returns:
         Lines in the order in which they first appear, those of a picture in reading order.
@@ -196,14 +190,14 @@ def merged(
     group_of: dict[str, _Readings] = {}
     for line in chain.from_iterable(frames):
         letters = _letters(line.text)
-        if line.confidence < min_confidence or len(letters) < 2:
+        if line.confidence < MIN_CONFIDENCE or len(letters) < 2:
             continue
         group = group_of.get(letters)
         if group is None:
             group = next((g for g in groups if any(_is_same(line, r[0]) for r in g.values())), None)
         if group is None:
             # Scrolling text has more lines than are told: no time goes into telling them apart.
-            if len(groups) == 2 * max_lines:
+            if len(groups) == 2 * MAX_LINES:
                 continue
             group = {}
             groups.append(group)
@@ -212,7 +206,7 @@ def merged(
     texts: list[str] = []
     n_characters = 0
     for text in dict.fromkeys(map(_told, groups)):
-        if len(texts) == max_lines or n_characters + len(text) > max_characters:
+        if len(texts) == MAX_LINES or n_characters + len(text) > MAX_CHARACTERS:
             continue
         texts.append(text)
         n_characters += len(text)

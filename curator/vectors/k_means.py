@@ -84,7 +84,7 @@ class CentroidIndex:
         return nearest_NP
 
 
-def k_means(codes_ND: Codes, n: int, *, seed: int, rounds: int = ROUNDS) -> Centroids:
+def k_means(codes_ND: Codes, n: int, *, seed: int) -> Centroids:
     """Returns `n` centroids of codes, or as many as there are codes, float32 [C, D].
 
     Many are found in groups of about the square root of their number: each group has a share by
@@ -92,10 +92,10 @@ def k_means(codes_ND: Codes, n: int, *, seed: int, rounds: int = ROUNDS) -> Cent
     """
     n = max(1, min(n, len(codes_ND)))
     if n <= FLAT_CENTROIDS:
-        return _lloyd(codes_ND, n, seed, rounds)
+        return _lloyd(codes_ND, n, seed)
     n_groups = isqrt(n)
     some = np.random.default_rng(seed).permutation(len(codes_ND))[: 256 * n_groups]
-    groups_GD = _lloyd(codes_ND[np.sort(some)], n_groups, seed, rounds)
+    groups_GD = _lloyd(codes_ND[np.sort(some)], n_groups, seed)
     group = CentroidIndex.of(groups_GD).nearest(codes_ND, 1)[:, 0]
     order, counts = np.argsort(group, kind="stable"), np.bincount(group, minlength=n_groups)
     # Rounding the running total gives the shares their sum.
@@ -104,7 +104,7 @@ def k_means(codes_ND: Codes, n: int, *, seed: int, rounds: int = ROUNDS) -> Cent
     for share, count in zip(shares.tolist(), counts.tolist(), strict=True):
         if share:
             own = codes_ND[np.sort(order[start : start + count])]
-            centroids.append(_lloyd(own, min(share, count), seed, rounds))
+            centroids.append(_lloyd(own, min(share, count), seed))
         start += count
     return np.concatenate(centroids)
 
@@ -112,7 +112,7 @@ def k_means(codes_ND: Codes, n: int, *, seed: int, rounds: int = ROUNDS) -> Cent
 def grouped(centroids_CD: Centroids, *, seed: int) -> tuple[Centroids, Centroids]:
     """Returns the centroids, those of a group side by side, and the centroids of the groups."""
     codes_CD = _rounded(centroids_CD, length_of(centroids_CD.shape[1])).clip(-127, 127)
-    groups_GD = _lloyd(codes_CD.astype(np.int8), isqrt(len(centroids_CD)), seed, ROUNDS)
+    groups_GD = _lloyd(codes_CD.astype(np.int8), isqrt(len(centroids_CD)), seed)
     group = CentroidIndex.of(groups_GD).nearest(codes_CD, 1)[:, 0]
     return centroids_CD[np.argsort(group, kind="stable")], groups_GD
 
@@ -147,13 +147,13 @@ def clusters(
     return means_CD.astype(np.float32), own
 
 
-def _lloyd(codes_ND: Codes, n: int, seed: int, rounds: int) -> Centroids:
+def _lloyd(codes_ND: Codes, n: int, seed: int) -> Centroids:
     """Moves `n` centroids to the means of the codes that are nearest to each."""
     rng = np.random.default_rng(seed)
     scale = EXACT // 2 // int(length_of(codes_ND.shape[1]))
     starts = np.sort(rng.permutation(len(codes_ND))[:n])
     centroids_CD = _rounded(codes_ND[starts], scale)
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         nearest = CentroidIndex.of(centroids_CD).nearest(codes_ND, 1)[:, 0]
         sums_CD = _sums(codes_ND, nearest, n)
         empty = np.flatnonzero(~sums_CD.any(axis=1))

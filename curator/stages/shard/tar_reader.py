@@ -28,6 +28,7 @@ COLUMNS = "columns"
 Split = Literal["train", "val"]
 SPLITS: tuple[Split, ...] = ("train", "val")
 BLOCK = tarfile.BLOCKSIZE
+_CHUNK_BYTES = 1 << 20
 MAX_TEXT_BYTES = 64 << 20
 """Largest JSON, caption or vector of a sample that is read into memory."""
 
@@ -338,11 +339,11 @@ class TarReader:
             )
         return member
 
-    def chunks(self, member: Member, *, chunk_bytes: int = 1 << 20) -> Iterator[bytes]:
+    def chunks(self, member: Member) -> Iterator[bytes]:
         """Yields the data of the last member."""
         left = member.bytes
         while left:
-            data = self._take(min(left, chunk_bytes), f"data of {member.name!r}")
+            data = self._take(min(left, _CHUNK_BYTES), f"data of {member.name!r}")
             left -= len(data)
             self._unread -= len(data)
             yield data
