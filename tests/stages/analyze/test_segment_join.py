@@ -87,7 +87,7 @@ def short_segments() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def network() -> ShotNetwork:
-    return ShotNetwork(precision="float32")
+    return ShotNetwork()
 
 
 class FirstPixels:
