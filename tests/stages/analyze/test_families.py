@@ -92,7 +92,7 @@ def measures() -> Iterator[None]:
     """A user's measure, and segments of short films."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(source_segments, "LEAST_FRAMES", 240)
-        network, detector = ShotNetwork(precision="float32"), TextDetector()
+        network, detector = ShotNetwork(), TextDetector()
         scenes = SceneNetwork()
 
         def analysis_models(_: object, families: frozenset[str], *__: object) -> AnalysisModels:
