@@ -1,10 +1,8 @@
 #!/usr/bin/env python3
-"""Measures the vector index on made vectors: recall, CPU-seconds, memory, loads and latency.
+"""Measures the vector index on made vectors: recall, CPU-seconds, memory and latency.
 
     vector_index.py features MEDIA... --out FEATURES.npz
-    vector_index.py codes FEATURES.npz
-    vector_index.py pairs FEATURES.npz --clips 10000 100000 [--probes 4 8 16] [--ivf]
-    vector_index.py loads FEATURES.npz --clips 50000
+    vector_index.py pairs FEATURES.npz --clips 10000 100000 [--probes 4 8 16]
     vector_index.py search FEATURES.npz --clips 1000000
     vector_index.py driver FEATURES.npz --clips 1000000
 
@@ -38,12 +36,10 @@ from curator.tables.footage_index import FootageIndex
 from curator.tables.footage_store import FootageStore, footage_object
 from curator.tables.parts import to_parquet
 from curator.tables.schemas import FOOTAGE_SCHEMA
-from curator.vectors import neighbour_pairs
 from curator.vectors.cell_search import CellSearch
 from curator.vectors.cell_segments import CellVectors
 from curator.vectors.neighbour_pairs import (
     NeighbourSearch,
-    PairUnit,
     pair_units,
 )
 from curator.vectors.vector_codes import Projection
@@ -197,122 +193,7 @@ def pairs(args: argparse.Namespace) -> list[dict[str, Any]]:
                 }
             )
             print(json.dumps(rows[-1]), flush=True)
-        if args.ivf:
-            rows.extend(ivf(index, args, verified, exact, n))
     return rows
-
-
-def ivf(
-    index: VectorIndex, args: argparse.Namespace, verified: np.ndarray, exact: np.ndarray, n: int
-) -> list[dict[str, Any]]:
-    """FAISS's own index of inverted lists over the same codes, with the same centroids."""
-    import faiss
-
-    everything = CellVectors.joined([one.rows(0, one.facts.n) for one in index.segments])
-    dim = index.settings.dim
-    flat = faiss.IndexFlatIP(dim)
-    flat.add(index.centroids_CE)
-    own = faiss.IndexIVFFlat(flat, dim, flat.ntotal, faiss.METRIC_INNER_PRODUCT)
-    own.is_trained = True
-    codes = everything.codes.astype(np.float32)
-    timed = Timed()
-    timed("add", own.add, codes)
-    rows = []
-    for probes in args.probes:
-        own.nprobe = probes
-        timed.cpu_s.pop("search", None)
-        # As many as the index looks at in a block.
-        _, near = timed("search", own.search, codes, PER_CLIP * (K + 1))
-        ids = everything.owners[near]
-        a = np.repeat(everything.owners, near.shape[1])
-        found = pair_keys(np.stack([a, ids.ravel()], axis=1), n)
-        rows.append(
-            {
-                "index": "faiss.IndexIVFFlat",
-                "clips": n,
-                "probes": probes,
-                "recall_verified": float(np.isin(verified, found).mean()),
-                "recall_all_exact": float(np.isin(exact, found).mean()),
-                **{f"{name}_cpu_s": round(s, 2) for name, s in timed.cpu_s.items()},
-            }
-        )
-        print(json.dumps(rows[-1]), flush=True)
-    return rows
-
-
-def loads(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Loads of 8 workers by measured CPU-seconds, where the sizes of cells follow Zipf's law."""
-    (n,) = args.clips
-    settings = IndexSettings(cell_vectors=args.cell, flat_below=args.flat)
-    made = MadeClips(args.features, args.made_dim)
-    index = zipf_index(made, build(made, n, Timed(), settings)[0], n * PER_CLIP)
-    find = NeighbourSearch(index=index, least=LEAST, k=K, probes=args.probes[0]).find
-    row: dict[str, Any] = {"cells": len(index.centroids_CE), "vectors": index.n_vectors}
-    sizes = np.sort(index.cell_sizes())[::-1]
-    row["largest_cells"] = (sizes[:3] / sizes.sum()).round(3).tolist()
-    for name, n_parts in (("divided", neighbour_pairs._PARTS), ("whole", 1)):
-        neighbour_pairs._PARTS = n_parts
-        units = pair_units(index, since=0, probes=args.probes[0])
-        if n_parts == 1:
-            units = whole_cells(index, units)
-        spent = np.empty(len(units))
-        for at, unit in enumerate(units):
-            begun = time.process_time()
-            find(index.centroid_rows, unit)
-            spent[at] = time.process_time() - begun
-        predicted = np.array([unit.cost for unit in units])
-        row[name] = {
-            "units": len(units),
-            "cpu_s": spent.sum(),
-            "correlation": float(np.corrcoef(spent, predicted)[0, 1]),
-            "largest_first": placed(spent, predicted, 8),
-            "round_robin": round_robin(spent[np.lexsort(unit_order(units))], 8),
-        }
-    print(json.dumps(row), flush=True)
-    return [row]
-
-
-def zipf_index(made: MadeClips, index: VectorIndex, n: int) -> VectorIndex:
-    """Returns an index with the same cells, of sizes by Zipf's law with an exponent of 1.1."""
-    vectors = made.block(0)[0]
-    cells = index.centroid_index.nearest(index.projection.codes(vectors), 1)[:, 0]
-    rng = np.random.default_rng(0)
-    shares = rng.permutation(1 / np.arange(1, len(index.centroids_CE) + 1) ** 1.1)
-    weights = shares[cells] / np.bincount(cells)[cells]
-    rows = rng.choice(len(vectors), n, p=weights / weights.sum())
-    empty = VectorIndex(index.settings, index.projection, index.centroids_CE, index.groups_GE)
-    noise = 0.5 * made._noise(made.spread, n, rng)
-    empty.add(made._unit(vectors[rows] + noise), np.arange(n) // PER_CLIP)
-    return empty
-
-
-def whole_cells(index: VectorIndex, units: list[PairUnit]) -> list[PairUnit]:
-    """Returns a unit for each cell."""
-    starts = index.segments[0].starts
-    per_row = sum(unit.cost for unit in units) / index.n_vectors
-    bounds = zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
-    return [PairUnit(0, a, b, (b - a) * (per_row + b - a)) for a, b in bounds if b > a]
-
-
-def unit_order(units: list[PairUnit]) -> list[list[int]]:
-    """Returns keys by which units are in the order of cells."""
-    return [[unit.begin for unit in units], [unit.segment for unit in units]]
-
-
-def round_robin(spent: np.ndarray, n_workers: int) -> float:
-    """Returns the largest by the mean load where units are dealt out in turn."""
-    load = np.array([spent[at::n_workers].sum() for at in range(n_workers)])
-    return float(load.max() / load.mean())
-
-
-def placed(spent: np.ndarray, predicted: np.ndarray, n_workers: int) -> float:
-    """Returns the largest by the mean load where units were placed by predicted cost."""
-    guess, load = np.zeros(n_workers), np.zeros(n_workers)
-    for at in np.argsort(-predicted, kind="stable"):
-        worker = guess.argmin()
-        guess[worker] += predicted[at]
-        load[worker] += spent[at]
-    return float(load.max() / load.mean())
 
 
 def search(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -452,35 +333,6 @@ def peak_mb() -> int:
     return next(int(line.split()[1]) // 1000 for line in lines if line.startswith("VmHWM"))
 
 
-def codes(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """By how much codes change cosines, on pictures of every second recording."""
-    held = dict(np.load(args.features))
-    is_judged = held["recording"] % 2 == 0
-    picture = held["picture"][is_judged]
-    learnt = held["picture"][~is_judged].astype(np.float64)
-    full = picture.shape[1]
-    main = np.linalg.eigh(learnt.T @ learnt)[1][:, ::-1].astype(np.float32)
-    turn = Projection.of(256, 256, 1).matrix
-    projections = {
-        f"random {dim}": Projection.of(full, dim, 0) for dim in (full, 512, 256, 128)
-    } | {"learnt 256": Projection(matrix=main[:, :256] @ turn)}
-    unlike = held["recording"][is_judged][:, None] != held["recording"][is_judged][None]
-    rows = []
-    for name, projection in projections.items():
-        mine = projection.codes(picture).astype(np.float32) / projection.length
-        row: dict[str, Any] = {"codes": name, "pictures": len(picture)}
-        for edit in EDITS:
-            copy = held[edit][is_judged]
-            theirs = projection.codes(copy).astype(np.float32) / projection.length
-            error = (mine * theirs).sum(axis=1) - (picture * copy).sum(axis=1)
-            row[f"{edit}_bias"], row[f"{edit}_deviation"] = float(error.mean()), float(error.std())
-        error = (mine @ mine.T - picture @ picture.T)[unlike]
-        row["unlike_bias"], row["unlike_deviation"] = float(error.mean()), float(error.std())
-        rows.append(row)
-        print(json.dumps(row), flush=True)
-    return rows
-
-
 def features(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Stores vectors of up to 20 pictures a video, 1.5 s apart, and of their edits."""
     import cv2
@@ -535,7 +387,7 @@ def main() -> None:
     command.add_argument("media", type=Path, nargs="+")
     command.add_argument("--out", type=Path, required=True)
     command.set_defaults(measure=features)
-    for measure in (codes, pairs, loads, search, driver):
+    for measure in (pairs, search, driver):
         command = commands.add_parser(measure.__name__)
         command.add_argument("features", type=Path)
         command.add_argument("--clips", type=int, nargs="+", default=[10_000])
@@ -547,7 +399,6 @@ def main() -> None:
         command.add_argument("--exact", type=int, default=1000, help="copies compared with all")
         command.add_argument("--queries", type=int, default=500)
         command.add_argument("--folder", type=Path, help="where `search` and `driver` store")
-        command.add_argument("--ivf", action="store_true", help="with FAISS's own index")
         command.set_defaults(measure=measure)
     args = parser.parse_args()
     print(json.dumps(args.measure(args)))
