@@ -312,8 +312,8 @@ def _explain(error: ValidationError, path: Path, overrides: Sequence[str]) -> st
     location = [str(part) for part in first["loc"]]
     key = ".".join(location)
     if first["type"] == "extra_forbidden":
-        known = [name for name, _ in _fields_at(location[:-1])]
-        message = unknown_key(location[-1], known, "key")
+        names = [name for name, _ in _fields_at(location[:-1])]
+        message = unknown_key(location[-1], names, "key")
     elif first["type"] == "value_error":
         # The validator's own words, which name the value where it is not that of one key.
         message = first["msg"].removeprefix("Value error, ") + _got(location, first["input"])
@@ -341,11 +341,11 @@ def _expected(first: Mapping[str, Any], location: Sequence[str]) -> str:
         return f"expected keys below it, such as {'.'.join([*location, below])}"
     if kind in _KINDS:
         return f"expected {_KINDS[kind]}"
-    said = str(first["msg"])
-    if said.startswith("Input should be "):
+    message = str(first["msg"])
+    if message.startswith("Input should be "):
         number = "a number " if "_than" in kind else ""
-        return f"expected {number}{said.removeprefix('Input should be ')}"
-    return said
+        return f"expected {number}{message.removeprefix('Input should be ')}"
+    return message
 
 
 _KINDS = {
@@ -442,13 +442,13 @@ def _describe_rules(
 ) -> Iterator[tuple[str, Any, str, str]]:
     for name, rule in filters.root.items():
         spec = measures.spec_of(rule.score or name)
-        said = f"{spec.meaning}. {rule.why}".strip()
+        meaning = f"{spec.meaning}. {rule.why}".strip()
         for bound, value in rule.bounds.items():
             if bound in ("min", "max"):
-                yield f"filters.{name}.{bound}", value, spec.unit, said
+                yield f"filters.{name}.{bound}", value, spec.unit, meaning
             else:
                 meant = Rule.model_fields[bound].description
-                yield f"filters.{name}.{bound}", value, "share of clips", f"{meant}. {said}"
+                yield f"filters.{name}.{bound}", value, "share of clips", f"{meant}. {meaning}"
         for key in ("one_of", "none_of", "score", "severity"):
             field = Rule.model_fields[key]
             if (value := getattr(rule, key)) != field.default:

@@ -63,8 +63,8 @@ def reason_order(summary: Mapping[str, Any]) -> list[str]:
     for rule in applied_rules(summary):
         if rule["severity"] == "reject":
             order += [str(reason) for reason, _, _ in reasons_of(rule)]
-    known = {*order, *map(str, last)}
-    order += sorted(reason for reason in given if reason not in known)
+    names = {*order, *map(str, last)}
+    order += sorted(reason for reason in given if reason not in names)
     recipe = summary.get("recipe") or {}
     select = recipe.get("select") or {}
     limits = (select.get("max_per_group"), select.get("keep_fraction"))
@@ -136,6 +136,6 @@ def _unanswered(work: Mapping[str, Any]) -> list[tuple[str, int, str]]:
     failed = {key.removeprefix(begin): n for key, n in work.items() if key.startswith(begin) and n}
     if not failed:
         return []
-    said = ", ".join(f"{n:,} {reason}" for reason, n in failed.items())
-    of = f"of {work.get('caption_windows') or 0:,} windows; {said}; see annotations.failure_detail"
+    why = ", ".join(f"{n:,} {reason}" for reason, n in failed.items())
+    of = f"of {work.get('caption_windows') or 0:,} windows; {why}; see annotations.failure_detail"
     return [("  without an answer", sum(failed.values()), of)]

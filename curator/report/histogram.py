@@ -96,8 +96,8 @@ def histograms(
         Those with a bound, in the recipe's order, and the others by family.
     """
     bounds, measures = _bounds_by_score(summary), measures_of(summary)
-    found = [pc.equal(block["decision"], "kept") for block in clips.blocks(("decision",))]
-    is_kept = np.concatenate([np.zeros(0, np.bool_), *found])
+    blocks = [pc.equal(block["decision"], "kept") for block in clips.blocks(("decision",))]
+    is_kept = np.concatenate([np.zeros(0, np.bool_), *blocks])
 
     def drawn(names: Iterable[str]) -> Iterator[Histogram]:
         for name in names:
@@ -119,12 +119,12 @@ def histograms(
 def _bounds_by_score(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """Returns bounds by score and label, in the order of the rules."""
     min_s = ((summary.get("recipe") or {}).get("propose") or {}).get("min_s")
-    found: dict[str, dict[str, float]] = {} if min_s is None else {LENGTH: {"min": float(min_s)}}
+    bounds: dict[str, dict[str, float]] = {} if min_s is None else {LENGTH: {"min": float(min_s)}}
     for rule in applied_rules(summary):
-        said = "" if rule["severity"] == "reject" else f"{rule['severity']} "
+        prefix = "" if rule["severity"] == "reject" else f"{rule['severity']} "
         for _, side, bound in reasons_of(rule):
-            found.setdefault(rule["score"], {})[f"{said}{side}"] = bound
-    return found
+            bounds.setdefault(rule["score"], {})[f"{prefix}{side}"] = bound
+    return bounds
 
 
 def histogram(

@@ -99,7 +99,7 @@ def shown_clips(
     """Returns ids of the clips on the page of a run, which need thumbnails."""
     shown = [clip for sheet in sheets_of({}, clips, max_per_group) for clip in sheet.clips]
     retained = [clip.duplicate_of for clip in shown if clip.duplicate_of]
-    nearest = [name for one in listed_clusters(summary) for name in one["nearest"]]
+    nearest = [name for cluster in listed_clusters(summary) for name in cluster["nearest"]]
     return [*(clip.clip_id for clip in shown), *retained, *nearest]
 
 

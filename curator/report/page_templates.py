@@ -38,8 +38,8 @@ def clean(value: object) -> object:
     """
     if type(value) is not str or value.isprintable():
         return value
-    known = value.encode("utf-8", "replace").decode("utf-8")
-    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", known)
+    text = value.encode("utf-8", "replace").decode("utf-8")
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def anchor(reason: str) -> str:

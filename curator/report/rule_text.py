@@ -62,20 +62,20 @@ def reasons_of(rule: Facts) -> Iterator[tuple[str, str, float]]:
 def bound_words(rule: Facts, side: str) -> str:
     """Describes one bound: `motion below 0.005 short sides/s`, with its share for a quantile."""
     unit = rule["spec"].unit
-    said = "below" if side == "min" else "above"
-    words = f"{rule['score']} {said} {score(rule[side])}"
+    comparison = "below" if side == "min" else "above"
+    words = f"{rule['score']} {comparison} {score(rule[side])}"
     words += "" if not unit or unit.startswith("0 ") else f" {unit}"
     return words + quantile_words(rule, side)
 
 
 def value_words(rule: Facts) -> str:
     """Describes the values of a rule: `meta.license one of cc0, cc-by`; empty without any."""
-    said = [
+    parts = [
         f"{key.replace('_', ' ')} {', '.join(map(str, rule[key]))}"
         for key in ("one_of", "none_of")
         if rule.get(key) is not None
     ]
-    return f"{rule['score']} {', '.join(said)}" if said else ""
+    return f"{rule['score']} {', '.join(parts)}" if parts else ""
 
 
 def quantile_words(rule: Facts, side: str) -> str:

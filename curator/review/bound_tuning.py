@@ -185,7 +185,7 @@ def summary_lines(tuned: Tuned) -> list[str]:
     """Describes the changes in a few lines for the terminal."""
     now, then = Counter(tuned.now), Counter(tuned.then)
     lines = [
-        f"{after.rule}: {_said(before) if before is not None else 'no rule'} -> {_said(after)}"
+        f"{after.rule}: {_shown(before) if before is not None else 'no rule'} -> {_shown(after)}"
         for before, after in tuned.bounds
     ]
     if not lines and all(change.startswith("filters.") for change in tuned.changes):
@@ -206,7 +206,7 @@ def summary_lines(tuned: Tuned) -> list[str]:
     return lines
 
 
-def _said(bounds: Bounds) -> str:
+def _shown(bounds: Bounds) -> str:
     marks = [f"{side} {value:.6g}" for side, value in marks_of(bounds).items()]
     marks += [
         f"{name} of {', '.join(map(str, values))}"
@@ -218,8 +218,8 @@ def _said(bounds: Bounds) -> str:
 
 
 def _reasons(counts: Counter[str | None], word: str) -> str:
-    said = ", ".join(f"{n:,} {reason}" for reason, n in counts.most_common())
-    return f"  {word}{said}" if said else ""
+    reasons = ", ".join(f"{n:,} {reason}" for reason, n in counts.most_common())
+    return f"  {word}{reasons}" if reasons else ""
 
 
 def _check_measured(finished: Finished, recipe: Recipe) -> None:
@@ -228,11 +228,11 @@ def _check_measured(finished: Finished, recipe: Recipe) -> None:
     if (recipe.semantic, recipe.select) != (used.semantic, used.select):
         check_content(recipe.semantic, recipe.analyze.clip, recipe.select.by)
     names = [*finished.measures.specs, *(field.name for field in metadata_fields(clips.schema))]
-    known = [n for n in names if clips.num_rows > pc.sum(pc.is_null(clips[n])).as_py()]
+    measured = [n for n in names if clips.num_rows > pc.sum(pc.is_null(clips[n])).as_py()]
     for name, rule in recipe.filters.root.items():
         score, is_new = rule.score or name, rule != used.filters.root.get(name)
-        if is_new and (rule.bounds or rule.values) and clips.num_rows and score not in known:
+        if is_new and (rule.bounds or rule.values) and clips.num_rows and score not in measured:
             raise UsageError(
                 f"no clip of {finished.store.uri} has the score {score!r}; "
-                f"{unknown_key(score, known, 'measured score')}, or run again to measure it"
+                f"{unknown_key(score, measured, 'measured score')}, or run again to measure it"
             )

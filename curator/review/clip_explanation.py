@@ -152,7 +152,7 @@ def _outcome(finished: Finished, clip: ClipRow) -> Iterator[str]:
 
 def _original(finished: Finished, clip: ClipRow) -> Iterator[str]:
     clips, of = finished.clips, clip.duplicate_of
-    found = taken(clips, pc.indices_nonzero(pc.equal(clips["clip_id"], of)).to_pylist())
+    originals = taken(clips, pc.indices_nonzero(pc.equal(clips["clip_id"], of)).to_pylist())
     if clip.reason in (Reason.DUPLICATE, Reason.DIVIDED):
         what = "duplicate of" if clip.reason == Reason.DUPLICATE else "shares footage with"
         yield f"{what} {of}, which shows {clip.reason_score:.0%} of it"
@@ -163,7 +163,7 @@ def _original(finished: Finished, clip: ClipRow) -> Iterator[str]:
             f"  {clip.duplicate_overlap_s:.1f} s from its second {clip.duplicate_offset_s:.1f} on; "
             f"similarity {clip.duplicate_similarity:.3f}"
         )
-    for other in ClipRows(found, finished.clips.schema):
+    for other in ClipRows(originals, finished.clips.schema):
         what = "kept" if other.decision == "kept" else f"itself rejected: {other.reason}"
         yield f"  which is {plain(other.source_uri)} at {moment(other.start_s)}, {what}"
     parts = pc.equal(clips["reason_detail"], f"{REMAINDER} of {clip.clip_id}")
@@ -199,13 +199,13 @@ def _bounds(rule: Judged) -> str:
         "drop_highest": rule.rule.drop_highest,
         "n_measured": rule.bounds.n_measured,
     }
-    said = [
+    parts = [
         f"{side} {value:.4g}{quantile_words(facts, side)}"
         for side in ("min", "max")
         if (value := getattr(rule.bounds, side)) is not None
     ]
     named = {"score": rule.bounds.score, **rule.rule.values}
-    return ", ".join([*said, *filter(None, [value_words(named)])]) or "no bound"
+    return ", ".join([*parts, *filter(None, [value_words(named)])]) or "no bound"
 
 
 def _remedies(finished: Finished, clip: ClipRow, judged: Sequence[Judged]) -> Iterator[str]:

@@ -192,10 +192,10 @@ def _is_part(clips: pa.Table) -> pa.Array:
 def _as_now(table: pa.Table, measures: Measures) -> pa.Table:
     """Gives the rows this version's columns."""
     schema = pa.schema([*clips_schema(measures.specs), *further_fields(table.schema)])
-    known = set(table.column_names)
+    names = set(table.column_names)
     columns = [
         table[field.name].cast(field.type)
-        if field.name in known
+        if field.name in names
         else pa.nulls(table.num_rows, field.type)
         for field in schema
     ]
