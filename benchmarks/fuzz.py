@@ -6,7 +6,7 @@ says, or another result the second time is a finding, and its file is kept.
 
     python benchmarks/fuzz.py --n 1000                       # footage made by code
     python benchmarks/fuzz.py --n 1000 --videos FOLDER       # short pieces of these films
-    python benchmarks/fuzz.py --n 20000 --box                # in a sandbox, in batches
+    python benchmarks/fuzz.py --n 20000 --sandbox            # in a sandbox, in batches
     python benchmarks/fuzz.py --replay found/17.mp4          # a file that was kept, once more
     python benchmarks/fuzz.py --n 100 --run                  # and `curate run` over all of them
 
@@ -468,7 +468,9 @@ def main() -> None:
     parser.add_argument("--found", type=Path, default=Path("found"), help="where finds are kept")
     parser.add_argument("--replay", type=Path, nargs="+", help="files to try instead")
     parser.add_argument("--recipe", type=int, help="number of the recipe (default: drawn)")
-    parser.add_argument("--box", action="store_true", help="scan and analyze alone, as a run does")
+    parser.add_argument(
+        "--sandbox", action="store_true", help="scan and analyze alone, as a run does"
+    )
     parser.add_argument("--run", action="store_true", help="`curate run` over all of them too")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
@@ -552,9 +554,9 @@ def fuzzed(
     peak, end, tried = 0, time.monotonic() + 60 * options.minutes, 0
     draw = random.Random(options.seed)
     os.environ["OMP_NUM_THREADS"] = "1"
-    with (in_box if options.box else in_child)(work) as tries:
+    with (in_box if options.sandbox else in_child)(work) as tries:
         while tried < options.n and time.monotonic() < end:
-            some = list(islice(given, min(BOX_BATCH if options.box else 1, options.n - tried)))
+            some = list(islice(given, min(BOX_BATCH if options.sandbox else 1, options.n - tried)))
             if not some:
                 break
             batch = []
@@ -568,7 +570,7 @@ def fuzzed(
                 tried += 1
                 counts[f"outcome {outcome.code}"] += 1
                 counts["clips"] += outcome.n_clips
-                counts["tried twice"] += case.twice and not options.box
+                counts["tried twice"] += case.twice and not options.sandbox
                 counts.update(f"clips by {mode}" for mode in outcome.modes)
                 counts["clips not cut"] += len(outcome.cut_errors)
                 peak = max(peak, outcome.peak_bytes)

@@ -31,7 +31,7 @@ Process = Callable[[SandboxedProcess, Stage[Any, Any, Any], Any], Any]
 
 
 class KeptSandbox:
-    """Stands for the box in an `Engine`, which loads modules into it and stops it."""
+    """Stands for the sandbox in an `Engine`, which loads modules into it and stops it."""
 
     def __init__(self) -> None:
         self._began_with: object = None
@@ -51,12 +51,12 @@ class KeptSandbox:
 
 
 def surroundings() -> object:
-    """What a box takes from its parent when it starts: variables, folders, plug-ins."""
+    """What a sandbox takes from its parent when it starts: variables, folders, plug-ins."""
     return variables(), tempfile.gettempdir(), importable_code()
 
 
 def variables() -> dict[str, str]:
-    """Environment variables that a box takes from its parent."""
+    """Environment variables that a sandbox takes from its parent."""
     return {
         name: value
         for name, value in os.environ.items()

@@ -247,7 +247,7 @@ class Unending:
 
     def wait(self, timeout: float | None = None) -> int:
         assert timeout is not None, "would wait for ever"
-        raise subprocess.TimeoutExpired("box", timeout)
+        raise subprocess.TimeoutExpired("sandbox", timeout)
 
 
 def test_a_process_that_does_not_end_is_left_behind(

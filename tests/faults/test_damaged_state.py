@@ -24,7 +24,7 @@ TOGETHER = (
     (".tar",),
     (".tar.idx", ".meta.jsonl", "candidates/sources/", "shards/wids-"),
 )
-"""Kinds of objects whose damage is healed by one run, each on its own way."""
+"""Kinds of objects whose damage one run repairs, each on its own way."""
 
 RARE = ("emptied", "flipped near the end")
 """Damage that is noticed in the same places as the others."""
@@ -115,7 +115,7 @@ def test_the_loader_names_a_damaged_index(place: Captioned, name: str) -> None:
         read_buckets(str(place.out), "train")
 
 
-def test_damage_that_nobody_can_heal_is_one_line(
+def test_damage_that_nobody_can_repair_is_one_line(
     place: Captioned, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Pins that a tar whose films are gone is not replaced by nothing."""
