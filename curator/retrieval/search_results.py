@@ -83,7 +83,7 @@ def render_search(
     }
     return render(
         "search.html.j2",
-        found=results,
+        results=results,
         clips=clips,
         mp4s=_mp4s(finished, [clips[clip.clip_id] for clip in results]),
         thumbnails=finished.pictures(clips),
