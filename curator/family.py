@@ -287,12 +287,8 @@ class Columns:
     def encode(self, value: Any, ending: str) -> Row:  # noqa: ANN401 - a mapping
         """Returns a row of plain values, in the order of the columns."""
         if not isinstance(value, Mapping) or set(value) != set(self.columns):
-            description = (
-                sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
-            )
-            raise FamilyError(
-                f"a value of {description}; expected a mapping of {sorted(self.columns)}"
-            )
+            form = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
+            raise FamilyError(f"a value of {form}; expected a mapping of {sorted(self.columns)}")
         return {name: _scalar(name, kind, value[name]) for name, kind in self.columns.items()}
 
     def decode(self, data: bytes, ending: str) -> Row:

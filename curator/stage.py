@@ -181,9 +181,8 @@ class GraphStage(ABC, Generic[ConfigT]):
     def waits_for_decisions(self, before: Sequence[Wait]) -> Wait:
         """Returns the wait for the stages that reject clips, for `wait`."""
         all_at_once = GRANULARITY[Scope.CORPUS]
-        deciding = [
-            wait.stage for wait in before if wait.is_needed and wait.granularity == all_at_once
-        ]
+        waits = (wait for wait in before if wait.is_needed and wait.granularity == all_at_once)
+        deciding = [wait.stage for wait in waits]
         if deciding:
             return self.waits_for(DECISIONS, f"{', '.join(deciding)} may reject any of them")
         why = f"{BY_ORDER}; none depends on other clips"

@@ -143,9 +143,7 @@ def _video(answers: Mapping[str, ProbeResult], *, needed: bool) -> list[CheckRow
 
 def _nvdec(codec: str, formats: Sequence[Mapping[str, Any]]) -> CheckRow:
     """Returns formats of a codec that NVDEC decodes; the CPU decodes sources in others."""
-    takes = [
-        entry for entry in formats if entry["codec"] == codec and entry["caps"].get("supported")
-    ]
+    takes = [row for row in formats if row["codec"] == codec and row["caps"].get("supported")]
     if not takes:
         finding = f"not on this GPU; {codec} is decoded on CPUs"
         return _row(f"NVDEC {codec}", State.NOT_NEEDED, finding)

@@ -89,11 +89,7 @@ def _answer(command: list[str], timeout_s: float) -> ProbeResult:
             ProbeResult(error=str(facts["error"])) if "error" in facts else ProbeResult(facts=facts)
         )
     except (ValueError, IndexError, TypeError):
-        lines = [
-            *done.stdout.split("\n"),
-            *done.stderr.split("\n"),
-            f"ended with {done.returncode}",
-        ]
+        lines = [*f"{done.stdout}\n{done.stderr}".split("\n"), f"ended with {done.returncode}"]
         return ProbeResult(error=next(line.strip() for line in lines if line.strip()))
 
 

@@ -139,9 +139,7 @@ def allow_only_needed(*, has_gpu: bool, has_mps: bool) -> None:
         rules += [_CallRule((number, number)) for number in _ONLY_X86_64.values()]
     rules += _rules()
     rules += _gpu_rules(has_mps) if has_gpu else [_CallRule(_MMAP, _COUNTED_MEMORY)]
-    program = b"".join(
-        struct.pack("=HBBI", *instruction) for instruction in _program(machine, place, rules)
-    )
+    program = b"".join(struct.pack("=HBBI", *call) for call in _program(machine, place, rules))
     code = ctypes.create_string_buffer(program, len(program))
     head = struct.pack("@HP", len(program) // 8, ctypes.addressof(code))
     libc = ctypes.CDLL(None, use_errno=True)

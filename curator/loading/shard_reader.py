@@ -328,10 +328,8 @@ class SampleReader:
                 "verify` says more"
             ) from error
         if len(samples) != 1 or (missing := self._suffixes - samples[0].keys()):
-            problem = (
-                f"lacks {min(missing)!r}" if len(samples) == 1 else f"is {len(samples)} samples"
-            )
-            raise ShardError(f"{where} {problem}; `curate verify` says what else is wrong")
+            fault = f"lacks {min(missing)!r}" if len(samples) == 1 else f"is {len(samples)} samples"
+            raise ShardError(f"{where} {fault}; `curate verify` says what else is wrong")
         sample: Mapping[str, Any] = samples[0]
         return sample
 

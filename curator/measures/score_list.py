@@ -231,15 +231,13 @@ def _check(
                     f"{origin!r} has a {kind} {name!r}, and there is one of that name already; "
                     "give it another"
                 )
-    signal_names = {*signals, *measure.signals}
+    given = {*signals, *measure.signals}
     for name, spec in measure.scores.items():
         if callable(spec.of):
             continue
         signal = spec.of or name
-        if signal not in signal_names:
-            raise RecipeError(
-                f"{origin!r}: score {name}: {unknown_key(signal, signal_names, 'signal')}"
-            )
+        if signal not in given:
+            raise RecipeError(f"{origin!r}: score {name}: {unknown_key(signal, given, 'signal')}")
         if spec.how is None:
             raise RecipeError(
                 f"{origin!r}: score {name} is made of signal {signal!r}, and says neither "

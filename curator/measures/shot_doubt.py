@@ -22,10 +22,7 @@ def _shot_doubt(clip: ClipView) -> float | None:
         return None
     start, end = clip.span.start_frame, clip.span.end_frame
     # A boundary at the last frame is the clip's own end.
-    return max(
-        (_doubt(boundary) for boundary in boundaries(clip.track, slice(start, end - 1))),
-        default=0.0,
-    )
+    return max(map(_doubt, boundaries(clip.track, slice(start, end - 1))), default=0.0)
 
 
 def _doubt(boundary: Boundary) -> float:

@@ -171,11 +171,8 @@ class ModelStore:
         if not path.is_file():
             return "missing"
         info = path.stat()
-        record = None if again else self._recorded(entry)
-        if record is None or (record["bytes"], record["mtime_ns"]) != (
-            info.st_size,
-            info.st_mtime_ns,
-        ):
+        facts = None if again else self._recorded(entry)
+        if facts is None or (facts["bytes"], facts["mtime_ns"]) != (info.st_size, info.st_mtime_ns):
             expected = self._expected(entry)
             digest = _sha256(path)
             if expected not in (None, digest):
@@ -183,7 +180,7 @@ class ModelStore:
             if entry.package is None:
                 self._record(entry, path, digest)
             return "verified"
-        return "verified" if entry.sha256 in (None, record["sha256"]) else "differs"
+        return "verified" if entry.sha256 in (None, facts["sha256"]) else "differs"
 
     def _quick_state(self, entry: ModelEntry) -> State:
         path = self.path(entry)

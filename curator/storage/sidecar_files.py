@@ -110,21 +110,19 @@ def _start(uri: str) -> str:
 
 
 def _local(uris: Sequence[str]) -> dict[str, FoundSidecar | SidecarProblem]:
-    sidecars: dict[str, FoundSidecar | SidecarProblem] = {}
+    files: dict[str, FoundSidecar | SidecarProblem] = {}
     for uri in uris:
         for path in sidecar_uris(uri):
             try:
                 n_bytes = os.stat(path).st_size
                 is_outside = os.path.islink(path) and not _is_below(path, os.path.dirname(uri))
-                sidecars[uri] = (
-                    _outside(path) if is_outside else FoundSidecar(uri=path, bytes=n_bytes)
-                )
+                files[uri] = _outside(path) if is_outside else FoundSidecar(uri=path, bytes=n_bytes)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except (OSError, ValueError) as error:
-                sidecars[uri] = _unreadable(local_failure(path, error))
+                files[uri] = _unreadable(local_failure(path, error))
             break
-    return sidecars
+    return files
 
 
 def _is_below(path: str, folder: str) -> bool:

@@ -120,9 +120,8 @@ class FamilyStore:
                 sizes = (
                     table["n_bytes"].to_numpy() if "n_bytes" in facts else np.zeros_like(numbers)
                 )
-                members.fill(
-                    numbers[places], [name] * len(places), row=places, n_bytes=sizes[places]
-                )
+                names = [name] * len(places)
+                members.fill(numbers[places], names, row=places, n_bytes=sizes[places])
         return members
 
     def rows(self, column: MemberColumn) -> pa.Table:

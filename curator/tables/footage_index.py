@@ -313,11 +313,7 @@ def _grown(
     work: Work,
 ) -> _StoredIndex | None:
     """Returns a stored index with the parts that it lacks; None if there are no vectors."""
-    wanted = {
-        (_address(footage, own), name): footage.store
-        for footage in footages
-        for name in footage.parts
-    }
+    wanted = {(_address(of, own), name): of.store for of in footages for name in of.parts}
     store = own.store
     counts = {
         at: read_rows(place, footage_object(at[1]), _counts)

@@ -95,12 +95,7 @@ LAYOUT = {
 """All folders of an output root, and how long their objects stay."""
 TABLES = tuple(name for name, life in LAYOUT.items() if life is FolderLifetime.TABLE)
 OWN_FOLDERS = frozenset(LAYOUT)
-_CLEARED = (
-    FolderLifetime.TABLE,
-    FolderLifetime.NAMED,
-    FolderLifetime.FINGERPRINTED,
-    FolderLifetime.RUN,
-)
+_CLEARED = tuple(map(FolderLifetime, ("table", "named", "fingerprinted", "run")))
 _STAGES = tuple(
     name
     for name in LAYOUT

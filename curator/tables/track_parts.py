@@ -84,10 +84,7 @@ class AnalyzedUnit:
         if len(self.tracks) < 2:
             return [self]
         first, *others = self.tracks
-        return [
-            replace(self, tracks=(first,)),
-            *(AnalyzedUnit(tracks=(track,)) for track in others),
-        ]
+        return [replace(self, tracks=(first,)), *(AnalyzedUnit(tracks=(item,)) for item in others)]
 
 
 class TrackParts:
@@ -141,9 +138,8 @@ class TrackParts:
         by_hash: dict[str, dict[str, str]] = {}
         versions_of = part_versions(self._store, TRACKS)
         # Users' measures share a folder.
-        listed: dict[str, dict[str, str]] = {
-            self._parts(family).stage: {} for family in self._families
-        }
+        stages = (self._parts(family).stage for family in self._families)
+        listed: dict[str, dict[str, str]] = {stage: {} for stage in stages}
         for name, version in versions_of.items():
             folder = name.rpartition("/")[0]
             if folder in listed:

@@ -137,10 +137,7 @@ def verify(
         if sources and summary is not None:
             n_sources = check_sources(shards, summary, pool, findings, hashed)
     facts = {tar.shard.name: tar for tar in tars}
-    views = [
-        (shard_set, [facts[s.name] for s in shard_set.shards if s.name in facts])
-        for shard_set in sets
-    ]
+    views = [(item, [facts[s.name] for s in item.shards if s.name in facts]) for item in sets]
     for tar in tars:
         check_idx(shards, tar, findings)
         _check_facts(shards, tar, findings)

@@ -115,9 +115,7 @@ class TarCheck:
         # Of a commit that was broken off, tars of both sets may be there.
         sets = [shards] if shards.following is None else [shards, shards.following]
         declared = [
-            Family.from_json(family)
-            for s in sets
-            for family in declared_families(s.manifest).values()
+            Family.from_json(item) for s in sets for item in declared_families(s.manifest).values()
         ]
         self._families = {family.member: family for family in declared if family.member}
         self._allowed = ALLOWED | self._families.keys()

@@ -341,9 +341,8 @@ class DeviceSampler:
         import torch
 
         if kind == "luma":
-            pixels = (luma_of(planes, form).float() - form.black) * (
-                255 / (form.white - form.black)
-            )
+            scale = 255 / (form.white - form.black)
+            pixels = (luma_of(planes, form).float() - form.black) * scale
             pixels = pixels.clamp(0, 255).to(torch.uint8)
         elif form.bits == 8 and form.width % 2 == 0 == form.height % 2:
             pixels = unscaled_rgb_BHWC(planes, form)

@@ -116,12 +116,10 @@ class UserMeasures:
         samples = [pictures for pictures, _ in waiting]
         if measure.tensors:
             samples = [_as_tensors(pictures, self._device) for pictures in samples]
-        results = list(measure.measure_batch(samples))
-        if len(results) != len(samples):
-            raise ValueError(
-                f"measure_batch gave {len(results)} results for {len(samples)} samples"
-            )
-        for (_, values), own in zip(waiting, results, strict=True):
+        rows = list(measure.measure_batch(samples))
+        if len(rows) != len(samples):
+            raise ValueError(f"measure_batch gave {len(rows)} results for {len(samples)} samples")
+        for (_, values), own in zip(waiting, rows, strict=True):
             if lacking := set(measure.signals).difference(own):
                 raise ValueError(
                     f"signals {sorted(own)}; expected {sorted(measure.signals)}: "

@@ -46,14 +46,14 @@ def answers_fingerprint(config: CaptionConfig) -> str:
     )
 
 
-def annotation_key(task: Task, config_fingerprint: str) -> str:
+def annotation_key(task: Task, of_config: str) -> str:
     """Returns the key of an annotation among replies and in the table `annotations`."""
     window = task.window
     asked = [task.content, window.start_frame, window.end_frame, window.shown, task.facts]
-    return fingerprint(config_fingerprint, asked)
+    return fingerprint(of_config, asked)
 
 
-def remember(annotation: Annotation, config_fingerprint: str, replies: Replies) -> None:
+def remember(annotation: Annotation, of_config: str, replies: Replies) -> None:
     """Keeps an annotation, unless another run may make another one."""
     if annotation.failure not in TRANSIENT:
         made = {name: getattr(annotation, name) for name in _MADE}
@@ -61,16 +61,14 @@ def remember(annotation: Annotation, config_fingerprint: str, replies: Replies) 
             # It says no more than the answer.
             made["candidates"] = ()
         replies.keep(
-            annotation_key(annotation.task, config_fingerprint),
+            annotation_key(annotation.task, of_config),
             Reply(text=orjson.dumps(made).decode(), n_tries=0),
         )
 
 
-def remembered(
-    task: Task, config_fingerprint: str, replies: Mapping[str, Reply]
-) -> Annotation | None:
+def remembered(task: Task, of_config: str, replies: Mapping[str, Reply]) -> Annotation | None:
     """Returns the annotation that was kept of a window; None without, or without its replies."""
-    reply = replies.get(annotation_key(task, config_fingerprint))
+    reply = replies.get(annotation_key(task, of_config))
     if reply is None:
         return None
     made = orjson.loads(reply.text)

@@ -107,11 +107,8 @@ def _window(annotation: Annotation, shift: int, n_frames: int) -> dict[str, Any]
         items = asdict(answer).items()
         window |= {name: value for name, value in items if value not in (None, {})}
     if metadata is not None:
-        values = {
-            "caption": metadata.caption,
-            "label": metadata.label,
-            "problems": list(metadata.problems),
-        }
+        values = {name: getattr(metadata, name) for name in ("caption", "label")}
+        values["problems"] = list(metadata.problems)
         window["metadata"] = {name: value for name, value in values.items() if value}
     if annotation.failure is not None:
         window["failure"] = str(annotation.failure)

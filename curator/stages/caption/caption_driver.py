@@ -312,9 +312,8 @@ class Captioning:
                 if where.error is None:
                     annotation, replies = self._replayed(task)
                 else:
-                    annotation = Annotation(
-                        task=task, failure=Unanswered.NO_FRAMES, detail=where.error
-                    )
+                    failure = Unanswered.NO_FRAMES
+                    annotation = Annotation(task=task, failure=failure, detail=where.error)
                 if annotation is not None:
                     clip.annotations[task.window.index] = annotation
                 else:

@@ -67,21 +67,17 @@ class Replies(Mapping[str, Reply]):
 
     Args:
         store: Output root.
-        fingerprint: As `replies_fingerprint` gives it.
+        models: Fingerprint of the models and prompts, by `replies_fingerprint`.
         unit: Name of the unit that makes the replies, eight hexadecimal digits; empty for the one
             process that packs those of all units. Parts of a divided unit have its name.
         stored: Replies that a unit begins with, by key; they are stored already.
     """
 
     def __init__(
-        self,
-        store: Store,
-        fingerprint: str,
-        unit: str = "",
-        stored: Mapping[str, Reply] | None = None,
+        self, store: Store, models: str, unit: str = "", stored: Mapping[str, Reply] | None = None
     ) -> None:
         self._store, self._unit = store, unit
-        self._prefix = f"{REPLIES}/{fingerprint}-{unit}"
+        self._prefix = f"{REPLIES}/{models}-{unit}"
         self._parts: list[str] = []
         self._rows = Keyed(self._rows_of)
         self._new: dict[str, Reply] = {}

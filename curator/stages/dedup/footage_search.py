@@ -45,17 +45,13 @@ class VerifyPairs:
     ) -> list[tuple[Named, Named, Match]]:
         """Returns the verified pairs of a unit."""
         del array
-        by_name: dict[Named, ClipFootage] = {}
+        clips: dict[Named, ClipFootage] = {}
         for place, footage in enumerate(self.footage):
             wanted = {clip for pair in unit for at, clip in pair if at == place}
-            by_name |= {(place, name): clip for name, clip in footage.clips(sorted(wanted)).items()}
+            clips |= {(place, name): clip for name, clip in footage.clips(sorted(wanted)).items()}
         matches = []
         for a, b in unit:
-            if (
-                a in by_name
-                and b in by_name
-                and (match := verify_pair(by_name[a], by_name[b])) is not None
-            ):
+            if a in clips and b in clips and (match := verify_pair(clips[a], clips[b])) is not None:
                 matches.append((a, b, match))
         return matches
 

@@ -65,9 +65,7 @@ def dropped_clips(
             shown_by[int(clips[pair])].append((-float(share[pair]), int(others[pair]), pair))
     dropped: dict[int, tuple[int, int]] = {}
     for clip in sorted(shown_by, key=rank.__getitem__):
-        _drop(
-            clip, [entry for entry in shown_by[clip] if rank[entry[1]] < rank[clip]], dropped, rank
-        )
+        _drop(clip, [pair for pair in shown_by[clip] if rank[pair[1]] < rank[clip]], dropped, rank)
     retained = [clip for clip in shown_by if clip not in dropped]
     # The longest first, so that what a dropped clip had drops nothing.
     for clip in sorted(retained, key=lambda row: (-int(ranked.n_frames[row]), rank[row])):

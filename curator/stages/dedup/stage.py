@@ -214,11 +214,9 @@ class DedupStage(CorpusStage[DedupConfig]):
     ) -> Decisions:
         """Rejects clips that are divided; each names the clip that shows the most of it."""
         rows = np.array(sorted(by_row), np.int64)
-        largest = [
-            division for row in rows.tolist() if (division := by_row[row].largest) is not None
-        ]
-        own = pairs.take(pa.array([division.pair for division in largest], pa.int64()))
-        of = [ids[division.other].as_py() if division.other >= 0 else None for division in largest]
+        largest = [part for row in rows.tolist() if (part := by_row[row].largest) is not None]
+        own = pairs.take(pa.array([part.pair for part in largest], pa.int64()))
+        of = [ids[part.other].as_py() if part.other >= 0 else None for part in largest]
         is_first = numbers.of(own["clip_id"]) == rows
         decisions = self._rejected(
             rows, _seen_from(own, is_first), of, Reason.DIVIDED, [None] * len(rows)

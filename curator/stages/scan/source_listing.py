@@ -421,9 +421,7 @@ class ListedSources:
                 if isinstance(item, ListedSource):
                     yield SourceRef(uri=item.uri, n_bytes=item.bytes, version=item.version)
             failed = [item for item in batch if isinstance(item, UnlistedSource)]
-            self._unreadable += [
-                failure.uri for failure in failed if failure.code is ErrorCode.UNREADABLE
-            ]
+            self._unreadable += [item.uri for item in failed if item.code is ErrorCode.UNREADABLE]
             if failed:
                 self._sources.add_failed(
                     {

@@ -181,9 +181,7 @@ class DialogRunner:
             requests = next(dialog)
             while True:
                 first, *others = requests
-                awaited = [
-                    self._more_threads.submit(self._reply, window, request) for request in others
-                ]
+                awaited = [self._more_threads.submit(self._reply, window, more) for more in others]
                 replies = [self._reply(window, first), *(job.result() for job in awaited)]
                 requests = dialog.send(replies)
         except StopIteration as end:

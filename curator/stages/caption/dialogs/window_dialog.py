@@ -87,12 +87,11 @@ def replayed(
     try:
         asked = next(dialog)
         while True:
-            own_replies |= {
-                request.key: replies[request.key] for request in asked if request.key in replies
-            }
-            if any(request.key not in own_replies for request in asked):
+            keys = [request.key for request in asked]
+            own_replies |= {key: replies[key] for key in keys if key in replies}
+            if any(key not in own_replies for key in keys):
                 break
-            asked = dialog.send([own_replies[request.key] for request in asked])
+            asked = dialog.send([own_replies[key] for key in keys])
     except StopIteration as end:
         return end.value, own_replies
     dialog.close()
