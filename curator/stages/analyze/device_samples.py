@@ -456,11 +456,11 @@ class DeviceSampler:
         if batch.second is None:
             return views
         for at, row in enumerate(batch.samples):
-            found = views[row].signals
-            found |= zip(
+            own_signals = views[row].signals
+            own_signals |= zip(
                 device_signals.EXPOSURE, batch.arrays["exposure"][at].tolist(), strict=True
             )
-            found |= {f"border_{n}": share for n, share in batch.sides[at]._asdict().items()}
+            own_signals |= {f"border_{n}": share for n, share in batch.sides[at]._asdict().items()}
         arrays = batch.second.arrays()
         for name, signals, members in batch.inside:
             for at, values in zip(members, arrays[name], strict=True):

@@ -239,7 +239,7 @@ class Asker:
             lost=_counts(Counter(str(reply.failure) for reply in failed))
             if best is not None
             else {},
-            n_unscored=sum(one.score is None for one in whole) if self.config.judge else 0,
+            n_unscored=sum(item.score is None for item in whole) if self.config.judge else 0,
             request_keys=tuple(given),
             tokens_in=sum(reply.tokens_in for reply in given.values()),
             tokens_out=sum(reply.tokens_out for reply in given.values()),
