@@ -22,7 +22,7 @@ from curator.errors import CuratorError, DamagedError, RecipeError, UsageError, 
 from curator.executor.termination import end_process, was_terminated
 
 COMMANDS = (
-    "run", "recipes", "graph", "models", "scores", "explain", "tune", "search", "recaption",
+    "run", "recipes", "graph", "models", "scores", "explain", "tune", "view", "search", "recaption",
     "verify", "export", "snapshots", "clean", "remove", "doctor", "demo",
 )  # fmt: skip
 """Modules of `curator.commands`, in the order of the help."""

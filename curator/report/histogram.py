@@ -145,10 +145,10 @@ def histogram(
     if n_missing := int(np.sum(~measured)):
         said.append(f"{count(n_missing)} not measured")
     values, is_kept = values[measured], is_kept[measured]
-    kept, rejected, axis = values[is_kept], values[~is_kept], None
+    kept, rejected = values[is_kept], values[~is_kept]
     bins, marks = [], []
-    if values.min() != values.max():
-        axis = _axis(values, list(bounds.values()), may_be_log=not spec.unit.startswith("0 "))
+    axis = axis_of(values, list(bounds.values()), may_be_log=not spec.unit.startswith("0 "))
+    if axis is not None:
         bins = list(zip(axis.bins(kept), axis.bins(rejected), strict=True))
         marks = list(_marks(axis, bounds))
     return Histogram(
@@ -165,9 +165,20 @@ def histogram(
     )
 
 
-def _axis(values: Values, bounds: Sequence[float], *, may_be_log: bool) -> Axis:
-    """Returns an axis that shows all values, and the bounds that are not far from them."""
+def axis_of(values: Values, bounds: Sequence[float], *, may_be_log: bool) -> Axis | None:
+    """Returns an axis that shows all values, and the bounds that are not far from them.
+
+    Args:
+        values: float64 [N], finite.
+        bounds: Of rules.
+        may_be_log: Whether it is logarithmic where the values differ by orders of magnitude.
+
+    Returns:
+        None where all values are equal.
+    """
     low, high = float(values.min()), float(values.max())
+    if low == high:
+        return None
     p5, p95 = (float(p) for p in np.percentile(values, [5, 95]))
     if may_be_log and low > 0 and p95 > LOG_FROM * p5 and all(bound > 0 for bound in bounds):
         span = math.sqrt(high / low)

@@ -75,11 +75,11 @@ def tune(finished: Finished, changes: Sequence[str], *, rules_only: bool = False
         RecipeError: A change is not valid.
         UsageError: A change is not one that can be tried without a run.
     """
-    keys = [_full_key(change) for change in changes]
+    keys = [full_key(change) for change in changes]
     # They follow from the other clips, and would be others.
     finished = finished.without_remainders()
     recipe = with_changes(finished.recipe, keys)
-    _check_measured(finished, recipe)
+    check_measured(finished, recipe)
     candidates = finished.candidates()
     rules, *others = graph_of(recipe).deciding()
     clips = _judged(finished, candidates, rules)
@@ -128,7 +128,12 @@ def _columns(clips: DecidedClips) -> pa.Table:
     return pa.concat_tables(clips.clips.blocks(("decision", "reason", "reasons")))
 
 
-def _full_key(change: str) -> str:
+def full_key(change: str) -> str:
+    """Returns a change with the whole key of the recipe.
+
+    Raises:
+        UsageError: It is no change that can be tried without a run.
+    """
     key, equals, value = change.partition("=")
     section = key.strip().split(".")[0]
     if not equals or "." not in key:
@@ -222,7 +227,7 @@ def _reasons(counts: Counter[str | None], word: str) -> str:
     return f"  {word}{reasons}" if reasons else ""
 
 
-def _check_measured(finished: Finished, recipe: Recipe) -> None:
+def check_measured(finished: Finished, recipe: Recipe) -> None:
     """Refuses bounds of scores and content types that the run never measured."""
     used, clips = finished.recipe, finished.clips
     if (recipe.semantic, recipe.select) != (used.semantic, used.select):

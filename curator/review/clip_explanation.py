@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import floor, log10
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
@@ -79,11 +80,14 @@ def listing(finished: Finished) -> str:
     return "\n".join(lines)
 
 
-def explain(finished: Finished, prefix: str) -> str:
-    """Returns the explanation of the clip whose id begins with a prefix, as text."""
+def explain(finished: Finished, prefix: str, candidates: pa.Table | None = None) -> str:
+    """Returns the explanation of the clip whose id begins with a prefix, as text.
+
+    `candidates` are those of the run, where the caller holds them.
+    """
     number = find_clip(finished, prefix)
     (clip,) = ClipRows(finished.clips.slice(number, 1), finished.clips.schema)
-    judged = list(_judged(finished, number))
+    judged = list(_judged(finished, number, finished.candidates() if candidates is None else candidates))
     ruled = {rule.bounds.score for rule in judged}
     others = [
         f"{name} {value:.4g}"
@@ -104,8 +108,7 @@ def explain(finished: Finished, prefix: str) -> str:
     return "\n\n".join(block for block in blocks if block)
 
 
-def _judged(finished: Finished, number: int) -> Iterator[Judged]:
-    candidates = finished.candidates()
+def _judged(finished: Finished, number: int, candidates: pa.Table) -> Iterator[Judged]:
     whole = candidates.slice(0, finished.without_remainders().clips.num_rows)
     corpus = corpus_of(whole, min_s=finished.recipe.propose.min_s)
     rules = finished.recipe.filters.root

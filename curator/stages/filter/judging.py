@@ -97,7 +97,7 @@ class FilteredClips:
 
 
 @dataclass(frozen=True, slots=True)
-class _ReasonCheck:
+class ReasonCheck:
     """One reason of a rule: the clips that it is against, and the values behind it."""
 
     rule: str
@@ -139,7 +139,7 @@ def score_values(clips: JudgedColumns, score: str) -> Values:
 
 def reason_of(clips: pa.Table, bound: Bounds) -> str | None:
     """Returns a rule's reason against the only clip of a table; None for none."""
-    return next((str(check.reason) for check in _rule_checks(clips, bound) if check.hit[0]), None)
+    return next((str(check.reason) for check in rule_checks(clips, bound) if check.hit[0]), None)
 
 
 def corpus_of(clips: JudgedColumns, *, min_s: float) -> Callable[[str], Values]:
@@ -155,27 +155,18 @@ def corpus_of(clips: JudgedColumns, *, min_s: float) -> Callable[[str], Values]:
 
 def judge_table(clips: pa.Table, bounds: Sequence[Bounds], needs: FilterNeeds) -> FilteredClips:
     """Judges rows with the columns of `candidates_schema`."""
-    shard = needs.classes
-    bucket_codes, buckets = _buckets(clips, shard)
-    checks = [_length_check(clips, needs.min_s, needs.min_frames)]
-    if needs.max_s is not None:
-        seconds = _floats(clips["seconds"])
-        # One picture, which nothing can split.
-        hit = seconds > 2 * needs.max_s
-        if hit.any():
-            checks.append(_ReasonCheck(STANDING_RULE, Reason.TOO_LONG, hit, seconds, needs.max_s))
-    flagged: list[_ReasonCheck] = []
-    for bound in bounds:
-        rule_checks = _rule_checks(clips, bound)
-        if bound.severity == "reject":
-            checks += rule_checks
-            continue
-        measured = (check for check in rule_checks if check.reason != Reason.NOT_MEASURED)
-        flagged += [replace(check, reason=bound.tag(check.reason)) for check in measured]
-    if needs.semantic.reject:
-        checks.append(_content_check(clips, needs.semantic))
+    bucket_codes, buckets = _buckets(clips, needs.classes)
     has_none = bucket_codes < 0
-    checks += _bucket_checks(clips, has_none, shard)
+    checks, last = checks_around(clips, needs, has_none)
+    flagged: list[ReasonCheck] = []
+    for bound in bounds:
+        against = rule_checks(clips, bound)
+        if bound.severity == "reject":
+            checks += against
+            continue
+        measured = (check for check in against if check.reason != Reason.NOT_MEASURED)
+        flagged += [replace(check, reason=bound.tag(check.reason)) for check in measured]
+    checks += last
     columns = _decisions(checks, clips.num_rows) | {
         "bucket": pa.array(buckets, pa.string()).take(pa.array(bucket_codes, mask=has_none)),
         "tags": _tags(clips, flagged),
@@ -184,6 +175,29 @@ def judge_table(clips: pa.Table, bounds: Sequence[Bounds], needs: FilterNeeds) -
         at = clips.schema.get_field_index(name)
         clips = clips.append_column(name, column) if at < 0 else clips.set_column(at, name, column)
     return FilteredClips(clips=clips, rules=_counts(checks, flagged, bounds))
+
+
+def checks_around(
+    clips: pa.Table, needs: FilterNeeds, has_none: Mask | None = None
+) -> tuple[list[ReasonCheck], list[ReasonCheck]]:
+    """Returns what is judged before the rules and after them, in the order of precedence.
+
+    Args:
+        clips: Columns of `candidates_schema`.
+        needs: Settings of other sections.
+        has_none: Clips that no bucket fits, bool [N]; None to find them.
+    """
+    if has_none is None:
+        has_none = _buckets(clips, needs.classes)[0] < 0
+    first = [_length_check(clips, needs.min_s, needs.min_frames)]
+    if needs.max_s is not None:
+        seconds = _floats(clips["seconds"])
+        # One picture, which nothing can split.
+        hit = seconds > 2 * needs.max_s
+        if hit.any():
+            first.append(ReasonCheck(STANDING_RULE, Reason.TOO_LONG, hit, seconds, needs.max_s))
+    last = [_content_check(clips, needs.semantic)] if needs.semantic.reject else []
+    return first, last + _bucket_checks(clips, has_none, needs.classes)
 
 
 def _floats(column: pa.ChunkedArray) -> Values:
@@ -195,23 +209,24 @@ def _too_short(clips: JudgedColumns, min_s: float) -> Mask:
     return short
 
 
-def _length_check(clips: pa.Table, min_s: float, min_frames: int | None) -> _ReasonCheck:
+def _length_check(clips: pa.Table, min_s: float, min_frames: int | None) -> ReasonCheck:
     hit, threshold = _too_short(clips, min_s), np.full(clips.num_rows, min_s)
     if min_frames is not None:
         lacks_frames = _floats(clips["n_frames"]) < min_frames
         threshold = np.where(lacks_frames & ~hit, min_frames / _floats(clips["fps"]), threshold)
         hit |= lacks_frames
-    return _ReasonCheck(LENGTH_RULE, Reason.TOO_SHORT, hit, _floats(clips["seconds"]), threshold)
+    return ReasonCheck(LENGTH_RULE, Reason.TOO_SHORT, hit, _floats(clips["seconds"]), threshold)
 
 
-def _rule_checks(clips: pa.Table, bound: Bounds) -> Iterator[_ReasonCheck]:
+def rule_checks(clips: JudgedColumns, bound: Bounds) -> Iterator[ReasonCheck]:
+    """Yields what a rule has against clips, a reason each, whatever its severity."""
     if bound.is_idle:
         return
     values = score_values(clips, bound.score)
 
-    def check(reason: str, hit: Mask, threshold: float | None) -> _ReasonCheck:
+    def check(reason: str, hit: Mask, threshold: float | None) -> ReasonCheck:
         least = np.nan if threshold is None else threshold
-        return _ReasonCheck(bound.rule, reason, hit, values, least, bound)
+        return ReasonCheck(bound.rule, reason, hit, values, least, bound)
 
     if bound.unmeasured == "reject":
         column = clips[bound.score] if bound.names_values else None
@@ -256,13 +271,13 @@ def _text_of(value: bool | int | float | str) -> str:
     return str(pa.scalar(value).cast(pa.string()))
 
 
-def _content_check(clips: pa.Table, semantic: SemanticConfig) -> _ReasonCheck:
+def _content_check(clips: pa.Table, semantic: SemanticConfig) -> ReasonCheck:
     """Rejects clips of an unwanted type that is likely enough; a clip of unknown type passes."""
     probability = score_values(clips, "content_probability")
     unwanted = pc.is_in(clips["content_type"], value_set=pa.array(semantic.reject, pa.string()))
     least = semantic.reject_from
     hit = np.asarray(unwanted.to_numpy(), np.bool_) & (probability >= least)
-    return _ReasonCheck(CONTENT_RULE, Reason.CONTENT_TYPE_UNWANTED, hit, probability, least)
+    return ReasonCheck(CONTENT_RULE, Reason.CONTENT_TYPE_UNWANTED, hit, probability, least)
 
 
 def _buckets(clips: pa.Table, shard: BucketClasses) -> tuple[NDArray[np.int64], list[str]]:
@@ -302,12 +317,12 @@ def _content_codes(clips: pa.Table) -> tuple[list[str | None], NDArray[np.int64]
     return [None, *coded.dictionary.to_pylist()], codes
 
 
-def _bucket_checks(clips: pa.Table, hit: Mask, shard: BucketClasses) -> list[_ReasonCheck]:
+def _bucket_checks(clips: pa.Table, hit: Mask, shard: BucketClasses) -> list[ReasonCheck]:
     sizes = np.stack([np.asarray(clips[n].to_numpy(), np.int64) for n in ("width", "height")])
     side, n_frames = np.minimum(*sizes), _floats(clips["n_frames"])
     smallest, fewest = float(min(shard.resolutions)), float(min(shard.lengths) + 1)
     is_small = side < smallest
-    shapes: list[_ReasonCheck] = []
+    shapes: list[ReasonCheck] = []
     if shard.aspects_strict:
         kinds, inverse = np.unique(sizes, axis=1, return_inverse=True)
         loss = np.array(
@@ -315,13 +330,13 @@ def _bucket_checks(clips: pa.Table, hit: Mask, shard: BucketClasses) -> list[_Re
         )
         lost = loss[inverse.reshape(-1)] if clips.num_rows else np.zeros(0)
         most = shard.aspects_tolerance
-        shapes = [_ReasonCheck(BUCKET_RULE, Reason.NO_ASPECT_CLASS, lost > most, lost, most)]
+        shapes = [ReasonCheck(BUCKET_RULE, Reason.NO_ASPECT_CLASS, lost > most, lost, most)]
         hit = hit & (is_small | (n_frames < fewest))
     score, threshold = np.where(is_small, side, n_frames), np.where(is_small, smallest, fewest)
-    return [_ReasonCheck(BUCKET_RULE, Reason.NO_BUCKET, hit, score, threshold), *shapes]
+    return [ReasonCheck(BUCKET_RULE, Reason.NO_BUCKET, hit, score, threshold), *shapes]
 
 
-def _decisions(checks: Sequence[_ReasonCheck], n: int) -> dict[str, pa.Array]:
+def _decisions(checks: Sequence[ReasonCheck], n: int) -> dict[str, pa.Array]:
     hit_NC = np.stack([check.hit for check in checks], axis=1)
     rejected = hit_NC.any(axis=1)
     first = hit_NC.argmax(axis=1)
@@ -343,7 +358,7 @@ def _decisions(checks: Sequence[_ReasonCheck], n: int) -> dict[str, pa.Array]:
     }
 
 
-def _tags(clips: pa.Table, flagged: Sequence[_ReasonCheck]) -> pa.Array:
+def _tags(clips: pa.Table, flagged: Sequence[ReasonCheck]) -> pa.Array:
     n = clips.num_rows
     own = clips["tags"].combine_chunks() if "tags" in clips.column_names else None
     if own is None:
@@ -375,7 +390,7 @@ def _lists(
 
 
 def _counts(
-    checks: Sequence[_ReasonCheck], flagged: Sequence[_ReasonCheck], bounds: Sequence[Bounds]
+    checks: Sequence[ReasonCheck], flagged: Sequence[ReasonCheck], bounds: Sequence[Bounds]
 ) -> list[RuleCount]:
     """Returns the counts of rules that have checks, in the order in which they are judged."""
     hit_NC = np.stack([check.hit for check in checks], axis=1)
@@ -424,7 +439,7 @@ def _in_order(counts: Mapping[str, RuleCount], bounds: Sequence[Bounds]) -> list
     return [counts[name] for name in order if name in counts]
 
 
-def _by_rule(checks: Sequence[_ReasonCheck]) -> dict[str, list[int]]:
+def _by_rule(checks: Sequence[ReasonCheck]) -> dict[str, list[int]]:
     numbers: dict[str, list[int]] = {}
     for number, check in enumerate(checks):
         numbers.setdefault(check.rule, []).append(number)

@@ -1,0 +1,1 @@
+"""The local page over a finished run: what `curate view` serves."""

@@ -1,0 +1,188 @@
+"""What other bounds keep and drop, within a moment: `curate tune --rules-only`, kept in memory.
+
+Shape letters: N clips without the parts of divided ones, in the order of `clips`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from curator.pipeline import graph_of
+from curator.recipe import with_changes
+from curator.report.histogram import BINS, Axis, axis_of
+from curator.review.bound_tuning import LATE, check_measured, full_key
+from curator.review.finished_run import Finished, is_of_stage
+from curator.stages.filter.judging import Mask, checks_around, rule_checks, score_values
+from curator.stages.filter.rules import Bounds
+from curator.stages.filter.stage import FilterStage
+
+KEPT = 0
+"""Code of the clips that nothing is against."""
+MAX_CACHED = 64
+"""Scores whose values are held: 12 MB each at a million clips."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """What some changes of the recipe would do.
+
+    Attributes:
+        codes: Number of the first reason against each clip in `LiveFunnel.reasons`, uint16 [N].
+        bounds: The rules as numbers, in the recipe's order.
+    """
+
+    codes: NDArray[np.uint16]
+    bounds: tuple[Bounds, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreBins:
+    """The values of a score, and the bin of each clip in its histogram: uint8, BINS for no value.
+
+    `axis` is None where all values are equal.
+    """
+
+    values: NDArray[np.float64]
+    bins: NDArray[np.uint8]
+    axis: Axis | None
+
+
+class LiveFunnel:
+    """Judges all clips of a run again and again; only rules that differ are judged anew.
+
+    Duplicates, selection and custom stages stay as they are, as with `--rules-only`.
+    """
+
+    def __init__(self, finished: Finished) -> None:
+        self.finished = finished.without_remainders()
+        self.candidates = self.finished.candidates()
+        self.reasons: list[str | None] = [None]
+        """The reason of each code; None for kept clips."""
+        kept = pc.equal(self.finished.clips["decision"], "kept")
+        reasons = pc.if_else(kept, None, self.finished.clips["reason"]).combine_chunks()
+        coded = reasons.dictionary_encode()
+        own = [self._code(name) for name in coded.dictionary.to_pylist()]
+        codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        self.now = np.array([*own, KEPT], np.uint16)[codes]
+        """Codes of the clips as they are, uint16 [N]."""
+        measures = self.finished.measures
+        stays = [name in LATE or is_of_stage(name, measures) for name in self.reasons]
+        self._late = np.where(np.array(stays)[self.now], self.now, KEPT).astype(np.uint16)
+        self.seconds = score_values(self.candidates, "seconds")
+        self._base = self._stage(())
+        bounds = self._base.resolved(self.candidates, self.finished.frozen())
+        self._bounds = {bound.rule: bound for bound in bounds}
+        self._hits = {bound.rule: (bound, self._hits_of(bound)) for bound in bounds}
+        self._around = self._around_of(self._base)
+        self._scores: dict[str, ScoreBins] = {}
+        self._last: tuple[tuple[str, ...], Outcomes] | None = None
+
+    @property
+    def rules(self) -> list[Bounds]:
+        """The rules as the run applied them."""
+        return list(self._bounds.values())
+
+    def decide(self, changes: Sequence[str]) -> Outcomes:
+        """Decides about all clips with changes as `curate tune` takes them.
+
+        Raises:
+            RecipeError: A change is not valid.
+            UsageError: A change cannot be tried without a run, or asks for an unmeasured score.
+        """
+        keys = tuple(full_key(change) for change in changes)
+        if self._last is not None and self._last[0] == keys:
+            return self._last[1]
+        stage = self._stage(keys)
+        is_same_length = stage.needs == self._base.needs
+        around = self._around if is_same_length else self._around_of(stage)
+        known = {
+            name: self._bounds[name]
+            for name, rule in stage.config.root.items()
+            if is_same_length and rule == self._base.config.root.get(name)
+        }
+        others = stage.config.model_copy(
+            update={"root": {n: r for n, r in stage.config.root.items() if n not in known}}
+        )
+        changed = FilterStage(others, stage.needs, self.finished.measures)
+        anew = changed.resolved(self.candidates, self.finished.frozen())
+        by_rule = known | {bound.rule: bound for bound in anew}
+        bounds = tuple(by_rule[name] for name in stage.config.root)
+        first, last = around
+        hits = [*first]
+        for bound in bounds:
+            cached = self._hits.get(bound.rule)
+            if cached is None or cached[0] != bound:
+                cached = self._hits[bound.rule] = (bound, self._hits_of(bound))
+            if bound.severity == "reject":
+                hits += cached[1]
+        outcomes = Outcomes(codes=self._first([*hits, *last]), bounds=bounds)
+        self._last = keys, outcomes
+        return outcomes
+
+    def score(self, name: str) -> ScoreBins:
+        """Returns the values of a score.
+
+        Raises:
+            KeyError: No clip has such a column.
+        """
+        if name not in self._scores:
+            values = score_values(self.candidates, name)
+            measured = np.isfinite(values)
+            bins = np.full(len(values), BINS, np.uint8)
+            axis = None
+            if measured.any():
+                numbers = [b for bound in self.rules if bound.score == name for b in _sides(bound)]
+                unit = self.finished.measures.spec_of(name).unit
+                axis = axis_of(values[measured], numbers, may_be_log=not unit.startswith("0 "))
+                at = np.zeros(1) if axis is None else axis.place(values[measured]) * BINS
+                bins[measured] = np.minimum(at, BINS - 1).astype(np.uint8)
+            while len(self._scores) >= MAX_CACHED:
+                self._scores.pop(next(iter(self._scores)))
+            self._scores[name] = ScoreBins(values=values, bins=bins, axis=axis)
+        return self._scores[name]
+
+    def histogram(self, name: str, codes: NDArray[np.uint16]) -> list[tuple[int, int]]:
+        """Counts clips kept and rejected by bin of a score, from the lowest value."""
+        bins = self.score(name).bins
+        all_bins = np.bincount(bins, minlength=BINS + 1)[:BINS]
+        kept = np.bincount(bins[codes == KEPT], minlength=BINS + 1)[:BINS]
+        return list(zip(kept.tolist(), (all_bins - kept).tolist(), strict=True))
+
+    def counts(self, codes: NDArray[np.uint16]) -> tuple[list[int], list[float]]:
+        """Counts clips, and their seconds, by the code of their reason."""
+        n = len(self.reasons)
+        seconds = np.bincount(codes, weights=self.seconds, minlength=n)
+        return np.bincount(codes, minlength=n).tolist(), seconds.tolist()
+
+    def _stage(self, keys: Sequence[str]) -> FilterStage:
+        recipe = with_changes(self.finished.recipe, keys) if keys else self.finished.recipe
+        if keys:
+            check_measured(self.finished, recipe)
+        return cast(FilterStage, graph_of(recipe).deciding()[0])
+
+    def _hits_of(self, bound: Bounds) -> list[tuple[int, Mask]]:
+        return [(self._code(c.reason), c.hit) for c in rule_checks(self.candidates, bound)]
+
+    def _around_of(self, stage: FilterStage) -> tuple[list[tuple[int, Mask]], ...]:
+        first, last = checks_around(self.candidates, stage.needs)
+        return tuple([(self._code(c.reason), c.hit) for c in some] for some in (first, last))
+
+    def _first(self, hits: Sequence[tuple[int, Mask]]) -> NDArray[np.uint16]:
+        """Returns the first reason against each clip: the last to be written."""
+        codes = self._late.copy()
+        for code, hit in reversed(hits):
+            np.copyto(codes, np.uint16(code), where=hit)
+        return codes
+
+    def _code(self, reason: str) -> int:
+        if str(reason) not in self.reasons:
+            self.reasons.append(str(reason))
+        return self.reasons.index(str(reason))
+
+
+def _sides(bound: Bounds) -> list[float]:
+    return [value for value in (bound.min, bound.max) if value is not None]

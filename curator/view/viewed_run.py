@@ -1,0 +1,445 @@
+"""A finished run as the page asks for it: clips by the page, a clip's facts, pictures, MP4 bytes."""
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from threading import RLock
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from curator.errors import CuratorError, UsageError
+from curator.report.cluster_galleries import listed_clusters
+from curator.report.page_templates import clean
+from curator.retrieval.clip_search import ClipSearch
+from curator.review.bound_tuning import summary_lines, tune
+from curator.review.clip_explanation import explain
+from curator.review.finished_run import Finished
+from curator.stages.filter.judging import Mask
+from curator.stages.propose.candidate_store import read_all_pictures
+from curator.tables.checksums import read_parquet
+from curator.tables.clip_locations import KeyRows
+from curator.tables.clip_rows import ClipRow, ClipRows
+from curator.tables.disk_table import taken
+from curator.tables.mark_table import Mark, MarkWriter, read_marks, utc_now
+from curator.tables.schemas import score_column
+from curator.tables.sql_condition import matching_clips
+from curator.view.live_funnel import KEPT, LiveFunnel, Outcomes
+
+PAGE = 60
+"""Clips of a page."""
+MAX_PAGE = 240
+MAX_PICTURES = 2_000
+"""Clips whose pictures are held."""
+MAX_GROUPS = 200
+"""Most tags, buckets and clusters that can be chosen from."""
+MAX_SHOTS = 5_000
+Side = Literal["kept", "rejected", "gained", "lost"]
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipQuery:
+    """Which clips a page shows, and in which order; None and empty values leave all in.
+
+    Attributes:
+        changes: Changes of the recipe: outcomes are those that they would give.
+        side: Clips that are kept, are rejected, or that the changes keep or reject anew.
+        reason: First reason.
+        tag: One of the clip's tags.
+        bucket: Its bucket.
+        cluster: Its cluster.
+        source: Id of its source.
+        mark: `keep`, `drop`, `label`, `note`, `caption`, or `none`.
+        where: SQL condition over columns of `clips`.
+        sort: A score; None for the order of sources.
+        descending: Whether high values come first. Clips without a value come last.
+    """
+
+    changes: tuple[str, ...] = ()
+    side: Side | None = None
+    reason: str | None = None
+    tag: str | None = None
+    bucket: str | None = None
+    cluster: int | None = None
+    source: str | None = None
+    mark: str | None = None
+    where: str | None = None
+    sort: str | None = None
+    descending: bool = False
+
+
+class ViewedRun:
+    """What `curate view` serves. Methods may be called from several threads."""
+
+    def __init__(self, finished: Finished) -> None:
+        self.finished = finished
+        self.clips = finished.clips
+        self.funnel = LiveFunnel(finished)
+        self.writer = MarkWriter(finished.store)
+        self.marks = read_marks(finished.store)
+        self._lock = RLock()
+        self._rows = KeyRows(self.clips["clip_id"])
+        self._pictures: OrderedDict[str, list[bytes]] = OrderedDict()
+        self._shown: list[str] = []
+        self._orders: OrderedDict[str, NDArray[np.int64]] = OrderedDict()
+        self._where: tuple[str, Mask] | None = None
+
+    def overview(self) -> Json:
+        """Returns what does not change while the page is open."""
+        summary, specs = self.finished.summary, self.finished.measures.specs
+        ruled = {bound.score for bound in self.funnel.rules}
+        names = [n for n in (*ruled, *specs) if self._is_measured(n)]
+        return {
+            "uri": self.finished.store.uri,
+            "snapshot": summary.get("snapshot"),
+            "n_clips": self.clips.num_rows,
+            "scores": [
+                {"name": n, "unit": specs[n].unit, "meaning": specs[n].meaning}
+                for n in dict.fromkeys(names)
+                if n in specs
+            ],
+            "reasons": self._counted("reason"),
+            "buckets": self._counted("bucket"),
+            "tags": self._counted("tags"),
+            "clusters": self._clusters(),
+            "can_search": {
+                "text": self.finished.recipe.analyze.clip is not None,
+                "picture": self.finished.recipe.analyze.scenes,
+            },
+        }
+
+    def funnel_of(self, changes: Sequence[str], scores: Sequence[str]) -> Json:
+        """Returns the funnel with changes beside the run's, and histograms of scores."""
+        with self._lock:
+            outcomes = self.funnel.decide(changes)
+            now, then = (self.funnel.counts(c) for c in (self.funnel.now, outcomes.codes))
+            rows = [
+                {"reason": r, "now": now[0][k], "then": then[0][k]}
+                for k, r in enumerate(self.funnel.reasons)
+                if now[0][k] or then[0][k] or k == KEPT
+            ]
+            charts = [self._chart(name, outcomes) for name in scores if self._is_measured(name)]
+        rules = [
+            {"rule": b.rule, "score": b.score, "min": b.min, "max": b.max, "severity": b.severity}
+            for b in outcomes.bounds
+            if b.min is not None or b.max is not None
+        ]
+        kept_s = [now[1][KEPT], then[1][KEPT]]
+        return {"rows": rows, "kept_s": kept_s, "charts": charts, "rules": rules}
+
+    def exactly(self, changes: Sequence[str]) -> list[str]:
+        """Returns what `curate tune` prints: duplicates and selection are decided anew."""
+        return summary_lines(tune(self.finished, changes))
+
+    def page(self, query: ClipQuery, start: int, n: int) -> Json:
+        """Returns clips from number `start` of those that a query asks for.
+
+        Raises:
+            UsageError: A condition or a name in it is wrong.
+        """
+        with self._lock:
+            outcomes = self.funnel.decide(query.changes)
+            rows = self._ordered(query, self._wanted(query, outcomes))
+            shown = rows[start : start + min(n, MAX_PAGE)]
+            return {"n": len(rows), "clips": self.cards(shown.tolist(), outcomes)}
+
+    def search(self, by: str, query: str, k: int, where: str | None) -> list[Json]:
+        """Returns the nearest clips to a clip, a picture, a video or a text, with their scores."""
+        with self._lock:
+            matches = self._search.find(by, query, k, where)
+            rows = self._rows.find_all([match.clip_id for match in matches]).tolist()
+            cards = self.cards(rows, self.funnel.decide(()))
+        return [
+            card | {"similarity": match.score, "at_s": match.at_s}
+            for card, match in zip(cards, matches, strict=True)
+        ]
+
+    def cards(self, rows: Sequence[int], outcomes: Outcomes) -> list[Json]:
+        """Returns what a card of each clip shows."""
+        with self._lock:
+            clips = self._clips(rows)
+            self._shown = [clip.clip_id for clip in clips]
+            return [
+                self._facts(clip, self._outcome(row, outcomes))
+                for row, clip in zip(rows, clips, strict=True)
+            ]
+
+    def clip(self, clip_id: str, changes: Sequence[str]) -> Json:
+        """Returns all facts of a clip, the course of its source, and the clip it is like."""
+        with self._lock:
+            row = self.row_of(clip_id)
+            outcomes = self.funnel.decide(changes)
+            (clip,) = self._clips([row])
+            other = None
+            if clip.duplicate_of is not None:
+                at = self._rows.find_all([clip.duplicate_of]).tolist()
+                other = self.cards(at, outcomes)[0] if at[0] >= 0 else None
+            scores = {name: value for name, value in clip.scores.items() if value is not None}
+            return {
+                **self._facts(clip, self._outcome(row, outcomes)),
+                "scores": scores,
+                "declared": {name: str(value) for name, value in clip.declared().items()},
+                "explanation": explain(self.finished, clip_id, self._candidates(row)),
+                "original": other,
+                "overlap_s": clip.duplicate_overlap_s,
+                "offset_s": clip.duplicate_offset_s,
+                "source": self._source(clip.source_id, outcomes),
+            }
+
+    def pictures(self, clip_id: str) -> list[bytes]:
+        """Returns thumbnails of a clip; with them those of the page it is on are read."""
+        with self._lock:
+            if clip_id not in self._pictures:
+                ids = [clip_id, *(name for name in self._shown if name not in self._pictures)]
+                stored = read_all_pictures(
+                    self.finished.store, self.finished.stored("pictures"), ids
+                )
+                for name in ids:
+                    self._pictures[name] = stored.get(name, [])
+                while len(self._pictures) > MAX_PICTURES:
+                    self._pictures.popitem(last=False)
+            return self._pictures.get(clip_id, [])
+
+    def mp4_of(self, clip_id: str) -> tuple[str, int, int]:
+        """Returns the tar of a clip's MP4, its first byte there, and its length.
+
+        Raises:
+            UsageError: There is no such clip, or it was not written.
+        """
+        (clip,) = self._clips([self.row_of(clip_id)])
+        if clip.shard is None or clip.mp4_offset is None:
+            raise UsageError(f"clip {clip_id} is {clip.decision} and in no tar")
+        return clip.shard, clip.mp4_offset, clip.mp4_bytes
+
+    def mark(self, clip_id: str, content: Json) -> Json:
+        """Stores the mark of a clip: verdict, label, note and caption.
+
+        Raises:
+            UsageError: There is no such clip, or a value is not valid.
+        """
+        (clip,) = self._clips([self.row_of(clip_id)])
+        mark = Mark(
+            clip_id=clip.clip_id,
+            source_id=clip.source_id,
+            start_frame=clip.start_frame,
+            end_frame=clip.end_frame,
+            marked_at=utc_now(),
+            **content,
+        )
+        with self._lock:
+            self.writer.put(mark)
+            self.marks[clip_id] = mark
+        return mark_facts(mark)
+
+    def row_of(self, clip_id: str) -> int:
+        """Returns the number of a clip.
+
+        Raises:
+            UsageError: There is no such clip.
+        """
+        row = int(self._rows.find_all([clip_id])[0])
+        if row < 0:
+            raise UsageError(f"no clip {clip_id[:80]!r}")
+        return row
+
+    @cached_property
+    def _search(self) -> ClipSearch:
+        return ClipSearch(self.finished, rejected=True)
+
+    @cached_property
+    def _shots(self) -> pa.Table:
+        names = ["source_id", "start_s", "end_s"]
+        parts = self.finished.summary["tables"].get("shots", ())
+        tables = [read_parquet(self.finished.store, part, names) for part in parts]
+        return pa.concat_tables(tables) if tables else pa.table({name: [] for name in names})
+
+    def _candidates(self, row: int) -> pa.Table | None:
+        is_among = row < self.funnel.candidates.num_rows
+        return self.funnel.candidates if is_among else None
+
+    def _clips(self, rows: Iterable[int]) -> ClipRows:
+        return ClipRows(taken(self.clips, list(rows)), self.clips.schema)
+
+    def _outcome(self, row: int, outcomes: Outcomes) -> str | None:
+        """The first reason against a clip with the changes; parts of clips stay as they are."""
+        if row < len(outcomes.codes):
+            return self.funnel.reasons[outcomes.codes[row]]
+        reason: str | None = self.clips["reason"][row].as_py()
+        return reason
+
+    def _facts(self, clip: ClipRow, then: str | None) -> Json:
+        mark = self.marks.get(clip.clip_id)
+        facts = {
+            "clip_id": clip.clip_id,
+            "source_id": clip.source_id,
+            "source_uri": clip.source_uri,
+            "start_s": clip.start_s,
+            "end_s": clip.end_s,
+            "decision": clip.decision,
+            "reason": clip.reason,
+            "reasons": clip.reasons or [],
+            "then": then,
+            "caption": clip.caption,
+            "tags": clip.tags or [],
+            "size": [clip.width, clip.height],
+            "cluster": clip.cluster,
+            "duplicate_of": clip.duplicate_of,
+            "can_play": clip.shard is not None and clip.mp4_offset is not None,
+            "mark": None if mark is None else mark_facts(mark),
+        }
+        return {name: clean(value) for name, value in facts.items()}
+
+    def _source(self, source_id: str, outcomes: Outcomes) -> Json:
+        own = pc.indices_nonzero(pc.equal(self.clips["source_id"], source_id)).to_pylist()
+        names = ["clip_id", "start_s", "end_s"]
+        clips = taken(self.clips.select(names), own[:MAX_SHOTS]).to_pylist()
+        shots = self._shots.filter(pc.equal(self._shots["source_id"], source_id))
+        return {
+            "shots": shots.slice(0, MAX_SHOTS).select(names[1:]).to_pylist(),
+            "clips": [
+                clip | {"then": self._outcome(row, outcomes)}
+                for row, clip in zip(own, clips, strict=False)
+            ],
+        }
+
+    def _is_measured(self, name: str) -> bool:
+        column = score_column(name)
+        there = self.funnel.candidates.column_names
+        return column in there and np.isfinite(self.funnel.score(name).values).any()
+
+    def _chart(self, name: str, outcomes: Outcomes) -> Json:
+        axis = self.funnel.score(name).axis
+        return {
+            "score": name,
+            "axis": None if axis is None else [axis.low, axis.high, axis.is_log],
+            "bins": self.funnel.histogram(name, outcomes.codes),
+        }
+
+    def _counted(self, column: str) -> list[tuple[str, int]]:
+        values = self.clips[column]
+        if pa.types.is_list(values.type):
+            values = pc.list_flatten(values)
+        rows = pc.value_counts(values.drop_null()).to_pylist()
+        counts = sorted(((row["counts"], row["values"]) for row in rows), reverse=True)
+        return [(name, n) for n, name in counts[:MAX_GROUPS]]
+
+    def _clusters(self) -> list[Json]:
+        words = {
+            one["cluster"]: ", ".join(one.get("words", ()))
+            for one in listed_clusters(self.finished.summary)
+        }
+        return [
+            {"cluster": number, "n": n, "words": words.get(number, "")}
+            for number, n in self._counted("cluster")
+        ]
+
+    def _wanted(self, query: ClipQuery, outcomes: Outcomes) -> Mask:
+        """Returns the clips that a query asks for, bool [C], the parts of clips last."""
+        n_parts = self.clips.num_rows - len(outcomes.codes)
+        now, then = (
+            np.append(codes == KEPT, np.zeros(n_parts, np.bool_))
+            for codes in (self.funnel.now, outcomes.codes)
+        )
+        if n_parts:
+            is_kept = pc.equal(self.clips["decision"].slice(len(outcomes.codes)), "kept")
+            now[-n_parts:] = then[-n_parts:] = is_kept.to_numpy(zero_copy_only=False)
+        by_side = {
+            "kept": then, "rejected": ~then, "gained": then & ~now, "lost": now & ~then,
+        }  # fmt: skip
+        wanted = np.ones(len(now), np.bool_) if query.side is None else by_side[query.side]
+        tests: list[Callable[[], Any]] = []
+        if query.reason is not None:
+            wanted = wanted & self._has_reason(query.reason, outcomes)
+        for column in ("bucket", "cluster", "source"):
+            value = getattr(query, column)
+            if value is not None:
+                name = "source_id" if column == "source" else column
+                tests.append(lambda n=name, v=value: pc.equal(self.clips[n], v))
+        if query.tag is not None:
+            tests.append(lambda: _has_tag(self.clips["tags"], str(query.tag)))
+        if query.mark is not None:
+            tests.append(lambda: self._has_mark(str(query.mark)))
+        if query.where is not None:
+            tests.append(lambda: self._fulfils(str(query.where)))
+        for test in tests:
+            values = test()
+            if not isinstance(values, np.ndarray):
+                values = values.fill_null(False).to_numpy()
+            wanted = wanted & values
+        return wanted
+
+    def _has_reason(self, reason: str, outcomes: Outcomes) -> Mask:
+        code = self.funnel.reasons.index(reason) if reason in self.funnel.reasons else -1
+        parts = pc.equal(self.clips["reason"].slice(len(outcomes.codes)), reason)
+        return np.append(
+            outcomes.codes == code, parts.fill_null(False).to_numpy(zero_copy_only=False)
+        ).astype(np.bool_)
+
+    def _has_mark(self, mark: str) -> Mask:
+        ids = [
+            clip_id
+            for clip_id, own in self.marks.items()
+            if mark in ("none", own.verdict) or getattr(own, mark, None) is not None
+        ]
+        has = np.zeros(self.clips.num_rows, np.bool_)
+        rows = self._rows.find_all(ids)
+        has[rows[rows >= 0]] = True
+        return ~has if mark == "none" else has
+
+    def _fulfils(self, where: str) -> Mask:
+        if self._where is None or self._where[0] != where:
+            ids = matching_clips(self.clips, where, example="motion > 0.3", instead="leave it out")
+            fulfils = np.zeros(self.clips.num_rows, np.bool_)
+            fulfils[self._rows.find_all(ids)] = True
+            self._where = where, fulfils
+        return self._where[1]
+
+    def _ordered(self, query: ClipQuery, wanted: Mask) -> NDArray[np.int64]:
+        if query.sort is None:
+            return np.flatnonzero(wanted)
+        if query.sort not in self._orders:
+            if not self._is_measured(query.sort):
+                raise UsageError(f"no clip has the score {query.sort[:80]!r}")
+            values = self.funnel.score(query.sort).values
+            self._orders[query.sort] = np.argsort(values, kind="stable")
+            if len(self._orders) > 4:
+                self._orders.popitem(last=False)
+        order = self._orders[query.sort]
+        n_measured = int(np.isfinite(self.funnel.score(query.sort).values).sum())
+        if query.descending:
+            order = np.append(order[:n_measured][::-1], order[n_measured:])
+        order = np.append(order, np.arange(len(order), len(wanted)))
+        return order[wanted[order]]
+
+
+def mark_facts(mark: Mark) -> Json:
+    """Returns what a page shows of a mark."""
+    names = ("verdict", "label", "note", "caption")
+    return {name: getattr(mark, name) for name in names}
+
+
+def _has_tag(tags: pa.ChunkedArray, tag: str) -> Mask:
+    has = np.zeros(len(tags), np.bool_)
+    starts = itertools.accumulate((len(chunk) for chunk in tags.chunks), initial=0)
+    for start, chunk in zip(starts, tags.chunks, strict=False):
+        rows = pc.list_parent_indices(chunk).filter(pc.equal(pc.list_flatten(chunk), tag))
+        has[start + rows.to_numpy(zero_copy_only=False)] = True
+    return has
+
+
+def read_span(run: ViewedRun, clip_id: str, start: int, end: int) -> bytes:
+    """Returns bytes `[start, end)` of a clip's MP4.
+
+    Raises:
+        CuratorError: They cannot be read, or are no longer there.
+    """
+    shard, offset, n_bytes = run.mp4_of(clip_id)
+    if not 0 <= start <= end <= n_bytes:
+        raise CuratorError(f"bytes {start} to {end} of {n_bytes}")
+    return run.finished.store.read_range(shard, offset + start, offset + end)
