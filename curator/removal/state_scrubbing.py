@@ -19,6 +19,7 @@ from curator.storage import Store
 from curator.tables.checksums import read_parquet, read_rows
 from curator.tables.corpus_tables import FOLDER as ALIKE
 from curator.tables.footage_index import FOLDER as VECTORS
+from curator.tables.mark_table import mark_objects, write_marks
 from curator.tables.out_layout import FAMILIES, VALUES, is_own
 from curator.tables.parts import KEYS, Parts, to_parquet, with_column
 from curator.tables.removal_records import Removals
@@ -74,6 +75,7 @@ class StateScrubbing:
         for name in self._own(FAMILIES):
             if name.endswith(".parquet"):
                 self._values(name, clip_ids)
+        self._marks()
         # Their keys are hashes, of clips that are not known any more; codes are of any clips.
         self._store.delete([*unfinished, *self._own("alignments"), *self._own(VECTORS)])
         self._texts({text_hash(text) for text in texts})
@@ -126,6 +128,14 @@ class StateScrubbing:
         )
         rows_per_group = 1 if VALUE in left.column_names else None
         self._store.write(name, to_parquet(left, name, rows_per_group=rows_per_group))
+
+    def _marks(self) -> None:
+        """Takes out marks of removed clips, and of others that show removed frames."""
+        for name in mark_objects(self._store):
+            table = read_parquet(self._store, name)
+            is_gone = self._removals.rows(table) | self._removals.sharing_frames(table)
+            if is_gone.any():
+                write_marks(self._store, name, table.filter(pa.array(~is_gone)))
 
     def _tracks(self) -> _Sizes:
         prefix = f"{TRACKS}/{FRAMES}/"

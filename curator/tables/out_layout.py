@@ -28,6 +28,8 @@ SNAPSHOTS = "snapshots"
 """Folder of the snapshots."""
 REMOVED = "removed"
 """Folder of the records of what `curate remove` took out."""
+MARKS = "marks"
+"""Folder of what people decided about clips by hand."""
 VALUES, FAMILIES = "values", "families"
 """Folders of values of families: until a commit, and for good."""
 INDEX = "index"
@@ -91,6 +93,7 @@ LAYOUT = {
     SHARDS: FolderLifetime.NAMED,
     SNAPSHOTS: FolderLifetime.KEPT,
     REMOVED: FolderLifetime.RECORD,
+    MARKS: FolderLifetime.RECORD,
 }
 """All folders of an output root, and how long their objects stay."""
 TABLES = tuple(name for name, life in LAYOUT.items() if life is FolderLifetime.TABLE)
@@ -99,7 +102,7 @@ _CLEARED = tuple(map(FolderLifetime, ("table", "named", "fingerprinted", "run"))
 _STAGES = tuple(
     name
     for name in LAYOUT
-    if name not in (*TABLES, "candidates", "vectors", "report", SHARDS, SNAPSHOTS, REMOVED)
+    if name not in (*TABLES, "candidates", "vectors", "report", SHARDS, SNAPSHOTS, REMOVED, MARKS)
 )
 """Folders of parts, which are named by two hashes."""
 
@@ -117,6 +120,7 @@ _HASHED = re.compile(
             rf"{FAMILIES}/[a-z0-9_]+-[0-9a-f]{{16}}\.json",
             rf"{REMOVED}/\d{{8}}(?:\.finished)?\.json",
             rf"{REMOVED}/footage-[0-9a-f]{{16}}\.parquet",
+            rf"{MARKS}/[0-9a-f]{{16}}\.parquet",
             rf"{SNAPSHOTS}/(?:\d{{8}}\.json|(?:manifest|dataset|removed)-[0-9a-f]{{16}}\.(?:json|parquet))",
             rf"(?:candidates|tracks)/[a-z_]+/{_TWO_HASHES}\.parquet",
             r"vectors/(?:cells-[0-9a-f]{16}\.npz|segment-[0-9a-f]{16}\.bin)",

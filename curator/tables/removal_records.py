@@ -162,6 +162,19 @@ class Removals:
             )
         return is_removed
 
+    def sharing_frames(self, clips: pa.Table) -> NDArray[np.bool_]:
+        """Returns bool [N]: which clips have a frame of a removed span, by numbers of frames."""
+        shares = self.named(clips["source_id"], self.spans)
+        for row in np.flatnonzero(shares).tolist():
+            source_id, start, end = (
+                clips[name][row].as_py() for name in ("source_id", "start_frame", "end_frame")
+            )
+            shares[row] = any(
+                min(end, span.end_frame) > max(start, span.start_frame)
+                for span in self.spans_of(source_id)
+            )
+        return shares
+
     def rows(self, table: pa.Table) -> NDArray[np.bool_]:
         """Returns bool [N]: which rows of any table are of removed footage."""
         names = set(table.column_names)
