@@ -45,6 +45,7 @@ def main(options: argparse.Namespace) -> int:
             f"port {options.port} of 127.0.0.1 is not free: {error.strerror}; choose another one "
             "with --port, or --port 0"
         ) from error
+    listener.listen()
     port = listener.getsockname()[1]
     finished = open_finished(options.out, options.snapshot, memory_bytes=options.memory)
     token = secrets.token_urlsafe(24)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import parse_qs
 
+import orjson
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
@@ -114,6 +115,7 @@ def make_app(run: ViewedRun, *, token: str, port: int) -> Guard:
     routes = [
         Route("/", _asset("index.html", "text/html")),
         *(Route(f"/{name}", _asset(name, kind)) for name, kind in ASSETS.items()),
+        Route("/favicon.ico", _nothing),
         Route("/clip/{clip_id}.mp4", pages.mp4),
         Route("/picture/{clip_id}/{number:int}.jpg", pages.picture),
         Route("/api/overview", pages.overview),
@@ -260,8 +262,6 @@ async def _body(request: Request) -> bytes:
 
 
 async def _asked(request: Request) -> Json:
-    import orjson
-
     try:
         asked = orjson.loads(await _body(request) or b"{}")
     except ValueError:
@@ -272,8 +272,6 @@ async def _asked(request: Request) -> Json:
 
 
 def _json(value: Json) -> Response:
-    import orjson
-
     data = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(data, media_type="application/json")
 
@@ -284,6 +282,10 @@ def _error(status: int, message: str) -> Response:
 
 async def _failed(request: Request, error: Exception) -> Response:
     return _error(400 if isinstance(error, UsageError | RecipeError) else 502, str(error))
+
+
+async def _nothing(request: Request) -> Response:
+    return Response(status_code=204)
 
 
 def _asset(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:

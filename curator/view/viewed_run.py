@@ -104,6 +104,7 @@ class ViewedRun:
                 for n in dict.fromkeys(names)
                 if n in specs
             ],
+            "rules": self._rules(),
             "reasons": self._counted("reason"),
             "buckets": self._counted("bucket"),
             "tags": self._counted("tags"),
@@ -328,6 +329,15 @@ class ViewedRun:
         rows = pc.value_counts(values.drop_null()).to_pylist()
         counts = sorted(((row["counts"], row["values"]) for row in rows), reverse=True)
         return [(name, n) for n, name in counts[:MAX_GROUPS]]
+
+    def _rules(self) -> list[Json]:
+        rules = self.finished.recipe.filters.root
+        shares = ("drop_lowest", "drop_highest")
+        return [
+            {"rule": name, "score": rule.score or name, "severity": rule.severity}
+            | {share: getattr(rule, share) for share in shares}
+            for name, rule in rules.items()
+        ]
 
     def _clusters(self) -> list[Json]:
         words = {

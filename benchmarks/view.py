@@ -1,0 +1,327 @@
+"""`curate view` in a real browser, over any output and over very many made clips.
+
+`make` writes an output as runs leave it (`million.py`), with vectors for each clip and the footage
+of some clips of MEDIA among them. `measure` serves an output, asks the server and drives Chromium:
+plays a clip, drags a bound, marks ten clips, finds a clip by a picture, and counts the requests
+that leave this machine. Screenshots go to the folder SHOTS.
+
+    view.py make FOLDER --media MEDIA [--clips 1000000]
+    view.py measure OUT --picture FILE [--planted ID] [--shots FOLDER]
+"""
+
+import argparse
+import http.client
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import pyarrow as pa
+import tests_path  # noqa: F401
+from measure import arguments, tell
+from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
+import million
+import search
+from curator.executor.corpus_work import CorpusWork
+from curator.review.finished_run import open_finished
+from curator.storage import open_store
+from curator.tables.checksums import read_parquet
+from curator.tables.footage_index import FootageIndex
+from curator.tables.footage_store import footage_object
+from curator.tables.parts import rows_to_table, to_parquet
+from curator.tables.schemas import FOOTAGE_SCHEMA
+
+RECORDINGS = 16
+SERVE = [sys.executable, "-c", "from curator.cli import command; command()", "view"]
+MARKED = 10
+"""Clips that are marked by keyboard."""
+
+
+def make(folder: Path, media: Path, n: int) -> None:
+    """Makes an output of `n` clips; some of those that are kept show footage of MEDIA."""
+    out = folder / "out"
+    folder.mkdir(parents=True, exist_ok=True)
+    million.run(folder, out, n, begin=True)
+    store = open_store(str(out))
+    kept = [
+        row["clip_id"]
+        for name in json.loads(store.read("summary.json"))["tables"]["clips"]
+        for row in read_parquet(store, name, ["clip_id", "shard"]).to_pylist()
+        if row["shard"] is not None and int(row["clip_id"][8:], 16) < search.BLOCK
+    ]
+    with tempfile.TemporaryDirectory() as scratch:
+        planted = list(search.recordings(media, RECORDINGS, Path(scratch)))
+        for clip_id, (_, frame, _) in zip(kept, planted, strict=False):
+            (folder / f"{clip_id}.jpg").write_bytes(frame.read_bytes())
+    clips = {
+        clip_id: replace(clip, clip_id=clip_id)
+        for clip_id, (clip, _, _) in zip(kept, planted, strict=False)
+    }
+    made = search.MadeVectors.of(n)
+    for info in store.list("candidates/clips/"):
+        ids = read_parquet(store, info.key, ["clip_id"])["clip_id"].to_pylist()
+        first = min(int(name[8:], 16) for name in ids)
+        blocks = [
+            search.footage_table(made.block(at), at)
+            for at in range(first, first + len(ids), search.BLOCK)
+        ]
+        rows = [row for block in blocks for row in block.to_pylist()] if first == 0 else []
+        key = footage_object(info.key.rpartition("/")[2])
+        if rows:
+            rows = [_of(clips[row["clip_id"]]) if row["clip_id"] in clips else row for row in rows]
+            blocks = [rows_to_table(rows, FOOTAGE_SCHEMA)]
+        store.write(key, to_parquet(pa.concat_tables(blocks), key, rows_per_group=64))
+    footage = replace(open_finished(str(out)).footage(), writes_index=True)
+    FootageIndex([footage], CorpusWork("search"), n_clips=n)
+
+
+def _of(clip: Any) -> dict[str, Any]:  # noqa: ANN401 - the footage of a clip
+    vectors = clip.vectors_VD.astype(np.float16).ravel()
+    return {"clip_id": clip.clip_id, "second": clip.vector_s, "vector": vectors}
+
+
+@contextmanager
+def served(out: str) -> Iterator[tuple[str, float]]:
+    """Serves an output; yields the address with the token, and the seconds until it answers."""
+    begun = time.perf_counter()
+    server = subprocess.Popen([*SERVE, out, "--port", "0"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        address = server.stdout.readline().strip()
+        yield address, time.perf_counter() - begun
+    finally:
+        server.terminate()
+        server.wait()
+
+
+class Asked:
+    """Asks a server as its page does."""
+
+    def __init__(self, address: str) -> None:
+        parts = urlsplit(address)
+        self._host = parts.netloc
+        self._cookie = f"curate_view_{parts.port}={parts.query.partition('=')[2]}"
+
+    def __call__(self, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
+        link = http.client.HTTPConnection(self._host, timeout=600)
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"Cookie": self._cookie}
+        link.request("GET" if body is None else "POST", path, data if body else None, headers)
+        answer = link.getresponse()
+        content = json.loads(answer.read())
+        if answer.status != 200:
+            raise SystemExit(f"{path}: {answer.status} {content}")
+        return content
+
+
+def milliseconds(call: Callable[[], object], times: int) -> dict[str, float]:
+    """Returns median and worst time of some calls, in ms."""
+    spent = []
+    for _ in range(times):
+        begun = time.perf_counter()
+        call()
+        spent.append(1000 * (time.perf_counter() - begun))
+    return {"median": round(statistics.median(spent), 1), "worst": round(max(spent), 1)}
+
+
+def asked_alone(address: str) -> dict[str, Any]:
+    """Times what the page asks for, without a browser."""
+    ask = Asked(address)
+    overview = ask("/api/overview")
+    scores = [score["name"] for score in overview["scores"]][:6]
+    bounds = iter(np.linspace(0.001, 0.2, 200).tolist())
+
+    def drag() -> None:
+        ask("/api/funnel", {"changes": [f"motion.min={next(bounds):.5f}"], "scores": scores})
+
+    def page(**query: object) -> Callable[[], object]:
+        return lambda: ask("/api/clips", {"changes": [], "start": 0, **query})
+
+    drag()
+    page(sort="motion")()
+    first = ask("/api/clips", {"start": 0})["clips"][0]["clip_id"]
+    return {
+        "clips": overview["n_clips"],
+        "dragged, with 6 histograms, ms": milliseconds(drag, 30),
+        "page by source, ms": milliseconds(page(), 10),
+        "page by a score, kept, ms": milliseconds(page(sort="motion", side="kept"), 10),
+        "page by SQL, ms": milliseconds(page(where="motion > 0.3 AND luma < 0.5"), 3),
+        "a clip, ms": milliseconds(lambda: ask(f"/api/clip/{first}", {"changes": []}), 5),
+    }
+
+
+def chromium() -> webdriver.Chrome:
+    """Opens Chromium without a window; it logs all requests."""
+    options = webdriver.ChromeOptions()
+    for option in (
+        "--headless=new", "--no-sandbox", "--window-size=1500,950", "--no-proxy-server",
+        "--disable-background-networking", "--disable-component-update", "--no-first-run",
+    ):  # fmt: skip
+        options.add_argument(option)
+    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
+    service = webdriver.ChromeService("/usr/bin/chromedriver")
+    return webdriver.Chrome(options=options, service=service)
+
+
+class Browsed:
+    """What a person does on the page."""
+
+    def __init__(self, driver: webdriver.Chrome, shots: Path | None) -> None:
+        self._driver, self._shots = driver, shots
+        self._wait = WebDriverWait(driver, 300, poll_frequency=0.02)
+
+    def shot(self, name: str) -> None:
+        """Writes a screenshot."""
+        if self._shots is not None:
+            self._shots.mkdir(parents=True, exist_ok=True)
+            self._driver.save_screenshot(str(self._shots / f"{name}.png"))
+
+    def cards(self) -> list[Any]:
+        """Waits for clips."""
+        return list(self._wait.until(lambda d: d.find_elements(By.CSS_SELECTOR, ".clip")))
+
+    def played(self) -> dict[str, Any]:
+        """Rests the pointer on a kept clip until its video moves."""
+        card = next(c for c in self.cards() if c.find_elements(By.CSS_SELECTOR, ".is-kept"))
+        begun = time.perf_counter()
+        ActionChains(self._driver).move_to_element(card).perform()
+        moving = "const v = document.querySelector('.clip video'); return v ? v.currentTime : 0"
+        self._wait.until(lambda d: d.execute_script(moving) > 0)
+        spent_s = time.perf_counter() - begun
+        self.shot("preview")
+        ActionChains(self._driver).move_to_element(card).click().perform()
+        inside = moving.replace(".clip video", "dialog video")
+        self._wait.until(lambda d: d.execute_script(inside) > 0)
+        self.shot("clip")
+        self._driver.find_element(By.TAG_NAME, "body").send_keys(Keys.ESCAPE)
+        return {"moves after, s": round(spent_s, 2)}
+
+    def dragged(self, score: str) -> dict[str, Any]:
+        """Drags a lower bound; returns how long the funnel took to follow, as the page saw it."""
+        kept = "#funnel .kept td:nth-child(3)"
+        before = self._driver.find_element(By.CSS_SELECTOR, kept).text
+        box = self._driver.find_element(By.CSS_SELECTOR, f'.chart[data-score="{score}"]')
+        self._driver.execute_script("arguments[0].scrollIntoView()", box)
+        grip = self._wait.until(lambda _: box.find_elements(By.CSS_SELECTOR, '[data-side="min"]'))
+        times: list[int] = []
+        ActionChains(self._driver).click_and_hold(grip[0]).perform()
+        for _ in range(8):
+            ActionChains(self._driver).move_by_offset(12, 0).perform()
+            time.sleep(0.3)
+            times.append(int(self._driver.find_element(By.TAG_NAME, "body").get_dom_attribute(
+                "data-funnel-ms") or 0))  # fmt: skip
+        self.shot("dragged")
+        ActionChains(self._driver).release().perform()
+        after = self._wait.until(
+            lambda d: (text := d.find_element(By.CSS_SELECTOR, kept).text) != before and text
+        )
+        command = self._driver.find_element(By.ID, "command").text
+        self._driver.find_element(By.ID, "reset").click()
+        return {"kept": [before, after], "funnel, ms": times, "command": command}
+
+    def marked(self) -> dict[str, Any]:
+        """Marks clips by keyboard, one key each."""
+        self.cards()
+        body = self._driver.find_element(By.TAG_NAME, "body")
+        body.send_keys(Keys.ARROW_RIGHT)
+        begun = time.perf_counter()
+        for number in range(MARKED):
+            body.send_keys("k" if number % 3 else "d")
+            self._wait.until(
+                lambda d, n=number: sum(
+                    bool(b.text) for b in d.find_elements(By.CSS_SELECTOR, ".badge")
+                ) > n
+            )  # fmt: skip
+        spent_s = time.perf_counter() - begun
+        self.shot("marked")
+        return {"clips": MARKED, "s": round(spent_s, 2), "a minute": round(60 * MARKED / spent_s)}
+
+    def found(self, picture: Path, planted: str | None) -> dict[str, Any]:
+        """Searches by a picture; returns the place of the planted clip among the clips."""
+        begun = time.perf_counter()
+        self._driver.find_element(By.ID, "file").send_keys(str(picture.resolve()))
+        self._wait.until(lambda d: "like picture" in d.find_element(By.ID, "status").text)
+        spent_s = time.perf_counter() - begun
+        ids = self._driver.execute_script("return state.cards.map((clip) => clip.clip_id)")
+        self.shot("by-picture")
+        place = ids.index(planted) + 1 if planted in ids else None
+        return {"s": round(spent_s, 2), "clips": len(ids), "place": place}
+
+    def elsewhere(self) -> list[str]:
+        """Returns the addresses of other machines that the page asked for."""
+        asked = []
+        for entry in self._driver.get_log("performance"):
+            message = json.loads(entry["message"])["message"]
+            if message["method"] == "Network.requestWillBeSent":
+                asked.append(message["params"]["request"]["url"])
+        own = ("http://127.0.0.1:", "data:", "blob:")
+        return [address for address in asked if not address.startswith(own)]
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Serves an output and does what a person would."""
+    with served(options.out) as (address, open_s):
+        results = {"opens in, s": round(open_s, 2), **asked_alone(address)}
+        driver = chromium()
+        try:
+            begun = time.perf_counter()
+            driver.get(address)
+            browsed = Browsed(driver, options.shots)
+            browsed.cards()
+            results["first clips in the browser, s"] = round(time.perf_counter() - begun, 2)
+            time.sleep(1)
+            browsed.shot("page")
+            results["plays"] = browsed.played()
+            results["drags"] = browsed.dragged(options.score)
+            results["marks"] = browsed.marked()
+            for number in range(2):
+                found = browsed.found(options.picture, options.planted)
+                results[f"by a picture, call {number + 1}"] = found
+            results["requests elsewhere"] = browsed.elsewhere()
+        finally:
+            driver.quit()
+    return results
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    what = parser.add_subparsers(dest="what", required=True)
+    making = what.add_parser("make")
+    making.add_argument("folder", type=Path)
+    making.add_argument("--media", type=Path, required=True)
+    making.add_argument("--clips", type=int, default=1_000_000)
+    measuring = what.add_parser("measure")
+    measuring.add_argument("out")
+    measuring.add_argument("--picture", type=Path, required=True)
+    measuring.add_argument("--planted", help="id of the clip that the picture is of")
+    measuring.add_argument("--score", default="motion", help="whose lower bound is dragged")
+    measuring.add_argument("--shots", type=Path)
+    options = parser.parse_args()
+    if options.what == "make":
+        make(options.folder, options.media, options.clips)
+        return
+    results = measure(options)
+    for name, value in results.items():
+        print(f"{name:36}{value}")
+    tell(results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,435 @@
+// The page of `curate view`. Names and captions are untrusted: they become text, never HTML.
+"use strict";
+
+const $ = (id) => document.getElementById(id);
+const state = { changes: new Map(), cards: [], n: 0, chosen: -1, rules: [], axes: new Map(), found: null, turn: 0 };
+const SVG = "http://www.w3.org/2000/svg";
+const WIDTH = 320, HEIGHT = 84;
+
+function element(name, attributes = {}, ...children) {
+  const node = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else if (key in node && key !== "list") node[key] = value;
+    else node.setAttribute(key, value);
+  }
+  node.append(...children.filter((child) => child !== null));
+  return node;
+}
+
+function shape(name, attributes = {}, title = null) {
+  const node = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  if (title !== null) node.append(Object.assign(document.createElementNS(SVG, "title"), { textContent: title }));
+  return node;
+}
+
+async function ask(path, body = null, options = {}) {
+  const sent = body instanceof Blob || typeof body === "string" ? body : JSON.stringify(body);
+  const answer = await fetch(path, body === null ? options : { method: "POST", body: sent, ...options });
+  const content = await answer.json().catch(() => ({ error: `status ${answer.status}` }));
+  if (!answer.ok) { fail(content.error); throw new Error(content.error); }
+  return content;
+}
+
+let failTimer = 0;
+function fail(message) {
+  $("error").textContent = message;
+  $("error").hidden = false;
+  clearTimeout(failTimer);
+  failTimer = setTimeout(() => { $("error").hidden = true; }, 8000);
+}
+
+const quiet = (promise) => promise.catch(() => {});
+const count = (n) => n.toLocaleString("en-US");
+const seconds = (s) => `${Number(s).toFixed(2)} s`;
+const number = (value) => Number(Number(value).toPrecision(4)).toString();
+const clock = (s) => { const t = Math.max(0, Math.round(s)); return `${Math.floor(t / 60)}:${String(t % 60).padStart(2, "0")}`; };
+const changes = () => [...state.changes].map(([key, value]) => `${key}=${value}`);
+
+// ---- the funnel and the histograms
+
+const shownCharts = new Set();
+const watcher = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) {
+    if (isIntersecting) shownCharts.add(target.dataset.score); else shownCharts.delete(target.dataset.score);
+  }
+  follow();
+});
+
+let asking = false, isStale = false;
+async function follow() {
+  // One request at a time: while a bound is dragged, the newest position counts.
+  if (asking) { isStale = true; return; }
+  asking = true;
+  try {
+    do {
+      isStale = false;
+      const began = performance.now();
+      const funnel = await ask("/api/funnel", { changes: changes(), scores: [...shownCharts] });
+      drawFunnel(funnel);
+      document.body.dataset.funnelMs = String(Math.round(performance.now() - began));
+      for (const chart of funnel.charts) drawChart(chart, funnel.rules);
+    } while (isStale);
+  } catch { /* said by fail() */ } finally { asking = false; }
+}
+
+function drawFunnel({ rows, kept_s: [now, then] }) {
+  const body = $("funnel").tBodies[0];
+  body.replaceChildren(element("tr", { className: "heads" }, ...["", "now", "then", ""].map((words) => element("th", { className: "n" }, words))), ...rows.map(({ reason, now: before, then: after }) => {
+    const difference = after - before;
+    const css = difference === 0 ? "n" : (difference > 0) === (reason === null) ? "n more" : "n less";
+    const choose = () => { filterBy(reason === null ? { side: "kept" } : { reason }); };
+    return element("tr", { className: reason === null ? "kept" : "", onclick: choose, tabIndex: 0 },
+      element("td", {}, reason ?? "kept"), element("td", { className: "n" }, count(before)),
+      element("td", { className: "n" }, count(after)),
+      element("td", { className: css }, difference ? (difference > 0 ? "+" : "") + count(difference) : ""));
+  }));
+  $("hours").textContent = `kept ${(now / 3600).toFixed(3)} h, with the changes ${(then / 3600).toFixed(3)} h`;
+}
+
+function addChart(score, unit, meaning) {
+  if (state.axes.has(score)) return;
+  state.axes.set(score, null);
+  const input = (side) => element("input", { type: "number", step: "any", ariaLabel: `${side} of ${score}`,
+    onchange: (event) => { setBound(score, side, event.target.value === "" ? null : Number(event.target.value)); commit(); } });
+  const svg = shape("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" });
+  const box = element("div", { className: "chart", title: meaning }, element("b", {}, score), " ", element("small", {}, unit), svg, element("small", { className: "values" }), element("br"),
+    element("label", {}, "min ", input("min")), " ", element("label", {}, "max ", input("max")));
+  box.dataset.score = score;
+  $("charts").append(box);
+  watcher.observe(box);
+}
+
+function ruleOf(score) {
+  return state.rules.find((rule) => rule.score === score && rule.severity === "reject") ?? { rule: score, score };
+}
+
+const placeOf = ([low, high, isLog], value) => WIDTH * Math.min(1, Math.max(0, isLog
+  ? Math.log(Math.max(value, low) / low) / Math.log(high / low) : (value - low) / (high - low)));
+const valueAt = ([low, high, isLog], x) => isLog ? low * (high / low) ** (x / WIDTH) : low + (high - low) * x / WIDTH;
+
+function drawChart({ score, axis, bins }, rules) {
+  const box = [...$("charts").children].find((node) => node.dataset.score === score);
+  const svg = box.querySelector("svg");
+  state.axes.set(score, axis);
+  const bound = rules.find((rule) => rule.score === score && rule.severity === "reject") ?? {};
+  for (const [side, input] of [["min", box.querySelectorAll("input")[0]], ["max", box.querySelectorAll("input")[1]]]) {
+    if (document.activeElement !== input) input.value = bound[side] ?? null;
+  }
+  const values = box.querySelector(".values");
+  box.classList.toggle("same", axis === null);
+  if (axis === null) { values.textContent = `the same for all clips`; svg.replaceChildren(); return; }
+  values.textContent = `${number(axis[0])} to ${number(axis[1])}${axis[2] ? ", logarithmic" : ""}`;
+  const top = Math.max(1, ...bins.map(([kept, rejected]) => kept + rejected));
+  const parts = [];
+  const step = WIDTH / bins.length, scale = (HEIGHT - 14) / top, floor = HEIGHT - 12;
+  bins.forEach(([kept, rejected], at) => {
+    const title = `${number(valueAt(axis, at * step))} to ${number(valueAt(axis, (at + 1) * step))}: ${count(kept)} kept, ${count(rejected)} rejected`;
+    for (const [n, base, css] of [[kept, 0, "kept-bar"], [rejected, kept, "rejected-bar"]]) {
+      if (n) parts.push(shape("rect", { class: css, x: at * step, width: step - 0.6, y: floor - (base + n) * scale, height: Math.max(1, n * scale) }, title));
+    }
+  });
+  for (const side of ["min", "max"]) {
+    const isIdle = bound[side] == null;
+    const x = isIdle ? (side === "min" ? 0 : WIDTH) : placeOf(axis, bound[side]);
+    if (!isIdle) parts.push(shape("rect", { class: "outside", x: side === "min" ? 0 : x, y: 0, width: side === "min" ? x : WIDTH - x, height: floor }));
+    parts.push(shape("line", { class: isIdle ? "bound idle" : "bound", x1: x, x2: x, y1: 0, y2: floor }));
+    const grip = shape("rect", { class: isIdle ? "grip idle" : "grip", x: Math.min(WIDTH - 9, Math.max(0, x - 4.5)), y: floor, width: 9, height: 12, "data-side": side }, `${side} of ${score}`);
+    grip.addEventListener("pointerdown", (event) => drag(event, svg, score, side));
+    parts.push(grip);
+  }
+  if (!svg.dataset.dragged) svg.replaceChildren(...parts);
+  else svg.replaceChildren(...parts.filter((part) => !part.dataset.side), ...svg.querySelectorAll("[data-side]"));
+}
+
+function drag(event, svg, score, side) {
+  event.preventDefault();
+  svg.dataset.dragged = side;
+  const grip = event.currentTarget, box = svg.getBoundingClientRect();
+  const move = (moved) => {
+    const x = Math.min(WIDTH, Math.max(0, (moved.clientX - box.left) / box.width * WIDTH));
+    grip.setAttribute("x", Math.min(WIDTH - 9, Math.max(0, x - 4.5)));
+    const isOff = side === "min" ? x <= 0 : x >= WIDTH;
+    setBound(score, side, isOff ? null : Number(valueAt(state.axes.get(score), x).toPrecision(4)));
+    follow();
+  };
+  const stop = () => {
+    for (const [name, listener] of listeners) window.removeEventListener(name, listener);
+    delete svg.dataset.dragged;
+    commit();
+  };
+  // On the window: redrawing takes elements out, and would end a capture of the pointer.
+  const listeners = [["pointermove", move], ["pointerup", stop], ["pointercancel", stop]];
+  for (const [name, listener] of listeners) window.addEventListener(name, listener);
+}
+
+function setBound(score, side, value) {
+  const rule = ruleOf(score), share = side === "min" ? "drop_lowest" : "drop_highest";
+  state.changes.set(`filters.${rule.rule}.${side}`, value === null ? "null" : String(value));
+  // A bound by a share of the clips would count too, where it is stricter.
+  if (rule[share] != null) state.changes.set(`filters.${rule.rule}.${share}`, "null");
+}
+
+function commit() {
+  $("changes").hidden = state.changes.size === 0;
+  $("exact-lines").hidden = true;
+  $("changes").querySelector("ul").replaceChildren(...changes().map((change) => element("li", {}, element("code", {}, change), " ",
+    element("button", { type: "button", ariaLabel: `undo ${change}`, onclick: () => { state.changes.delete(change.split("=")[0]); commit(); } }, "×"))));
+  const quoted = changes().map((change) => ` --set '${change.replaceAll("'", `'\\''`)}'`).join("");
+  $("command").textContent = `curate run SOURCE... '${state.uri.replaceAll("'", `'\\''`)}'${quoted}`;
+  follow();
+  quiet(load(0));
+}
+
+// ---- the clips
+
+function query() {
+  const form = new FormData($("filters")), asked = { changes: changes() };
+  for (const [name, value] of form) if (value !== "") asked[name] = name === "cluster" ? Number(value) : name === "descending" ? true : value;
+  if (state.source) asked.source = state.source;
+  return asked;
+}
+
+function filterBy(values) {
+  $("filters").reset();
+  state.source = values.source ?? null;
+  for (const [name, value] of Object.entries(values)) if (name !== "source") $("filters").elements[name].value = value;
+  quiet(load(0));
+}
+
+async function load(start) {
+  const turn = ++state.turn;
+  state.found = null;
+  const page = await ask("/api/clips", { ...query(), start });
+  if (turn !== state.turn) return;
+  show(page, start, `${count(page.n)} clips`);
+}
+
+function show(page, start, words) {
+  if (start === 0) { state.cards = []; state.chosen = -1; $("grid").replaceChildren(); $("grid").parentElement.scrollTop = 0; }
+  state.n = page.n;
+  const first = state.cards.length;
+  state.cards.push(...page.clips);
+  page.clips.forEach((clip, at) => $("grid").append(card(clip, first + at)));
+  const back = element("button", { type: "button", onclick: () => { state.source = null; quiet(load(0)); } }, "all clips");
+  $("status").replaceChildren(words, ...(state.source || state.found ? [" ", back] : []));
+  $("next").hidden = state.found !== null || state.cards.length >= page.n;
+}
+
+const outcome = (clip) => clip.then === null ? "kept" : clip.then;
+
+function card(clip, at) {
+  const still = element("img", { alt: "", loading: "lazy", src: `/picture/${clip.clip_id}/0.jpg`, onerror: (event) => event.target.remove() });
+  const picture = element("div", { className: "picture" }, still, element("b", {}, seconds(clip.end_s - clip.start_s)));
+  const node = element("div", { className: "clip", tabIndex: -1, onclick: () => { choose(at); open(clip.clip_id); } },
+    element("span", { className: "badge" }), picture, element("div", { className: "words" },
+      element("p", { className: `outcome is-${clip.then === null ? "kept" : "rejected"}` }, outcome(clip), clip.similarity === undefined ? "" : ` · ${clip.similarity.toFixed(3)}`),
+      element("p", { title: clip.caption ?? "" }, clip.mark?.caption ?? clip.caption ?? "no caption"),
+      element("p", { className: "origin", title: clip.source_uri }, element("bdi", {}, clip.source_uri.replace(/\/+$/, "").split("/").pop()), ` ${clock(clip.start_s)}`)));
+  preview(picture, clip);
+  badge(node, clip);
+  return node;
+}
+
+function preview(picture, clip) {
+  // While the pointer rests on it: the clip itself, or the stored pictures of one that was not written.
+  let timer = 0;
+  picture.addEventListener("pointerenter", () => {
+    if (clip.can_play) {
+      timer = setTimeout(() => {
+        const video = element("video", { muted: true, loop: true, playsInline: true, src: `/clip/${clip.clip_id}.mp4` });
+        picture.append(video);
+        quiet(video.play());
+      }, 150);
+      return;
+    }
+    let at = 0;
+    const img = picture.querySelector("img");
+    if (!img) return;
+    const images = [];
+    const fetchNext = () => { const next = new Image(); next.onload = () => { images.push(next.src); fetchNext(); }; next.src = `/picture/${clip.clip_id}/${images.length}.jpg`; };
+    fetchNext();
+    timer = setInterval(() => { if (images.length) img.src = images[++at % images.length]; }, 450);
+  });
+  picture.addEventListener("pointerleave", () => { clearTimeout(timer); clearInterval(timer); for (const video of picture.querySelectorAll("video")) { video.removeAttribute("src"); video.load(); video.remove(); } });
+}
+
+function badge(node, clip) {
+  const mark = clip.mark ?? {}, own = node.querySelector(".badge");
+  own.className = `badge ${mark.verdict ?? ""}`;
+  own.textContent = [mark.verdict, mark.label, mark.note ? "note" : null, mark.caption ? "caption" : null].filter(Boolean).join(" · ");
+}
+
+function choose(at) {
+  if (at < 0 || at >= state.cards.length) return;
+  $("grid").children[state.chosen]?.classList.remove("chosen");
+  state.chosen = at;
+  const node = $("grid").children[at];
+  node.classList.add("chosen");
+  node.scrollIntoView({ block: "nearest" });
+  if (at > state.cards.length - 12 && !$("next").hidden) $("next").click();
+}
+
+// ---- marks
+
+async function mark(at, values) {
+  const clip = state.cards[at];
+  if (!clip) return;
+  const own = clip.mark ?? {};
+  const content = values === null ? {} : { verdict: own.verdict, label: own.label, note: own.note, caption: own.caption, ...values };
+  clip.mark = await ask(`/api/mark/${clip.clip_id}`, content);
+  badge($("grid").children[at], clip);
+  state.marked.add(clip.clip_id);
+  $("n-marks").textContent = `· ${count(state.marked.size)} marked on this page`;
+}
+
+// ---- one clip
+
+function video(clip) {
+  if (clip.can_play) return element("video", { controls: true, muted: true, loop: true, preload: "auto", src: `/clip/${clip.clip_id}.mp4` });
+  const still = element("img", { className: "still", alt: "", src: `/picture/${clip.clip_id}/0.jpg` });
+  return element("div", {}, still, element("p", { className: "hint" }, "It was not written; these are its stored pictures."), strip(clip, still));
+}
+
+function strip(clip, still) {
+  const row = element("div", { className: "strip" });
+  const add = (at) => {
+    const picture = element("img", { alt: "", src: `/picture/${clip.clip_id}/${at}.jpg`, onerror: () => picture.remove(),
+      onload: () => { if (at < 40) add(at + 1); }, onpointerenter: () => { still.src = picture.src; } });
+    row.append(picture);
+  };
+  add(0);
+  return row;
+}
+
+async function open(clipId, focus = null) {
+  const clip = await ask(`/api/clip/${clipId}`, { changes: changes() });
+  const at = state.cards.findIndex((one) => one.clip_id === clipId);
+  const dialog = $("detail");
+  const text = (name, label) => {
+    const value = clip.mark?.[name] ?? (name === "caption" ? clip.caption ?? "" : "");
+    const field = element(name === "label" ? "input" : "textarea", { value, name, onkeydown: (event) => event.stopPropagation() });
+    return element("label", {}, label, field);
+  };
+  const form = element("form", { onsubmit: async (event) => {
+    event.preventDefault();
+    const fields = form.elements, edited = fields.caption.value.trim();
+    const caption = edited && edited !== (clip.caption ?? "") ? edited : null;
+    if (at >= 0) await mark(at, { label: fields.label.value.trim() || null, note: fields.note.value.trim() || null, caption });
+    dialog.close();
+  } }, text("label", "label "), text("note", "note "), text("caption", "caption "), element("button", {}, "save"));
+  const own = video(clip);
+  const first = element("div", {}, own,
+    element("p", { className: `outcome is-${clip.then === null ? "kept" : "rejected"}` }, outcome(clip)),
+    element("p", { className: "origin" }, element("bdi", {}, clip.source_uri), ` ${seconds(clip.start_s)} to ${seconds(clip.end_s)}`));
+  const second = clip.original === null ? form : pair(clip, own);
+  dialog.replaceChildren(
+    element("form", { method: "dialog" }, element("b", {}, clip.clip_id), element("button", { ariaLabel: "close" }, "close"),
+      element("button", { type: "button", onclick: () => { dialog.close(); quiet(similar(clipId)); } }, "similar clips"),
+      element("button", { type: "button", onclick: () => { dialog.close(); filterBy({ source: clip.source_id }); } }, "clips of this source")),
+    element("div", { className: "two" }, first, second), course(clip),
+    ...(clip.original === null ? [] : [form]),
+    element("pre", {}, clip.explanation),
+    element("ul", { className: "scores" }, ...Object.entries({ ...clip.scores, ...clip.declared }).map(([name, value]) => element("li", {}, `${name} `, element("b", {}, typeof value === "number" ? number(value) : value)))));
+  if (!dialog.open) dialog.showModal();
+  if (focus) form.elements[focus].focus(); else if (clip.can_play) quiet(own.play());
+}
+
+function pair(clip, own) {
+  const other = video(clip.original);
+  const shift = clip.offset_s ?? 0;
+  const together = () => {
+    if (clip.can_play) { own.currentTime = Math.max(0, -shift); quiet(own.play()); }
+    if (clip.original.can_play) { other.currentTime = Math.max(0, shift); quiet(other.play()); }
+  };
+  return element("div", {}, other,
+    element("p", {}, `${outcome(clip.original)}: `, element("bdi", {}, clip.original.source_uri), ` ${seconds(clip.original.start_s)} on`),
+    element("p", {}, clip.overlap_s === null ? "alike" : `shows ${seconds(clip.overlap_s)} of it, from its second ${Number(shift).toFixed(2)} on`, " ",
+      element("button", { type: "button", onclick: together }, "play aligned"), " ",
+      element("button", { type: "button", onclick: () => quiet(open(clip.original.clip_id)) }, "open")));
+}
+
+function course(clip) {
+  // The source from its first to its last shot or clip: shots above, clips below.
+  const { shots, clips } = clip.source;
+  const end = Math.max(...[...shots, ...clips].map((span) => span.end_s), 0.001);
+  const svg = shape("svg", { class: "course", viewBox: "0 0 1000 54", preserveAspectRatio: "none" });
+  const x = (s) => 1000 * s / end;
+  for (const span of shots) svg.append(shape("rect", { class: "shot", x: x(span.start_s), width: Math.max(1, x(span.end_s - span.start_s)), y: 2, height: 16 }, `shot ${seconds(span.start_s)} to ${seconds(span.end_s)}`));
+  for (const span of clips) {
+    const css = `${span.then === null ? "kept" : "rejected"}${span.clip_id === clip.clip_id ? " own" : ""}`;
+    const part = shape("rect", { class: css, x: x(span.start_s), width: Math.max(1.5, x(span.end_s - span.start_s)), y: 24, height: 24 }, `${span.then ?? "kept"}: ${seconds(span.start_s)} to ${seconds(span.end_s)}`);
+    part.addEventListener("click", () => quiet(open(span.clip_id)));
+    svg.append(part);
+  }
+  return element("div", {}, element("small", {}, `source: ${shots.length} shots, ${clips.length} clips, ${seconds(end)}`), svg);
+}
+
+// ---- search
+
+async function search(by, body, words) {
+  const where = $("filters").elements.where.value;
+  $("status").textContent = "searching …";
+  const page = await ask(`/api/search/${by}?k=60${where ? `&where=${encodeURIComponent(where)}` : ""}`, body);
+  state.turn++;
+  state.found = words;
+  show(page, 0, `${count(page.n)} clips like ${words}`);
+}
+const similar = (clipId) => search("clip", clipId, `clip ${clipId}`);
+
+// ---- start
+
+function keys(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
+  const isOpen = $("detail").open, at = state.chosen, clip = state.cards[at];
+  const columns = () => getComputedStyle($("grid")).gridTemplateColumns.split(" ").length;
+  const verdict = (value) => { quiet(mark(at, { verdict: value }).then(() => { if (!isOpen) choose(at + 1); })); };
+  const actions = {
+    ArrowRight: () => choose(at + 1), ArrowLeft: () => choose(at - 1), ArrowDown: () => choose(at < 0 ? 0 : at + columns()), ArrowUp: () => choose(at - columns()),
+    k: () => verdict("keep"), d: () => verdict("drop"), u: () => quiet(mark(at, null)),
+    l: () => clip && quiet(open(clip.clip_id, "label")), n: () => clip && quiet(open(clip.clip_id, "note")), c: () => clip && quiet(open(clip.clip_id, "caption")),
+    Enter: () => clip && quiet(open(clip.clip_id)), s: () => clip && quiet(similar(clip.clip_id)),
+  };
+  const isButton = event.target.closest("button, tr, summary") && event.key === "Enter";
+  if (!(event.key in actions) || isButton || (isOpen && !["k", "d", "u"].includes(event.key))) return;
+  event.preventDefault();
+  actions[event.key]();
+}
+
+async function start() {
+  const overview = await ask("/api/overview");
+  Object.assign(state, { uri: overview.uri, rules: overview.rules, marked: new Set() });
+  $("uri").textContent = `${overview.uri}${overview.snapshot ? `, snapshot ${overview.snapshot}` : ""}`;
+  const fill = (name, options) => $("filters").elements[name].append(...options.map(([value, words]) => element("option", { value }, words)));
+  fill("reason", overview.reasons.map(([name, n]) => [name, `${name} (${count(n)})`]));
+  fill("tag", overview.tags.map(([name, n]) => [name, `${name} (${count(n)})`]));
+  fill("bucket", overview.buckets.map(([name, n]) => [name, `${name} (${count(n)})`]));
+  fill("cluster", overview.clusters.map(({ cluster, n, words }) => [cluster, `${cluster} (${count(n)}) ${words}`]));
+  fill("sort", overview.scores.map(({ name }) => [name, name]));
+  const isRuled = (score) => state.rules.some((rule) => rule.score === score.name && rule.severity === "reject");
+  for (const score of overview.scores.filter(isRuled)) addChart(score.name, score.unit, score.meaning);
+  $("more").append(...overview.scores.filter((score) => !isRuled(score)).map(({ name }) => element("option", { value: name }, name)));
+  $("more").addEventListener("change", () => { const score = overview.scores.find(({ name }) => name === $("more").value); if (score) addChart(score.name, score.unit, score.meaning); });
+  $("words").placeholder = overview.can_search.text ? "id of a clip, or words" : "id of a clip";
+  $("filters").addEventListener("change", () => quiet(load(0)));
+  $("filters").addEventListener("submit", (event) => { event.preventDefault(); quiet(load(0)); });
+  $("next").addEventListener("click", () => { $("next").hidden = true; quiet(load(state.cards.length)); });
+  new IntersectionObserver((entries) => { if (entries[0].isIntersecting && !$("next").hidden) $("next").click(); }).observe($("next"));
+  $("search").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const file = $("file").files[0], words = $("words").value.trim();
+    if (file) quiet(search("picture", file, `picture ${file.name}`)); else if (/^[0-9a-f]{4,}$/.test(words)) quiet(similar(words)); else if (words) quiet(search("text", words, `“${words}”`)); else quiet(load(0));
+    $("file").value = "";
+  });
+  $("file").addEventListener("change", () => $("search").requestSubmit());
+  $("reset").addEventListener("click", () => { state.changes.clear(); commit(); });
+  $("copy").addEventListener("click", () => quiet(navigator.clipboard.writeText($("command").textContent)));
+  $("exact").addEventListener("click", () => quiet(ask("/api/exact", { changes: changes() }).then(({ lines }) => { $("exact-lines").textContent = lines.join("\n"); $("exact-lines").hidden = false; })));
+  $("detail").addEventListener("close", () => { for (const media of $("detail").querySelectorAll("video")) media.pause(); });
+  document.addEventListener("keydown", keys);
+  follow();
+  await load(0);
+}
+
+quiet(start());
