@@ -21,14 +21,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import million
 import numpy as np
 import pyarrow as pa
+import search
 import tests_path  # noqa: F401
 from measure import arguments, tell
 from selenium import webdriver
@@ -37,8 +40,6 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-import million
-import search
 from curator.executor.corpus_work import CorpusWork
 from curator.review.finished_run import open_finished
 from curator.storage import open_store
@@ -152,7 +153,7 @@ def asked_alone(address: str) -> dict[str, Any]:
         ask("/api/funnel", {"changes": [f"motion.min={next(bounds):.5f}"], "scores": scores})
 
     def page(**query: object) -> Callable[[], object]:
-        return lambda: ask("/api/clips", {"changes": [], "start": 0, **query})
+        return partial(ask, "/api/clips", {"changes": [], "start": 0, **query})
 
     drag()
     page(sort="motion")()
@@ -163,7 +164,7 @@ def asked_alone(address: str) -> dict[str, Any]:
         "page by source, ms": milliseconds(page(), 10),
         "page by a score, kept, ms": milliseconds(page(sort="motion", side="kept"), 10),
         "page by SQL, ms": milliseconds(page(where="motion > 0.3 AND luma < 0.5"), 3),
-        "a clip, ms": milliseconds(lambda: ask(f"/api/clip/{first}", {"changes": []}), 5),
+        "a clip, ms": milliseconds(partial(ask, f"/api/clip/{first}", {"changes": []}), 5),
     }
 
 
@@ -244,14 +245,13 @@ class Browsed:
         begun = time.perf_counter()
         for number in range(MARKED):
             body.send_keys("k" if number % 3 else "d")
-            self._wait.until(
-                lambda d, n=number: sum(
-                    bool(b.text) for b in d.find_elements(By.CSS_SELECTOR, ".badge")
-                ) > n
-            )  # fmt: skip
+            self._wait.until(partial(self._has_badges, number + 1))
         spent_s = time.perf_counter() - begun
         self.shot("marked")
         return {"clips": MARKED, "s": round(spent_s, 2), "a minute": round(60 * MARKED / spent_s)}
+
+    def _has_badges(self, n: int, driver: webdriver.Chrome) -> bool:
+        return sum(bool(b.text) for b in driver.find_elements(By.CSS_SELECTOR, ".badge")) >= n
 
     def found(self, picture: Path, planted: str | None) -> dict[str, Any]:
         """Searches by a picture; returns the place of the planted clip among the clips."""
@@ -267,7 +267,8 @@ class Browsed:
     def elsewhere(self) -> list[str]:
         """Returns the addresses of other machines that the page asked for."""
         asked = []
-        for entry in self._driver.get_log("performance"):
+        log: Any = self._driver.get_log("performance")  # type: ignore[no-untyped-call]
+        for entry in log:
             message = json.loads(entry["message"])["message"]
             if message["method"] == "Network.requestWillBeSent":
                 asked.append(message["params"]["request"]["url"])

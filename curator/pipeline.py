@@ -70,7 +70,7 @@ def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyGrap
             heads_fingerprint=semantics.heads_fingerprint,
             measures=measures,
         ),
-        FilterStage(recipe.filters, _filter_needs(recipe), measures),
+        FilterStage(recipe.filters, filter_needs(recipe), measures),
         DedupStage(recipe.dedup, _shortest(recipe), divides=recipe.run.mode != "growing"),
         ClusterStage(
             recipe.cluster,
@@ -403,7 +403,8 @@ def _shortest(recipe: Recipe) -> ShortestClip:
     return ShortestClip(seconds=recipe.propose.min_s, n_frames=n_frames)
 
 
-def _filter_needs(recipe: Recipe) -> FilterNeeds:
+def filter_needs(recipe: Recipe) -> FilterNeeds:
+    """Returns what judging needs of other sections than `filters`."""
     return FilterNeeds(
         min_s=recipe.propose.min_s,
         max_s=recipe.propose.max_s,

@@ -36,6 +36,7 @@ LAYERS = (
     ("export",),
     ("runs", "removal"),
     ("review", "retrieval", "doctor", "loading"),
+    ("view",),
     ("api",),
     ("commands",),
     ("cli",),

@@ -87,7 +87,9 @@ def explain(finished: Finished, prefix: str, candidates: pa.Table | None = None)
     """
     number = find_clip(finished, prefix)
     (clip,) = ClipRows(finished.clips.slice(number, 1), finished.clips.schema)
-    judged = list(_judged(finished, number, finished.candidates() if candidates is None else candidates))
+    if candidates is None:
+        candidates = finished.candidates()
+    judged = list(_judged(finished, number, candidates))
     ruled = {rule.bounds.score for rule in judged}
     others = [
         f"{name} {value:.4g}"

@@ -97,7 +97,7 @@ class Finished:
         for is_last in (False, True):
             schema = candidates_schema(self.measures.specs)
             stored = SortedRows(schema, CLIP_ORDER, self.memory_budget_bytes)
-            for name in self.stored("clips"):
+            for name in self.stored_objects("clips"):
                 if self._is_remainder(name) == is_last:
                     stored.add(read_parquet(self.store, name))
             yield from stored.blocks()
@@ -120,11 +120,11 @@ class Finished:
 
     def pictures(self, clip_ids: Iterable[str]) -> dict[str, bytes]:
         """Returns thumbnails of clips."""
-        return read_pictures(self.store, self.stored("pictures"), clip_ids)
+        return read_pictures(self.store, self.stored_objects("pictures"), clip_ids)
 
     def footage(self) -> FootageStore:
         """What clips are compared by."""
-        return FootageStore.of(self.store, self.stored("footage"))
+        return FootageStore.of(self.store, self.stored_objects("footage"))
 
     def elsewhere(self) -> list[Elsewhere]:
         """Clips that stay whatever is decided, as a run of this recipe finds them."""
@@ -136,7 +136,7 @@ class Finished:
         fingerprint = self.summary["fingerprints"]["candidates"]
         return CorpusTables(self.store, fingerprint, earlier=self.summary.get(EARLIER, ()))
 
-    def stored(self, kind: str) -> list[str]:
+    def stored_objects(self, kind: str) -> list[str]:
         """Returns the names of stored objects of candidates: `clips`, `pictures` or `footage`."""
         there = {info.key for info in self.store.list(f"candidates/{kind}/")}
         return [name for name in stored_candidates(self.store, self.summary, kind) if name in there]

@@ -3,22 +3,28 @@
 Shape letters: N clips without the parts of divided ones, in the order of `clips`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.pipeline import graph_of
+from curator.pipeline import filter_needs
 from curator.recipe import with_changes
 from curator.report.histogram import BINS, Axis, axis_of
 from curator.review.bound_tuning import LATE, check_measured, full_key
 from curator.review.finished_run import Finished, is_of_stage
-from curator.stages.filter.judging import Mask, checks_around, rule_checks, score_values
-from curator.stages.filter.rules import Bounds
-from curator.stages.filter.stage import FilterStage
+from curator.stages.filter.config import Rule
+from curator.stages.filter.judging import (
+    FilterNeeds,
+    Mask,
+    checks_around,
+    corpus_of,
+    rule_checks,
+    score_values,
+)
+from curator.stages.filter.rules import Bounds, resolve
 
 KEPT = 0
 """Code of the clips that nothing is against."""
@@ -73,11 +79,12 @@ class LiveFunnel:
         stays = [name in LATE or is_of_stage(name, measures) for name in self.reasons]
         self._late = np.where(np.array(stays)[self.now], self.now, KEPT).astype(np.uint16)
         self.seconds = score_values(self.candidates, "seconds")
-        self._base = self._stage(())
-        bounds = self._base.resolved(self.candidates, self.finished.frozen())
+        self._recipe = self.finished.recipe
+        self._needs = filter_needs(self._recipe)
+        bounds = self._resolved(self._recipe.filters.root, self._needs)
         self._bounds = {bound.rule: bound for bound in bounds}
         self._hits = {bound.rule: (bound, self._hits_of(bound)) for bound in bounds}
-        self._around = self._around_of(self._base)
+        self._around = self._around_of(self._needs)
         self._scores: dict[str, ScoreBins] = {}
         self._last: tuple[tuple[str, ...], Outcomes] | None = None
 
@@ -96,21 +103,19 @@ class LiveFunnel:
         keys = tuple(full_key(change) for change in changes)
         if self._last is not None and self._last[0] == keys:
             return self._last[1]
-        stage = self._stage(keys)
-        is_same_length = stage.needs == self._base.needs
-        around = self._around if is_same_length else self._around_of(stage)
-        known = {
+        recipe = with_changes(self._recipe, keys)
+        check_measured(self.finished, recipe)
+        rules, needs = recipe.filters.root, filter_needs(recipe)
+        around = self._around if needs == self._needs else self._around_of(needs)
+        same = {
             name: self._bounds[name]
-            for name, rule in stage.config.root.items()
-            if is_same_length and rule == self._base.config.root.get(name)
+            for name, rule in rules.items()
+            if needs == self._needs and rule == self._recipe.filters.root.get(name)
         }
-        others = stage.config.model_copy(
-            update={"root": {n: r for n, r in stage.config.root.items() if n not in known}}
-        )
-        changed = FilterStage(others, stage.needs, self.finished.measures)
-        anew = changed.resolved(self.candidates, self.finished.frozen())
-        by_rule = known | {bound.rule: bound for bound in anew}
-        bounds = tuple(by_rule[name] for name in stage.config.root)
+        others = {name: rule for name, rule in rules.items() if name not in same}
+        anew = self._resolved(others, needs)
+        by_rule = same | {bound.rule: bound for bound in anew}
+        bounds = tuple(by_rule[name] for name in rules)
         first, last = around
         hits = [*first]
         for bound in bounds:
@@ -158,17 +163,15 @@ class LiveFunnel:
         seconds = np.bincount(codes, weights=self.seconds, minlength=n)
         return np.bincount(codes, minlength=n).tolist(), seconds.tolist()
 
-    def _stage(self, keys: Sequence[str]) -> FilterStage:
-        recipe = with_changes(self.finished.recipe, keys) if keys else self.finished.recipe
-        if keys:
-            check_measured(self.finished, recipe)
-        return cast(FilterStage, graph_of(recipe).deciding()[0])
+    def _resolved(self, rules: Mapping[str, Rule], needs: FilterNeeds) -> list[Bounds]:
+        corpus = corpus_of(self.candidates, min_s=needs.min_s)
+        return resolve(rules, corpus, self.finished.frozen(), measures=self.finished.measures)
 
     def _hits_of(self, bound: Bounds) -> list[tuple[int, Mask]]:
         return [(self._code(c.reason), c.hit) for c in rule_checks(self.candidates, bound)]
 
-    def _around_of(self, stage: FilterStage) -> tuple[list[tuple[int, Mask]], ...]:
-        first, last = checks_around(self.candidates, stage.needs)
+    def _around_of(self, needs: FilterNeeds) -> tuple[list[tuple[int, Mask]], ...]:
+        first, last = checks_around(self.candidates, needs)
         return tuple([(self._code(c.reason), c.hit) for c in some] for some in (first, last))
 
     def _first(self, hits: Sequence[tuple[int, Mask]]) -> NDArray[np.uint16]:

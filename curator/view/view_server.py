@@ -66,9 +66,7 @@ class Guard:
     token: str
     port: int
 
-    async def __call__(
-        self, scope: MutableMapping[str, Any], receive: Receive, send: Send
-    ) -> None:
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Answers a request, or refuses it; all answers have the headers of the policy."""
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
@@ -88,9 +86,10 @@ class Guard:
             return _error(421, "another host's name; open the address that `curate view` prints")
         origin = headers.get("origin")
         is_own = origin is None or origin in {f"http://{host}" for host in hosts}
-        if not is_own or headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-            if scope["method"] != "GET" or scope["path"] != "/":
-                return _error(403, "a request of another page")
+        is_own = is_own and headers.get("sec-fetch-site") not in ("cross-site", "same-site")
+        # Another page may link to the page itself, which asks for the token then.
+        if not is_own and (scope["method"], scope["path"]) != ("GET", "/"):
+            return _error(403, "a request of another page")
         return None
 
     def _sign_in(self, scope: MutableMapping[str, Any]) -> Response | None:

@@ -1,8 +1,8 @@
-"""A finished run as the page asks for it: clips by the page, a clip's facts, pictures, MP4 bytes."""
+"""A finished run as the page asks for it: clips by the page, facts of a clip, pictures, MP4s."""
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from threading import RLock
@@ -199,7 +199,7 @@ class ViewedRun:
             if clip_id not in self._pictures:
                 ids = [clip_id, *(name for name in self._shown if name not in self._pictures)]
                 stored = read_all_pictures(
-                    self.finished.store, self.finished.stored("pictures"), ids
+                    self.finished.store, self.finished.stored_objects("pictures"), ids
                 )
                 for name in ids:
                     self._pictures[name] = stored.get(name, [])
@@ -270,9 +270,9 @@ class ViewedRun:
     def _outcome(self, row: int, outcomes: Outcomes) -> str | None:
         """The first reason against a clip with the changes; parts of clips stay as they are."""
         if row < len(outcomes.codes):
-            return self.funnel.reasons[outcomes.codes[row]]
-        reason: str | None = self.clips["reason"][row].as_py()
-        return reason
+            return self.funnel.reasons[int(outcomes.codes[row])]
+        part = str(self.clips["reason"][row])
+        return None if str(self.clips["decision"][row]) == "kept" else part
 
     def _facts(self, clip: ClipRow, then: str | None) -> Json:
         mark = self.marks.get(clip.clip_id)
@@ -312,7 +312,7 @@ class ViewedRun:
     def _is_measured(self, name: str) -> bool:
         column = score_column(name)
         there = self.funnel.candidates.column_names
-        return column in there and np.isfinite(self.funnel.score(name).values).any()
+        return column in there and bool(np.isfinite(self.funnel.score(name).values).any())
 
     def _chart(self, name: str, outcomes: Outcomes) -> Json:
         axis = self.funnel.score(name).axis
@@ -363,25 +363,20 @@ class ViewedRun:
             "kept": then, "rejected": ~then, "gained": then & ~now, "lost": now & ~then,
         }  # fmt: skip
         wanted = np.ones(len(now), np.bool_) if query.side is None else by_side[query.side]
-        tests: list[Callable[[], Any]] = []
         if query.reason is not None:
             wanted = wanted & self._has_reason(query.reason, outcomes)
         for column in ("bucket", "cluster", "source"):
             value = getattr(query, column)
             if value is not None:
                 name = "source_id" if column == "source" else column
-                tests.append(lambda n=name, v=value: pc.equal(self.clips[n], v))
+                is_own = pc.equal(self.clips[name], value).fill_null(False)
+                wanted = wanted & is_own.to_numpy()
         if query.tag is not None:
-            tests.append(lambda: _has_tag(self.clips["tags"], str(query.tag)))
+            wanted = wanted & _has_tag(self.clips["tags"], query.tag)
         if query.mark is not None:
-            tests.append(lambda: self._has_mark(str(query.mark)))
+            wanted = wanted & self._has_mark(query.mark)
         if query.where is not None:
-            tests.append(lambda: self._fulfils(str(query.where)))
-        for test in tests:
-            values = test()
-            if not isinstance(values, np.ndarray):
-                values = values.fill_null(False).to_numpy()
-            wanted = wanted & values
+            wanted = wanted & self._fulfils(query.where)
         return wanted
 
     def _has_reason(self, reason: str, outcomes: Outcomes) -> Mask:

@@ -1,7 +1,7 @@
 """The stage that judges candidate clips by the rules of the recipe."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from curator.stages.filter.config import FilterConfig
 from curator.stages.filter.judging import (
     DECIDED,
     FilterNeeds,
-    JudgedColumns,
     RuleCount,
     corpus_of,
     judge_table,
@@ -39,11 +38,11 @@ class FilterStage(CorpusStage[FilterConfig]):
         self, config: FilterConfig, needs: FilterNeeds, measures: Measures = BUILT_IN
     ) -> None:
         super().__init__(config)
-        self.needs, self._measures = needs, measures
+        self._needs, self._measures = needs, measures
 
     def settings(self) -> dict[str, object]:
         """Rules, and the settings of other sections."""
-        needs = self.needs
+        needs = self._needs
         return {
             "rules": self.config.model_dump(mode="json"),
             "lengths": (needs.min_s, needs.max_s, needs.min_frames),
@@ -71,13 +70,14 @@ class FilterStage(CorpusStage[FilterConfig]):
     def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | Left | str]:
         """Judges candidates; bounds by quantile are those of earlier generations, if any."""
         frozen = {rule: (low, high) for rule, (low, high) in (corpus.earlier(BOUNDS) or {}).items()}
-        bounds = self.resolved(corpus, frozen)
+        values = corpus_of(corpus, min_s=self._needs.min_s)
+        bounds = resolve(self.config.root, values, frozen, measures=self._measures)
         cpu_only = {bound.rule: bound.score for bound in bounds if bound.spec.cpu_only}
         absent: Counter[str] = Counter()
         counts: list[Sequence[RuleCount]] = []
         start = 0
         for block in corpus.blocks():
-            decided = judge_table(block, bounds, self.needs)
+            decided = judge_table(block, bounds, self._needs)
             rows = np.arange(start, start + block.num_rows)
             yield Decisions(rows, decided.clips.select(DECIDED))
             start += block.num_rows
@@ -93,13 +93,6 @@ class FilterStage(CorpusStage[FilterConfig]):
                 "or their codec does not say it; tracks of a GPU stay so: analyze them into "
                 "another OUT on CPUs"
             )
-
-    def resolved(
-        self, clips: JudgedColumns, frozen: Mapping[str, Sides] | None = None
-    ) -> list[Bounds]:
-        """Returns the rules with bounds as numbers, quantiles being of all of these clips."""
-        values = corpus_of(clips, min_s=self.needs.min_s)
-        return resolve(self.config.root, values, frozen, measures=self._measures)
 
     def by_quantile(self, bounds: Sequence[Bounds]) -> dict[str, Sides]:
         """Returns lower and upper bound of each rule that drops a share, by its name.

@@ -1,0 +1,351 @@
+"""`curate view`: who is answered, what is served, and a funnel that is that of `curate tune`."""
+
+import http.client
+import json
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from searchable import searchable_out
+
+from curator.cli import main
+from curator.review.bound_tuning import tune
+from curator.review.finished_run import open_finished
+from curator.storage import open_store
+from curator.tables.mark_table import read_marks
+from curator.view.live_funnel import LiveFunnel
+from curator.view.view_server import make_app, serve
+from curator.view.viewed_run import ClipQuery, ViewedRun
+
+N, TOKEN = 240, "a-token-of-this-test"
+MP4 = bytes(range(256)) * 8
+HOSTILE = (
+    "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "'\"><svg onload=alert(1)>",
+    "../../etc/passwd", "..%2f..%2fetc%2fpasswd", "javascript:alert(1)", "{{7*7}}", "${7*7}",
+    "</script><script>", "<!--", "]]>", "\u202egpj.exe", "\u2066a\u2069", "\x00nul", "\x1b[31mred",
+    "a\nb", "a\rb", "name\u2028line", "\ufeffbom", "'; DROP TABLE clips; --", "%00", "%0d%0aX: y",
+    "con", "~root", "$(reboot)", "`reboot`", "| cat", "a" * 5000, "\N{PILE OF POO}", "\ud800",
+)  # fmt: skip
+RECIPE = {
+    "filters": {
+        "motion": {"min": 0.1, "max": 0.9},
+        "noise": {"max": 0.8, "drop_highest": 0.1},
+        "luma": {"drop_lowest": 0.2},
+        "grainy": {"score": "noise", "max": 0.3, "severity": "flag"},
+    }
+}
+
+
+class Answer(NamedTuple):
+    """What a server answers."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:  # noqa: ANN401
+        """The body, read."""
+        return json.loads(self.body)
+
+
+class Client:
+    """Asks a server, by default as its own page does."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def __call__(
+        self, path: str, body: object = None, *, method: str | None = None, **changed: str | None
+    ) -> Answer:
+        headers = {
+            "Host": f"127.0.0.1:{self.port}",
+            "Cookie": f"curate_view_{self.port}={TOKEN}",
+            **{name.replace("_", "-"): value for name, value in changed.items()},
+        }
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        link.putrequest(method or ("GET" if body is None else "POST"), path, skip_host=True)
+        for name, value in (headers | {"Content-Length": str(len(data or b""))}).items():
+            if value is not None:
+                link.putheader(name, value)
+        link.endheaders(data)
+        answer = link.getresponse()
+        facts = {name.lower(): value for name, value in answer.getheaders()}
+        return Answer(answer.status, facts, answer.read())
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of made clips with hostile names and captions."""
+    folder = tmp_path_factory.mktemp("view") / "out"
+    rng = np.random.default_rng(5)
+    names = [HOSTILE[k % len(HOSTILE)].encode("utf-8", "replace").decode() for k in range(N)]
+    searchable_out(
+        folder,
+        N,
+        recipe=RECIPE,
+        captions=dict(enumerate(names)),
+        mp4=MP4,
+        source_id=[f"source{k // 6:04}" for k in range(N)],
+        source_uri=[f"/films/{name}" for name in names],
+        start_frame=[300 * (k % 6) for k in range(N)],
+        end_frame=[300 * (k % 6) + 150 for k in range(N)],
+        start_pts=[300 * (k % 6) for k in range(N)],
+        end_pts=[300 * (k % 6) + 150 for k in range(N)],
+        motion=rng.random(N),
+        noise=[None if k % 50 == 0 else float(v) for k, v in enumerate(rng.random(N))],
+        luma=np.round(rng.random(N), 1),
+        tags=[["static", "night"] if k % 3 == 0 else [] for k in range(N)],
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(out: Path) -> ViewedRun:
+    """The run, opened."""
+    return ViewedRun(open_finished(str(out)))
+
+
+@pytest.fixture(scope="module")
+def ask(run: ViewedRun) -> Iterator[Client]:
+    """A client of a server in this process."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        app = make_app(run, token=TOKEN, port=port)
+        threading.Thread(target=serve, args=(app, listener), daemon=True).start()
+        yield Client(port)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["motion.min=0.4"],
+        ["motion.max=null", "noise.max=0.5"],
+        ["noise.drop_highest=0.4", "noise.max=null"],
+        ["luma.drop_lowest=null", "luma.min=0.55"],
+        ["sharpness.min=2"],
+        ["propose.min_s=5.5"],
+        ["luma.severity=flag", "motion.min=0.2"],
+    ],
+)
+def test_the_funnel_is_that_of_tune(out: Path, changes: list[str]) -> None:
+    finished = open_finished(str(out))
+    funnel = LiveFunnel(finished)
+    funnel.decide(["motion.min=0.3"])
+    outcomes = funnel.decide(changes)
+    tuned = tune(finished, changes, rules_only=True)
+    assert [funnel.reasons[code] for code in funnel.now] == tuned.now
+    assert [funnel.reasons[code] for code in outcomes.codes] == tuned.then
+    assert tuned.then != tuned.now
+
+
+def test_histograms_count_all_clips(run: ViewedRun) -> None:
+    funnel = run.funnel_of(["motion.min=0.5"], ["motion", "noise"])
+    motion, noise = funnel["charts"]
+    kept = next(row for row in funnel["rows"] if row["reason"] is None)
+    assert sum(k + r for k, r in motion["bins"]) == N
+    assert sum(k for k, _ in motion["bins"]) == kept["then"] < kept["now"]
+    assert sum(k + r for k, r in noise["bins"]) == N - len(range(0, N, 50))
+    assert {"rule": "motion", "score": "motion", "min": 0.5, "max": 0.9, "severity": "reject"} in (
+        funnel["rules"]
+    )
+
+
+def test_pages_are_sorted_and_filtered(run: ViewedRun) -> None:
+    clips = run.clips.to_pylist()
+    changes = ("motion.min=0.5",)
+
+    def ids(**query: Any) -> list[str]:  # noqa: ANN401
+        pages = [run.page(ClipQuery(**query), start, 100) for start in range(0, N, 100)]
+        shown = [card["clip_id"] for page in pages for card in page["clips"]]
+        assert {page["n"] for page in pages} == {len(shown)}
+        return shown
+
+    by_motion = sorted(clips, key=lambda clip: -clip["motion"])
+    assert ids(sort="motion", descending=True) == [clip["clip_id"] for clip in by_motion]
+    assert [c["clip_id"] for c in clips if "night" in c["tags"]] == ids(tag="night")
+    kept = {c["clip_id"] for c in clips if c["decision"] == "kept"}
+    lost = {c["clip_id"] for c in clips if c["decision"] == "kept" and c["motion"] < 0.5}
+    assert set(ids(changes=changes, side="lost")) == lost
+    assert set(ids(changes=changes, side="kept")) == kept - lost
+    assert set(ids(where="luma > 0.5 AND motion < 0.2")) == {
+        c["clip_id"] for c in clips if c["luma"] > 0.5 and c["motion"] < 0.2
+    }
+    assert len(ids(source="source0003")) == 6
+    unmeasured = ids(sort="noise")[-len(range(0, N, 50)) :]
+    assert {c["clip_id"] for c in clips if c["noise"] is None} == set(unmeasured)
+
+
+@pytest.mark.parametrize(
+    ("changed", "status"),
+    [
+        ({"Cookie": None}, 401),
+        ({"Cookie": "curate_view_1=another"}, 401),
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "127.0.0.1"}, 421),
+        ({"Host": None}, 400),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec_Fetch_Site": "cross-site"}, 403),
+        ({"Sec_Fetch_Site": "same-site"}, 403),
+    ],
+)
+def test_others_are_refused(
+    ask: Client, run: ViewedRun, changed: dict[str, str | None], status: int
+) -> None:
+    clip = run.clips["clip_id"][0].as_py()
+    for path, body in (
+        ("/api/overview", None),
+        (f"/clip/{clip}.mp4", None),
+        ("/view.js", None),
+        (f"/api/mark/{clip}", {"verdict": "drop"}),
+    ):
+        assert ask(path, body, **changed).status == status, path
+    assert clip not in run.marks
+
+
+def test_the_token_becomes_a_cookie(ask: Client) -> None:
+    assert ask("/", Cookie=None).status == 401
+    assert ask("/?token=another", Cookie=None).status == 401
+    answer = ask(f"/?token={TOKEN}", Cookie=None)
+    assert (answer.status, answer.headers["location"]) == (303, "/")
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert ask("/", Cookie=cookie.partition(";")[0]).status == 200
+
+
+def test_the_policy_lets_the_page_ask_for_nothing_else(ask: Client) -> None:
+    page = ask("/")
+    policy = page.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+    assert "unsafe" not in policy
+    assert page.headers["x-content-type-options"] == "nosniff"
+    html, script = page.body.decode(), ask("/view.js").body.decode()
+    assert not re.findall(r"<script(?![^>]*src=\"/view\.js\")|\son\w+=|style=", html)
+    assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", script)
+    for text in (html, script, ask("/view.css").body.decode()):
+        assert set(re.findall(r"https?://[^\"'` )]+", text)) <= {"http://www.w3.org/2000/svg"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/clip/../summary.json",
+        "/clip/..%2f..%2fsummary.json", "/clip/..%2fsummary.json.mp4", "/summary.json",
+        "/view.py", "/assets/view.js", "/picture/..%2f..%2fx/0.jpg", "//etc/passwd",
+    ],
+)  # fmt: skip
+def test_no_path_leads_to_a_file(ask: Client, path: str) -> None:
+    answer = ask(path)
+    assert answer.status in (400, 404)
+    assert b"root:" not in answer.body
+
+
+def test_mp4s_are_served_by_ranges(ask: Client, run: ViewedRun) -> None:
+    clips = run.clips.to_pylist()
+    kept = next(c["clip_id"] for c in clips if c["decision"] == "kept")
+    rejected = next(c["clip_id"] for c in clips if c["decision"] == "rejected")
+    whole = ask(f"/clip/{kept}.mp4")
+    assert (whole.status, whole.body, whole.headers["accept-ranges"]) == (200, MP4, "bytes")
+    for span, part in {
+        "bytes=0-": MP4, "bytes=5-9": MP4[5:10], "bytes=-7": MP4[-7:], "bytes=100-99999": MP4[100:],
+    }.items():  # fmt: skip
+        answer = ask(f"/clip/{kept}.mp4", Range=span)
+        assert (answer.status, answer.body) == (206, part)
+        start = MP4.index(part) if span != "bytes=-7" else len(MP4) - 7
+        end = start + len(part) - 1
+        assert answer.headers["content-range"] == f"bytes {start}-{end}/{len(MP4)}"
+    for span in ("bytes=9999-", "bytes=-0", "bytes=9-5", "bytes=0-1,5-6", "lines=1-2"):
+        assert ask(f"/clip/{kept}.mp4", Range=span).status == 416
+    answer = ask(f"/clip/{rejected}.mp4")
+    assert (answer.status, answer.json["error"]) == (
+        400, f"clip {rejected} is rejected and in no tar",
+    )  # fmt: skip
+
+
+def test_hostile_names_come_as_plain_text(ask: Client) -> None:
+    clips = [c for k in range(0, N, 60) for c in ask("/api/clips", {"start": k}).json["clips"]]
+    texts = [text for clip in clips for text in (clip["source_uri"], clip["caption"] or "")]
+    assert "/films/<script>alert(1)</script>" in texts
+    control = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\u202a-\u202e\u2066-\u2069]")
+    assert not any(control.search(text) for text in texts)
+    for clip in clips[: len(HOSTILE)]:
+        answer = ask(f"/api/clip/{clip['clip_id']}", {"changes": []})
+        assert answer.status == 200
+        assert answer.headers["content-type"] == "application/json"
+        assert {c["then"] for c in answer.json["source"]["clips"]} >= {clip["then"]}
+
+
+def test_marks_are_stored(ask: Client, out: Path, run: ViewedRun) -> None:
+    first, second = run.clips["clip_id"].to_pylist()[:2]
+    text = HOSTILE[0]
+    assert ask(f"/api/mark/{first}", {"verdict": "keep", "note": text}).json["note"] == text
+    assert ask(f"/api/mark/{second}", {"verdict": "drop"}).status == 200
+    stored = read_marks(open_store(str(out)))
+    assert (stored[first].verdict, stored[first].note) == ("keep", text)
+    assert stored[first].start_frame == run.clips["start_frame"][0].as_py()
+    shown = ask("/api/clips", {"mark": "drop"}).json["clips"]
+    assert [clip["clip_id"] for clip in shown] == [second]
+    assert ask("/api/clips", {"mark": "none"}).json["n"] == N - 2
+    assert ask(f"/api/mark/{second}", {}).status == 200
+    assert second not in read_marks(open_store(str(out)))
+    for wrong in ({"verdict": "maybe"}, {"vote": "keep"}, {"note": 5}, {"label": "x" * 101}):
+        assert ask(f"/api/mark/{first}", wrong).status == 400
+    assert ask("/api/mark/none", {"verdict": "keep"}).status == 400
+
+
+def test_wrong_requests_name_what_is_wrong(ask: Client) -> None:
+    for path, body, words in (
+        ("/api/clips", {"side": "left"}, "expected kept, rejected, gained, lost"),
+        ("/api/clips", {"where": "motion >"}, "fails"),
+        ("/api/clips", {"where": "1=1; DROP TABLE clips"}, "fails"),
+        ("/api/clips", {"where": "motion > (SELECT 1 FROM read_csv('/etc/passwd'))"}, "fails"),
+        ("/api/clips", {"sort": "beauty"}, "no clip has the score 'beauty'"),
+        ("/api/clips", {"cluster": "x"}, "cluster"),
+        ("/api/clips", {"start": -1}, "whole number"),
+        ("/api/clips", b"[1]", "no JSON object"),
+        ("/api/funnel", {"changes": ["motion.min=low"]}, "motion"),
+        ("/api/funnel", {"changes": ["cut.crf=3"]}, "--set"),
+        ("/api/funnel", {"changes": "motion.min=1"}, "list"),
+        ("/api/search/clip", b"zzzz", "no clip"),
+        ("/api/search/video", b"x", "expected clip, picture or text"),
+        ("/api/search/text", b"a red car", "CLIP"),
+    ):
+        answer = ask(path, body)
+        assert answer.status == 400, (path, body, answer.body)
+        assert words in answer.json["error"]
+
+
+def test_similar_clips_are_found(ask: Client, run: ViewedRun) -> None:
+    first = run.clips["clip_id"][0].as_py()
+    answer = ask("/api/search/clip?k=5", first.encode())
+    assert len(answer.json["clips"]) == 5
+    assert first not in [clip["clip_id"] for clip in answer.json["clips"]]
+    jpeg = ask(f"/picture/{first}/0.jpg")
+    assert jpeg.headers["content-type"] == "image/jpeg"
+    assert ask(f"/picture/{first}/99.jpg").status == 404
+
+
+def test_a_port_that_is_taken_is_named(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main(["view", str(out), "--port", str(port)]) == 2
+    assert f"port {port} of 127.0.0.1 is not free" in capsys.readouterr().err
+
+
+def test_assets_are_in_the_package() -> None:
+    folder = resources.files("curator.view").joinpath("assets")
+    names = {item.name for item in folder.iterdir()}
+    assert names == {"index.html", "view.css", "view.js"}
