@@ -35,7 +35,7 @@ MAX_BODY_BYTES = 32 << 20
 MAX_CHANGES, MAX_SCORES, MAX_FOUND = 100, 60, 200
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
-    "media-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "media-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
 _HEADERS = {
@@ -116,6 +116,7 @@ def make_app(run: ViewedRun, *, token: str, port: int) -> Guard:
         *(Route(f"/{name}", _asset(name, kind)) for name, kind in ASSETS.items()),
         Route("/favicon.ico", _nothing),
         Route("/clip/{clip_id}.mp4", pages.mp4),
+        Route("/source/{clip_id}.mp4", pages.source_mp4),
         Route("/picture/{clip_id}/{number:int}.jpg", pages.picture),
         Route("/api/overview", pages.overview),
         Route("/api/clip/{clip_id}", pages.clip, methods=["POST"]),
@@ -188,6 +189,10 @@ class _Pages:
         if not 0 <= number < len(jpegs):
             return _error(404, f"{len(jpegs)} pictures")
         return Response(jpegs[number], media_type="image/jpeg")
+
+    async def source_mp4(self, request: Request) -> Response:
+        mp4 = await run_in_threadpool(self._run.source_mp4, request.path_params["clip_id"])
+        return Response(mp4, media_type="video/mp4")
 
     async def mp4(self, request: Request) -> Response:
         clip_id = request.path_params["clip_id"]

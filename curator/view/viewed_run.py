@@ -30,6 +30,7 @@ from curator.tables.mark_table import Mark, MarkWriter, read_marks, utc_now
 from curator.tables.schemas import score_column
 from curator.tables.sql_condition import matching_clips
 from curator.view.live_funnel import KEPT, LiveFunnel, Outcomes
+from curator.view.source_clip import source_clip
 
 PAGE = 60
 """Clips of a page."""
@@ -217,6 +218,16 @@ class ViewedRun:
         if clip.shard is None or clip.mp4_offset is None:
             raise UsageError(f"clip {clip_id} is {clip.decision} and in no tar")
         return clip.shard, clip.mp4_offset, clip.mp4_bytes
+
+    def source_mp4(self, clip_id: str) -> bytes:
+        """Returns a clip that was not written as a small MP4, decoded from its source.
+
+        Raises:
+            UsageError: There is no such clip, or its source cannot be read.
+        """
+        with self._lock:
+            (clip,) = self._clips([self.row_of(clip_id)])
+        return source_clip(clip)
 
     def mark(self, clip_id: str, content: Json) -> Json:
         """Stores the mark of a clip: verdict, label, note and caption.

@@ -289,7 +289,18 @@ async function mark(at, values) {
 function video(clip) {
   if (clip.can_play) return element("video", { controls: true, muted: true, loop: true, preload: "auto", src: `/clip/${clip.clip_id}.mp4` });
   const still = element("img", { className: "still", alt: "", src: `/picture/${clip.clip_id}/0.jpg` });
-  return element("div", {}, still, element("p", { className: "hint" }, "It was not written; these are its stored pictures."), strip(clip, still));
+  return element("div", {}, still, strip(clip, still), element("button", { type: "button", onclick: (event) => quiet(fromSource(clip, still, event.target)) }, "play it from its source"));
+}
+
+async function fromSource(clip, still, button) {
+  button.disabled = true;
+  const answer = await fetch(`/source/${clip.clip_id}.mp4`);
+  button.disabled = false;
+  if (!answer.ok) { fail((await answer.json()).error); return; }
+  const played = element("video", { controls: true, muted: true, loop: true, src: URL.createObjectURL(await answer.blob()) });
+  still.replaceWith(played);
+  button.remove();
+  await played.play();
 }
 
 function strip(clip, still) {

@@ -1,0 +1,128 @@
+"""A clip that no run wrote, decoded from its source for a person to see.
+
+This is a second decode, of one clip and on demand: a run writes kept clips only.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache, partial
+from threading import Lock
+from typing import BinaryIO
+
+import av
+
+from curator.errors import ErrorCode, SourceError, UsageError
+from curator.executor.unit_worker import UnitWorker
+from curator.media.container import open_container, quarter_turns_deg, video_stream
+from curator.media.encode import EncodeSettings, encode_mp4
+from curator.media.scale import Scaler, fit_inside
+from curator.media.source_segments import seek_to
+from curator.records.sources import Failure
+from curator.stage import Scope, Stage, StageConfig
+from curator.storage import read_proven, stat_source
+from curator.tables.clip_rows import ClipRow
+
+LONGER_PX = 640
+RATE_FPS = 15
+MAX_S = 60.0
+"""Longest part that is shown."""
+_SETTINGS = EncodeSettings(crf=28, preset="veryfast", encoder="x264")
+_ONE_AT_A_TIME = Lock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSpan:
+    """A part of a source, in units of `time_base` of its video stream."""
+
+    uri: str
+    n_bytes: int
+    version: str
+    start_pts: int
+    end_pts: int
+
+
+class SourceClipStage(Stage[StageConfig, SourceSpan, bytes | Failure]):
+    """Makes a small MP4 of a part of a source, without sound."""
+
+    name = "source_clip"
+    version = 1
+    scope = Scope.CLIP
+    sandboxed = True
+    imports = ("curator.media.encode",)
+
+    def process(self, unit: SourceSpan) -> bytes | Failure:
+        """Decodes from the key frame before the part on."""
+        return read_proven(unit.uri, unit.version, partial(_encoded, unit))
+
+    def failed(self, unit: SourceSpan, failure: Failure) -> Failure:
+        """Returns the error."""
+        return failure
+
+
+def source_clip(clip: ClipRow) -> bytes:
+    """Returns a clip as a small MP4, from its source.
+
+    Raises:
+        UsageError: The source cannot be read or decoded there.
+    """
+    try:
+        n_bytes, version = stat_source(clip.source_uri)
+        span = SourceSpan(
+            uri=clip.source_uri,
+            n_bytes=n_bytes,
+            version=version,
+            start_pts=clip.start_pts,
+            end_pts=min(clip.end_pts, clip.start_pts + int(MAX_S / Fraction(clip.time_base))),
+        )
+        with _ONE_AT_A_TIME:
+            (result,) = _worker()([span]).results
+    except SourceError as error:
+        raise UsageError(f"its source cannot be read: {error}") from error
+    if isinstance(result, Failure):
+        raise UsageError(f"its source cannot be shown ({result.code}): {result.message}")
+    mp4: bytes = result
+    return mp4
+
+
+@cache
+def _worker() -> UnitWorker:
+    return UnitWorker(stage=SourceClipStage(StageConfig()))
+
+
+def _encoded(unit: SourceSpan, reader: BinaryIO) -> bytes:
+    with open_container(reader, unit.uri, n_bytes=unit.n_bytes) as container:
+        stream = video_stream(container, unit.uri)
+        stream.thread_type = "AUTO"
+        seek_to(container, stream, unit.start_pts)
+        fps = Fraction(stream.average_rate or RATE_FPS)
+        step = max(1, round(fps / RATE_FPS))
+        frames = _frames(container.decode(stream), unit, step)
+        first = next(frames, None)
+        if first is None:
+            raise SourceError(ErrorCode.NO_FRAMES, f"no frame of {unit.uri} decodes there")
+        mp4, _ = encode_mp4(
+            itertools.chain([first], frames),
+            width=first.width,
+            height=first.height,
+            fps=fps / step,
+            settings=_SETTINGS,
+        )
+    return mp4
+
+
+def _frames(
+    decoded: Iterator[av.VideoFrame], unit: SourceSpan, step: int
+) -> Iterator[av.VideoFrame]:
+    """Yields some of the frames of the span, upright and small."""
+    scaler: Scaler | None = None
+    span = itertools.takewhile(lambda frame: (frame.pts or 0) < unit.end_pts, decoded)
+    shown = itertools.dropwhile(lambda frame: (frame.pts or 0) < unit.start_pts, span)
+    for frame in itertools.islice(shown, 0, None, step):
+        if scaler is None:
+            turn_deg = quarter_turns_deg(frame.rotation)
+            size = (frame.height, frame.width) if turn_deg % 180 else (frame.width, frame.height)
+            width, height = (max(2, side // 2 * 2) for side in fit_inside(*size, LONGER_PX))
+            scaler = Scaler(width, height, rotation_deg=turn_deg)
+        yield av.VideoFrame.from_ndarray(scaler.rgb_HWC(frame)).reformat(format="yuv420p")
