@@ -94,8 +94,8 @@ class ViewedRun:
     def overview(self) -> Json:
         """Returns what does not change while the page is open."""
         summary, specs = self.finished.summary, self.finished.measures.specs
-        ruled = {bound.score for bound in self.funnel.rules}
-        names = [n for n in (*ruled, *specs) if self._is_measured(n)]
+        ruled = [bound.score for bound in self.funnel.rules]
+        names = [name for name in (*ruled, *specs) if self._is_measured(name)]
         return {
             "uri": self.finished.store.uri,
             "snapshot": summary.get("snapshot"),

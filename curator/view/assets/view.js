@@ -329,7 +329,10 @@ async function open(clipId, focus = null) {
     const caption = edited && edited !== (clip.caption ?? "") ? edited : null;
     if (at >= 0) await mark(at, { label: fields.label.value.trim() || null, note: fields.note.value.trim() || null, caption });
     dialog.close();
-  } }, text("label", "label "), text("note", "note "), text("caption", "caption "), element("button", {}, "save"));
+  } }, text("label", "label"), text("note", "note"), text("caption", "caption"), element("p", {}, element("button", {}, "save"), " ",
+    ...["keep", "drop"].map((value) => element("button", { type: "button", className: value, onclick: () => quiet(mark(at, { verdict: value })) }, value)), " ",
+    element("button", { type: "button", onclick: () => quiet(mark(at, null)) }, "clear the mark")));
+  form.className = "mark";
   const own = video(clip);
   const first = element("div", {}, own,
     element("p", { className: `outcome is-${clip.then === null ? "kept" : "rejected"}` }, outcome(clip)),
