@@ -7,6 +7,10 @@ that leave this machine. Screenshots go to the folder SHOTS.
 
     view.py make FOLDER --media MEDIA [--clips 1000000]
     view.py measure OUT --picture FILE [--planted ID] [--shots FOLDER]
+    view.py hostile
+
+`hostile` opens a run whose sources and captions have the names of tests/hostile_names.py, looks at
+each clip, and says whether anything of them became more than text.
 """
 
 import argparse
@@ -33,7 +37,9 @@ import numpy as np
 import pyarrow as pa
 import search
 import tests_path  # noqa: F401
+from hostile_names import HOSTILE
 from measure import arguments, tell
+from searchable import searchable_out
 from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
@@ -198,6 +204,11 @@ class Browsed:
         """Waits for clips."""
         return list(self._wait.until(lambda d: d.find_elements(By.CSS_SELECTOR, ".clip")))
 
+    def opened(self, clip_id: str) -> None:
+        """Waits for the dialog of a clip."""
+        title = "return document.querySelector('dialog[open] b')?.textContent"
+        self._wait.until(lambda d: d.execute_script(title) == clip_id)
+
     def played(self) -> dict[str, Any]:
         """Rests the pointer on a kept clip until its video moves."""
         card = next(c for c in self.cards() if c.find_elements(By.CSS_SELECTOR, ".is-kept"))
@@ -301,6 +312,37 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return results
 
 
+def hostile() -> dict[str, Any]:
+    """Opens each clip of a run with hostile names in the browser."""
+    names = [name.encode("utf-8", "replace").decode() for name in HOSTILE]
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out"
+        ids = searchable_out(
+            out, len(names), captions=dict(enumerate(names)), source_uri=[f"/f/{n}" for n in names]
+        )
+        with served(str(out)) as (address, _):
+            driver = chromium()
+            try:
+                driver.get(address)
+                browsed = Browsed(driver, None)
+                browsed.cards()
+                for clip_id in ids:
+                    driver.execute_script("open(arguments[0])", clip_id)
+                    browsed.opened(clip_id)
+                shape = "return [...document.querySelectorAll('script, iframe, object, base')]"
+                elements = driver.execute_script(f"{shape}.map((one) => one.outerHTML)")
+                handlers = "return document.querySelectorAll('[onload], [onerror], [onclick]')"
+                injected = driver.execute_script(f"{handlers}.length")
+                return {
+                    "clips": len(ids),
+                    "elements": elements,
+                    "injected": injected,
+                    "elsewhere": browsed.elsewhere(),
+                }
+            finally:
+                driver.quit()
+
+
 def main() -> None:
     parser = arguments(__doc__)
     what = parser.add_subparsers(dest="what", required=True)
@@ -314,7 +356,11 @@ def main() -> None:
     measuring.add_argument("--planted", help="id of the clip that the picture is of")
     measuring.add_argument("--score", default="motion", help="whose lower bound is dragged")
     measuring.add_argument("--shots", type=Path)
+    what.add_parser("hostile")
     options = parser.parse_args()
+    if options.what == "hostile":
+        print(hostile())
+        return
     if options.what == "make":
         make(options.folder, options.media, options.clips)
         return

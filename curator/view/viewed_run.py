@@ -92,7 +92,9 @@ class ViewedRun:
         self._where: tuple[str, Mask] | None = None
 
     def overview(self) -> Json:
-        """Returns what does not change while the page is open."""
+        """Returns what does not change while the page is open; reads the marks of others."""
+        with self._lock:
+            self.marks = read_marks(self.finished.store)
         summary, specs = self.finished.summary, self.finished.measures.specs
         ruled = [bound.score for bound in self.funnel.rules]
         names = [name for name in (*ruled, *specs) if self._is_measured(name)]

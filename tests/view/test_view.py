@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from hostile_names import HOSTILE
 from searchable import searchable_out
 
 from curator.cli import main
@@ -25,13 +26,6 @@ from curator.view.viewed_run import ClipQuery, ViewedRun
 
 N, TOKEN = 240, "a-token-of-this-test"
 MP4 = bytes(range(256)) * 8
-HOSTILE = (
-    "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "'\"><svg onload=alert(1)>",
-    "../../etc/passwd", "..%2f..%2fetc%2fpasswd", "javascript:alert(1)", "{{7*7}}", "${7*7}",
-    "</script><script>", "<!--", "]]>", "\u202egpj.exe", "\u2066a\u2069", "\x00nul", "\x1b[31mred",
-    "a\nb", "a\rb", "name\u2028line", "\ufeffbom", "'; DROP TABLE clips; --", "%00", "%0d%0aX: y",
-    "con", "~root", "$(reboot)", "`reboot`", "| cat", "a" * 5000, "\N{PILE OF POO}", "\ud800",
-)  # fmt: skip
 RECIPE = {
     "filters": {
         "motion": {"min": 0.1, "max": 0.9},

@@ -257,7 +257,7 @@ function preview(picture, clip) {
 
 function badge(node, clip) {
   const mark = clip.mark ?? {}, own = node.querySelector(".badge");
-  own.className = `badge ${mark.verdict ?? ""}`;
+  own.className = `badge ${own.classList.contains("marked") ? "marked " : ""}${mark.verdict ?? ""}`;
   own.textContent = [mark.verdict, mark.label, mark.note ? "note" : null, mark.caption ? "caption" : null].filter(Boolean).join(" · ");
 }
 
@@ -273,15 +273,18 @@ function choose(at) {
 
 // ---- marks
 
-async function mark(at, values) {
-  const clip = state.cards[at];
+async function mark(clip, values) {
+  // The clip may be on the page, in the dialog, or both.
   if (!clip) return;
   const own = clip.mark ?? {};
   const content = values === null ? {} : { verdict: own.verdict, label: own.label, note: own.note, caption: own.caption, ...values };
   clip.mark = await ask(`/api/mark/${clip.clip_id}`, content);
-  badge($("grid").children[at], clip);
+  const at = state.cards.findIndex((card) => card.clip_id === clip.clip_id);
+  if (at >= 0) { state.cards[at].mark = clip.mark; badge($("grid").children[at], clip); }
+  const shown = $("detail").querySelector(".marked");
+  if (shown) badge(shown.parentElement, clip);
   state.marked.add(clip.clip_id);
-  $("n-marks").textContent = `· ${count(state.marked.size)} marked on this page`;
+  $("n-marks").textContent = `· ${count(state.marked.size)} marked since it was opened`;
 }
 
 // ---- one clip
@@ -316,7 +319,7 @@ function strip(clip, still) {
 
 async function open(clipId, focus = null) {
   const clip = await ask(`/api/clip/${clipId}`, { changes: changes() });
-  const at = state.cards.findIndex((one) => one.clip_id === clipId);
+  state.opened = clip;
   const dialog = $("detail");
   const text = (name, label) => {
     const value = clip.mark?.[name] ?? (name === "caption" ? clip.caption ?? "" : "");
@@ -327,11 +330,11 @@ async function open(clipId, focus = null) {
     event.preventDefault();
     const fields = form.elements, edited = fields.caption.value.trim();
     const caption = edited && edited !== (clip.caption ?? "") ? edited : null;
-    if (at >= 0) await mark(at, { label: fields.label.value.trim() || null, note: fields.note.value.trim() || null, caption });
+    await mark(clip, { label: fields.label.value.trim() || null, note: fields.note.value.trim() || null, caption });
     dialog.close();
   } }, text("label", "label"), text("note", "note"), text("caption", "caption"), element("p", {}, element("button", {}, "save"), " ",
-    ...["keep", "drop"].map((value) => element("button", { type: "button", className: value, onclick: () => quiet(mark(at, { verdict: value })) }, value)), " ",
-    element("button", { type: "button", onclick: () => quiet(mark(at, null)) }, "clear the mark")));
+    ...["keep", "drop"].map((value) => element("button", { type: "button", className: value, onclick: () => quiet(mark(clip, { verdict: value })) }, value)), " ",
+    element("button", { type: "button", onclick: () => quiet(mark(clip, null)) }, "clear the mark")));
   form.className = "mark";
   const own = video(clip);
   const first = element("div", {}, own,
@@ -339,13 +342,14 @@ async function open(clipId, focus = null) {
     element("p", { className: "origin" }, element("bdi", {}, clip.source_uri), ` ${seconds(clip.start_s)} to ${seconds(clip.end_s)}`));
   const second = clip.original === null ? form : pair(clip, own);
   dialog.replaceChildren(
-    element("form", { method: "dialog" }, element("b", {}, clip.clip_id), element("button", { ariaLabel: "close" }, "close"),
+    element("form", { method: "dialog" }, element("b", {}, clip.clip_id), element("span", { className: "badge marked" }), element("button", { ariaLabel: "close" }, "close"),
       element("button", { type: "button", onclick: () => { dialog.close(); quiet(similar(clipId)); } }, "similar clips"),
       element("button", { type: "button", onclick: () => { dialog.close(); filterBy({ source: clip.source_id }); } }, "clips of this source")),
     element("div", { className: "two" }, first, second), course(clip),
     ...(clip.original === null ? [] : [form]),
     element("pre", {}, clip.explanation),
     element("ul", { className: "scores" }, ...Object.entries({ ...clip.scores, ...clip.declared }).map(([name, value]) => element("li", {}, `${name} `, element("b", {}, typeof value === "number" ? number(value) : value)))));
+  badge(dialog, clip);
   if (!dialog.open) dialog.showModal();
   if (focus) form.elements[focus].focus(); else if (clip.can_play) quiet(own.play());
 }
@@ -398,10 +402,11 @@ function keys(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
   const isOpen = $("detail").open, at = state.chosen, clip = state.cards[at];
   const columns = () => getComputedStyle($("grid")).gridTemplateColumns.split(" ").length;
-  const verdict = (value) => { quiet(mark(at, { verdict: value }).then(() => { if (!isOpen) choose(at + 1); })); };
+  const marked = isOpen ? state.opened : clip;
+  const verdict = (value) => { quiet(mark(marked, { verdict: value }).then(() => { if (!isOpen) choose(at + 1); })); };
   const actions = {
     ArrowRight: () => choose(at + 1), ArrowLeft: () => choose(at - 1), ArrowDown: () => choose(at < 0 ? 0 : at + columns()), ArrowUp: () => choose(at - columns()),
-    k: () => verdict("keep"), d: () => verdict("drop"), u: () => quiet(mark(at, null)),
+    k: () => verdict("keep"), d: () => verdict("drop"), u: () => quiet(mark(marked, null)),
     l: () => clip && quiet(open(clip.clip_id, "label")), n: () => clip && quiet(open(clip.clip_id, "note")), c: () => clip && quiet(open(clip.clip_id, "caption")),
     Enter: () => clip && quiet(open(clip.clip_id)), s: () => clip && quiet(similar(clip.clip_id)),
   };
