@@ -231,6 +231,7 @@ class Browsed:
         before = self._driver.find_element(By.CSS_SELECTOR, kept).text
         box = self._driver.find_element(By.CSS_SELECTOR, f'.chart[data-score="{score}"]')
         self._driver.execute_script("arguments[0].scrollIntoView()", box)
+        self.settled()
         grip = self._wait.until(lambda _: box.find_elements(By.CSS_SELECTOR, '[data-side="min"]'))
         times: list[int] = []
         ActionChains(self._driver).click_and_hold(grip[0]).perform()
@@ -246,6 +247,7 @@ class Browsed:
         )
         command = self._driver.find_element(By.ID, "command").text
         self._driver.find_element(By.ID, "reset").click()
+        self.settled()
         return {"kept": [before, after], "funnel, ms": times, "command": command}
 
     def marked(self) -> dict[str, Any]:
@@ -262,7 +264,18 @@ class Browsed:
         return {"clips": MARKED, "s": round(spent_s, 2), "a minute": round(60 * MARKED / spent_s)}
 
     def _has_badges(self, n: int, driver: webdriver.Chrome) -> bool:
-        return sum(bool(b.text) for b in driver.find_elements(By.CSS_SELECTOR, ".badge")) >= n
+        marked = (
+            "return [...document.querySelectorAll('#grid .badge')].filter((b) => b.textContent)"
+        )
+        return bool(driver.execute_script(f"{marked}.length") >= n)
+
+    def settled(self) -> None:
+        """Waits until the page has asked for nothing for a second."""
+        asked = "return performance.getEntriesByType('resource').length"
+        before = -1
+        while (now := self._driver.execute_script(asked)) != before:
+            before = now
+            time.sleep(1)
 
     def found(self, picture: Path, planted: str | None) -> dict[str, Any]:
         """Searches by a picture; returns the place of the planted clip among the clips."""
@@ -287,10 +300,21 @@ class Browsed:
         return [address for address in asked if not address.startswith(own)]
 
 
+class Told(dict[str, Any]):
+    """Results, each printed when it is there."""
+
+    def __setitem__(self, name: str, value: object) -> None:
+        print(f"{name:36}{value}", flush=True)
+        super().__setitem__(name, value)
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Serves an output and does what a person would."""
+    results = Told()
     with served(options.out) as (address, open_s):
-        results = {"opens in, s": round(open_s, 2), **asked_alone(address)}
+        results["opens in, s"] = round(open_s, 2)
+        for name, value in asked_alone(address).items():
+            results[name] = value
         driver = chromium()
         try:
             begun = time.perf_counter()
@@ -365,8 +389,6 @@ def main() -> None:
         make(options.folder, options.media, options.clips)
         return
     results = measure(options)
-    for name, value in results.items():
-        print(f"{name:36}{value}")
     tell(results)
 
 

@@ -90,6 +90,7 @@ class ViewedRun:
         self._shown: list[str] = []
         self._orders: OrderedDict[str, NDArray[np.int64]] = OrderedDict()
         self._where: tuple[str, Mask] | None = None
+        self._counts_now = self.funnel.counts(self.funnel.now)
 
     def overview(self) -> Json:
         """Returns what does not change while the page is open; reads the marks of others."""
@@ -122,11 +123,12 @@ class ViewedRun:
         """Returns the funnel with changes beside the run's, and histograms of scores."""
         with self._lock:
             outcomes = self.funnel.decide(changes)
-            now, then = (self.funnel.counts(c) for c in (self.funnel.now, outcomes.codes))
+            (now, now_s), (then, then_s) = self._counts_now, self.funnel.counts(outcomes.codes)
+            now += [0] * (len(then) - len(now))
             rows = [
-                {"reason": r, "now": now[0][k], "then": then[0][k]}
-                for k, r in enumerate(self.funnel.reasons)
-                if now[0][k] or then[0][k] or k == KEPT
+                {"reason": reason, "now": before, "then": after}
+                for reason, before, after in zip(self.funnel.reasons, now, then, strict=True)
+                if before or after or reason is None
             ]
             charts = [self._chart(name, outcomes) for name in scores if self._is_measured(name)]
         rules = [
@@ -134,7 +136,7 @@ class ViewedRun:
             for b in outcomes.bounds
             if b.min is not None or b.max is not None
         ]
-        kept_s = [now[1][KEPT], then[1][KEPT]]
+        kept_s = [now_s[KEPT], then_s[KEPT]]
         return {"rows": rows, "kept_s": kept_s, "charts": charts, "rules": rules}
 
     def exactly(self, changes: Sequence[str]) -> list[str]:
