@@ -227,8 +227,8 @@ class Browsed:
 
     def dragged(self, score: str) -> dict[str, Any]:
         """Drags a lower bound; returns how long the funnel took to follow, as the page saw it."""
-        kept = "#funnel .kept td:nth-child(3)"
-        before = self._driver.find_element(By.CSS_SELECTOR, kept).text
+        kept = "return document.querySelector('#funnel .kept td:nth-child(3)').textContent"
+        before = self._driver.execute_script(kept)
         box = self._driver.find_element(By.CSS_SELECTOR, f'.chart[data-score="{score}"]')
         self._driver.execute_script("arguments[0].scrollIntoView()", box)
         self.settled()
@@ -242,9 +242,7 @@ class Browsed:
                 "data-funnel-ms") or 0))  # fmt: skip
         self.shot("dragged")
         ActionChains(self._driver).release().perform()
-        after = self._wait.until(
-            lambda d: (text := d.find_element(By.CSS_SELECTOR, kept).text) != before and text
-        )
+        after = self._wait.until(lambda d: (text := d.execute_script(kept)) != before and text)
         command = self._driver.find_element(By.ID, "command").text
         self._driver.find_element(By.ID, "reset").click()
         self.settled()
