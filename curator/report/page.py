@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from curator.records.sources import Source
@@ -18,6 +18,8 @@ from curator.tables.clip_rows import ClipColumns
 
 MAX_PER_GROUP = 24
 """Most clips on a contact sheet, and most failed sources of one error code."""
+PREVIEWS = "report/previews/"
+"""Where `curate report` puts moving previews: MP4s by clip id."""
 MAX_NAMED = 5
 """Most reasons that the sentence at the top names."""
 MAX_SHARDS = 100
@@ -31,10 +33,11 @@ def render_report(
     thumbnails: Mapping[str, bytes],
     max_per_group: int = MAX_PER_GROUP,
     is_of_last: bool = False,
+    previews: Collection[str] = (),
 ) -> str:
     """Renders the page that shows which clips a run kept and dropped, and why.
 
-    The HTML document refers to nothing outside itself.
+    The HTML document refers to nothing outside itself but previews.
 
     Args:
         summary: Contents of `summary.json`.
@@ -45,6 +48,7 @@ def render_report(
         max_per_group: Most clips on a contact sheet, and most failed sources of one error code: the
             first by id, which is a hash and so a fair sample, or by URI.
         is_of_last: Whether `clips` are those of the last generation alone.
+        previews: Ids of the clips that have a moving preview.
     """
     counts: Mapping[str, Any] = defaultdict(int, _given(summary.get("counts")))
     recipe, shards = _given(summary.get("recipe")), summary.get("shards") or []
@@ -78,6 +82,7 @@ def render_report(
         browsing=Browsing(sheets, nearness),
         originals=originals_of(sheets, clips),
         thumbnails=thumbnails,
+        previews=previews,
         caption_words=caption_words(clips),
         ruled=ruled,
         others=others,

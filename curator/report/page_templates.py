@@ -3,6 +3,7 @@
 import re
 from base64 import b64encode
 from functools import cache
+from hashlib import sha256
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
 CARD_PX = 160
 """Longer side of a picture on a page."""
 _CARD_QUALITY = 70
+PLAY_SCRIPT = """
+const isStill = matchMedia("(prefers-reduced-motion: reduce)").matches;
+for (const video of isStill ? [] : document.querySelectorAll("video")) {
+  video.onpointerenter = video.onfocus = () => video.play().catch(() => {});
+  video.onpointerleave = video.onblur = () => video.pause();
+}
+"""
+"""Plays previews; the page's policy names its hash, and no other script runs."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -72,6 +81,7 @@ def card_picture(jpeg: bytes) -> bytes:
 @cache
 def _environment() -> "Environment":
     from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
 
     environment = Environment(
         loader=PackageLoader("curator.report"),
@@ -97,6 +107,8 @@ def _environment() -> "Environment":
     }
     environment.globals |= {
         "amount": number_text.amount,
+        "play_script": Markup(PLAY_SCRIPT),
+        "play_script_hash": b64encode(sha256(PLAY_SCRIPT.encode()).digest()).decode(),
         "declared_values": declared_values,
         "measured_scores": measured_scores,
         "reason_words_of": reason_words_of,

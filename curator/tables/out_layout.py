@@ -135,6 +135,7 @@ _FIXED = re.compile(
     "|".join(
         (
             rf"{re.escape(SUMMARY)}|{re.escape(CONFIG)}|{re.escape(LEASE)}|report/(?:(?:index|tune)\.html|trace\.json)",
+            r"report/previews/[0-9a-f]+\.mp4",
             r"vectors/footage\.json",
             rf"{SHARDS}/(?:dataset\.parquet|manifest(?:\.next)?\.json|wids-(?:train|val)\.json)",
             rf"{SHARDS}/(?:{_BUCKET}/)?"

@@ -20,7 +20,7 @@ from curator.commands.arguments import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from curator.storage import open_store
 from curator.storage.local_store import LocalStore
 from curator.tables import key_index
-from curator.tables.out_layout import LEASE
+from curator.tables.out_layout import LEASE, is_own
 from curator.tables.snapshot_store import read_snapshot, snapshot_numbers
 
 Row = dict[str, Any]
@@ -135,6 +135,10 @@ def test_a_removed_clip_is_nowhere_and_other_tars_are_as_before(
     clips = kept(out)
     victim = of_film(clips, 1)[0]
     needles = needles_of(out, [victim])
+    assert main(["report", str(out)]) == EXIT_OK
+    previews = {path.stem for path in (out / "report" / "previews").iterdir()}
+    assert victim["clip_id"] in previews
+    assert is_own(f"report/previews/{victim['clip_id']}.mp4")
     assert {needle for _, needle in search(out, needles)} == {n[:40] for n in needles}
     before, holding = tars(out), {
         clip["shard"] for rows in rows_of(out) for clip in rows

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.resources import files
@@ -419,7 +419,25 @@ def test_templates_hold_no_script_and_mark_nothing_else_as_html() -> None:
     assert len(texts) > 5
     marked = {name: text.count("|safe") for name, text in texts.items() if "|safe" in text}
     assert marked == {"card.html.j2": 1}
-    assert not [name for name, text in texts.items() if "<script" in text or "autoescape" in text]
+    assert not [name for name, text in texts.items() if "autoescape" in text]
+    assert [name for name, text in texts.items() if "<script" in text] == ["report.html.j2"]
+    assert texts["report.html.j2"].count("<script>{{ play_script }}</script>") == 1
+
+
+def test_kept_clips_with_a_preview_play_and_nothing_else_runs() -> None:
+    """Pins that the policy names the one script by its hash, and that all others are stills."""
+    first, second, third = clip(0), clip(1), rejected(2, "too_dark")
+    html, page = render([first, second, third], previews={first["clip_id"]})
+    assert html.count("<video ") == html.count('preload="none"') == 1
+    assert f'src="previews/{first["clip_id"]}.mp4"' in html
+    (script,) = re.findall("<script>(.*?)</script>", html, re.DOTALL)
+    digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    (policy,) = [text for text in page.attributes("content") if "default-src" in text]
+    assert f"script-src 'sha256-{digest}'" in policy
+    plain, _ = render([first, second, third])
+    assert "<script" not in plain
+    assert "script-src" not in plain
+    assert "<video" not in plain
 
 
 def test_a_page_has_small_copies_of_stored_pictures() -> None:

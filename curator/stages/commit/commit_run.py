@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 import curator
 from curator.errors import StorageError
-from curator.report import render_report, shown_clips, trace_json
+from curator.report import PREVIEWS, render_report, shown_clips, trace_json
 from curator.stages.commit.summary_merging import added, by_count
 from curator.storage import Store
 from curator.tables.checksums import sealed_json, to_json
@@ -203,6 +203,7 @@ def write_fixed_paths(
     put_in_place(store, summary)
     if page is not None:
         store.write(REPORT, page.encode())
+        delete_previews(store)
         store.write(TRACE, trace_json(summary.get("timeline") or {}))
     used = {"recipe": summary["recipe"], "fingerprints": summary["fingerprints"]}
     store.write(CONFIG, sealed_json(used, to_json, CONFIG))
@@ -210,6 +211,11 @@ def write_fixed_paths(
     written = {**summary, HEAD: head_of(store, summary, previous)}
     store.write(SUMMARY, sealed_json(written, to_json, SUMMARY))
     return written
+
+
+def delete_previews(store: Store) -> None:
+    """Deletes the moving previews of the report: clips may have been removed."""
+    store.delete([info.key for info in store.list(PREVIEWS)])
 
 
 def write_shard_files(store: Store, files: Mapping[str, bytes]) -> None:
@@ -282,6 +288,19 @@ def clip_counts(clips: ClipColumns) -> dict[str, Any]:
     names = "by_reason", "by_cut_mode", "by_any_reason", "by_only_reason", "by_tag", "by_tag_kept"
     counts = {"clips": len(clips), "kept": n_kept, "rejected": len(clips) - n_kept}
     return counts | {name: by_count(counters[name]) for name in names}
+
+
+def clip_outcomes(clips: ClipColumns) -> dict[tuple[str, str], tuple[int, float]]:
+    """Returns numbers and seconds of clips by decision and reason, "" for none."""
+    sums: dict[tuple[str, str], tuple[int, float]] = {}
+    for block in clips.blocks(("decision", "reason", "start_s", "end_s")):
+        seconds = pc.subtract(block["end_s"], block["start_s"])
+        groups = block.append_column("seconds", seconds).group_by(["decision", "reason"])
+        for row in groups.aggregate([([], "count_all"), ("seconds", "sum")]).to_pylist():
+            key = row["decision"], row["reason"] or ""
+            n_clips, total_s = sums.get(key, (0, 0.0))
+            sums[key] = n_clips + row["count_all"], total_s + (row["seconds_sum"] or 0.0)
+    return sums
 
 
 def kept_by_source(clips: ClipColumns) -> Counter[str]:
