@@ -19,11 +19,12 @@ from curator.commands.arguments import (
     LateParser,
 )
 from curator.errors import CuratorError, DamagedError, RecipeError, UsageError, without_run
+from curator.executor.json_log import JsonFormatter
 from curator.executor.termination import end_process, was_terminated
 
 COMMANDS = (
     "run", "recipes", "graph", "models", "scores", "explain", "tune", "view", "search", "recaption",
-    "verify", "export", "snapshots", "clean", "remove", "doctor", "demo",
+    "verify", "report", "export", "snapshots", "clean", "remove", "doctor", "demo",
 )  # fmt: skip
 """Modules of `curator.commands`, in the order of the help."""
 
@@ -37,6 +38,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
     options = make_parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="curate: %(levelname)s %(message)s")
+    is_json = getattr(options, "log_format", "text") == "json"
+    if is_json:
+        logging.getLogger().handlers[0].setFormatter(JsonFormatter())
+        logging.getLogger("curator.executor.progress").setLevel(logging.INFO)
+
+    def say(text: object) -> None:
+        if is_json:
+            logging.getLogger("curate").error("%s", text)
+        else:
+            print(f"curate: {text}", file=sys.stderr)
+
     try:
         code: int = options.action(options)
         sys.stdout.flush()
@@ -46,22 +58,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_NOT_READ
     except (UsageError, RecipeError) as error:
-        print(f"curate: {error}", file=sys.stderr)
+        say(error)
         return EXIT_USAGE
     except ModuleNotFoundError as error:
         # A module of this package that is missing is a fault of its own.
         if (error.name or "curator").partition(".")[0] == "curator":
             raise
-        print(f"curate: {without_run(error)}", file=sys.stderr)
+        say(without_run(error))
         return EXIT_USAGE
     except KeyboardInterrupt:
-        print("curate: stopped; the same command goes on from what was done", file=sys.stderr)
+        say("stopped; the same command goes on from what was done")
         return EXIT_TERMINATED if was_terminated() else EXIT_INTERRUPTED
     except DamagedError as error:
-        print(f"curate: {error}", file=sys.stderr)
+        say(error)
         return EXIT_BROKEN_OFF
     except CuratorError as error:
-        print(f"curate: {error}; the same command goes on from what was done", file=sys.stderr)
+        say(f"{error}; the same command goes on from what was done")
         return EXIT_BROKEN_OFF
     return code
 

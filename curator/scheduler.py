@@ -144,6 +144,8 @@ class UnitRunner:
         with self._progress.polling(engine.progress):
             for unit in results:
                 self.cpu_s.update(unit.cpu_s)
+                engine.cpu_s.update(unit.cpu_s)
+                engine.counts.traffic["source_bytes"] += unit.counts["source_bytes"]
                 self.counts.update(unit.counts)
                 yield unit.results
 
@@ -223,6 +225,7 @@ class UnitStream(Generic[ItemT, ResultT]):
     def _taken(self, result: UnitResult[ResultT]) -> ResultT:
         self._engine.heartbeat.beat()
         self.cpu_s.update(result.cpu_s)
+        self._engine.cpu_s.update(result.cpu_s)
         # The user has seen those of a thread.
         notes = () if isinstance(self._workers, UnitThread) else result.notes
         for note in dict.fromkeys(notes):

@@ -34,7 +34,7 @@ LAYERS = (
     ("recipe",),
     ("verify", "pipeline"),
     ("export",),
-    ("runs", "removal"),
+    ("runs", "removal", "telemetry"),
     ("review", "retrieval", "doctor", "loading"),
     ("view",),
     ("api",),

@@ -35,6 +35,14 @@ def fraction(text: str) -> float:
     return number
 
 
+def listening_address(text: str) -> tuple[str, int]:
+    """Parses `PORT` or `HOST:PORT`; without a host it is 127.0.0.1."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text!r}; expected PORT or HOST:PORT")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
 _SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 LEAST_MEMORY = 64 << 20
 """Below, what is held by the block would exceed it."""

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 from curator.commands.arguments import (
@@ -11,6 +12,7 @@ from curator.commands.arguments import (
     add_memory,
     add_overrides,
     engine_of,
+    listening_address,
     positive,
 )
 from curator.commands.failure_limit import add_max_failed, failures_exit_code
@@ -78,6 +80,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="check everything and say what would be done; writes nothing",
     )
+    parser.add_argument(
+        "--metrics",
+        type=listening_address,
+        metavar="[HOST:]PORT",
+        help="serve the run's numbers for Prometheus while it runs; on a Ray cluster Ray's agent "
+        "serves them too (default: no; HOST 127.0.0.1)",
+    )
+    parser.add_argument(
+        "--core-hour-price",
+        type=float,
+        metavar="PRICE",
+        help="price of an hour of a CPU core, for the number `curate_cost` (default: not given)",
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="form of progress and warnings on standard error: json is an object per line "
+        "(default: text)",
+    )
     add_max_failed(parser, "sources, of the clips to keep, or of the windows to caption")
 
 
@@ -125,11 +147,13 @@ def _execute(options: argparse.Namespace, store: "Store", recipe: "Recipe") -> i
     from curator.runs.earlier_sources import CARRIED
     from curator.runs.lease import held
     from curator.runs.start import start_run
+    from curator.telemetry.run_metrics import served
 
     with (
         ends_when_asked(),
+        served(options.metrics, store, options.core_hour_price) as watch,
         held(store, "run") as lease,
-        Progress() as progress,
+        Progress(is_logged=options.log_format == "json") as progress,
         engine_of(options) as engine,
         ends_in_peace(),
     ):
@@ -143,6 +167,7 @@ def _execute(options: argparse.Namespace, store: "Store", recipe: "Recipe") -> i
             limit=options.limit,
             replace=options.replace,
             memory_bytes=options.memory,
+            watch=partial(watch, engine),
         )
     print(format_funnel(summary))
     for name, what in (

@@ -92,6 +92,7 @@ class CorpusWork:
         try:
             for result in engine.run([step], parts, small=is_small, is_shown=False):
                 self.cpu_s.update(result.cpu_s)
+                engine.cpu_s.update(result.cpu_s)
                 yield result.results
         finally:
             store.delete([name])

@@ -8,6 +8,7 @@ child. A cluster is joined before anything is decided about its devices or worke
 import logging
 import math
 import pickle
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,7 @@ from curator.executor.child_process import Child
 from curator.executor.fleet import Fleet, FleetCounts, WorkerPool
 from curator.executor.heartbeat import Heartbeat
 from curator.executor.host_resources import available_cpus, available_gpus, memory_bytes
-from curator.executor.ray_cluster import RayCluster
+from curator.executor.ray_cluster import Number, RayCluster
 from curator.executor.sandboxed_process import SANDBOX_COUNTS, process_sandbox
 from curator.executor.timeline import Timeline
 from curator.executor.unit_worker import UnitResult
@@ -80,6 +81,8 @@ class Engine:
         self.timeline = Timeline()
         """When the workers of each node were busy, by stage."""
         self.counts = FleetCounts()
+        self.cpu_s = Counter[str]()
+        """CPU-seconds that workers counted so far, by what they went into."""
         self.heartbeat = Heartbeat()
         """Whether there is progress."""
 
@@ -116,6 +119,23 @@ class Engine:
     def progress(self) -> tuple[int, float]:
         """Returns finished items of the current chain, and their seconds of video."""
         return self._done
+
+    def loads(self) -> Counter[tuple[str, str]]:
+        """Returns the sums of the loads of all fleets."""
+        loads = Counter[tuple[str, str]]()
+        for fleet in list(self.counts.fleets):
+            # Not by +, which drops what is zero.
+            loads.update(fleet.loads())
+        return loads
+
+    def publish(self, numbers: Iterable[Number]) -> None:
+        """Gives numbers to Ray's agent if Ray runs: see `RayCluster.publish`."""
+        if self._cluster is not None:
+            self._cluster.publish(numbers)
+
+    def nodes_lost(self) -> int:
+        """Returns the number of nodes that were lost with workers on them."""
+        return len(self.counts.lost_nodes | self._gone(self.counts.died_on))
 
     def n_cpus(self) -> int:
         """Returns the cores of this machine, or those that the joined cluster has or may have."""
@@ -259,7 +279,7 @@ class Engine:
                 "workers": dict(sorted(counts.pools.items())),
                 "workers_requested": counts.workers,
                 "workers_died": counts.deaths,
-                "nodes_lost": len(counts.lost_nodes | self._gone(counts.died_on)),
+                "nodes_lost": self.nodes_lost(),
                 "nodes_refused": dict(sorted(counts.refusals.items())),
                 **({"gpu": dict(counts.gpu)} if counts.gpu else {}),
                 "units_repeated": counts.repeated_units,

@@ -9,7 +9,7 @@ import pickle
 import queue
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
@@ -95,11 +95,12 @@ class WorkerReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitDone:
-    """The pickled result of a unit, and its start and end in seconds since the epoch."""
+    """The pickled result of a unit, its times since the epoch, and the traffic of its worker."""
 
     result: bytes
     begun_s: float
     ended_s: float
+    traffic: Mapping[str, int] = field(default_factory=dict)
 
 
 class WorkerLost(Exception):  # noqa: N818 - an event, as WorkerReady and UnitDone
@@ -222,6 +223,10 @@ class FleetCounts:
     """Resources of a worker of each pool."""
     gpu: dict[str, Any] = field(default_factory=dict)
     """Answer of a GPU to the query of the run, and the number of workers per GPU."""
+    traffic: Counter[str] = field(default_factory=Counter)
+    """`TRAFFIC` of workers, and the bytes of sources that they read."""
+    fleets: list["Fleet"] = field(default_factory=list)
+    """Fleets that are open."""
 
 
 class Fleet:
@@ -270,6 +275,7 @@ class Fleet:
         self._idle_since_s, self._warn_after_s = self._looked_s, PLACE_S
         # Idle workers may stay meanwhile where nothing waits for their cores.
         self._is_open = any(pool.resources.cpus for pool in pools)
+        counts.fleets.append(self)
         if self._is_open:
             backend.opened()
 
@@ -282,6 +288,14 @@ class Fleet:
     def n_workers(self) -> int:
         """Workers that are up."""
         return sum(self._n_up.values())
+
+    def loads(self) -> Counter[tuple[str, str]]:
+        """Counts, by stage and state, units that wait and workers; any thread may call it."""
+        loads = Counter({(self._pools[0].stage, "waiting"): len(self._waiting)})
+        loads.update({(pool.stage, "starting"): len(self._unplaced[pool]) for pool in self._pools})
+        for worker in (*self._free, *self._full):
+            loads[worker.pool.stage, "busy" if worker.given else "idle"] += 1
+        return loads
 
     @property
     def refusal(self) -> str | None:
@@ -352,6 +366,8 @@ class Fleet:
         self._waiting.clear()
         self._suspects.clear()
         self._n_given = 0
+        if self in self._counts.fleets:
+            self._counts.fleets.remove(self)
         if self._is_open:
             self._is_open = False
             self._backend.closed()
@@ -451,6 +467,7 @@ class Fleet:
             self._n_crashes = 0
         name = worker.ready.name if worker.ready is not None else ""
         number = f"{worker.number}"
+        self._counts.traffic.update(answer.traffic)
         self._timeline.add(worker.pool.stage, name, answer.begun_s, answer.ended_s, number)
         self._place(worker)
         result = pickle.loads(answer.result)

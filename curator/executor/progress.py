@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from curator.number_text import amount, clock, length
 
@@ -73,12 +73,18 @@ class Progress:
     Args:
         stream: Output; None for standard error.
         live: Whether to redraw in place; None for where `stream` is a terminal that can.
+        is_logged: Whether lines go to the log instead.
     """
 
-    def __init__(self, stream: TextIO | None = None, live: bool | None = None) -> None:
+    def __init__(
+        self, stream: TextIO | None = None, live: bool | None = None, *, is_logged: bool = False
+    ) -> None:
         self._stream = stream if stream is not None else sys.stderr
         can_redraw = self._stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
-        self._is_live = can_redraw if live is None else live
+        self._is_live = can_redraw and not is_logged if live is None else live
+        self._is_logged = is_logged
+        self.on_stage: Callable[[str], None] | None = None
+        """Called when a stage begins."""
         self._live: Live | None = None
         self._lock = threading.RLock()
         self._stage: str | None = None
@@ -110,6 +116,8 @@ class Progress:
         with self._lock:
             self._end_stage()
             self._stage, self._began = name, time.monotonic()
+            if self.on_stage is not None:
+                self.on_stage(name)
             self._write_line(f"{name}, {self._generation}" if self._generation else name)
 
     def generation(self, number: int, last: int) -> None:
@@ -147,6 +155,20 @@ class Progress:
         with self._lock:
             self._n_kept = n_kept
         self._tick()
+
+    def state(self) -> dict[str, Any]:
+        """Returns what the display says, for others to read."""
+        with self._lock:
+            work, left_s = self._work, self._work.left_s()
+            return {
+                "stage": self._stage,
+                "ended_s": dict(self._ended),
+                "stage_s": time.monotonic() - self._began if self._stage else 0.0,
+                "done": work.n_before + min(work.n_done, work.n_items),
+                "items": work.n_before + work.n_items,
+                "sources": self._n_sources,
+                "left_s": None if left_s is None else {self._stage: left_s},
+            }
 
     @contextlib.contextmanager
     def polling(self, poll: Callable[[], tuple[int, float]]) -> Iterator[None]:
@@ -222,6 +244,9 @@ class Progress:
     def _write_line(self, text: str) -> None:
         self._last_line = time.monotonic()
         if self._live is not None:
+            return
+        if self._is_logged:
+            logger.info("%s", text, extra={"stage": self._stage})
             return
         # A full log or a closed terminal must not end a run of hours.
         with contextlib.suppress(OSError, ValueError):

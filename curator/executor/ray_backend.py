@@ -35,6 +35,7 @@ from curator.executor.node_fit import MEMORY, amounts, lacks_only_memory, unmet
 from curator.executor.package_fingerprint import package_fingerprint
 from curator.executor.ray_watch import RayWatch, pulse_key
 from curator.executor.worker import call_chain, load_chain
+from curator.storage.traffic import TRAFFIC
 
 logger = logging.getLogger(__name__)
 
@@ -88,15 +89,17 @@ class WorkerProcess:
         error = load_chain(chain) if is_same and refusal is None else pickle.dumps(None)
         return here, WorkerReady(node=node, name=name, refusal=refusal), error
 
-    def run(self, unit: bytes) -> tuple[bytes, float, float]:
-        """Runs one unit through the chain; returns the result and the times."""
+    def run(self, unit: bytes) -> tuple[bytes, float, float, dict[str, int]]:
+        """Runs one unit through the chain; returns the result, the times and the traffic."""
         import ray
 
         begun_s = time.time()
         # Ray names it after the class, which is that of the first chain that it served.
         raylet: Any = ray._raylet
         raylet.setproctitle(f"ray::{class_name(self._stage)}.run")
-        return call_chain(self._chain, unit), begun_s, time.time()
+        result, moved = call_chain(self._chain, unit), dict(TRAFFIC)
+        TRAFFIC.clear()
+        return result, begun_s, time.time(), moved
 
 
 def _send_pulses() -> None:
@@ -363,9 +366,9 @@ def _greeting(begun: tuple[str, WorkerReady, bytes]) -> WorkerReady:
     return ready
 
 
-def _answer(ran: tuple[bytes, float, float]) -> UnitDone:
-    result, begun_s, ended_s = ran
-    return UnitDone(result=result, begun_s=begun_s, ended_s=ended_s)
+def _answer(ran: tuple[bytes, float, float, dict[str, int]]) -> UnitDone:
+    result, begun_s, ended_s, moved = ran
+    return UnitDone(result=result, begun_s=begun_s, ended_s=ended_s, traffic=moved)
 
 
 def _final(message: str) -> WorkerLost:

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,6 +30,9 @@ from curator.storage.scratch import hold, remove_dead
 
 logger = logging.getLogger(__name__)
 
+Number = tuple[str, str, Sequence[str], Mapping[Any, float]]
+"""Name, what it is, names of labels, and values by those of the labels, for monitoring."""
+
 LIGHT_CPUS = 1
 """Cores that a local Ray counts beyond those of the machine, or of `--workers` if that is more:
 light steps wait and add up, and must find a place while every core has a decoder."""
@@ -52,6 +55,7 @@ class RayCluster:
         self._workers = workers
         self._session: BinaryIO | None = None
         self._ray: Any = None
+        self._gauges: dict[str, Any] = {}
         self.watch: RayWatch
         self.backend: RayBackend
 
@@ -116,6 +120,16 @@ class RayCluster:
     def nodes(self) -> list[dict[str, float]]:
         """Returns the kinds of nodes that are there: how many of each, and what one has."""
         return kinds_of(list(self.watch.state.nodes.values()))
+
+    def publish(self, numbers: Iterable[Number]) -> None:
+        """Gives numbers to the agent of this node, which serves them as gauges `ray_NAME`."""
+        from ray.util.metrics import Gauge
+
+        for name, about, labels, values in numbers:
+            if name not in self._gauges:
+                self._gauges[name] = Gauge(name, description=about, tag_keys=tuple(labels))
+            for key, value in values.items():
+                self._gauges[name].set(value, tags=dict(zip(labels, key, strict=True)))
 
     def stop(self) -> None:
         """Stops Ray, or leaves the cluster."""

@@ -2,15 +2,14 @@
 
 The memory does not grow with the number of units. Busy seconds are added up in at most 240 buckets
 of time; when a run becomes too long for them, neighbours are merged and the buckets are twice as
-wide. Buckets begin at multiples of their width since 1970, so that timelines that were kept apart
-add up to what one alone would hold.
+wide. Buckets begin at multiples of their width since 1970.
 """
 
 import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from threading import Lock
@@ -69,6 +68,8 @@ class Timeline:
         self._width_s = LEAST_S
         self._offset = 0
         """Number of the first bucket, counted from 1970."""
+        self.on_unit: Callable[[str, str, float, float], None] | None = None
+        """Called with stage, node, begin and end of each unit."""
 
     def __bool__(self) -> bool:
         """Whether any unit ended."""
@@ -95,29 +96,17 @@ class Timeline:
             if ended_s > begun_s:
                 self._cover(begun_s, ended_s)
                 self._fill(row, begun_s, ended_s)
+        if self.on_unit is not None:
+            self.on_unit(stage, node or THIS_MACHINE, begun_s, ended_s)
 
-    def merge(self, other: "Timeline") -> None:
-        """Adds the units of another timeline, which stays as it is."""
-        copy = Timeline()
-        with other._lock:
-            copy._rows.update({key: _TimelineRow() for key in other._rows})
-            for key, row in other._rows.items():
-                copy._rows[key].add(row)
-            copy._width_s, copy._offset = other._width_s, other._offset
-            copy._begun_s, copy._ended_s = other._begun_s, other._ended_s
-            first_s = dict(other._first_s)
-            workers = {stage: set(names) for stage, names in other._workers.items()}
+    def by_stage(self) -> tuple[dict[tuple[str], int], dict[tuple[str], float]]:
+        """Returns units and busy seconds of each stage so far."""
+        units, busy_s = defaultdict[tuple[str], int](int), defaultdict[tuple[str], float](float)
         with self._lock:
-            if copy._begun_s < copy._ended_s:
-                self._cover(copy._begun_s, copy._ended_s, least_s=copy._width_s)
-                copy._regrid(self._width_s, self._offset)
-            for (node, stage), row in copy._rows.items():
-                self._rows[self._listed_node(node), stage].add(row)
-            for stage, begun_s in first_s.items():
-                self._began(stage, begun_s)
-            for stage, names in workers.items():
-                room = MAX_WORKERS - len(self._workers[stage])
-                self._workers[stage].update(sorted(names - self._workers[stage])[:room])
+            for (_, stage), row in self._rows.items():
+                units[stage,] += row.units
+                busy_s[stage,] += row.busy_s
+        return units, busy_s
 
     def as_dict(self) -> dict[str, Any]:
         """Returns what `summary.json` keeps: below 100 KB; empty without units.
@@ -169,13 +158,13 @@ class Timeline:
     def _began(self, stage: str, begun_s: float) -> None:
         self._first_s[stage] = min(self._first_s.get(stage, math.inf), begun_s)
 
-    def _cover(self, begun_s: float, ended_s: float, least_s: float = LEAST_S) -> None:
-        """Makes buckets as wide as is necessary for a span, and at least as wide as another's."""
+    def _cover(self, begun_s: float, ended_s: float) -> None:
+        """Makes buckets as wide as is necessary for a span."""
         begun_s, ended_s = min(begun_s, self._begun_s), max(ended_s, self._ended_s)
-        if (begun_s, ended_s) == (self._begun_s, self._ended_s) and least_s <= self._width_s:
+        if (begun_s, ended_s) == (self._begun_s, self._ended_s):
             return
         self._begun_s, self._ended_s = begun_s, ended_s
-        width_s = max(self._width_s, least_s)
+        width_s = self._width_s
         while math.ceil(ended_s / width_s) - math.floor(begun_s / width_s) > N_BUCKETS:
             width_s *= 2
         self._regrid(width_s, math.floor(begun_s / width_s))

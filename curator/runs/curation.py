@@ -73,12 +73,15 @@ class Run:
         check: Callable[[], None] = alone,
         memory_bytes: int | None = None,
     ) -> None:
+        self._sources = SourceTable()
+        self.log = RunLog(progress=progress, sources=self._sources.sums)
+        """What the run took and did until now."""
         self._run = RunContext(
             store=store,
             recipe=recipe,
             engine=engine,
             graph=graph_of(recipe),
-            log=RunLog(progress=progress),
+            log=self.log,
             memory_bytes=memory_bytes or default_memory_bytes(),
             check=check,
             removals=finished_removals(store),
@@ -87,7 +90,6 @@ class Run:
         repair_objects(store, check=check)
         self._store, self._previous = store, earlier_state(store)
         log_older(store, self._previous)
-        self._sources = SourceTable()
         self._arguments: Sequence[str] = ()
         self._limit: int | None = None
         self._unlisted: list[str] = []

@@ -39,7 +39,7 @@ from curator.stage import AnyCorpusStage, AnyStage, Elsewhere, Phase
 from curator.stages.caption.captioners.captioner_list import captioner_extensions
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.caption.sidecar_table import SIDECARS
-from curator.stages.commit.commit_run import Commit, Rows, kept_by_source
+from curator.stages.commit.commit_run import Commit, Rows, clip_outcomes, kept_by_source
 from curator.stages.cut.cut_driver import Cutting
 from curator.stages.cut.output_form import as_written
 from curator.stages.propose.candidate_store import Candidates
@@ -67,6 +67,8 @@ if TYPE_CHECKING:
 
 STAMPED = {"scan": "scan", "tracks": "analyze", "candidates": "propose", "cuts": "cut"}
 """Stages whose fingerprints a summary has, by the folder of their results."""
+UNDECIDED = ("undecided", "")
+"""Stands for decision and reason of a candidate before all of them are there."""
 _ANALYZED = frozenset({"segments", "candidates", "tracks", "scan", INDEX})
 """Folders in which the analysis of another generation may be writing."""
 
@@ -268,6 +270,9 @@ class Pass:
 
     def _measure(self, *_: AnyStage) -> None:
         """Analyzes what has no candidates yet, and proposes clips in the same processes."""
+        self._log.clips = {}
+        if self._is_whole:
+            self._sources.count_anew()
         sources = list(self._sources.to_analyze(self._scope.generation))
         if self._may_cut_ahead(sources):
             self._ahead = {str(source.source_id): source for source in sources}
@@ -283,6 +288,9 @@ class Pass:
     def _take(self, proposed: ProposedUnit) -> None:
         self._sources.measured(proposed.sources)
         clips = self._corpus.add(proposed)
+        n_clips, seconds = self._log.clips.get(UNDECIDED, (0, 0.0))
+        seconds += sum(clips["seconds"].to_pylist())
+        self._log.clips = {UNDECIDED: (n_clips + clips.num_rows, seconds)}
         if self._ahead is not None:
             passing = self._corpus.alone(self._graph.deciding(), clips)
             self._n_passed += len(passing.kept_numbers())
@@ -320,6 +328,11 @@ class Pass:
     def _show_kept(self) -> None:
         """Shows the clips that are kept so far, with those of earlier generations."""
         self._progress.clips(self._n_before() + len(self._corpus.rows.kept_numbers()))
+        self._note_outcomes()
+
+    def _note_outcomes(self) -> None:
+        if self._log.is_watched:
+            self._log.clips = clip_outcomes(self._corpus.clips)
 
     def _n_before(self) -> int:
         """Returns the clips that earlier generations keep."""
@@ -445,6 +458,8 @@ class Pass:
 
     def _pack(self, stage: Any) -> None:  # noqa: ANN401 - a stage with its config
         log, recipe, clips = self._log, self._recipe, self._corpus.rows
+        # Clips that could not be cut or annotated are rejected by now.
+        self._note_outcomes()
         with log.timed("shard"):
             if self._scope.drop_check is not None and self._scope.reuses:
                 failures = [f"{stage.name}_failed" for stage in self._graph.annotators()]

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +24,9 @@ class RunLog:
         n_skipped_names: Objects that the listing passed over by their names.
         long_whole: Long sources that were analyzed whole, by reason.
         cut: How clips were written.
+        sources: `SourceTable.sums`.
+        clips: Numbers and seconds of clips so far, by decision and reason.
+        is_watched: Whether somebody reads `clips` during the run.
     """
 
     progress: Progress
@@ -34,6 +37,9 @@ class RunLog:
     n_skipped_names: int = 0
     long_whole: Counter[str] = field(default_factory=Counter)
     cut: dict[str, Any] = field(default_factory=dict)
+    sources: Mapping[str, float] = field(default_factory=Counter)
+    clips: Mapping[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
+    is_watched: bool = False
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:

@@ -1,6 +1,6 @@
 """How a run starts, from the command line and from Python: all checks, then the run itself."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from curator.executor.engine import Engine
@@ -18,9 +18,11 @@ from curator.runs.preflight import (
     check_models,
     preflight,
 )
+from curator.runs.run_log import RunLog
 from curator.runs.state_repair import ALL, with_repair
 from curator.storage import Store, open_store
 from curator.tables.parts import SUMMARY
+from curator.telemetry.spans import exported_spans
 
 
 def check_run(
@@ -76,10 +78,12 @@ def start_run(
     limit: int | None,
     replace: bool,
     memory_bytes: int | None = None,
+    watch: Callable[[RunLog], None] = lambda log: None,
 ) -> dict[str, Any]:
     """Runs what `check_run` checked, in a root that is held; returns what `summary.json` holds.
 
-    `memory_bytes` is what columns of clips may take; None for a share of this machine.
+    `memory_bytes` is what columns of clips may take; None for a share of this machine. `watch` gets
+    what the run does, before it begins and again where it starts over after a repair.
     """
     lease.follow(engine.heartbeat)
     if not store.exists(SUMMARY):
@@ -89,6 +93,8 @@ def start_run(
 
     def run() -> dict[str, Any]:
         whole = Run(store, recipe, engine, progress, check=lease.check, memory_bytes=memory_bytes)
+        watch(whole.log)
         return whole.execute(sources, limit=limit, replace=replace)
 
-    return with_repair(store, run, ALL, check=lease.check)
+    with exported_spans(progress, engine.timeline):
+        return with_repair(store, run, ALL, check=lease.check)

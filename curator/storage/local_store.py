@@ -24,6 +24,7 @@ from curator.storage.base import (
     is_temporary,
 )
 from curator.storage.source_reader import file_version
+from curator.storage.traffic import TRAFFIC
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -198,7 +199,9 @@ class AppendFile(io.FileIO):
     def write(self, data: "ReadableBuffer", /) -> int:
         """Appends."""
         with _explained("write", str(self.name)):
-            return super().write(data)
+            n_bytes = super().write(data)
+        TRAFFIC["sent_bytes"] += n_bytes
+        return n_bytes
 
 
 def _temporary_name(path: str) -> str:

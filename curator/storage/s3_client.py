@@ -18,6 +18,7 @@ from botocore.exceptions import ConnectionError as NoConnectionError
 from botocore.parsers import ResponseParserError
 
 from curator.storage.object_service import Cause, ObjectChangedError
+from curator.storage.traffic import count_requests
 
 ATTEMPTS = 6
 """Tries of one request, with growing pauses in between."""
@@ -63,7 +64,9 @@ def _new_client() -> Any:  # noqa: ANN401
         options["response_checksum_validation"] = "when_required"
     session = boto3.session.Session()
     region = session.region_name or "us-east-1"
-    return session.client("s3", region_name=region, config=Config(**options))
+    made = session.client("s3", region_name=region, config=Config(**options))
+    count_requests(made)
+    return made
 
 
 _BY_CODE = {

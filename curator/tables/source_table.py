@@ -4,7 +4,7 @@ A row of Python objects takes some 3 KB, and a run may have a million. Rows come
 their measurements later; both are joined and sorted when readers' rows are made, a batch at a time.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -80,6 +80,8 @@ class SourceTable:
         self._measured = _BufferedColumns(_MEASURED)
         self._leaders: NDArray[np.int64] | None = None
         self._order: NDArray[np.int64] | None = None
+        self.sums = defaultdict[str, float](float)
+        """Sources so far that are `done` or `failed`, each content once, and `video_s` of them."""
 
     def __len__(self) -> int:
         return self._header.n_rows
@@ -89,12 +91,14 @@ class SourceTable:
         failed = pc.is_valid(probes["error_code"])
         outcome = pc.if_else(failed, "failed", pa.scalar(None, pa.string()))
         self._header.add(probes.append_column("outcome", outcome))
+        self.sums["failed"] += pc.sum(failed).as_py() or 0
         self._leaders = self._order = None
 
     def add_failed(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Adds sources that failed before a probe: `uri`, what is known, and error columns."""
         schema = pa.schema([SOURCES_SCHEMA.field(name) for name in _HEADER])
         failed = [{**row, "outcome": "failed"} for row in rows]
+        self.sums["failed"] += len(failed)
         self._header.add(pa.Table.from_pylist(failed, schema=schema))
         self._leaders = self._order = None
 
@@ -117,6 +121,14 @@ class SourceTable:
         if not isinstance(rows, pa.Table):
             rows = pa.Table.from_pylist(list(rows), schema=MEASURED_SCHEMA)
         self._measured.add(rows)
+        for outcome, n_sources in value_counts(rows["outcome"]).items():
+            self.sums[outcome] += n_sources
+        self.sums["video_s"] += pc.sum(rows["duration_s"]).as_py() or 0.0
+
+    def count_anew(self) -> None:
+        """Lets `sums` begin anew, for results that come once more: with what failed before."""
+        n_failed = pc.sum(pc.is_valid(self._header.whole()["outcome"])).as_py() or 0
+        self.sums.update(done=0, failed=n_failed, video_s=0.0)
 
     def sampled(self) -> pa.Table:
         """Returns uri, bytes, version and id of the sources whose id is of samples alone."""
@@ -216,6 +228,7 @@ class SourceTable:
         table = SourceTable()
         table._header.replace(header.filter(wanted))
         table._measured = self._measured
+        table.sums = self.sums
         return table
 
     def settle(self, earlier: pa.Table) -> Counter[str]:

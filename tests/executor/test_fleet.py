@@ -51,9 +51,11 @@ def test_demand_is_visible_and_goes_with_the_work() -> None:
     for unit in range(5):
         fleet.submit([unit])
     assert len(backend.requested) == 5
+    assert fleet.loads() == {("work", "waiting"): 5, ("work", "starting"): 5}
     backend.nodes, backend.room = ["one"], 1
     backend.place()
     assert fleet.poll() == []
+    assert (fleet.loads()["work", "busy"], fleet.loads()["work", "waiting"]) == (1, 4)
     results = []
     while fleet.n_open:
         results += fleet.poll()

@@ -2,7 +2,6 @@
 
 import json
 import math
-import random
 
 import pytest
 
@@ -60,22 +59,6 @@ def test_buckets_become_wider_and_lose_no_second() -> None:
     assert row["busy_s"] == 30_000
     assert math.isclose(busy_of(row).sum() * found["bucket_s"], 30_000, rel_tol=0.01)
     assert busy_of(row)[10:-10] == pytest.approx(1.5)
-
-
-def test_timelines_kept_apart_add_up_to_what_one_holds() -> None:
-    random.seed(0)
-    whole, parts = Timeline(), [Timeline() for _ in range(3)]
-    for number in range(600):
-        # Later parts run far longer, so they have wider buckets.
-        begun_s = T + random.randrange(80 * 10 ** (number % 3)) / 8
-        unit = (random.choice(["analyze", "cut"]), random.choice("abc"), begun_s, begun_s + 2.5)
-        whole.add(*unit, worker=str(number % 7))
-        parts[number % 3].add(*unit, worker=str(number % 7))
-    merged = Timeline()
-    for part in (parts[2], parts[0], parts[1]):
-        merged.merge(part)
-    merged.merge(Timeline())
-    assert merged.as_dict() == whole.as_dict()
 
 
 def test_a_timeline_of_many_nodes_stays_below_its_limit() -> None:

@@ -59,6 +59,17 @@ def test_rows_are_sorted_and_what_was_measured_overrides_the_header() -> None:
     assert (d["outcome"], d["error_stage"], d["bytes"]) == ("failed", "list", None)
 
 
+def test_sums_follow_a_run_and_a_pass_that_takes_results_again() -> None:
+    table = SourceTable()
+    table.add_probes(probes(probe("/a", "1"), probe("/b", "2"), failed("/c")))
+    for _ in range(2):
+        table.count_anew()
+        some = table.up_to(1)
+        some.measured([done("/a"), failed("/b", "no_frames") | {"outcome": "failed"}])
+        assert some.sums is table.sums
+        assert table.sums == {"done": 1, "failed": 2, "video_s": 3.0}
+
+
 def test_sources_with_the_same_bytes_are_one_to_analyze_and_a_row_each() -> None:
     table = SourceTable()
     table.add_probes(probes(probe("/c", "1"), probe("/b", "1"), probe("/x", "2")))

@@ -142,6 +142,8 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
             return error.reason
         finally:
             self.counts["gpu_batches_halved"] += self._analysis_models.n_halved() - before
+            if not isinstance(unit, SegmentItem):
+                self.counts["source_bytes"] += unit.source.n_bytes
             if (network := self._analysis_models.network) and not isinstance(unit, HashItem):
                 self.counts[ANALYZED_IN + network.precision] += 1
 
