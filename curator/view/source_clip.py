@@ -12,6 +12,7 @@ from threading import Lock
 from typing import BinaryIO
 
 import av
+from av.video.reformatter import Colorspace
 
 from curator.errors import ErrorCode, SourceError, UsageError
 from curator.executor.unit_worker import UnitWorker
@@ -125,4 +126,5 @@ def _frames(
             size = (frame.height, frame.width) if turn_deg % 180 else (frame.width, frame.height)
             width, height = (max(2, side // 2 * 2) for side in fit_inside(*size, LONGER_PX))
             scaler = Scaler(width, height, rotation_deg=turn_deg)
-        yield av.VideoFrame.from_ndarray(scaler.rgb_HWC(frame)).reformat(format="yuv420p")
+        shown_frame = av.VideoFrame.from_ndarray(scaler.rgb_HWC(frame))
+        yield shown_frame.reformat(format="yuv420p", dst_colorspace=Colorspace.ITU709)
