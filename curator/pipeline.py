@@ -18,7 +18,7 @@ from curator.family import Scope
 from curator.fingerprints import fingerprint
 from curator.measures.clip_semantics import Semantics
 from curator.models.weight_store import ModelStore
-from curator.recipe import Recipe, StageEntry, measures_of, semantics_of
+from curator.recipe import Recipe, StageEntry, measures_of, semantics_of, stored_measures_of
 from curator.records.clips import FACT_COLUMNS
 from curator.run_config import RunConfig
 from curator.stage import (
@@ -51,6 +51,7 @@ from curator.stages.select.stage import SelectStage
 from curator.stages.shard.shard_index import DATASET_SCHEMA
 from curator.stages.shard.stage import ShardStage
 from curator.storage.metadata_columns import is_metadata
+from curator.tables.mark_table import MARK_COLUMNS
 from curator.tables.schemas import declared_fields, score_column
 
 
@@ -58,17 +59,15 @@ def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyGrap
     """The stages of this package, each with its section of the recipe."""
     semantics = semantics_of(recipe)
     cut = CutStageConfig(cut=recipe.cut, max_pixels=recipe.analyze.max_pixels)
-    measures = measures_of(recipe)
+    measures, stored = measures_of(recipe), stored_measures_of(recipe)
     return [
         ScanStage(recipe.scan),
-        AnalyzeStage(
-            recipe.analyze, clip=semantics.clip, models=semantics.store, measures=measures
-        ),
+        AnalyzeStage(recipe.analyze, clip=semantics.clip, models=semantics.store, measures=stored),
         ProposeStage(
             recipe.propose,
             aggregates=recipe.scores.root,
             heads_fingerprint=semantics.heads_fingerprint,
-            measures=measures,
+            measures=stored,
         ),
         FilterStage(recipe.filters, filter_needs(recipe), measures),
         DedupStage(recipe.dedup, _shortest(recipe), divides=recipe.run.mode != "growing"),
@@ -359,7 +358,7 @@ def _insert_annotator(
             raise RecipeError(f"stages: {entry.use!r} declares two {plural} of one name: {name!r}")
     if any(family.scope is not Scope.CLIP for family in stage.families):
         raise RecipeError(f"stages: {entry.use!r}: families of an annotator have the scope clip")
-    of_clips = [*FACT_COLUMNS, *scores, score_column("fps"), *NOT_IN_CLIPS]
+    of_clips = [*FACT_COLUMNS, *MARK_COLUMNS, *scores, score_column("fps"), *NOT_IN_CLIPS]
     exported = [*DATASET_SCHEMA.names, "json", "video"]
     taken = dict.fromkeys((("column", name) for name in exported), "an exported table has")
     taken |= dict.fromkeys((("column", name) for name in of_clips), "the table clips has")

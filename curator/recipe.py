@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 
 from curator.errors import RecipeError, UsageError, unknown_key
 from curator.measures.clip_semantics import SemanticConfig, Semantics
+from curator.measures.learned_score import LearnedScore, SuitabilityConfig
 from curator.measures.score_list import Measures, ScoreConfig
 from curator.models.weight_store import ModelStore
 from curator.run_config import RunConfig
@@ -86,6 +87,7 @@ class Recipe(BaseModel):
         "curate.measures",
         json_schema_extra={"unit": "names"},
     )
+    suitability: SuitabilityConfig = Field(default_factory=SuitabilityConfig)
     scores: ScoreConfig = Field(default_factory=lambda: ScoreConfig({}))
     filters: FilterConfig = Field(default_factory=lambda: FilterConfig({}))
     dedup: DedupConfig = Field(default_factory=DedupConfig)
@@ -114,13 +116,15 @@ class Recipe(BaseModel):
             raise ValueError(str(error)) from error
         return names
 
-    @field_validator("scores", "filters", "select", mode="before")
+    @field_validator("scores", "filters", "dedup", "select", mode="before")
     @classmethod
     def _of_measures(cls, section: object, info: ValidationInfo) -> object:
         """Checks the sections that name scores by the measures of this recipe."""
         kind: type[BaseModel] = cls.model_fields[str(info.field_name)].annotation  # type: ignore[assignment]
         names = info.data.get("measures", ())
-        return kind.model_validate(section, context=Measures.of(names))
+        learned = info.data.get("suitability", SuitabilityConfig()).model
+        context = Measures.of(names, has_learned=learned is not None)
+        return kind.model_validate(section, context=context)
 
     @model_validator(mode="after")
     def _clusters_of_all(self) -> Self:
@@ -165,7 +169,36 @@ class Recipe(BaseModel):
 
 def measures_of(recipe: Recipe) -> Measures:
     """The scores of a recipe, and the measures that it names."""
+    return Measures.of(recipe.measures, has_learned=recipe.suitability.model is not None)
+
+
+def stored_measures_of(recipe: Recipe) -> Measures:
+    """The scores that candidates are stored with: all but that which is learned of the others."""
     return Measures.of(recipe.measures)
+
+
+def learned_score_of(recipe: Recipe) -> LearnedScore | None:
+    """Reads the model of `curate learn` that a recipe names; None for none.
+
+    Raises:
+        UsageError: It cannot be read, or uses what the recipe does not measure.
+    """
+    address = recipe.suitability.model
+    if address is None:
+        return None
+    learned = LearnedScore.read(address)
+    absent = [name for name in learned.scores if name not in stored_measures_of(recipe).specs]
+    if absent:
+        raise UsageError(
+            f"suitability.model uses the score {absent[0]!r}, which this recipe does not have; "
+            "name the measure that gives it in `measures`"
+        )
+    if learned.directions and not recipe.analyze.scenes:
+        raise UsageError(
+            "suitability.model uses the vectors of pictures, and analyze.scenes is false; set "
+            "analyze.scenes to true"
+        )
+    return learned
 
 
 def semantics_of(recipe: Recipe) -> Semantics:

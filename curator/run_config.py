@@ -14,3 +14,6 @@ class RunConfig(StageConfig):
     mode: Literal["exact", "growing"] = setting("exact", unit="name")
     """exact: bounds by quantile, duplicates and selection are those of one run over everything;
     growing: earlier clips stay as they are, and only new ones are read and decided about"""
+    marks: Literal["override", "ignore"] = setting("override", unit="name")
+    """override: what people marked by hand decides about clips before the rules; ignore: marks
+    stay stored and decide nothing"""

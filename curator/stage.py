@@ -448,6 +448,11 @@ class Corpus(Protocol):
     def read(self, family: str) -> "pa.Table | None":
         """The table of a family that earlier runs stored; None for none."""
 
+    def marked(
+        self, verdict: Literal["keep", "drop"], ids: "pa.ChunkedArray", /
+    ) -> NDArray[np.bool_]:
+        """Returns which of some clips, by id, people marked so by hand, bool [N]."""
+
 
 DECISION_COLUMNS = frozenset({
     "reason", "reasons", "reason_detail", "reason_score", "reason_threshold", "tags",

@@ -2,10 +2,8 @@
 
 import argparse
 import shlex
-from pathlib import Path
 
 from curator.commands.arguments import EXIT_OK, add_memory, add_snapshot
-from curator.errors import UsageError
 
 HELP = "say what other bounds would keep and drop"
 
@@ -41,20 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     from curator.review.bound_tuning import summary_lines, tune
     from curator.review.finished_run import open_finished
-    from curator.review.tune_page import render_tune
+    from curator.review.tune_page import put_page, render_tune
 
     finished = open_finished(options.out, options.snapshot, memory_bytes=options.memory)
     tuned = tune(finished, options.changes, rules_only=options.rules_only)
     page = render_tune(tuned).encode()
-    if options.html is None and finished.store.is_local:
-        finished.store.write("report/tune.html", page)
-        where = Path(finished.store.uri) / "report" / "tune.html"
-    else:
-        where = Path(options.html or "tune.html").absolute()
-        try:
-            where.write_bytes(page)
-        except OSError as error:
-            raise UsageError(f"{str(where)!r} cannot be written: {error.strerror}") from error
+    where = put_page(finished.store, page, options.html, "tune.html")
     settings = " ".join(f"--set {shlex.quote(change)}" for change in tuned.changes)
     print(*summary_lines(tuned), sep="\n")
     print(f"{where}  clips on either side, to look at")

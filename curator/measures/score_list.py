@@ -40,6 +40,7 @@ from curator.measures import (
     stripes,
 )
 from curator.measures.clip_view import AGGREGATES, ClipView, How, aggregate
+from curator.measures.learned_score import LEARNED_SCORES
 from curator.measures.measure_contract import Full, Measure, ScoreSpec, Signal
 from curator.measures.sample_signals import SIGNALS
 from curator.models.embedding_heads import Heads
@@ -88,6 +89,7 @@ class Measures:
 
     Attributes:
         names: Users' measures, as the recipe names them.
+        has_learned: Whether the recipe names a model of `curate learn`, whose score is the last.
         specs: Scores that rules can use, by name, users' last. Public: columns of `clips`.
         headings: Headings under which people look scores up -> the names of theirs.
         extensions: What was loaded for the names: classes, and where they come from.
@@ -95,24 +97,25 @@ class Measures:
     """
 
     names: tuple[str, ...]
+    has_learned: bool
     specs: Mapping[str, ScoreSpec] = field(compare=False)
     headings: Mapping[str, tuple[str, ...]] = field(compare=False)
     extensions: tuple[Extension, ...] = field(compare=False)
     users: tuple[Measure, ...] = field(compare=False)
 
     @staticmethod
-    def of(names: Iterable[str]) -> "Measures":
+    def of(names: Iterable[str], *, has_learned: bool = False) -> "Measures":
         """Loads users' measures by their names, and puts them behind the project's own.
 
         Raises:
             RecipeError: A name leads to no measure, or a measure declares something that cannot
                 be: the name of another score or signal, or of a column.
         """
-        return _measures_of(tuple(dict.fromkeys(names)))
+        return _measures_of(tuple(dict.fromkeys(names)), has_learned)
 
     def __reduce__(self) -> tuple[object, ...]:
         """A score may be made by any function, so that the names go to another process."""
-        return Measures.of, (self.names,)
+        return _measures_of, (self.names, self.has_learned)
 
     def spec_of(self, score: str) -> ScoreSpec:
         """What a score is, or a column of metadata, whose reasons derive from its name.
@@ -166,7 +169,7 @@ def _named(scores: Mapping[str, ScoreSpec]) -> dict[str, ScoreSpec]:
 
 
 @cache
-def _measures_of(names: tuple[str, ...]) -> Measures:
+def _measures_of(names: tuple[str, ...], has_learned: bool) -> Measures:
     extensions = tuple(load_extension(Kind.MEASURE, name) for name in names)
     users = tuple(_made(extension) for extension in extensions)
     specs: dict[str, ScoreSpec] = {}
@@ -176,12 +179,16 @@ def _measures_of(names: tuple[str, ...]) -> Measures:
         (own.__name__, _Declared(name=own.FAMILY, scores=own.SCORES)) for own in _OWN
     ]
     for origin, measure in [*declared, *zip(names, users, strict=True)]:
-        _check(origin, measure, {*specs, *_COLUMNS}, signals)
+        _check(origin, measure, {*specs, *_COLUMNS, *LEARNED_SCORES}, signals)
         specs |= _named(measure.scores)
         signals |= set(measure.signals)
         headings[measure.name] = (*headings.get(measure.name, ()), *measure.scores)
+    if has_learned:
+        specs |= _named(LEARNED_SCORES)
+        headings["learned"] = tuple(LEARNED_SCORES)
     return Measures(
         names=names,
+        has_learned=has_learned,
         specs=MappingProxyType({name: specs.pop(name) for name in _FIRST_COLUMNS} | specs),
         headings=MappingProxyType(headings),
         extensions=extensions,

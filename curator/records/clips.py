@@ -22,6 +22,8 @@ class Reason(StrEnum):
     Reasons of a score are named where the score is, and are as public.
     """
 
+    MARKED_DROP = "marked_drop"
+    """Somebody marked the clip so by hand."""
     TOO_SHORT = "too_short"
     TOO_LONG = "too_long"
     HIGH_DYNAMIC_RANGE = "high_dynamic_range"
@@ -57,6 +59,12 @@ COMPARED = (
     Reason.SEMANTIC_DUPLICATE,
 )  # fmt: skip
 """Reasons of the search for duplicates."""
+OVERRIDDEN = frozenset({
+    Reason.DUPLICATE, Reason.DIVIDED, Reason.SEMANTIC_DUPLICATE, Reason.NOT_SELECTED,
+})  # fmt: skip
+"""Reasons behind the rules that do not reject a clip that is marked `keep` by hand."""
+BY_HAND = "by hand"
+"""`caption_model` of a caption that a mark has."""
 REMAINDER = "remainder"
 """Tag of a clip that is the part of a rejected clip that no other clip shows."""
 

@@ -236,8 +236,8 @@ def _publish(store: Store, newest: RewrittenSnapshot) -> None:
     )
     previous = find_json(store, SUMMARY) or {}
     write_fixed_paths(store, with_fixed_paths(summary), previous, newest.shard_files, page)
-    # `curate tune --html` makes its page again.
-    store.delete([NEXT_MANIFEST, "report/tune.html"])
+    # `curate tune` and `curate learn` make their pages again.
+    store.delete([NEXT_MANIFEST, "report/tune.html", "report/learn.html"])
 
 
 def _unnamed(store: Store, named: set[str]) -> list[str]:

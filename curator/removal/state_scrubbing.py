@@ -75,7 +75,7 @@ class StateScrubbing:
         for name in self._own(FAMILIES):
             if name.endswith(".parquet"):
                 self._values(name, clip_ids)
-        self._marks()
+        self.marks()
         # Their keys are hashes, of clips that are not known any more; codes are of any clips.
         self._store.delete([*unfinished, *self._own("alignments"), *self._own(VECTORS)])
         self._texts({text_hash(text) for text in texts})
@@ -129,7 +129,7 @@ class StateScrubbing:
         rows_per_group = 1 if VALUE in left.column_names else None
         self._store.write(name, to_parquet(left, name, rows_per_group=rows_per_group))
 
-    def _marks(self) -> None:
+    def marks(self) -> None:
         """Takes out marks of removed clips, and of others that show removed frames."""
         for name in mark_objects(self._store):
             table = read_parquet(self._store, name)

@@ -59,7 +59,8 @@ def reason_order(summary: Mapping[str, Any]) -> list[str]:
         Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
         Reason.SOURCE_CHANGED, Reason.REMOVED,
     ]  # fmt: skip
-    order = [str(Reason.TOO_SHORT)]
+    marked = [str(Reason.MARKED_DROP)] if Reason.MARKED_DROP in given else []
+    order = [*marked, str(Reason.TOO_SHORT)]
     for rule in applied_rules(summary):
         if rule["severity"] == "reject":
             order += [str(reason) for reason, _, _ in reasons_of(rule)]

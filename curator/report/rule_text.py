@@ -22,13 +22,15 @@ def measures_of(summary: Mapping[str, Any]) -> Measures:
     A page of `curate remove`, which needs no class of a user's, shows the package's own alone
     where a measure cannot be loaded.
     """
-    return _measures_of(tuple((summary.get("recipe") or {}).get("measures") or ()))
+    recipe = summary.get("recipe") or {}
+    has_learned = (recipe.get("suitability") or {}).get("model") is not None
+    return _measures_of(tuple(recipe.get("measures") or ()), has_learned)
 
 
 @cache
-def _measures_of(names: tuple[str, ...]) -> Measures:
+def _measures_of(names: tuple[str, ...], has_learned: bool) -> Measures:
     try:
-        return Measures.of(names)
+        return Measures.of(names, has_learned=has_learned)
     except RecipeError as error:
         logger.warning("the report lacks the scores of the recipe's measures: %s", error)
         return BUILT_IN
@@ -105,6 +107,7 @@ def reason_words(reason: str, summary: Mapping[str, Any]) -> str:
         unwanted = ", ".join(semantic.get("reject") or ())
         return f"{unwanted}, from a probability of {score(semantic.get('reject_from'))}"
     fixed: dict[str, str] = {
+        Reason.MARKED_DROP: "somebody marked it so by hand",
         Reason.NOT_MEASURED: "a rule asks for a score that the clip has not",
         Reason.NO_BUCKET: "smaller or shorter than every bucket",
         Reason.NO_ASPECT_CLASS: "near no aspect class",

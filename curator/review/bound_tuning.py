@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from curator.errors import UsageError, unknown_key
 from curator.executor.corpus_work import CorpusWork
 from curator.measures.clip_semantics import check_content
+from curator.measures.learned_score import SUITABILITY
 from curator.measures.score_list import Measures
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, with_changes
@@ -24,6 +25,7 @@ from curator.records.clips import COMPARED, Reason
 from curator.review.finished_run import Finished, is_of_stage
 from curator.runs.corpus import RULES, Compared, DecidedClips
 from curator.stage import AnyCorpusStage
+from curator.stages.filter.config import Rule
 from curator.stages.filter.rules import Bounds
 from curator.tables.parts import column_values
 from curator.tables.schemas import metadata_fields
@@ -31,6 +33,7 @@ from curator.tables.schemas import metadata_fields
 SECTIONS = ("filters", "dedup", "select")
 SINGLE_KEYS = ("semantic.reject", "semantic.reject_from", "propose.min_s")
 """Keys of other sections that change no score."""
+_BOUNDS_OF_LEARNED = [f"{SUITABILITY}.{name}" for name in Rule.model_fields]
 AFTER_SELECTION = (
     Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
     Reason.SOURCE_CHANGED, Reason.REMOVED,
@@ -119,6 +122,7 @@ def _judged(finished: Finished, candidates: pa.Table, rules: AnyCorpusStage) -> 
         tables=finished.tables(),
         writes=False,
         compared=Compared(footage=finished.footage, elsewhere=finished.elsewhere),
+        marks=finished.marks,
     )
     clips.decide(rules, CorpusWork(rules.name))
     return clips
@@ -140,7 +144,8 @@ def full_key(change: str) -> str:
         raise UsageError(f"{change!r}: expected score.bound=value, such as motion.min=0.02")
     if section in SECTIONS or key.strip() in SINGLE_KEYS:
         return change
-    if section in Recipe.model_fields:
+    # The section `suitability` has the name of its score, and one key.
+    if section in Recipe.model_fields and key.strip() not in _BOUNDS_OF_LEARNED:
         raise UsageError(
             f"{change!r}: only keys of {', '.join(SECTIONS)}, and {', '.join(SINGLE_KEYS)}, can "
             "be tried on what is stored; use `curate run --set`"

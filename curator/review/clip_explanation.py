@@ -16,6 +16,7 @@ from curator.records.clips import COMPARED, REMAINDER, Reason
 from curator.report.clip_cards import declared_values
 from curator.report.rule_text import quantile_words, value_words
 from curator.review.finished_run import Finished, is_of_stage
+from curator.runs.marked_clips import has_effect
 from curator.stages.filter.config import Rule
 from curator.stages.filter.judging import corpus_of, reason_of, score_values
 from curator.stages.filter.rules import Bounds, resolve
@@ -25,7 +26,7 @@ from curator.tables.disk_table import taken
 MAX_NAMED = 5
 MAX_LISTED = 50
 LATE = (
-    Reason.NO_BUCKET, Reason.NO_ASPECT_CLASS, *COMPARED, Reason.NOT_SELECTED,
+    Reason.MARKED_DROP, Reason.NO_BUCKET, Reason.NO_ASPECT_CLASS, *COMPARED, Reason.NOT_SELECTED,
     Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
     Reason.SOURCE_CHANGED, Reason.REMOVED,
 )  # fmt: skip
@@ -135,6 +136,10 @@ def _judged(finished: Finished, number: int, candidates: pa.Table) -> Iterator[J
 def _outcome(finished: Finished, clip: ClipRow) -> Iterator[str]:
     if tags := clip.tags:
         yield f"tags: {', '.join(tags)}"
+    if (mark := finished.marks.get(clip.clip_id)) is not None:
+        values = dict(clip.declared(), decision=clip.decision, caption=clip.caption)
+        rest = "" if has_effect(mark, values) else ", which this run did not honour"
+        yield f"marked by hand: {', '.join(map(plain, mark.content))}{rest}"
     if clip.content_type is not None:
         yield f"content type: {clip.content_type} ({score(clip.scores['content_probability'])})"
     if clip.decision == "kept":
@@ -314,6 +319,7 @@ def _late_remedy(finished: Finished, clip: ClipRow, reason: Reason) -> str:
         wider = ", ".join(f"select.{key}" for key in [*keys, "seed"])
         return f"a place for the clip of rank {rank} in its group: {wider}"
     return {
+        Reason.MARKED_DROP: f"curate mark {shlex.quote(finished.store.uri)} {clip.clip_id} --keep",
         Reason.DIVIDED: "--set dedup.remainders=false",
         Reason.REMOVED_BEFORE: "nothing but another OUT: it is a copy of footage that was removed",
         Reason.SEMANTIC_DUPLICATE: "a higher cluster.similarity, or null",

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ import pyarrow.compute as pc
 from curator.errors import UsageError
 from curator.executor.host_resources import default_memory_bytes
 from curator.measures.score_list import Measures
-from curator.recipe import Recipe, measures_of, recipe_used
+from curator.recipe import Recipe, measures_of, recipe_used, stored_measures_of
 from curator.records.clips import REMAINDER, Reason
 from curator.runs.corpus import CLIP_ORDER, memory_budget_of
 from curator.runs.elsewhere import elsewhere_of
+from curator.runs.marked_clips import honoured_marks
 from curator.stage import Elsewhere
 from curator.stages.filter.rules import Sides
 from curator.stages.propose.candidate_store import (
@@ -30,6 +32,7 @@ from curator.tables.clip_vectors import StoredVectors
 from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import DiskTable, SortedRows
 from curator.tables.footage_store import FootageStore
+from curator.tables.mark_table import Mark
 from curator.tables.output_format import read_current_summary
 from curator.tables.removal_records import read_removals
 from curator.tables.schemas import (
@@ -42,7 +45,7 @@ from curator.tables.schemas import (
 from curator.tables.snapshot_store import EARLIER, JUDGED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Finished:
     """A snapshot of an output root."""
 
@@ -71,9 +74,12 @@ class Finished:
             UsageError: They are no longer stored.
         """
         ids, done = self.clips["clip_id"], 0
-        fields = metadata_fields(self.clips.schema)
+        stored = candidates_schema(stored_measures_of(self.recipe).specs)
+        # What a run adds to candidates: metadata, and the score that is learned.
         schema = candidates_schema(self.measures.specs)
-        found = DiskTable(pa.schema([*schema, *fields]), self.memory_budget_bytes)
+        learned = [field for field in schema if field.name not in stored.names]
+        fields = [*learned, *metadata_fields(self.clips.schema)]
+        found = DiskTable(pa.schema([*stored, *fields]), self.memory_budget_bytes)
         for block in self._sorted_candidates():
             # In the order of `clips`; others are of sources that the run did not have.
             wanted = ids.slice(done, block.num_rows).combine_chunks()
@@ -95,7 +101,7 @@ class Finished:
     def _sorted_candidates(self) -> Iterator[pa.Table]:
         """Yields stored candidates in the order of `clips`, and others."""
         for is_last in (False, True):
-            schema = candidates_schema(self.measures.specs)
+            schema = candidates_schema(stored_measures_of(self.recipe).specs)
             stored = SortedRows(schema, CLIP_ORDER, self.memory_budget_bytes)
             for name in self.stored_objects("clips"):
                 if self._is_remainder(name) == is_last:
@@ -130,6 +136,11 @@ class Finished:
         """Clips that stay whatever is decided, as a run of this recipe finds them."""
         removals = read_removals(self.store)
         return elsewhere_of(self.store, self.recipe, removals)
+
+    @cached_property
+    def marks(self) -> dict[str, Mark]:
+        """Marks that the next run of its recipe honours, by clip id."""
+        return honoured_marks(self.store, self.recipe)
 
     def tables(self) -> CorpusTables:
         """Tables that stages left, such as pairs of similar clips."""

@@ -1,6 +1,8 @@
 """The page of `curate tune`: the effect of other bounds, with clips on either side."""
 
 from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,12 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from curator.errors import UsageError
 from curator.number_text import compared, score
 from curator.report.histogram import histogram
 from curator.report.page_templates import render
 from curator.review.bound_tuning import Tuned, marks_of
 from curator.stages.filter.judging import score_values
 from curator.stages.filter.rules import Bounds
+from curator.storage import Store
 from curator.tables.clip_rows import ClipRows
 from curator.tables.disk_table import taken
 
@@ -21,8 +25,25 @@ EXAMPLES = 8
 """Clips on each side of a bound, and half of those that are shown of all that change sides."""
 
 
-def render_tune(tuned: Tuned) -> str:
-    """Renders one HTML document that refers to nothing outside itself."""
+def put_page(store: Store, page: bytes, path: str | None, name: str) -> Path:
+    """Writes a page to a path, or else into the report of a local output; returns where it is.
+
+    Raises:
+        UsageError: The path cannot be written.
+    """
+    if path is None and store.is_local:
+        store.write(f"report/{name}", page)
+        return Path(store.uri) / "report" / name
+    where = Path(path or name).absolute()
+    try:
+        where.write_bytes(page)
+    except OSError as error:
+        raise UsageError(f"{str(where)!r} cannot be written: {error.strerror}") from error
+    return where
+
+
+def render_tune(tuned: Tuned, about: Sequence[str] = ()) -> str:
+    """Renders one HTML document that refers to nothing outside itself; `about` is said first."""
     finished, now, then = tuned.finished, Counter(tuned.now), Counter(tuned.then)
     names = [name for name in dict.fromkeys([*now, *then]) if name is not None]
     names.sort(key=lambda name: -max(now[name], then[name]))
@@ -38,6 +59,7 @@ def render_tune(tuned: Tuned) -> str:
     return render(
         "tune.html.j2",
         tuned=tuned,
+        about=about,
         n_clips=len(tuned.now),
         n_lost=len(lost),
         n_gained=len(gained),

@@ -7,9 +7,10 @@ they exceed a share of the memory.
 import json
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from curator.errors import CuratorError, in_one_line
 from curator.executor.corpus_work import CorpusWork
 from curator.measures.score_list import SCORES
-from curator.records.clips import REMAINDER
+from curator.records.clips import OVERRIDDEN, REMAINDER
 from curator.stage import (
     DECISION_COLUMNS,
     AnyCorpusStage,
@@ -38,6 +39,7 @@ from curator.tables.clip_store import ClipStore
 from curator.tables.clip_vectors import StoredVectors
 from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import SortedRows, in_blocks
+from curator.tables.mark_table import VERDICTS, Mark, Verdict
 from curator.tables.out_layout import OWN_FOLDERS
 from curator.tables.schemas import SHOTS_SCHEMA, candidates_schema, embeddings_schema
 
@@ -107,6 +109,7 @@ class DecidedClips:
         writes: Whether new tables are stored.
         ready: Names of stages that are set up; None for none.
         compared: What clips are compared by.
+        marks: Of clips, by id.
 
     Attributes:
         left: What stages left, by family; tables are stored.
@@ -125,7 +128,12 @@ class DecidedClips:
         writes: bool = True,
         ready: set[str] | None = None,
         compared: Compared = NOT_COMPARED,
+        marks: Mapping[str, Mark] = MappingProxyType({}),
     ) -> None:
+        self._marked = {
+            verdict: pa.array([n for n, m in marks.items() if m.verdict == verdict], pa.string())
+            for verdict in VERDICTS
+        }
         self.footage, self.elsewhere = compared.footage, compared.elsewhere
         self._memory_budget_bytes = memory_budget_bytes
         self.vectors, self.earlier, self._tables = vectors, earlier, tables
@@ -148,6 +156,13 @@ class DecidedClips:
     def rows(self) -> ClipRows:
         """The clips that the rules keep."""
         return self.clips.rows if self._rows is None else self._rows
+
+    def marked(self, verdict: Verdict, ids: pa.ChunkedArray) -> NDArray[np.bool_]:
+        """Returns which clips are marked so, bool [N]."""
+        if not len(self._marked[verdict]):
+            return np.zeros(len(ids), np.bool_)
+        is_marked = pc.is_in(ids, value_set=self._marked[verdict])
+        return np.asarray(is_marked.to_numpy(zero_copy_only=False), np.bool_)
 
     def decide(self, stage: AnyCorpusStage, work: Work) -> None:
         """Runs a stage.
@@ -238,7 +253,7 @@ class _Shared:
     def __init__(self, of: DecidedClips) -> None:
         self._of = of
         self.vectors, self.earlier, self.read = of.vectors, of.earlier, of.read
-        self.footage, self.elsewhere = of.footage, of.elsewhere
+        self.footage, self.elsewhere, self.marked = of.footage, of.elsewhere, of.marked
 
 
 class _CandidateClips(_Shared):
@@ -314,12 +329,34 @@ class _KeptClips(_Shared):
         _check(decisions, self._is_decided)
         if len(decisions.rows):
             self._is_decided[decisions.rows] = True
-            columns = _decided(decisions)
+            columns = _decided(self._with_marks(decisions))
             if "reasons" not in columns:
                 columns["reasons"] = _lists(columns["reason"])
             self._rows.scatter(self._numbers[decisions.rows], pa.table(columns))
 
+    def _with_marks(self, decisions: Decisions) -> Decisions:
+        """Takes back what stages of this package decide against clips marked `keep`."""
+        reason = decisions.columns["reason"].cast(pa.string())
+        is_taken_back = pc.is_in(reason, value_set=pa.array(sorted(OVERRIDDEN)))
+        if not pc.any(is_taken_back).as_py():
+            return decisions
+        ids = self["clip_id"].take(pa.array(decisions.rows))
+        is_taken_back = pc.and_(is_taken_back, pa.array(self.marked("keep", ids)))
+        columns = {
+            name: column if name in ("cluster", "tags") else pc.if_else(is_taken_back, None, column)
+            for name, column in zip(
+                decisions.columns.column_names, decisions.columns.columns, strict=True
+            )
+        }
+        return Decisions(decisions.rows, pa.table(columns))
+
     def parts(self, remainders: Remainders) -> pa.Table:
+        # What is marked `keep` stays whole.
+        stays = pc.equal(self["decision"], "kept").to_numpy(zero_copy_only=False)
+        is_gone = ~(stays & self.marked("keep", self["clip_id"]))[remainders.rows]
+        remainders = Remainders(
+            remainders.rows[is_gone], remainders.start_s[is_gone], remainders.end_s[is_gone]
+        )
         numbers = pa.array(self._numbers[remainders.rows])
         columns = {name: self._rows.column(name).take(numbers) for name in PART_OF}
         # Rounded, so that the same parts have the same name.
@@ -404,6 +441,7 @@ class ClipCorpus:
         earlier: Gives what an earlier generation left of a family.
         tables: Of earlier runs; None for none.
         compared: What clips are compared by.
+        marks: Of clips, by id.
         propose: Makes candidates of parts of clips; None where these do not become clips.
     """
 
@@ -416,10 +454,11 @@ class ClipCorpus:
         earlier: Earlier = nothing_earlier,
         tables: CorpusTables | None = None,
         compared: Compared = NOT_COMPARED,
+        marks: Mapping[str, Mark] = MappingProxyType({}),
         propose: Callable[[pa.Table], ProposedUnit] | None = None,
     ) -> None:
         self._formed, self._earlier, self._tables = formed, earlier, tables
-        self._compared, self._propose = compared, propose
+        self._compared, self._propose, self._marks = compared, propose, marks
         self._rules: list[AnyCorpusStage] = []
         """Stages that have decided, and that decide about parts of clips too."""
         self._scores = scores
@@ -538,6 +577,7 @@ class ClipCorpus:
             tables=tables,
             ready=self._ready,
             compared=self._compared,
+            marks=self._marks,
         )
 
     def _none(self) -> SortedRows:

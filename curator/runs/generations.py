@@ -149,7 +149,11 @@ def judged_by(
         extensions: Classes from outside this package, with their origins.
         metadata: Columns of metadata.
     """
-    settings = recipe.model_dump(mode="json", exclude={"run", "about", "caption"})
+    left_out = {"run", "about", "caption"}
+    if recipe.suitability.model is None:
+        # As in outputs of versions without it.
+        left_out.add("suitability")
+    settings = recipe.model_dump(mode="json", exclude=left_out)
     others = [extension for extension in extensions if extension["kind"] != _CAPTIONERS]
     stage_fingerprints = {
         name: value for name, value in fingerprints.items() if name not in _WITH_WORDS

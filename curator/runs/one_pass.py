@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import groupby
 from operator import attrgetter
@@ -23,8 +23,9 @@ from curator.executor.host_resources import device_of
 from curator.extensions import named
 from curator.fingerprints import fingerprint
 from curator.measures.clip_semantics import Semantics
+from curator.measures.learned_score import SUITABILITY, LearnedScore
 from curator.pipeline import Graph
-from curator.recipe import Recipe, measures_of, semantics_of
+from curator.recipe import Recipe, learned_score_of, measures_of, semantics_of
 from curator.records.sources import SourceRef
 from curator.runs.annotating import Annotating
 from curator.runs.corpus import RULES, ClipCorpus, Compared
@@ -32,6 +33,7 @@ from curator.runs.dropped_clips import DropCheck
 from curator.runs.elsewhere import elsewhere_of
 from curator.runs.excluded_footage import reject_removed
 from curator.runs.generations import GENERATION, STAMP, judged_by
+from curator.runs.marked_clips import SUMMARY_KEY, MarkedClips, honoured_marks
 from curator.runs.measuring import Ahead, Measuring
 from curator.runs.run_log import RunLog
 from curator.runs.snapshot_scope import FOLDERS, Snapshot
@@ -54,10 +56,16 @@ from curator.tables.clip_vectors import StoredVectors, Vectors
 from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import SortedRows
 from curator.tables.fenced_store import FencedStore
+from curator.tables.mark_table import Mark
 from curator.tables.out_layout import DATASET, INDEX, LAYOUT, MANIFEST
 from curator.tables.removal_records import Removals
 from curator.tables.sample_members import MEMBERS, MEMBERS_SCHEMA
-from curator.tables.schemas import ANNOTATIONS_SCHEMA, SIDECARS_SCHEMA, with_declared
+from curator.tables.schemas import (
+    ANNOTATIONS_SCHEMA,
+    SIDECARS_SCHEMA,
+    candidates_schema,
+    with_declared,
+)
 from curator.tables.snapshot_store import CANDIDATES, EARLIER, INDEXES, JUDGED
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable
@@ -105,9 +113,19 @@ class RunContext:
         return FencedStore(self.store, self.check)
 
     @cached_property
+    def marks(self) -> dict[str, Mark]:
+        """Marks by hand that count, by clip id: those of the time when the run asks first."""
+        return honoured_marks(self.store, self.recipe)
+
+    @cached_property
     def semantics(self) -> Semantics:
         """The models that the recipe names."""
         return semantics_of(self.recipe)
+
+    @cached_property
+    def learned(self) -> LearnedScore | None:
+        """The model of the score `suitability`."""
+        return learned_score_of(self.recipe)
 
     @cached_property
     def fingerprints(self) -> dict[str, str]:
@@ -125,7 +143,10 @@ class RunContext:
     def judged(self) -> dict[str, Any]:
         """What decisions and captions follow from, once all metadata is known."""
         columns = self.metadata.schema()
-        return judged_by(self.recipe, self.graph, self.fingerprints, self.extensions, columns)
+        fingerprints = dict(self.fingerprints)
+        if self.learned is not None:
+            fingerprints[SUITABILITY] = self.learned.fingerprint
+        return judged_by(self.recipe, self.graph, fingerprints, self.extensions, columns)
 
     @cached_property
     def measuring(self) -> Measuring:
@@ -203,7 +224,9 @@ class Pass:
         self._check = run.check
         self._sources, self._metadata = scope.sources, run.metadata
         self._candidates, self._reusable = scope.candidates, scope.reusable
-        self._columns = run.graph.columns()
+        before = scope.before.summary if scope.before is not None else None
+        self._marks = MarkedClips(run.marks, before)
+        self._columns = [*run.graph.columns(), *self._marks.columns()]
         at = scope.snapshot
         self._is_whole = scope.generation is None
         self._corpus = self._empty() if at is None else at.corpus
@@ -238,6 +261,7 @@ class Pass:
             earlier=self._earlier,
             tables=self._left if self._is_whole else None,
             compared=Compared(footage=self._candidates.footage, elsewhere=self._elsewhere),
+            marks=self._run.marks,
             propose=self._propose,
         )
 
@@ -287,7 +311,7 @@ class Pass:
 
     def _take(self, proposed: ProposedUnit) -> None:
         self._sources.measured(proposed.sources)
-        clips = self._corpus.add(proposed)
+        clips = self._corpus.add(self._scored(proposed))
         n_clips, seconds = self._log.clips.get(UNDECIDED, (0, 0.0))
         seconds += sum(clips["seconds"].to_pylist())
         self._log.clips = {UNDECIDED: (n_clips + clips.num_rows, seconds)}
@@ -296,6 +320,15 @@ class Pass:
             self._n_passed += len(passing.kept_numbers())
             self._progress.clips(self._n_before() + self._n_passed)
             self._cutting.ahead(passing, self._ahead)
+
+    def _scored(self, proposed: ProposedUnit) -> ProposedUnit:
+        """Gives candidates the score that is learned, which is not stored with them."""
+        learned = self._run.learned
+        if learned is None:
+            return proposed
+        clips = learned.with_score(proposed.clips, proposed.vectors)
+        names = candidates_schema(measures_of(self._recipe).specs).names
+        return replace(proposed, clips=clips.select(names))
 
     def _may_cut_ahead(self, sources: Sequence[SourceRef]) -> bool:
         """Returns whether clips are cut as their sources are analyzed.
@@ -349,7 +382,9 @@ class Pass:
     def _propose(self, parts: pa.Table) -> ProposedUnit:
         """Returns the clips that parts of clips are."""
         sources = self._sources.find(parts["source_id"].to_pylist())
-        return self._run.measuring.remainders(sources, self._candidates, parts, self._log)
+        return self._scored(
+            self._run.measuring.remainders(sources, self._candidates, parts, self._log)
+        )
 
     def _elsewhere(self) -> list[Elsewhere]:
         """Returns clips that stay whatever is decided now."""
@@ -395,6 +430,7 @@ class Pass:
                 captioning.after_cut(self._locations)
             # A caption tells the length, and a copy may be shorter than its candidate.
             measured_captions(clips, caption)
+            self._marks.write(clips)
         if captioning is not None:
             captioning.close()
             # Not by |=, which drops what is zero.
@@ -494,6 +530,8 @@ class Pass:
             else:
                 facts, parts = self._decided(), before.summary["tables"] if before else {}
             n_kept += before.n_kept if before is not None else Counter()
+            facts.pop(SUMMARY_KEY, None)
+            facts |= self._marks.facts(corpus.clips, self._store)
             facts |= {
                 "recipe": self._recipe.model_dump(mode="json"),
                 "shards": sharding.summary,
@@ -536,6 +574,7 @@ class Pass:
         return {
             "fingerprints": {folder: run.fingerprints[name] for folder, name in STAMPED.items()},
             "extensions": run.extensions,
+            **({} if run.learned is None else {SUITABILITY: run.learned.fingerprint}),
             "rules": rules,
             JUDGED: judged,
             CANDIDATES: sorted(candidates),

@@ -11,7 +11,7 @@ from curator.measures.clip_semantics import check_content
 from curator.models.scene_network import scene_weights_file
 from curator.models.text_detector import text_model_file
 from curator.models.weight_store import ModelStore
-from curator.recipe import Recipe, measures_of, semantics_of
+from curator.recipe import Recipe, learned_score_of, measures_of, semantics_of
 from curator.stages.analyze.device_choice import device_here
 from curator.stages.scan.source_listing import ListedSource, list_sources
 from curator.storage import Store, open_store
@@ -211,6 +211,7 @@ def check_measured(recipe: Recipe) -> None:
     Raises:
         UsageError: A rule has bounds for a score that is switched off, or a model is missing.
     """
+    learned_score_of(recipe)
     for name, score in recipe.filters.rejecting().items():
         key = measures_of(recipe).spec_of(score).needs
         if key is None:

@@ -14,6 +14,7 @@ from curator.executor.host_resources import default_memory_bytes
 from curator.executor.progress import Progress
 from curator.pipeline import graph_of
 from curator.recipe import measures_of, recipe_used, with_changes
+from curator.runs.marked_clips import MarkedClips, honoured_marks
 from curator.runs.object_repair import repair_objects
 from curator.runs.one_pass import Pass, PassScope, RunContext
 from curator.runs.output_recipe import log_changes
@@ -91,7 +92,8 @@ class Recaption:
         store, recipe, previous = self._store, self.recipe, self._previous
         graph = graph_of(recipe).since(SECTION)
         scores = measures_of(recipe).specs
-        snapshot = Snapshot.of(store, previous, graph, scores, self._memory_bytes)
+        columns = [*graph.columns(), *MarkedClips(honoured_marks(store, recipe)).columns()]
+        snapshot = Snapshot.of(store, previous, graph, columns, scores, self._memory_bytes)
         run = RunContext(
             store=store,
             recipe=recipe,

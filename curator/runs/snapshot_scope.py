@@ -4,7 +4,7 @@ Its clips are written, and its decisions are final: rejected clips stay rejected
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,6 +109,7 @@ class Snapshot:
         store: Store,
         summary: Mapping[str, Any],
         graph: Graph,
+        columns: Sequence[pa.Field],
         scores: Collection[str],
         memory_bytes: int,
     ) -> "Snapshot":
@@ -117,7 +118,8 @@ class Snapshot:
         Args:
             store: Output root.
             summary: Of the snapshot.
-            graph: The stages from `caption` on: they read vectors, and add columns.
+            graph: The stages from `caption` on: they read vectors.
+            columns: What they and marks add to `clips`.
             scores: Names of the scores of the recipe's measures.
             memory_bytes: What the columns of clips may take.
 
@@ -126,7 +128,7 @@ class Snapshot:
         """
         tables = summary["tables"]
         corpus = ClipCorpus(lambda clips: clips, memory_bytes, scores=scores)
-        places, columns = [], graph.columns()
+        places = []
         for part in tables["clips"]:
             clips = as_runs_write(read_parquet(store, part))
             places.append(clips.filter(pc.equal(clips["decision"], "kept")).select(_PLACE))

@@ -12,22 +12,15 @@ from curator.stages.commit.commit_run import alone
 from curator.storage import Store
 from curator.tables.checksums import is_damaged
 from curator.tables.fenced_store import FencedStore
-from curator.tables.out_layout import (
-    CONFIG,
-    LAYOUT,
-    MARKS,
-    REMOVED,
-    SHARDS,
-    FolderLifetime,
-    is_own,
-)
+from curator.tables.out_layout import CONFIG, LAYOUT, SHARDS, FolderLifetime, is_own
 from curator.tables.parts import SUMMARY
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ALL = frozenset(LAYOUT) - {SHARDS, "report", REMOVED, MARKS} | {SUMMARY, CONFIG}
+_FOR_GOOD = {name for name, life in LAYOUT.items() if life is FolderLifetime.RECORD}
+ALL = frozenset(LAYOUT) - {SHARDS, "report", *_FOR_GOOD} | {SUMMARY, CONFIG}
 """Folders and objects that `curate run` makes again."""
 CACHES = frozenset(
     name for name, life in LAYOUT.items() if life is FolderLifetime.CACHE and name != "tracks"

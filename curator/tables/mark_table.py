@@ -1,17 +1,14 @@
-"""Marks: what people decided about clips by hand, stored beside the results of runs.
+"""Marks: what people decided about clips by hand, in `marks/<random>.parquet` of an output root.
 
-    marks/<random>.parquet    the marks of one writer, written whole with each mark
-
-Writers do not share objects, so none writes over the marks of another one. No run deletes marks;
-`curate remove` takes out those of removed footage.
+Each writer has its own object, so none writes over the marks of another one. No run deletes marks.
 """
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Literal, get_args
 
 import pyarrow as pa
 
@@ -21,23 +18,17 @@ from curator.tables.checksums import read_parquet, sealed_parquet
 from curator.tables.out_layout import MARKS
 from curator.tables.parts import rows_to_table
 
-MARKS_SCHEMA = pa.schema(
-    [
-        ("clip_id", pa.string()),
-        ("source_id", pa.string()),
-        ("start_frame", pa.int64()),
-        ("end_frame", pa.int64()),
-        ("verdict", pa.string()),
-        ("label", pa.string()),
-        ("note", pa.string()),
-        ("caption", pa.string()),
-        ("marked_at", pa.string()),
-    ]
-)
-VERDICTS = ("keep", "drop")
+Verdict = Literal["keep", "drop"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 TEXT_LIMITS = {"label": 100, "note": 10_000, "caption": 10_000}
 """Characters of each text, at most."""
-_READERS = 16
+MARK_COLUMNS = ("mark", "mark_label", "mark_note")
+"""Columns of `clips` with verdict, label and note; JSON of samples has those that are not null."""
+MARKS_SCHEMA = pa.schema(
+    [("clip_id", pa.string()), ("source_id", pa.string())]
+    + [("start_frame", pa.int64()), ("end_frame", pa.int64())]
+    + [(name, pa.string()) for name in ("verdict", *TEXT_LIMITS, "marked_at")]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,50 +45,32 @@ class Mark:
     source_id: str
     start_frame: int
     end_frame: int
-    verdict: Literal["keep", "drop"] | None = None
+    verdict: Verdict | None = None
     label: str | None = None
     note: str | None = None
     caption: str | None = None
     marked_at: str
 
     def __post_init__(self) -> None:
-        """Refuses values that no run could honour.
-
-        Raises:
-            UsageError: A verdict, text or time is not valid.
-        """
+        """Refuses values that no run could honour."""
+        clip = f"clip {self.clip_id}"
         if self.verdict not in (None, *VERDICTS):
-            raise UsageError(
-                f"clip {self.clip_id}: the verdict is {self.verdict!r}; expected 'keep' or 'drop'"
-            )
+            raise UsageError(f"{clip}: the verdict is {self.verdict!r}; expected 'keep' or 'drop'")
         for name, most in TEXT_LIMITS.items():
             text = getattr(self, name)
-            if text is not None and not (0 < len(text) <= most and text.strip()):
+            if text is not None and (len(text) > most or not text.strip() or "\0" in text):
                 raise UsageError(
-                    f"clip {self.clip_id}: the {name} has {len(text)} characters; expected 1 to "
-                    f"{most}, not only spaces"
+                    f"{clip}: the {name} has {len(text)} characters; expected 1 to {most}, not "
+                    "only spaces, and no NUL"
                 )
-            if text is not None and "\0" in text:
-                raise UsageError(f"clip {self.clip_id}: the {name} has a NUL character")
-        try:
-            is_utc = datetime.fromisoformat(self.marked_at).utcoffset() == timedelta(0)
-        except ValueError:
-            is_utc = False
-        if not is_utc:
-            raise UsageError(
-                f"clip {self.clip_id}: marked_at is {self.marked_at!r}; expected UTC as ISO 8601, "
-                f"such as {utc_now()}"
-            )
+        if datetime.fromisoformat(self.marked_at).utcoffset() != timedelta(0):
+            raise UsageError(f"{clip}: marked_at is {self.marked_at!r}; expected UTC as ISO 8601")
 
     @property
-    def has_content(self) -> bool:
-        """Whether the mark says anything; one that does not clears earlier ones."""
-        return any(value is not None for value in (self.verdict, *self.texts.values()))
-
-    @property
-    def texts(self) -> dict[str, str | None]:
-        """Label, note and caption."""
-        return {name: getattr(self, name) for name in TEXT_LIMITS}
+    def content(self) -> tuple[str, ...]:
+        """Verdict and texts; a mark without any clears earlier ones."""
+        values = (self.verdict, self.label, self.note, self.caption)
+        return tuple(value for value in values if value is not None)
 
 
 def utc_now() -> str:
@@ -112,31 +85,23 @@ def mark_objects(store: Store) -> list[str]:
 
 def read_marks(store: Store) -> dict[str, Mark]:
     """Returns the newest mark of each clip, by clip id; without those that say nothing."""
-    newest: dict[str, tuple[datetime, Mark]] = {}
-    with ThreadPoolExecutor(_READERS) as pool:
-        for marks in pool.map(lambda name: list(_read(store, name)), mark_objects(store)):
-            for mark in marks:
-                at = datetime.fromisoformat(mark.marked_at)
-                if mark.clip_id not in newest or newest[mark.clip_id][0] <= at:
-                    newest[mark.clip_id] = at, mark
-    return {clip_id: mark for clip_id, (_, mark) in sorted(newest.items()) if mark.has_content}
+    with ThreadPoolExecutor(16) as pool:
+        rows = [
+            row for part in pool.map(lambda n: _rows(store, n), mark_objects(store)) for row in part
+        ]
+    rows.sort(key=lambda mark: datetime.fromisoformat(mark.marked_at))
+    return {clip_id: m for clip_id, m in {m.clip_id: m for m in rows}.items() if m.content}
 
 
-def _read(store: Store, name: str) -> Iterator[Mark]:
-    for row in read_parquet(store, name).to_pylist():
-        yield Mark(**row)
+def _rows(store: Store, name: str) -> list[Mark]:
+    return [Mark(**row) for row in read_parquet(store, name).to_pylist()]
 
 
 class MarkWriter:
-    """Stores marks in an object of its own; one per process that marks.
-
-    Args:
-        store: Output root.
-    """
+    """Stores marks in an object of its own; one per process that marks."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
-        self._name = f"{MARKS}/{secrets.token_hex(8)}.parquet"
+        self._store, self._name = store, f"{MARKS}/{secrets.token_hex(8)}.parquet"
 
     def put(self, mark: Mark) -> None:
         """Replaces the whole mark of a clip."""
@@ -145,12 +110,10 @@ class MarkWriter:
     def put_all(self, marks: Iterable[Mark]) -> None:
         """Replaces the whole marks of some clips, by one write."""
         # Read each time: `curate remove` may have taken marks out meanwhile.
-        is_there = self._store.exists(self._name)
-        stored = {m.clip_id: m for m in _read(self._store, self._name)} if is_there else {}
-        stored |= {mark.clip_id: mark for mark in marks}
-        write_marks(
-            self._store, self._name, rows_to_table(map(asdict, stored.values()), MARKS_SCHEMA)
-        )
+        stored = _rows(self._store, self._name) if self._store.exists(self._name) else []
+        newest = {mark.clip_id: mark for mark in (*stored, *marks)}
+        table = rows_to_table(map(asdict, newest.values()), MARKS_SCHEMA)
+        write_marks(self._store, self._name, table)
 
 
 def write_marks(store: Store, name: str, table: pa.Table) -> None:

@@ -28,6 +28,9 @@ SNAPSHOTS = "snapshots"
 """Folder of the snapshots."""
 REMOVED = "removed"
 """Folder of the records of what `curate remove` took out."""
+LEARNED = "learned"
+"""Folder of what `curate learn` made of marks."""
+LEARNED_MODEL = f"{LEARNED}/suitability.json"
 MARKS = "marks"
 """Folder of what people decided about clips by hand."""
 VALUES, FAMILIES = "values", "families"
@@ -94,6 +97,7 @@ LAYOUT = {
     SNAPSHOTS: FolderLifetime.KEPT,
     REMOVED: FolderLifetime.RECORD,
     MARKS: FolderLifetime.RECORD,
+    LEARNED: FolderLifetime.RECORD,
 }
 """All folders of an output root, and how long their objects stay."""
 TABLES = tuple(name for name, life in LAYOUT.items() if life is FolderLifetime.TABLE)
@@ -102,7 +106,8 @@ _CLEARED = tuple(map(FolderLifetime, ("table", "named", "fingerprinted", "run"))
 _STAGES = tuple(
     name
     for name in LAYOUT
-    if name not in (*TABLES, "candidates", "vectors", "report", SHARDS, SNAPSHOTS, REMOVED, MARKS)
+    if name not in (*TABLES, "candidates", "vectors", "report", SHARDS, SNAPSHOTS, REMOVED)
+    and name not in (MARKS, LEARNED)
 )
 """Folders of parts, which are named by two hashes."""
 
@@ -134,9 +139,10 @@ _HASHED = re.compile(
 _FIXED = re.compile(
     "|".join(
         (
-            rf"{re.escape(SUMMARY)}|{re.escape(CONFIG)}|{re.escape(LEASE)}|report/(?:(?:index|tune)\.html|trace\.json)",
+            rf"{re.escape(SUMMARY)}|{re.escape(CONFIG)}|{re.escape(LEASE)}|report/(?:(?:index|tune|learn)\.html|trace\.json)",
             r"report/previews/[0-9a-f]+\.mp4",
             r"vectors/footage\.json",
+            re.escape(LEARNED_MODEL),
             rf"{SHARDS}/(?:dataset\.parquet|manifest(?:\.next)?\.json|wids-(?:train|val)\.json)",
             rf"{SHARDS}/(?:{_BUCKET}/)?"
             r"(?:README\.md|\.nv-meta/(?:\.info\.json|split\.yaml|dataset\.yaml))",

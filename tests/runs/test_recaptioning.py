@@ -50,6 +50,24 @@ def test_without_changes_nothing_is_asked_and_no_shard_written(alone: Captioned)
     assert_described(alone)
 
 
+def test_marks_by_hand_outlive_new_captions(alone: Captioned) -> None:
+    """Pins caption and label of a mark in table and sample, and that the others' stay."""
+    before = {clip["clip_id"]: clip for clip in alone.clips()}
+    marked = next(iter(before))
+    words = ["--caption", "A dog", "--label", "dog"]
+    assert main(["mark", str(alone.out), marked, *words]) == EXIT_OK
+    assert alone.recaption()["marks"]["honoured"] == 1
+    for clip in alone.clips():
+        name = clip["clip_id"]
+        is_marked = name == marked
+        assert clip["caption"] == ("A dog" if is_marked else before[name]["caption"])
+        assert clip["mark_label"] == ("dog" if is_marked else None)
+        assert (alone.sample(clip, "txt") == b"A dog") == is_marked
+    assert main(["mark", str(alone.out), marked, "--clear"]) == EXIT_OK
+    assert "marks" not in alone.recaption()
+    assert {clip["clip_id"]: clip for clip in alone.clips()} == before
+
+
 def test_another_prompt_changes_words_alone_and_going_back_costs_nothing(
     alone: Captioned, other: str
 ) -> None:

@@ -1,14 +1,17 @@
 """Marks: no writer loses those of another, and none holds what a run could not honour."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from curator.errors import UsageError
+from curator.removal.state_scrubbing import StateScrubbing
 from curator.storage import open_store
 from curator.tables.mark_table import Mark, MarkWriter, mark_objects, read_marks, utc_now
 from curator.tables.out_layout import is_own
+from curator.tables.removal_records import Removals, RemovedSpan, removal_hash
 
 
 def mark(clip_id: str = "a", **content: Any) -> Mark:  # noqa: ANN401 - fields of a mark
@@ -32,6 +35,23 @@ def test_the_newest_mark_of_a_clip_counts_whoever_wrote_it(tmp_path: Path) -> No
     here.put(mark())
     assert list(read_marks(store)) == ["b"]
     assert all(map(is_own, mark_objects(store)))
+
+
+def test_a_removal_takes_marks_of_removed_footage(tmp_path: Path) -> None:
+    """Pins clips by id, and others that show removed frames; other marks stay as they are."""
+    store = open_store(str(tmp_path))
+    here, there = MarkWriter(store), MarkWriter(store)
+    here.put_all([mark("gone", note="secret"), mark("stays", label="a")])
+    there.put(replace(mark("shifted", caption="secret"), start_frame=100, end_frame=150))
+    span = RemovedSpan(start_s=4.0, end_s=5.0, start_frame=120, end_frame=150)
+    removals = Removals(
+        clip_ids=frozenset({removal_hash("gone")}), spans={removal_hash("s"): (span,)}, n_records=1
+    )
+    StateScrubbing(store, removals).marks()
+    assert list(read_marks(store)) == ["stays"]
+    assert not any(b"secret" in store.read(name) for name in mark_objects(store))
+    there.put(mark("new", label="b"))
+    assert list(read_marks(store)) == ["stays", "new"]
 
 
 @pytest.mark.parametrize(

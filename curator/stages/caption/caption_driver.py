@@ -20,7 +20,7 @@ from curator.executor.unit_worker import stage_step
 from curator.fingerprints import fingerprint
 from curator.media.clip_frames import FrameOrder
 from curator.models.text_reader import READ_MODEL, merged
-from curator.records.clips import Clip
+from curator.records.clips import BY_HAND, Clip
 from curator.records.cuts import StoredFrames, TextLine
 from curator.records.sources import FULL_HD
 from curator.sample_frames import ClipToSample, SampleFramesStage
@@ -184,8 +184,8 @@ class Captioning:
 
     def short_caption(self, clip: Clip) -> str | None:
         """Returns the short captions of a clip's windows, or its caption; None without one."""
-        if not clip.caption:
-            return None
+        if not clip.caption or clip.caption_model == BY_HAND:
+            return clip.caption
         windows = self._done[clip.clip_id].annotations
         return (
             " ".join(w.answer.short for w in windows if w.answer and w.answer.short) or clip.caption

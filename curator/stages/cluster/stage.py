@@ -102,7 +102,8 @@ class ClusterStage(CorpusStage[ClusterConfig]):
             yield Left(CENTROIDS, packed)
         of = np.arange(len(rows))
         if config.similarity is not None:
-            order = rank_order([criterion(corpus, name)[rows] for name in PREFERENCES])
+            is_marked = corpus.marked("keep", corpus["clip_id"])[rows].astype(np.float64)
+            order = rank_order([is_marked, *(criterion(corpus, n)[rows] for n in PREFERENCES)])
             of = semantic_duplicates(vectors_ND, cluster, order, config.similarity)
         yield self._decided(rows, ids, cluster, of, vectors_ND)
 

@@ -305,7 +305,13 @@ def _seen_from(pairs: pa.Table, is_first: NDArray[np.bool_]) -> pa.Table:
 
 def _ranked(corpus: Corpus, config: DedupConfig) -> Ranked:
     return Ranked(
-        order=rank_order([criterion(corpus, name) for name in config.prefer]),
+        # Of clips with the same footage that one stays which somebody marked `keep`.
+        order=rank_order(
+            [
+                corpus.marked("keep", corpus["clip_id"]).astype(np.float64),
+                *(criterion(corpus, name) for name in config.prefer),
+            ]
+        ),
         pixels=criterion(corpus, "pixels").astype(np.int64),
         n_frames=criterion(corpus, "length").astype(np.int64),
     )

@@ -21,6 +21,7 @@ from curator.measures.clip_semantics import SemanticConfig
 from curator.records.clips import Reason
 from curator.stages.filter.config import Rule
 from curator.stages.filter.rules import Bounds, Values
+from curator.storage.metadata_columns import is_metadata
 from curator.tables.schemas import score_column
 
 Mask = NDArray[np.bool_]
@@ -28,6 +29,7 @@ Mask = NDArray[np.bool_]
 DECIDED = ("reason", "reason_score", "reason_threshold", "reasons", "bucket", "tags")
 """Columns that judging gives to clips, besides `decision`."""
 
+MARK_RULE = "run.marks"
 LENGTH_RULE = "propose.min_s"
 STANDING_RULE = "propose.max_s"
 CONTENT_RULE = "semantic.reject"
@@ -153,8 +155,15 @@ def corpus_of(clips: JudgedColumns, *, min_s: float) -> Callable[[str], Values]:
     return corpus
 
 
-def judge_table(clips: pa.Table, bounds: Sequence[Bounds], needs: FilterNeeds) -> FilteredClips:
-    """Judges rows with the columns of `candidates_schema`."""
+def judge_table(
+    clips: pa.Table,
+    bounds: Sequence[Bounds],
+    needs: FilterNeeds,
+    *,
+    keep: Mask | None = None,
+    drop: Mask | None = None,
+) -> FilteredClips:
+    """Judges rows with the columns of `candidates_schema`; `keep` and `drop` are marked by hand."""
     bucket_codes, buckets = _buckets(clips, needs.classes)
     has_none = bucket_codes < 0
     checks, last = checks_around(clips, needs, has_none)
@@ -166,7 +175,7 @@ def judge_table(clips: pa.Table, bounds: Sequence[Bounds], needs: FilterNeeds) -
             continue
         measured = (check for check in against if check.reason != Reason.NOT_MEASURED)
         flagged += [replace(check, reason=bound.tag(check.reason)) for check in measured]
-    checks += last
+    checks = with_marks(checks + last, keep, drop)
     columns = _decisions(checks, clips.num_rows) | {
         "bucket": pa.array(buckets, pa.string()).take(pa.array(bucket_codes, mask=has_none)),
         "tags": _tags(clips, flagged),
@@ -198,6 +207,21 @@ def checks_around(
             first.append(ReasonCheck(STANDING_RULE, Reason.TOO_LONG, hit, seconds, needs.max_s))
     last = [_content_check(clips, needs.semantic)] if needs.semantic.reject else []
     return first, last + _bucket_checks(clips, has_none, needs.classes)
+
+
+def with_marks(
+    checks: list[ReasonCheck], keep: Mask | None, drop: Mask | None
+) -> list[ReasonCheck]:
+    """Adds what marks reject, and takes back what rules on scores have against marked clips."""
+    for at, check in enumerate(checks):
+        of = check.bounds.score if check.bounds is not None else None
+        is_by_score = check.rule == CONTENT_RULE or (of is not None and not is_metadata(of))
+        if keep is not None and is_by_score:
+            checks[at] = replace(check, hit=check.hit & ~keep)
+    if drop is None or not drop.any():
+        return checks
+    nothing = np.full(len(drop), np.nan)
+    return [ReasonCheck(MARK_RULE, Reason.MARKED_DROP, drop, nothing, np.nan), *checks]
 
 
 def _floats(column: pa.ChunkedArray) -> Values:
@@ -435,7 +459,7 @@ def total_counts(parts: Iterable[Sequence[RuleCount]], bounds: Sequence[Bounds])
 
 def _in_order(counts: Mapping[str, RuleCount], bounds: Sequence[Bounds]) -> list[RuleCount]:
     rules = (bound.rule for bound in bounds)
-    order = (LENGTH_RULE, STANDING_RULE, *rules, CONTENT_RULE, BUCKET_RULE)
+    order = (MARK_RULE, LENGTH_RULE, STANDING_RULE, *rules, CONTENT_RULE, BUCKET_RULE)
     return [counts[name] for name in order if name in counts]
 
 

@@ -18,6 +18,7 @@ from curator.stages.filter.judging import (
     total_counts,
 )
 from curator.stages.filter.rules import Bounds, Sides, resolve
+from curator.tables.mark_table import VERDICTS
 from curator.tables.schemas import score_column
 
 BOUNDS, RULES = "bounds", "rules"
@@ -77,7 +78,8 @@ class FilterStage(CorpusStage[FilterConfig]):
         counts: list[Sequence[RuleCount]] = []
         start = 0
         for block in corpus.blocks():
-            decided = judge_table(block, bounds, self._needs)
+            keep, drop = (corpus.marked(verdict, block["clip_id"]) for verdict in VERDICTS)
+            decided = judge_table(block, bounds, self._needs, keep=keep, drop=drop)
             rows = np.arange(start, start + block.num_rows)
             yield Decisions(rows, decided.clips.select(DECIDED))
             start += block.num_rows

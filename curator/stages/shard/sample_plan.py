@@ -22,6 +22,7 @@ from curator.stages.shard.tar_reader import Split
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRow, ClipRows, reject
 from curator.tables.clip_vectors import Vectors
+from curator.tables.mark_table import MARK_COLUMNS
 from curator.tables.sample_members import StoredMember
 from curator.tables.schemas import declared_columns
 from curator.tables.spill_file import Spill
@@ -100,6 +101,8 @@ def sample_metadata(
     No field changes with this program's version alone, which would replace existing tars.
     """
     fps, columns = Fraction(clip.fps_fraction), clip.declared()
+    # A mark replaces the tar of its clip alone.
+    columns = {n: v for n, v in columns.items() if n not in MARK_COLUMNS or v is not None}
     crop = {name.removeprefix("crop_"): getattr(clip, name) for name in CROP_COLUMNS}
     return {
         **{name: getattr(clip, name) for name in _SAME},

@@ -1,0 +1,135 @@
+"""The score `suitability`: what people keep, learned from their marks by `curate learn`.
+
+A model is plain numbers in JSON: for each score, and each direction of the scene vector, that it
+uses a function through some points. Their sum is the logit of the probability that somebody would
+keep the clip. Shape letters: N clips, D dimensions of a scene vector.
+"""
+# ruff: noqa: N803, N806 - shape letters
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from curator.errors import StorageError, UsageError
+from curator.measures.measure_contract import ScoreSpec
+from curator.models.scene_network import SCENE_MODEL
+from curator.storage import open_store
+
+SUITABILITY = "suitability"
+LEARNED_SCORES = {
+    SUITABILITY: ScoreSpec(
+        unit="0 to 1",
+        range="0 to 1, which is sure to be kept; null where a score that the model uses is null",
+        meaning="probability that somebody marks the clip `keep`, learned by `curate learn`",
+    )
+}
+FORMAT = f"curate suitability 1, {SCENE_MODEL}"
+Values = NDArray[np.float64]
+
+
+class SuitabilityConfig(BaseModel):
+    """The model that gives the score."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str | None = Field(
+        None,
+        description="file or object that `curate learn` wrote, such as "
+        "OUT/learned/suitability.json; null for no such score",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedScore:
+    """A model.
+
+    Attributes:
+        intercept: Logit without scores.
+        noise: Share of marks that nothing explains; no probability is below it or above 1 - noise.
+        curves: Values, ascending, and logits, by score or direction; constant beyond the ends.
+        directions: Of each direction that it uses, an offset and D weights.
+        about: How it was made and how good it is, for people.
+    """
+
+    intercept: float
+    noise: float
+    curves: Mapping[str, tuple[list[float], list[float]]]
+    directions: Mapping[str, list[float]]
+    about: Mapping[str, Any]
+
+    def _numbers(self) -> dict[str, Any]:
+        names = ("intercept", "noise", "curves", "directions")
+        return {"format": FORMAT} | {name: getattr(self, name) for name in names}
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of what its values follow from."""
+        return hashlib.sha256(json.dumps(self._numbers(), sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def scores(self) -> list[str]:
+        """Names of the scores that it uses."""
+        return [name for name in self.curves if name not in self.directions]
+
+    def to_json(self) -> bytes:
+        """Returns the model as JSON with its fingerprint."""
+        value = self._numbers() | {"about": self.about, "fingerprint": self.fingerprint}
+        return json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"
+
+    @classmethod
+    def read(cls, address: str) -> "LearnedScore":
+        """Reads a model: a file, or an object such as `s3://bucket/prefix/suitability.json`.
+
+        Raises:
+            UsageError: It cannot be read, or is no model that this version knows.
+        """
+        folder, _, name = address.rpartition("/")
+        try:
+            value = json.loads(open_store(folder or ("/" if "/" in address else ".")).read(name))
+            model = cls(**{name: value[name] for name in cls.__slots__})
+            is_whole = value["fingerprint"] == model.fingerprint
+        except (StorageError, ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"suitability.model {address!r} cannot be read: {error!r}") from error
+        if not is_whole:
+            raise UsageError(
+                f"suitability.model {address!r} was changed, or made for another version; expected "
+                f"the format {FORMAT!r}, as `curate learn OUT` writes it"
+            )
+        return model
+
+    def values(self, score: Callable[[str], Values], vectors_ND: NDArray[np.float32]) -> Values:
+        """Returns the probability of each clip, float64 [N]; NaN where something is missing.
+
+        `score` returns the values of a score, and `vectors_ND` has scene vectors; NaN for none.
+        """
+        logit = np.full(len(vectors_ND), self.intercept)
+        for name, (x, y) in self.curves.items():
+            if name in self.directions:
+                offset, *weights = self.directions[name]
+                # Without BLAS, whose sums differ from machine to machine.
+                logit += np.interp((vectors_ND * np.array(weights)).sum(axis=1) + offset, x, y)
+            else:
+                logit += np.interp(score(name), x, y)
+        probability: Values = np.round(0.5 + (0.5 - self.noise) * np.tanh(logit / 2), 6)
+        return probability
+
+    def with_score(self, clips: pa.Table, vectors: pa.Table) -> pa.Table:
+        """Returns clips with the column `suitability` last; `vectors` are rows of `embeddings`."""
+        n_dims = max((len(weights) - 1 for weights in self.directions.values()), default=0)
+        vectors_ND = np.full((clips.num_rows, n_dims), np.nan, np.float32)
+        if n_dims and vectors.num_rows and vectors["vector"].type.list_size == n_dims:
+            stored = vectors["vector"].combine_chunks().flatten().to_numpy().reshape(-1, n_dims)
+            rows = (
+                pc.index_in(clips["clip_id"], value_set=vectors["clip_id"]).fill_null(-1).to_numpy()
+            )
+            vectors_ND[rows >= 0] = stored[rows[rows >= 0]]
+        values = self.values(lambda name: clips[name].cast(pa.float64()).to_numpy(), vectors_ND)
+        return clips.append_column(SUITABILITY, pa.array(values, mask=np.isnan(values)))

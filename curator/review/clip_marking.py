@@ -1,0 +1,85 @@
+"""Marks clips of a finished run: by ids, or from a CSV."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curator.errors import UsageError
+from curator.storage import Store
+from curator.tables.checksums import read_parquet
+from curator.tables.mark_table import TEXT_LIMITS, Mark, MarkWriter, read_marks, utc_now
+from curator.tables.output_format import read_current_summary
+
+CONTENT = ("verdict", *TEXT_LIMITS)
+"""Fields of a mark that people set; with `clip_id`, the columns of a CSV of marks."""
+Changes = Mapping[str, str | None]
+_SPAN = ["clip_id", "source_id", "start_frame", "end_frame"]
+
+
+def mark_clips(store: Store, changes: Iterable[tuple[str, Changes]]) -> int:
+    """Changes the marks of clips; returns the number of clips.
+
+    Args:
+        store: Output root.
+        changes: The id of a clip, or a beginning that no other clip has, and fields of its mark;
+            others stay as they are.
+
+    Raises:
+        UsageError: There is no such clip, or a value is not valid; nothing was changed.
+    """
+    summary = read_current_summary(store)
+    clips = pa.concat_tables(read_parquet(store, n, _SPAN) for n in summary["tables"]["clips"])
+    marks, now, ids = read_marks(store), utc_now(), clips["clip_id"].combine_chunks()
+    changed: dict[str, Mark] = {}
+    for name, fields in changes:
+        same = ids.index(name).as_py()
+        rows = [same] if same >= 0 else pc.indices_nonzero(pc.starts_with(ids, name)).to_pylist()
+        if len(rows) != 1:
+            raise UsageError(
+                f"{len(rows):,} clips of {store.uri} have an id that begins with {name!r}; "
+                "expected one; nothing was marked (`curate explain` lists clips)"
+            )
+        span = clips.slice(rows[0], 1).to_pylist()[0]
+        clip_id, values = span["clip_id"], dict[str, Any](fields, marked_at=now)
+        mark = changed.get(clip_id) or marks.get(clip_id) or Mark(**span, marked_at=now)
+        changed[clip_id] = replace(mark, **values)
+    if changed:
+        MarkWriter(store).put_all(changed.values())
+    return len(changed)
+
+
+def read_csv(path: str) -> list[tuple[str, Changes]]:
+    """Reads marks from a CSV; an empty cell changes nothing, and `marked_at` is not read.
+
+    Raises:
+        UsageError: It cannot be read, or has other columns.
+    """
+    expected = f"expected the columns clip_id and some of {', '.join(CONTENT)}, a cell in each"
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+        rows = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path!r} cannot be read as CSV: {error}") from error
+    for number, row in enumerate(rows, 1):
+        if (
+            "clip_id" not in row
+            or set(row) - {"clip_id", *CONTENT, "marked_at"}
+            or None in row.values()
+        ):
+            raise UsageError(f"{path!r}, row {number}: {expected}")
+    return [(row["clip_id"], {n: row[n] for n in CONTENT if row.get(n)}) for row in rows]
+
+
+def marks_csv(marks: Iterable[Mark]) -> str:
+    """Returns marks as a CSV that `read_csv` takes."""
+    output = io.StringIO(newline="")
+    writer = csv.writer(output, lineterminator="\n")
+    names = ("clip_id", *CONTENT, "marked_at")
+    writer.writerows([names, *([getattr(mark, name) for name in names] for mark in marks)])
+    return output.getvalue()

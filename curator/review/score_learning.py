@@ -1,0 +1,284 @@
+"""Learns `suitability` from marks, and says whether it is better than the best single score.
+
+Scores, and directions in which scene vectors differ most, are compared by their rank among all
+clips of the output: so outliers count little and no scale has to be known. Each gets a function of
+its rank, linear between knots; the L1 norm leaves most of them out of the sum.
+
+All comparisons are between recordings: clips of one source are never on both sides. Inner folds
+choose among forms of the model, and calibrate it; outer folds judge that, and the best single score
+chosen in the same way. Shape letters: N marks, C columns, which are scores and then directions.
+"""
+# ruff: noqa: N803, N815 - shape letters
+
+import importlib
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.errors import UsageError, install_extra
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Interval = tuple[float, float, float]
+"""A value, and both ends of its 95% interval over recordings."""
+LEAST_MARKS, LEAST_RECORDINGS, LEAST_OF_KIND, LEAST_LIKELY = 50, 5, 10, 0.95
+# benchmarks/results/learn.md: strengths are the inverse weight of the L1 norm.
+KNOTS, STRENGTHS = (0.25, 0.5, 0.75), (0.3, 1.0, 3.0)
+NOISES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2)
+_FOLDS, _CALIBRATION_FOLDS, _REPEATS, _RESAMPLES = 5, 10, 3, 1000
+_FEW = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkedScores:
+    """Marked clips: ranks of scores and directions, 0 to 1, verdicts, and numbers of sources."""
+
+    names: tuple[str, ...]
+    n_scores: int
+    ranks_NC: Floats
+    is_kept: Mask
+    recordings: NDArray[np.int64]
+
+    def some(self, rows: NDArray[np.int64]) -> "MarkedScores":
+        """Returns some of the clips."""
+        names = "ranks_NC", "is_kept", "recordings"
+        own: dict[str, Any] = {name: getattr(self, name)[rows] for name in names}
+        return replace(self, **own)
+
+    def check(self) -> None:
+        """Refuses marks that are too few, or all alike, with `UsageError`."""
+        n_kept, n_all = int(self.is_kept.sum()), len(self.is_kept)
+        of_kinds = [len(np.unique(self.recordings[self.is_kept == kind])) for kind in (False, True)]
+        n_recordings = len(np.unique(self.recordings))
+        is_enough = n_all >= LEAST_MARKS and n_recordings >= LEAST_RECORDINGS
+        if not is_enough or min(n_kept, n_all - n_kept) < LEAST_OF_KIND or min(of_kinds) < 2:
+            raise UsageError(
+                f"{n_all} marks, {n_kept} keep and {n_all - n_kept} drop, of "
+                f"{n_recordings} recordings; expected {LEAST_MARKS} or more, {LEAST_OF_KIND} of "
+                f"either kind, of {LEAST_RECORDINGS} recordings, and either kind in two of them"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """A model: `noise + (1 - 2 noise) / (1 + exp(-z))`, z = features @ weights + bias.
+
+    The noise is the share of marks that nothing explains.
+    """
+
+    has_knots: bool
+    n_columns: int
+    weights: Floats
+    bias: float
+    noise: float
+
+    def probability(self, ranks_NC: Floats) -> Floats:
+        """Returns the probability that each clip is kept."""
+        features = _features(ranks_NC[:, : self.n_columns], self.has_knots)
+        return _probability(features @ self.weights + self.bias, self.noise)
+
+    def logits(self, column: int, ranks: Floats) -> Floats:
+        """Returns what a column adds to the sum at some ranks."""
+        own: Floats = self.weights[column :: self.n_columns]
+        return _features(ranks[:, None], self.has_knots) @ own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """A model of all marks, and how good it is for recordings that it was not fitted on.
+
+    Attributes:
+        auc: Area under the ROC curve.
+        single_auc: The same of the best single score; `single` is that of all marks.
+        gain: Difference of both.
+        likely: Share of resamples of the recordings in which the difference is above 0.
+        calibration_error: Mean distance of probabilities and shares, in bins of equal size.
+    """
+
+    fitted: Fitted
+    auc: Interval
+    single_auc: Interval
+    gain: Interval
+    likely: float
+    single: str
+    calibration_error: float
+
+
+def learn(marked: MarkedScores) -> Learned:
+    """Fits the model, and compares it with the best single score.
+
+    Raises:
+        UsageError: There are too few marks, or scikit-learn is missing.
+    """
+    marked.check()
+    probability, single = np.zeros((2, len(marked.is_kept)))
+    for train, test in _folds(marked, _FOLDS, 0):
+        own, held = marked.some(train), marked.some(test)
+        probability[test] = _chosen(own).probability(held.ranks_NC)
+        best, sign = _best_single(own)
+        ranks = sign * own.ranks_NC[:, best]
+        scale, shift, noise = _calibration(ranks, own.is_kept)
+        single[test] = _probability(scale * sign * held.ranks_NC[:, best] + shift, noise)
+    of_both, likely = _intervals(marked, probability, single)
+    return Learned(
+        fitted=_chosen(marked),
+        auc=of_both[0],
+        single_auc=of_both[1],
+        gain=of_both[2],
+        likely=likely,
+        single=marked.names[_best_single(marked)[0]],
+        calibration_error=calibration_error(probability, marked.is_kept),
+    )
+
+
+def calibration_error(probability: Floats, is_kept: Mask) -> float:
+    """Returns the expected calibration error, in bins of as many clips each."""
+    n_bins = int(np.clip(len(is_kept) // 25, 2, 10))
+    bins = np.array_split(np.argsort(probability, kind="stable"), n_bins)
+    return float(sum(abs((probability[b] - is_kept[b]).sum()) for b in bins) / len(is_kept))
+
+
+def auc(values: Floats, is_kept: Mask) -> float:
+    """Returns the probability that a clip to keep has a higher value than one to drop."""
+    _, at, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[at]
+    n_kept = int(is_kept.sum())
+    below = ranks[is_kept].sum() - n_kept * (n_kept + 1) / 2
+    return float(below / (n_kept * (len(values) - n_kept)))
+
+
+def _probability(sums: Floats, noise: float) -> Floats:
+    probability: Floats = 0.5 + (0.5 - noise) * np.tanh(sums / 2)
+    return probability
+
+
+def _features(ranks_NC: Floats, has_knots: bool) -> Floats:
+    """Returns the ranks, and what of them is above each knot: columns of the first form first."""
+    knots = KNOTS if has_knots else ()
+    return np.hstack([ranks_NC - 0.5, *(np.maximum(0, ranks_NC - knot) for knot in knots)])
+
+
+def _module(name: str) -> Any:  # noqa: ANN401 - a module
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UsageError(
+            f"`curate learn` needs the package scikit-learn: {install_extra('learn')}"
+        ) from error
+
+
+def _folds(
+    marked: MarkedScores, n_folds: int, seed: int
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Yields folds of recordings whose training part has both kinds."""
+    n_folds = min(n_folds, len(np.unique(marked.recordings)))
+    split = _module("sklearn.model_selection").StratifiedGroupKFold
+    with warnings.catch_warnings():
+        # Few recordings have both kinds.
+        warnings.simplefilter("ignore", UserWarning)
+        folds = split(n_folds, shuffle=True, random_state=seed).split(
+            marked.ranks_NC, marked.is_kept, marked.recordings
+        )
+        for train, test in folds:
+            if 0 < marked.is_kept[train].sum() < len(train):
+                yield train, test
+
+
+def _fit(features: Floats, is_kept: Mask, strength: float) -> tuple[Floats, float]:
+    model = _module("sklearn.linear_model").LogisticRegression(
+        C=strength, l1_ratio=1, solver="liblinear", random_state=0
+    )
+    model.fit(features, is_kept)
+    return model.coef_[0], float(model.intercept_[0])
+
+
+def _chosen(marked: MarkedScores) -> Fitted:
+    """Returns the form with the least loss on held out recordings, calibrated on such."""
+    widths = sorted({marked.n_scores, len(marked.names)})
+    losses = {}
+    for form in product((False, True), widths, STRENGTHS):
+        sums, is_kept = _held_out(marked, form, [0], _FOLDS)
+        scale, shift, noise = _calibration(sums, is_kept)
+        losses[form] = _loss(_probability(scale * sums + shift, noise), is_kept)
+    best = min(losses, key=losses.__getitem__)
+    held_out = _held_out(marked, best, range(_REPEATS), _CALIBRATION_FOLDS)
+    scale, shift, noise = _calibration(*held_out)
+    has_knots, n_columns, strength = best
+    features = _features(marked.ranks_NC[:, :n_columns], has_knots)
+    weights, bias = _fit(features, marked.is_kept, strength)
+    return Fitted(
+        has_knots=has_knots,
+        n_columns=n_columns,
+        weights=scale * weights,
+        bias=scale * bias + shift,
+        noise=noise,
+    )
+
+
+def _held_out(
+    marked: MarkedScores, form: tuple[bool, int, float], seeds: Iterable[int], n_folds: int
+) -> tuple[Floats, Mask]:
+    """Returns sums by models that saw no clip of the recording, and how clips are marked."""
+    has_knots, n_columns, strength = form
+    features = _features(marked.ranks_NC[:, :n_columns], has_knots)
+    sums, is_kept = [np.zeros(0)], [np.zeros(0, np.bool_)]
+    for seed in seeds:
+        for train, test in _folds(marked, n_folds, seed):
+            weights, bias = _fit(features[train], marked.is_kept[train], strength)
+            sums.append(features[test] @ weights + bias)
+            is_kept.append(marked.is_kept[test])
+    return np.concatenate(sums), np.concatenate(is_kept)
+
+
+def _calibration(sums: Floats, is_kept: Mask) -> tuple[float, float, float]:
+    """Returns scale, shift and noise that make probabilities of sums (Platt scaling with noise)."""
+    minimize = _module("scipy.optimize").minimize
+    spread = max(float(np.std(sums)), _FEW)
+
+    def loss(given: Floats, noise: float) -> float:
+        # A weak prior, as of one clip, keeps few marks from being parted for sure.
+        own = _loss(_probability(given[0] / spread * sums + given[1], noise), is_kept)
+        return own + float(given[0] ** 2) / (2 * len(sums))
+
+    bounds = [(0.0, None), (None, None)]
+    fits = [(minimize(loss, [1.0, 0.0], (n,), "L-BFGS-B", bounds=bounds), n) for n in NOISES]
+    fit, noise = min(fits, key=lambda tried: float(tried[0].fun))
+    return float(fit.x[0]) / spread, float(fit.x[1]), noise
+
+
+def _loss(probability: Floats, is_kept: Mask) -> float:
+    return float(-np.mean(np.log(np.where(is_kept, probability, 1 - probability) + _FEW)))
+
+
+def _best_single(marked: MarkedScores) -> tuple[int, float]:
+    """Returns the score with the best AUC in either direction, and 1 or -1."""
+    columns = marked.ranks_NC.T[: marked.n_scores]
+    gains = np.array([auc(ranks, marked.is_kept) - 0.5 for ranks in columns])
+    best = int(np.argmax(np.abs(gains)))
+    return best, 1.0 if gains[best] >= 0 else -1.0
+
+
+def _intervals(
+    marked: MarkedScores, probability: Floats, single: Floats
+) -> tuple[list[Interval], float]:
+    """Returns both AUCs and their difference, and how likely that is above 0."""
+    rng = np.random.default_rng(0)
+    rows_of = [
+        np.flatnonzero(marked.recordings == number) for number in np.unique(marked.recordings)
+    ]
+
+    def aucs(rows: NDArray[np.int64]) -> list[float]:
+        own, other = (auc(values[rows], marked.is_kept[rows]) for values in (probability, single))
+        return [own, other, own - other]
+
+    resamples = (rng.integers(0, len(rows_of), len(rows_of)) for _ in range(_RESAMPLES))
+    drawn = (np.concatenate([rows_of[k] for k in numbers]) for numbers in resamples)
+    sample = np.array([aucs(r) for r in drawn if 0 < marked.is_kept[r].sum() < len(r)])
+    ends = np.quantile(sample, [0.025, 0.975], axis=0).tolist()
+    intervals = zip(aucs(np.arange(len(single))), *ends, strict=True)
+    return [(a, b, c) for a, b, c in intervals], float((sample[:, 2] > 0).mean())
