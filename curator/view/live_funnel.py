@@ -5,6 +5,7 @@ Shape letters: N clips without the parts of divided ones, in the order of `clips
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
@@ -12,11 +13,13 @@ from numpy.typing import NDArray
 
 from curator.pipeline import filter_needs
 from curator.recipe import with_changes
+from curator.records.clips import OVERRIDDEN, Reason
 from curator.report.histogram import BINS, Axis, axis_of
 from curator.review.bound_tuning import LATE, check_measured, full_key
 from curator.review.finished_run import Finished, is_of_stage
 from curator.stages.filter.config import Rule
 from curator.stages.filter.judging import (
+    CONTENT_RULE,
     FilterNeeds,
     Mask,
     checks_around,
@@ -25,6 +28,7 @@ from curator.stages.filter.judging import (
     score_values,
 )
 from curator.stages.filter.rules import Bounds, resolve
+from curator.storage.metadata_columns import is_metadata
 
 KEPT = 0
 """Code of the clips that nothing is against."""
@@ -57,6 +61,17 @@ class ScoreBins:
     axis: Axis | None
 
 
+class Hit(NamedTuple):
+    """The clips that one reason is against, bool [N].
+
+    `yields` says that a mark `keep` takes the reason back.
+    """
+
+    code: int
+    clips: Mask
+    yields: bool = False
+
+
 class LiveFunnel:
     """Judges all clips of a run again and again; only rules that differ are judged anew.
 
@@ -85,6 +100,8 @@ class LiveFunnel:
         self._bounds = {bound.rule: bound for bound in bounds}
         self._hits = {bound.rule: (bound, self._hits_of(bound)) for bound in bounds}
         self._around = self._around_of(self._needs)
+        self._keep = self._drop = np.zeros(len(self.now), np.bool_)
+        self._is_overridden = np.array([name in OVERRIDDEN for name in self.reasons])[self._late]
         self._scores: dict[str, ScoreBins] = {}
         self._last: tuple[tuple[str, ...], Outcomes] | None = None
 
@@ -117,7 +134,7 @@ class LiveFunnel:
         by_rule = same | {bound.rule: bound for bound in anew}
         bounds = tuple(by_rule[name] for name in rules)
         first, last = around
-        hits = [*first]
+        hits = [Hit(self._code(Reason.MARKED_DROP), self._drop), *first]
         for bound in bounds:
             cached = self._hits.get(bound.rule)
             if cached is None or cached[0] != bound:
@@ -127,6 +144,10 @@ class LiveFunnel:
         outcomes = Outcomes(codes=self._first([*hits, *last]), bounds=bounds)
         self._last = keys, outcomes
         return outcomes
+
+    def mark(self, keep: Mask, drop: Mask) -> None:
+        """Takes the clips that are marked, bool [N] each: the next run honours marks."""
+        self._keep, self._drop, self._last = keep, drop, None
 
     def score(self, name: str) -> ScoreBins:
         """Returns the values of a score.
@@ -167,18 +188,24 @@ class LiveFunnel:
         corpus = corpus_of(self.candidates, min_s=needs.min_s)
         return resolve(rules, corpus, self.finished.frozen(), measures=self.finished.measures)
 
-    def _hits_of(self, bound: Bounds) -> list[tuple[int, Mask]]:
-        return [(self._code(c.reason), c.hit) for c in rule_checks(self.candidates, bound)]
+    def _hits_of(self, bound: Bounds) -> list[Hit]:
+        is_by_score = not is_metadata(bound.score)
+        checks = rule_checks(self.candidates, bound)
+        return [Hit(self._code(check.reason), check.hit, is_by_score) for check in checks]
 
-    def _around_of(self, needs: FilterNeeds) -> tuple[list[tuple[int, Mask]], ...]:
-        first, last = checks_around(self.candidates, needs)
-        return tuple([(self._code(c.reason), c.hit) for c in some] for some in (first, last))
+    def _around_of(self, needs: FilterNeeds) -> tuple[list[Hit], ...]:
+        return tuple(
+            [Hit(self._code(c.reason), c.hit, c.rule == CONTENT_RULE) for c in checks]
+            for checks in checks_around(self.candidates, needs)
+        )
 
-    def _first(self, hits: Sequence[tuple[int, Mask]]) -> NDArray[np.uint16]:
+    def _first(self, hits: Sequence[Hit]) -> NDArray[np.uint16]:
         """Returns the first reason against each clip: the last to be written."""
-        codes = self._late.copy()
-        for code, hit in reversed(hits):
-            np.copyto(codes, np.uint16(code), where=hit)
+        codes = np.where(self._keep & self._is_overridden, KEPT, self._late).astype(np.uint16)
+        is_marked = bool(self._keep.any())
+        for code, clips, yields in reversed(hits):
+            against = clips & ~self._keep if yields and is_marked else clips
+            np.copyto(codes, np.uint16(code), where=against)
         return codes
 
     def _code(self, reason: str) -> int:

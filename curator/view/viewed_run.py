@@ -3,7 +3,7 @@
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import RLock
 from typing import Any, Literal
@@ -96,6 +96,7 @@ class ViewedRun:
         """Returns what does not change while the page is open; reads the marks of others."""
         with self._lock:
             self.marks = read_marks(self.finished.store)
+            self._mark_funnel()
         summary, specs = self.finished.summary, self.finished.measures.specs
         ruled = [bound.score for bound in self.funnel.rules]
         names = [name for name in (*ruled, *specs) if self._is_measured(name)]
@@ -141,7 +142,8 @@ class ViewedRun:
 
     def exactly(self, changes: Sequence[str]) -> list[str]:
         """Returns what `curate tune` prints: duplicates and selection are decided anew."""
-        return summary_lines(tune(self.finished, changes))
+        # Its marks are read anew.
+        return summary_lines(tune(replace(self.finished), changes))
 
     def page(self, query: ClipQuery, start: int, n: int) -> Json:
         """Returns clips from number `start` of those that a query asks for.
@@ -251,6 +253,7 @@ class ViewedRun:
         with self._lock:
             self.writer.put(mark)
             self.marks[clip_id] = mark
+            self._mark_funnel()
         return mark_facts(mark)
 
     def row_of(self, clip_id: str) -> int:
@@ -400,6 +403,17 @@ class ViewedRun:
         return np.append(
             outcomes.codes == code, parts.fill_null(False).to_numpy(zero_copy_only=False)
         ).astype(np.bool_)
+
+    def _mark_funnel(self) -> None:
+        if self.finished.recipe.run.marks != "override":
+            return
+        n = len(self.funnel.now)
+        keep, drop = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+        for verdict, marked in (("keep", keep), ("drop", drop)):
+            ids = [clip_id for clip_id, mark in self.marks.items() if mark.verdict == verdict]
+            rows = self._rows.find_all(ids)
+            marked[rows[(rows >= 0) & (rows < n)]] = True
+        self.funnel.mark(keep, drop)
 
     def _has_mark(self, mark: str) -> Mask:
         ids = [

@@ -3,6 +3,7 @@
 import http.client
 import json
 import re
+import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -177,6 +178,23 @@ def test_pages_are_sorted_and_filtered(run: ViewedRun) -> None:
     assert len(ids(source="source0003")) == 6
     unmeasured = ids(sort="noise")[-len(range(0, N, 50)) :]
     assert {c["clip_id"] for c in clips if c["noise"] is None} == set(unmeasured)
+
+
+def test_the_funnel_honours_marks_as_the_next_run_does(out: Path, tmp_path: Path) -> None:
+    marked = tmp_path / "out"
+    shutil.copytree(out, marked)
+    run = ViewedRun(open_finished(str(marked)))
+    clips = run.clips.to_pylist()
+    low = next(c["clip_id"] for c in clips if c["reason"] == "motion_too_low")
+    kept = next(c["clip_id"] for c in clips if c["decision"] == "kept")
+    run.mark(low, {"verdict": "keep"})
+    run.mark(kept, {"verdict": "drop"})
+    for changes in ([], ["luma.drop_lowest=0.4"]):
+        codes = run.funnel.decide(changes).codes
+        tuned = tune(open_finished(str(marked)), changes, rules_only=True)
+        assert [run.funnel.reasons[code] for code in codes] == tuned.then
+    outcome = {c["clip_id"]: run.funnel.reasons[k] for c, k in zip(clips, codes, strict=True)}
+    assert (outcome[low], outcome[kept]) == (None, "marked_drop")
 
 
 @pytest.mark.parametrize(

@@ -284,6 +284,7 @@ async function mark(clip, values) {
   const shown = $("detail").querySelector(".marked");
   if (shown) badge(shown.parentElement, clip);
   state.marked.add(clip.clip_id);
+  follow();
   $("n-marks").textContent = `· ${count(state.marked.size)} marked since it was opened`;
 }
 
