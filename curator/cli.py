@@ -23,9 +23,9 @@ from curator.executor.json_log import JsonFormatter
 from curator.executor.termination import end_process, was_terminated
 
 COMMANDS = (
-    "run", "recipes", "graph", "models", "scores", "explain", "tune", "mark", "learn", "view",
-    "search", "recaption", "verify", "report", "export", "snapshots", "clean", "remove", "doctor",
-    "demo",
+    "run", "plan", "status", "recipes", "graph", "models", "scores", "explain", "tune", "mark",
+    "learn", "view", "search", "recaption", "verify", "report", "export", "snapshots", "clean",
+    "remove", "doctor", "demo",
 )  # fmt: skip
 """Modules of `curator.commands`, in the order of the help."""
 

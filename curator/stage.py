@@ -317,6 +317,10 @@ class Stage(GraphStage[ConfigT], Generic[ConfigT, UnitT, ResultT]):
         """Seconds of video that a result stands for."""
         return 0.0
 
+    def work_s(self, result: ResultT, /) -> float:
+        """The same seconds, weighted by what they cost, for the time that is left."""
+        return self.video_s(result)
+
     def release(self) -> None:
         """Runs after a group of units: closes what they had open in common."""
 

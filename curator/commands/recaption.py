@@ -1,6 +1,7 @@
 """`curate recaption`: annotates the clips of a finished run anew."""
 
 import argparse
+from functools import partial
 from typing import Any
 
 from curator.commands.arguments import (
@@ -45,6 +46,7 @@ def main(options: argparse.Namespace) -> int:
     from curator.executor.progress import Progress
     from curator.runs.lease import held
     from curator.runs.preflight import check_captions, check_shared, check_writable
+    from curator.runs.progress_report import reported
     from curator.runs.recaptioning import Recaption
     from curator.runs.state_repair import CACHES, with_repair
     from curator.storage import open_store
@@ -71,7 +73,8 @@ def main(options: argparse.Namespace) -> int:
             memory_bytes=options.memory,
         )
         check_captions(recaption.recipe, asks_server=False)
-        summary = with_repair(store, recaption.execute, CACHES, check=lease.check)
+        with reported(store, progress, partial(lease.check, beats=False)):
+            summary = with_repair(store, recaption.execute, CACHES, check=lease.check)
     print(outcome_text(summary, store.uri))
     return failures_exit_code(
         store, summary, options.max_failed, clip_reasons=("not_annotated",), sources=False

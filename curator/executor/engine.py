@@ -73,7 +73,7 @@ class Engine:
         self._cluster: RayCluster | None = None
         self._child = Child()
         self._is_ended = False
-        self._done = (0, 0.0)
+        self._done = (0, 0.0, 0.0)
         self._nodes: list[dict[str, Any]] = []
         """Kinds of nodes that were there when Ray was started or joined."""
         self._gpu_bytes = 0
@@ -85,6 +85,8 @@ class Engine:
         """CPU-seconds that workers counted so far, by what they went into."""
         self.heartbeat = Heartbeat()
         """Whether there is progress."""
+        self.on_unit: Callable[[UnitResult[Any]], None] | None = None
+        """Gets the results of units, with what they cost."""
 
     def __enter__(self) -> "Engine":
         return self
@@ -116,8 +118,11 @@ class Engine:
         """Lets the sandbox of this process import modules; starts it if necessary."""
         process_sandbox().load(modules)
 
-    def progress(self) -> tuple[int, float]:
-        """Returns finished items of the current chain, and their seconds of video."""
+    def progress(self) -> tuple[int, float, float]:
+        """Returns finished items of the current chain, their seconds of video, and their work.
+
+        Work is in seconds of video, weighted by what they cost.
+        """
         return self._done
 
     def loads(self) -> Counter[tuple[str, str]]:
@@ -212,6 +217,9 @@ class Engine:
         """
         if isinstance(units, Sequence) and not units:
             return
+        if is_shown:
+            # Before Ray starts, which takes long: a display must not show what the last chain did.
+            self._done = (0, 0.0, 0.0)
         if small:
             # A sandbox is a child already.
             run = self.run_here if any(step.is_sandboxed for step in steps) else self._child.run
@@ -219,15 +227,17 @@ class Engine:
         else:
             ahead = 1 if any(step.keeps_state for step in steps) else AHEAD
             results = self._fleet(steps, without_gpu, check, ahead=ahead).run(units)
-        if is_shown:
-            self._done = (0, 0.0)
         for result in results:
             self.heartbeat.beat()
             if isinstance(result, UnitResult):
+                if self.on_unit is not None:
+                    self.on_unit(result)
                 self.counts.sandboxes.update({name: result.counts[name] for name in SANDBOX_COUNTS})
             if is_shown and isinstance(result, UnitResult):
-                n_items, video_s = self._done
-                self._done = n_items + result.n_items, video_s + result.video_s
+                n_items, video_s, work_s = self._done
+                self._done = (
+                    n_items + result.n_items, video_s + result.video_s, work_s + result.work_s
+                )  # fmt: skip
             yield result
 
     def run_here(self, steps: Chain, units: Iterable[Any]) -> Iterator[Any]:

@@ -8,8 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TextIO
 
+from curator.executor.time_left import Expected
 from curator.number_text import amount, clock, length
 
 if TYPE_CHECKING:
@@ -30,13 +32,17 @@ POLL_S = 0.5
 LINE_EVERY_S = 10.0
 SAY_TOOK_S = 10.0
 """Stages that took longer have their time in the display: all would not fit into 80 columns."""
+DAY_S = 24 * 3600.0
 JOIN_S = 2.0
 """Longest wait for a poll that hangs, such as one of a cluster that went away."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _StageWork:
-    """Planned and finished work of the current stage; `*_s` are seconds of video."""
+    """Planned and finished work of the current stage; `*_s` are seconds of video.
+
+    Those of `work_s` are weighted by what they cost, where a stage says so.
+    """
 
     n_items: int = 0
     video_s: float = 0.0
@@ -46,20 +52,21 @@ class _StageWork:
     n_done: int = 0
     done_s: float = 0.0
     began: float | None = None
+    work_s: float | None = None
+    done_work_s: float = 0.0
+    reached: float | None = None
+    """When the last of what is done was done."""
 
     def share_done(self) -> float | None:
-        """Returns a share from 0 to 1: by seconds of video where they are known, else by items."""
+        """Returns a share from 0 to 1: by work or seconds where they are known, else by items."""
+        if self.work_s and self.done_work_s > 0:
+            return min(1.0, self.done_work_s / self.work_s)
         if self.video_s > 0 and self.done_s > 0:
             return min(1.0, self.done_s / self.video_s)
         return min(1.0, self.n_done / self.n_items) if self.n_items > 0 else None
 
     def elapsed_s(self) -> float:
         return 0.0 if self.began is None else time.monotonic() - self.began
-
-    def left_s(self) -> float | None:
-        """Returns seconds until the stage ends at the rate so far; None without a rate."""
-        done, elapsed_s = self.share_done(), self.elapsed_s()
-        return elapsed_s * (1 - done) / done if done and elapsed_s > 0 else None
 
     def rate(self) -> float | None:
         """Returns seconds of video per second; None when unknown."""
@@ -91,7 +98,10 @@ class Progress:
         self._began = 0.0
         self._ended: dict[str, float] = {}
         """Seconds that finished stages took."""
-        self._generation = ""
+        self._ended_before: dict[str, float] = {}
+        """The same, until the end of the generation before."""
+        self._expected = Expected()
+        self._generations = (1, 1)
         self._n_sources: int | None = None
         self._n_kept: int | None = None
         self._work = _StageWork()
@@ -118,12 +128,17 @@ class Progress:
             self._stage, self._began = name, time.monotonic()
             if self.on_stage is not None:
                 self.on_stage(name)
-            self._write_line(f"{name}, {self._generation}" if self._generation else name)
+            self._write_line(", ".join(filter(None, (name, self._generation()))))
 
     def generation(self, number: int, last: int) -> None:
         """Names the generation that the next stages are of; a single one is not named."""
         with self._lock:
-            self._generation = f"generation {number} of {last}" if last > 1 else ""
+            self._generations, self._ended_before = (number, last), dict(self._ended)
+
+    def expect(self, expected: Expected) -> None:
+        """Sets what stages are expected to take, for the time that is left."""
+        with self._lock:
+            self._expected = expected
 
     def sources(self, n_total: int) -> None:
         """Sets the number of the run's sources."""
@@ -131,7 +146,13 @@ class Progress:
             self._n_sources = n_total
 
     def work(
-        self, n_items: int, video_s: float, *, n_before: int = 0, noun: str | None = None
+        self,
+        n_items: int,
+        video_s: float,
+        *,
+        n_before: int = 0,
+        noun: str | None = None,
+        work_s: float | None = None,
     ) -> None:
         """Sets the work of the current stage.
 
@@ -140,6 +161,7 @@ class Progress:
             video_s: Their seconds of video; 0 when unknown.
             n_before: Further items, which an earlier run did: they are shown as done.
             noun: What an item is; None for that of the stage.
+            work_s: Their seconds of video, weighted by what they cost; None for `video_s`.
         """
         with self._lock:
             self._work = _StageWork(
@@ -148,6 +170,7 @@ class Progress:
                 n_before=n_before,
                 noun=noun or NOUNS.get(self._stage or "", "item"),
                 began=time.monotonic(),
+                work_s=work_s,
             )
 
     def clips(self, n_kept: int) -> None:
@@ -156,27 +179,14 @@ class Progress:
             self._n_kept = n_kept
         self._tick()
 
-    def state(self) -> dict[str, Any]:
-        """Returns what the display says, for others to read."""
-        with self._lock:
-            work, left_s = self._work, self._work.left_s()
-            return {
-                "stage": self._stage,
-                "ended_s": dict(self._ended),
-                "stage_s": time.monotonic() - self._began if self._stage else 0.0,
-                "done": work.n_before + min(work.n_done, work.n_items),
-                "items": work.n_before + work.n_items,
-                "sources": self._n_sources,
-                "left_s": None if left_s is None else {self._stage: left_s},
-            }
-
     @contextlib.contextmanager
-    def polling(self, poll: Callable[[], tuple[int, float]]) -> Iterator[None]:
+    def polling(self, poll: Callable[[], tuple[float, ...]]) -> Iterator[None]:
         """Polls the progress of the stage about twice a second during the block.
 
         Args:
-            poll: Returns the number of finished items and their seconds of video. It runs in a
-                thread; its exceptions are logged once and leave the display unchanged.
+            poll: Returns the number of finished items, their seconds of video, and perhaps these
+                seconds weighted by what they cost. It runs in a thread; its exceptions are logged
+                once and leave the display unchanged.
         """
         stop = threading.Event()
         thread = threading.Thread(
@@ -189,11 +199,11 @@ class Progress:
             stop.set()
             thread.join(JOIN_S)
 
-    def _poll_until(self, stop: threading.Event, poll: Callable[[], tuple[int, float]]) -> None:
+    def _poll_until(self, stop: threading.Event, poll: Callable[[], tuple[float, ...]]) -> None:
         has_logged = False
         while not stop.wait(POLL_S):
             try:
-                n_done, done_s = poll()
+                n_done, done_s, *weighted = poll()
             except Exception:
                 # A display must not end a run.
                 if not has_logged:
@@ -203,7 +213,10 @@ class Progress:
             with self._lock:
                 if stop.is_set():
                     return
-                self._work.n_done, self._work.done_s = n_done, done_s
+                if n_done != self._work.n_done:
+                    self._work.reached = time.monotonic()
+                self._work.n_done, self._work.done_s = int(n_done), done_s
+                self._work.done_work_s = sum(weighted)
             self._tick()
 
     def _end_stage(self) -> None:
@@ -217,16 +230,66 @@ class Progress:
             is_due = time.monotonic() - self._last_line >= LINE_EVERY_S
             if is_due and self._stage is not None:
                 facts = list(self._facts())
-                if (left_s := self._work.left_s()) is not None:
-                    facts.append(f"{clock(left_s)} left")
+                facts += self._end_time()
                 said = f": {', '.join(facts)}" if facts else ""
                 self._write_line(f"{self._stage}{said}")
+
+    def left(self) -> dict[str, float] | None:
+        """Returns the seconds until the run ends, by stage; None while that is not known."""
+        with self._lock:
+            before, now, work = self._ended_before, time.monotonic(), self._work
+            ended = {n: s - before[n] if n in before else s for n, s in self._ended.items()}
+            ended = {n: s for n, s in ended.items() if s > 0}
+            elapsed_s = now - self._began if self._stage is not None else 0.0
+            reached_s = elapsed_s - (now - work.reached) if work.reached is not None else elapsed_s
+            return self._expected.left(
+                ended, self._stage, elapsed_s, work.share_done(), reached_s, self._generations
+            )
+
+    def state(self) -> dict[str, Any]:
+        """Returns what the display says, for a report that others read."""
+        with self._lock:
+            work, now = self._work, time.monotonic()
+            return {
+                "elapsed_s": now - self._start,
+                "stage": self._stage,
+                "generation": self._generations,
+                "ended_s": dict(self._ended),
+                "stage_s": now - self._began if self._stage else 0.0,
+                "done": work.n_before + min(work.n_done, work.n_items),
+                "items": work.n_before + work.n_items,
+                "noun": work.noun,
+                "share_done": work.share_done(),
+                "reached_s": (work.reached or self._began) - self._began,
+                "video_s_per_s": work.rate(),
+                "sources": self._n_sources,
+                "kept": self._n_kept,
+                "left_s": self.left(),
+            }
+
+    def _generation(self) -> str:
+        number, last = self._generations
+        return f"generation {number} of {last}" if last > 1 else ""
+
+    def _end_time(self) -> list[str]:
+        """Says when the run ends, if that is known."""
+        left = self.left()
+        if left is None:
+            return []
+        left_s = sum(left.values())
+        now, run_s = datetime.now().astimezone(), time.monotonic() - self._start
+        form = "%H:%M" if left_s < DAY_S else "%d %b %H:%M"
+        text = f"{clock(left_s)} left, ends {now + timedelta(seconds=left_s):{form}}"
+        if self._expected.is_planned:
+            planned_s = sum(self._expected.seconds.values()) - run_s
+            text += f" (plan: {now + timedelta(seconds=planned_s):{form}})"
+        return [text]
 
     def _facts(self) -> Iterator[str]:
         """Describes the progress of the current stage."""
         work = self._work
-        if self._generation:
-            yield self._generation
+        if generation := self._generation():
+            yield generation
         if work.n_items > 0:
             done = work.n_before + min(work.n_done, work.n_items)
             yield f"{done:,} of {amount(work.n_before + work.n_items, work.noun)}"
@@ -280,10 +343,10 @@ class Progress:
             stages, work = self._render_stages(), self._work
             if self._stage is None:
                 return stages
-            done, left_s = work.share_done(), work.left_s()
+            done = work.share_done()
             bar = ProgressBar(total=1.0, completed=done or 0.0, width=40, pulse=not done)
             percent = "" if done is None else f"{100 * done:3.0f}%"
-            left = "" if left_s is None else f"{clock(left_s)} left"
+            left = "".join(self._end_time())
             row = Table.grid(padding=(0, 2))
             row.add_row("", bar, percent, left)
             return Group(stages, row, Text("  " + " \N{MIDDLE DOT} ".join(self._facts())))

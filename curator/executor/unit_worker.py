@@ -52,6 +52,7 @@ class UnitResult(Generic[ResultT]):
         counts: What the stage counted.
         n_items: Items of the unit that were done.
         video_s: Their seconds of video.
+        work_s: The same, weighted by what they cost.
         left: Items of the unit that were not begun, for another unit.
         notes: Warnings for the user.
     """
@@ -61,6 +62,7 @@ class UnitResult(Generic[ResultT]):
     counts: Counter[str] = field(default_factory=Counter)
     n_items: int = 0
     video_s: float = 0.0
+    work_s: float = 0.0
     left: tuple[Any, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -98,7 +100,7 @@ class UnitWorker:
         self._store_s = store_s
         self._load = load
         self._keep = keep
-        self._video_s = 0.0
+        self._video_s = self._work_s = 0.0
         self._rest = rest
         self._clock = CpuClock()
         self._is_ready = False
@@ -160,7 +162,8 @@ class UnitWorker:
         cpu_s.update(
             self._clock.end(spent, rest=self._rest or self._stage.name, more_s=in_sandbox_s)
         )
-        video_s, self._video_s = self._video_s, 0.0
+        video_s, work_s = self._video_s, self._work_s
+        self._video_s = self._work_s = 0.0
         return UnitResult(
             results=results,
             cpu_s=dict(cpu_s),
@@ -168,6 +171,7 @@ class UnitWorker:
             # The next step of a chain has the same items.
             n_items=before.n_items or len(items),
             video_s=before.video_s + video_s,
+            work_s=before.work_s + work_s,
             left=before.left or left,
             notes=notes,
         )
@@ -182,6 +186,7 @@ class UnitWorker:
                 result = self._processed(stage, item)
                 self._has_worked = True
                 self._video_s += stage.video_s(result)
+                self._work_s += stage.work_s(result)
             except SandboxDiedError as died:
                 logger.warning("%s: %s", item.uri, died)
                 self._has_worked |= died.lost is not None

@@ -84,6 +84,11 @@ class SourceRef:
         return self.weight * max(0.5, (self.n_pixels or FULL_HD) / FULL_HD)
 
 
+def work_weight(n_pixels: int | None) -> float:
+    """About what a second of video costs to analyze: 1 for 1080p (results/filters.md)."""
+    return 0.57 + 0.43 * (n_pixels or FULL_HD) / FULL_HD
+
+
 LEAST_LIMIT_S = 30.0
 BYTES_PER_LIMIT_S = 2e6
 PIXELS_PER_LIMIT_S = 2e7

@@ -106,8 +106,24 @@ def format_funnel(summary: Mapping[str, Any]) -> str:
     n_bytes = sum(shard.get("bytes") or 0 for shard in shards)
     rows.append(("shards", len(shards), size(n_bytes) if shards else ""))
     width = max(24, *(len(name) for name, _, _ in rows))
-    return "\n".join(
-        f"{name:<{width}}{number:>11,}  {said}".rstrip() for name, number, said in rows
+    lines = [f"{name:<{width}}{number:>11,}  {said}".rstrip() for name, number, said in rows]
+    return "\n".join(filter(None, [*lines, course_words(summary)]))
+
+
+def course_words(summary: Mapping[str, Any]) -> str:
+    """Describes what a plan expected of the run, and what came; empty without a plan."""
+    plan = summary.get("plan")
+    if not plan:
+        return ""
+    clips, cpu_s = plan["clips"], plan["cpu_s"]
+    planned_s = sum(plan["stage_s"].values())
+    took_s = sum((summary.get("stage_seconds") or {}).values())
+    return (
+        f"planned {clips['value']:,.0f} clips ({clips['low']:,.0f} to {clips['high']:,.0f}), came "
+        f"{(summary.get('counts') or {}).get('kept') or 0:,}; planned CPU {length(cpu_s['value'])} "
+        f"({length(cpu_s['low'])} to {length(cpu_s['high'])}), took "
+        f"{length((summary.get('cpu_seconds') or {}).get('total'))}; planned time "
+        f"{length(planned_s)}, took {length(took_s)}"
     )
 
 

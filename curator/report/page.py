@@ -8,7 +8,7 @@ from typing import Any
 from curator.records.sources import Source
 from curator.report.cluster_galleries import galleries_of, listed_clusters
 from curator.report.contact_sheets import Browsing, caption_words, originals_of, sheets_of
-from curator.report.funnel import funnel_steps, gpu_trouble
+from curator.report.funnel import course_words, funnel_steps, gpu_trouble
 from curator.report.histogram import histograms
 from curator.report.page_templates import render
 from curator.report.report_tables import NOTES, buckets, failed_sources, tags, work_done
@@ -72,6 +72,7 @@ def render_report(
         stage_seconds=stage_seconds,
         total_s=sum(stage_seconds.values()),
         funnel=funnel,
+        course=course_words(summary),
         reason_words=reason_words,
         named=taken[:MAX_NAMED],
         n_unnamed=sum(step.n_first for step in taken[MAX_NAMED:]),

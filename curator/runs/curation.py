@@ -27,6 +27,7 @@ from curator.runs.measuring import Ahead
 from curator.runs.object_repair import repair_objects
 from curator.runs.one_pass import Pass, PassScope, Results, RunContext, earlier_results
 from curator.runs.run_log import RunLog
+from curator.runs.run_plan import expected_of, read_plan
 from curator.scheduler import RowScheduler, UnitRunner
 from curator.stages.analyze.identity_driver import Identifying
 from curator.stages.commit.commit_run import alone
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+PLANNED = "clips", "cpu_s", "stage_s"
+"""What a summary says of a plan."""
 SMALL_BYTES = 64 << 20
 """Bytes of sources that are likely small work; what they hold is not known before the scan."""
 
@@ -90,6 +93,10 @@ class Run:
         repair_objects(store, check=check)
         self._store, self._previous = store, earlier_state(store)
         log_older(store, self._previous)
+        plan = read_plan(store, recipe)
+        progress.expect(expected_of(plan, self._previous))
+        if not self._previous:
+            self._run.log.plan = {key: plan[key] for key in PLANNED if plan}
         self._arguments: Sequence[str] = ()
         self._limit: int | None = None
         self._unlisted: list[str] = []
@@ -130,6 +137,18 @@ class Run:
             return self._grown(generations, earlier)
         drop_check.after_scan(self._sources)
         return self._whole(generations)
+
+    @property
+    def context(self) -> RunContext:
+        """What its passes share."""
+        return self._run
+
+    def scanned(self, arguments: Sequence[str], *, limit: int | None) -> SourceTable:
+        """Lists and probes sources alone; arguments as of `execute`."""
+        self._arguments, self._limit = arguments, limit
+        self._scan(self._run.graph["scan"])
+        self._check_metadata()
+        return self._sources
 
     def _whole(self, generations: Generations) -> dict[str, Any]:
         """Decides about everything up to each new generation."""

@@ -101,14 +101,17 @@ class Lease:
         heartbeat.beat()
         self._heartbeat = heartbeat
 
-    def check(self) -> None:
+    def check(self, *, beats: bool = True) -> None:
         """Makes sure that the root is held still; to be called before each step of a commit.
+
+        Args:
+            beats: Whether the call is a sign of progress.
 
         Raises:
             LeaseLostError: It is not, or that cannot be confirmed.
             StorageError: The object cannot be read.
         """
-        if self._heartbeat is not None:
+        if self._heartbeat is not None and beats:
             self._heartbeat.beat()
         with self._lock:
             if not self._is_guarded:

@@ -27,6 +27,7 @@ class RunLog:
         sources: `SourceTable.sums`.
         clips: Numbers and seconds of clips so far, by decision and reason.
         is_watched: Whether somebody reads `clips` during the run.
+        plan: What a plan expected of this run; empty without one.
     """
 
     progress: Progress
@@ -40,6 +41,7 @@ class RunLog:
     sources: Mapping[str, float] = field(default_factory=Counter)
     clips: Mapping[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
     is_watched: bool = False
+    plan: dict[str, Any] = field(default_factory=dict)
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -52,6 +54,7 @@ class RunLog:
     def facts(self) -> dict[str, Any]:
         """Returns the fields of the summary that say what the run took and did until now."""
         return {
+            **({"plan": dict(self.plan)} if self.plan else {}),
             "listed_ns": self.listed_ns,
             "work": dict(self.counts),
             "long_sources_analyzed_whole": dict(self.long_whole),

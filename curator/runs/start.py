@@ -1,6 +1,7 @@
 """How a run starts, from the command line and from Python: all checks, then the run itself."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from curator.executor.engine import Engine
@@ -18,6 +19,7 @@ from curator.runs.preflight import (
     check_models,
     preflight,
 )
+from curator.runs.progress_report import reported
 from curator.runs.run_log import RunLog
 from curator.runs.state_repair import ALL, with_repair
 from curator.storage import Store, open_store
@@ -96,5 +98,8 @@ def start_run(
         watch(whole.log)
         return whole.execute(sources, limit=limit, replace=replace)
 
-    with exported_spans(progress, engine.timeline):
+    with (
+        exported_spans(progress, engine.timeline),
+        reported(store, progress, partial(lease.check, beats=False)),
+    ):
         return with_repair(store, run, ALL, check=lease.check)

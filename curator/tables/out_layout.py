@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 CONFIG = "config.json"
 LEASE = "lease.json"
 """Names the run that is writing; gone when that has ended."""
+PLAN, PROGRESS = "plan.json", "progress.json"
+"""What `curate plan` expects of a run; how far the run is that is writing, or that broke off."""
 SHARDS = "shards"
 """Folder of the shards."""
 SNAPSHOTS = "snapshots"
@@ -139,7 +141,8 @@ _HASHED = re.compile(
 _FIXED = re.compile(
     "|".join(
         (
-            rf"{re.escape(SUMMARY)}|{re.escape(CONFIG)}|{re.escape(LEASE)}|report/(?:(?:index|tune|learn)\.html|trace\.json)",
+            rf"{re.escape(SUMMARY)}|{re.escape(CONFIG)}|{re.escape(LEASE)}|{re.escape(PLAN)}|{re.escape(PROGRESS)}"
+            r"|report/(?:(?:index|tune|learn)\.html|trace\.json)",
             r"report/previews/[0-9a-f]+\.mp4",
             r"vectors/footage\.json",
             re.escape(LEARNED_MODEL),

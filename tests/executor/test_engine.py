@@ -243,18 +243,18 @@ class Counted:
 
     def __call__(self, unit: list[int]) -> UnitResult[list[int]]:
         """Returns the items."""
-        return UnitResult(results=unit, n_items=len(unit), video_s=1.5)
+        return UnitResult(results=unit, n_items=len(unit), video_s=1.5, work_s=1.5)
 
 
 def test_progress_is_what_the_results_of_the_last_chain_say() -> None:
     with Engine(address=None, workers=None) as engine:
         step = Step(make=Counted, resources=Resources(cpus=1))
         list(engine.run([step], [[1, 2], [3]], small=True))
-        assert engine.progress() == (3, 3.0)
+        assert engine.progress() == (3, 3.0, 3.0)
         list(engine.run([step], [[1]], small=True, is_shown=False))
-        assert engine.progress() == (3, 3.0)
+        assert engine.progress() == (3, 3.0, 3.0)
         list(engine.run([step], [[1]], small=True))
-        assert engine.progress() == (1, 1.5)
+        assert engine.progress() == (1, 1.5, 1.5)
 
 
 def test_named_workers_and_clusters_are_never_left_out() -> None:

@@ -100,7 +100,7 @@ def test_every_item_is_done_once_and_counted_once_where_units_come_back(
         assert [one.results for one in here] == [["aaaa"], ["bbbb"], ["cccc"], ["dddd"]]
         child = list(engine.run([long, then], [UNIT], small=True))
         assert [one.results for one in child] == [["aaaa"], ["bbbb"], ["cccc"]]
-        assert engine.progress() == (3, 3 * 3.0)
+        assert engine.progress() == (3, 3 * 3.0, 3 * 3.0)
 
 
 def test_a_fleet_gives_the_rest_of_a_unit_to_the_next_worker() -> None:

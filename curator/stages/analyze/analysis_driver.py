@@ -27,7 +27,7 @@ from curator.media.nvdec_check import nvdec_refusal
 from curator.media.source_segments import WholeReason
 from curator.models.catalogue import ModelEntry
 from curator.models.weight_store import ModelStore
-from curator.records.sources import SourceRef
+from curator.records.sources import SourceRef, work_weight
 from curator.records.tracks import Track
 from curator.scheduler import UnitRunner
 from curator.stages.analyze.config import AnalyzeConfig
@@ -139,6 +139,10 @@ class Analyzing:
             sum(item.source.header_duration_s or 0.0 for item in pending),
             n_before=0 if segments else n_known + sum(map(len, stored.values())),
             noun="part" if segments else "source",
+            work_s=sum(
+                (item.source.header_duration_s or 0.0) * work_weight(item.source.n_pixels)
+                for item in pending
+            ),
         )
         self._measure([*segments, *self._units(whole)])
         self._join(joins)

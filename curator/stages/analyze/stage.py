@@ -12,7 +12,14 @@ from curator.measures.score_list import BUILT_IN, Measures
 from curator.media.source_segments import NotInSegmentsError, Segment, WholeReason, plan_segments
 from curator.models.catalogue import ModelEntry
 from curator.models.weight_store import ModelStore
-from curator.records.sources import Failure, Note, SourceRef, decode_limit_s, frame_limit
+from curator.records.sources import (
+    Failure,
+    Note,
+    SourceRef,
+    decode_limit_s,
+    frame_limit,
+    work_weight,
+)
 from curator.records.tracks import Track
 from curator.stage import Phase, Resources, Scope, Stage, Wait
 from curator.stages.analyze.analysis_models import load_analysis_models
@@ -177,6 +184,11 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
     def video_s(self, result: Analyzed) -> float:
         """Seconds that were decoded."""
         return result.duration_s if isinstance(result, Track) else 0.0
+
+    def work_s(self, result: Analyzed) -> float:
+        """The same, weighted by the size of pictures."""
+        weight = work_weight(result.width * result.height) if isinstance(result, Track) else 0.0
+        return self.video_s(result) * weight
 
     def fingerprint(self, inputs: Mapping[str, str]) -> str:
         """Fingerprint of tracks with all families of the configuration."""

@@ -1,0 +1,118 @@
+"""From a sample to a corpus: ratio estimates by groups, with 90% intervals.
+
+A quantity of a source, such as its CPU-seconds of decoding, is about proportional to something that
+its header says, such as pixels: the ratio of a group's sampled sources holds for its others. How
+much sources differ from their group's ratio says how uncertain the sum over the others is.
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from curator.records.sources import FULL_HD
+from curator.runs.plan_sample import Floats, PlanSample
+
+NORMAL = 1.645
+"""Quantile of the normal distribution for 90% between both ends."""
+USUAL_SOURCES = 6
+"""Sources as which the usual differences count beside those of the sample."""
+ANALYSIS_DIFFERS, CUT_DIFFERS, CLIPS_DIFFER = 0.15, 0.7, 0.6
+"""Usual differences of sources, as shares: benchmarks/results/plan.md."""
+H264_ENCODED = 0.4
+"""Share of the clips of H.264 that are encoded where clips may be copied: the same page."""
+NOISE = 0.05
+"""Standard deviation of the CPU-seconds of one run, done twice, as a share: the same page."""
+CODEC_COST = {"vp9": 1.1, "av1": 1.5, "mpeg4": 0.4, "mpeg2video": 0.4}
+"""CPU-seconds of decoding a pixel, beside H.264 and others: the same page."""
+PIXEL_SHARE = {"decode": 0.9, "scale": 0.9, "measure": 0.6, "overlay": 0.3, "scenes": 0.3}
+"""Share of the cost of a frame of 1080p that goes with its pixels; the rest is of every frame."""
+
+
+Estimate = dict[str, float]
+"""A `value`, and the ends `low` and `high` of the interval in which it is with 90%."""
+
+
+def estimate(value: float, deviation: float) -> Estimate:
+    """Returns an estimate with equal distances to both ends, none below 0."""
+    ends = {"value": value, "low": value - deviation, "high": value + deviation}
+    return {name: max(0.0, end) for name, end in ends.items()}
+
+
+class Extrapolation:
+    """Extrapolates quantities of the sampled sources."""
+
+    def __init__(self, sample: PlanSample, *, can_copy: bool = True) -> None:
+        self._sample, self.seconds = sample, sample.seconds
+        sources = sample.sources
+        self._pixels = np.array([(s.n_pixels or FULL_HD) / FULL_HD for s in sources])
+        frames = np.array([s.header_n_frames or 0.0 for s in sources])
+        self._frames = np.where(frames > 0, frames, 30.0 * sample.seconds)
+        self._codec = np.array([CODEC_COST.get(s.codec or "", 1.0) for s in sources])
+        encoded = [H264_ENCODED if s.codec == "h264" and can_copy else 1.0 for s in sources]
+        self._cut: Floats = self.seconds * self._pixels * np.array(encoded)
+        self._is_other = ~np.isin(np.arange(len(sources)), sample.chosen)
+
+    def regressor(self, part: str) -> Floats:
+        """Returns what a part of the CPU-seconds of each source is proportional to, float64 [N]."""
+        if part == "cut":
+            return self._cut
+        by_frame = part in ("decode", "scale", "shot_network")
+        frames = self._frames if by_frame else self.seconds
+        if part == "decode":
+            frames = frames * self._codec
+        sized = PIXEL_SHARE.get(part, 0.0)
+        costs: Floats = frames * (1 - sized + sized * self._pixels)
+        return costs
+
+    def total(
+        self,
+        sampled: Floats,
+        regressor: Floats,
+        *,
+        differs: float,
+        is_count: bool = False,
+    ) -> tuple[float, float]:
+        """Returns the sum over all sources, and the distance to the ends of its 90% interval.
+
+        Args:
+            sampled: Of each sampled source, float64 [S].
+            regressor: Of all sources, float64 [N].
+            differs: By which share sources usually differ from their ratio.
+            is_count: Whether it counts things: they come by chance too.
+        """
+        chosen, group = self._sample.chosen, self._sample.group
+        x, of = regressor[chosen], group[chosen]
+        n_groups = int(group.max()) + 1
+        x_sampled = np.maximum(np.bincount(of, x, n_groups), 1e-9)
+        x_other = np.bincount(group[self._is_other], regressor[self._is_other], n_groups)
+        whole = max(float(x.sum()), 1e-9)
+        ratio = np.bincount(of, sampled, n_groups) / x_sampled
+        usual = (differs * sampled.sum() / whole) ** 2 * float((x**2).sum()) / whole
+        if is_count:
+            # Of a Poisson process, of one more thing than was there.
+            usual += (sampled.sum() + 1) / whole
+        freedom = USUAL_SOURCES + len(chosen) - n_groups
+        spread = float(((sampled - ratio[of] * x) ** 2 / np.maximum(x, 1e-9)).sum())
+        variance = (USUAL_SOURCES * usual + spread) / freedom
+        error = math.sqrt(variance * float((x_other + x_other**2 / x_sampled).sum()))
+        # Student's t, near its quantile for 90% between both ends.
+        deviation = error * (NORMAL + 1.7 / freedom)
+        return float(sampled.sum() + (ratio * x_other).sum()), deviation
+
+    def cost(self, parts: Mapping[str, Floats]) -> tuple[dict[str, float], float]:
+        """Extrapolates CPU-seconds, float64 [S] by part; returns them, and their sum's deviation.
+
+        The part `cut` goes by kept clips, and the others, of the analysis, by what headers say.
+        """
+        totals: dict[str, float] = {}
+        expected, spent = np.zeros(len(self.seconds)), np.zeros(len(self._sample.chosen))
+        for name in parts.keys() - {"cut"}:
+            x, sampled = self.regressor(name), parts[name]
+            totals[name] = self.total(sampled, x, differs=ANALYSIS_DIFFERS)[0]
+            expected += x * sampled.sum() / max(x[self._sample.chosen].sum(), 1e-9)
+            spent += sampled
+        cut = self.regressor("cut")
+        totals["cut"], deviation = self.total(parts["cut"], cut, differs=CUT_DIFFERS)
+        others = self.total(spent, expected, differs=ANALYSIS_DIFFERS)[1]
+        return totals, math.hypot(deviation, others, NORMAL * NOISE * sum(totals.values()))

@@ -1,0 +1,96 @@
+"""How far a run is, for others to read: `progress.json` under its output root.
+
+A run that has finished removes it; one that broke off leaves the error in it, and one that was
+killed its last report.
+"""
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from curator.errors import CuratorError, UsageError, one_line
+from curator.executor.progress import Progress
+from curator.runs.lease_holder import read_holder, utc_now
+from curator.stages.commit.commit_run import alone
+from curator.storage import Store
+from curator.tables.out_layout import LEASE, PROGRESS
+from curator.tables.output_format import read_summary
+
+REPORT_EVERY_S, PATIENCE_S = 10.0, 10.0
+"""Time between reports; most time that the end of a run waits for one that is being written."""
+SILENT_S = 120.0
+"""Time without a sign of life after which a run is likely gone: that of a lease."""
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def reported(store: Store, progress: Progress, check: Callable[[], None] = alone) -> Iterator[None]:
+    """Reports progress while the block runs, in a thread.
+
+    Args:
+        store: Output root.
+        progress: What is reported.
+        check: Raises if this run may not write to the root any more.
+    """
+    end = threading.Event()
+
+    def write(**facts: object) -> None:
+        report = facts | {"reported": utc_now()} | progress.state()
+        try:
+            check()
+            store.write(PROGRESS, json.dumps(report).encode())
+        except CuratorError as error:
+            # A report must not end a run.
+            logger.debug("progress was not reported: %s", error)
+
+    def report() -> None:
+        while not end.wait(REPORT_EVERY_S):
+            write()
+
+    def remove() -> None:
+        with suppress(CuratorError):
+            check()
+            store.delete([PROGRESS])
+
+    def stop() -> None:
+        end.set()
+        thread.join(PATIENCE_S)
+
+    thread = threading.Thread(target=report, name="progress report", daemon=True)
+    thread.start()
+    try:
+        yield
+    except BaseException as error:
+        stop()
+        if isinstance(error, UsageError):
+            # A run that is refused changes nothing.
+            remove()
+        else:
+            write(error=one_line(error) or type(error).__name__)
+        raise
+    stop()
+    remove()
+
+
+def run_status(store: Store) -> dict[str, Any]:
+    """Returns the last report of a run, with `state`: running, silent, failed, finished or none.
+
+    A running or silent run has its `holder` and `silent_s`, a finished one its `summary`.
+    """
+    lease, found = store.read_versioned(LEASE), store.read_versioned(PROGRESS)
+    status: dict[str, Any] = {"out": store.uri}
+    with suppress(ValueError, TypeError):
+        status |= json.loads(found[1]) if found is not None else {}
+    holder = read_holder(lease[1]) if lease is not None else None
+    if holder is not None:
+        silent_s = max(0.0, holder.silent_s())
+        state = "silent" if holder.is_dead() or silent_s > SILENT_S else "running"
+        return status | {"state": state, "holder": holder.words, "silent_s": round(silent_s, 1)}
+    if found is not None:
+        return status | {"state": "failed" if "error" in status else "silent"}
+    summary = read_summary(store)
+    return status | ({"state": "finished", "summary": summary} if summary else {"state": "none"})

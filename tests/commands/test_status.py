@@ -1,0 +1,119 @@
+"""`curate status`: runs that work, were killed, broke off and finished; and their report."""
+
+import io
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from curator.cli import main
+from curator.errors import CuratorError, StorageError, UsageError
+from curator.executor.progress import Progress
+from curator.runs import progress_report
+from curator.runs.lease import held
+from curator.runs.progress_report import reported, run_status
+from curator.storage import open_store
+from curator.tables.checksums import sealed_json
+from curator.tables.out_layout import LEASE, PROGRESS, is_own
+from curator.tables.parts import SUMMARY
+
+
+@pytest.fixture(autouse=True)
+def _fast_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_report, "REPORT_EVERY_S", 0.01)
+
+
+def wait(ready: Callable[[], bool]) -> None:
+    until = time.monotonic() + 5
+    while not ready():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def break_off(out: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Asks for the status of a run that works, and breaks it off."""
+    store = open_store(out)
+    with (
+        held(store, "run"),
+        Progress(io.StringIO(), live=False) as progress,
+        reported(store, progress),
+    ):
+        progress.stage("analyze")
+        progress.work(40, 400.0)
+        wait(lambda: run_status(store).get("items") == 40)
+        assert main(["status", out]) == 0
+        shown = capsys.readouterr().out
+        assert shown.startswith("running: `curate run` of ")
+        assert "analyze   works for" in shown
+        assert "0 of 40 sources" in shown
+        raise CuratorError("the disk is full")
+
+
+def test_run_that_works_then_breaks_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(CuratorError, match="the disk"):
+        break_off(str(tmp_path), capsys)
+    assert main(["status", str(tmp_path), "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert status["state"] == "failed"
+    assert status["error"] == "the disk is full"
+    assert status["stage"] == "analyze"
+    assert main(["status", str(tmp_path)]) == 0
+    assert "goes on from what was done" in capsys.readouterr().out
+
+
+def test_run_that_was_killed_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = open_store(str(tmp_path))
+    with held(store, "run"):
+        lease = store.read(LEASE)
+    # The holder of this process has ended.
+    store.write(LEASE, lease)
+    assert run_status(store)["state"] == "silent"
+    assert main(["status", str(tmp_path), "--watch"]) == 0
+    assert "likely killed" in capsys.readouterr().out
+
+
+def test_finished_run_leaves_no_report_but_its_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = open_store(str(tmp_path))
+    with Progress(io.StringIO(), live=False) as progress, reported(store, progress):
+        wait(lambda: store.exists(PROGRESS))
+    assert not store.exists(PROGRESS)
+    summary = {"format": 2, "counts": {"sources": 3, "done": 3, "clips": 9, "kept": 5}}
+    store.write(SUMMARY, sealed_json(summary, lambda v: json.dumps(v).encode(), SUMMARY))
+    assert main(["status", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("finished: ")
+    assert "kept" in shown
+
+
+def test_run_that_is_refused_leaves_no_report(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    progress = Progress(io.StringIO(), live=False)
+    with pytest.raises(UsageError, match="would be lost"), reported(store, progress):
+        raise UsageError("clips would be lost")
+    assert not store.exists(PROGRESS)
+
+
+def test_nothing_has_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", str(tmp_path)]) == 2
+    assert "has begun" in capsys.readouterr().err
+
+
+def test_store_that_fails_does_not_end_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, tried = open_store(str(tmp_path)), []
+
+    def write(self: object, key: str, data: bytes) -> None:
+        tried.append(key)
+        raise StorageError("no space left")
+
+    monkeypatch.setattr(type(store), "write", write)
+    with Progress(io.StringIO(), live=False) as progress, reported(store, progress):
+        wait(lambda: len(tried) > 1)
+    assert set(tried) == {PROGRESS}
+    assert is_own(PROGRESS)
+    assert is_own("plan.json")
