@@ -21,7 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--port", type=_port, default=PORT, metavar="N",
         help=f"where it listens on 127.0.0.1; 0 for any free port (default: {PORT})",
     )  # fmt: skip
-    parser.add_argument("--open", action="store_true", help="open it in the browser")
     add_snapshot(parser)
     add_memory(parser)
 
@@ -52,10 +51,6 @@ def main(options: argparse.Namespace) -> int:
     app = make_app(ViewedRun(finished), token=token, port=port)
     address = f"http://127.0.0.1:{port}/?token={token}"
     print(f"{address}\nCtrl-C ends it", flush=True)
-    if options.open:
-        import webbrowser
-
-        webbrowser.open(address)
     serve(app, listener)
     return EXIT_OK
 

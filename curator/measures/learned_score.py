@@ -8,6 +8,8 @@ keep the clip. Shape letters: N clips, D dimensions of a scene vector.
 
 import hashlib
 import json
+import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +18,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from curator.errors import StorageError, UsageError
 from curator.measures.measure_contract import ScoreSpec
 from curator.models.scene_network import SCENE_MODEL
 from curator.storage import open_store
+from curator.storage.base import has_scheme
 
 SUITABILITY = "suitability"
 LEARNED_SCORES = {
@@ -45,6 +48,12 @@ class SuitabilityConfig(BaseModel):
         description="file or object that `curate learn` wrote, such as "
         "OUT/learned/suitability.json; null for no such score",
     )
+
+    @field_validator("model")
+    @classmethod
+    def _absolute(cls, address: str | None) -> str | None:
+        # The recipe of OUT keeps it, and the next run may be in another folder.
+        return address if address is None or has_scheme(address) else os.path.abspath(address)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +83,25 @@ class LearnedScore:
         """Digest of what its values follow from."""
         return hashlib.sha256(json.dumps(self._numbers(), sort_keys=True).encode()).hexdigest()[:16]
 
+    def is_sound(self) -> bool:
+        """Returns whether all numbers are finite, of the right counts, and values ascend.
+
+        Raises:
+            ValueError: Some are no numbers, or lists of unequal length.
+            TypeError: Likewise.
+        """
+        curves = [np.array(curve, np.float64) for curve in self.curves.values()]
+        weights = np.array([*self.directions.values()] or [[0.0, 0.0]], np.float64)
+        return (
+            math.isfinite(self.intercept)
+            and 0 <= self.noise < 0.5
+            and bool(weights.ndim == 2 and weights.shape[1] > 1 and np.isfinite(weights).all())
+            and all(
+                c.ndim == 2 and len(c) == 2 and np.isfinite(c).all() and (np.diff(c[0]) > 0).all()
+                for c in curves
+            )
+        )
+
     @property
     def scores(self) -> list[str]:
         """Names of the scores that it uses."""
@@ -95,13 +123,13 @@ class LearnedScore:
         try:
             value = json.loads(open_store(folder or ("/" if "/" in address else ".")).read(name))
             model = cls(**{name: value[name] for name in cls.__slots__})
-            is_whole = value["fingerprint"] == model.fingerprint
-        except (StorageError, ValueError, KeyError, TypeError) as error:
+            is_whole = value["fingerprint"] == model.fingerprint and model.is_sound()
+        except (StorageError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise UsageError(f"suitability.model {address!r} cannot be read: {error!r}") from error
         if not is_whole:
             raise UsageError(
-                f"suitability.model {address!r} was changed, or made for another version; expected "
-                f"the format {FORMAT!r}, as `curate learn OUT` writes it"
+                f"suitability.model {address!r} was changed, is unsound, or is of another version; "
+                f"expected the format {FORMAT!r}, as `curate learn OUT` writes it"
             )
         return model
 

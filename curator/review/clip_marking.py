@@ -66,6 +66,8 @@ def read_csv(path: str) -> list[tuple[str, Changes]]:
         rows = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path!r} cannot be read as CSV: {error}") from error
+    if not rows:
+        raise UsageError(f"{path!r} has no row below its headings; {expected}")
     for number, row in enumerate(rows, 1):
         if (
             "clip_id" not in row

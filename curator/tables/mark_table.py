@@ -3,6 +3,7 @@
 Each writer has its own object, so none writes over the marks of another one. No run deletes marks.
 """
 
+import re
 import secrets
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from curator.tables.parts import rows_to_table
 
 Verdict = Literal["keep", "drop"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+_UNFIT = re.compile("[\0\ud800-\udfff]")
 TEXT_LIMITS = {"label": 100, "note": 10_000, "caption": 10_000}
 """Characters of each text, at most."""
 MARK_COLUMNS = ("mark", "mark_label", "mark_note")
@@ -58,10 +60,12 @@ class Mark:
             raise UsageError(f"{clip}: the verdict is {self.verdict!r}; expected 'keep' or 'drop'")
         for name, most in TEXT_LIMITS.items():
             text = getattr(self, name)
-            if text is not None and (len(text) > most or not text.strip() or "\0" in text):
+            if text is None:
+                continue
+            if len(text) > most or not text.strip() or _UNFIT.search(text):
                 raise UsageError(
-                    f"{clip}: the {name} has {len(text)} characters; expected 1 to {most}, not "
-                    "only spaces, and no NUL"
+                    f"{clip}: the {name} has {len(text)} characters; expected 1 to {most} of "
+                    "UTF-8, not only spaces, and no NUL"
                 )
         if datetime.fromisoformat(self.marked_at).utcoffset() != timedelta(0):
             raise UsageError(f"{clip}: marked_at is {self.marked_at!r}; expected UTC as ISO 8601")

@@ -1,6 +1,7 @@
 """Clips for which a SQL condition holds, by DuckDB, which is an optional package."""
 
 import importlib
+from threading import Timer
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,10 @@ _SETTINGS = {
 """No condition may open a file, load an extension, or read a variable of this program."""
 
 
+LIMIT_S = 60.0
+"""Longest time that a condition may take; over 10^6 clips one takes less than a second."""
+
+
 def matching_clips(clips: pa.Table, condition: str, *, example: str, instead: str) -> list[str]:
     """Returns the ids of the clips for which a condition over columns holds, sorted.
 
@@ -27,7 +32,7 @@ def matching_clips(clips: pa.Table, condition: str, *, example: str, instead: st
         instead: What works without DuckDB, for messages.
 
     Raises:
-        UsageError: DuckDB is not installed, or the condition is wrong.
+        UsageError: DuckDB is not installed, or the condition is wrong or takes too long.
     """
     try:
         # Loaded by name: it is an optional package.
@@ -42,10 +47,15 @@ def matching_clips(clips: pa.Table, condition: str, *, example: str, instead: st
             statement = f"SELECT DISTINCT clip_id FROM clips WHERE ({condition}\n)"
             if len(database.extract_statements(statement)) != 1:
                 raise UsageError(f"--where {condition!r}; expected one condition, without `;`")
-            rows = database.execute(statement).fetchall()
+            timer = Timer(LIMIT_S, database.interrupt)
+            timer.start()
+            try:
+                rows = database.execute(statement).fetchall()
+            finally:
+                timer.cancel()
     except duckdb.Error as error:
         raise UsageError(
             f"--where {condition!r} fails: {one_line(error)}; expected a condition over columns of "
             f"`clips`, such as {example}"
         ) from error
-    return sorted(row[0] for row in rows)
+    return sorted(row[0] for row in rows if isinstance(row[0], str))

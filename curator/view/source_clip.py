@@ -62,18 +62,22 @@ class SourceClipStage(Stage[StageConfig, SourceSpan, bytes | Failure]):
         return failure
 
 
-def source_clip(clip: ClipRow) -> bytes:
+def source_clip(clip: ClipRow, version: str | None) -> bytes:
     """Returns a clip as a small MP4, from its source.
 
+    `version` is that of the source which the run read; None where it is not known.
+
     Raises:
-        UsageError: The source cannot be read or decoded there.
+        UsageError: The source cannot be read or decoded there, or is another one by now.
     """
     try:
-        n_bytes, version = stat_source(clip.source_uri)
+        n_bytes, version_now = stat_source(clip.source_uri)
+        if version is not None and version != version_now:
+            raise UsageError(f"{clip.source_uri} has changed since the run read it")
         span = SourceSpan(
             uri=clip.source_uri,
             n_bytes=n_bytes,
-            version=version,
+            version=version_now,
             start_pts=clip.start_pts,
             end_pts=min(clip.end_pts, clip.start_pts + int(MAX_S / Fraction(clip.time_base))),
         )

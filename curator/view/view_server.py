@@ -46,7 +46,7 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_RANGE = re.compile(r"bytes=(\d{0,15})-(\d{0,15})")
 Json = dict[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -163,8 +163,8 @@ class _Pages:
         names = ("verdict", *TEXT_LIMITS)
         strange = set(asked) - set(names)
         if strange or any(not isinstance(v, str | None) for v in asked.values()):
-            raise UsageError(f"a mark has {', '.join(names)}, each a text or null")
-        content = {name: asked.get(name) or None for name in names}
+            raise UsageError(f"a mark has some of {', '.join(names)}, each a text or null")
+        content = {name: value or None for name, value in asked.items()}
         clip_id = request.path_params["clip_id"]
         return _json(await run_in_threadpool(self._run.mark, clip_id, content))
 
@@ -199,24 +199,21 @@ class _Pages:
         _, _, n_bytes = await run_in_threadpool(self._run.mp4_of, clip_id)
         headers = {"Accept-Ranges": "bytes"}
         start, end = 0, n_bytes
-        asked = request.headers.get("range")
-        if asked is not None:
-            span = _span(asked, n_bytes)
+        # Of several spans, or of other units, a server may send the whole.
+        asked = _RANGE.fullmatch(request.headers.get("range", "").strip())
+        if asked is not None and asked.groups() != ("", ""):
+            span = _span(*asked.groups(), n_bytes)
             if span is None:
                 return Response(status_code=416, headers={"Content-Range": f"bytes */{n_bytes}"})
             start, end = span
             headers["Content-Range"] = f"bytes {start}-{end - 1}/{n_bytes}"
         data = await run_in_threadpool(read_span, self._run, clip_id, start, end)
-        status = 200 if asked is None else 206
+        status = 206 if "Content-Range" in headers else 200
         return Response(data, status, headers, media_type="video/mp4")
 
 
-def _span(asked: str, n_bytes: int) -> tuple[int, int] | None:
-    """Reads a header `Range` of one span; returns None where it has no byte."""
-    match = _RANGE.fullmatch(asked.strip())
-    if match is None or match.groups() == ("", ""):
-        return None
-    first, last = match.groups()
+def _span(first: str, last: str, n_bytes: int) -> tuple[int, int] | None:
+    """Returns the bytes that a header `Range` of one span asks for; None where it has none."""
     if not first:
         return (max(0, n_bytes - int(last)), n_bytes) if int(last) else None
     start, end = int(first), min(int(last) + 1, n_bytes) if last else n_bytes
@@ -231,7 +228,7 @@ def _query(asked: Json) -> ClipQuery:
     given = {name: value for name, value in asked.items() if value not in (None, "", [])}
     kinds = {"cluster": int, "descending": bool}
     for name, value in given.items():
-        if name != "changes" and not isinstance(value, kinds.get(name, str)):
+        if name != "changes" and type(value) is not kinds.get(name, str):
             raise UsageError(f"{name} is {str(value)[:80]!r}; expected {kinds.get(name, str)}")
     if given.get("side") not in (None, *get_args(Side)):
         raise UsageError(f"side is {given['side'][:80]!r}; expected {', '.join(get_args(Side))}")

@@ -91,6 +91,8 @@ class ViewedRun:
         self._orders: OrderedDict[str, NDArray[np.int64]] = OrderedDict()
         self._where: tuple[str, Mask] | None = None
         self._counts_now = self.funnel.counts(self.funnel.now)
+        self._removed_before = self._removed()
+        self._mark_funnel()
 
     def overview(self) -> Json:
         """Returns what does not change while the page is open; reads the marks of others."""
@@ -151,6 +153,9 @@ class ViewedRun:
         Raises:
             UsageError: A condition or a name in it is wrong.
         """
+        if query.where is not None:
+            # Before the lock: it may take long.
+            self._fulfils(query.where)
         with self._lock:
             outcomes = self.funnel.decide(query.changes)
             rows = self._ordered(query, self._wanted(query, outcomes))
@@ -232,29 +237,44 @@ class ViewedRun:
             UsageError: There is no such clip, or its source cannot be read.
         """
         with self._lock:
+            self._refuse_removed()
             (clip,) = self._clips([self.row_of(clip_id)])
-        return source_clip(clip)
+            version = self._versions.get(clip.source_uri)
+        return source_clip(clip, version)
 
-    def mark(self, clip_id: str, content: Json) -> Json:
-        """Stores the mark of a clip: verdict, label, note and caption.
+    def mark(self, clip_id: str, changes: Json) -> Json:
+        """Changes some of verdict, label, note and caption of a clip's mark; None clears one.
 
         Raises:
-            UsageError: There is no such clip, or a value is not valid.
+            UsageError: There is no such clip, a value is not valid, or footage was removed.
         """
-        (clip,) = self._clips([self.row_of(clip_id)])
-        mark = Mark(
-            clip_id=clip.clip_id,
-            source_id=clip.source_id,
-            start_frame=clip.start_frame,
-            end_frame=clip.end_frame,
-            marked_at=utc_now(),
-            **content,
-        )
         with self._lock:
+            self._refuse_removed()
+            (clip,) = self._clips([self.row_of(clip_id)])
+            # Others may have marked it meanwhile.
+            self.marks = read_marks(self.finished.store)
+            mark = self.marks.get(clip_id) or Mark(
+                clip_id=clip.clip_id,
+                source_id=clip.source_id,
+                start_frame=clip.start_frame,
+                end_frame=clip.end_frame,
+                marked_at=utc_now(),
+            )
+            values: Json = {**changes, "marked_at": utc_now()}
+            mark = self.marks[clip_id] = replace(mark, **values)
             self.writer.put(mark)
-            self.marks[clip_id] = mark
             self._mark_funnel()
         return mark_facts(mark)
+
+    def _refuse_removed(self) -> None:
+        if self._removed() != self._removed_before:
+            raise UsageError(
+                f"`curate remove` took footage out of {self.finished.store.uri} since this page "
+                "was opened; end `curate view`, and start it again"
+            )
+
+    def _removed(self) -> list[str]:
+        return [f"{info.key} {info.version}" for info in self.finished.store.list("removed/")]
 
     def row_of(self, clip_id: str) -> int:
         """Returns the number of a clip.
@@ -270,6 +290,14 @@ class ViewedRun:
     @cached_property
     def _search(self) -> ClipSearch:
         return ClipSearch(self.finished, rejected=True)
+
+    @cached_property
+    def _versions(self) -> dict[str, str]:
+        """The version of each source that the run read, by address."""
+        names = ["uri", "version"]
+        parts = self.finished.summary["tables"].get("sources", ())
+        rows = (read_parquet(self.finished.store, part, names).to_pylist() for part in parts)
+        return {row["uri"]: row["version"] for row in itertools.chain.from_iterable(rows)}
 
     @cached_property
     def _shots(self) -> pa.Table:
@@ -430,7 +458,8 @@ class ViewedRun:
         if self._where is None or self._where[0] != where:
             ids = matching_clips(self.clips, where, example="motion > 0.3", instead="leave it out")
             fulfils = np.zeros(self.clips.num_rows, np.bool_)
-            fulfils[self._rows.find_all(ids)] = True
+            rows = self._rows.find_all(ids)
+            fulfils[rows[rows >= 0]] = True
             self._where = where, fulfils
         return self._where[1]
 

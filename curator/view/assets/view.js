@@ -92,7 +92,11 @@ function addChart(score, unit, meaning) {
   if (state.axes.has(score)) return;
   state.axes.set(score, null);
   const input = (side) => element("input", { type: "number", step: "any", ariaLabel: `${side} of ${score}`,
-    onchange: (event) => { setBound(score, side, event.target.value === "" ? null : Number(event.target.value)); commit(); } });
+    onchange: ({ target }) => {
+      if (target.validity.badInput) { fail(`${side} of ${score} is no number; the bound stays`); target.value = ""; follow(); return; }
+      setBound(score, side, target.value === "" ? null : Number(target.value));
+      commit();
+    } });
   const svg = shape("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" });
   const box = element("div", { className: "chart", title: meaning }, element("b", {}, score), " ", element("small", {}, unit), svg, element("small", { className: "values" }), element("br"),
     element("label", {}, "min ", input("min")), " ", element("label", {}, "max ", input("max")));
@@ -102,7 +106,8 @@ function addChart(score, unit, meaning) {
 }
 
 function ruleOf(score) {
-  return state.rules.find((rule) => rule.score === score && rule.severity === "reject") ?? { rule: score, score };
+  // A rule that rejects; else the one of the score's name, which may be one that flags or a new one.
+  return state.rules.find((rule) => rule.score === score && rule.severity === "reject") ?? state.rules.find(({ rule }) => rule === score) ?? { rule: score, score };
 }
 
 const placeOf = ([low, high, isLog], value) => WIDTH * Math.min(1, Math.max(0, isLog
@@ -113,7 +118,7 @@ function drawChart({ score, axis, bins }, rules) {
   const box = [...$("charts").children].find((node) => node.dataset.score === score);
   const svg = box.querySelector("svg");
   state.axes.set(score, axis);
-  const bound = rules.find((rule) => rule.score === score && rule.severity === "reject") ?? {};
+  const bound = rules.find(({ rule }) => rule === ruleOf(score).rule) ?? {};
   for (const [side, input] of [["min", box.querySelectorAll("input")[0]], ["max", box.querySelectorAll("input")[1]]]) {
     if (document.activeElement !== input) input.value = bound[side] ?? null;
   }
@@ -194,7 +199,13 @@ function query() {
 function filterBy(values) {
   $("filters").reset();
   state.source = values.source ?? null;
-  for (const [name, value] of Object.entries(values)) if (name !== "source") $("filters").elements[name].value = value;
+  for (const [name, value] of Object.entries(values)) {
+    if (name === "source") continue;
+    const list = $("filters").elements[name];
+    // A bound that was moved, or a mark, may have given a reason that the run did not have.
+    if (![...list.options].some((option) => option.value === value)) list.append(element("option", { value }, value));
+    list.value = value;
+  }
   quiet(load(0));
 }
 
@@ -273,16 +284,23 @@ function choose(at) {
 
 // ---- marks
 
-async function mark(clip, values) {
+const NOTHING = { verdict: null, label: null, note: null, caption: null };
+let marking = Promise.resolve();
+function mark(clip, changes) {
+  // One after the other: a slow store must not change their order. Only what changes is sent.
+  if (!clip) return Promise.resolve();
+  const done = marking.then(() => stored(clip, changes));
+  marking = quiet(done);
+  return done;
+}
+
+async function stored(clip, changes) {
   // The clip may be on the page, in the dialog, or both.
-  if (!clip) return;
-  const own = clip.mark ?? {};
-  const content = values === null ? {} : { verdict: own.verdict, label: own.label, note: own.note, caption: own.caption, ...values };
-  clip.mark = await ask(`/api/mark/${clip.clip_id}`, content);
+  clip.mark = await ask(`/api/mark/${clip.clip_id}`, changes);
   const at = state.cards.findIndex((card) => card.clip_id === clip.clip_id);
   if (at >= 0) { state.cards[at].mark = clip.mark; badge($("grid").children[at], clip); }
   const shown = $("detail").querySelector(".marked");
-  if (shown) badge(shown.parentElement, clip);
+  if (shown && state.opened?.clip_id === clip.clip_id) badge(shown.parentElement, clip);
   state.marked.add(clip.clip_id);
   follow();
   $("n-marks").textContent = `· ${count(state.marked.size)} marked since it was opened`;
@@ -324,18 +342,22 @@ async function open(clipId, focus = null) {
   const dialog = $("detail");
   const text = (name, label) => {
     const value = clip.mark?.[name] ?? (name === "caption" ? clip.caption ?? "" : "");
-    const field = element(name === "label" ? "input" : "textarea", { value, name, onkeydown: (event) => event.stopPropagation() });
+    const field = element(name === "label" ? "input" : "textarea", { value, name, onkeydown: (event) => { if (event.key !== "Escape") event.stopPropagation(); } });
+    field.dataset.before = value;
     return element("label", {}, label, field);
   };
   const form = element("form", { onsubmit: async (event) => {
     event.preventDefault();
-    const fields = form.elements, edited = fields.caption.value.trim();
-    const caption = edited && edited !== (clip.caption ?? "") ? edited : null;
-    await mark(clip, { label: fields.label.value.trim() || null, note: fields.note.value.trim() || null, caption });
+    const changed = {};
+    for (const name of ["label", "note", "caption"]) {
+      const field = form.elements[name], value = field.value.trim();
+      if (value !== field.dataset.before.trim()) changed[name] = value || null;
+    }
+    if (Object.keys(changed).length) await mark(clip, changed);
     dialog.close();
   } }, text("label", "label"), text("note", "note"), text("caption", "caption"), element("p", {}, element("button", {}, "save"), " ",
     ...["keep", "drop"].map((value) => element("button", { type: "button", className: value, onclick: () => quiet(mark(clip, { verdict: value })) }, value)), " ",
-    element("button", { type: "button", onclick: () => quiet(mark(clip, null)) }, "clear the mark")));
+    element("button", { type: "button", onclick: () => quiet(mark(clip, NOTHING)) }, "clear the mark")));
   form.className = "mark";
   const own = video(clip);
   const first = element("div", {}, own,
@@ -404,10 +426,10 @@ function keys(event) {
   const isOpen = $("detail").open, at = state.chosen, clip = state.cards[at];
   const columns = () => getComputedStyle($("grid")).gridTemplateColumns.split(" ").length;
   const marked = isOpen ? state.opened : clip;
-  const verdict = (value) => { quiet(mark(marked, { verdict: value }).then(() => { if (!isOpen) choose(at + 1); })); };
+  const verdict = (value) => { quiet(mark(marked, { verdict: value })); if (!isOpen) choose(at + 1); };
   const actions = {
     ArrowRight: () => choose(at + 1), ArrowLeft: () => choose(at - 1), ArrowDown: () => choose(at < 0 ? 0 : at + columns()), ArrowUp: () => choose(at - columns()),
-    k: () => verdict("keep"), d: () => verdict("drop"), u: () => quiet(mark(marked, null)),
+    k: () => verdict("keep"), d: () => verdict("drop"), u: () => quiet(mark(marked, NOTHING)),
     l: () => clip && quiet(open(clip.clip_id, "label")), n: () => clip && quiet(open(clip.clip_id, "note")), c: () => clip && quiet(open(clip.clip_id, "caption")),
     Enter: () => clip && quiet(open(clip.clip_id)), s: () => clip && quiet(similar(clip.clip_id)),
   };
