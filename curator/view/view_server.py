@@ -202,7 +202,7 @@ class _Pages:
         # Of several spans, or of other units, a server may send the whole.
         asked = _RANGE.fullmatch(request.headers.get("range", "").strip())
         if asked is not None and asked.groups() != ("", ""):
-            span = _span(*asked.groups(), n_bytes)
+            span = _span(asked[1], asked[2], n_bytes)
             if span is None:
                 return Response(status_code=416, headers={"Content-Range": f"bytes */{n_bytes}"})
             start, end = span
