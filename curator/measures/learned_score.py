@@ -21,19 +21,11 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from curator.errors import StorageError, UsageError
-from curator.measures.measure_contract import ScoreSpec
+from curator.measures.learned_spec import SUITABILITY
 from curator.models.scene_network import SCENE_MODEL
 from curator.storage import open_store
 from curator.storage.base import has_scheme
 
-SUITABILITY = "suitability"
-LEARNED_SCORES = {
-    SUITABILITY: ScoreSpec(
-        unit="0 to 1",
-        range="0 to 1, which is sure to be kept; null where a score that the model uses is null",
-        meaning="probability that somebody marks the clip `keep`, learned by `curate learn`",
-    )
-}
 FORMAT = f"curate suitability 1, {SCENE_MODEL}"
 Values = NDArray[np.float64]
 

@@ -40,7 +40,7 @@ from curator.measures import (
     stripes,
 )
 from curator.measures.clip_view import AGGREGATES, ClipView, How, aggregate
-from curator.measures.learned_score import LEARNED_SCORES
+from curator.measures.learned_spec import LEARNED_SCORES
 from curator.measures.measure_contract import Full, Measure, ScoreSpec, Signal
 from curator.measures.sample_signals import SIGNALS
 from curator.models.embedding_heads import Heads

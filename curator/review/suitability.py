@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.measures.learned_score import SUITABILITY, LearnedScore
+from curator.measures.learned_score import LearnedScore
+from curator.measures.learned_spec import SUITABILITY
 from curator.recipe import measures_of, stored_measures_of, with_changes
 from curator.review.bound_tuning import Tuned, tune
 from curator.review.finished_run import Finished

@@ -521,8 +521,9 @@ class ClipCorpus:
         self._decided.decide(stage, work)
         for line in self._decided.warnings[n_known:]:
             logger.warning(line)
-        if self._decided.parts is not None and self._propose is not None:
-            self._add_parts(self._decided, self._decided.parts, self._propose)
+        parts = self._decided.parts
+        if parts is not None and parts.num_rows and self._propose is not None:
+            self._add_parts(self._decided, parts, self._propose)
         if not self._rules or isinstance(stage, ClipFilter):
             self._rules.append(stage)
 

@@ -119,7 +119,7 @@ def test_bodies_that_break_off_are_read_again(proxy: FaultProxy, runs: Runs) -> 
     store = open_store(f"s3://{runs.bucket}/p")
     store.write("a", data)
     proxy.share, proxy.kinds = 0.3, ("cut",)
-    assert all(store.read("a") == data for _ in range(20))
+    assert all(store.read("a") == data for _ in range(40))
     found = service_named("s3").get_range(runs.bucket, "p/a", 7, 70_000)
     assert found.data == data[7:70_000]
     assert proxy.counts["cut"] > 2

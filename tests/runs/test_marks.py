@@ -20,6 +20,7 @@ from curator.tables.checksums import read_parquet
 from curator.tables.mark_table import read_marks
 
 N, N_SOURCES = 1000, 20
+EXAMPLES = Path(__file__).parents[2] / "examples"
 SETTINGS = [*made_corpus.SETTINGS, "shard.max_bytes=1000000", "select.keep_fraction=0.8"]
 
 
@@ -71,9 +72,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_honours_marks_and_other_tars_stay(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Pins verdicts against each stage that decides, texts in samples, counts, explain and tune."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
     out = made_corpus.copied(finished, tmp_path / "out")
     recipe = made_corpus.recipe_of(SETTINGS)
     summary = json.loads((out / "summary.json").read_bytes())
