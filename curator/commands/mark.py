@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
+    from curator.number_text import amount
     from curator.review.clip_marking import CONTENT, mark_clips, marks_csv, read_csv
     from curator.storage import open_store
     from curator.tables.mark_table import read_marks
@@ -54,7 +55,8 @@ def main(options: argparse.Namespace) -> int:
     if changes:
         n_clips = mark_clips(store, changes)
         if not options.list:
-            print(f"{n_clips:,} clips marked; `curate run` honours that (run.marks: override)")
+            done = "marks cleared of" if options.clear else "marked"
+            print(f"{done} {amount(n_clips, 'clip')}; the next `curate run` honours that")
     if options.list:
         print(marks_csv(read_marks(store).values()), end="")
     return EXIT_OK

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.number_text import count
-from curator.records.clips import Reason
+from curator.records.clips import BY_HAND, Reason
 from curator.report.clip_cards import clip_s
 from curator.report.funnel import reason_order
 from curator.report.score_distance import Nearness
@@ -94,7 +94,8 @@ def caption_words(clips: ClipColumns) -> str:
     for block in clips.blocks(("decision", "caption_model")):
         kept = block["caption_model"].filter(pc.equal(block["decision"], "kept"))
         models.update(filter(None, kept.unique().to_pylist()))
-    return f"captions by {', '.join(sorted(models))}" if models else "no captions"
+    names = [*sorted(models - {BY_HAND}), *(["people"] if BY_HAND in models else [])]
+    return f"captions by {', '.join(names)}" if names else "no captions"
 
 
 class Browsing:

@@ -54,7 +54,7 @@ class Why(StrEnum):
     UNREADABLE = "whose sources cannot be read"
     CUT_FAILED = "which could not be cut again"
     STAGE_FAILED = "on which a stage failed"
-    RECIPE = "which the recipe does not keep"
+    RECIPE = "which the recipe or a mark does not keep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

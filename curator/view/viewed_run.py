@@ -27,6 +27,7 @@ from curator.tables.clip_locations import KeyRows
 from curator.tables.clip_rows import ClipRow, ClipRows
 from curator.tables.disk_table import taken
 from curator.tables.mark_table import Mark, MarkWriter, read_marks, utc_now
+from curator.tables.output_format import read_current_summary
 from curator.tables.schemas import score_column
 from curator.tables.sql_condition import matching_clips
 from curator.view.live_funnel import KEPT, LiveFunnel, Outcomes
@@ -105,6 +106,7 @@ class ViewedRun:
         return {
             "uri": self.finished.store.uri,
             "snapshot": summary.get("snapshot"),
+            "newest": read_current_summary(self.finished.store).get("snapshot"),
             "n_clips": self.clips.num_rows,
             "scores": [
                 {"name": n, "unit": specs[n].unit, "meaning": specs[n].meaning}
@@ -198,7 +200,7 @@ class ViewedRun:
                 **self._facts(clip, self._outcome(row, outcomes)),
                 "scores": scores,
                 "declared": {name: str(value) for name, value in clip.declared().items()},
-                "explanation": explain(self.finished, clip_id, self._candidates(row)),
+                "explanation": explain(replace(self.finished), clip_id, self._candidates(row)),
                 "original": other,
                 "overlap_s": clip.duplicate_overlap_s,
                 "offset_s": clip.duplicate_offset_s,

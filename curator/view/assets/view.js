@@ -98,7 +98,7 @@ function addChart(score, unit, meaning) {
       commit();
     } });
   const svg = shape("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" });
-  const box = element("div", { className: "chart", title: meaning }, element("b", {}, score), " ", element("small", {}, unit), svg, element("small", { className: "values" }), element("br"),
+  const box = element("div", { className: "chart", title: meaning }, element("b", {}, score), " ", element("small", {}, unit), " ", svg, element("small", { className: "values" }), element("br"),
     element("label", {}, "min ", input("min")), " ", element("label", {}, "max ", input("max")));
   box.dataset.score = score;
   $("charts").append(box);
@@ -177,14 +177,19 @@ function setBound(score, side, value) {
 }
 
 function commit() {
-  $("changes").hidden = state.changes.size === 0;
   $("exact-lines").hidden = true;
   $("changes").querySelector("ul").replaceChildren(...changes().map((change) => element("li", {}, element("code", {}, change), " ",
     element("button", { type: "button", ariaLabel: `undo ${change}`, onclick: () => { state.changes.delete(change.split("=")[0]); commit(); } }, "×"))));
-  const quoted = changes().map((change) => ` --set '${change.replaceAll("'", `'\\''`)}'`).join("");
-  $("command").textContent = `curate run SOURCE... '${state.uri.replaceAll("'", `'\\''`)}'${quoted}`;
+  showCommand();
   follow();
   quiet(load(0));
+}
+
+function showCommand() {
+  // Marks need no option: the next run honours them.
+  $("changes").hidden = state.changes.size === 0 && state.marked.size === 0;
+  const quoted = changes().map((change) => ` --set '${change.replaceAll("'", `'\\''`)}'`).join("");
+  $("command").textContent = `curate run SOURCE... '${state.uri.replaceAll("'", `'\\''`)}'${quoted}`;
 }
 
 // ---- the clips
@@ -203,7 +208,7 @@ function filterBy(values) {
     if (name === "source") continue;
     const list = $("filters").elements[name];
     // A bound that was moved, or a mark, may have given a reason that the run did not have.
-    if (![...list.options].some((option) => option.value === value)) list.append(element("option", { value }, value));
+    if (list.options && ![...list.options].some((option) => option.value === value)) list.append(element("option", { value }, value));
     list.value = value;
   }
   quiet(load(0));
@@ -302,6 +307,7 @@ async function stored(clip, changes) {
   const shown = $("detail").querySelector(".marked");
   if (shown && state.opened?.clip_id === clip.clip_id) badge(shown.parentElement, clip);
   state.marked.add(clip.clip_id);
+  showCommand();
   follow();
   $("n-marks").textContent = `· ${count(state.marked.size)} marked since it was opened`;
 }
@@ -374,7 +380,7 @@ async function open(clipId, focus = null) {
     element("ul", { className: "scores" }, ...Object.entries({ ...clip.scores, ...clip.declared }).map(([name, value]) => element("li", {}, `${name} `, element("b", {}, typeof value === "number" ? number(value) : value)))));
   badge(dialog, clip);
   if (!dialog.open) dialog.showModal();
-  if (focus) form.elements[focus].focus(); else if (clip.can_play) quiet(own.play());
+  if (focus) { form.elements[focus].focus(); form.elements[focus].select(); } else if (clip.can_play) quiet(own.play());
 }
 
 function pair(clip, own) {
@@ -412,7 +418,8 @@ function course(clip) {
 async function search(by, body, words) {
   const where = $("filters").elements.where.value;
   $("status").textContent = "searching …";
-  const page = await ask(`/api/search/${by}?k=60${where ? `&where=${encodeURIComponent(where)}` : ""}`, body);
+  const path = `/api/search/${by}?k=60${where ? `&where=${encodeURIComponent(where)}` : ""}`;
+  const page = await ask(path, body).catch((error) => { $("status").textContent = "nothing was found"; throw error; });
   state.turn++;
   state.found = words;
   show(page, 0, `${count(page.n)} clips like ${words}`);
@@ -442,7 +449,8 @@ function keys(event) {
 async function start() {
   const overview = await ask("/api/overview");
   Object.assign(state, { uri: overview.uri, rules: overview.rules, marked: new Set() });
-  $("uri").textContent = `${overview.uri}${overview.snapshot ? `, snapshot ${overview.snapshot}` : ""}`;
+  const isOld = overview.newest !== overview.snapshot;
+  $("uri").textContent = `${overview.uri}, snapshot ${overview.snapshot}${isOld ? ` (the newest is ${overview.newest}: start curate view again)` : ""}`;
   const fill = (name, options) => $("filters").elements[name].append(...options.map(([value, words]) => element("option", { value }, words)));
   fill("reason", overview.reasons.map(([name, n]) => [name, `${name} (${count(n)})`]));
   fill("tag", overview.tags.map(([name, n]) => [name, `${name} (${count(n)})`]));
@@ -461,7 +469,7 @@ async function start() {
   $("search").addEventListener("submit", (event) => {
     event.preventDefault();
     const file = $("file").files[0], words = $("words").value.trim();
-    if (file) quiet(search("picture", file, `picture ${file.name}`)); else if (/^[0-9a-f]{4,}$/.test(words)) quiet(similar(words)); else if (words) quiet(search("text", words, `“${words}”`)); else quiet(load(0));
+    if (file) quiet(search("picture", file, `picture ${file.name}`)); else if (/^[0-9a-f]{4,}$/.test(words)) filterBy({ where: `starts_with(clip_id, '${words}')` }); else if (words) quiet(search("text", words, `“${words}”`)); else quiet(load(0));
     $("file").value = "";
   });
   $("file").addEventListener("change", () => $("search").requestSubmit());
