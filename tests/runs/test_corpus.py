@@ -31,6 +31,7 @@ from curator.stages.shard.config import ShardConfig
 from curator.storage import open_store
 from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import SortedRows
+from curator.tables.mark_table import Mark, utc_now
 from curator.tables.schemas import embeddings_schema
 
 RULES = {"luma": {"min": 0.5}}
@@ -203,6 +204,21 @@ class Divides(CorpusStage[StageConfig]):
         rows = np.array([1])
         yield Decisions(rows, pa.table({"reason": ["divided"]}))
         yield Remainders(np.array([1, 1]), np.array([0.0, 3.0]), np.array([2.0, 5.0]))
+
+
+def test_a_divided_clip_that_is_marked_keep_has_no_parts() -> None:
+    clips = candidates_table(3)
+    names = ("clip_id", "source_id", "start_frame", "end_frame")
+    span = {name: clips[name][1].as_py() for name in names}
+    mark = Mark(**span, verdict="keep", marked_at=utc_now())
+    propose = MagicMock(side_effect=AssertionError("there are no parts"))
+    marks = {mark.clip_id: mark}
+    corpus = ClipCorpus(lambda table: table, 1 << 24, propose=propose, marks=marks)
+    corpus._candidates = SortedRows(clips.schema, CLIP_ORDER, 1 << 20)
+    corpus._candidates.add(clips)
+    corpus.decide(filter_stage(), CorpusWork("filter"))
+    corpus.decide(Divides(StageConfig()), CorpusWork("divides"))
+    assert [clip.decision for clip in corpus.clips.take(range(3))] == ["kept"] * 3
 
 
 def test_parts_of_clips_are_judged_by_the_bounds_of_all_others() -> None:
