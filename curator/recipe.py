@@ -173,7 +173,7 @@ def measures_of(recipe: Recipe) -> Measures:
 
 
 def stored_measures_of(recipe: Recipe) -> Measures:
-    """The scores that candidates are stored with: all but that which is learned of the others."""
+    """The scores that candidates are stored with: all except `suitability`, computed from them."""
     return Measures.of(recipe.measures)
 
 

@@ -35,7 +35,7 @@ LAYERS = (
     ("verify", "pipeline"),
     ("export",),
     ("runs", "removal", "telemetry"),
-    ("review", "retrieval", "doctor", "loading"),
+    ("review", "retrieval", "doctor", "loading", "planning"),
     ("view",),
     ("api",),
     ("commands",),

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Probes all sources, runs a sample of them into a temporary folder, and says with 90% "
         "intervals what the whole run would take, cost and keep. `curate run` into the same OUT "
-        "shows its course beside the plan."
+        "compares its progress with the plan."
     )
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help="as for `curate run`")
     parser.add_argument("out", metavar="OUT", help="as for `curate run`")
@@ -56,12 +56,12 @@ def main(options: argparse.Namespace) -> int:
     from curator.errors import UsageError
     from curator.executor.host_resources import available_cpus
     from curator.executor.progress import Progress
+    from curator.planning.machine_kinds import read_machines
+    from curator.planning.plan_sample import choose_sample
+    from curator.planning.planner import Planner, run_sample
     from curator.runs.curation import Run
     from curator.runs.lease import held
-    from curator.runs.machine_kinds import read_machines
     from curator.runs.output_recipe import recipe_for
-    from curator.runs.plan_sample import choose_sample
-    from curator.runs.planning import Planner, run_sample
     from curator.runs.run_plan import write_plan
     from curator.runs.start import check_run
     from curator.tables.parts import leave_pandas_out

@@ -9,7 +9,7 @@ HELP = "write the report of OUT again, with moving previews of the kept clips"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Writes OUT/report/index.html of the newest snapshot again, and beside it a short MP4 of "
+        "Writes OUT/report/index.html of the newest snapshot again, and next to it a short MP4 of "
         "each kept clip that the page shows: it plays while the pointer rests on it. A later run "
         "writes the page with stills again."
     )

@@ -1,8 +1,8 @@
 """Estimates how long a run still takes, by stage.
 
-Stages that have ended, and the one that works, say how fast this run is, beside what was expected
-of them. What is expected comes from a plan, in seconds; else from the last run into the same
-output or from the defaults, whose proportions alone count.
+The time that stages took so far, divided by the time that was expected of them, is the pace of
+this run. A plan gives the expected times in seconds. Without a plan, the last run into the same
+output or the defaults give proportions.
 """
 
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ DEFAULTS = {
 }  # fmt: skip
 """Proportions of wall time on CPUs with measured captions: benchmarks/results/plan.md."""
 PLAN_WEIGHT = 0.1
-"""Share of a stage's work that a plan's seconds count as beside what the stage has done."""
+"""Share of a stage's work that counts as done at the speed of the plan."""
 FIRST_SHARE = 0.1
 """Share of a stage's work after which it says how fast it is, without a plan."""
 PLAN_S = 20.0
-"""Seconds of work that a plan's own speed counts as beside the speed of this run."""
+"""Seconds of work that count as done at the speed of the plan: a slow start decides less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ def write_plan(store: Store, plan: Mapping[str, Any], recipe: Recipe) -> None:
 
 
 def read_plan(store: Store, recipe: Recipe) -> dict[str, Any]:
-    """Reads the plan of a recipe; empty where there is none, or one of another recipe."""
+    """Reads the plan of a recipe; empty if OUT has no plan, or the plan of another recipe."""
     found, plan = store.read_versioned(PLAN), {}
     with suppress(ValueError, TypeError):
         plan = dict(json.loads(found[1])) if found is not None else {}

@@ -57,6 +57,7 @@ class ScoreBins:
     """
 
     values: NDArray[np.float64]
+    n_measured: int
     bins: NDArray[np.uint8]
     axis: Axis | None
 
@@ -168,7 +169,9 @@ class LiveFunnel:
                 bins[measured] = np.minimum(at, BINS - 1).astype(np.uint8)
             while len(self._scores) >= MAX_CACHED:
                 self._scores.pop(next(iter(self._scores)))
-            self._scores[name] = ScoreBins(values=values, bins=bins, axis=axis)
+            self._scores[name] = ScoreBins(
+                values=values, n_measured=int(measured.sum()), bins=bins, axis=axis
+            )
         return self._scores[name]
 
     def histogram(self, name: str, codes: NDArray[np.uint16]) -> list[tuple[int, int]]:

@@ -125,7 +125,7 @@ class ViewedRun:
         }
 
     def funnel_of(self, changes: Sequence[str], scores: Sequence[str]) -> Json:
-        """Returns the funnel with changes beside the run's, and histograms of scores."""
+        """Returns the funnels of the run and with changes, and histograms of scores."""
         with self._lock:
             outcomes = self.funnel.decide(changes)
             (now, now_s), (then, then_s) = self._counts_now, self.funnel.counts(outcomes.codes)
@@ -360,7 +360,7 @@ class ViewedRun:
     def _is_measured(self, name: str) -> bool:
         column = score_column(name)
         there = self.funnel.candidates.column_names
-        return column in there and bool(np.isfinite(self.funnel.score(name).values).any())
+        return column in there and self.funnel.score(name).n_measured > 0
 
     def _chart(self, name: str, outcomes: Outcomes) -> Json:
         axis = self.funnel.score(name).axis
@@ -476,7 +476,7 @@ class ViewedRun:
             if len(self._orders) > 4:
                 self._orders.popitem(last=False)
         order = self._orders[query.sort]
-        n_measured = int(np.isfinite(self.funnel.score(query.sort).values).sum())
+        n_measured = self.funnel.score(query.sort).n_measured
         if query.descending:
             order = np.append(order[:n_measured][::-1], order[n_measured:])
         order = np.append(order, np.arange(len(order), len(wanted)))

@@ -9,13 +9,13 @@ from curator.cli import main
 from curator.errors import UsageError
 from curator.executor.engine import Engine
 from curator.executor.time_left import Expected
+from curator.planning import plan_sample
+from curator.planning.extrapolation import Extrapolation
+from curator.planning.machine_kinds import MachineKind, cost, read_machines
+from curator.planning.plan_sample import choose_sample
+from curator.planning.planner import Planner, SampleRun
 from curator.recipe import load_recipe
 from curator.records.sources import SourceRef
-from curator.runs import plan_sample
-from curator.runs.extrapolation import Extrapolation
-from curator.runs.machine_kinds import MachineKind, cost, read_machines
-from curator.runs.plan_sample import choose_sample
-from curator.runs.planning import Planner, SampleRun
 from curator.runs.run_plan import expected_of, read_plan, write_plan
 from curator.storage import open_store
 

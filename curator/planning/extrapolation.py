@@ -10,13 +10,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from curator.planning.plan_sample import Floats, PlanSample
 from curator.records.sources import FULL_HD
-from curator.runs.plan_sample import Floats, PlanSample
 
 NORMAL = 1.645
 """Quantile of the normal distribution for 90% between both ends."""
 USUAL_SOURCES = 6
-"""Sources as which the usual differences count beside those of the sample."""
+"""Weight of the usual differences, in sources, in the mean with those of the sample."""
 ANALYSIS_DIFFERS, CUT_DIFFERS, CLIPS_DIFFER = 0.15, 0.7, 0.6
 """Usual differences of sources, as shares: benchmarks/results/plan.md."""
 H264_ENCODED = 0.4
@@ -24,7 +24,7 @@ H264_ENCODED = 0.4
 NOISE = 0.05
 """Standard deviation of the CPU-seconds of one run, done twice, as a share: the same page."""
 CODEC_COST = {"vp9": 1.1, "av1": 1.5, "mpeg4": 0.4, "mpeg2video": 0.4}
-"""CPU-seconds of decoding a pixel, beside H.264 and others: the same page."""
+"""Cost of decoding a pixel, relative to H.264; 1 for other codecs: the same page."""
 PIXEL_SHARE = {"decode": 0.9, "scale": 0.9, "measure": 0.6, "overlay": 0.3, "scenes": 0.3}
 """Share of the cost of a frame of 1080p that goes with its pixels; the rest is of every frame."""
 

@@ -19,12 +19,12 @@ import pyarrow.parquet as pq
 from curator.executor.engine import Engine
 from curator.executor.unit_worker import UnitResult
 from curator.pipeline import graph_of
+from curator.planning.extrapolation import CLIPS_DIFFER, Estimate, Extrapolation, estimate
+from curator.planning.machine_kinds import MachineKind, cost
+from curator.planning.plan_sample import Floats, PlanSample
 from curator.recipe import Recipe, with_changes
 from curator.records.sources import FULL_HD
 from curator.runs.curation import Run
-from curator.runs.extrapolation import CLIPS_DIFFER, Estimate, Extrapolation, estimate
-from curator.runs.machine_kinds import MachineKind, cost
-from curator.runs.plan_sample import Floats, PlanSample
 from curator.runs.run_plan import FORMAT
 from curator.stages.propose.stage import ProposedUnit
 from curator.storage import open_store
@@ -40,7 +40,7 @@ ENGINE_GROWS = 0.4
 RAY_START_UP_S, RAY_S = 3.0, 2.0
 """CPU-seconds of workers that start, and of Ray itself, where the cut alone needs Ray."""
 CUT_FRAMES = 3.0
-"""Frames of a kept clip beside those of a source, for whether the cut is small."""
+"""Weight of a frame of a kept clip, relative to one of a source, where the cut's size is judged."""
 LEAST_SHARE = 0.1
 """Duplicates in other sources are extrapolated as if the sample had at least this share."""
 REQUESTS_PER_SOURCE = 4

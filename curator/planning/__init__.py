@@ -1,0 +1,1 @@
+"""What a run would take: sources are sampled, run and extrapolated."""
