@@ -3,8 +3,6 @@
 
     vector_index.py features MEDIA... --out FEATURES.npz
     vector_index.py pairs FEATURES.npz --clips 10000 100000 [--probes 4 8 16]
-    vector_index.py search FEATURES.npz --clips 1000000
-    vector_index.py driver FEATURES.npz --clips 1000000
 
 FEATURES.npz holds vectors of real pictures and of three edits of each: half size with JPEG quality
 30, a crop to 80%, and a mirrored crop to 70%. A made clip has four vectors. Its centre is a mixture
@@ -19,23 +17,14 @@ copy's vectors leads to the other clip or the reverse.
 import argparse
 import json
 import resource
-import tempfile
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import pyarrow as pa
 
 from curator.executor.corpus_work import CorpusWork
-from curator.storage import open_store
-from curator.tables.footage_index import FootageIndex
-from curator.tables.footage_store import FootageStore, footage_object
-from curator.tables.parts import to_parquet
-from curator.tables.schemas import FOOTAGE_SCHEMA
 from curator.vectors.cell_search import CellSearch
 from curator.vectors.cell_segments import CellVectors
 from curator.vectors.neighbour_pairs import (
@@ -196,143 +185,6 @@ def pairs(args: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-def search(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Latency and recall of queries, from memory-mapped cells."""
-    (n,) = args.clips
-    timed = Timed()
-    made = MadeClips(args.features, args.made_dim)
-    index = build(made, n, timed, IndexSettings(cell_vectors=args.cell))[0]
-    rng = np.random.default_rng(1)
-    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        store = open_store(folder)
-        listed = timed("write", index.stored, store, "index")
-        del index
-        opened = VectorIndex.of_stored(store, listed)
-        rows = []
-        for cosine in (0.95, 0.85):
-            frames, clips = [], []
-            for at in rng.integers(0, max(1, n // BLOCK_CLIPS), 10):
-                vectors = made.block(int(at), min(n, BLOCK_CLIPS))[0]
-                chosen = rng.integers(0, len(vectors), args.queries // 10)
-                frames.append(vectors[chosen])
-                clips.append(chosen // PER_CLIP + int(at) * BLOCK_CLIPS)
-            originals, owners = np.concatenate(frames), np.concatenate(clips)
-            noise = made._unit(made._noise(made.edit_spread, len(originals), rng))
-            noise -= (noise * originals).sum(axis=1, keepdims=True) * originals
-            queries = cosine * originals + np.sqrt(1 - cosine**2) * made._unit(noise)
-            for probes in args.probes:
-                opened.search(queries[:3], 10, probes=probes)
-                took_ms, cpu_ms, n_found = [], [], 0
-                for query, owner in zip(queries, owners, strict=True):
-                    begun, cpu_begun = time.perf_counter(), time.process_time()
-                    found = opened.search(query[None], 10, probes=probes)
-                    cpu_ms.append((time.process_time() - cpu_begun) * 1000)
-                    took_ms.append((time.perf_counter() - begun) * 1000)
-                    n_found += owner in found.owners[0]
-                rows.append(
-                    {
-                        "clips": n,
-                        "vectors": opened.n_vectors,
-                        "cosine": cosine,
-                        "probes": probes,
-                        "in_top_10": n_found / len(queries),
-                        "p50_ms": float(np.percentile(took_ms, 50)),
-                        "p95_ms": float(np.percentile(took_ms, 95)),
-                        "p50_cpu_ms": float(np.percentile(cpu_ms, 50)),
-                        "p95_cpu_ms": float(np.percentile(cpu_ms, 95)),
-                        "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
-                        "queries": len(queries),
-                    }
-                )
-                print(json.dumps(rows[-1]), flush=True)
-    return rows
-
-
-class InOneWorker:
-    """Work of a stage in another process, so that the driver's memory shows."""
-
-    def __init__(self) -> None:
-        self._pool = ProcessPoolExecutor(1, get_context("spawn"))
-
-    def __call__(
-        self, function: Callable[..., Any], array: np.ndarray, parts: Iterable[Any], *, cpu_s: float
-    ) -> Generator[Any, None, None]:
-        del cpu_s
-        for part in parts:
-            yield self._pool.submit(function, array, part).result()
-
-    def cpu_s(self) -> float:
-        """What the worker has spent."""
-        return self._pool.submit(time.process_time).result()
-
-
-def driver(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Memory and CPU of a driver that stores an index of made clips and proposes their pairs."""
-    (n,) = args.clips
-    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        write_parts(MadeClips(args.features, None), n, folder)
-        rows = []
-        for name, begin in (("all clips", 0), ("the last part alone asks", n - BLOCK_CLIPS)):
-            # A process that has done nothing else.
-            with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-                rows.append({"run": name, "clips": n} | pool.submit(drive, folder, begin).result())
-            print(json.dumps(rows[-1]), flush=True)
-    return rows
-
-
-def write_parts(made: MadeClips, n: int, folder: str) -> None:
-    """Writes parts of `candidates/footage` with the vectors of made clips."""
-    store = open_store(folder)
-    for block in range(max(1, n // BLOCK_CLIPS)):
-        vectors, _, _ = made.block(block, min(n, BLOCK_CLIPS))
-        ends = np.arange(min(n, BLOCK_CLIPS) + 1, dtype=np.int32) * PER_CLIP
-        seconds = pa.array(np.tile(np.arange(PER_CLIP, dtype=np.float32), len(ends) - 1))
-        flat = pa.array(vectors.astype(np.float16).ravel())
-        ids = [f"{block * BLOCK_CLIPS + at:024x}" for at in range(len(ends) - 1)]
-        table = pa.table(
-            [
-                pa.array(ids),
-                pa.ListArray.from_arrays(pa.array(ends), seconds),
-                pa.ListArray.from_arrays(pa.array(ends * vectors.shape[1]), flat),
-            ],
-            schema=FOOTAGE_SCHEMA,
-        )
-        key = footage_object(f"{block:016x}-{block:016x}.parquet")
-        store.write(key, to_parquet(table, key, rows_per_group=64))
-
-
-def drive(folder: str, begin: int) -> dict[str, Any]:
-    """Does what the stage `dedup` does up to verification; clips from `begin` on ask."""
-    store, work = open_store(folder), InOneWorker()
-    parts = tuple(sorted(info.key.split("/")[-1] for info in store.list("candidates/footage/")))
-    base_mb = peak_mb()
-    begun = time.process_time()
-    footage = FootageStore(store, parts, writes_index=True)
-    indexed = FootageIndex([footage], work, n_clips=BLOCK_CLIPS * len(parts))
-    assert indexed.index is not None
-    index_s, asking = time.process_time() - begun, indexed.mask(0, None)
-    asking[:begin] = False
-    begun = time.process_time()
-    since = indexed.first_number(asking)
-    search = NeighbourSearch(index=indexed.index, least=0.45, k=16, since=since, asking=asking)
-    pairs = search.owners(work)
-    return {
-        "vectors": indexed.index.n_vectors,
-        "pairs": len(pairs),
-        "index_driver_cpu_s": round(index_s, 1),
-        "pairs_driver_cpu_s": round(time.process_time() - begun, 1),
-        "workers_cpu_s": round(work.cpu_s(), 1),
-        "driver_mb": peak_mb(),
-        "driver_mb_at_the_start": base_mb,
-    }
-
-
-def peak_mb() -> int:
-    """Most memory of this process; that of `getrusage` begins with its parent's."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) // 1000 for line in lines if line.startswith("VmHWM"))
-
-
 def features(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Stores vectors of up to 20 pictures a video, 1.5 s apart, and of their edits."""
     import cv2
@@ -387,19 +239,16 @@ def main() -> None:
     command.add_argument("media", type=Path, nargs="+")
     command.add_argument("--out", type=Path, required=True)
     command.set_defaults(measure=features)
-    for measure in (pairs, search, driver):
-        command = commands.add_parser(measure.__name__)
-        command.add_argument("features", type=Path)
-        command.add_argument("--clips", type=int, nargs="+", default=[10_000])
-        command.add_argument("--probes", type=int, nargs="+", default=[16])
-        command.add_argument("--cell", type=int, default=IndexSettings().cell_vectors)
-        command.add_argument("--flat", type=int, default=IndexSettings().flat_below)
-        command.add_argument("--dim", type=int, default=IndexSettings().dim)
-        command.add_argument("--made-dim", type=int, help="project pictures to it at once")
-        command.add_argument("--exact", type=int, default=1000, help="copies compared with all")
-        command.add_argument("--queries", type=int, default=500)
-        command.add_argument("--folder", type=Path, help="where `search` and `driver` store")
-        command.set_defaults(measure=measure)
+    command = commands.add_parser("pairs")
+    command.add_argument("features", type=Path)
+    command.add_argument("--clips", type=int, nargs="+", default=[10_000])
+    command.add_argument("--probes", type=int, nargs="+", default=[16])
+    command.add_argument("--cell", type=int, default=IndexSettings().cell_vectors)
+    command.add_argument("--flat", type=int, default=IndexSettings().flat_below)
+    command.add_argument("--dim", type=int, default=IndexSettings().dim)
+    command.add_argument("--made-dim", type=int, help="project pictures to it at once")
+    command.add_argument("--exact", type=int, default=1000, help="copies compared with all")
+    command.set_defaults(measure=pairs)
     args = parser.parse_args()
     print(json.dumps(args.measure(args)))
 
