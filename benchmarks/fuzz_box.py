@@ -1,14 +1,13 @@
 """Scans and analyzes damaged videos in a sandbox, a batch for each stage, as a run does.
 
-It has no shots, whose network takes a second of each file alike, and cuts nothing: `fuzz.py` does,
-which runs this with `--sandbox`.
+It finds no shots, whose network takes a second of each file alike, and cuts nothing.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fuzz import Outcome
 from measure import peak_bytes
 
 from curator.errors import ErrorCode
@@ -29,6 +28,16 @@ from curator.tables.track_items import SourceItem
 
 MOST_S, MOST_BYTES = 60.0, 1 << 30
 DEFECTS = {ErrorCode.INTERNAL, ErrorCode.WORKER_DIED}
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What became of a file."""
+
+    code: str
+    problems: list[str] = field(default_factory=list)
+    cpu_s: float = 0.0
+    peak_bytes: int = 0
 
 
 class BoxedFuzz:
