@@ -25,18 +25,27 @@ EXAMPLES = 8
 """Clips on each side of a bound, and half of those that are shown of all that change sides."""
 
 
-def put_page(store: Store, page: bytes, path: str | None, name: str) -> Path:
+def put_page(store: Store, page: str, path: str | None, name: str) -> Path:
     """Writes a page to a path, or else into the report of a local output; returns where it is.
 
     Raises:
         UsageError: The path cannot be written.
     """
     if path is None and store.is_local:
-        store.write(f"report/{name}", page)
+        store.write(f"report/{name}", page.encode())
         return Path(store.uri) / "report" / name
-    where = Path(path or name).absolute()
+    return write_page(path or name, page)
+
+
+def write_page(path: str, page: str) -> Path:
+    """Writes a page to a path; returns that in full.
+
+    Raises:
+        UsageError: The path cannot be written.
+    """
+    where = Path(path).absolute()
     try:
-        where.write_bytes(page)
+        where.write_bytes(page.encode())
     except OSError as error:
         raise UsageError(f"{str(where)!r} cannot be written: {error.strerror}") from error
     return where

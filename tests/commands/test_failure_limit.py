@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from curator.commands.arguments import EXIT_FAILED, EXIT_OK
-from curator.commands.failure_limit import failures_exit_code, is_too_many
+from curator.commands.run import failures_exit_code, is_too_many
 from curator.storage import open_store
 
 

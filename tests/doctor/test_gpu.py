@@ -11,7 +11,7 @@ from curator.doctor.diagnosis import CheckRow, State
 from curator.doctor.probe_process import LIBRARIES, NVDEC_FORMATS, ProbeResult, ask_all
 
 NO_FILE = "cannot open shared object file: No such file or directory"
-FAISS = ProbeResult(facts={"gpu_build": True})
+FAISS = ProbeResult({"gpu_build": True})
 
 
 def libraries(
@@ -19,7 +19,7 @@ def libraries(
 ) -> ProbeResult:
     """The answer to `libraries` on a machine with a driver."""
     loads = {name: f"{name}: {NO_FILE}" if name in absent else None for name in LIBRARIES}
-    return ProbeResult(facts={"loads": loads, "cuda": cuda, "init": init, "devices": devices})
+    return ProbeResult({"loads": loads, "cuda": cuda, "init": init, "devices": devices})
 
 
 def formats(*, without: Iterable[str] = ()) -> ProbeResult:
@@ -29,15 +29,15 @@ def formats(*, without: Iterable[str] = ()) -> ProbeResult:
         {"codec": c, "chroma": chroma, "bits": bits, "caps": caps | {"supported": c not in without}}
         for c, chroma, bits in NVDEC_FORMATS
     ]
-    return ProbeResult(facts={"formats": listed})
+    return ProbeResult({"formats": listed})
 
 
 SERVER = {
     "libraries": libraries(),
-    "torch": ProbeResult(facts={"devices": ["H100, 81559 MiB", "H100, 81559 MiB"]}),
+    "torch": ProbeResult({"devices": ["H100, 81559 MiB", "H100, 81559 MiB"]}),
     "nvdec": formats(without=["av1"]),
-    "nvenc": ProbeResult(facts={"problem": "no capable devices found"}),
-    "faiss_gpus": ProbeResult(facts={"gpus": 1}),
+    "nvenc": ProbeResult({"problem": "no capable devices found"}),
+    "faiss_gpus": ProbeResult({"gpus": 1}),
 }
 
 
@@ -133,42 +133,29 @@ def test_cuda_that_does_not_start_is_explained(
     assert "torch on the GPU" not in rows, "nothing that would crash is asked"
 
 
-def test_a_driver_that_crashes_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    crash = ProbeResult(error="the process died of SIGSEGV")
-    (row,) = rows_of(monkeypatch, needed=True, libraries=crash).values()
-    assert (row.name, row.found, row.stops) == ("CUDA", crash.error, True)
-
-
-def test_torch_that_does_not_fit_or_does_not_compute_says_why(
+def test_a_driver_that_crashes_torch_that_does_not_fit_and_a_missing_package_say_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    crash = ProbeResult(error="the process died of SIGSEGV")
+    (crashed,) = rows_of(monkeypatch, needed=True, libraries=crash).values()
+    assert (crashed.name, crashed.found, crashed.stops) == ("CUDA", crash.error, True)
     row = rows_of(monkeypatch, needed=True, fault="it is too old; update the driver")
     assert row["torch on the GPU"].stops
     assert row["torch on the GPU"].remedy == "update the driver"
     why = "RuntimeError: no kernel image is available for execution on the device"
     row = rows_of(monkeypatch, torch=ProbeResult(error=why))
     assert (row["torch on the GPU"].found, row["torch on the GPU"].stops) == (why, False)
-
-
-def test_a_gpu_that_is_left_idle_for_want_of_a_package_is_missed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
     refusal = "PyNvVideoCodec is not installed; uv pip install it"
-    row = rows_of(monkeypatch, refusal=refusal)["PyNvVideoCodec"]
-    assert (row.state, row.remedy, row.stops) == (State.MISSING, "uv pip install it", False)
+    codec = rows_of(monkeypatch, refusal=refusal)["PyNvVideoCodec"]
+    assert (codec.state, codec.remedy, codec.stops) == (State.MISSING, "uv pip install it", False)
 
 
 @pytest.mark.parametrize(
     ("faiss", "gpus", "state", "words"),
     [
-        (
-            ProbeResult(facts={"gpu_build": False}),
-            ProbeResult(error="x"),
-            State.MISSING,
-            "CPU-only build",
-        ),
+        (ProbeResult({"gpu_build": False}), ProbeResult(), State.MISSING, "CPU-only build"),
         (FAISS, ProbeResult(error="the process died of SIGABRT"), State.BROKEN, "SIGABRT"),
-        (FAISS, ProbeResult(facts={"gpus": 0}), State.BROKEN, "it sees no GPU"),
+        (FAISS, ProbeResult({"gpus": 0}), State.BROKEN, "it sees no GPU"),
     ],
 )
 def test_faiss_on_the_gpu(
