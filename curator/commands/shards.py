@@ -166,7 +166,7 @@ def _find_formats_late(parser: "argparse._ActionsContainer") -> None:
 
 def _add_formats(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
     """Adds the options of this package's formats, or of the named external one."""
-    from curator.export.formats import FORMATS, load_format
+    from curator.export.exporter import FORMATS, load_format
 
     asked = argparse.ArgumentParser(add_help=False)
     asked.add_argument("--format")

@@ -1,28 +1,43 @@
-r"""The contract of export formats: its declarations, and its work on a shard.
+r"""The contract of export formats, and the list of this package's.
 
-    class JsonLines(Exporter[ExporterOptions, bytes]):
-        about = "<split>.jsonl, a line per clip"
+class JsonLines(Exporter[ExporterOptions, bytes]):
+about = "<split>.jsonl, a line per clip"
 
-        def shard(self, job: Job, shard: Shard) -> bytes:
-            return b"".join(orjson.dumps(clip.fields) + b"\n" for clip in job.clips(shard))
+def shard(self, job: Job, shard: Shard) -> bytes:
+return b"".join(orjson.dumps(clip.fields) + b"\n" for clip in job.clips(shard))
 
-        def split(self, job: Job, split: str, results: Iterator[bytes]) -> None:
-            with job.place.create(f"{split}.jsonl") as output:
-                output.writelines(results)
-
-`curator/export/formats.py` lists the formats of this package.
+def split(self, job: Job, split: str, results: Iterator[bytes]) -> None:
+with job.place.create(f"{split}.jsonl") as output:
+output.writelines(results)
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from curator.errors import RecipeError, UsageError
+from curator.extensions import Extension, Kind, load_extension
 from curator.stages.shard.tar_reader import Shard
 
 if TYPE_CHECKING:
+    from curator.export.clip_reader import ShardClip
     from curator.export.job import Job
+
+FORMATS: Mapping[str, str] = {
+    "cosmos": "curator.export.video_folders:Cosmos",
+    "opensora": "curator.export.video_folders:OpenSora",
+    "cogvideo": "curator.export.video_folders:CogVideo",
+    "mds": "curator.export.mds:Mds",
+    "parquet": "curator.export.parquet_table:ParquetTables",
+    "frames": "curator.export.frame_tars:FrameTars",
+    "energon": "curator.export.tar_indexes:Energon",
+    "wids": "curator.export.tar_indexes:Wids",
+    "conversations": "curator.export.post_training:Conversations",
+    "preferences": "curator.export.post_training:Preferences",
+}
+"""Dotted paths of this package's formats by name, as users name theirs; imported on use."""
 
 
 class ExporterOptions(BaseModel):
@@ -48,6 +63,7 @@ class RelativePaths(ExporterOptions):
 
 OptionsT = TypeVar("OptionsT", bound=ExporterOptions)
 ResultT = TypeVar("ResultT")
+RowT = TypeVar("RowT")
 
 
 class Exporter(ABC, Generic[OptionsT, ResultT]):
@@ -103,3 +119,68 @@ class Exporter(ABC, Generic[OptionsT, ResultT]):
 
     def finish(self, job: "Job") -> None:
         """Writes the last objects, such as indexes of everything."""
+
+
+class VideoExporter(Exporter[OptionsT, list[RowT]]):
+    """A format with the MP4s of a split in a folder, and rows about them.
+
+    Attributes:
+        videos: The folder.
+    """
+
+    videos: ClassVar[str] = "{split}/videos"
+
+    def shard(self, job: "Job", shard: Shard) -> list[RowT]:
+        """Writes a shard's videos; returns rows about them."""
+        folder = self.videos.format(split=shard.split)
+        least = self.options.min_frames if isinstance(self.options, LeastFrames) else None
+        clips = job.videos(shard, folder, min_frames=least)
+        rows = [row for clip in clips for row in self.rows(job, clip, f"{folder}/{clip.key}.mp4")]
+        job.exported.add(records=len(rows))
+        return rows
+
+    @abstractmethod
+    def rows(self, job: "Job", clip: "ShardClip", path: str) -> Iterable[RowT]:
+        """Returns rows about a clip, whose MP4 has a path below the destination."""
+
+
+ExporterType = type[Exporter[ExporterOptions, object]]
+
+
+def load_format(name: str) -> tuple[ExporterType, Extension]:
+    """Finds a format by its name in `FORMATS`, `package.module:Class`, or entry point.
+
+    Returns the class, and its origin.
+
+    Raises:
+        UsageError: The format does not exist, cannot be loaded, or is no exporter.
+    """
+    try:
+        extension = load_extension(Kind.EXPORTER, name, FORMATS)
+    except RecipeError as error:
+        raise UsageError(str(error)) from error
+    if not issubclass(extension.target, Exporter):
+        raise UsageError(f"{name!r} is no exporter: it does not derive from {Exporter.__module__}")
+    return extension.target, extension
+
+
+def checked_options(name: str, given: Mapping[str, object]) -> ExporterOptions:
+    """Returns the checked options of a format.
+
+    Raises:
+        UsageError: The format has no such option, or the value is wrong.
+    """
+    options_type = load_format(name)[0].options_type
+    for key in given:
+        if key not in options_type.model_fields:
+            having = [f for f in FORMATS if key in load_format(f)[0].options_type.model_fields]
+            raise UsageError(
+                f"the format {name} has no option {key!r}; "
+                + (f"those that have it: {', '.join(having)}" if having else "no format has it")
+            )
+    try:
+        return options_type(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key, message = str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
+        raise UsageError(f"{name}: {key} is {given[key]!r}: {message}") from error

@@ -74,8 +74,7 @@ class ParquetTables(Exporter[ParquetOptions, None]):
         fingerprint = job.fingerprint(shard, "parquet", self.version, with_videos, uri, *own)
         n_rows = _reusable_rows(job, key, fingerprint)
         if n_rows is not None:
-            job.place.keep(key)
-            job.exported.add(reused=1, clips=n_rows)
+            job.place.reuse(key, clips=n_rows)
             return
         others = [name for name in schema.names if name != "video"]
         with (

@@ -7,8 +7,7 @@ import pytest
 from made_samples import made_clips, make_shards
 
 from curator.export import FORMATS, export
-from curator.export.exporter import Exporter
-from curator.export.formats import load_format
+from curator.export.exporter import Exporter, load_format
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "jsonl_export.py"
 
