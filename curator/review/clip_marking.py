@@ -19,7 +19,8 @@ from curator.tables.output_format import read_current_summary
 CONTENT = ("verdict", *TEXT_LIMITS)
 """Fields of a mark that people set; with `clip_id`, the columns of a CSV of marks."""
 Changes = Mapping[str, str | None]
-_SPAN = ["clip_id", "source_id", "start_frame", "end_frame"]
+SPAN = ["clip_id", "source_id", "start_frame", "end_frame"]
+"""Fields of a mark that say which clip it is of."""
 
 
 def mark_clips(store: Store, changes: Iterable[tuple[str, Changes]]) -> int:
@@ -34,8 +35,8 @@ def mark_clips(store: Store, changes: Iterable[tuple[str, Changes]]) -> int:
         UsageError: There is no such clip, or a value is not valid; nothing was changed.
     """
     summary = read_current_summary(store)
-    clips = pa.concat_tables(read_parquet(store, n, _SPAN) for n in summary["tables"]["clips"])
-    marks, now, ids = read_marks(store), utc_now(), clips["clip_id"].combine_chunks()
+    clips = pa.concat_tables(read_parquet(store, n, SPAN) for n in summary["tables"]["clips"])
+    marks, ids = read_marks(store), clips["clip_id"].combine_chunks()
     changed: dict[str, Mark] = {}
     for name, fields in changes:
         same = ids.index(name).as_py()
@@ -46,12 +47,21 @@ def mark_clips(store: Store, changes: Iterable[tuple[str, Changes]]) -> int:
                 "expected one; nothing was marked (`curate explain` lists clips)"
             )
         span = clips.slice(rows[0], 1).to_pylist()[0]
-        clip_id, values = span["clip_id"], dict[str, Any](fields, marked_at=now)
-        mark = changed.get(clip_id) or marks.get(clip_id) or Mark(**span, marked_at=now)
-        changed[clip_id] = replace(mark, **values)
+        clip_id = span["clip_id"]
+        changed[clip_id] = changed_mark(changed.get(clip_id) or marks.get(clip_id), span, fields)
     if changed:
         MarkWriter(store).put_all(changed.values())
     return len(changed)
+
+
+def changed_mark(earlier: Mark | None, span: Mapping[str, Any], changes: Changes) -> Mark:
+    """Returns the mark of a clip with some fields changed, as of now; `span` has those of `SPAN`.
+
+    Raises:
+        UsageError: A value is not valid.
+    """
+    values: dict[str, Any] = {**changes, "marked_at": utc_now()}
+    return replace(earlier, **values) if earlier is not None else Mark(**span, **values)
 
 
 def read_csv(path: str) -> list[tuple[str, Changes]]:

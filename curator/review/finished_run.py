@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from curator.errors import UsageError
 from curator.executor.host_resources import default_memory_bytes
@@ -114,7 +115,7 @@ class Finished:
 
     def without_remainders(self) -> "Finished":
         """Returns the clips without those at the end that are parts of others."""
-        n_clips = self.clips.num_rows - (pc.sum(_is_part(self.clips)).as_py() or 0)
+        n_clips = int(np.sum(~has_tag(self.clips, REMAINDER)))
         return replace(self, clips=self.clips.slice(0, n_clips))
 
     def vectors(self, name: str) -> StoredVectors:
@@ -176,9 +177,9 @@ def open_finished(
         # Only the clips of one generation are in order. Parts of others come last.
         sorted_rows = [SortedRows(first.schema, CLIP_ORDER, memory_budget_bytes) for _ in range(2)]
         for table in rows:
-            is_part = _is_part(table)
-            sorted_rows[0].add(table.filter(pc.invert(is_part)))
-            sorted_rows[1].add(table.filter(is_part))
+            is_part = has_tag(table, REMAINDER)
+            sorted_rows[0].add(table.filter(pa.array(~is_part)))
+            sorted_rows[1].add(table.filter(pa.array(is_part)))
         rows = itertools.chain(*(some.blocks() for some in sorted_rows))
     clips = DiskTable(first.schema, memory_budget_bytes)
     for block in rows:
@@ -194,11 +195,14 @@ def open_finished(
     )
 
 
-def _is_part(clips: pa.Table) -> pa.Array:
-    """Returns which clips are parts of others, by their tag, bool [N]."""
-    tags = clips["tags"].combine_chunks()
-    tagged = pc.list_parent_indices(tags).filter(pc.equal(pc.list_flatten(tags), REMAINDER))
-    return pc.is_in(pa.array(np.arange(len(tags))), value_set=tagged.cast(pa.int64()))
+def has_tag(clips: pa.Table, tag: str) -> NDArray[np.bool_]:
+    """Returns which clips have a tag, bool [N]."""
+    has, start = np.zeros(clips.num_rows, np.bool_), 0
+    for tags in clips["tags"].chunks:
+        rows = pc.list_parent_indices(tags).filter(pc.equal(pc.list_flatten(tags), tag))
+        has[start + rows.to_numpy(zero_copy_only=False)] = True
+        start += len(tags)
+    return has
 
 
 def _as_now(table: pa.Table, measures: Measures) -> pa.Table:

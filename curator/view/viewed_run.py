@@ -3,7 +3,7 @@
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from threading import RLock
 from typing import Any, Literal
@@ -12,21 +12,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
-from curator.errors import CuratorError, UsageError
+from curator.errors import UsageError
 from curator.report.cluster_galleries import listed_clusters
 from curator.report.page_templates import clean
 from curator.retrieval.clip_search import ClipSearch
 from curator.review.bound_tuning import summary_lines, tune
 from curator.review.clip_explanation import explain
-from curator.review.finished_run import Finished
+from curator.review.clip_marking import CONTENT, SPAN, changed_mark
+from curator.review.finished_run import Finished, has_tag
 from curator.stages.filter.judging import Mask
 from curator.stages.propose.candidate_store import read_all_pictures
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_locations import KeyRows
 from curator.tables.clip_rows import ClipRow, ClipRows
 from curator.tables.disk_table import taken
-from curator.tables.mark_table import Mark, MarkWriter, read_marks, utc_now
+from curator.tables.mark_table import Mark, MarkWriter, read_marks
 from curator.tables.output_format import read_current_summary
 from curator.tables.schemas import score_column
 from curator.tables.sql_condition import matching_clips
@@ -45,8 +47,7 @@ Side = Literal["kept", "rejected", "gained", "lost"]
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClipQuery:
+class ClipQuery(BaseModel):
     """Which clips a page shows, and in which order; None and empty values leave all in.
 
     Attributes:
@@ -63,7 +64,7 @@ class ClipQuery:
         descending: Whether high values come first. Clips without a value come last.
     """
 
-    changes: tuple[str, ...] = ()
+    changes: list[str] = []
     side: Side | None = None
     reason: str | None = None
     tag: str | None = None
@@ -255,18 +256,12 @@ class ViewedRun:
             (clip,) = self._clips([self.row_of(clip_id)])
             # Others may have marked it meanwhile.
             self.marks = read_marks(self.finished.store)
-            mark = self.marks.get(clip_id) or Mark(
-                clip_id=clip.clip_id,
-                source_id=clip.source_id,
-                start_frame=clip.start_frame,
-                end_frame=clip.end_frame,
-                marked_at=utc_now(),
-            )
-            values: Json = {**changes, "marked_at": utc_now()}
-            mark = self.marks[clip_id] = replace(mark, **values)
+            span = {name: getattr(clip, name) for name in SPAN}
+            mark = changed_mark(self.marks.get(clip_id), span, changes)
+            self.marks[clip_id] = mark
             self.writer.put(mark)
             self._mark_funnel()
-        return mark_facts(mark)
+        return _mark_facts(mark)
 
     def _refuse_removed(self) -> None:
         if self._removed() != self._removed_before:
@@ -340,7 +335,7 @@ class ViewedRun:
             "cluster": clip.cluster,
             "duplicate_of": clip.duplicate_of,
             "can_play": clip.shard is not None and clip.mp4_offset is not None,
-            "mark": None if mark is None else mark_facts(mark),
+            "mark": None if mark is None else _mark_facts(mark),
         }
         return {name: clean(value) for name, value in facts.items()}
 
@@ -420,7 +415,7 @@ class ViewedRun:
                 is_own = pc.equal(self.clips[name], value).fill_null(False)
                 wanted = wanted & is_own.to_numpy()
         if query.tag is not None:
-            wanted = wanted & _has_tag(self.clips["tags"], query.tag)
+            wanted = wanted & has_tag(self.clips, query.tag)
         if query.mark is not None:
             wanted = wanted & self._has_mark(query.mark)
         if query.where is not None:
@@ -438,32 +433,28 @@ class ViewedRun:
         if self.finished.recipe.run.marks != "override":
             return
         n = len(self.funnel.now)
-        keep, drop = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
-        for verdict, marked in (("keep", keep), ("drop", drop)):
-            ids = [clip_id for clip_id, mark in self.marks.items() if mark.verdict == verdict]
-            rows = self._rows.find_all(ids)
-            marked[rows[(rows >= 0) & (rows < n)]] = True
-        self.funnel.mark(keep, drop)
+        self.funnel.mark(self._has_mark("keep")[:n], self._has_mark("drop")[:n])
 
     def _has_mark(self, mark: str) -> Mask:
-        ids = [
+        has = self._among(
             clip_id
             for clip_id, own in self.marks.items()
             if mark in ("none", own.verdict) or getattr(own, mark, None) is not None
-        ]
-        has = np.zeros(self.clips.num_rows, np.bool_)
-        rows = self._rows.find_all(ids)
-        has[rows[rows >= 0]] = True
+        )
         return ~has if mark == "none" else has
 
     def _fulfils(self, where: str) -> Mask:
         if self._where is None or self._where[0] != where:
             ids = matching_clips(self.clips, where, example="motion > 0.3", instead="leave it out")
-            fulfils = np.zeros(self.clips.num_rows, np.bool_)
-            rows = self._rows.find_all(ids)
-            fulfils[rows[rows >= 0]] = True
-            self._where = where, fulfils
+            self._where = where, self._among(ids)
         return self._where[1]
+
+    def _among(self, clip_ids: Iterable[str]) -> Mask:
+        """Returns which clips have one of some ids, bool [C]."""
+        is_among = np.zeros(self.clips.num_rows, np.bool_)
+        rows = self._rows.find_all(list(clip_ids))
+        is_among[rows[rows >= 0]] = True
+        return is_among
 
     def _ordered(self, query: ClipQuery, wanted: Mask) -> NDArray[np.int64]:
         if query.sort is None:
@@ -483,28 +474,5 @@ class ViewedRun:
         return order[wanted[order]]
 
 
-def mark_facts(mark: Mark) -> Json:
-    """Returns what a page shows of a mark."""
-    names = ("verdict", "label", "note", "caption")
-    return {name: getattr(mark, name) for name in names}
-
-
-def _has_tag(tags: pa.ChunkedArray, tag: str) -> Mask:
-    has = np.zeros(len(tags), np.bool_)
-    starts = itertools.accumulate((len(chunk) for chunk in tags.chunks), initial=0)
-    for start, chunk in zip(starts, tags.chunks, strict=False):
-        rows = pc.list_parent_indices(chunk).filter(pc.equal(pc.list_flatten(chunk), tag))
-        has[start + rows.to_numpy(zero_copy_only=False)] = True
-    return has
-
-
-def read_span(run: ViewedRun, clip_id: str, start: int, end: int) -> bytes:
-    """Returns bytes `[start, end)` of a clip's MP4.
-
-    Raises:
-        CuratorError: They cannot be read, or are no longer there.
-    """
-    shard, offset, n_bytes = run.mp4_of(clip_id)
-    if not 0 <= start <= end <= n_bytes:
-        raise CuratorError(f"bytes {start} to {end} of {n_bytes}")
-    return run.finished.store.read_range(shard, offset + start, offset + end)
+def _mark_facts(mark: Mark) -> Json:
+    return {name: getattr(mark, name) for name in CONTENT}

@@ -349,18 +349,22 @@ def test_after_a_removal_the_page_stores_nothing(out: Path, tmp_path: Path) -> N
 
 def test_wrong_requests_name_what_is_wrong(ask: Client) -> None:
     for path, body, words in (
-        ("/api/clips", {"side": "left"}, "expected kept, rejected, gained, lost"),
+        (
+            "/api/clips",
+            {"side": "left"},
+            "side: Input should be 'kept', 'rejected', 'gained' or 'lost'",
+        ),
         ("/api/clips", {"where": "motion >"}, "fails"),
         ("/api/clips", {"where": "1=1; DROP TABLE clips"}, "fails"),
         ("/api/clips", {"where": "motion > (SELECT 1 FROM read_csv('/etc/passwd'))"}, "fails"),
         ("/api/clips", {"sort": "beauty"}, "no clip has the score 'beauty'"),
         ("/api/clips", {"cluster": "x"}, "cluster"),
         ("/api/clips", {"cluster": True}, "cluster"),
-        ("/api/clips", {"start": -1}, "whole number"),
-        ("/api/clips", b"[1]", "no JSON object"),
+        ("/api/clips", {"start": -1}, "start: Input should be greater"),
+        ("/api/clips", b"[1]", "the request: Input should be an object"),
         ("/api/funnel", {"changes": ["motion.min=low"]}, "motion"),
         ("/api/funnel", {"changes": ["cut.crf=3"]}, "--set"),
-        ("/api/funnel", {"changes": "motion.min=1"}, "list"),
+        ("/api/funnel", {"changes": "motion.min=1"}, "changes: Input should be"),
         ("/api/search/clip", b"zzzz", "no clip"),
         ("/api/search/video", b"x", "expected clip, picture or text"),
         ("/api/search/text", b"a red car", "CLIP"),
