@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from curator.errors import UsageError
-from curator.report.cluster_galleries import listed_clusters
+from curator.report.contact_sheets import listed_clusters
 from curator.report.page_templates import clean
 from curator.retrieval.clip_search import ClipSearch
 from curator.review.bound_tuning import summary_lines, tune
