@@ -18,15 +18,14 @@ from curator.errors import UsageError, unknown_key
 from curator.executor.corpus_work import CorpusWork
 from curator.measures.clip_semantics import check_content
 from curator.measures.learned_spec import SUITABILITY
-from curator.measures.score_list import Measures
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, with_changes
 from curator.records.clips import COMPARED, Reason
 from curator.review.finished_run import Finished, is_of_stage
-from curator.runs.corpus import RULES, Compared, DecidedClips
-from curator.stage import AnyCorpusStage
+from curator.runs.corpus import Compared, DecidedClips
 from curator.stages.filter.config import Rule
-from curator.stages.filter.rules import Bounds
+from curator.stages.filter.judging import corpus_of
+from curator.stages.filter.rules import Bounds, resolve
 from curator.tables.parts import column_values
 from curator.tables.schemas import metadata_fields
 
@@ -85,7 +84,16 @@ def tune(finished: Finished, changes: Sequence[str], *, rules_only: bool = False
     check_measured(finished, recipe)
     candidates = finished.candidates()
     rules, *others = graph_of(recipe).deciding()
-    clips = _judged(finished, candidates, rules)
+    clips = DecidedClips(
+        candidates,
+        finished.memory_budget_bytes,
+        vectors=finished.vectors,
+        tables=finished.tables(),
+        writes=False,
+        compared=Compared(footage=finished.footage, elsewhere=finished.elsewhere),
+        marks=finished.marks,
+    )
+    clips.decide(rules, CorpusWork(rules.name))
     decided = _columns(clips)
     now, then = _first_reasons(finished.clips), _first_reasons(decided)
     if rules_only:
@@ -100,32 +108,16 @@ def tune(finished: Finished, changes: Sequence[str], *, rules_only: bool = False
             new or (old if old in AFTER_SELECTION else None)
             for old, new in zip(now, _first_reasons(_columns(clips)), strict=True)
         ]
-    before = _judged(finished, candidates, graph_of(finished.recipe).deciding()[0])
     return Tuned(
         finished=finished,
         changes=tuple(keys),
         is_exact=not rules_only,
         candidates=candidates,
         decided=decided,
-        bounds=_changed_bounds(before, clips, finished.measures),
+        bounds=_changed_bounds(finished, recipe, candidates),
         now=now,
         then=then,
     )
-
-
-def _judged(finished: Finished, candidates: pa.Table, rules: AnyCorpusStage) -> DecidedClips:
-    """Judges candidates; other stages may decide after that."""
-    clips = DecidedClips(
-        candidates,
-        finished.memory_budget_bytes,
-        vectors=finished.vectors,
-        tables=finished.tables(),
-        writes=False,
-        compared=Compared(footage=finished.footage, elsewhere=finished.elsewhere),
-        marks=finished.marks,
-    )
-    clips.decide(rules, CorpusWork(rules.name))
-    return clips
 
 
 def _columns(clips: DecidedClips) -> pa.Table:
@@ -159,16 +151,17 @@ def _first_reasons(clips: pa.Table) -> list[str | None]:
 
 
 def _changed_bounds(
-    now: DecidedClips, then: DecidedClips, measures: Measures
+    finished: Finished, recipe: Recipe, candidates: pa.Table
 ) -> list[tuple[Bounds | None, Bounds]]:
-    before, after = (
-        {
-            bounds.rule: bounds
-            for facts in clips.left[RULES]
-            if (bounds := Bounds.of(facts, measures)) is not None
-        }
-        for clips in (now, then)
-    )
+    def resolved(recipe: Recipe) -> dict[str, Bounds]:
+        corpus = corpus_of(candidates, min_s=recipe.propose.min_s)
+        bounds = resolve(recipe.filters.root, corpus, measures=finished.measures)
+        return {bound.rule: bound for bound in bounds}
+
+    def numbers(bounds: Bounds) -> tuple[object, ...]:
+        return bounds.min, bounds.max, bounds.one_of, bounds.none_of, bounds.severity
+
+    before, after = resolved(finished.recipe), resolved(recipe)
     gone = {
         name: replace(bounds, min=None, max=None, one_of=None, none_of=None)
         for name, bounds in before.items()
@@ -177,12 +170,8 @@ def _changed_bounds(
     return [
         (before.get(name), bounds)
         for name, bounds in (after | gone).items()
-        if name not in before or _numbers(before[name]) != _numbers(bounds)
+        if name not in before or numbers(before[name]) != numbers(bounds)
     ]
-
-
-def _numbers(bounds: Bounds) -> tuple[object, ...]:
-    return bounds.min, bounds.max, bounds.one_of, bounds.none_of, bounds.severity
 
 
 def marks_of(bounds: Bounds | None) -> dict[str, float]:

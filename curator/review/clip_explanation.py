@@ -71,11 +71,7 @@ def listing(finished: Finished) -> str:
     for clip in ClipRows(clips.slice(0, MAX_LISTED), finished.clips.schema):
         span = f"{moment(clip.start_s)} to {moment(clip.end_s)}"
         rows.append((clip.clip_id, clip.reason or clip.decision, span, plain(clip.source_uri)))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = [
-        "  ".join([f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)] + [row[3]])
-        for row in rows
-    ]
+    lines = list(_aligned(rows, "<<<<"))
     if clips.num_rows > MAX_LISTED:
         lines.append(f"and {clips.num_rows - MAX_LISTED:,} more, in the table clips")
     return "\n".join(lines)
@@ -196,11 +192,15 @@ def _table(judged: Sequence[Judged]) -> str:
         name, about = rule.bounds.rule, rule.bounds.score
         name = name if name == about else f"{name} ({about})"
         rows.append((name, value, _bounds(rule), verdict))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    return "\n".join(
-        f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:<{widths[2]}}  {row[3]}".rstrip()
-        for row in rows
-    )
+    return "\n".join(_aligned(rows, "<><<"))
+
+
+def _aligned(rows: Sequence[Sequence[str]], sides: str) -> Iterator[str]:
+    """Yields rows as lines, each column aligned to its side."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = zip(row, sides, widths, strict=True)
+        yield "  ".join(f"{cell:{side}{width}}" for cell, side, width in cells).rstrip()
 
 
 def _bounds(rule: Judged) -> str:
