@@ -1,7 +1,6 @@
 """The command `curate`."""
 
 import argparse
-import importlib
 import logging
 import os
 import sys
@@ -18,16 +17,21 @@ from curator.commands.arguments import (
     EXIT_USAGE,
     LateParser,
 )
+from curator.commands.catalogues import doctor, graph, models, recipes, scores
+from curator.commands.inspection import explain, learn, mark, report, search, tune, view
+from curator.commands.plan_and_status import plan, status
+from curator.commands.run import demo, recaption, run
+from curator.commands.shards import export, verify
+from curator.commands.snapshots import clean, remove, snapshots
 from curator.errors import CuratorError, DamagedError, RecipeError, UsageError, without_run
 from curator.executor.json_log import JsonFormatter
 from curator.executor.termination import end_process, was_terminated
 
 COMMANDS = (
-    "run", "plan", "status", "recipes", "graph", "models", "scores", "explain", "tune", "mark",
-    "learn", "view", "search", "recaption", "verify", "report", "export", "snapshots", "clean",
-    "remove", "doctor", "demo",
+    run, plan, status, recipes, graph, models, scores, explain, tune, mark, learn, view, search,
+    recaption, verify, report, export, snapshots, clean, remove, doctor, demo,
 )  # fmt: skip
-"""Modules of `curator.commands`, in the order of the help."""
+"""In the order of the help."""
 
 
 def command() -> NoReturn:
@@ -96,11 +100,8 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=LateParser
     )
-    for name in COMMANDS:
-        module = importlib.import_module(f"curator.commands.{name}")
-        own = commands.add_parser(name, help=module.HELP)
-        module.add_arguments(own)
-        own.set_defaults(action=module.main)
+    for verb in COMMANDS:
+        verb.add_to(commands.add_parser(verb.name, help=verb.summary))
     return parser
 
 

@@ -1,9 +1,13 @@
-"""Arguments, parsers and exit codes that several commands share."""
+"""Commands, and the options, exit codes and terminal line that several of them share."""
 
 import argparse
 import os
 import re
-from collections.abc import Callable, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,6 +18,92 @@ EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_NOT_READ = 130, 143, 141
 
 PLACED = ("scan", "plan", "analyze", "join", "propose", "look", "cut", "caption", "shard")
 """Stages that have workers."""
+
+Option = Callable[["argparse._ActionsContainer"], object]
+"""Adds an argument, or several, to a parser or a group."""
+Main = Callable[[argparse.Namespace], int]
+"""Does what the arguments say; returns the exit code."""
+
+
+def option(
+    usage: str,
+    help: str,
+    type: Callable[[str], Any] | None = None,
+    **settings: Any,  # noqa: ANN401 - of `add_argument`
+) -> Option:
+    """Declares an argument as a usage line shows it.
+
+    Args:
+        usage: `OUT`, `[CLIP]`, `SOURCE...`, `[PLACE...]`, a switch such as `--json`, or `--keep N`.
+        help: What it means, its unit and default.
+        type: Parses the text.
+        settings: Further ones of `add_argument`.
+    """
+    *flags, last = usage.split()
+    if last.startswith("-"):
+        flags.append(last)
+        if not settings.keys() & {"action", "choices"}:
+            settings["action"] = "store_true"
+    elif flags:
+        settings["metavar"] = last
+    else:
+        settings["metavar"] = name = last.strip("[].")
+        flags = [settings.pop("dest", name.lower())]
+        if last.endswith("..."):
+            settings["nargs"] = "+"
+        elif last.startswith("["):
+            settings["nargs"] = "*" if last.endswith("...]") else "?"
+    if type is not None:
+        settings["type"] = type
+
+    def add(parser: "argparse._ActionsContainer") -> None:
+        parser.add_argument(*flags, help=help, **settings)
+
+    return add
+
+
+def one_of(*options: Option, required: bool = False) -> Option:
+    """Declares options of which a command takes one alone."""
+
+    def add(parser: "argparse._ActionsContainer") -> None:
+        group = parser.add_mutually_exclusive_group(required=required)
+        for add_option in options:
+            add_option(group)
+
+    return add
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A verb of the command line."""
+
+    main: Main
+    summary: str
+    """Its line of `curate --help`."""
+    options: tuple[Option, ...]
+    description: str | None
+    epilog: str | None
+
+    @property
+    def name(self) -> str:
+        """The verb: the name of its function."""
+        return self.main.__name__
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Gives a parser the options, the help, and `action`."""
+        parser.description, parser.epilog = self.description, self.epilog
+        for add_option in self.options:
+            add_option(parser)
+        parser.set_defaults(action=self.main)
+
+
+def command(
+    summary: str, *options: Option, description: str | None = None, epilog: str | None = None
+) -> Callable[[Main], Command]:
+    """Makes a command of the function that does it, which has the name of the verb."""
+    return lambda main: Command(
+        main=main, summary=summary, options=options, description=description, epilog=epilog
+    )
 
 
 def positive(text: str) -> int:
@@ -35,14 +125,6 @@ def fraction(text: str) -> float:
     return number
 
 
-def listening_address(text: str) -> tuple[str, int]:
-    """Parses `PORT` or `HOST:PORT`; without a host it is 127.0.0.1."""
-    host, _, port = text.rpartition(":")
-    if not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise argparse.ArgumentTypeError(f"{text!r}; expected PORT or HOST:PORT")
-    return host.strip("[]") or "127.0.0.1", int(port)
-
-
 _SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 LEAST_MEMORY = 64 << 20
 """Below, what is held by the block would exceed it."""
@@ -60,75 +142,70 @@ def memory_size(text: str) -> int:
     return n_bytes
 
 
-def add_memory(parser: argparse.ArgumentParser) -> None:
-    """Adds `--memory`."""
-    parser.add_argument(
-        "--memory",
-        type=memory_size,
-        metavar="SIZE",
-        help="memory for columns of clips, such as 4GiB; what exceeds it waits in temporary files, "
-        "whose folder TMPDIR names (default: a quarter of the machine's)",
-    )
-
-
-def add_overrides(parser: argparse.ArgumentParser, text: str = "as for `curate run`") -> None:
-    """Adds `--set`."""
-    parser.add_argument(
-        "--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=text
-    )
-
-
-def add_snapshot(parser: argparse.ArgumentParser) -> None:
-    """Adds `--snapshot`."""
-    parser.add_argument(
-        "--snapshot",
-        type=positive,
-        metavar="N",
-        help="number of a snapshot, from `curate snapshots` (default: the newest)",
-    )
-
-
-def add_cluster(parser: argparse.ArgumentParser, *, address: str, shared: str) -> None:
-    """Adds `--ray-address`, `--shared-out`, `--workers` and `--place`, with their help."""
-    parser.add_argument(
-        "--ray-address", default=os.environ.get("RAY_ADDRESS") or None, metavar="ADDR", help=address
-    )
-    parser.add_argument("--shared-out", action="store_true", help=shared)
-    parser.add_argument(
-        "--workers",
-        "--max-workers",
-        type=positive,
-        metavar="N",
-        help="most processes of a stage (default: one per core; on a cluster as many as there is "
-        "work for, which lets an autoscaler add nodes)",
-    )
-    parser.add_argument(
-        "--place",
-        action="append",
-        type=_placed,
-        default=[],
-        metavar="STAGE=RESOURCE",
-        help="on a cluster: run a stage only on nodes with this custom resource of Ray, such as "
-        "cut=cpu_nodes; may be repeated",
-    )
-
-
-def engine_of(options: argparse.Namespace) -> "Engine":
-    """Makes the engine that the options of `add_cluster` ask for."""
-    from curator.executor.engine import Engine
-
-    place = dict(options.place)
-    return Engine(address=options.ray_address, workers=options.workers, place=place)
-
-
 def _placed(text: str) -> tuple[str, str]:
-    """Reads `STAGE=RESOURCE`."""
     stage, equals, resource = text.partition("=")
     if not equals or not resource or stage not in PLACED:
         raise argparse.ArgumentTypeError(
             f"{text!r}: expected STAGE=RESOURCE, where STAGE is one of {', '.join(PLACED)}"
         )
     return stage, resource
+
+
+OUT = option("OUT", "folder or s3://bucket/prefix of a run")
+SHARDS = option(
+    "OUT", "folder or s3://bucket/prefix of a run, or a folder with the contents of OUT/shards"
+)
+SHARDS_AT_ONCE = option(
+    "--workers N", "shards read at once (default: one per core, at most 16)", positive
+)
+MEMORY = option(
+    "--memory SIZE",
+    "memory for columns of clips, such as 4GiB; what exceeds it waits in temporary files, "
+    "whose folder TMPDIR names (default: a quarter of the machine's)",
+    memory_size,
+)
+SNAPSHOT = option(
+    "--snapshot N", "number of a snapshot, from `curate snapshots` (default: the newest)", positive
+)
+WOULD_REMOVE = option("--dry-run", "say what would be removed; removes nothing")
+
+
+def overrides(help: str = "as for `curate run`") -> Option:
+    """Declares `--set`."""
+    return option("--set KEY=VALUE", help, action="append", default=[], dest="overrides")
+
+
+def cluster(*, address: str, shared: str) -> tuple[Option, ...]:
+    """Declares `--ray-address`, `--shared-out`, `--workers` and `--place`."""
+    return (
+        # The variable is read when the parser is made, and not when this module is imported.
+        lambda parser: option(
+            "--ray-address ADDR", address, default=os.environ.get("RAY_ADDRESS") or None
+        )(parser),
+        option("--shared-out", shared),
+        option(
+            "--workers --max-workers N",
+            "most processes of a stage (default: one per core; on a cluster as many as there is "
+            "work for, which lets an autoscaler add nodes)",
+            positive,
+        ),
+        option(
+            "--place STAGE=RESOURCE",
+            "on a cluster: run a stage only on nodes with this custom resource of Ray, such as "
+            "cut=cpu_nodes; may be repeated",
+            _placed,
+            action="append",
+            default=[],
+        ),
+    )
+
+
+def engine_of(options: argparse.Namespace) -> "Engine":
+    """Makes the engine that the options of `cluster` ask for."""
+    from curator.executor.engine import Engine
+
+    place = dict(options.place)
+    return Engine(address=options.ray_address, workers=options.workers, place=place)
 
 
 class LateParser(argparse.ArgumentParser):
@@ -143,3 +220,21 @@ class LateParser(argparse.ArgumentParser):
         if add_late is not None:
             add_late(self, args or ())
         return super().parse_known_args(args, namespace)
+
+
+@contextmanager
+def terminal_line(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """Yields what shows a text over the last one; shows none if `quiet` or without terminal."""
+    is_shown, next_s = sys.stderr.isatty() and not quiet, 0.0
+
+    def show(words: str) -> None:
+        nonlocal next_s
+        if is_shown and time.monotonic() >= next_s:
+            next_s = time.monotonic() + 0.5
+            print(f"\r{words}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield show
+    finally:
+        if is_shown:
+            print("\r\033[K", end="", file=sys.stderr)

@@ -1,115 +1,135 @@
-"""`curate run`: curates sources into OUT."""
+"""`curate run`, `recaption` and `demo`: the commands that curate, and how much of it may fail."""
 
 import argparse
 import json
 import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from curator.commands.arguments import (
+    EXIT_FAILED,
     EXIT_OK,
-    add_cluster,
-    add_memory,
-    add_overrides,
+    MEMORY,
+    OUT,
+    Option,
+    cluster,
+    command,
     engine_of,
-    listening_address,
+    fraction,
+    option,
+    overrides,
     positive,
 )
-from curator.commands.failure_limit import add_max_failed, failures_exit_code
+from curator.errors import ErrorCode
 from curator.executor.termination import ends_in_peace, ends_when_asked
 
 if TYPE_CHECKING:
-    from curator.recipe import Recipe
     from curator.storage import Store
 
-HELP = "curate sources into OUT"
+# Our choice, not measured: more than the uploads of a bucket that broke off, less than what is lost
+# by a stage, a disk or a server that fails. One in any case: the demo has one file that is no film.
+MAX_FAILED = 0.1
+"""Share that may fail without `--max-failed`; one may in any case, unless it is all there is."""
+CUT_REASONS = ("cut_failed", "source_changed", "not_annotated")
+"""Reasons of clips that were decided to be kept, and then could not be cut or annotated."""
+_FAILED = "_failed"
+"""How reasons of clips end on which an annotator failed."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Curates sources into OUT. What an earlier run into OUT stored and is still valid is not "
-        "done again."
+def _max_failed(what: str) -> Option:
+    """Declares `--max-failed`; `what` names the things that may fail."""
+    return option(
+        "--max-failed FRACTION",
+        f"exit with 3 if a larger share of the {what} fails, 0 to 1 (default: {MAX_FAILED:g}, and "
+        "one in any case unless it is all; where every window fails, nothing is committed)",
+        fraction,
     )
-    parser.add_argument(
-        "sources",
-        nargs="+",
-        metavar="SOURCE",
-        help="file, folder (with all below it but names that begin with a dot), glob, "
+
+
+def _listening_address(text: str) -> tuple[str, int]:
+    """Parses `PORT` or `HOST:PORT`; without a host it is 127.0.0.1."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text!r}; expected PORT or HOST:PORT")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+@command(
+    "curate sources into OUT",
+    option(
+        "SOURCE...",
+        "file, folder (with all below it but names that begin with a dot), glob, "
         "s3://bucket/prefix, or a manifest: .txt with a URI per line, .csv or .parquet with a "
         "column `uri`",
-    )
-    parser.add_argument("out", metavar="OUT", help="folder or s3://bucket/prefix for all results")
-    parser.add_argument(
-        "--recipe",
-        help="name from `curate recipes`, or a YAML file (default: the recipe that made OUT; for a "
+        dest="sources",
+    ),
+    option("OUT", "folder or s3://bucket/prefix for all results"),
+    option(
+        "--recipe RECIPE",
+        "name from `curate recipes`, or a YAML file (default: the recipe that made OUT; for a "
         "new OUT quickstart, which needs no GPU and no download)",
-    )
-    add_overrides(
-        parser, "change one key of that recipe, such as filters.motion.min=0.3; may be repeated"
-    )
-    add_cluster(
-        parser,
+    ),
+    overrides("change one key of that recipe, such as filters.motion.min=0.3; may be repeated"),
+    *cluster(
         address="Ray cluster to run on, such as ray-head:6379 or auto (default: $RAY_ADDRESS, else "
         "a cluster of this run's own on this machine)",
         shared="all nodes of the cluster see OUT and the sources under the same paths (a network "
         "file system); without, a cluster needs s3:// for both",
-    )
-    add_memory(parser)
-    parser.add_argument(
-        "--limit",
-        type=positive,
-        metavar="N",
-        help="only the first N sources, to try a recipe (default: all)",
-    )
-    parser.add_argument(
-        "--against",
-        action="append",
-        metavar="OTHER_OUT",
-        help="reject clips whose footage another output keeps; may be repeated; replaces those of "
+    ),
+    MEMORY,
+    option("--limit N", "only the first N sources, to try a recipe (default: all)", positive),
+    option(
+        "--against OTHER_OUT",
+        "reject clips whose footage another output keeps; may be repeated; replaces those of "
         "the recipe (default: dedup.against, as earlier runs set it)",
-    )
-    parser.add_argument(
+        action="append",
+    ),
+    option(
         "--replace",
-        action="store_true",
-        help="let OUT hold the sources of this run alone (default: they are added to those of "
+        "let OUT hold the sources of this run alone (default: they are added to those of "
         "earlier runs; exit with 2 if clips would be lost because a source cannot be read or cut "
         "again, or because more than 10%% of them have other content now)",
-    )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="check everything and say what would be done; writes nothing",
-    )
-    parser.add_argument(
-        "--metrics",
-        type=listening_address,
-        metavar="[HOST:]PORT",
-        help="serve the run's numbers for Prometheus while it runs; on a Ray cluster Ray's agent "
+    ),
+    option("--dry-run", "check everything and say what would be done; writes nothing"),
+    option(
+        "--metrics [HOST:]PORT",
+        "serve the run's numbers for Prometheus while it runs; on a Ray cluster Ray's agent "
         "serves them too (default: no; HOST 127.0.0.1)",
-    )
-    parser.add_argument(
-        "--core-hour-price",
-        type=float,
-        metavar="PRICE",
-        help="price of an hour of a CPU core, for the number `curate_cost` (default: not given)",
-    )
-    parser.add_argument(
+        _listening_address,
+    ),
+    option(
+        "--core-hour-price PRICE",
+        "price of an hour of a CPU core, for the number `curate_cost` (default: not given)",
+        float,
+    ),
+    option(
         "--log-format",
+        "form of progress and warnings on standard error: json is an object per line "
+        "(default: text)",
         choices=("text", "json"),
         default="text",
-        help="form of progress and warnings on standard error: json is an object per line "
-        "(default: text)",
-    )
-    add_max_failed(parser, "sources, of the clips to keep, or of the windows to caption")
-
-
-def main(options: argparse.Namespace) -> int:
+    ),
+    _max_failed("sources, of the clips to keep, or of the windows to caption"),
+    description="Curates sources into OUT. What an earlier run into OUT stored and is still valid "
+    "is not done again.",
+)
+def run(options: argparse.Namespace) -> int:
     """Checks, then runs; with `--dry-run`, describes the run."""
     from curator.errors import UsageError
+    from curator.executor.progress import Progress
+    from curator.report.funnel import format_funnel
     from curator.runs.dry_run import dry_run
-    from curator.runs.start import check_run
+    from curator.runs.earlier_sources import CARRIED
+    from curator.runs.lease import held
+    from curator.runs.start import check_run, start_run
     from curator.storage.base import has_scheme
     from curator.tables.parts import leave_pandas_out
+    from curator.telemetry.run_metrics import served
 
     leave_pandas_out()
     if options.against:
@@ -130,25 +150,13 @@ def main(options: argparse.Namespace) -> int:
         shared_out=options.shared_out,
         writes=not options.dry_run,
     )
+    extent = {"limit": options.limit, "replace": options.replace}
     if options.dry_run:
-        text, problem = dry_run(
-            options.sources, store, recipe, limit=options.limit, replace=options.replace
-        )
+        text, problem = dry_run(options.sources, store, recipe, **extent)
         print(text)
         if problem is not None:
             raise UsageError(problem)
         return EXIT_OK
-    return _execute(options, store, recipe)
-
-
-def _execute(options: argparse.Namespace, store: "Store", recipe: "Recipe") -> int:
-    from curator.executor.progress import Progress
-    from curator.report.funnel import format_funnel
-    from curator.runs.earlier_sources import CARRIED
-    from curator.runs.lease import held
-    from curator.runs.start import start_run
-    from curator.telemetry.run_metrics import served
-
     with (
         ends_when_asked(),
         served(options.metrics, store, options.core_hour_price) as watch,
@@ -157,18 +165,8 @@ def _execute(options: argparse.Namespace, store: "Store", recipe: "Recipe") -> i
         engine_of(options) as engine,
         ends_in_peace(),
     ):
-        summary = start_run(
-            store,
-            recipe,
-            options.sources,
-            engine,
-            progress,
-            lease,
-            limit=options.limit,
-            replace=options.replace,
-            memory_bytes=options.memory,
-            watch=partial(watch, engine),
-        )
+        more = {**extent, "memory_bytes": options.memory, "watch": partial(watch, engine)}
+        summary = start_run(store, recipe, options.sources, engine, progress, lease, **more)
     print(format_funnel(summary))
     for name, what in (
         ("shards", "WebDataset tars"),
@@ -183,3 +181,218 @@ def _execute(options: argparse.Namespace, store: "Store", recipe: "Recipe") -> i
             "would leave them out)"
         )
     return failures_exit_code(store, summary, options.max_failed)
+
+
+@command(
+    "annotate the clips of a finished run anew, without touching a pixel",
+    OUT,
+    overrides(
+        "change one key of the run's recipe, such as caption.seed=1; keys of caption alone; "
+        "may be repeated"
+    ),
+    *cluster(
+        address="as for `curate run`",
+        shared="all nodes of the cluster see OUT under the same path; without, a cluster needs "
+        "s3://",
+    ),
+    MEMORY,
+    _max_failed("windows, or of the clips for want of an annotation,"),
+    description="Asks about the clips that a finished run kept, as --set says, and puts new texts "
+    "into its shards and tables. Clips stay as they are: nothing is analyzed, cut or encoded, "
+    "sources are not read, and what was answered before is not asked again.",
+    epilog="Clips that answers reject leave the shards; those that other answers would have kept "
+    "come back with `curate run`. Exit codes as for `curate run`.",
+)
+def recaption(options: argparse.Namespace) -> int:
+    from curator.executor.progress import Progress
+    from curator.runs.lease import held
+    from curator.runs.preflight import check_captions, check_shared, check_writable
+    from curator.runs.progress_report import reported
+    from curator.runs.recaptioning import Recaption
+    from curator.runs.state_repair import CACHES, with_repair
+    from curator.storage import open_store
+    from curator.tables.output_format import read_current_summary
+
+    check_shared((options.out,), ray_address=options.ray_address, shared_out=options.shared_out)
+    store = open_store(options.out)
+    read_current_summary(store)
+    check_writable(store)
+    with (
+        ends_when_asked(),
+        held(store, "recaption") as lease,
+        Progress() as progress,
+        engine_of(options) as engine,
+        ends_in_peace(),
+    ):
+        lease.follow(engine.heartbeat)
+        limits = {"check": lease.check, "memory_bytes": options.memory}
+        anew = Recaption(store, options.overrides, engine, progress, **limits)
+        check_captions(anew.recipe, asks_server=False)
+        with reported(store, progress, partial(lease.check, beats=False)):
+            summary = with_repair(store, anew.execute, CACHES, check=lease.check)
+    print(*_recaptioned(summary), sep="\n")
+    print(f"{store.uri}/report/index.html  captions to look at")
+    return failures_exit_code(
+        store, summary, options.max_failed, clip_reasons=("not_annotated",), sources=False
+    )
+
+
+def _recaptioned(summary: Mapping[str, Any]) -> Iterator[str]:
+    from curator.records.clips import Reason
+
+    work, counts = summary["work"], summary["counts"]
+    yield (
+        f"{counts['kept']} clips in {len(summary['shards'])} shards, of which "
+        f"{work['shards_written']} had to be written"
+    )
+    if n_rejected := work["clips_rejected"]:
+        by_answers = (Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW)
+        reasons = [name for name in by_answers if counts["by_reason"].get(name)]
+        yield f"{n_rejected} clips rejected now by answers ({', '.join(reasons)})"
+    n_windows = work.get("caption_windows", 0)
+    if n_windows and summary["recipe"]["caption"]["captioner"] not in ("measured", "metadata"):
+        n_asked, n_failed = work["caption_windows_asked"], _n_unanswered(work)
+        yield (
+            f"{n_windows} windows: {n_asked} asked now, {n_windows - n_asked} answered before; "
+            f"{n_failed} without an answer"
+        )
+
+
+@command(
+    "make footage, curate it, and say where to look at the result",
+    option("[DIR]", "folder (default: %(default)s)", default="demo"),
+)
+def demo(options: argparse.Namespace) -> int:
+    from curator.footage.demo_films import make_demo
+
+    folder = Path(options.dir).absolute()
+    print(f"making footage in {folder / 'footage'} ...", flush=True)
+    for path, what in make_demo(folder / "footage"):
+        print(f"  {path.name}: {what}")
+    parser = argparse.ArgumentParser()
+    run.add_to(parser)
+    code = run.main(parser.parse_args([str(folder / "footage"), str(folder / "out")]))
+    if code == EXIT_OK:
+        print("\n".join(["", "try next:", *_next_commands(options.dir)]))
+    return code
+
+
+def _next_commands(folder: str) -> Iterator[str]:
+    """Commands that work as they are, in the folder in which the demo was started."""
+    from curator.review.finished_run import open_finished
+
+    out = Path(folder, "out")
+    clips = open_finished(str(out)).clips
+    rejected = clips["clip_id"][max(0, clips["decision"].index("rejected").as_py())].as_py()
+    footage = shlex.quote(str(Path(folder, "footage")))
+    place, curate = shlex.quote(str(out)), shlex.quote(_called())
+    yield f"  {curate} explain {place} {rejected}"
+    yield f"  {curate} tune {place} motion.min=0.1"
+    yield f"  {curate} run {footage} {place} --set filters.motion.min=0.1"
+
+
+def _called() -> str:
+    """What the shell finds this program by: its name, or a path where that finds another or none.
+
+    Modules that were started by `python -m` have a path too, to the script next to Python.
+    """
+    script = Path(sys.executable).with_name("curate")
+    executable = shutil.which("curate")
+    if executable is not None and Path(executable).resolve() == script.resolve():
+        return "curate"
+    here = Path.cwd()
+    return str(script.relative_to(here) if script.is_relative_to(here) else script)
+
+
+def is_too_many(n_failed: int, n: int, max_failed: float | None) -> bool:
+    """Whether more of `n` failed than may; `max_failed` is None for the default."""
+    if max_failed is not None:
+        return n_failed > max_failed * n
+    return n_failed == n > 0 or n_failed > max(1, MAX_FAILED * n)
+
+
+def failures_exit_code(
+    store: "Store",
+    summary: Mapping[str, Any],
+    max_failed: float | None,
+    *,
+    clip_reasons: Sequence[str] = CUT_REASONS,
+    sources: bool = True,
+) -> int:
+    """Returns `EXIT_FAILED`, and says what failed and why, if more failed than may.
+
+    Clips count that were rejected for one of `clip_reasons`, windows, and sources if `sources`.
+    """
+    limit = f"{MAX_FAILED:g}, the default of --max-failed,"
+    if max_failed is not None:
+        limit = f"--max-failed {max_failed:g}"
+    counts, work = summary["counts"], summary["work"]
+    by_code = dict(counts.get("by_error") or {})
+    # Taken out on purpose.
+    n_removed = by_code.pop(str(ErrorCode.REMOVED), 0)
+    by_reason = {
+        name: n
+        for name, n in counts["by_reason"].items()
+        if name in clip_reasons or name.endswith(_FAILED)
+    }
+    n_lost = sum(by_reason.values())
+    failures = [
+        (
+            n_lost,
+            n_lost + counts["kept"],
+            f"clips that the recipe keeps could not be cut or annotated ({_counted(by_reason)})",
+            _first(store, summary, "clips", ("reason", "reason_detail"), by_reason)
+            + "see reason_detail in the table `clips`",
+        ),
+        (
+            _n_unanswered(work),
+            work.get("caption_windows", 0),
+            "windows have no annotation",
+            "see `failure` in the table `annotations`; the same command asks again for those that "
+            "another try may answer",
+        ),
+    ]
+    if sources:
+        first = _first(store, summary, "sources", ("error_code", "error_message"), by_code)
+        n_failed, n_sources = counts["failed"] - n_removed, counts["sources"] - n_removed
+        message = f"sources failed ({_counted(by_code)})"
+        failures.insert(0, (n_failed, n_sources, message, f"{first}see the table `sources`"))
+    code = EXIT_OK
+    for n_failed, n, message, remedy in failures:
+        if is_too_many(n_failed, n, max_failed):
+            text = f"{n_failed} of {n} {message}, more than {limit} allows; {remedy}"
+            print(f"curate: {text}", file=sys.stderr)
+            code = EXIT_FAILED
+    return code
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{n} {name}" for name, n in counts.items())
+
+
+def _n_unanswered(work: Mapping[str, int]) -> int:
+    return sum(n for name, n in work.items() if name.startswith("caption_failed_"))
+
+
+def _first(
+    store: "Store",
+    summary: Mapping[str, Any],
+    table: str,
+    columns: tuple[str, str],
+    counts: Mapping[str, int],
+) -> str:
+    """Returns the message of the first row with the commonest reason, which may name a file."""
+    import pyarrow.compute as pc
+
+    from curator.number_text import plain
+    from curator.tables.checksums import read_parquet
+
+    if not counts:
+        return ""
+    commonest = max(counts, key=lambda name: counts[name])
+    for part in summary["tables"].get(table, ()):
+        rows = read_parquet(store, part, list(columns))
+        details = rows.filter(pc.equal(rows[columns[0]], commonest))[columns[1]].drop_null()
+        if len(details):
+            return f"the first: {plain(details[0].as_py())}; "
+    return ""

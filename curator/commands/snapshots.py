@@ -1,36 +1,51 @@
-"""`curate snapshots`: lists the snapshots of OUT."""
+"""`curate snapshots`, `clean` and `remove`: what OUT holds, and what is taken out of it."""
 
 import argparse
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from curator.commands.arguments import EXIT_OK
+from curator.commands.arguments import (
+    EXIT_OK,
+    OUT,
+    WOULD_REMOVE,
+    command,
+    one_of,
+    option,
+    positive,
+    terminal_line,
+)
+from curator.errors import DamagedError, UsageError
+from curator.executor.termination import ends_when_asked
 
-HELP = "list the snapshots of OUT: what each commit changed"
+if TYPE_CHECKING:
+    from curator.removal.removal_selection import By, RemovalSelection
+    from curator.removal.removing import Removed
+    from curator.storage import Store
+
+_UNITS = {"d": "days", "h": "hours", "w": "weeks"}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Lists the snapshots of OUT, the newest first. Each commit adds one; `--snapshot N` of "
-        "other commands reads one, and `curate clean` removes old ones."
-    )
-    parser.add_argument("out", metavar="OUT", help="folder or s3://bucket/prefix of a run")
-    parser.add_argument("--json", action="store_true", help="print a JSON object per snapshot")
-
-
-def main(options: argparse.Namespace) -> int:
-    from curator.errors import DamagedError
+@command(
+    "list the snapshots of OUT: what each commit changed",
+    OUT,
+    option("--json", "print a JSON object per snapshot"),
+    description="Lists the snapshots of OUT, the newest first. Each commit adds one; "
+    "`--snapshot N` of other commands reads one, and `curate clean` removes old ones.",
+)
+def snapshots(options: argparse.Namespace) -> int:
     from curator.storage import open_store
     from curator.tables.snapshot_store import MADE, NUMBER, listed_snapshots, require_snapshots
 
     store = open_store(options.out)
     require_snapshots(store)
-    snapshots = list(listed_snapshots(store))
+    listed = list(listed_snapshots(store))
     # Each is compared with the next older one that can be read.
-    readable = [summary for _, summary in snapshots if not isinstance(summary, DamagedError)]
+    readable = [summary for _, summary in listed if not isinstance(summary, DamagedError)]
     before = iter([*readable[1:], {}])
-    for number, summary in snapshots:
+    for number, summary in listed:
         if isinstance(summary, DamagedError):
             print(f"{number:>6}  damaged: {summary}")
             continue
@@ -80,3 +95,250 @@ def _changes(before: object, now: object, key: str = "") -> Iterator[str]:
             yield from _changes(before.get(name), now.get(name), below)
         return
     yield f"{key}: {json.dumps(before)} -> {json.dumps(now)}"
+
+
+def _age(text: str) -> timedelta:
+    number, unit = text[:-1], text[-1:]
+    if not number.isdigit() or unit not in _UNITS:
+        raise argparse.ArgumentTypeError(f"{text!r}; expected a whole number and d, h or w: 7d")
+    return timedelta(**{_UNITS[unit]: int(number)})
+
+
+@command(
+    "remove old snapshots of OUT, and the tars and tables that only they name",
+    OUT,
+    option(
+        "--keep N", "the newest snapshots that stay (default: %(default)s)", positive, default=1
+    ),
+    option(
+        "--older-than AGE",
+        "remove only snapshots older than this, such as 7d, 12h or 2w (default: any age)",
+        _age,
+    ),
+    WOULD_REMOVE,
+    description="Removes snapshots of OUT, and the objects that no other snapshot names: tars, "
+    "tables, stored candidates. The newest snapshot always stays. A trainer or a reader that still "
+    "uses a removed one loses its files.",
+)
+def clean(options: argparse.Namespace) -> int:
+    from curator.runs.lease import held
+    from curator.storage import open_store
+    from curator.tables import cleaning
+    from curator.tables.out_layout import OWN_FOLDERS, is_own
+    from curator.tables.removal_records import repaired_removals
+    from curator.tables.snapshot_store import require_snapshots
+
+    store = open_store(options.out)
+    require_snapshots(store)
+    chosen = {"keep": options.keep, "older_than": options.older_than}
+    if options.dry_run:
+        cleaned = cleaning.clean(store, **chosen, dry_run=True)
+    else:
+        with held(store, "clean") as lease:
+            repaired_removals(store)
+            cleaned = cleaning.clean(store, **chosen, check=lease.check)
+            store.clean_temporary(("", *OWN_FOLDERS), is_own)
+    done = "would be removed" if options.dry_run else "removed"
+    numbers = ", ".join(map(str, cleaned.removed)) or "none"
+    print(
+        f"snapshots {done}: {numbers}; objects: {cleaned.n_objects}, "
+        f"{cleaned.n_bytes / 1e9:.3f} GB; kept: {', '.join(map(str, cleaned.kept))}"
+    )
+    return EXIT_OK
+
+
+@command(
+    "take clips or whole sources out of OUT for good, in all snapshots",
+    OUT,
+    one_of(
+        option("--clips FILE", "text file with a clip id per line"),
+        option(
+            "--sources FILE",
+            "text file with the address or id of a source per line; all that was made of their "
+            "content goes, under any address",
+        ),
+        option(
+            "--where CONDITION",
+            'SQL condition over columns of the table `clips`, such as "source_uri LIKE '
+            "'%%/private/%%'\"",
+        ),
+        option(
+            "--finish",
+            "finish a removal that was broken off, and take out again whatever is there of "
+            "earlier ones",
+        ),
+        option(
+            "--give-up-lost",
+            "go on without records that are lost with their copies; what they named may come back",
+        ),
+        required=True,
+    ),
+    option(
+        "--with-duplicates",
+        "also take clips that were rejected as duplicates of removed ones: later runs may keep "
+        "them",
+    ),
+    option(
+        "--forget",
+        "keep nothing by which re-encoded or cropped copies are known: else vectors and "
+        "keypoints of its pictures stay under OUT/removed, and later runs reject such copies",
+    ),
+    WOULD_REMOVE,
+    description="Takes footage out of all snapshots of OUT: tars that hold it are written again "
+    "without it, and its rows, embeddings, captions, thumbnails and stored answers go. A record of "
+    "hashes under OUT/removed keeps later runs from bringing it back. Sources themselves are not "
+    "touched.",
+    epilog="`curate verify --removed OUT` proves it. No run or trainer may use OUT meanwhile. A "
+    "removal that was broken off is finished by `curate remove OUT --finish`.",
+)
+def remove(options: argparse.Namespace) -> int:
+    from curator.removal.removing import STATE, delete_returned, finish_removal, repair_before
+    from curator.runs.lease import held
+    from curator.runs.state_repair import with_repair
+    from curator.storage import open_store
+    from curator.tables.out_layout import has_results
+    from curator.tables.removal_records import read_removals
+
+    store = open_store(options.out)
+    # Before the lease, which would be written to whatever place was named.
+    if not has_results(store):
+        raise UsageError(
+            f"{store.uri} has no results of a run; `curate run SOURCE... OUT` makes some"
+        )
+    if options.give_up_lost:
+        return _give_up(options, store)
+    if options.finish:
+        removals = read_removals(store)
+        if not removals or options.dry_run:
+            print(
+                f"records of removals: {removals.n_records}; unfinished: "
+                f"{', '.join(removals.unfinished) or 'none'}"
+            )
+            return EXIT_OK
+    elif options.dry_run:
+        _plan(options, store)
+        return EXIT_OK
+    with ends_when_asked(), held(store, "remove") as lease:
+
+        def finish() -> "Removed":
+            with terminal_line() as shown:
+                return finish_removal(
+                    store, lambda step: shown(f"removing: {step}"), check=lease.check
+                )
+
+        repair_before(store, lease.check)
+        if not options.finish:
+            with_repair(store, lambda: _begin(options, store), STATE, check=lease.check)
+        removed = with_repair(store, finish, STATE, check=lease.check)
+        if options.finish:
+            if with_repair(store, lambda: _begin_returned(store), STATE, check=lease.check):
+                removed = with_repair(store, finish, STATE, check=lease.check)
+            if deleted := delete_returned(store):
+                print(
+                    f"stored results with removed footage: {len(deleted)} deleted, such as "
+                    f"{deleted[0]}"
+                )
+    print(
+        f"removed: {removed.n_shards} tars written again or gone, {removed.n_replies} stored "
+        f"replies and {removed.n_deleted} other objects deleted; `curate verify --removed "
+        f"{store.uri}` proves it"
+    )
+    return EXIT_OK
+
+
+def _give_up(options: argparse.Namespace, store: "Store") -> int:
+    from curator.removal.removing import finish_removal, give_up_lost
+    from curator.runs.lease import held
+    from curator.tables.removal_records import RecordChain
+
+    lost = RecordChain.read(store).lost
+    for name, why in lost.items():
+        print(f"{store.uri}/{name} {why}, and has no whole copy")
+    if not lost:
+        print("no record of a removal is lost")
+    elif not options.dry_run:
+        with ends_when_asked(), held(store, "remove") as lease:
+            print(f"record: {store.uri}/{give_up_lost(store)}")
+            finish_removal(store, check=lease.check)
+        print("what they named may come back: remove it again if it does")
+    return EXIT_OK
+
+
+def _plan(options: argparse.Namespace, store: "Store") -> "RemovalSelection":
+    from curator.removal.removing import plan_removal
+
+    by, named = _named(options)
+    selected = plan_removal(store, by, named, with_duplicates=options.with_duplicates)
+    print(*_selected_lines(selected, would=options.dry_run), sep="\n")
+    return selected
+
+
+def _begin(options: argparse.Namespace, store: "Store") -> None:
+    from curator.removal.removing import begin_removal
+
+    selected = _plan(options, store)
+    record = selected.record
+    if not record["clip_ids"] and not record["uris"] and not record["sources"]:
+        raise UsageError("nothing matches; nothing was removed")
+    print(f"record: {store.uri}/{begin_removal(store, selected, forgets=options.forget)}")
+
+
+def _begin_returned(store: "Store") -> bool:
+    """Begins the removal of footage that came back; returns whether there is any."""
+    from curator.removal.removing import begin_removal, plan_removal
+
+    selected = plan_removal(store, "returned", ())
+    if not selected.record["clip_ids"]:
+        return False
+    print(*_selected_lines(selected, would=False), sep="\n")
+    print(f"record: {store.uri}/{begin_removal(store, selected)}")
+    return True
+
+
+def _named(options: argparse.Namespace) -> "tuple[By, list[str]]":
+    """Returns what is named, and how."""
+    if options.where is not None:
+        return "where", [options.where]
+    if options.clips is not None:
+        return "clips", _lines(options.clips)
+    return "sources", _lines(options.sources)
+
+
+def _lines(path: str) -> list[str]:
+    """Returns the lines of a text file that are not empty, each once."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {error}; expected a text file with a name per line") from error
+    lines = list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
+    if not lines:
+        raise UsageError(f"{path} is empty; expected a name per line")
+    return lines
+
+
+def _selected_lines(selected: "RemovalSelection", *, would: bool) -> Iterator[str]:
+    record = selected.record
+    yield (
+        f"{'would be removed' if would else 'to remove'}: {len(selected.clip_ids)} clips in the "
+        f"shards, {selected.seconds / 3600:.3f} h; {record['n_sources']} whole sources; "
+        f"{len(record['clip_ids'])} clips with those that were not kept or that other recipes "
+        f"made; tars to write again: {len(selected.shards)}"
+    )
+    if n := selected.n_overlapping:
+        yield f"  {n} of them were not named, and share more than a frame with one that was"
+    if n := selected.n_same:
+        yield f"  {n} of them are in other files, with the same frames or the same MP4"
+    if selected.example is not None:
+        yield f"  such as {selected.example}"
+    if n := selected.n_unhashed:
+        yield (
+            f"  no frames are stored of {n} of their sources: copies in another container will be "
+            "recognised by their MP4s alone"
+        )
+    if selected.duplicates:
+        yield (
+            f"  {len(selected.duplicates)} clips were rejected as duplicates of them, and their "
+            "rows stay: --with-duplicates takes them too; after --forget later runs may keep them"
+        )
+    for duplicate in selected.duplicates:
+        yield f"    {duplicate.clip_id} of {duplicate.source_uri}"

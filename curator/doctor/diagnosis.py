@@ -1,7 +1,15 @@
-"""The finding of one check."""
+"""What checks find, and their outcome as text."""
 
-from dataclasses import dataclass
+import json
+import sys
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from itertools import groupby
+from typing import NamedTuple, TextIO
+
+_MOST_WIDTH = 44
+"""Of names: longer ones would leave no room for the finding."""
+_GREEN, _YELLOW, _RED, _DIM, _CYAN, _BOLD = "32", "33", "1;31", "2", "36", "1"
 
 
 class State(StrEnum):
@@ -16,6 +24,21 @@ class State(StrEnum):
     """Absent, and the recipe does not use it."""
 
 
+class Fault(NamedTuple):
+    """What is not in order, and what to do about it; `needed` overrides that of the check."""
+
+    found: str
+    remedy: str | None
+    state: State = State.MISSING
+    needed: bool | None = None
+
+    @classmethod
+    def of(cls, error: Exception | str, remedy: str = "", state: State = State.BROKEN) -> "Fault":
+        """Returns what an error says before a semicolon, and the remedy behind it, if any."""
+        finding, _, own = str(error).partition("; ")
+        return cls(finding, own or remedy, state)
+
+
 class Group(StrEnum):
     """Subject of a check, in the order in which they are shown."""
 
@@ -26,16 +49,12 @@ class Group(StrEnum):
     STORAGE = "storage"
     RECIPE = "recipe"
 
-    def row(
-        self,
-        name: str,
-        state: State,
-        found: str,
-        remedy: str | None = None,
-        *,
-        needed: bool = False,
-    ) -> "CheckRow":
-        """Returns the outcome of a check of this subject; see `CheckRow`."""
+    def row(self, name: str, outcome: str | Fault, *, needed: bool = False) -> "CheckRow":
+        """Returns the row of a check of this subject; without what is `needed`, no run works."""
+        if isinstance(outcome, str):
+            outcome = Fault(outcome, None, State.OK)
+        found, remedy, state, own = outcome
+        needed = needed if own is None else own
         return CheckRow(
             group=self, name=name, state=state, found=found, remedy=remedy, needed=needed
         )
@@ -68,16 +87,51 @@ class CheckRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
-    """Needs of a recipe and its places beyond those of every run."""
+class Diagnosis:
+    """The outcome of all checks."""
 
-    gpu: bool = False
-    clip: bool = False
-    """A CLIP model, and so the package `open_clip`."""
-    s3: bool = False
+    recipe: str
+    rows: tuple[CheckRow, ...]
+    """In the order of `Group`."""
 
+    @property
+    def can_run(self) -> bool:
+        """Whether nothing that the recipe needs is missing or broken."""
+        return not any(row.stops for row in self.rows)
 
-def finding_of(error: Exception | str, remedy: str = "") -> tuple[str, str]:
-    """Returns what an error's message says before a semicolon, and the remedy behind it, if any."""
-    finding, _, own = str(error).partition("; ")
-    return finding, own or remedy
+    @property
+    def verdict(self) -> str:
+        """A sentence on whether the recipe can run."""
+        stops = [row.name for row in self.rows if row.stops]
+        others = [row.name for row in self.rows if row.is_bad and not row.stops]
+        aside = f"; not needed for it, and not in order: {', '.join(others)}" if others else ""
+        outcome = f"cannot run here: {', '.join(stops)}" if stops else "can run here"
+        return f"recipe {self.recipe} {outcome}{aside}"
+
+    def as_json(self) -> str:
+        """Returns one JSON object; its keys are public."""
+        checks = [asdict(row) for row in self.rows]
+        facts = {"recipe": self.recipe, "can_run": self.can_run, "checks": checks}
+        return json.dumps(facts, indent=2)
+
+    def print(self, stream: TextIO | None = None) -> None:
+        """Prints a line for each check, and a last one that says whether the recipe can run.
+
+        A terminal gets colours. No line is broken, so `grep` finds whole lines.
+        """
+        stream = stream or sys.stdout
+
+        def ink(text: str, code: str) -> str:
+            return f"\x1b[{code}m{text}\x1b[0m" if stream.isatty() else text
+
+        colours = {State.OK: _GREEN, State.NOT_NEEDED: _DIM}
+        width = min(_MOST_WIDTH, max((len(row.name) for row in self.rows), default=0))
+        for group, rows in groupby(self.rows, lambda row: row.group):
+            print(ink(group, _BOLD), file=stream)
+            for row in rows:
+                colour = colours.get(row.state, _RED if row.stops else _YELLOW)
+                state = ink(f"{row.state:<10}", colour)
+                print(f"  {row.name:<{width}}  {state}  {row.found}", file=stream)
+                if row.remedy:
+                    print(" " * (width + 16) + ink(f"-> {row.remedy}", _CYAN), file=stream)
+        print(ink(self.verdict, _BOLD if self.can_run else _RED), file=stream)

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from curator.doctor.diagnosis import CheckRow, Group, State, finding_of
+from curator.doctor.diagnosis import CheckRow, Fault, Group, State
 from curator.doctor.probe_process import DECODERS, LIBRARIES, ProbeResult, ask_all
 from curator.media.gpu_versions import CODEC, cuda_words
 from curator.media.nvdec_check import nvdec_refusal, torch_fault
@@ -48,7 +48,6 @@ _INIT_ERRORS = {
 }
 """Meaning and remedy of codes of `cuInit`."""
 _OTHER_INIT = "see `dmesg | grep -i -e nvrm -e xid`; restart the machine, or change the GPU"
-_row = Group.GPU.row
 
 
 def gpu_rows(faiss: ProbeResult, *, needed: bool) -> list[CheckRow]:
@@ -56,109 +55,95 @@ def gpu_rows(faiss: ProbeResult, *, needed: bool) -> list[CheckRow]:
 
     Without a driver, the GPU is *not needed* for a recipe that needs none. With one, every fault is
     reported, and stops only a recipe that needs a GPU. Packages are tried only where CUDA starts.
-
-    Args:
-        faiss: Answer to the question `faiss`.
-        needed: Whether the recipe needs a GPU.
+    `faiss` answers the question of that name.
     """
-    (driver,) = ask_all(["libraries"]).values()
+    row, (driver,) = partial(Group.GPU.row, needed=needed), ask_all(["libraries"]).values()
     if driver.facts is None:
-        return [_row("CUDA", State.BROKEN, driver.error, _OTHER_INIT, needed=needed)]
+        return [row("CUDA", Fault(driver.error, _OTHER_INIT, State.BROKEN))]
     loads = driver.facts["loads"]
     if (error := loads["libcuda.so.1"]) is not None:
-        state = State.MISSING if needed else State.NOT_NEEDED
-        finding, remedy = _absent("libcuda.so.1", f"no NVIDIA driver: {error}")
-        return [_row("driver", state, finding, remedy if needed else None, needed=needed)]
-    cuda = _cuda(driver.facts, needed=needed)
-    rows = [cuda, *(_library(name, loads[name], needed=needed) for name in LIBRARIES[1:])]
+        fault = _absent("libcuda.so.1", f"no NVIDIA driver: {error}")
+        return [row("driver", fault if needed else Fault(fault.found, None, State.NOT_NEEDED))]
+    cuda = row("CUDA", _cuda(driver.facts))
+    rows = [cuda, *(row(name, _library(name, loads[name])) for name in LIBRARIES[1:])]
     if cuda.is_bad:
         return rows
     answers = ask_all(["torch", "nvdec", "nvenc", "faiss_gpus"])
-    return [
-        *rows,
-        _torch(answers["torch"], needed=needed),
-        *_video(answers, needed=needed),
-        _faiss(faiss, answers["faiss_gpus"]),
-    ]
+    rows.append(row("torch on the GPU", _torch(answers["torch"])))
+    if (refusal := nvdec_refusal()) is not None:
+        remedy = "see the rows of the driver's libraries; NVDEC needs a driver of 530 or newer"
+        state = State.MISSING if "not installed" in refusal.partition("; ")[0] else State.BROKEN
+        rows.append(row(CODEC, Fault.of(refusal, remedy, state)))
+    else:
+        rows.append(row(CODEC, "decodes H.264 on GPU 0"))
+        if (formats := answers["nvdec"].facts) is not None:
+            rows += [row(f"NVDEC {codec}", _nvdec(codec, formats["formats"])) for codec in DECODERS]
+        rows.append(row("NVENC h264", _nvenc(answers["nvenc"])))
+    return [*rows, row("FAISS on the GPU", _faiss(faiss, answers["faiss_gpus"]), needed=False)]
 
 
-def _cuda(facts: Mapping[str, Any], *, needed: bool) -> CheckRow:
+def _cuda(facts: Mapping[str, Any]) -> str | Fault:
     words = f"libcuda.so.1, up to CUDA {cuda_words(facts['cuda'])}"
     if facts["init"] == 0 and facts["devices"]:
-        return _row("CUDA", State.OK, f"{words}, GPUs: {facts['devices']}")
+        return f"{words}, GPUs: {facts['devices']}"
     code = facts["init"] or 100
     why, remedy = _INIT_ERRORS.get(code, (f"error {code}", _OTHER_INIT))
     if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         why += f" (CUDA_VISIBLE_DEVICES is {visible!r})"
-    return _row("CUDA", State.BROKEN, f"{words}: {why}", remedy, needed=needed)
+    return Fault(f"{words}: {why}", remedy, State.BROKEN)
 
 
-def _library(name: str, error: str | None, *, needed: bool) -> CheckRow:
-    if error is None:
-        return _row(name, State.OK, _WHAT_FOR[name])
-    finding, remedy = _absent(name, f"{error} ({_WHAT_FOR[name]})")
-    return _row(name, State.MISSING, finding, remedy, needed=needed)
+def _library(name: str, error: str | None) -> str | Fault:
+    what_for = _WHAT_FOR[name]
+    return what_for if error is None else _absent(name, f"{error} ({what_for})")
 
 
-def _absent(library: str, finding: str) -> tuple[str, str]:
-    """Returns a finding and a remedy for a library that does not load."""
+def _absent(library: str, finding: str) -> Fault:
+    """Returns what is wrong with a library that does not load."""
     folder = next((at for at in _FOLDERS if Path(at, library).exists()), None)
     if folder is not None:
         remedy = f"export LD_LIBRARY_PATH={folder}:$LD_LIBRARY_PATH, or run ldconfig"
-        return f"{finding}; it is in {folder}", remedy
+        return Fault(f"{finding}; it is in {folder}", remedy)
     if (value := os.environ.get(CAPABILITIES)) is not None:
         finding += f"; {CAPABILITIES} is {value!r}"
-    return finding, _INSTALL
+    return Fault(finding, _INSTALL)
 
 
-def _torch(answer: ProbeResult, *, needed: bool) -> CheckRow:
-    wrong = partial(_row, "torch on the GPU", State.BROKEN, needed=needed)
+def _torch(answer: ProbeResult) -> str | Fault:
     if (fault := torch_fault()) is not None:
-        return wrong(*finding_of(fault))
+        return Fault.of(fault)
     if answer.facts is not None and answer.facts["devices"]:
-        gpus = "; ".join(f"{n} x {gpu}" for gpu, n in Counter(answer.facts["devices"]).items())
-        return _row("torch on the GPU", State.OK, f"computes on {gpus}")
-    return wrong(
+        gpus = Counter(answer.facts["devices"]).items()
+        return f"computes on {'; '.join(f'{n} x {gpu}' for gpu, n in gpus)}"
+    return Fault(
         answer.error or "sees no GPU",
         "install a torch whose CUDA and GPU architectures fit this GPU and driver; check "
         "CUDA_VISIBLE_DEVICES",
+        State.BROKEN,
     )
 
 
-def _video(answers: Mapping[str, ProbeResult], *, needed: bool) -> list[CheckRow]:
-    if (refusal := nvdec_refusal()) is not None:
-        remedy = "see the rows of the driver's libraries; NVDEC needs a driver of 530 or newer"
-        finding, remedy = finding_of(refusal, remedy)
-        state = State.MISSING if "not installed" in finding else State.BROKEN
-        return [_row(CODEC, state, finding, remedy, needed=needed)]
-    formats, nvenc = answers["nvdec"].facts, answers["nvenc"]
-    problem = nvenc.error if nvenc.facts is None else nvenc.facts["problem"]
-    words = "opens" if problem is None else f"x264 on CPUs; does not open: {problem}"
-    return [
-        _row(CODEC, State.OK, "decodes H.264 on GPU 0"),
-        *(_nvdec(codec, formats["formats"]) for codec in DECODERS if formats is not None),
-        _row("NVENC h264", State.OK, words),
-    ]
-
-
-def _nvdec(codec: str, formats: Sequence[Mapping[str, Any]]) -> CheckRow:
+def _nvdec(codec: str, formats: Sequence[Mapping[str, Any]]) -> str | Fault:
     """Returns formats of a codec that NVDEC decodes; the CPU decodes sources in others."""
     takes = [row for row in formats if row["codec"] == codec and row["caps"].get("supported")]
     if not takes:
-        finding = f"not on this GPU; {codec} is decoded on CPUs"
-        return _row(f"NVDEC {codec}", State.NOT_NEEDED, finding)
+        return Fault(f"not on this GPU; {codec} is decoded on CPUs", None, State.NOT_NEEDED)
     caps = takes[0]["caps"]
     words = ", ".join(f"{':'.join(take['chroma'])} of {take['bits']} bits" for take in takes)
-    words += f", up to {caps['width_max']}x{caps['height_max']}"
-    return _row(f"NVDEC {codec}", State.OK, f"{words}, engines: {caps['num_decoder_engines']}")
+    size = f"{caps['width_max']}x{caps['height_max']}"
+    return f"{words}, up to {size}, engines: {caps['num_decoder_engines']}"
 
 
-def _faiss(faiss: ProbeResult, gpus: ProbeResult) -> CheckRow:
-    row = partial(_row, "FAISS on the GPU")
+def _nvenc(answer: ProbeResult) -> str:
+    problem = answer.error if answer.facts is None else answer.facts["problem"]
+    return "opens" if problem is None else f"x264 on CPUs; does not open: {problem}"
+
+
+def _faiss(faiss: ProbeResult, gpus: ProbeResult) -> str | Fault:
     if faiss.facts is None or not faiss.facts["gpu_build"]:
         install = "uv pip uninstall faiss-cpu; uv pip install faiss-gpu"
-        return row(State.MISSING, "a CPU-only build; CPUs search for duplicates", install)
+        return Fault("a CPU-only build; CPUs search for duplicates", install)
     if gpus.facts is None or not gpus.facts["gpus"]:
         remedy = "update the driver to 580 or newer, or see the row `torch on the GPU`"
-        return row(State.BROKEN, gpus.error or "it sees no GPU", remedy)
-    return row(State.OK, f"a build with GPU code, GPUs: {gpus.facts['gpus']}")
+        return Fault(gpus.error or "it sees no GPU", remedy, State.BROKEN)
+    return f"a build with GPU code, GPUs: {gpus.facts['gpus']}"

@@ -1,42 +1,56 @@
-"""The machine: Python, cores, memory, disk, limits."""
+"""The machine and the packages that a run uses on CPUs: what is there, and what works."""
 
+import importlib.util
 import os
 import platform
 import resource
 import shutil
 import tempfile
+from collections.abc import Collection, Mapping
+from functools import partial
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
 from pathlib import Path
 
-from curator.doctor.diagnosis import CheckRow, Group, State
+from curator.doctor.diagnosis import CheckRow, Fault, Group, State
+from curator.doctor.probe_process import DECODERS, ProbeResult
+from curator.errors import install_extra
 from curator.executor.host_resources import available_cpus, memory_bytes, object_store_bytes
 from curator.executor.sandbox import landlock_version
 from curator.executor.system_calls import has_seccomp
+from curator.media.gpu_versions import torch_cuda_build
 from curator.storage.object_service import scheme_of
 
 WORKER_BYTES = 2 << 30
 """Memory that the engine plans for a worker."""
-
 MIN_DISK_BYTES = 5 * 10**9
 """Free space below which a run over more than a few films is likely to fill the disk."""
-
 STOP_DISK_BYTES = 200 * 10**6
 """Free space that Ray's own files and one track of a film need."""
-
 MIN_OPEN_FILES = 1024
 """Linux's default soft limit."""
+ASKED = ("faiss", "ray", "boto3", "others", "cv2", "pyarrow", "av")
+"""Questions about packages that every installation has, the slowest first."""
 
 _SHM = "/dev/shm"
+_OPENCV = ("opencv-python-headless", "opencv-python", "opencv-contrib-python")
+_SYSTEM_LIBRARY = "cannot open shared object file"
 
 
 def machine_rows(out: str | None) -> list[CheckRow]:
     """Returns the checks of the machine and of the output root, if one was named."""
     python = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-    rows = [_row("Python", python), _row("cores", str(available_cpus())), _memory(), _shared()]
+    outcomes = {
+        "Python": python, "cores": str(available_cpus()), "memory": _memory(), _SHM: _shared(),
+    }  # fmt: skip
     if out is not None and scheme_of(out) is None:
-        rows.append(_disk("disk of OUT", existing(out), "free some, or choose another OUT"))
-    temporary = tempfile.gettempdir()
-    rows.append(_disk("disk for temporary files", temporary, "free some, or set TMPDIR"))
-    return [*rows, _open_files(), _protections()]
+        outcomes["disk of OUT"] = _disk(existing(out), "free some, or choose another OUT")
+    outcomes |= {
+        "disk for temporary files": _disk(tempfile.gettempdir(), "free some, or set TMPDIR"),
+        "open files": _open_files(),
+        "sandbox": _protections(),
+    }
+    return [Group.MACHINE.row(name, outcome) for name, outcome in outcomes.items()]
 
 
 def existing(path: str) -> str:
@@ -47,70 +61,163 @@ def existing(path: str) -> str:
     return str(place)
 
 
-def size(n_bytes: int) -> str:
+def _size(n_bytes: int) -> str:
     """Formats bytes in binary units, as memory is sold: `16.0 GiB`."""
     gib = n_bytes / (1 << 30)
     return f"{gib:.1f} GiB" if gib >= 1 else f"{n_bytes / (1 << 20):.0f} MiB"
 
 
-def _row(name: str, finding: str, remedy: str | None = None, *, needed: bool = False) -> CheckRow:
-    state = State.OK if remedy is None else State.MISSING
-    return Group.MACHINE.row(name, state, finding, remedy, needed=needed)
-
-
-def _memory() -> CheckRow:
+def _memory() -> str | Fault:
     memory, cores = memory_bytes(), available_cpus()
     fits = memory // WORKER_BYTES
     if fits == 0:
-        finding = f"{size(memory)}; one worker takes up to {size(WORKER_BYTES)}"
-        return _row("memory", finding, "give the machine or container 4 GiB or more", needed=True)
+        finding = f"{_size(memory)}; one worker takes up to {_size(WORKER_BYTES)}"
+        return Fault(finding, "give the machine or container 4 GiB or more", needed=True)
     few = f"; room for {fits} of {cores} workers, and no more are started" if fits < cores else ""
-    return _row("memory", size(memory) + few)
+    return _size(memory) + few
 
 
-def _shared() -> CheckRow:
+def _shared() -> str | Fault:
     if not os.path.exists(_SHM):
-        return Group.MACHINE.row(_SHM, State.NOT_NEEDED, "not on this system")
+        return Fault("not on this system", None, State.NOT_NEEDED)
     wanted, usage = object_store_bytes(), shutil.disk_usage(_SHM)
-    finding, remedy = f"{size(usage.free)} free of {size(usage.total)}", None
-    if usage.free < wanted:
-        finding += f"; Ray's object store takes {size(wanted)}, and is on disk otherwise"
-        remedy = (
-            f"docker run --shm-size={-(-wanted >> 30) or 1}g, or an emptyDir of medium Memory "
-            "under /dev/shm in Kubernetes"
-        )
-    return _row(_SHM, finding, remedy)
+    finding = f"{_size(usage.free)} free of {_size(usage.total)}"
+    if usage.free >= wanted:
+        return finding
+    return Fault(
+        f"{finding}; Ray's object store takes {_size(wanted)}, and is on disk otherwise",
+        f"docker run --shm-size={-(-wanted >> 30) or 1}g, or an emptyDir of medium Memory under "
+        "/dev/shm in Kubernetes",
+    )
 
 
-def _disk(name: str, path: str, remedy: str) -> CheckRow:
+def _disk(path: str, remedy: str) -> str | Fault:
     usage = shutil.disk_usage(path)
     finding = f"{usage.free / 1e9:.1f} GB free of {usage.total / 1e9:.1f} GB at {path}"
-    if usage.free < MIN_DISK_BYTES:
-        finding += f"; less than {MIN_DISK_BYTES / 1e9:.0f} GB"
-        return _row(name, finding, remedy, needed=usage.free < STOP_DISK_BYTES)
-    return _row(name, finding)
+    if usage.free >= MIN_DISK_BYTES:
+        return finding
+    finding += f"; less than {MIN_DISK_BYTES / 1e9:.0f} GB"
+    return Fault(finding, remedy, needed=usage.free < STOP_DISK_BYTES)
 
 
-def _open_files() -> CheckRow:
+def _open_files() -> str | Fault:
     # Ray raises the soft limit to the hard one.
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft, hard = ("without end" if limit < 0 else str(limit) for limit in limits)
-    finding, remedy = f"limit {soft}, up to {hard}", None
-    if 0 <= limits[1] < MIN_OPEN_FILES:
-        finding += "; Ray opens more"
-        remedy = (
-            "raise it: ulimit -n 65536, LimitNOFILE= of systemd, docker run --ulimit nofile=65536"
-        )
-    return _row("open files", finding, remedy)
+    finding = f"limit {soft}, up to {hard}"
+    if not 0 <= limits[1] < MIN_OPEN_FILES:
+        return finding
+    remedy = "raise it: ulimit -n 65536, LimitNOFILE= of systemd, docker run --ulimit nofile=65536"
+    return Fault(f"{finding}; Ray opens more", remedy)
 
 
-def _protections() -> CheckRow:
+def _protections() -> str | Fault:
     landlock, seccomp = landlock_version(), has_seccomp()
     finding = f"Landlock {landlock or 'none'}, seccomp {'yes' if seccomp else 'no'}"
     if landlock and seccomp:
-        return _row("sandbox", finding)
-    return _row(
-        "sandbox",
+        return finding
+    return Fault(
         f"{finding}; decoders have no credentials, but reach files or network",
         "run on Linux 5.13 or newer, on x86-64 or ARM, and let containers use Landlock",
     )
+
+
+def are_sound(answers: Mapping[str, ProbeResult]) -> bool:
+    """Returns whether this process can import the packages that read recipes and stores."""
+    return all(answers[name].facts is not None for name in ASKED if name != "ray")
+
+
+def package_rows(answers: Mapping[str, ProbeResult], needs: Collection[str]) -> list[CheckRow]:
+    """Returns the checks of packages; `answers` are those to `ASKED`, `needs` as of a recipe."""
+    row, others = partial(Group.VIDEO.row, needed=True), answers["others"]
+    faiss = answers["faiss"].facts or {}
+    build = ", with GPU code" if faiss.get("gpu_build") else ", CPU only"
+    again = "uv pip install --reinstall . in the checkout of this package"
+    return [
+        *_ffmpeg(answers["av"]),
+        row("OpenCV", _package(answers["cv2"], *_OPENCV)),
+        row("torch", _torch()),
+        row("FAISS", _package(answers["faiss"], "faiss-gpu", "faiss-cpu", more=build)),
+        row("Arrow", _package(answers["pyarrow"], "pyarrow")),
+        row("Ray", _package(answers["ray"], "ray")),
+        row("boto3", _package(answers["boto3"], "boto3"), needed="s3" in needs),
+        row(
+            "other packages",
+            "numpy, pydantic, PyYAML, orjson, rich, pillow"
+            if others.facts is not None
+            else Fault(others.error, again, State.BROKEN),
+        ),
+        row("open_clip", _open_clip("clip" in needs), needed="clip" in needs),
+    ]
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version_of(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def _torch_build() -> str | None:
+    """Returns the CUDA that torch was built for, such as `13.2`; None for CPU-only, or no torch."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    return torch_cuda_build(Path(spec.origin).with_name("version.py").read_text())
+
+
+def _torch() -> str | Fault:
+    release, build = _version("torch"), _torch_build()
+    if release is None:
+        return Fault("not installed", install_extra("run"))
+    return f"{release}, {f'for CUDA {build}' if build else 'a CPU-only build'}"
+
+
+def _open_clip(is_needed: bool) -> str | Fault:
+    if (release := _version("open-clip-torch")) is not None:
+        return release
+    if is_needed:
+        return Fault("not installed", install_extra("clip"))
+    remedy = f"{install_extra('clip')}, for recipes with CLIP"
+    return Fault("not installed", remedy, State.NOT_NEEDED)
+
+
+def _package(answer: ProbeResult, *distributions: str, more: str = "") -> str | Fault:
+    """Checks a package by its metadata and by the answer of a process that imported it."""
+    installed = {name: release for name in distributions if (release := _version(name)) is not None}
+    words = ", ".join(map(" ".join, installed.items())) or "of unknown version"
+    if answer.facts is not None:
+        return words + more
+    if not installed:
+        return Fault("not installed", install_extra("run"))
+    remedy = f"uv pip install --reinstall {' '.join(installed)}"
+    if distributions == _OPENCV and ("libGL" in answer.error or len(installed) > 1):
+        others = " ".join(name for name in installed if name != _OPENCV[0]) or "opencv-python"
+        remedy = (
+            f"uv pip uninstall {others}; uv pip install --reinstall opencv-python-headless, which "
+            "needs no libGL"
+        )
+    elif _SYSTEM_LIBRARY in answer.error:
+        remedy = f"install the system library {answer.error.split(': ')[1]}, or {remedy}"
+    return Fault(f"{words}; {answer.error}", remedy, State.BROKEN)
+
+
+def _ffmpeg(answer: ProbeResult) -> list[CheckRow]:
+    row, facts = partial(Group.VIDEO.row, needed=True), answer.facts
+    if facts is None:
+        return [row("PyAV", _package(answer, "av"))]
+    lacking = [name for name in DECODERS if name not in facts["decoders"]]
+    no_x264 = [] if "libx264" in facts["encoders"] else ["libx264"]
+    # Sources in a codec without a decoder fail; the run continues.
+    return [
+        row("PyAV", _package(answer, "av", more=f", FFmpeg {facts['ffmpeg']}")),
+        row("decoders", _codecs(facts["decoders"], lacking), needed="h264" in lacking),
+        row("encoder", _codecs(facts["encoders"], no_x264), needed=not facts["encoders"]),
+    ]
+
+
+def _codecs(codecs: list[str], lacking: list[str]) -> str | Fault:
+    if not lacking:
+        return ", ".join(codecs)
+    other = "uv pip install --reinstall --only-binary av av: PyAV's own wheel has it"
+    return Fault(f"no {', '.join(lacking)}", other)

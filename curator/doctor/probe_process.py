@@ -12,50 +12,34 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from curator.executor.host_resources import available_cpus
 
 ANSWER_S = 60.0
 """Longest wait for a probe. Importing torch takes 4 CPU-seconds; a machine whose GPU hangs never
 answers."""
-
 DECODERS = ("h264", "hevc", "vp9", "av1")
-
 LIBRARIES = ("libcuda.so.1", "libnvcuvid.so.1", "libnvidia-encode.so.1")
 """Parts of the NVIDIA driver: CUDA, NVDEC, NVENC."""
-
 NVDEC_FORMATS = (
-    ("h264", "420", 8),
-    ("h264", "420", 10),
-    ("h264", "422", 8),
-    ("hevc", "420", 8),
-    ("hevc", "420", 10),
-    ("hevc", "422", 10),
-    ("hevc", "444", 8),
-    ("vp9", "420", 8),
-    ("vp9", "420", 10),
-    ("av1", "420", 8),
-    ("av1", "420", 10),
-)
+    ("h264", "420", 8), ("h264", "420", 10), ("h264", "422", 8), ("hevc", "420", 8),
+    ("hevc", "420", 10), ("hevc", "422", 10), ("hevc", "444", 8), ("vp9", "420", 8),
+    ("vp9", "420", 10), ("av1", "420", 8), ("av1", "420", 10),
+)  # fmt: skip
 """Codec, chroma and bits per sample of usual videos. Each probe makes a CUDA context, which takes a
 tenth of a second or more, so only these combinations are probed."""
 
+Facts = dict[str, Any]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeResult:
+
+class ProbeResult(NamedTuple):
     """Answer of a probe: facts, or an error."""
 
     facts: Mapping[str, Any] | None = None
     error: str = ""
-
-
-def ask(question: str) -> ProbeResult:
-    """Returns the answer to one of `QUESTIONS`; the end of its process is an answer too."""
-    return _answer([sys.executable, "-m", __name__, question], ANSWER_S)
 
 
 def ask_all(questions: Iterable[str]) -> dict[str, ProbeResult]:
@@ -65,17 +49,17 @@ def ask_all(questions: Iterable[str]) -> dict[str, ProbeResult]:
         return dict(zip(names, pool.map(ask, names), strict=True))
 
 
-def _answer(command: list[str], timeout_s: float) -> ProbeResult:
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+def ask(question: str) -> ProbeResult:
+    """Returns the answer to one of `QUESTIONS`; the end of its process is an answer too."""
     try:
         done = subprocess.run(
-            command,
+            [sys.executable, "-m", __name__, question],
             capture_output=True,
             text=True,
             errors="replace",
             stdin=subprocess.DEVNULL,
-            timeout=timeout_s,
-            env=environment,
+            timeout=ANSWER_S,
+            env=dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path))),
             check=False,
         )
     except subprocess.TimeoutExpired:
@@ -85,17 +69,21 @@ def _answer(command: list[str], timeout_s: float) -> ProbeResult:
     # Packages print when they are imported; the answer is the last line.
     try:
         facts = json.loads(done.stdout.splitlines()[-1])
-        return (
-            ProbeResult(error=str(facts["error"])) if "error" in facts else ProbeResult(facts=facts)
-        )
+        return ProbeResult(error=str(facts["error"])) if "error" in facts else ProbeResult(facts)
     except (ValueError, IndexError, TypeError):
         lines = [*f"{done.stdout}\n{done.stderr}".split("\n"), f"ended with {done.returncode}"]
         return ProbeResult(error=next(line.strip() for line in lines if line.strip()))
 
 
-def av() -> dict[str, Any]:
+def _imported(*modules: str) -> Facts:
+    for module in modules:
+        import_module(module)
+    return {}
+
+
+def _av() -> Facts:
     """Returns the version, decoders and encoders of FFmpeg behind PyAV."""
-    import av as package
+    import av
     from av.codec import Codec
 
     def has(name: str, mode: str) -> bool:
@@ -106,34 +94,26 @@ def av() -> dict[str, Any]:
         return True
 
     return {
-        "ffmpeg": str(getattr(package, "ffmpeg_version_info", "unknown")),
+        "ffmpeg": str(getattr(av, "ffmpeg_version_info", "unknown")),
         "decoders": [name for name in DECODERS if has(name, "r")],
         "encoders": [name for name in ("libx264", "libvpx-vp9") if has(name, "w")],
     }
 
 
-def faiss() -> dict[str, Any]:
-    """Returns whether FAISS was built for GPUs."""
-    import faiss as package
+def _faiss() -> Facts:
+    import faiss
 
-    return {"gpu_build": hasattr(package, "StandardGpuResources")}
+    return {"gpu_build": hasattr(faiss, "StandardGpuResources")}
 
 
-def faiss_gpus() -> dict[str, Any]:
+def _faiss_gpus() -> Facts:
     """Counts GPUs that FAISS sees. A driver that does not work makes this end the process."""
-    import faiss as package
+    import faiss
 
-    return {"gpus": int(package.get_num_gpus())}
-
-
-def imported(*modules: str) -> dict[str, Any]:
-    """Checks whether modules can be imported."""
-    for module in modules:
-        import_module(module)
-    return {}
+    return {"gpus": int(faiss.get_num_gpus())}
 
 
-def libraries() -> dict[str, Any]:
+def _libraries() -> Facts:
     """Checks which parts of the driver load, and how CUDA starts.
 
     `loads` maps each library to None, or to its error. `cuda` is the newest CUDA of the
@@ -147,32 +127,30 @@ def libraries() -> dict[str, Any]:
             loads[name] = None
         except OSError as error:
             loads[name] = str(error)
-    facts: dict[str, Any] = {"loads": loads, "cuda": None, "init": None, "devices": None}
+    facts: Facts = {"loads": loads, "cuda": None, "init": None, "devices": None}
     if loads["libcuda.so.1"] is None:
-        cuda = ctypes.CDLL("libcuda.so.1")
-        number = ctypes.c_int(0)
-        cuda.cuDriverGetVersion(ctypes.byref(number))
-        facts |= {"cuda": number.value, "init": cuda.cuInit(0)}
-        number = ctypes.c_int(0)
-        cuda.cuDeviceGetCount(ctypes.byref(number))
-        facts["devices"] = number.value
+        cuda, version, devices = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(0), ctypes.c_int(0)
+        cuda.cuDriverGetVersion(ctypes.byref(version))
+        facts |= {"cuda": version.value, "init": cuda.cuInit(0)}
+        cuda.cuDeviceGetCount(ctypes.byref(devices))
+        facts["devices"] = devices.value
     return facts
 
 
-def torch() -> dict[str, Any]:
+def _torch() -> Facts:
     """Adds numbers on each GPU by torch; returns names and memory of the GPUs."""
-    import torch as package
+    import torch
 
-    package.cuda.init()
+    torch.cuda.init()
     names = []
-    for gpu in range(package.cuda.device_count()):
-        assert package.ones(8, device=f"cuda:{gpu}").sum().item() == 8
-        about = package.cuda.get_device_properties(gpu)
+    for gpu in range(torch.cuda.device_count()):
+        assert torch.ones(8, device=f"cuda:{gpu}").sum().item() == 8
+        about = torch.cuda.get_device_properties(gpu)
         names.append(f"{about.name}, {about.total_memory >> 20} MiB")
     return {"devices": names}
 
 
-def nvdec() -> dict[str, Any]:
+def _nvdec() -> Facts:
     """Returns capabilities of the first GPU's decoder: PyNvVideoCodec's dictionary by format."""
     package = import_module("PyNvVideoCodec")
     formats = []
@@ -187,37 +165,31 @@ def nvdec() -> dict[str, Any]:
     return {"formats": formats}
 
 
-def nvenc() -> dict[str, Any]:
-    """Returns why FFmpeg's encoder on the GPU does not open, or None."""
+def _nvenc() -> Facts:
     from curator.media.encode import nvenc_problem
 
     return {"problem": nvenc_problem()}
 
 
-QUESTIONS: dict[str, Callable[[], dict[str, Any]]] = {
-    "av": av,
-    "cv2": partial(imported, "cv2"),
-    "faiss": faiss,
-    "pyarrow": partial(imported, "pyarrow.parquet"),
-    "boto3": partial(imported, "boto3"),
-    "ray": partial(imported, "ray"),
-    "others": partial(imported, "numpy", "pydantic", "yaml", "orjson", "rich", "PIL"),
-    "libraries": libraries,
-    "torch": torch,
-    "faiss_gpus": faiss_gpus,
-    "nvdec": nvdec,
-    "nvenc": nvenc,
+QUESTIONS: dict[str, Callable[[], Facts]] = {
+    "av": _av,
+    "cv2": partial(_imported, "cv2"),
+    "faiss": _faiss,
+    "pyarrow": partial(_imported, "pyarrow.parquet"),
+    "boto3": partial(_imported, "boto3"),
+    "ray": partial(_imported, "ray"),
+    "others": partial(_imported, "numpy", "pydantic", "yaml", "orjson", "rich", "PIL"),
+    "libraries": _libraries,
+    "torch": _torch,
+    "faiss_gpus": _faiss_gpus,
+    "nvdec": _nvdec,
+    "nvenc": _nvenc,
 }
 
 
-def main(name: str) -> None:
-    """Prints the answer to a question as the last line of standard output."""
-    try:
-        facts = QUESTIONS[name]()
-    except Exception as error:  # noqa: BLE001 - any error is the answer
-        facts = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
-    print("\n" + json.dumps(facts), flush=True)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1])
+    try:
+        answer = QUESTIONS[sys.argv[1]]()
+    except Exception as error:  # noqa: BLE001 - any error is the answer
+        answer = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
+    print("\n" + json.dumps(answer), flush=True)

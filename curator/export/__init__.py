@@ -1,7 +1,6 @@
 """Writes the clips of an output root in the formats of other loaders."""
 
-from curator.export.formats import FORMATS
-from curator.export.job import export
-from curator.export.placement import Exported
+from curator.export.exporter import FORMATS
+from curator.export.job import Exported, export
 
 __all__ = ["FORMATS", "Exported", "export"]

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
 from curator.errors import ShardError, SourceError
-from curator.export.clip_reader import ShardClip
 from curator.export.exporter import Exporter, ExporterOptions
-from curator.export.job import Job
+from curator.export.job import Job, ShardClip
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
 from curator.stages.shard.tar_reader import BLOCK, Shard
@@ -71,8 +70,7 @@ class FrameTars(Exporter[FramesOptions, None]):
         key = f"{shard.split}/{shard.name.removesuffix('.tar')}-{fingerprint[:8]}.tar"
         if job.place.size(key) is not None:
             # The name identifies input and settings, and objects appear only when complete.
-            job.place.keep(key)
-            job.exported.add(reused=1, clips=int(shard.facts.get("samples") or 0))
+            job.place.reuse(key, clips=int(shard.facts.get("samples") or 0))
             return
         end = bytes(2 * BLOCK)
         with job.place.create(key) as output:
@@ -86,11 +84,7 @@ class FrameTars(Exporter[FramesOptions, None]):
 
 
 def decode_frames(clip: ShardClip, options: FramesOptions) -> NDArray[np.uint8]:
-    """Decodes frames of a clip: uint8 [T, H, W, 3], RGB.
-
-    Raises:
-        ShardError: The MP4 does not decode, or gives fewer frames than its JSON states.
-    """
+    """Decodes frames, uint8 [T, H, W, 3], RGB; `ShardError` where fewer decode than stated."""
     assert clip.mp4 is not None
     wanted = min(clip.fields["n_frames"], options.max_frames or clip.fields["n_frames"])
     pictures: list[NDArray[np.uint8]] = []

@@ -58,9 +58,8 @@ class Mds(Exporter[ExporterOptions, Entries]):
             entries = _write(job, shard, folder, fingerprint)
         else:
             n_clips = sum(entry["samples"] for entry in entries)
-            job.exported.add(reused=len(entries), clips=n_clips)
-        for entry in entries:
-            job.place.keep(f"{folder}/{_basename(entry)}")
+            names = (f"{folder}/{_basename(entry)}" for entry in entries)
+            job.place.reuse(*names, clips=n_clips)
         return [
             entry | {"raw_data": entry["raw_data"] | {"basename": f"{name}/{_basename(entry)}"}}
             for entry in entries

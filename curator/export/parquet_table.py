@@ -9,9 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curator.errors import StorageError
-from curator.export.clip_reader import ShardClip
 from curator.export.exporter import Exporter, ExporterOptions
-from curator.export.job import Job
+from curator.export.job import Job, ShardClip
 from curator.family import Family
 from curator.stages.shard.shard_index import DATASET_SCHEMA
 from curator.stages.shard.tar_reader import COLUMNS, Shard, declared_families
@@ -74,8 +73,7 @@ class ParquetTables(Exporter[ParquetOptions, None]):
         fingerprint = job.fingerprint(shard, "parquet", self.version, with_videos, uri, *own)
         n_rows = _reusable_rows(job, key, fingerprint)
         if n_rows is not None:
-            job.place.keep(key)
-            job.exported.add(reused=1, clips=n_rows)
+            job.place.reuse(key, clips=n_rows)
             return
         others = [name for name in schema.names if name != "video"]
         with (

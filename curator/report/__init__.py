@@ -1,6 +1,5 @@
 """The report of a run: one self-contained HTML page, and a trace."""
 
-from curator.report.page import MAX_PER_GROUP, PREVIEWS, render_report, shown_clips
-from curator.report.stage_trace import trace_json
+from curator.report.page import MAX_PER_GROUP, PREVIEWS, render_report, shown_clips, trace_json
 
 __all__ = ["MAX_PER_GROUP", "PREVIEWS", "render_report", "shown_clips", "trace_json"]

@@ -1,4 +1,4 @@
-"""Contact sheets: a sample of the kept clips, and of those rejected for each reason.
+"""Contact sheets: samples of the kept clips, of those rejected for each reason, and of clusters.
 
 Cards are filtered and ordered by style alone: `clips.html.j2` uses the classes and ranks made here.
 """
@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from curator.number_text import count
 from curator.records.clips import BY_HAND, Reason
-from curator.report.clip_cards import clip_s
 from curator.report.funnel import reason_order
+from curator.report.page_templates import clip_s
 from curator.report.score_distance import Nearness
 from curator.tables.clip_rows import ClipColumns, ClipRow
 from curator.tables.source_table import value_counts
@@ -151,3 +151,42 @@ class Browsing:
         """CSS properties of a clip's card."""
         ranks = self._ranks.get(clip.clip_id, {})
         return ";".join(f"--{key}:{rank}" for key, rank in ranks.items())
+
+
+class Gallery(NamedTuple):
+    """A cluster: its number, clips kept and dropped, its words, and the clips shown."""
+
+    cluster: int
+    n_kept: int
+    n_dropped: int
+    words: str
+    clips: list[ClipRow]
+
+
+def galleries_of(summary: Mapping[str, Any], clips: ClipColumns) -> list[Gallery]:
+    """Returns the clusters of which the summary lists the nearest clips, the largest first."""
+    listed = listed_clusters(summary)
+    if not listed:
+        return []
+    names = ["cluster", "decision"]
+    counts: Counter[tuple[int | None, str]] = Counter()
+    for block in clips.blocks(names):
+        for row in block.group_by(names).aggregate([([], "count_all")]).to_pylist():
+            counts[row["cluster"], row["decision"]] += row["count_all"]
+    by_id = clips_by_id(clips, [name for entry in listed for name in entry["nearest"]])
+    return [
+        Gallery(
+            cluster=entry["cluster"],
+            n_kept=counts[entry["cluster"], "kept"],
+            n_dropped=counts[entry["cluster"], "rejected"],
+            words=", ".join(entry.get("words", ())),
+            clips=[by_id[name] for name in entry["nearest"] if name in by_id],
+        )
+        for entry in listed
+    ]
+
+
+def listed_clusters(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the clusters of a summary with their nearest clips; none of older versions."""
+    clusters = (summary.get("judged") or {}).get("clusters") or ()
+    return [entry for entry in clusters if entry.get("nearest")]

@@ -2,8 +2,8 @@
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import floor, log10
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from curator.errors import UsageError
 from curator.number_text import moment, plain, score
 from curator.records.clips import COMPARED, REMAINDER, Reason
-from curator.report.clip_cards import declared_values
-from curator.report.rule_text import quantile_words, value_words
+from curator.report.funnel import quantile_words, value_words
+from curator.report.page_templates import declared_values
+from curator.review.bound_tuning import LATE
 from curator.review.finished_run import Finished, is_of_stage
 from curator.runs.marked_clips import has_effect
 from curator.stages.filter.config import Rule
@@ -25,15 +26,10 @@ from curator.tables.disk_table import taken
 
 MAX_NAMED = 5
 MAX_LISTED = 50
-LATE = (
-    Reason.MARKED_DROP, Reason.NO_BUCKET, Reason.NO_ASPECT_CLASS, *COMPARED, Reason.NOT_SELECTED,
-    Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
-    Reason.SOURCE_CHANGED, Reason.REMOVED,
-)  # fmt: skip
+_NOT_BY_RULES = (Reason.MARKED_DROP, Reason.NO_BUCKET, Reason.NO_ASPECT_CLASS, *LATE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class _Judged(NamedTuple):
     """One rule with the clip's score."""
 
     rule: Rule
@@ -71,11 +67,7 @@ def listing(finished: Finished) -> str:
     for clip in ClipRows(clips.slice(0, MAX_LISTED), finished.clips.schema):
         span = f"{moment(clip.start_s)} to {moment(clip.end_s)}"
         rows.append((clip.clip_id, clip.reason or clip.decision, span, plain(clip.source_uri)))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = [
-        "  ".join([f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)] + [row[3]])
-        for row in rows
-    ]
+    lines = list(_aligned(rows, "<<<<"))
     if clips.num_rows > MAX_LISTED:
         lines.append(f"and {clips.num_rows - MAX_LISTED:,} more, in the table clips")
     return "\n".join(lines)
@@ -111,26 +103,21 @@ def explain(finished: Finished, prefix: str, candidates: pa.Table | None = None)
     return "\n\n".join(block for block in blocks if block)
 
 
-def _judged(finished: Finished, number: int, candidates: pa.Table) -> Iterator[Judged]:
+def _judged(finished: Finished, number: int, candidates: pa.Table) -> Iterator[_Judged]:
     whole = candidates.slice(0, finished.without_remainders().clips.num_rows)
     corpus = corpus_of(whole, min_s=finished.recipe.propose.min_s)
     rules = finished.recipe.filters.root
     resolved = resolve(rules, corpus, finished.frozen(), measures=finished.measures)
+    row = candidates.slice(number, 1)
     for bounds, rule in zip(resolved, rules.values(), strict=True):
-        values = score_values(candidates, bounds.score)
-        value = None if np.isnan(values[number]) else float(values[number])
-        row = candidates.slice(number, 1)
+        (measured,) = score_values(row, bounds.score)
+        value = None if np.isnan(measured) else float(measured)
         text = str(row[bounds.score][0].as_py()) if bounds.names_values else None
         reason = reason_of(row, bounds)
-        is_silent = bounds.severity == "flag" and reason == Reason.NOT_MEASURED
-        yield Judged(
-            rule=rule,
-            bounds=bounds,
-            value=value,
-            text=text,
-            reason=None if is_silent else reason,
-            corpus=corpus(bounds.score) if bounds.n_measured is not None else np.zeros(0),
-        )
+        if bounds.severity == "flag" and reason == Reason.NOT_MEASURED:
+            reason = None
+        values = corpus(bounds.score) if bounds.n_measured is not None else np.zeros(0)
+        yield _Judged(rule, bounds, value, text, reason, values)
 
 
 def _outcome(finished: Finished, clip: ClipRow) -> Iterator[str]:
@@ -182,7 +169,7 @@ def _original(finished: Finished, clip: ClipRow) -> Iterator[str]:
         yield f"  its part from {span} is {part.clip_id}, {part.reason or part.decision}"
 
 
-def _table(judged: Sequence[Judged]) -> str:
+def _table(judged: Sequence[_Judged]) -> str:
     if not judged:
         return "the recipe has no rules"
     rows = [("rule", "score", "bounds", "")]
@@ -196,14 +183,18 @@ def _table(judged: Sequence[Judged]) -> str:
         name, about = rule.bounds.rule, rule.bounds.score
         name = name if name == about else f"{name} ({about})"
         rows.append((name, value, _bounds(rule), verdict))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    return "\n".join(
-        f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:<{widths[2]}}  {row[3]}".rstrip()
-        for row in rows
-    )
+    return "\n".join(_aligned(rows, "<><<"))
 
 
-def _bounds(rule: Judged) -> str:
+def _aligned(rows: Sequence[Sequence[str]], sides: str) -> Iterator[str]:
+    """Yields rows as lines, each column aligned to its side."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = zip(row, sides, widths, strict=True)
+        yield "  ".join(f"{cell:{side}{width}}" for cell, side, width in cells).rstrip()
+
+
+def _bounds(rule: _Judged) -> str:
     facts = {
         "drop_lowest": rule.rule.drop_lowest,
         "drop_highest": rule.rule.drop_highest,
@@ -218,7 +209,7 @@ def _bounds(rule: Judged) -> str:
     return ", ".join([*parts, *filter(None, [value_words(named)])]) or "no bound"
 
 
-def _remedies(finished: Finished, clip: ClipRow, judged: Sequence[Judged]) -> Iterator[str]:
+def _remedies(finished: Finished, clip: ClipRow, judged: Sequence[_Judged]) -> Iterator[str]:
     if clip.decision == "kept":
         return
     reasons = clip.reasons or [str(clip.reason)]
@@ -237,17 +228,19 @@ def _remedies(finished: Finished, clip: ClipRow, judged: Sequence[Judged]) -> It
     for reason in reasons:
         if is_of_stage(reason, finished.measures):
             yield "  another config of the stage in `stages` that gives it, or without that stage"
-        elif reason in LATE:
+        elif reason in _NOT_BY_RULES:
             yield f"  {_late_remedy(finished, clip, Reason(reason))}"
     if (
         not set(COMPARED).intersection(reasons)
         and finished.recipe.dedup.enabled
-        and not any(reason in LATE or is_of_stage(reason, finished.measures) for reason in reasons)
+        and not any(
+            reason in _NOT_BY_RULES or is_of_stage(reason, finished.measures) for reason in reasons
+        )
     ):
         yield "It was not compared with other clips for duplicates, which comes after the rules."
 
 
-def _remedy(rule: Judged) -> str:
+def _remedy(rule: _Judged) -> str:
     key, config = f"filters.{rule.bounds.rule}", rule.rule
     if rule.reason == f"{rule.bounds.score}_unwanted":
         return f"{key}.one_of and none_of for {rule.text}"

@@ -19,7 +19,8 @@ from curator.tables.output_format import read_current_summary
 CONTENT = ("verdict", *TEXT_LIMITS)
 """Fields of a mark that people set; with `clip_id`, the columns of a CSV of marks."""
 Changes = Mapping[str, str | None]
-_SPAN = ["clip_id", "source_id", "start_frame", "end_frame"]
+SPAN = ["clip_id", "source_id", "start_frame", "end_frame"]
+"""Fields of a mark that say which clip it is of."""
 
 
 def mark_clips(store: Store, changes: Iterable[tuple[str, Changes]]) -> int:
@@ -34,8 +35,8 @@ def mark_clips(store: Store, changes: Iterable[tuple[str, Changes]]) -> int:
         UsageError: There is no such clip, or a value is not valid; nothing was changed.
     """
     summary = read_current_summary(store)
-    clips = pa.concat_tables(read_parquet(store, n, _SPAN) for n in summary["tables"]["clips"])
-    marks, now, ids = read_marks(store), utc_now(), clips["clip_id"].combine_chunks()
+    clips = pa.concat_tables(read_parquet(store, n, SPAN) for n in summary["tables"]["clips"])
+    marks, ids = read_marks(store), clips["clip_id"].combine_chunks()
     changed: dict[str, Mark] = {}
     for name, fields in changes:
         same = ids.index(name).as_py()
@@ -46,20 +47,21 @@ def mark_clips(store: Store, changes: Iterable[tuple[str, Changes]]) -> int:
                 "expected one; nothing was marked (`curate explain` lists clips)"
             )
         span = clips.slice(rows[0], 1).to_pylist()[0]
-        clip_id, values = span["clip_id"], dict[str, Any](fields, marked_at=now)
-        mark = changed.get(clip_id) or marks.get(clip_id) or Mark(**span, marked_at=now)
-        changed[clip_id] = replace(mark, **values)
+        clip_id = span["clip_id"]
+        changed[clip_id] = changed_mark(changed.get(clip_id) or marks.get(clip_id), span, fields)
     if changed:
         MarkWriter(store).put_all(changed.values())
     return len(changed)
 
 
-def read_csv(path: str) -> list[tuple[str, Changes]]:
-    """Reads marks from a CSV; an empty cell changes nothing, and `marked_at` is not read.
+def changed_mark(earlier: Mark | None, span: Mapping[str, Any], changes: Changes) -> Mark:
+    """Returns a mark with some fields changed, as of now; `UsageError` for a wrong value."""
+    values: dict[str, Any] = {**changes, "marked_at": utc_now()}
+    return replace(earlier, **values) if earlier is not None else Mark(**span, **values)
 
-    Raises:
-        UsageError: It cannot be read, or has other columns.
-    """
+
+def read_csv(path: str) -> list[tuple[str, Changes]]:
+    """Reads marks from a CSV, where an empty cell changes nothing; `UsageError` if it cannot."""
     expected = f"expected the columns clip_id and some of {', '.join(CONTENT)}, a cell in each"
     try:
         text = Path(path).read_text(encoding="utf-8-sig")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from curator.errors import UsageError
 from curator.executor.host_resources import default_memory_bytes
@@ -68,11 +69,7 @@ class Finished:
         return {rule: (low, high) for rule, (low, high) in bounds.items()}
 
     def candidates(self) -> pa.Table:
-        """The clips as proposed and scored, a row for each of `clips`, in its order.
-
-        Raises:
-            UsageError: They are no longer stored.
-        """
+        """The clips as proposed and scored, in the order of `clips`; `UsageError` without them."""
         ids, done = self.clips["clip_id"], 0
         stored = candidates_schema(stored_measures_of(self.recipe).specs)
         # What a run adds to candidates: metadata, and the score that is learned.
@@ -80,7 +77,7 @@ class Finished:
         learned = [field for field in schema if field.name not in stored.names]
         fields = [*learned, *metadata_fields(self.clips.schema)]
         found = DiskTable(pa.schema([*stored, *fields]), self.memory_budget_bytes)
-        for block in self._sorted_candidates():
+        for block in self._sorted_candidates(stored):
             # In the order of `clips`; others are of sources that the run did not have.
             wanted = ids.slice(done, block.num_rows).combine_chunks()
             place = pc.index_in(block["clip_id"], value_set=wanted).fill_null(-1).to_numpy()
@@ -98,23 +95,19 @@ class Finished:
             "`curate run` makes those of the newest again"
         )
 
-    def _sorted_candidates(self) -> Iterator[pa.Table]:
+    def _sorted_candidates(self, schema: pa.Schema) -> Iterator[pa.Table]:
         """Yields stored candidates in the order of `clips`, and others."""
+        of_parts = remainders_fingerprint(self.summary["fingerprints"]["candidates"])
         for is_last in (False, True):
-            schema = candidates_schema(stored_measures_of(self.recipe).specs)
             stored = SortedRows(schema, CLIP_ORDER, self.memory_budget_bytes)
             for name in self.stored_objects("clips"):
-                if self._is_remainder(name) == is_last:
+                if name.rpartition("/")[2].startswith(of_parts) == is_last:
                     stored.add(read_parquet(self.store, name))
             yield from stored.blocks()
 
-    def _is_remainder(self, name: str) -> bool:
-        own = remainders_fingerprint(self.summary["fingerprints"]["candidates"])
-        return name.rpartition("/")[2].startswith(own)
-
     def without_remainders(self) -> "Finished":
         """Returns the clips without those at the end that are parts of others."""
-        n_clips = self.clips.num_rows - (pc.sum(_is_part(self.clips)).as_py() or 0)
+        n_clips = int(np.sum(~has_tag(self.clips, REMAINDER)))
         return replace(self, clips=self.clips.slice(0, n_clips))
 
     def vectors(self, name: str) -> StoredVectors:
@@ -134,8 +127,7 @@ class Finished:
 
     def elsewhere(self) -> list[Elsewhere]:
         """Clips that stay whatever is decided, as a run of this recipe finds them."""
-        removals = read_removals(self.store)
-        return elsewhere_of(self.store, self.recipe, removals)
+        return elsewhere_of(self.store, self.recipe, read_removals(self.store))
 
     @cached_property
     def marks(self) -> dict[str, Mark]:
@@ -176,42 +168,40 @@ def open_finished(
         # Only the clips of one generation are in order. Parts of others come last.
         sorted_rows = [SortedRows(first.schema, CLIP_ORDER, memory_budget_bytes) for _ in range(2)]
         for table in rows:
-            is_part = _is_part(table)
-            sorted_rows[0].add(table.filter(pc.invert(is_part)))
-            sorted_rows[1].add(table.filter(is_part))
+            is_part = has_tag(table, REMAINDER)
+            sorted_rows[0].add(table.filter(pa.array(~is_part)))
+            sorted_rows[1].add(table.filter(pa.array(is_part)))
         rows = itertools.chain(*(some.blocks() for some in sorted_rows))
     clips = DiskTable(first.schema, memory_budget_bytes)
     for block in rows:
         clips.add(block)
-    whole = clips.whole()
     return Finished(
         store=store,
         summary=summary,
         recipe=recipe,
-        clips=whole,
+        clips=clips.whole(),
         measures=measures,
         memory_budget_bytes=memory_budget_bytes,
     )
 
 
-def _is_part(clips: pa.Table) -> pa.Array:
-    """Returns which clips are parts of others, by their tag, bool [N]."""
-    tags = clips["tags"].combine_chunks()
-    tagged = pc.list_parent_indices(tags).filter(pc.equal(pc.list_flatten(tags), REMAINDER))
-    return pc.is_in(pa.array(np.arange(len(tags))), value_set=tagged.cast(pa.int64()))
+def has_tag(clips: pa.Table, tag: str) -> NDArray[np.bool_]:
+    """Returns which clips have a tag, bool [N]."""
+    has, start = np.zeros(clips.num_rows, np.bool_), 0
+    for tags in clips["tags"].chunks:
+        rows = pc.list_parent_indices(tags).filter(pc.equal(pc.list_flatten(tags), tag))
+        has[start + rows.to_numpy(zero_copy_only=False)] = True
+        start += len(tags)
+    return has
 
 
 def _as_now(table: pa.Table, measures: Measures) -> pa.Table:
     """Gives the rows this version's columns."""
     schema = pa.schema([*clips_schema(measures.specs), *further_fields(table.schema)])
-    names = set(table.column_names)
-    columns = [
-        table[field.name].cast(field.type)
-        if field.name in names
-        else pa.nulls(table.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
+    for field in schema:
+        if field.name not in table.column_names:
+            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    return table.select(schema.names).cast(schema)
 
 
 def is_of_stage(reason: str | None, measures: Measures) -> bool:

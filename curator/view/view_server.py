@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any
 from urllib.parse import parse_qs
 
 import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
@@ -26,8 +27,7 @@ from starlette.routing import Route
 from curator.errors import CuratorError, RecipeError, UsageError
 from curator.number_text import plain
 from curator.retrieval.clip_search import ClipSearch
-from curator.tables.mark_table import TEXT_LIMITS
-from curator.view.viewed_run import PAGE, ClipQuery, Side, ViewedRun, read_span
+from curator.view.viewed_run import PAGE, ClipQuery, ViewedRun
 
 ASSETS = {"view.js": "text/javascript", "view.css": "text/css"}
 MAX_BODY_BYTES = 32 << 20
@@ -47,9 +47,46 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _RANGE = re.compile(r"bytes=(\d{0,15})-(\d{0,15})")
-Json = dict[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Whole = Annotated[int, Field(ge=0, lt=1 << 40)]
+
+
+class _Asked(BaseModel):
+    """A request, as JSON; fields that are empty count as not given."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _none_for_empty(cls, value: object) -> object:
+        return None if value == "" else value
+
+    def given(self) -> dict[str, Any]:
+        return self.model_dump(exclude_unset=True)
+
+
+class _Changes(_Asked):
+    changes: list[str] = Field([], max_length=MAX_CHANGES)
+    scores: list[str] = Field([], max_length=MAX_SCORES)
+
+
+class _Page(_Asked, ClipQuery):
+    changes: list[str] = Field([], max_length=MAX_CHANGES)
+    start: Whole = 0
+    n: Whole = PAGE
+
+
+class _Marked(_Asked):
+    verdict: str | None = None
+    label: str | None = None
+    note: str | None = None
+    caption: str | None = None
+
+
+class _Search(_Asked):
+    k: Annotated[Whole, Field(strict=False)] = 20
+    where: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,20 +151,35 @@ def make_app(run: ViewedRun, *, token: str, port: int) -> Guard:
     routes = [
         Route("/", _asset("index.html", "text/html")),
         *(Route(f"/{name}", _asset(name, kind)) for name, kind in ASSETS.items()),
-        Route("/favicon.ico", _nothing),
+        Route("/favicon.ico", lambda request: Response(status_code=204)),
         Route("/clip/{clip_id}.mp4", pages.mp4),
         Route("/source/{clip_id}.mp4", pages.source_mp4),
         Route("/picture/{clip_id}/{number:int}.jpg", pages.picture),
         Route("/api/overview", pages.overview),
-        Route("/api/clip/{clip_id}", pages.clip, methods=["POST"]),
-        Route("/api/clips", pages.clips, methods=["POST"]),
-        Route("/api/funnel", pages.funnel, methods=["POST"]),
-        Route("/api/exact", pages.exact, methods=["POST"]),
-        Route("/api/mark/{clip_id}", pages.mark, methods=["POST"]),
         Route("/api/search/{by}", pages.search, methods=["POST"]),
+        _post("/api/clips", _Page, lambda form: run.page(form, form.start, form.n)),
+        _post(
+            "/api/clip/{clip_id}", _Changes, lambda form, clip_id: run.clip(clip_id, form.changes)
+        ),
+        _post("/api/funnel", _Changes, lambda form: run.funnel_of(form.changes, form.scores)),
+        _post("/api/exact", _Changes, lambda form: {"lines": run.exactly(form.changes)}),
+        _post(
+            "/api/mark/{clip_id}", _Marked, lambda form, clip_id: run.mark(clip_id, form.given())
+        ),
     ]
-    handlers: Any = {CuratorError: _failed, RecipeError: _failed, UsageError: _failed}
+    wrong = (CuratorError, RecipeError, UsageError, ValidationError)
+    handlers: Any = dict.fromkeys(wrong, _failed)
     return Guard(Starlette(routes=routes, exception_handlers=handlers), token, port)
+
+
+def _post(path: str, form: type[_Asked], answer: Callable[..., Any]) -> Route:
+    """Answers requests of a form, with JSON; `answer` gets the form and what the path names."""
+
+    async def handle(request: Request) -> Response:
+        asked = form.model_validate_json(await _body(request) or b"{}")
+        return _json(await run_in_threadpool(answer, asked, **request.path_params))
+
+    return Route(path, handle, methods=["POST"])
 
 
 class _Pages:
@@ -137,40 +189,8 @@ class _Pages:
     async def overview(self, request: Request) -> Response:
         return _json(await run_in_threadpool(self._run.overview))
 
-    async def clips(self, request: Request) -> Response:
-        asked = await _asked(request)
-        start, n = _whole(asked.pop("start", 0)), _whole(asked.pop("n", PAGE))
-        return _json(await run_in_threadpool(self._run.page, _query(asked), start, n))
-
-    async def clip(self, request: Request) -> Response:
-        changes = _texts(await _asked(request), "changes", MAX_CHANGES)
-        return _json(
-            await run_in_threadpool(self._run.clip, request.path_params["clip_id"], changes)
-        )
-
-    async def funnel(self, request: Request) -> Response:
-        asked = await _asked(request)
-        changes = _texts(asked, "changes", MAX_CHANGES)
-        scores = _texts(asked, "scores", MAX_SCORES)
-        return _json(await run_in_threadpool(self._run.funnel_of, changes, scores))
-
-    async def exact(self, request: Request) -> Response:
-        changes = _texts(await _asked(request), "changes", MAX_CHANGES)
-        return _json({"lines": await run_in_threadpool(self._run.exactly, changes)})
-
-    async def mark(self, request: Request) -> Response:
-        asked = await _asked(request)
-        names = ("verdict", *TEXT_LIMITS)
-        strange = set(asked) - set(names)
-        if strange or any(not isinstance(v, str | None) for v in asked.values()):
-            raise UsageError(f"a mark has some of {', '.join(names)}, each a text or null")
-        content = {name: value or None for name, value in asked.items()}
-        clip_id = request.path_params["clip_id"]
-        return _json(await run_in_threadpool(self._run.mark, clip_id, content))
-
     async def search(self, request: Request) -> Response:
-        by, k = request.path_params["by"], _whole(request.query_params.get("k", "20"))
-        where = request.query_params.get("where") or None
+        by, asked = request.path_params["by"], _Search.model_validate(dict(request.query_params))
         if by not in ClipSearch.BY or by == "video":
             raise UsageError(f"search by {by[:40]!r}; expected clip, picture or text")
         body = await _body(request)
@@ -180,7 +200,8 @@ class _Pages:
                 path = Path(folder, "picture")
                 await run_in_threadpool(path.write_bytes, body)
                 query = str(path)
-            found = await run_in_threadpool(self._run.search, by, query, min(k, MAX_FOUND), where)
+            k = min(asked.k, MAX_FOUND)
+            found = await run_in_threadpool(self._run.search, by, query, k, asked.where)
         return _json({"n": len(found), "clips": found})
 
     async def picture(self, request: Request) -> Response:
@@ -195,8 +216,8 @@ class _Pages:
         return Response(mp4, media_type="video/mp4")
 
     async def mp4(self, request: Request) -> Response:
-        clip_id = request.path_params["clip_id"]
-        _, _, n_bytes = await run_in_threadpool(self._run.mp4_of, clip_id)
+        clip_id, store = request.path_params["clip_id"], self._run.finished.store
+        shard, offset, n_bytes = await run_in_threadpool(self._run.mp4_of, clip_id)
         headers = {"Accept-Ranges": "bytes"}
         start, end = 0, n_bytes
         # Of several spans, or of other units, a server may send the whole.
@@ -207,7 +228,7 @@ class _Pages:
                 return Response(status_code=416, headers={"Content-Range": f"bytes */{n_bytes}"})
             start, end = span
             headers["Content-Range"] = f"bytes {start}-{end - 1}/{n_bytes}"
-        data = await run_in_threadpool(read_span, self._run, clip_id, start, end)
+        data = await run_in_threadpool(store.read_range, shard, offset + start, offset + end)
         status = 206 if "Content-Range" in headers else 200
         return Response(data, status, headers, media_type="video/mp4")
 
@@ -220,39 +241,6 @@ def _span(first: str, last: str, n_bytes: int) -> tuple[int, int] | None:
     return (start, end) if start < end else None
 
 
-def _query(asked: Json) -> ClipQuery:
-    fields = ClipQuery.__dataclass_fields__
-    if strange := set(asked) - set(fields):
-        raise UsageError(f"{', '.join(sorted(strange))[:80]}; expected {', '.join(fields)}")
-    changes = tuple(_texts(asked, "changes", MAX_CHANGES))
-    given = {name: value for name, value in asked.items() if value not in (None, "", [])}
-    kinds = {"cluster": int, "descending": bool}
-    for name, value in given.items():
-        if name != "changes" and type(value) is not kinds.get(name, str):
-            raise UsageError(f"{name} is {str(value)[:80]!r}; expected {kinds.get(name, str)}")
-    if given.get("side") not in (None, *get_args(Side)):
-        raise UsageError(f"side is {given['side'][:80]!r}; expected {', '.join(get_args(Side))}")
-    return ClipQuery(**given | {"changes": changes})
-
-
-def _texts(asked: Json, name: str, most: int) -> list[str]:
-    values = asked.get(name) or []
-    is_list = isinstance(values, list) and all(isinstance(value, str) for value in values)
-    if not is_list or len(values) > most:
-        raise UsageError(f"{name}: expected a list of at most {most} texts")
-    return list(values)
-
-
-def _whole(value: object) -> int:
-    try:
-        number = int(str(value))
-    except ValueError:
-        number = -1
-    if not 0 <= number < 1 << 40:
-        raise UsageError(f"{str(value)[:40]!r}; expected a whole number from 0")
-    return number
-
-
 async def _body(request: Request) -> bytes:
     body = bytearray()
     async for chunk in request.stream():
@@ -262,17 +250,7 @@ async def _body(request: Request) -> bytes:
     return bytes(body)
 
 
-async def _asked(request: Request) -> Json:
-    try:
-        asked = orjson.loads(await _body(request) or b"{}")
-    except ValueError:
-        asked = None
-    if not isinstance(asked, dict):
-        raise UsageError("the request is no JSON object")
-    return asked
-
-
-def _json(value: Json) -> Response:
+def _json(value: object) -> Response:
     data = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(data, media_type="application/json")
 
@@ -282,11 +260,10 @@ def _error(status: int, message: str) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        return _error(400, f"{'.'.join(map(str, first['loc'])) or 'the request'}: {first['msg']}")
     return _error(400 if isinstance(error, UsageError | RecipeError) else 502, str(error))
-
-
-async def _nothing(request: Request) -> Response:
-    return Response(status_code=204)
 
 
 def _asset(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:

@@ -3,8 +3,8 @@
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, lru_cache
 from threading import RLock
 from typing import Any, Literal
 
@@ -12,21 +12,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
-from curator.errors import CuratorError, UsageError
-from curator.report.cluster_galleries import listed_clusters
+from curator.errors import UsageError
+from curator.report.contact_sheets import listed_clusters
 from curator.report.page_templates import clean
 from curator.retrieval.clip_search import ClipSearch
 from curator.review.bound_tuning import summary_lines, tune
 from curator.review.clip_explanation import explain
-from curator.review.finished_run import Finished
+from curator.review.clip_marking import CONTENT, SPAN, changed_mark
+from curator.review.finished_run import Finished, has_tag
 from curator.stages.filter.judging import Mask
 from curator.stages.propose.candidate_store import read_all_pictures
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_locations import KeyRows
 from curator.tables.clip_rows import ClipRow, ClipRows
 from curator.tables.disk_table import taken
-from curator.tables.mark_table import Mark, MarkWriter, read_marks, utc_now
+from curator.tables.mark_table import Mark, MarkWriter, read_marks
 from curator.tables.output_format import read_current_summary
 from curator.tables.schemas import score_column
 from curator.tables.sql_condition import matching_clips
@@ -41,12 +43,16 @@ MAX_PICTURES = 2_000
 MAX_GROUPS = 200
 """Most tags, buckets and clusters that can be chosen from."""
 MAX_SHOTS = 5_000
+_CARD = (
+    "clip_id", "source_id", "source_uri", "start_s", "end_s", "decision", "reason", "caption",
+    "cluster", "duplicate_of",
+)  # fmt: skip
+"""Columns of a clip that its card has as they are."""
 Side = Literal["kept", "rejected", "gained", "lost"]
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClipQuery:
+class ClipQuery(BaseModel):
     """Which clips a page shows, and in which order; None and empty values leave all in.
 
     Attributes:
@@ -63,7 +69,7 @@ class ClipQuery:
         descending: Whether high values come first. Clips without a value come last.
     """
 
-    changes: tuple[str, ...] = ()
+    changes: list[str] = []
     side: Side | None = None
     reason: str | None = None
     tag: str | None = None
@@ -89,8 +95,9 @@ class ViewedRun:
         self._rows = KeyRows(self.clips["clip_id"])
         self._pictures: OrderedDict[str, list[bytes]] = OrderedDict()
         self._shown: list[str] = []
-        self._orders: OrderedDict[str, NDArray[np.int64]] = OrderedDict()
-        self._where: tuple[str, Mask] | None = None
+        # A page is asked for again and again with one condition, in few orders.
+        self._fulfils = lru_cache(1)(self._matching)
+        self._order_of = lru_cache(4)(self._sorted_by)
         self._counts_now = self.funnel.counts(self.funnel.now)
         self._removed_before = self._removed()
         self._mark_funnel()
@@ -103,6 +110,8 @@ class ViewedRun:
         summary, specs = self.finished.summary, self.finished.measures.specs
         ruled = [bound.score for bound in self.funnel.rules]
         names = [name for name in (*ruled, *specs) if self._is_measured(name)]
+        listed = listed_clusters(summary)
+        words = {entry["cluster"]: ", ".join(entry.get("words", ())) for entry in listed}
         return {
             "uri": self.finished.store.uri,
             "snapshot": summary.get("snapshot"),
@@ -113,11 +122,18 @@ class ViewedRun:
                 for n in dict.fromkeys(names)
                 if n in specs
             ],
-            "rules": self._rules(),
+            "rules": [
+                {"rule": name, "score": rule.score or name}
+                | {key: getattr(rule, key) for key in ("severity", "drop_lowest", "drop_highest")}
+                for name, rule in self.finished.recipe.filters.root.items()
+            ],
             "reasons": self._counted("reason"),
             "buckets": self._counted("bucket"),
             "tags": self._counted("tags"),
-            "clusters": self._clusters(),
+            "clusters": [
+                {"cluster": number, "n": n, "words": words.get(number, "")}
+                for number, n in self._counted("cluster")
+            ],
             "can_search": {
                 "text": self.finished.recipe.analyze.clip is not None,
                 "picture": self.finished.recipe.analyze.scenes,
@@ -130,12 +146,21 @@ class ViewedRun:
             outcomes = self.funnel.decide(changes)
             (now, now_s), (then, then_s) = self._counts_now, self.funnel.counts(outcomes.codes)
             now += [0] * (len(then) - len(now))
+            counted = zip(self.funnel.reasons, now, then, strict=True)
             rows = [
-                {"reason": reason, "now": before, "then": after}
-                for reason, before, after in zip(self.funnel.reasons, now, then, strict=True)
-                if before or after or reason is None
+                {"reason": reason, "now": n_now, "then": n_then}
+                for reason, n_now, n_then in counted
+                if n_now or n_then or reason is None
             ]
-            charts = [self._chart(name, outcomes) for name in scores if self._is_measured(name)]
+            charts = [
+                {
+                    "score": name,
+                    "axis": axis and [axis.low, axis.high, axis.is_log],
+                    "bins": self.funnel.histogram(name, outcomes.codes),
+                }
+                for name in filter(self._is_measured, scores)
+                for axis in (self.funnel.score(name).axis,)
+            ]
         rules = [
             {"rule": b.rule, "score": b.score, "min": b.min, "max": b.max, "severity": b.severity}
             for b in outcomes.bounds
@@ -150,11 +175,7 @@ class ViewedRun:
         return summary_lines(tune(replace(self.finished), changes))
 
     def page(self, query: ClipQuery, start: int, n: int) -> Json:
-        """Returns clips from number `start` of those that a query asks for.
-
-        Raises:
-            UsageError: A condition or a name in it is wrong.
-        """
+        """Returns clips of a query, from number `start`; `UsageError` for a wrong condition."""
         if query.where is not None:
             # Before the lock: it may take long.
             self._fulfils(query.where)
@@ -196,11 +217,14 @@ class ViewedRun:
                 at = self._rows.find_all([clip.duplicate_of]).tolist()
                 other = self.cards(at, outcomes)[0] if at[0] >= 0 else None
             scores = {name: value for name, value in clip.scores.items() if value is not None}
+            candidates = self.funnel.candidates
+            if row >= candidates.num_rows:
+                candidates = None
             return {
                 **self._facts(clip, self._outcome(row, outcomes)),
                 "scores": scores,
                 "declared": {name: str(value) for name, value in clip.declared().items()},
-                "explanation": explain(replace(self.finished), clip_id, self._candidates(row)),
+                "explanation": explain(replace(self.finished), clip_id, candidates),
                 "original": other,
                 "overlap_s": clip.duplicate_overlap_s,
                 "offset_s": clip.duplicate_offset_s,
@@ -222,22 +246,14 @@ class ViewedRun:
             return self._pictures.get(clip_id, [])
 
     def mp4_of(self, clip_id: str) -> tuple[str, int, int]:
-        """Returns the tar of a clip's MP4, its first byte there, and its length.
-
-        Raises:
-            UsageError: There is no such clip, or it was not written.
-        """
+        """Returns the tar of a clip's MP4, first byte and length; `UsageError` without one."""
         (clip,) = self._clips([self.row_of(clip_id)])
         if clip.shard is None or clip.mp4_offset is None:
             raise UsageError(f"clip {clip_id} is {clip.decision} and in no tar")
         return clip.shard, clip.mp4_offset, clip.mp4_bytes
 
     def source_mp4(self, clip_id: str) -> bytes:
-        """Returns a clip that was not written as a small MP4, decoded from its source.
-
-        Raises:
-            UsageError: There is no such clip, or its source cannot be read.
-        """
+        """Returns an unwritten clip, decoded from its source; `UsageError` if it cannot."""
         with self._lock:
             self._refuse_removed()
             (clip,) = self._clips([self.row_of(clip_id)])
@@ -245,28 +261,18 @@ class ViewedRun:
         return source_clip(clip, version)
 
     def mark(self, clip_id: str, changes: Json) -> Json:
-        """Changes some of verdict, label, note and caption of a clip's mark; None clears one.
-
-        Raises:
-            UsageError: There is no such clip, a value is not valid, or footage was removed.
-        """
+        """Changes fields of a clip's mark, None clears one; `UsageError` for a wrong one."""
         with self._lock:
             self._refuse_removed()
             (clip,) = self._clips([self.row_of(clip_id)])
             # Others may have marked it meanwhile.
             self.marks = read_marks(self.finished.store)
-            mark = self.marks.get(clip_id) or Mark(
-                clip_id=clip.clip_id,
-                source_id=clip.source_id,
-                start_frame=clip.start_frame,
-                end_frame=clip.end_frame,
-                marked_at=utc_now(),
-            )
-            values: Json = {**changes, "marked_at": utc_now()}
-            mark = self.marks[clip_id] = replace(mark, **values)
+            span = {name: getattr(clip, name) for name in SPAN}
+            mark = changed_mark(self.marks.get(clip_id), span, changes)
+            self.marks[clip_id] = mark
             self.writer.put(mark)
             self._mark_funnel()
-        return mark_facts(mark)
+        return _mark_facts(mark)
 
     def _refuse_removed(self) -> None:
         if self._removed() != self._removed_before:
@@ -279,11 +285,7 @@ class ViewedRun:
         return [f"{info.key} {info.version}" for info in self.finished.store.list("removed/")]
 
     def row_of(self, clip_id: str) -> int:
-        """Returns the number of a clip.
-
-        Raises:
-            UsageError: There is no such clip.
-        """
+        """Returns the number of a clip; `UsageError` where there is no such clip."""
         row = int(self._rows.find_all([clip_id])[0])
         if row < 0:
             raise UsageError(f"no clip {clip_id[:80]!r}")
@@ -308,10 +310,6 @@ class ViewedRun:
         tables = [read_parquet(self.finished.store, part, names) for part in parts]
         return pa.concat_tables(tables) if tables else pa.table({name: [] for name in names})
 
-    def _candidates(self, row: int) -> pa.Table | None:
-        is_among = row < self.funnel.candidates.num_rows
-        return self.funnel.candidates if is_among else None
-
     def _clips(self, rows: Iterable[int]) -> ClipRows:
         return ClipRows(taken(self.clips, list(rows)), self.clips.schema)
 
@@ -324,23 +322,13 @@ class ViewedRun:
 
     def _facts(self, clip: ClipRow, then: str | None) -> Json:
         mark = self.marks.get(clip.clip_id)
-        facts = {
-            "clip_id": clip.clip_id,
-            "source_id": clip.source_id,
-            "source_uri": clip.source_uri,
-            "start_s": clip.start_s,
-            "end_s": clip.end_s,
-            "decision": clip.decision,
-            "reason": clip.reason,
-            "reasons": clip.reasons or [],
+        facts = {name: getattr(clip, name) for name in _CARD} | {
             "then": then,
-            "caption": clip.caption,
+            "reasons": clip.reasons or [],
             "tags": clip.tags or [],
             "size": [clip.width, clip.height],
-            "cluster": clip.cluster,
-            "duplicate_of": clip.duplicate_of,
             "can_play": clip.shard is not None and clip.mp4_offset is not None,
-            "mark": None if mark is None else mark_facts(mark),
+            "mark": None if mark is None else _mark_facts(mark),
         }
         return {name: clean(value) for name, value in facts.items()}
 
@@ -362,14 +350,6 @@ class ViewedRun:
         there = self.funnel.candidates.column_names
         return column in there and self.funnel.score(name).n_measured > 0
 
-    def _chart(self, name: str, outcomes: Outcomes) -> Json:
-        axis = self.funnel.score(name).axis
-        return {
-            "score": name,
-            "axis": None if axis is None else [axis.low, axis.high, axis.is_log],
-            "bins": self.funnel.histogram(name, outcomes.codes),
-        }
-
     def _counted(self, column: str) -> list[tuple[str, int]]:
         values = self.clips[column]
         if pa.types.is_list(values.type):
@@ -377,25 +357,6 @@ class ViewedRun:
         rows = pc.value_counts(values.drop_null()).to_pylist()
         counts = sorted(((row["counts"], row["values"]) for row in rows), reverse=True)
         return [(name, n) for n, name in counts[:MAX_GROUPS]]
-
-    def _rules(self) -> list[Json]:
-        rules = self.finished.recipe.filters.root
-        shares = ("drop_lowest", "drop_highest")
-        return [
-            {"rule": name, "score": rule.score or name, "severity": rule.severity}
-            | {share: getattr(rule, share) for share in shares}
-            for name, rule in rules.items()
-        ]
-
-    def _clusters(self) -> list[Json]:
-        words = {
-            one["cluster"]: ", ".join(one.get("words", ()))
-            for one in listed_clusters(self.finished.summary)
-        }
-        return [
-            {"cluster": number, "n": n, "words": words.get(number, "")}
-            for number, n in self._counted("cluster")
-        ]
 
     def _wanted(self, query: ClipQuery, outcomes: Outcomes) -> Mask:
         """Returns the clips that a query asks for, bool [C], the parts of clips last."""
@@ -420,7 +381,7 @@ class ViewedRun:
                 is_own = pc.equal(self.clips[name], value).fill_null(False)
                 wanted = wanted & is_own.to_numpy()
         if query.tag is not None:
-            wanted = wanted & _has_tag(self.clips["tags"], query.tag)
+            wanted = wanted & has_tag(self.clips, query.tag)
         if query.mark is not None:
             wanted = wanted & self._has_mark(query.mark)
         if query.where is not None:
@@ -438,73 +399,42 @@ class ViewedRun:
         if self.finished.recipe.run.marks != "override":
             return
         n = len(self.funnel.now)
-        keep, drop = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
-        for verdict, marked in (("keep", keep), ("drop", drop)):
-            ids = [clip_id for clip_id, mark in self.marks.items() if mark.verdict == verdict]
-            rows = self._rows.find_all(ids)
-            marked[rows[(rows >= 0) & (rows < n)]] = True
-        self.funnel.mark(keep, drop)
+        self.funnel.mark(self._has_mark("keep")[:n], self._has_mark("drop")[:n])
 
     def _has_mark(self, mark: str) -> Mask:
-        ids = [
+        has = self._among(
             clip_id
             for clip_id, own in self.marks.items()
             if mark in ("none", own.verdict) or getattr(own, mark, None) is not None
-        ]
-        has = np.zeros(self.clips.num_rows, np.bool_)
-        rows = self._rows.find_all(ids)
-        has[rows[rows >= 0]] = True
+        )
         return ~has if mark == "none" else has
 
-    def _fulfils(self, where: str) -> Mask:
-        if self._where is None or self._where[0] != where:
-            ids = matching_clips(self.clips, where, example="motion > 0.3", instead="leave it out")
-            fulfils = np.zeros(self.clips.num_rows, np.bool_)
-            rows = self._rows.find_all(ids)
-            fulfils[rows[rows >= 0]] = True
-            self._where = where, fulfils
-        return self._where[1]
+    def _matching(self, where: str) -> Mask:
+        ids = matching_clips(self.clips, where, example="motion > 0.3", instead="leave it out")
+        return self._among(ids)
+
+    def _among(self, clip_ids: Iterable[str]) -> Mask:
+        """Returns which clips have one of some ids, bool [C]."""
+        is_among = np.zeros(self.clips.num_rows, np.bool_)
+        rows = self._rows.find_all(list(clip_ids))
+        is_among[rows[rows >= 0]] = True
+        return is_among
 
     def _ordered(self, query: ClipQuery, wanted: Mask) -> NDArray[np.int64]:
         if query.sort is None:
             return np.flatnonzero(wanted)
-        if query.sort not in self._orders:
-            if not self._is_measured(query.sort):
-                raise UsageError(f"no clip has the score {query.sort[:80]!r}")
-            values = self.funnel.score(query.sort).values
-            self._orders[query.sort] = np.argsort(values, kind="stable")
-            if len(self._orders) > 4:
-                self._orders.popitem(last=False)
-        order = self._orders[query.sort]
+        order = self._order_of(query.sort)
         n_measured = self.funnel.score(query.sort).n_measured
         if query.descending:
             order = np.append(order[:n_measured][::-1], order[n_measured:])
         order = np.append(order, np.arange(len(order), len(wanted)))
         return order[wanted[order]]
 
-
-def mark_facts(mark: Mark) -> Json:
-    """Returns what a page shows of a mark."""
-    names = ("verdict", "label", "note", "caption")
-    return {name: getattr(mark, name) for name in names}
-
-
-def _has_tag(tags: pa.ChunkedArray, tag: str) -> Mask:
-    has = np.zeros(len(tags), np.bool_)
-    starts = itertools.accumulate((len(chunk) for chunk in tags.chunks), initial=0)
-    for start, chunk in zip(starts, tags.chunks, strict=False):
-        rows = pc.list_parent_indices(chunk).filter(pc.equal(pc.list_flatten(chunk), tag))
-        has[start + rows.to_numpy(zero_copy_only=False)] = True
-    return has
+    def _sorted_by(self, score: str) -> NDArray[np.int64]:
+        if not self._is_measured(score):
+            raise UsageError(f"no clip has the score {score[:80]!r}")
+        return np.argsort(self.funnel.score(score).values, kind="stable")
 
 
-def read_span(run: ViewedRun, clip_id: str, start: int, end: int) -> bytes:
-    """Returns bytes `[start, end)` of a clip's MP4.
-
-    Raises:
-        CuratorError: They cannot be read, or are no longer there.
-    """
-    shard, offset, n_bytes = run.mp4_of(clip_id)
-    if not 0 <= start <= end <= n_bytes:
-        raise CuratorError(f"bytes {start} to {end} of {n_bytes}")
-    return run.finished.store.read_range(shard, offset + start, offset + end)
+def _mark_facts(mark: Mark) -> Json:
+    return {name: getattr(mark, name) for name in CONTENT}

@@ -7,28 +7,33 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import Curate
 
-from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
-from curator.doctor import checks
-from curator.doctor.checks import Diagnosis, examine, print_diagnosis, verdict
-from curator.doctor.diagnosis import CheckRow, Group, State
-from curator.doctor.packages import ASKED
+from curator.doctor import examination
+from curator.doctor.diagnosis import CheckRow, Diagnosis, Group, State
+from curator.doctor.examination import examine
+from curator.doctor.machine_check import ASKED
 from curator.doctor.probe_process import ProbeResult, ask_all
 
 ROW = CheckRow(group=Group.GPU, name="a [b]", state=State.OK, found="c [d]")
 
 
-def test_this_machine_can_run_the_quickstart(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Pins the whole command for real: subprocesses, folders, models."""
+def test_this_machine_can_run_the_quickstart_and_imports_no_torch(tmp_path: Path) -> None:
+    """Pins the whole command for real, and that it costs no seconds of import."""
     (tmp_path / "a.mp4").write_bytes(b"video")
-    code = main(["doctor", str(tmp_path), str(tmp_path / "out"), "--json"])
-    told = json.loads(capsys.readouterr().out)
-    assert told["recipe"] == "quickstart"
+    program = (
+        "import sys\n"
+        "from curator.cli import main\n"
+        f"code = main(['doctor', {str(tmp_path)!r}, {str(tmp_path / 'out')!r}, '--json'])\n"
+        "print(code, sorted({'open_clip', 'torch', 'ray', 'faiss'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    printed, last = done.stdout.rstrip().rsplit("\n", 1)
+    assert last == f"{EXIT_OK} []"
+    told = json.loads(printed)
+    assert (told["recipe"], told["can_run"]) == ("quickstart", True)
     assert [check for check in told["checks"] if check["needed"] and check["state"] != "ok"] == []
-    assert (code, told["can_run"]) == (EXIT_OK, True)
     assert {check["group"] for check in told["checks"]} == {str(group) for group in Group}
     assert not (tmp_path / "out").exists()
 
@@ -45,25 +50,22 @@ def asked_once(
 ) -> dict[str, ProbeResult]:
     """Answers that the checks get; a test may change them."""
     own = dict(answers)
-    monkeypatch.setattr(checks, "ask_all", lambda names: own)
+    monkeypatch.setattr(examination, "ask_all", lambda names: own)
     return own
 
 
 @pytest.mark.usefixtures("asked_once")
-def test_a_source_that_is_not_there_ends_with_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_source_that_is_not_there_ends_with_2(tmp_path: Path, curate: Curate) -> None:
     missing = str(tmp_path / "none")
-    assert main(["doctor", missing, str(tmp_path)]) == EXIT_USAGE
-    printed = capsys.readouterr().out
+    printed = curate("doctor", missing, tmp_path, code=EXIT_USAGE)
     assert f"recipe quickstart cannot run here: source {missing}" in printed.splitlines()[-1]
-
-
-@pytest.mark.usefixtures("asked_once")
-def test_groups_come_in_order() -> None:
-    order = list(Group)
-    places = [order.index(row.group) for row in examine(recipe="quickstart").rows]
+    # An unreadable recipe is told.
+    found = examine(recipe="quikstart")
+    places = [list(Group).index(row.group) for row in found.rows]
     assert places == sorted(places)
+    (row,) = [row for row in found.rows if row.group is Group.RECIPE]
+    assert row.stops
+    assert row.remedy == "did you mean 'quickstart'?"
 
 
 def test_with_a_broken_package_the_rest_is_still_told(asked_once: dict[str, ProbeResult]) -> None:
@@ -75,22 +77,11 @@ def test_with_a_broken_package_the_rest_is_still_told(asked_once: dict[str, Prob
     assert {Group.MACHINE, Group.GPU} <= {row.group for row in found.rows}
 
 
-@pytest.mark.usefixtures("asked_once")
-def test_an_unreadable_recipe_is_told() -> None:
-    found = examine(recipe="quikstart")
-    (row,) = [row for row in found.rows if row.group is Group.RECIPE]
-    assert row.stops
-    assert row.remedy == "did you mean 'quickstart'?"
-
-
 def test_what_is_not_needed_does_not_stop() -> None:
     bad = CheckRow(group=Group.GPU, name="x", state=State.BROKEN, found="f", remedy="r")
     found = Diagnosis(recipe="q", rows=(bad,))
     assert found.can_run
-    assert verdict(found) == "recipe q can run here; not needed for it, and not in order: x"
-
-
-def test_what_is_bad_has_a_remedy() -> None:
+    assert found.verdict == "recipe q can run here; not needed for it, and not in order: x"
     with pytest.raises(ValueError, match="has no remedy"):
         CheckRow(group=Group.GPU, name="x", state=State.MISSING, found="f")
 
@@ -104,7 +95,7 @@ def test_the_table_is_plain_without_a_terminal() -> None:
     """Pins that brackets are no markup, and that no line is broken or padded."""
     sink = io.StringIO()
     long = CheckRow(group=Group.GPU, name="y", state=State.BROKEN, found="w " * 200, remedy="do")
-    print_diagnosis(Diagnosis(recipe="q", rows=(ROW, long)), sink)
+    Diagnosis(recipe="q", rows=(ROW, long)).print(sink)
     lines = sink.getvalue().splitlines()
     assert lines[0] == "GPU"
     assert lines[1].split() == ["a", "[b]", "ok", "c", "[d]"]
@@ -112,21 +103,6 @@ def test_the_table_is_plain_without_a_terminal() -> None:
     assert lines[3].strip() == "-> do"
     assert len(lines) == 5
     assert "\x1b" not in sink.getvalue()
-
-
-def test_a_terminal_gets_colours() -> None:
-    sink = _Terminal()
-    print_diagnosis(Diagnosis(recipe="q", rows=(ROW,)), sink)
-    assert "\x1b[32mok" in sink.getvalue()
-
-
-def test_the_command_imports_no_torch() -> None:
-    """Pins that the check of a machine without a GPU costs no seconds of import."""
-    program = (
-        "import sys\n"
-        "from curator.cli import main\n"
-        "code = main(['doctor', '--json'])\n"
-        "print('loaded:', sorted({'open_clip', 'torch', 'ray', 'faiss'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout.splitlines()[-1] == "loaded: []"
+    terminal = _Terminal()
+    Diagnosis(recipe="q", rows=(ROW,)).print(terminal)
+    assert "\x1b[32mok" in terminal.getvalue()

@@ -5,8 +5,8 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,34 +16,25 @@ import pyarrow.parquet as pq
 import pytest
 import webdataset as wds
 import yaml
-from made_samples import FPS, HEIGHT, WIDTH, MadeClip, made_clips, make_shards
+from command_line import Curate
+from made_samples import FPS, HEIGHT, WIDTH, MadeClip, make_shards
 from PIL import Image
 
-from curator.cli import main
-from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK, EXIT_USAGE
+from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_USAGE
 from curator.errors import UsageError
-from curator.export import Exported, export
+from curator.export import FORMATS, Exported, export
+from curator.export.exporter import load_format
 from curator.export.frame_tars import fitted
 from curator.storage import open_store
 from curator.verify import verify
 
 FOLDER_FORMATS = ("cosmos", "opensora", "cogvideo", "parquet", "frames", "energon", "wids")
+EXAMPLE = Path(__file__).parents[2] / "examples" / "jsonl_export.py"
 SAME_ANYWHERE: dict[str, dict[str, object]] = {
     "opensora": {"relative": True},
     "frames": {"size": (16, 16)},
 }
 """Options with which objects do not depend on the destination, and are small."""
-
-
-@pytest.fixture
-def clips() -> list[MadeClip]:
-    return made_clips()
-
-
-@pytest.fixture
-def out(tmp_path: Path, clips: list[MadeClip]) -> Path:
-    make_shards(str(tmp_path / "out"), clips)
-    return tmp_path / "out"
 
 
 def exported(out: Path | str, destination: Path | str, form: str, **options: object) -> Exported:
@@ -57,16 +48,6 @@ def exported(out: Path | str, destination: Path | str, form: str, **options: obj
 def files(folder: Path) -> dict[str, bytes]:
     """All files below a folder."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-def test_what_a_killed_export_left_is_removed_by_the_next(out: Path, tmp_path: Path) -> None:
-    exported(out, tmp_path / "to", "cosmos")
-    left = [tmp_path / "to" / name for name in (f".tmp-{7:016x}", f"train/videos/.tmp-{8:016x}")]
-    for path in left:
-        path.write_bytes(b"half")
-        os.utime(path, (time.time() - 60,) * 2)
-    exported(out, tmp_path / "to", "cosmos")
-    assert not any(path.exists() for path in left)
 
 
 def test_cosmos_is_what_its_dataset_class_reads(
@@ -84,6 +65,13 @@ def test_cosmos_is_what_its_dataset_class_reads(
             assert video.read_bytes() == clip.mp4
             meta = tmp_path / "to" / split / "metas" / f"{clip.key}.txt"
             assert meta.read_text() == clip.caption
+    # What a killed export left is removed by the next one.
+    left = [tmp_path / "to" / name for name in (f".tmp-{7:016x}", f"train/videos/.tmp-{8:016x}")]
+    for path in left:
+        path.write_bytes(b"half")
+        os.utime(path, (time.time() - 60,) * 2)
+    exported(out, tmp_path / "to", "cosmos")
+    assert not any(path.exists() for path in left)
 
 
 def test_opensora_tables_name_videos_that_are_there(
@@ -104,43 +92,16 @@ def test_opensora_tables_name_videos_that_are_there(
             assert Path(row["path"]).read_bytes() == clip.mp4
             assert row["text"] == clip.caption
             assert typed == {
-                "path": row["path"],
-                "text": clip.caption,
-                "num_frames": clip.n_frames,
-                "height": HEIGHT,
-                "width": WIDTH,
-                "aspect_ratio": HEIGHT / WIDTH,
-                "resolution": HEIGHT * WIDTH,
-                "fps": float(FPS),
-            }
+                "path": row["path"], "text": clip.caption, "num_frames": clip.n_frames,
+                "height": HEIGHT, "width": WIDTH, "aspect_ratio": HEIGHT / WIDTH,
+                "resolution": HEIGHT * WIDTH, "fps": float(FPS),
+            }  # fmt: skip
         n_rows += len(rows)
     assert n_rows == len(clips)
 
 
-def test_a_caption_with_commas_quotes_and_lines_survives_csv(
-    tmp_path: Path, clips: list[MadeClip]
-) -> None:
-    caption = 'one, "two"\nthree; ünïcode'
-    make_shards(str(tmp_path / "out"), [replace(clips[0], caption=caption)])
-    exported(tmp_path / "out", tmp_path / "to", "opensora", relative=True)
-    with (tmp_path / "to" / "train.csv").open(newline="", encoding="utf-8") as lines:
-        (row,) = csv.DictReader(lines)
-    assert row["text"] == caption
-    assert row["path"] == f"videos/train/{clips[0].key}.mp4"
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        "cosmos",
-        *(
-            pytest.param(name, marks=pytest.mark.long)
-            for name in ("opensora", "cogvideo", "parquet")
-        ),
-    ],
-)
 def test_captions_that_no_model_wrote_are_counted(
-    tmp_path: Path, clips: list[MadeClip], form: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, clips: list[MadeClip], curate: Curate
 ) -> None:
     """Pins what the command says of measured captions, and that it is silent about a model's."""
     models = ["curate/measured-1"] * 3 + ["some/vlm"] * (len(clips) - 3)
@@ -148,29 +109,31 @@ def test_captions_that_no_model_wrote_are_counted(
         replace(clip, changes={"caption_model": m}) for clip, m in zip(clips, models, strict=True)
     ]
     for number, (some, n_measured) in enumerate(((own, 3), (own[3:], 0))):
-        out, to = tmp_path / f"out{number}", tmp_path / f"to{number}"
+        out = tmp_path / f"out{number}"
         make_shards(str(out), some)
-        assert exported(out, to, form).n_measured == n_measured
-        assert main(["export", str(out), str(tmp_path / f"again{number}"), "--format", form]) == 0
+        printed = curate("export", out, tmp_path / f"{number}", "--format", "cosmos")
         said = f"{n_measured} captions are composed of measurements, and no model wrote them"
-        assert (said in capsys.readouterr().out) == (n_measured > 0)
+        assert (said in printed) == (n_measured > 0)
 
 
-def test_pandas_reads_every_caption_as_text(tmp_path: Path, clips: list[MadeClip]) -> None:
+def test_every_caption_survives_a_csv(tmp_path: Path, clips: list[MadeClip]) -> None:
     """Pins what Open-Sora does: `read_csv`, then the caption plus words on the frame rate."""
     pandas = pytest.importorskip("pandas")
-    captions = ["", "None", "NA", "nan", "null", "N/A", " ", "a dog"]
+    captions = ["", "None", "NA", "nan", "null", "N/A", " ", 'one, "two"\nthree; ünïcode']
     own = [
         replace(clip, caption=text, split="train")
         for clip, text in zip(clips, captions, strict=True)
     ]
     make_shards(str(tmp_path / "out"), own)
-    exported(tmp_path / "out", tmp_path / "to", "opensora")
+    exported(tmp_path / "out", tmp_path / "to", "opensora", relative=True)
     read = pandas.read_csv(tmp_path / "to" / "train.csv")
     by_path = {Path(row["path"]).stem: row["text"] for _, row in read.iterrows()}
-    assert {key: text.strip() for key, text in by_path.items()} == {
-        clip.key: clip.caption.strip() for clip in own
-    }
+    expected = {clip.key: clip.caption.strip() for clip in own}
+    assert {key: text.strip() for key, text in by_path.items()} == expected
+    with (tmp_path / "to" / "train.csv").open(newline="", encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    assert {row["path"] for row in rows} == {f"videos/train/{clip.key}.mp4" for clip in own}
+    assert {Path(row["path"]).stem: row["text"].strip() for row in rows} == expected
 
 
 def test_cogvideo_is_what_its_dataset_classes_read(tmp_path: Path, clips: list[MadeClip]) -> None:
@@ -207,12 +170,9 @@ def test_cogvideo_is_what_its_dataset_classes_read(tmp_path: Path, clips: list[M
         assert all((folder / video).is_file() for video in videos)
     again = exported(tmp_path / "out", tmp_path / "to", "cogvideo")
     assert (again.n_reused, again.n_others) == (15, 0)
-
-
-def test_cogvideo_refuses_a_path_that_its_loader_would_change(out: Path, tmp_path: Path) -> None:
     for name in ("my_videos", "a.mp4"):
         with pytest.raises(UsageError, match="choose a destination with neither"):
-            exported(out, tmp_path / name, "cogvideo")
+            exported(tmp_path / "out", tmp_path / name, "cogvideo")
 
 
 @pytest.mark.parametrize("form", ["cosmos", "opensora", "cogvideo"])
@@ -302,64 +262,48 @@ def test_pictures_are_cut_around_their_middle(
 
 
 @pytest.mark.parametrize("form", FOLDER_FORMATS)
-def test_an_export_is_the_same_each_time_and_writes_nothing_twice(
-    out: Path, tmp_path: Path, form: str
-) -> None:
-    """Pins equal bytes with other numbers of threads, and that a second call writes no clip."""
-    options = SAME_ANYWHERE.get(form, {})
-    first = exported(out, tmp_path / "a", form, workers=1, **options)
+def test_an_export_is_the_same_each_time(out: Path, tmp_path: Path, form: str) -> None:
+    """Pins equal bytes for any number of threads, and that only what is missing is written."""
+    options, to = SAME_ANYWHERE.get(form, {}), tmp_path / "a"
+    first = exported(out, to, form, workers=1, **options)
     exported(out, tmp_path / "b", form, workers=4, **options)
-    assert files(tmp_path / "a") == files(tmp_path / "b")
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "a").rglob("*.mp4")}
-    again = exported(out, tmp_path / "a", form, **options)
+    whole = files(to)
+    assert whole == files(tmp_path / "b")
+    before = {path: path.stat().st_mtime_ns for path in to.rglob("*.mp4")}
+    again = exported(out, to, form, **options)
     n_tables = 4 if form in ("opensora", "cogvideo") else 0
     assert (again.n_objects, again.n_clips) == (n_tables, first.n_clips)
     assert again.n_reused == first.n_objects - n_tables
     assert {path: path.stat().st_mtime_ns for path in before} == before
-
-
-@pytest.mark.parametrize("form", FOLDER_FORMATS)
-def test_an_export_that_was_broken_off_is_completed(out: Path, tmp_path: Path, form: str) -> None:
-    """Pins that what is missing, cut or of another clip is written anew, and nothing else."""
-    exported(out, tmp_path / "to", form)
-    whole = files(tmp_path / "to")
     objects = [name for name in sorted(whole) if not name.endswith((".csv", "train.parquet"))]
-    (tmp_path / "to" / objects[0]).unlink()
+    (to / objects[0]).unlink()
     if form in ("cosmos", "opensora"):
-        other = tmp_path / "to" / objects[1]
-        other.write_bytes(bytes(len(whole[objects[1]])))
-    exported(out, tmp_path / "to", form)
-    assert files(tmp_path / "to") == whole
+        (to / objects[1]).write_bytes(bytes(len(whole[objects[1]])))
+    exported(out, to, form, **options)
+    assert files(to) == whole
 
 
 def test_shards_of_a_run_that_was_killed_are_not_taken_for_all(
-    tmp_path: Path, clips: list[MadeClip], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, clips: list[MadeClip], curate: Curate
 ) -> None:
     """Pins the first run's case: whole tars stand, and nothing says that others are to come."""
     make_shards(str(tmp_path / "out"), clips, with_manifest=False)
     (tmp_path / "out" / "summary.json").unlink()
     command = ["export", str(tmp_path / "out"), str(tmp_path / "to"), "--format", "cosmos"]
-    assert main(command) == EXIT_USAGE
-    assert f"or name {tmp_path / 'out' / 'shards'} itself" in capsys.readouterr().err
+    assert f"or name {tmp_path / 'out' / 'shards'} itself" in curate(*command, code=EXIT_USAGE)
     assert not (tmp_path / "to").exists()
     command[1] = str(tmp_path / "out" / "shards")
-    assert main(command) == EXIT_OK
-    assert "no manifest (there is none): all tars that are there" in capsys.readouterr().out
+    assert "no manifest (there is none): all tars that are there" in curate(*command)
 
 
-def test_what_another_export_left_is_told(out: Path, tmp_path: Path) -> None:
+def test_split_and_bucket_choose_clips(out: Path, tmp_path: Path, clips: list[MadeClip]) -> None:
     """Pins that files a loader would take, of clips that are no more, are counted."""
-    folder = tmp_path / "to" / "train" / "videos"
-    folder.mkdir(parents=True)
-    (folder / "old.mp4").write_bytes(b"old")
-    assert exported(out, tmp_path / "to", "cosmos").n_others == 1
-
-
-def test_split_and_bucket_choose(out: Path, tmp_path: Path, clips: list[MadeClip]) -> None:
     exported(out, tmp_path / "to", "cosmos", splits=("val",), buckets=("36p_4-3_4f",))
     wanted = {c.key for c in clips if c.split == "val" and c.bucket == "36p_4-3_4f"}
     assert {p.stem for p in (tmp_path / "to").rglob("*.mp4")} == wanted
     assert wanted
+    (tmp_path / "to" / "val" / "videos" / "old.mp4").write_bytes(b"old")
+    assert exported(out, tmp_path / "to", "cosmos").n_others == 1
 
 
 def test_indexes_are_those_that_were_written_with_the_shards(out: Path, tmp_path: Path) -> None:
@@ -379,26 +323,20 @@ def test_indexes_are_those_that_were_written_with_the_shards(out: Path, tmp_path
     assert verify(str(out), frames="none").findings == []
 
 
-def test_an_index_that_the_manifest_names_is_left(out: Path) -> None:
-    """Pins that another version's index stays, with which its manifest holds."""
+def test_an_index_that_the_manifest_names_and_a_card_that_stands_are_left(out: Path) -> None:
+    """Pins another version's index, with which its manifest holds, and what people wrote."""
+    card = out / "shards" / "README.md"
+    card.write_text("---\nlicense: mit\n---\nOurs.\n")
     path = out / "shards" / ".nv-meta" / "dataset.yaml"
     path.write_bytes(b"__module__: mine\n__class__: Mine\n")
     manifest = json.loads((out / "shards" / "manifest.json").read_bytes())
-    manifest["files"][".nv-meta/dataset.yaml"] = {
-        "bytes": path.stat().st_size,
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-    }
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    facts = {"bytes": path.stat().st_size, "sha256": sha256}
+    manifest["files"][".nv-meta/dataset.yaml"] = facts
     (out / "shards" / "manifest.json").write_text(json.dumps(manifest))
-    exported(out, out, "energon")
-    assert path.read_bytes().startswith(b"__module__: mine")
-
-
-def test_a_card_that_stands_is_left(out: Path) -> None:
-    """Pins that what people wrote into a card is not lost."""
-    card = out / "shards" / "README.md"
-    card.write_text("---\nlicense: mit\n---\nOurs.\n")
     for form in ("energon", "wids"):
         exported(out, out, form)
+    assert path.read_bytes().startswith(b"__module__: mine")
     assert card.read_text().endswith("Ours.\n")
 
 
@@ -420,60 +358,35 @@ def test_shards_of_an_older_version_get_indexes(tmp_path: Path, clips: list[Made
     assert named == set(tars)
 
 
-def _damage(tar: Path, change: Callable[[bytes], bytes]) -> None:
-    tar.write_bytes(change(tar.read_bytes()))
-
-
 @pytest.mark.parametrize("form", ["cosmos", "opensora", "cogvideo", "parquet", "frames"])
 def test_a_damaged_shard_ends_the_export_and_leaves_no_half_object(
-    out: Path, tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
+    out: Path, tmp_path: Path, form: str, curate: Curate
 ) -> None:
-    """Pins that no damaged clip is copied, and what is said."""
+    """Pins that no damaged clip is copied, and what is said: half a tar, and another byte."""
     tar = next((out / "shards").rglob("train-000000*.tar"))
-    _damage(tar, lambda data: data[: len(data) // 2])
-    assert main(["export", str(out), str(tmp_path / "to"), "--format", form]) == EXIT_BROKEN_OFF
-    assert f"curate verify {out}" in capsys.readouterr().err
-    left = list((tmp_path / "to").rglob(".tmp-*"))
-    assert left == []
+    data = tar.read_bytes()
+    at = data.index(b"mdat") + 60
+    changed = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+    for damaged in (data[: len(data) // 2], *([changed] if form == "cosmos" else [])):
+        tar.write_bytes(damaged)
+        to = tmp_path / "to"
+        error = curate("export", out, to, "--format", form, code=EXIT_BROKEN_OFF)
+        assert f"curate verify {out}" in error
+        assert "has sha256" in error or damaged is not changed
+        assert not list(to.rglob(".tmp-*"))
 
 
-def test_a_clip_with_other_bytes_is_not_exported(out: Path, tmp_path: Path) -> None:
-    tar = next((out / "shards").rglob("train-000000*.tar"))
-    at = tar.read_bytes().index(b"mdat") + 60
-    _damage(tar, lambda data: data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-    with pytest.raises(Exception, match="has sha256"):
-        exported(out, tmp_path / "to", "cosmos")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--format", "cosmos", "--bucket", "none"], "no bucket 'none'"),
-        (["--format", "wids", "--split", "val"], "indexes all shards"),
-        (["--format", "mds", "--size", "8x8"], "no option 'size'; those that have it: frames"),
-    ],
-)
-def test_wrong_choices_are_usage_errors(
-    out: Path,
-    tmp_path: Path,
-    arguments: list[str],
-    words: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["export", str(out), str(tmp_path / "to"), *arguments]) == EXIT_USAGE
-    assert words in capsys.readouterr().err
-    assert main(["export", str(out), str(out), "--format", "cosmos"]) == EXIT_USAGE
-
-
-def test_the_command_says_what_it_did(
-    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["export", str(out), str(tmp_path / "to"), "--format", "cosmos"]
-    assert main(arguments) == EXIT_OK
-    assert "8 clips as cosmos; 16 objects written" in capsys.readouterr().out
-    frames = [*arguments[:-1], "frames", "--size", "0x3"]
-    assert main(frames) == EXIT_USAGE
-    assert "frames: size is '0x3': " in capsys.readouterr().err
+def test_the_command_says_what_it_did(out: Path, tmp_path: Path, curate: Curate) -> None:
+    command = ["export", str(out), str(tmp_path / "to"), "--format"]
+    assert "8 clips as cosmos; 16 objects written" in curate(*command, "cosmos")
+    for arguments, words in (
+        (["cosmos", "--bucket", "none"], "no bucket 'none'"),
+        (["wids", "--split", "val"], "indexes all shards"),
+        (["mds", "--size", "8x8"], "no option 'size'; those that have it: frames"),
+        (["frames", "--size", "0x3"], "frames: size is '0x3': "),
+    ):
+        assert words in curate(*command, *arguments, code=EXIT_USAGE)
+    curate("export", out, out, "--format", "cosmos", code=EXIT_USAGE)
 
 
 @pytest.mark.parametrize("form", FOLDER_FORMATS)
@@ -497,3 +410,35 @@ def test_s3_gives_and_takes_what_folders_do(
     assert exported(remote, to, form, **options).n_objects == (
         4 if form in ("opensora", "cogvideo") else 0
     )
+
+
+def test_a_format_is_one_class_and_says_what_it_is() -> None:
+    """Pins that an entry of the list is all that a format needs: help comes from the class."""
+    for exporter in (load_format(name)[0] for name in FORMATS):
+        assert exporter.about
+        assert all(field.description for field in exporter.options_type.model_fields.values())
+
+
+def test_an_installed_package_offers_a_format(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins the entry point, and that the export names the package and its version."""
+    site = tmp_path / "site"
+    (site / "lines-2.5.dist-info").mkdir(parents=True)
+    (site / "lines-2.5.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: lines\nVersion: 2.5\n"
+    )
+    (site / "lines-2.5.dist-info" / "top_level.txt").write_text("lines_format\n")
+    (site / "lines-2.5.dist-info" / "entry_points.txt").write_text(
+        "[curate.exporters]\nlines = lines_format:JsonLines\n"
+    )
+    shutil.copy(EXAMPLE, site / "lines_format.py")
+    monkeypatch.syspath_prepend(str(site))
+    done = exported(out, tmp_path / "to", "lines")
+    assert done.n_records == 8
+    assert done.origin == {
+        "class": "lines_format:JsonLines",
+        "version": "1",
+        "distribution": "lines",
+        "distribution_version": "2.5",
+    }

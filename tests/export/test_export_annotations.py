@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import Curate
 from made_samples import FPS, MadeClip, made_clips, make_shards
 from PIL import Image
+from test_export import exported, files
+from tiny_vlm import tiny_folder
 
-from curator.cli import main
-from curator.commands.arguments import EXIT_OK, EXIT_USAGE
-from curator.export import Exported, export
+from curator.commands.arguments import EXIT_USAGE
 from curator.recipe import load_recipe
 from curator.stages.caption.caption_records import Task, Window
 from curator.stages.caption.config import CaptionConfig
@@ -34,24 +35,15 @@ SETTINGS = (
 )
 QUESTIONS = [
     {
-        "name": "short",
-        "kind": "caption",
-        "question": "What happens?",
-        "answer": "A square moves.",
-        "origin": "tiny",
-        "reasoning": "",
-        "reasoning_origin": None,
+        "name": "short", "kind": "caption", "question": "What happens?",
+        "answer": "A square moves.", "origin": "tiny", "reasoning": "", "reasoning_origin": None,
     },
     {
-        "name": "reasoning",
-        "kind": "reasoning",
-        "question": "Which of these?",
-        "answer": "A. calm",
-        "origin": "metadata",
-        "reasoning": "Nothing is near.",
+        "name": "reasoning", "kind": "reasoning", "question": "Which of these?",
+        "answer": "A. calm", "origin": "metadata", "reasoning": "Nothing is near.",
         "reasoning_origin": "tiny",
     },
-]
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -98,27 +90,17 @@ def annotated(
     asker = Asker(config)
     rows = [
         {
-            "clip_id": clip.key,
-            "source_id": clip.source,
-            "window": 0,
-            "start_frame": 0,
-            "end_frame": clip.n_frames,
-            "shown": [1, 3],
-            "model": "tiny",
-            "prompt": config.prompt,
-            "facts": f"- it is clip {clip.key}",
-            "judge": "strict",
-            "candidates": json.dumps(CANDIDATES),
-            "request_keys": ["first", "second"],
+            "clip_id": clip.key, "source_id": clip.source, "window": 0, "start_frame": 0,
+            "end_frame": clip.n_frames, "shown": [1, 3], "model": "tiny", "prompt": config.prompt,
+            "facts": f"- it is clip {clip.key}", "judge": "strict", "label": "calm",
+            "candidates": json.dumps(CANDIDATES), "questions": json.dumps(QUESTIONS),
+            "request_keys": ["first", "second"], "clip_start_frame": 40,
             "prompt_fingerprint": asker.prompt.fingerprint,
             "judge_prompt_fingerprint": asker.judge_prompt.fingerprint,
-            "clip_start_frame": 40,
-            "label": "calm",
-            "questions": json.dumps(QUESTIONS),
         }
         | changes
         for clip in clips[:-1]
-    ]
+    ]  # fmt: skip
     store = open_store(str(out))
     summary = json.loads(store.read("summary.json"))
     recipe = load_recipe("quickstart", SETTINGS).model_dump(mode="json")
@@ -129,23 +111,22 @@ def annotated(
     return out
 
 
-def exported(out: Path, destination: Path, form: str, **options: object) -> Exported:
-    """Exports; `splits`, `buckets` and `workers` are for all formats, the rest is the format's."""
-    shared = {
-        name: options.pop(name) for name in ("splits", "buckets", "workers") if name in options
-    }
-    return export(str(out), str(destination), form, **shared, options=options)  # type: ignore[arg-type]
-
-
 def records(folder: Path, split: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / f"{split}.jsonl").read_text().splitlines()]
 
 
-def test_conversations_have_the_form_of_llava(
-    tmp_path: Path, clips: list[MadeClip], config: CaptionConfig
-) -> None:
-    """Pins keys, turns, the one place of the frames, and that the videos are the clips."""
-    out, to = annotated(tmp_path / "out", clips, config), tmp_path / "to"
+@pytest.fixture
+def out(tmp_path: Path, clips: list[MadeClip], config: CaptionConfig) -> Path:
+    return annotated(tmp_path / "out", clips, config)
+
+
+@pytest.fixture
+def to(tmp_path: Path) -> Path:
+    return tmp_path / "to"
+
+
+def test_conversations_have_the_form_of_llava(out: Path, to: Path, clips: list[MadeClip]) -> None:
+    """Pins keys, turns, the one place of the frames, that the videos are the clips, and reuse."""
     exported(out, to, "conversations")
     by_key = {clip.key: clip for clip in clips}
     seen = []
@@ -161,13 +142,15 @@ def test_conversations_have_the_form_of_llava(
             assert (human["value"] + gpt["value"]).count("<video>") == 1
             seen.append(record["id"])
     assert len(set(seen)) == len(seen) == 2 * (len(clips) - 1)
+    before = files(to)
+    assert exported(out, to, "conversations").n_reused == len(clips)
+    assert files(to) == before
 
 
 def test_a_record_says_where_it_is_from(
-    tmp_path: Path, clips: list[MadeClip], config: CaptionConfig
+    out: Path, to: Path, clips: list[MadeClip], config: CaptionConfig
 ) -> None:
     """Pins provenance word by word, and the tags around reasoning."""
-    out, to = annotated(tmp_path / "out", clips, config), tmp_path / "to"
     exported(out, to, "conversations", relative=True)
     caption, reasoned = [r for r in records(to, "train") if r["id"].startswith(clips[0].key)]
     asker = Asker(config)
@@ -200,11 +183,8 @@ def test_a_record_says_where_it_is_from(
     assert (reasoned["origin"], reasoned["reasoning_origin"]) == ("metadata", "tiny")
 
 
-def test_llama_factory_finds_the_columns_that_its_file_names(
-    tmp_path: Path, clips: list[MadeClip], config: CaptionConfig
-) -> None:
+def test_llama_factory_finds_the_columns_that_its_file_names(out: Path, to: Path) -> None:
     """Pins `dataset_info.json` against the records."""
-    out, to = annotated(tmp_path / "out", clips, config), tmp_path / "to"
     for split in ("val", "train"):
         exported(out, to, "conversations", splits=(split,))
     info = json.loads((to / "dataset_info.json").read_text())
@@ -219,23 +199,10 @@ def test_llama_factory_finds_the_columns_that_its_file_names(
             assert isinstance(record[described["columns"]["videos"]], list)
 
 
-def test_conversations_are_made_alike_and_videos_stand(
-    tmp_path: Path, clips: list[MadeClip], config: CaptionConfig
-) -> None:
-    """Pins that a second export writes no video again, and the same lines."""
-    out, to = annotated(tmp_path / "out", clips, config), tmp_path / "to"
-    exported(out, to, "conversations")
-    before = {path: path.read_bytes() for path in to.rglob("*") if path.is_file()}
-    again = exported(out, to, "conversations")
-    assert again.n_reused == len(clips)
-    assert {path: path.read_bytes() for path in to.rglob("*") if path.is_file()} == before
-
-
 def test_preferences_have_the_form_of_trl(
-    tmp_path: Path, clips: list[MadeClip], config: CaptionConfig
+    out: Path, to: Path, clips: list[MadeClip], config: CaptionConfig
 ) -> None:
-    """Pins messages, images in their number and order, scores and margins."""
-    out, to = annotated(tmp_path / "out", clips, config), tmp_path / "to"
+    """Pins messages, to the letter as they were sent, images in order, scores and margins."""
     exported(out, to, "preferences")
     own = [r for r in records(to, "train") if r["provenance"]["clip_id"] == clips[0].key]
     assert [(r["margin"], r["provenance"]["rejected_key"]) for r in own] == [
@@ -247,7 +214,6 @@ def test_preferences_have_the_form_of_trl(
     assert (system["role"], user["role"]) == ("system", "user")
     kinds = [part["type"] for part in user["content"]]
     assert kinds == ["image", "image", "text"]
-    assert f"it is clip {clips[0].key}" in user["content"][-1]["text"]
     (chosen,), (rejected,) = record["chosen"], record["rejected"]
     assert chosen["role"] == rejected["role"] == "assistant"
     assert json.loads(chosen["content"][0]["text"]) == {"short": "Good."}
@@ -259,30 +225,18 @@ def test_preferences_have_the_form_of_trl(
     brightest = [np.asarray(Image.open(path).convert("L")).argmax(1) for path in record["images"]]
     # The square of `made_mp4` moves 2 px a frame.
     assert brightest[0][16] < brightest[1][16]
-
-
-def test_the_prompt_is_the_one_that_was_asked(
-    tmp_path: Path, clips: list[MadeClip], config: CaptionConfig
-) -> None:
-    """Pins that what a trainer reads is what the captioner was sent, to the letter."""
-    out, to = annotated(tmp_path / "out", clips, config), tmp_path / "to"
-    exported(out, to, "preferences")
-    clip = clips[0]
-    shown = Window(index=0, start_frame=0, end_frame=clip.n_frames, shown=(1, 3))
-    facts = f"- it is clip {clip.key}"
-    task = Task(clip_id=clip.key, content="", window=shown, fps=float(FPS), facts=facts)
+    frames = Window(index=0, start_frame=0, end_frame=clips[0].n_frames, shown=(1, 3))
+    facts = f"- it is clip {clips[0].key}"
+    task = Task(clip_id=clips[0].key, content="", window=frames, fps=float(FPS), facts=facts)
     asked = Asker(config).first_request(task)
-    record = next(r for r in records(to, "train") if r["provenance"]["clip_id"] == clip.key)
-    assert record["prompt"][0]["content"][0]["text"] == asked.system
-    assert record["prompt"][1]["content"][-1]["text"] == asked.turns[0].text
+    assert system["content"][0]["text"] == asked.system
+    assert user["content"][-1]["text"] == asked.turns[0].text
 
 
 def test_margins_and_scores_decide_what_is_a_pair(
-    tmp_path: Path, clips: list[MadeClip], config: CaptionConfig
+    out: Path, to: Path, tmp_path: Path, clips: list[MadeClip], config: CaptionConfig
 ) -> None:
     """Pins `--min-margin`, and that unscored and equal candidates are in no pair."""
-    out = annotated(tmp_path / "out", clips, config)
-    to = tmp_path / "to"
     exported(out, to, "preferences", min_margin=2)
     assert {record["margin"] for record in records(to, "train")} == {3}
     alike = [candidate("Good.", 5, 5, 5), candidate("Good.", 4, 4, 4), candidate("?", 1, None, 1)]
@@ -310,17 +264,12 @@ def test_frames_that_a_copy_left_out_cost_the_pair(
 
 
 def test_what_is_missing_is_said_with_the_remedy(
-    tmp_path: Path,
-    clips: list[MadeClip],
-    config: CaptionConfig,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, clips: list[MadeClip], config: CaptionConfig, curate: Curate
 ) -> None:
     """Pins the refusals: no tables, no annotations, no judge, another prompt."""
 
     def refused(out: Path, form: str) -> str:
-        code = main(["export", str(out), str(tmp_path / "to"), "--format", form])
-        assert code == EXIT_USAGE
-        return capsys.readouterr().err
+        return curate("export", out, tmp_path / "to", "--format", form, code=EXIT_USAGE)
 
     bare = tmp_path / "bare"
     make_shards(str(bare), clips)
@@ -338,24 +287,53 @@ def test_what_is_missing_is_said_with_the_remedy(
 
 
 def test_the_command_says_what_it_did(
-    tmp_path: Path,
-    clips: list[MadeClip],
-    config: CaptionConfig,
-    capsys: pytest.CaptureFixture[str],
+    out: Path, to: Path, clips: list[MadeClip], curate: Curate
 ) -> None:
     """Pins the options of both formats on the command line."""
-    out = annotated(tmp_path / "out", clips, config)
-    to = str(tmp_path / "to")
     options = ["--format", "preferences", "--min-margin", "2", "--split", "val", "--relative"]
-    assert main(["export", str(out), to, *options]) == EXIT_OK
-    said = capsys.readouterr().out
+    said = curate("export", out, to, *options)
     assert f"{to}: 2 clips as preferences" in said
     assert "\n1 pairs of answers, a record each\n" in said
-    (record,) = records(tmp_path / "to", "val")
+    (record,) = records(to, "val")
     assert record["images"][0].startswith("frames/val/")
-    assert not (tmp_path / "to" / "train.jsonl").exists()
-    there = tmp_path / "there"
-    assert main(["export", str(out), str(there), "--format", "conversations"]) == EXIT_OK
+    assert not (to / "train.jsonl").exists()
+    there = to / "there"
+    printed = curate("export", out, there, "--format", "conversations")
     n_lines = len(records(there, "train")) + len(records(there, "val"))
     assert n_lines > len(clips)
-    assert f"\n{n_lines} questions with answers, a record each\n" in capsys.readouterr().out
+    assert f"\n{n_lines} questions with answers, a record each\n" in printed
+
+
+def test_dpo_takes_steps_on_what_is_exported(out: Path, to: Path, tmp_path: Path) -> None:
+    """Pins messages and images against TRL's own reading, with a small Qwen2.5-VL."""
+    datasets = pytest.importorskip("datasets")
+    trl = pytest.importorskip("trl")
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    exported(out, to, "preferences")
+    pairs = datasets.load_dataset(
+        "json", data_files=str(to / "train.jsonl"), split="train", cache_dir=str(tmp_path / "cache")
+    ).cast_column("images", datasets.List(datasets.Image()))
+    folder = tiny_folder(tmp_path / "model", "qwen2_5_vl")
+    config = trl.DPOConfig(
+        output_dir=str(tmp_path / "dpo"),
+        max_steps=2,
+        per_device_train_batch_size=2,
+        max_length=None,
+        report_to=[],
+        use_cpu=True,
+        bf16=False,
+        save_strategy="no",
+        logging_steps=1,
+    )
+    trainer = trl.DPOTrainer(
+        model=AutoModelForImageTextToText.from_pretrained(folder),
+        args=config,
+        train_dataset=pairs,
+        processing_class=AutoProcessor.from_pretrained(folder),
+    )
+    done = trainer.train()
+    assert done.global_step == 2
+    # Before the first step both answers are as likely as with the reference: log 2.
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(0.6931, abs=1e-3)
+    assert trainer.state.log_history[0]["logps/chosen"] != 0

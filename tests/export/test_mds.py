@@ -6,38 +6,23 @@ import sys
 from pathlib import Path
 
 import pytest
-from made_samples import FPS, MadeClip, made_clips, make_shards
+from command_line import Curate
+from made_samples import FPS, MadeClip
+from test_export import files
 
-from curator.cli import main
 from curator.commands.arguments import EXIT_USAGE
 from curator.export import export
-from curator.storage import open_store
 
 ELSEWHERE = "MosaicML's package needs an environment of its own: `make test-mds` runs this test"
 
 
-@pytest.fixture
-def clips() -> list[MadeClip]:
-    return made_clips()
-
-
-@pytest.fixture
-def out(tmp_path: Path, clips: list[MadeClip]) -> Path:
-    make_shards(str(tmp_path / "out"), clips)
-    return tmp_path / "out"
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    """All files below a folder."""
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
 def test_without_the_package_the_remedy_is_said(
-    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, curate: Curate
 ) -> None:
     monkeypatch.setitem(sys.modules, "streaming", None)
-    assert main(["export", str(out), str(tmp_path / "to"), "--format", "mds"]) == EXIT_USAGE
-    assert "uv pip install '.[mds]'" in capsys.readouterr().err
+    assert "uv pip install '.[mds]'" in curate(
+        "export", out, tmp_path / "to", "--format", "mds", code=EXIT_USAGE
+    )
     assert not (tmp_path / "to").exists()
 
 
@@ -59,13 +44,8 @@ print(json.dumps(rows))
 
 def read_back(local: Path, split: str, remote: str = "") -> list[dict]:
     """All samples, by a process of its own: the package keeps shared memory until it ends."""
-    done = subprocess.run(
-        [sys.executable, "-c", READ, str(local), remote, split],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    command = [sys.executable, "-c", READ, str(local), remote, split]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     rows: list[dict] = json.loads(done.stdout.splitlines()[-1])
     return rows
@@ -120,7 +100,6 @@ def test_streaming_reads_from_s3(
     pytest.importorskip("streaming", reason=ELSEWHERE)
     to = f"s3://{s3_bucket}/mds"
     export(str(out), to, "mds")
-    assert open_store(to).exists("train/index.json")
     monkeypatch.setenv("S3_ENDPOINT_URL", s3_endpoint)
     own = [clip for clip in clips if clip.split == "train"]
     check_rows(read_back(tmp_path / "cache", "train", to), own)

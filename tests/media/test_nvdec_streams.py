@@ -111,7 +111,7 @@ def test_leaving_early_waits_for_the_engine_before_the_container_is_closed(film:
 
 
 def test_the_doctor_asks_for_formats_by_the_packages_own_names() -> None:
-    formats = inside.nvdec()["formats"]
+    formats = inside.QUESTIONS["nvdec"]()["formats"]
     assert [(f["codec"], f["chroma"], f["bits"]) for f in formats] == list(inside.NVDEC_FORMATS)
     caps = {(f["codec"], f["chroma"], f["bits"]): f["caps"] for f in formats}
     assert caps["h264", "420", 8]["supported"] == 1

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from base64 import b64decode, b64encode
+from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.resources import files
@@ -20,9 +21,9 @@ from curator.records.columns import field_names
 from curator.records.sources import Note, Source
 from curator.report import render_report, shown_clips
 from curator.report.funnel import format_funnel, funnel_steps, reason_order
+from curator.report.page import NOTES
 from curator.report.page_templates import CARD_PX, clean, embedded
 from curator.report.page_templates import render as page_from
-from curator.report.report_tables import NOTES
 from tests.made_clips import clip_rows
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;"
@@ -66,40 +67,21 @@ def clip(number: int, **changes: object) -> dict[str, Any]:
     scores = dict.fromkeys(SCORES, 0.5) | {"motion": 0.01 * (number + 1)}
     return {
         "clip_id": hashlib.sha256(str(number).encode()).hexdigest()[:16],
-        "source_uri": f"s3://films/{number % 3}.mp4",
-        "start_s": 10.0 * number,
-        "end_s": 10.0 * number + 4.25,
-        "width": 1280,
-        "height": 720,
-        **scores,
-        "fps": 24.0,
-        "decision": "kept",
-        "reason": None,
-        "reasons": [],
-        "caption": f"caption number {number}",
+        "source_uri": f"s3://films/{number % 3}.mp4", "start_s": 10.0 * number,
+        "end_s": 10.0 * number + 4.25, "width": 1280, "height": 720, **scores, "fps": 24.0,
+        "decision": "kept", "reason": None, "reasons": [], "caption": f"caption number {number}",
         "caption_model": "curate/measured-1",
-    } | changes
+    } | changes  # fmt: skip
 
 
 def rejected(number: int, reason: str, /, **changes: object) -> dict[str, Any]:
-    return clip(
-        number,
-        decision="rejected",
-        reason=reason,
-        reasons=[reason],
-        caption=None,
-    ) | changes  # fmt: skip
+    outcome = {"decision": "rejected", "reason": reason, "reasons": [reason], "caption": None}
+    return clip(number) | outcome | changes
 
 
 def summary_of(clips: list[dict[str, Any]], **changes: object) -> dict[str, Any]:
-    kept = [c for c in clips if c["decision"] == "kept"]
-    by_reason: dict[str, int] = {}
-    by_any: dict[str, int] = {}
-    for c in clips:
-        if c["reason"] is not None:
-            by_reason[c["reason"]] = by_reason.get(c["reason"], 0) + 1
-        for reason in c["reasons"]:
-            by_any[reason] = by_any.get(reason, 0) + 1
+    n_kept = sum(c["decision"] == "kept" for c in clips)
+    shard = {"name": "shards/b/b-0.tar", "bucket": "720p_16-9_33f", "n_samples": 2}
     return {
         "curate_version": "0.1.0",
         "recipe": {
@@ -112,26 +94,16 @@ def summary_of(clips: list[dict[str, Any]], **changes: object) -> dict[str, Any]
             "dedup": {"enabled": True, "similarity": 0.8},
         },
         "counts": {
-            "sources": 3,
-            "done": 2,
-            "failed": 1,
-            "skipped_names": 4,
-            "by_error": {"not_a_video": 1},
-            "by_note": {"truncated": 1},
-            "clips": len(clips),
-            "kept": len(kept),
-            "rejected": len(clips) - len(kept),
-            "by_reason": by_reason,
-            "by_any_reason": by_any,
+            "sources": 3, "done": 2, "failed": 1, "skipped_names": 4,
+            "by_error": {"not_a_video": 1}, "by_note": {"truncated": 1}, "clips": len(clips),
+            "kept": n_kept, "rejected": len(clips) - n_kept,
+            "by_reason": Counter(c["reason"] for c in clips if c["reason"] is not None),
+            "by_any_reason": Counter(reason for c in clips for reason in c["reasons"]),
         },
-        "video_s": 7200.0,
-        "kept_s": 720.0,
-        "stage_seconds": {"scan": 1.5, "analyze": 90.0},
+        "video_s": 7200.0, "kept_s": 720.0, "stage_seconds": {"scan": 1.5, "analyze": 90.0},
         "shards": [
-            {"name": "shards/b/b-0.tar", "bucket": "720p_16-9_33f", "n_samples": 2,
-             "n_frames": 200, "bytes": 3_000_000},
-            {"name": "shards/b/b-1.tar", "bucket": "720p_16-9_33f", "n_samples": 1,
-             "n_frames": 90, "bytes": 1_500_000},
+            shard | {"n_frames": 200, "bytes": 3_000_000},
+            shard | {"name": "shards/b/b-1.tar", "n_frames": 90, "bytes": 1_500_000},
         ],
         "work": {"sources_analyzed": 2},
     } | changes  # fmt: skip
@@ -146,13 +118,10 @@ SOURCES = [
     source(uri="s3://films/0.mp4", outcome="done"),
     source(uri="s3://films/1.mp4", outcome="done"),
     source(
-        uri="s3://films/notes.txt",
-        outcome="failed",
-        error_stage="scan",
-        error_code="not_a_video",
-        error_message="bytes begin with b'Dear'",
+        uri="s3://films/notes.txt", outcome="failed", error_stage="scan",
+        error_code="not_a_video", error_message="bytes begin with b'Dear'",
     ),
-]
+]  # fmt: skip
 
 
 def render(clips: list[dict[str, Any]], **changes: object) -> tuple[str, Page]:
@@ -166,38 +135,27 @@ def render(clips: list[dict[str, Any]], **changes: object) -> tuple[str, Page]:
     return page, Page(page)
 
 
-def test_page_refers_to_nothing_outside_itself() -> None:
-    html, page = render([clip(0), rejected(1, "too_dark")])
+def test_page_refers_to_nothing_outside_itself_and_every_link_leads_somewhere() -> None:
+    html, page = render([clip(0), rejected(1, "too_dark"), rejected(2, "too_short")])
     assert all(src.startswith("data:image/jpeg;base64,") for src in page.attributes("src"))
     assert all(href.startswith("#") for href in page.attributes("href"))
     assert "default-src 'none'" in html
     assert "url(" not in html
     assert "script" not in {tag for tag, _ in page.tags}
-
-
-def test_every_link_leads_somewhere() -> None:
-    _, page = render([clip(0), rejected(1, "too_dark"), rejected(2, "too_short")])
     ids = set(page.attributes("id"))
     assert {href.removeprefix("#") for href in page.attributes("href")} <= ids
     assert len(ids) == len(page.attributes("id"))
+    assert render([clip(0)])[0] == render([clip(0)])[0], "the same input gives the same bytes"
 
 
-@pytest.mark.parametrize("place", ["caption", "source_uri", "clip_id", "caption_model"])
-def test_text_of_a_kept_clip_never_becomes_html(place: str) -> None:
-    html, page = render([clip(0, **{place: EVIL})])
-    _refuses_evil(html, page)
-
-
-@pytest.mark.parametrize("place", ["reason_detail", "source_uri", "reason", "duplicate_of"])
-def test_text_of_a_rejected_clip_never_becomes_html(place: str) -> None:
-    html, page = render([clip(0), rejected(1, "duplicate", **{place: EVIL}), rejected(2, EVIL)])
-    _refuses_evil(html, page)
-
-
-@pytest.mark.parametrize("place", ["uri", "error_stage", "error_code", "error_message"])
-def test_text_of_a_failed_source_never_becomes_html(place: str) -> None:
-    html, page = render([], sources=[replace(SOURCES[2], **{place: EVIL})])
-    _refuses_evil(html, page)
+def test_text_of_clips_and_sources_never_becomes_html() -> None:
+    for place in ("caption", "source_uri", "clip_id", "caption_model"):
+        _refuses_evil(*render([clip(0, **{place: EVIL})]))
+    for place in ("reason_detail", "source_uri", "reason", "duplicate_of"):
+        clips = [clip(0), rejected(1, "duplicate", **{place: EVIL}), rejected(2, EVIL)]
+        _refuses_evil(*render(clips))
+    for place in ("uri", "error_stage", "error_code", "error_message"):
+        _refuses_evil(*render([], sources=[replace(SOURCES[2], **{place: EVIL})]))
 
 
 def test_text_of_the_summary_never_becomes_html() -> None:
@@ -225,18 +183,17 @@ def test_names_that_utf8_cannot_hold_are_replaced() -> None:
     html.encode()
     assert "\x00" not in html
     assert "\u202e" not in html
+    for letter in ("\x00", "\x1b", "\x85", "\u202e", "\u2069"):
+        assert clean(f"été\n登山{letter}<b>") == "été\n登山\N{REPLACEMENT CHARACTER}<b>"
 
 
-def test_nothing_at_all_makes_a_page() -> None:
+def test_nothing_at_all_and_clips_without_facts_make_a_page() -> None:
     page = Page(render_report(summary={}, sources=[], clips=clip_rows([]), thumbnails={}))
     for said in (
         "No candidate clip was found", "No clip was kept", "No clip was rejected",
         "No clip was measured", "No source failed", "No shard was written", "No stage was timed",
     ):  # fmt: skip
         assert said in page.text
-
-
-def test_clips_without_any_facts_make_a_page() -> None:
     bare = [{"decision": "kept"}, {"decision": "rejected"}, {"clip_id": "x", "decision": "kept"}]
     clips = clip_rows(bare)
     page = Page(render_report(summary={}, sources=[source(uri="")], clips=clips, thumbnails={}))
@@ -301,9 +258,7 @@ def test_funnel_goes_in_the_order_in_which_reasons_count() -> None:
         ("no_bucket", 0, 1, 2),
         ("duplicate", 1, 1, 1),
     ]
-
-
-def test_reason_that_is_not_in_the_recipe_is_in_the_funnel() -> None:
+    # A reason that the recipe does not have.
     summary = summary_of([rejected(0, "too_odd"), clip(1)])
     summary["recipe"]["dedup"]["enabled"] = False
     assert reason_order(summary)[-1] == "too_odd"
@@ -351,21 +306,13 @@ def test_what_was_not_done_on_a_gpu_is_on_the_page_and_on_the_terminal() -> None
     assert "Not on a GPU" not in render([clip(1)])[1].text
 
 
-def test_every_note_has_a_meaning() -> None:
+def test_every_note_and_every_reason_can_be_shown() -> None:
     assert set(NOTES) == set(Note)
-
-
-def test_every_reason_can_be_shown() -> None:
     reasons = {*Reason, *(r for spec in SCORES.values() for r in (spec.low, spec.high))}
     clips = [rejected(n, str(reason)) for n, reason in enumerate(sorted(reasons))]
     _, page = render(clips)
     ids = page.attributes("id")
     assert all(f"rejected-{reason.replace('_', '-')}" in ids for reason in reasons)
-
-
-def test_same_input_gives_the_same_bytes() -> None:
-    clips = [clip(0), rejected(1, "too_dark")]
-    assert render(clips)[0] == render(clips)[0]
 
 
 def test_numbers_in_words() -> None:
@@ -376,19 +323,13 @@ def test_numbers_in_words() -> None:
         "-", "1 byte", "999 bytes", "1 MB", "1.23 GB", "5,000 TB",
     ]  # fmt: skip
     assert [score(x) for x in (None, 0.0123456, 1080.0)] == ["-", "0.0123", "1,080"]
-    assert [share(1, 0), share(1, 3), share(1, 30), share(1, 3000)] == [
-        "0%",
-        "33%",
-        "3.3%",
-        "<0.1%",
-    ]
+    shares = [share(1, n) for n in (0, 3, 30, 3000)]
+    assert shares == ["0%", "33%", "3.3%", "<0.1%"]
     assert compared(0.0049999, 0.005) == "0.0049999 < 0.005"
     assert (clock(3725.4), amount(1, "clip"), amount(1200, "clip")) == (
         "1:02:05", "1 clip", "1,200 clips",
     )  # fmt: skip
-
-
-def test_names_on_a_terminal_are_one_line_and_obey_nobody() -> None:
+    # Names on a terminal are one line, and obey nobody.
     assert plain("s3://b/été 登山 'x' <y>.mp4") == "s3://b/été 登山 'x' <y>.mp4"
     assert plain("a\nb\x1b[31m\udcff\u202e.mp4") == r"a\nb\x1b[31m\udcff\u202e.mp4"
 
@@ -401,19 +342,10 @@ def test_text_is_escaped_once_and_only_what_a_template_says_is_html() -> None:
     assert "a&amp;amp;&lt;b&gt;" in html
 
 
-@pytest.mark.parametrize("letter", ["\x00", "\x1b", "\x85", "\u202e", "\u2069"])
-def test_letters_that_a_page_must_not_hold_are_replaced(letter: str) -> None:
-    said = clean(f"été\n登山{letter}<b>")
-    assert said == "été\n登山\N{REPLACEMENT CHARACTER}<b>"
-
-
-def test_a_value_that_a_template_needs_is_never_left_out() -> None:
-    with pytest.raises(UndefinedError, match="is undefined"):
-        page_from("report.html.j2")
-
-
 def test_templates_hold_no_script_and_mark_nothing_else_as_html() -> None:
     """Pins the one use of `safe`: the break within names of scores, which are our own."""
+    with pytest.raises(UndefinedError, match="is undefined"):
+        page_from("report.html.j2")
     folder = files("curator.report").joinpath("templates")
     texts = {file.name: file.read_text() for file in folder.iterdir()}
     assert len(texts) > 5

@@ -8,13 +8,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from command_line import Curate
 from made_out import candidates_table, made_out, unlike_vectors
 
-from curator.cli import main
-from curator.commands.arguments import EXIT_OK, EXIT_USAGE
+from curator.commands.arguments import EXIT_USAGE
 from curator.number_text import moment
 from curator.recipe import Recipe, with_changes
 from curator.report.funnel import funnel_steps
@@ -67,14 +66,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(out, clips["clip_id"].to_pylist(), summary)
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = EXIT_OK) -> str:
-    assert main([str(argument) for argument in arguments]) == code
-    captured = capsys.readouterr()
-    return captured.out if code == EXIT_OK else captured.err
-
-
 def test_the_made_run_is_what_the_tests_below_think(made: Made) -> None:
-    """Pins the run itself: reasons, bounds by quantile in the summary, and tags."""
+    """Pins the run itself: reasons, bounds by quantile, tags, and what of candidates stays."""
     counts = made.summary["counts"]
     assert counts["by_reason"] == {
         "motion_too_low": 6, "sharpness_too_low": 3, "duplicate": 1, "too_short": 1,
@@ -84,13 +77,18 @@ def test_the_made_run_is_what_the_tests_below_think(made: Made) -> None:
     (sharp,) = (rule for rule in made.summary["rules"] if rule["rule"] == "sharpness")
     assert sharp["min"] == pytest.approx(10 - 3.5)
     assert (sharp["n_measured"], sharp["drop_lowest"]) == (39, 0.1)
+    kinds = sorted(p.name for p in (made.out / "candidates").iterdir())
+    assert kinds == ["clips", "footage", "pictures", "shots", "sources", "vectors"]
+    assert all(len(list((made.out / "candidates" / kind).iterdir())) == 1 for kind in kinds)
+    assert TABLES == (
+        "sources", "shots", "clips", "embeddings", "clip_embeddings", "annotations", "sidecars",
+        "members",
+    )  # fmt: skip
 
 
-def test_a_rejected_clip_is_explained_with_what_would_have_kept_it(
-    made: Made, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_clips_are_explained(made: Made, curate: Curate) -> None:
     """Pins scores beside bounds, the rule that rejects, and a bound that the clip would pass."""
-    text = said(capsys, "explain", made.out, made.ids[3])
+    text = curate("explain", made.out, made.ids[3])
     lines = {line.split()[0]: line for line in text.splitlines() if line.strip()}
     assert "rejected: motion_too_low (3, bound 5.5)" in text
     assert lines["motion"].split() == ["motion", "3", "min", "5.5", "rejects:", "motion_too_low"]
@@ -99,13 +97,29 @@ def test_a_rejected_clip_is_explained_with_what_would_have_kept_it(
     assert "--set filters.motion.min=3" in text
     assert "luma 1" in lines["scores"]
     assert "It was not compared" in text
+    # A duplicate names the clip that is kept.
+    text = curate("explain", made.out, made.ids[20])
+    assert f"duplicate of {made.ids[30]}, which shows 100% of it" in text
+    assert "5.0 s from its second 0.0 on; similarity 0.950" in text
+    assert "which is /films/00000.mp4 at 0:02:30, kept" in text
+    assert "--set dedup.enabled=false" in text
+    # A clip that is too short, not sharp and flagged as noisy has all reasons and tags.
+    text = curate("explain", made.out, made.ids[39])
+    assert "tags: noise_too_high" in text
+    assert "too_short, sharpness_too_low" in text
+    assert "flags: noise_too_high" in text
+    assert "--set propose.min_s=" in text
+    # A kept clip says so and needs nothing.
+    text = curate("explain", made.out, made.ids[10])
+    assert "\nkept, " in text
+    assert "--set" not in text
 
 
-def test_the_remedies_keep_the_clip(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_remedies_keep_the_clip(made: Made, curate: Curate) -> None:
     """Pins that what explain advises is enough, for each clip that its rules reject."""
     finished = open_finished(str(made.out))
     for number in (*range(6), *range(36, 39)):
-        text = said(capsys, "explain", made.out, made.ids[number])
+        text = curate("explain", made.out, made.ids[number])
         words = text.split()
         changes = [words[at + 1] for at, word in enumerate(words) if word == "--set"]
         assert changes
@@ -113,81 +127,49 @@ def test_the_remedies_keep_the_clip(made: Made, capsys: pytest.CaptureFixture[st
         assert tune(finished, changes).then[index] is None
 
 
-def test_a_duplicate_names_the_clip_that_is_kept(
-    made: Made, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Pins what became of the other clip, and the similarity."""
-    text = said(capsys, "explain", made.out, made.ids[20])
-    assert f"duplicate of {made.ids[30]}, which shows 100% of it" in text
-    assert "5.0 s from its second 0.0 on; similarity 0.950" in text
-    assert "which is /films/00000.mp4 at 0:02:30, kept" in text
-    assert "--set dedup.enabled=false" in text
-
-
-def test_all_reasons_and_tags_are_told(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
-    """Pins a clip that is too short, not sharp and flagged as noisy."""
-    text = said(capsys, "explain", made.out, made.ids[39])
-    assert "tags: noise_too_high" in text
-    assert "too_short, sharpness_too_low" in text
-    assert "flags: noise_too_high" in text
-    assert "--set propose.min_s=" in text
-
-
-def test_a_kept_clip_says_so_and_needs_nothing(
-    made: Made, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = said(capsys, "explain", made.out, made.ids[10])
-    assert "\nkept, " in text
-    assert "--set" not in text
-
-
-def test_a_beginning_of_the_id_is_enough_if_it_is_the_only_one(
-    made: Made, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Pins prefixes: unique, ambiguous, unknown and empty."""
-    assert said(capsys, "explain", made.out, made.ids[10][:8]).startswith(f"clip {made.ids[10]}")
+def test_a_beginning_of_the_id_is_enough_if_it_is_the_only_one(made: Made, curate: Curate) -> None:
+    """Pins prefixes: unique, ambiguous, unknown, empty; without any, clips are listed."""
+    assert curate("explain", made.out, made.ids[10][:8]).startswith(f"clip {made.ids[10]}")
     first = made.ids[0][0]
     n_alike = sum(name.startswith(first) for name in made.ids)
-    error = said(capsys, "explain", made.out, first, code=EXIT_USAGE)
+    error = curate("explain", made.out, first, code=EXIT_USAGE)
     assert f"{n_alike} clips begin with" in error
-    error = said(capsys, "explain", made.out, "zz", code=EXIT_USAGE)
+    error = curate("explain", made.out, "zz", code=EXIT_USAGE)
     assert "no clip of the 40" in error
-    assert said(capsys, "explain", made.out, "", code=EXIT_USAGE).startswith("curate: no clip")
+    assert curate("explain", made.out, "", code=EXIT_USAGE).startswith("curate: no clip")
+    lines = curate("explain", made.out).splitlines()
+    assert lines[0].split() == ["clip", "outcome", "span", "source"]
+    listed = {line.split()[0]: line for line in lines[1:]}
+    assert set(listed) == set(made.ids)
+    assert listed[made.ids[3]].split(maxsplit=2)[1:] == [
+        "motion_too_low", "15 s to 20 s        /films/00000.mp4",
+    ]  # fmt: skip
+    assert "0:02:30 to 0:02:35" in listed[made.ids[30]]
 
 
-def test_a_folder_without_a_run_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_what_cannot_be_tried_is_refused_in_one_line(
+    made: Made, tmp_path: Path, curate: Curate
 ) -> None:
-    """Pins the message for both commands."""
+    """Pins folders without a run, and changes."""
     for command in (["explain", str(tmp_path), "ab"], ["tune", str(tmp_path), "motion.min=1"]):
-        assert "has no finished run" in said(capsys, *command, code=EXIT_USAGE)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+        assert "has no finished run" in curate(*command, code=EXIT_USAGE)
+    for change, message in (
         ("motoin.min=1", "did you mean 'motion'"),
         ("motion.minimum=1", "minimum"),
         ("motion=1", "expected score.bound=value"),
         ("motion.min", "expected score.bound=value"),
         ("cut.crf=3", "use `curate run --set`"),
         ("sharpness.drop_lowest=1.5", "less than 1"),
-    ],
-)
-def test_changes_that_cannot_be_tried_are_refused_in_one_line(
-    made: Made, capsys: pytest.CaptureFixture[str], change: str, message: str
-) -> None:
-    error = said(capsys, "tune", made.out, change, code=EXIT_USAGE)
-    assert message in error
-    assert error.count("\n") == 1
+    ):
+        error = curate("tune", made.out, change, code=EXIT_USAGE)
+        assert message in error
+        assert error.count("\n") == 1
 
 
-def test_another_bound_says_what_it_would_keep_and_drop(
-    made: Made, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_bound_says_what_it_would_keep_and_drop(made: Made, curate: Curate) -> None:
     """Pins the counts by reason, for a looser bound and a stricter quantile together."""
     before = {p: p.read_bytes() for p in made.out.rglob("*") if p.is_file()}
-    text = said(capsys, "tune", made.out, "motion.min=3", "sharpness.drop_lowest=0.2")
+    text = curate("tune", made.out, "motion.min=3", "sharpness.drop_lowest=0.2")
     assert "motion: min 5.5 -> min 3" in text
     assert "kept -> rejected  4  as 4 sharpness_too_low" in text
     assert "rejected -> kept  3  were 3 motion_too_low" in text
@@ -214,12 +196,7 @@ def test_tune_decides_as_a_run_would(made: Made, tmp_path: Path) -> None:
     assert dict(zip(ids, tuned.then, strict=True)) == expected
     assert expected[made.ids[20]] in (None, "not_selected")
     assert list(expected.values()).count(None) == 12
-
-
-def test_with_rules_only_duplicates_stay_what_they_are(made: Made) -> None:
-    """Pins the approximation: the original goes, its duplicate is not freed."""
-    finished = open_finished(str(made.out))
-    ids = finished.clips["clip_id"].to_pylist()
+    # With rules only, the original goes, and its duplicate is not freed.
     copy = ids.index(made.ids[20])
     assert tune(finished, ["motion.max=25"]).then[copy] is None
     assert tune(finished, ["motion.max=25"], rules_only=True).then[copy] == "duplicate"
@@ -262,13 +239,11 @@ def test_unwanted_content_types_are_counted_and_balanced(typed: Made) -> None:
     assert list((typed.out / "candidates" / "clip_vectors").iterdir())
 
 
-def test_a_clip_of_an_unwanted_type_is_explained(
-    typed: Made, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_clip_of_an_unwanted_type_is_explained(typed: Made, curate: Curate) -> None:
     """Pins the type, and that each of both remedies is enough; a sure one has only one."""
     finished = open_finished(str(typed.out))
     for number, n_remedies in ((0, 1), (2, 2)):
-        text = said(capsys, "explain", typed.out, typed.ids[number])
+        text = curate("explain", typed.out, typed.ids[number])
         assert f"content type: crowd ({1 - number / 10:.3g})" in text
         assert "rejected: content_type_unwanted" in text
         words = shlex.split(text.partition("kept by:")[2].splitlines()[1].replace(",", " "))
@@ -279,14 +254,12 @@ def test_a_clip_of_an_unwanted_type_is_explained(
             assert tune(finished, [change]).then[index] != "content_type_unwanted"
 
 
-def test_content_types_can_be_tuned(
-    typed: Made, made: Made, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_content_types_can_be_tuned(typed: Made, made: Made, curate: Curate) -> None:
     """Pins another bound and other types, a wrong name, and a run that has no types."""
-    text = said(capsys, "tune", typed.out, "semantic.reject_from=0.95")
+    text = curate("tune", typed.out, "semantic.reject_from=0.95")
     lines = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
     assert lines["content_type_unwanted"][1:3] == ["6", "1"]
-    text = said(capsys, "tune", typed.out, "semantic.reject=[aerial]")
+    text = curate("tune", typed.out, "semantic.reject=[aerial]")
     lines = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
     assert lines["content_type_unwanted"][1:3] == ["6", "10"]
     for out, change, message in (
@@ -295,7 +268,7 @@ def test_content_types_can_be_tuned(
         (made.out, "semantic.reject=[aerial]", "set analyze.clip"),
         (made.out, "select.by=[content_type]", "set analyze.clip"),
     ):
-        assert message in said(capsys, "tune", out, change, code=EXIT_USAGE)
+        assert message in curate("tune", out, change, code=EXIT_USAGE)
 
 
 class Images(HTMLParser):
@@ -315,11 +288,11 @@ class Images(HTMLParser):
 
 
 def test_the_page_shows_clips_on_either_side_with_pictures(
-    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    made: Made, tmp_path: Path, curate: Curate
 ) -> None:
     """Pins order along the score, the pictures, and that nothing outside is referred to."""
     html = tmp_path / "page.html"
-    text = said(capsys, "tune", made.out, "motion.min=3", "--html", html)
+    text = curate("tune", made.out, "motion.min=3", "--html", html)
     assert str(html) in text
     page = html.read_text()
     seen = Images(page)
@@ -329,23 +302,21 @@ def test_the_page_shows_clips_on_either_side_with_pictures(
     assert seen.text.index("below 3") < seen.text.index("1 < 3") < seen.text.index("2 < 3")
     assert seen.text.index("2 < 3") < seen.text.index("from 3") < seen.text.index("3 = bound")
     assert "motion_too_low → kept" in seen.text
-    assert said(
-        capsys, "tune", made.out, "motion.min=3", "--html", tmp_path / "no" / "p", code=EXIT_USAGE
+    assert curate(
+        "tune", made.out, "motion.min=3", "--html", tmp_path / "no" / "p", code=EXIT_USAGE
     )
 
 
-def test_a_run_whose_candidates_are_gone_names_the_remedy(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_whose_candidates_are_gone_names_the_remedy(tmp_path: Path, curate: Curate) -> None:
     out = tmp_path / "out"
     made_out(out, candidates_table(N, motion=[float(n) for n in range(N)]), Recipe())
     shutil.rmtree(out / "candidates")
-    text = said(capsys, "tune", out, "motion.min=3.5", code=EXIT_USAGE)
+    text = curate("tune", out, "motion.min=3.5", code=EXIT_USAGE)
     assert "candidates lacks clips of the snapshot; `curate run` makes" in text
 
 
 def test_an_output_on_s3_is_read_the_same_way(
-    s3_bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    s3_bucket: str, tmp_path: Path, curate: Curate,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Pins both commands on s3://, where the page goes into the current folder."""
@@ -353,37 +324,11 @@ def test_an_output_on_s3_is_read_the_same_way(
     uri = f"s3://{s3_bucket}/out"
     clips = candidates_table(N, motion=[float(n) for n in range(N)])
     made_out(uri, clips, Recipe.model_validate({"filters": {"motion": {"min": 5.5}}}))
-    assert "motion_too_low" in said(capsys, "explain", uri, clips["clip_id"][0].as_py())
-    assert "kept -> rejected  2" in said(capsys, "tune", uri, "motion.min=7.5")
+    assert "motion_too_low" in curate("explain", uri, clips["clip_id"][0].as_py())
+    assert "kept -> rejected  2" in curate("tune", uri, "motion.min=7.5")
     assert Images((tmp_path / "tune.html").read_text()).n_images > 0
 
 
-def test_what_candidates_are_stored_survives_the_commit(made: Made) -> None:
-    """Pins that a commit removes candidates of other settings and keeps its own."""
-    assert TABLES == (
-        "sources", "shots", "clips", "embeddings", "clip_embeddings", "annotations", "sidecars",
-        "members",
-    )  # fmt: skip
-    kinds = sorted(p.name for p in (made.out / "candidates").iterdir())
-    assert kinds == ["clips", "footage", "pictures", "shots", "sources", "vectors"]
-    assert np.all([len(list((made.out / "candidates" / k).iterdir())) == 1 for k in kinds])
-
-
-def test_without_an_id_clips_are_listed(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
-    """Pins outcome, times with fractions, and source of each clip."""
-    lines = said(capsys, "explain", made.out).splitlines()
-    assert lines[0].split() == ["clip", "outcome", "span", "source"]
-    listed = {line.split()[0]: line for line in lines[1:]}
-    assert set(listed) == set(made.ids)
-    assert listed[made.ids[3]].split(maxsplit=2)[1:] == [
-        "motion_too_low", "15 s to 20 s        /films/00000.mp4",
-    ]  # fmt: skip
-    assert "0:02:30 to 0:02:35" in listed[made.ids[30]]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0 s"), (3.2, "3.2 s"), (7.958, "7.96 s"), (59.996, "0:01:00"), (3750.5, "1:02:30.5")],
-)
-def test_times_have_fractions_of_a_second(seconds: float, text: str) -> None:
-    assert moment(seconds) == text
+def test_times_have_fractions_of_a_second() -> None:
+    times = {0: "0 s", 3.2: "3.2 s", 7.958: "7.96 s", 59.996: "0:01:00", 3750.5: "1:02:30.5"}
+    assert {seconds: moment(seconds) for seconds in times} == times

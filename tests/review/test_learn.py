@@ -10,18 +10,15 @@ import made_corpus
 import numpy as np
 import pyarrow as pa
 import pytest
+from command_line import Curate
 
-from curator.cli import main
-from curator.commands.arguments import EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from curator.commands.arguments import EXIT_FAILED, EXIT_USAGE
 from curator.errors import UsageError
 from curator.measures.learned_score import LearnedScore
 from curator.measures.learned_spec import SUITABILITY
 from curator.review import score_learning
 from curator.review.finished_run import Finished, open_finished
-from curator.review.score_learning import Fitted, MarkedScores, auc, calibration_error
-from curator.review.suitability import RankGrid
-from curator.storage import open_store
-from curator.tables.checksums import read_parquet
+from curator.review.score_learning import Fitted, MarkedScores, RankGrid, auc, calibration_error
 from curator.tables.mark_table import Mark, MarkWriter, utc_now
 from curator.tables.out_layout import LEARNED_MODEL
 
@@ -55,11 +52,8 @@ def mark_by_rule(run: Finished, n_marks: int, *, random: bool = False) -> None:
     rng = np.random.default_rng(3)
     clips = run.clips
     is_kept = np.ones(clips.num_rows, np.bool_)
-    for name, side, share in (
-        ("luma", 1, 0.25),
-        ("contrast", -1, 0.25),
-        ("camera_jitter", -1, 0.2),
-    ):
+    rules = (("luma", 1, 0.25), ("contrast", -1, 0.25), ("camera_jitter", -1, 0.2))
+    for name, side, share in rules:
         values = side * clips[name].to_numpy()
         is_kept &= values > np.quantile(values, share)
     is_kept ^= rng.random(len(is_kept)) < 0.1
@@ -74,22 +68,15 @@ def mark_by_rule(run: Finished, n_marks: int, *, random: bool = False) -> None:
     )
 
 
-def column_of(out: Path, summary: dict[str, Any], name: str) -> list[Any]:
-    parts = [read_parquet(open_store(str(out)), part) for part in summary["tables"]["clips"]]
-    values: list[Any] = pa.concat_tables(parts)[name].to_pylist()
-    return values
-
-
 def test_marks_become_a_score_like_any_other(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished: Path, tmp_path: Path, curate: Curate
 ) -> None:
     """Pins the model against the run, tune, explain and another output of the same scores."""
     out = made_corpus.copied(finished, tmp_path / "out")
     mark_by_rule(open_finished(str(out)), N_MARKS)
-    assert main(["learn", str(out), "--dry-run"]) == EXIT_OK
+    curate("learn", out, "--dry-run")
     assert not (out / LEARNED_MODEL).exists()
-    assert main(["learn", str(out), "--min", "0.4"]) == EXIT_OK
-    assert "camera_jitter" in capsys.readouterr().out
+    assert "camera_jitter" in curate("learn", out, "--min", "0.4")
     page = (out / "report" / "learn.html").read_text()
     assert "calibration error" in page
     assert "below 0.4" in page
@@ -103,16 +90,14 @@ def test_marks_become_a_score_like_any_other(
     summary = made_corpus.execute(other, recipe(*settings), N_SOURCES)
     assert summary["counts"]["by_reason"]["suitability_too_low"] > 100
     assert summary[SUITABILITY] == model.fingerprint
-    values = np.array(column_of(other, summary, SUITABILITY), np.float64)
+    values = open_finished(str(other)).clips[SUITABILITY].to_numpy()
     assert np.isfinite(values).mean() > 0.9
     assert (np.nanmin(values), np.nanmax(values)) > (0, 0.6)
     sample = json.loads(next((other / "shards").rglob("*.meta.jsonl")).read_text().split("\n")[0])
     assert 0.4 <= sample["scores"][SUITABILITY] <= 1
-    assert main(["tune", str(other), "suitability.min=0.6"]) == EXIT_OK
-    assert "suitability: min 0.4 -> min 0.6" in capsys.readouterr().out
+    assert "suitability: min 0.4 -> min 0.6" in curate("tune", other, "suitability.min=0.6")
     clip = open_finished(str(other)).clips["clip_id"][0].as_py()
-    assert main(["explain", str(other), clip]) == EXIT_OK
-    assert SUITABILITY in capsys.readouterr().out
+    assert SUITABILITY in curate("explain", other, clip)
     copy.write_text(json.dumps(json.loads(copy.read_text()) | {"noise": 0.01}))
     with pytest.raises(UsageError, match="was changed"):
         LearnedScore.read(str(copy))
@@ -126,30 +111,21 @@ def test_marks_become_a_score_like_any_other(
     ],
 )
 def test_what_is_not_worth_a_model_is_refused(
-    finished: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    n_marks: int,
-    random: bool,
-    code: int,
-    said: str,
+    finished: Path, tmp_path: Path, curate: Curate, n_marks: int, random: bool, code: int, said: str
 ) -> None:
     out = made_corpus.copied(finished, tmp_path / "out")
     mark_by_rule(open_finished(str(out)), n_marks, random=random)
-    assert main(["learn", str(out)]) == code
-    assert said in capsys.readouterr().err
+    assert said in curate("learn", out, code=code)
     assert not (out / LEARNED_MODEL).exists()
     assert not (out / "report" / "learn.html").exists()
 
 
 def test_one_kind_and_few_recordings_are_refused() -> None:
     rng = np.random.default_rng(0)
+    kept, recordings = rng.random(60) < 0.5, np.arange(60) % 20
+    ranks_NC = rng.random((60, 1))
     marked = MarkedScores(
-        names=("a",),
-        n_scores=1,
-        ranks_NC=rng.random((60, 1)),
-        is_kept=rng.random(60) < 0.5,
-        recordings=np.arange(60) % 20,
+        names=("a",), n_scores=1, ranks_NC=ranks_NC, is_kept=kept, recordings=recordings
     )
     marked.check()
     with pytest.raises(UsageError, match="60 keep and 0 drop"):

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from command_line import Curate
 from hostile_names import HOSTILE
 from searchable import searchable_out
 
-from curator.cli import main
 from curator.errors import UsageError
 from curator.review.bound_tuning import tune
 from curator.review.finished_run import open_finished
@@ -145,7 +145,7 @@ def test_the_funnel_is_that_of_tune(out: Path, changes: list[str]) -> None:
     assert tuned.then != tuned.now
 
 
-def test_histograms_count_all_clips(run: ViewedRun) -> None:
+def test_histograms_count_all_clips_and_pages_are_sorted_and_filtered(run: ViewedRun) -> None:
     funnel = run.funnel_of(["motion.min=0.5"], ["motion", "noise"])
     motion, noise = funnel["charts"]
     kept = next(row for row in funnel["rows"] if row["reason"] is None)
@@ -155,11 +155,8 @@ def test_histograms_count_all_clips(run: ViewedRun) -> None:
     assert {"rule": "motion", "score": "motion", "min": 0.5, "max": 0.9, "severity": "reject"} in (
         funnel["rules"]
     )
-
-
-def test_pages_are_sorted_and_filtered(run: ViewedRun) -> None:
     clips = run.clips.to_pylist()
-    changes = ("motion.min=0.5",)
+    changes = ["motion.min=0.5"]
 
     def ids(**query: Any) -> list[str]:  # noqa: ANN401
         pages = [run.page(ClipQuery(**query), start, 100) for start in range(0, N, 100)]
@@ -197,6 +194,11 @@ def test_the_funnel_honours_marks_as_the_next_run_does(out: Path, tmp_path: Path
         assert [run.funnel.reasons[code] for code in codes] == tuned.then
     outcome = {c["clip_id"]: run.funnel.reasons[k] for c, k in zip(clips, codes, strict=True)}
     assert (outcome[low], outcome[kept]) == (None, "marked_drop")
+    # After a removal the page stores nothing.
+    run.finished.store.write("removed/footage-1.parquet", b"another removal")
+    for refused in (lambda: run.mark(low, {"note": "secret"}), lambda: run.source_mp4(low)):
+        with pytest.raises(UsageError, match="start it again"):
+            refused()
 
 
 @pytest.mark.parametrize(
@@ -227,7 +229,7 @@ def test_others_are_refused(
     assert clip not in run.marks
 
 
-def test_the_token_becomes_a_cookie(ask: Client) -> None:
+def test_the_token_becomes_a_cookie_and_the_page_asks_no_one_else(ask: Client) -> None:
     assert ask("/", Cookie=None).status == 401
     assert ask("/?token=another", Cookie=None).status == 401
     answer = ask(f"/?token={TOKEN}", Cookie=None)
@@ -236,9 +238,7 @@ def test_the_token_becomes_a_cookie(ask: Client) -> None:
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
     assert ask("/", Cookie=cookie.partition(";")[0]).status == 200
-
-
-def test_the_policy_lets_the_page_ask_for_nothing_else(ask: Client) -> None:
+    # The policy lets the page ask for nothing else.
     page = ask("/")
     policy = page.headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
@@ -303,7 +303,7 @@ def test_hostile_names_come_as_plain_text(ask: Client) -> None:
         assert {c["then"] for c in answer.json["source"]["clips"]} >= {clip["then"]}
 
 
-def test_marks_are_stored(ask: Client, out: Path, run: ViewedRun) -> None:
+def test_marks_are_stored(ask: Client, out: Path, run: ViewedRun, curate: Curate) -> None:
     first, second = run.clips["clip_id"].to_pylist()[:2]
     text = HOSTILE[0]
     assert ask(f"/api/mark/{first}", {"verdict": "keep", "note": text}).json["note"] == text
@@ -315,7 +315,7 @@ def test_marks_are_stored(ask: Client, out: Path, run: ViewedRun) -> None:
     assert [clip["clip_id"] for clip in shown] == [second]
     assert ask("/api/clips", {"mark": "none"}).json["n"] == N - 2
     # Another writer's fields stay.
-    assert main(["mark", str(out), second, "--caption", "By hand."]) == 0
+    curate("mark", out, second, "--caption", "By hand.")
     assert ask(f"/api/mark/{second}", {"note": "seen"}).json["caption"] == "By hand."
     nothing = dict.fromkeys(("verdict", "label", "note", "caption"))
     assert ask(f"/api/mark/{second}", nothing).status == 200
@@ -335,32 +335,20 @@ def test_a_condition_that_never_ends_is_ended(
     assert run.page(ClipQuery(where="1=1) UNION ALL SELECT NULL FROM (SELECT 1"), 0, 10)["n"] == N
 
 
-def test_after_a_removal_the_page_stores_nothing(out: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "out"
-    shutil.copytree(out, copy)
-    run = ViewedRun(open_finished(str(copy)))
-    clip = run.clips["clip_id"][0].as_py()
-    run.finished.store.write("removed/footage-1.parquet", b"another removal")
-    with pytest.raises(UsageError, match="start it again"):
-        run.mark(clip, {"note": "secret"})
-    with pytest.raises(UsageError, match="start it again"):
-        run.source_mp4(clip)
-
-
 def test_wrong_requests_name_what_is_wrong(ask: Client) -> None:
     for path, body, words in (
-        ("/api/clips", {"side": "left"}, "expected kept, rejected, gained, lost"),
+        ("/api/clips", {"side": "left"}, "Input should be 'kept', 'rejected', 'gained' or 'lost'"),
         ("/api/clips", {"where": "motion >"}, "fails"),
         ("/api/clips", {"where": "1=1; DROP TABLE clips"}, "fails"),
         ("/api/clips", {"where": "motion > (SELECT 1 FROM read_csv('/etc/passwd'))"}, "fails"),
         ("/api/clips", {"sort": "beauty"}, "no clip has the score 'beauty'"),
         ("/api/clips", {"cluster": "x"}, "cluster"),
         ("/api/clips", {"cluster": True}, "cluster"),
-        ("/api/clips", {"start": -1}, "whole number"),
-        ("/api/clips", b"[1]", "no JSON object"),
+        ("/api/clips", {"start": -1}, "start: Input should be greater"),
+        ("/api/clips", b"[1]", "the request: Input should be an object"),
         ("/api/funnel", {"changes": ["motion.min=low"]}, "motion"),
         ("/api/funnel", {"changes": ["cut.crf=3"]}, "--set"),
-        ("/api/funnel", {"changes": "motion.min=1"}, "list"),
+        ("/api/funnel", {"changes": "motion.min=1"}, "changes: Input should be"),
         ("/api/search/clip", b"zzzz", "no clip"),
         ("/api/search/video", b"x", "expected clip, picture or text"),
         ("/api/search/text", b"a red car", "CLIP"),
@@ -380,16 +368,13 @@ def test_similar_clips_are_found(ask: Client, run: ViewedRun) -> None:
     assert ask(f"/picture/{first}/99.jpg").status == 404
 
 
-def test_a_port_that_is_taken_is_named(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_taken_is_named(out: Path, curate: Curate) -> None:
+    folder = resources.files("curator.view").joinpath("assets")
+    assert {item.name for item in folder.iterdir()} == {"index.html", "view.css", "view.js"}
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert main(["view", str(out), "--port", str(port)]) == 2
-    assert f"port {port} of 127.0.0.1 is not free" in capsys.readouterr().err
-
-
-def test_assets_are_in_the_package() -> None:
-    folder = resources.files("curator.view").joinpath("assets")
-    names = {item.name for item in folder.iterdir()}
-    assert names == {"index.html", "view.css", "view.js"}
+        assert f"port {port} of 127.0.0.1 is not free" in curate(
+            "view", out, "--port", port, code=2
+        )

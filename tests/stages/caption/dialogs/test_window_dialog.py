@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from curator.errors import RecipeError
-from curator.export.preferences import pairs_of
+from curator.export.post_training import pairs_of
 from curator.stages.caption.caption_records import (
     Annotation,
     Reply,

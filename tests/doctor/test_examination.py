@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from curator.doctor.diagnosis import CheckRow, State
-from curator.doctor.places import s3_rows, storage_rows
+from curator.doctor.examination import s3_rows, storage_rows
 from curator.storage import open_store
 from curator.storage.object_service import service_named
 
@@ -27,25 +27,18 @@ def keys(bucket: str) -> list[str]:
     return [found.key for found in service_named("s3").list(bucket, "")]
 
 
-def test_a_folder_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
+def test_folders_are_tried_and_left_as_they_were(tmp_path: Path) -> None:
+    """Pins a source and an OUT that are there, one that is made later, and one below a file."""
     (tmp_path / "a.mp4").write_bytes(b"video")
     rows = storage_rows([str(tmp_path)], str(tmp_path), s3_answers=True)
     assert [row.state for row in rows] == [State.OK, State.OK]
     assert rows[0].found == f"can be read; the first is {tmp_path}/a.mp4 (0.0 MB)"
     assert rows[1].found == "can be written"
     assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
-
-
-def test_an_out_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     row = only(storage_rows([], str(tmp_path / "new" / "out"), s3_answers=True))
     assert (row.state, row.found) == (State.OK, f"will be created; {tmp_path} can be written")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_out_below_a_file_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    row = only(storage_rows([], str(tmp_path / "file" / "out"), s3_answers=True))
-    assert row.stops
+    assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
+    assert only(storage_rows([], str(tmp_path / "a.mp4" / "out"), s3_answers=True)).stops
 
 
 @pytest.mark.parametrize(
@@ -102,23 +95,17 @@ def test_a_bucket_that_is_not_there(bucket: str) -> None:
     assert "aws s3 mb s3://curate-no-such-bucket" in (row.remedy or "")
 
 
-def test_no_credentials(s3_bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    row = only(s3_rows())
-    assert (row.state, row.stops) == (State.MISSING, True)
-
-
 def test_credentials_of_a_profile(
     s3_bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     file = tmp_path / "credentials"
-    file.write_text("[default]\naws_access_key_id = test\naws_secret_access_key = testtest\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    row = only(s3_rows())
+    assert (row.state, row.stops) == (State.MISSING, True)
+    file.write_text("[default]\naws_access_key_id = test\naws_secret_access_key = testtest\n")
     assert s3_rows()[0].found == "from shared-credentials-file"
     monkeypatch.setenv("AWS_PROFILE", "no-such-profile")
     row = only(s3_rows())

@@ -1,0 +1,203 @@
+"""`curate recipes`, `graph`, `scores`, `doctor` and `models`: what is here, and what it can do."""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from curator.commands.arguments import EXIT_OK, EXIT_USAGE, command, option, overrides
+from curator.errors import ModelError, UsageError
+
+if TYPE_CHECKING:
+    from curator.models.catalogue import ModelEntry
+    from curator.models.weight_store import ModelStore
+
+
+@command(
+    "list the recipes, or print one with the meaning of each key",
+    option("[NAME]", "recipe to print, resolved"),
+    overrides(),
+)
+def recipes(options: argparse.Namespace) -> int:
+    from curator.recipe import describe, load_recipe, recipe_names
+
+    if options.name is None:
+        for name in recipe_names():
+            print(f"{name}: {load_recipe(name).about.strip()}")
+        return EXIT_OK
+    for key, value, unit, why in describe(load_recipe(options.name, options.overrides)):
+        print(f"{key} = {value}" + (f"  [{unit}]" if unit else ""))
+        if why:
+            print(f"    {why}")
+    return EXIT_OK
+
+
+@command(
+    "print the stages of a recipe: scope, resources, tables, fingerprints, and what they wait for",
+    option(
+        "[RECIPE]",
+        "name from `curate recipes`, or a YAML file (default: %(default)s)",
+        default="quickstart",
+    ),
+    overrides(),
+    option(
+        "--format",
+        "tables for people, or a Mermaid diagram (default: %(default)s)",
+        choices=("text", "mermaid"),
+        default="text",
+    ),
+    description="Prints the graph that `curate run` follows with a recipe. Nothing is read or "
+    "written but the recipe.",
+)
+def graph(options: argparse.Namespace) -> int:
+    from curator.pipeline import graph_of
+    from curator.recipe import load_recipe
+
+    try:
+        stages = graph_of(load_recipe(options.recipe, options.overrides))
+    except ModelError as error:
+        raise UsageError(str(error)) from error
+    print(stages.mermaid() if options.format == "mermaid" else stages.text())
+    return EXIT_OK
+
+
+@command(
+    "say what each score of a clip is",
+    option("[SCORE]", "one of them (default: all)", dest="name"),
+    option("--recipe NAME|FILE", "with the scores of the measures that it names"),
+    option("--markdown", "all, as a table"),
+)
+def scores(options: argparse.Namespace) -> int:
+    from curator.measures.documentation import markdown, text
+    from curator.measures.score_list import BUILT_IN
+
+    measures = BUILT_IN
+    if options.recipe is not None:
+        from curator.recipe import load_recipe, measures_of
+
+        measures = measures_of(load_recipe(options.recipe))
+    if options.markdown:
+        print(markdown(measures), end="")
+    else:
+        print(*text(options.name, measures), sep="\n")
+    return EXIT_OK
+
+
+@command(
+    "check what works on this machine, and say what to do about the rest",
+    option(
+        "[PLACE...]",
+        "SOURCE... OUT as for `curate run`; the last one is OUT, and may stand alone "
+        "(default: no storage is looked at)",
+        dest="places",
+    ),
+    option(
+        "--recipe RECIPE", "the recipe that is to run (default: %(default)s)", default="quickstart"
+    ),
+    overrides(),
+    option("--models PLACE", "models folder, or s3://bucket/prefix (default: the recipe's)"),
+    option("--json", "print one JSON object, for programs"),
+    description="Checks the machine, packages, GPU, models, storage and the recipe, and says what "
+    "to do about what does not work. Changes nothing: what is written to try OUT is removed again.",
+    epilog="Exit codes: 0 the recipe can run here; 2 something that it needs is missing or broken.",
+)
+def doctor(options: argparse.Namespace) -> int:
+    """Returns 0 if the recipe can run here, else the exit code of `curate run`."""
+    from curator.doctor.examination import examine
+
+    *sources, out = options.places or [None]
+    diagnosis = examine(
+        sources, out, recipe=options.recipe, overrides=options.overrides, models=options.models
+    )
+    if options.json:
+        print(diagnosis.as_json())
+    else:
+        diagnosis.print()
+    return EXIT_OK if diagnosis.can_run else EXIT_USAGE
+
+
+_TASKS = {
+    "list": ("[NAME...]", "the models, where they come from, and what is here"),
+    "pull": ("NAME...", "fetch models from a mirror or the hub, and verify them"),
+    "verify": ("[NAME...]", "hash what is here (default: all) and compare"),
+}
+
+
+def _add_tasks(parser: "argparse._ActionsContainer") -> None:
+    assert isinstance(parser, argparse.ArgumentParser)
+    tasks = parser.add_subparsers(dest="task", required=True, metavar="TASK")
+    for task, (names, help) in _TASKS.items():
+        own = tasks.add_parser(task, help=help)
+        option(names, "model of the catalogue", dest="names")(own)
+        option(
+            "--models PLACE",
+            "models folder, or s3://bucket/prefix (default: $CURATE_MODELS, else a folder "
+            "`curate/models` in the user's cache)",
+        )(own)
+        if task == "pull":
+            option(
+                "--from PLACE",
+                "folder or s3://bucket/prefix to copy from, by NAME/FILE or FILE (default: where "
+                "the catalogue says)",
+                dest="source",
+            )(own)
+
+
+@command(
+    "list, fetch and verify model weights",
+    _add_tasks,
+    description="Lists, fetches and verifies the weights of the models that recipes can name. "
+    "`verify` exits with 1 if a file is not the one that the catalogue names.",
+)
+def models(options: argparse.Namespace) -> int:
+    """Runs `list`, `pull` or `verify`; returns 1 if a verified model differs from the catalogue."""
+    from curator.models.weight_store import ModelStore
+
+    try:
+        store = ModelStore.at(options.models)
+        entries = [store.catalogue.find(name) for name in options.names]
+        match options.task:
+            case "list":
+                every = entries or list(store.catalogue.entries.values())
+                print(*_listing(store, every), sep="\n")
+            case "pull":
+                for entry in entries:
+                    pulled = store.pull(entry, options.source)
+                    print(f"{entry.name}: {pulled}, verified", flush=True)
+                    _hint(store, entry)
+            case "verify":
+                return _verify(store, entries)
+    except ModelError as error:
+        raise UsageError(str(error)) from error
+    return 0
+
+
+def _listing(store: "ModelStore", entries: "Sequence[ModelEntry]") -> Iterator[str]:
+    """Lists models with kind, size, state on this machine, licence and source, for people."""
+    yield f"models folder: {store.folder}" + (f", from {store.mirror}" if store.mirror else "")
+    for entry in entries:
+        n_bytes = entry.total_bytes
+        size = f"{n_bytes / 1e6:.1f} MB" if n_bytes is not None else "size unknown"
+        yield f"{entry.name}  [{entry.kind}, {size}, {store.quick_state(entry)}]"
+        yield f"    {entry.about}" + (f"; reads {entry.reads}" if entry.reads else "")
+        yield f"    {entry.source}; {entry.licence}"
+        for part in entry.parts:
+            name = f"{part.file}: " if entry.also else ""
+            yield f"    {name}sha256 {part.sha256 or 'unknown: recorded at the first pull'}"
+
+
+def _hint(store: "ModelStore", entry: "ModelEntry") -> None:
+    if entry.reads is not None:
+        clip = store.catalogue.find(entry.reads, "clip")
+        if store.quick_state(clip) == "missing":
+            print(f"it reads embeddings of {clip.name}: `curate models pull {clip.name}`")
+
+
+def _verify(store: "ModelStore", entries: "Sequence[ModelEntry]") -> int:
+    """Hashes the named models, or all local ones, and prints the state of each."""
+    wrong = 0
+    for entry in entries or list(store.catalogue.entries.values()):
+        state = store.state(entry, again=True)
+        wrong += state == "differs" or (state == "missing" and bool(entries))
+        if state != "missing" or entries:
+            print(f"{entry.name}: {state} ({store.path(entry)})")
+    return 1 if wrong else 0

@@ -1,0 +1,309 @@
+"""Commands over a finished run: `explain`, `tune`, `mark`, `learn`, `view`, `search`, `report`."""
+
+import argparse
+import os
+import secrets
+import shlex
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from curator.commands.arguments import (
+    EXIT_FAILED,
+    EXIT_OK,
+    MEMORY,
+    OUT,
+    SNAPSHOT,
+    Option,
+    command,
+    fraction,
+    one_of,
+    option,
+    positive,
+)
+from curator.errors import UsageError, install_extra
+from curator.number_text import amount
+
+_PORT = 8787
+_VERDICT: dict[str, Any] = {"action": "store_const", "dest": "verdict"}
+
+
+def _html(name: str) -> Option:
+    return option(
+        "--html FILE",
+        f"where the page goes (default: OUT/report/{name}, or {name} here if OUT is s3://)",
+    )
+
+
+def _print_rerun(out: str, changes: Sequence[str]) -> None:
+    settings = " ".join(f"--set {shlex.quote(change)}" for change in changes)
+    print(f"to have it so: curate run SOURCE... {shlex.quote(out)} {settings}")
+
+
+@command(
+    "say why a clip was kept or rejected, and what would have kept it",
+    OUT,
+    option(
+        "[CLIP_ID]",
+        "its id, or a beginning that no other clip has (default: lists the first clips)",
+        dest="clip",
+    ),
+    SNAPSHOT,
+)
+def explain(options: argparse.Namespace) -> int:
+    from curator.review import clip_explanation
+    from curator.review.finished_run import open_finished
+
+    finished = open_finished(options.out, options.snapshot)
+    if options.clip is None:
+        print(clip_explanation.listing(finished))
+    else:
+        print(clip_explanation.explain(finished, options.clip))
+    return EXIT_OK
+
+
+@command(
+    "say what other bounds would keep and drop",
+    OUT,
+    option(
+        "CHANGE...",
+        "score.bound=value, such as motion.min=0.02, sharpness.drop_lowest=0.2 or "
+        "noise.max=null; keys of dedup and select in full, such as select.max_per_group=100, and "
+        "semantic.reject and semantic.reject_from",
+        dest="changes",
+    ),
+    _html("tune.html"),
+    SNAPSHOT,
+    option(
+        "--rules-only",
+        "leave duplicates and selection as they are: faster with many clips, and approximate",
+    ),
+    MEMORY,
+    description="Decides anew about the clips of a finished run, from what is stored. Nothing is "
+    "decoded and the run is not changed; writes a page with clips on either side.",
+)
+def tune(options: argparse.Namespace) -> int:
+    from curator.review import bound_tuning
+    from curator.review.bound_tuning import put_page, render_tune
+    from curator.review.finished_run import open_finished
+
+    finished = open_finished(options.out, options.snapshot, memory_bytes=options.memory)
+    tuned = bound_tuning.tune(finished, options.changes, rules_only=options.rules_only)
+    where = put_page(finished.store, render_tune(tuned), options.html, "tune.html")
+    print(*bound_tuning.summary_lines(tuned), sep="\n")
+    print(f"{where}  clips on either side, to look at")
+    _print_rerun(options.out, tuned.changes)
+    return EXIT_OK
+
+
+@command(
+    "keep or drop clips by hand, and give them labels, notes and captions",
+    OUT,
+    option("[CLIP_ID...]", "ids, or beginnings that no other clip has", dest="clips"),
+    one_of(
+        option(
+            "--keep",
+            "keep clips, whatever rules on scores, duplicates, clusters and selection say",
+            **_VERDICT,
+            const="keep",
+        ),
+        option("--drop", "reject clips as marked_drop", **_VERDICT, const="drop"),
+    ),
+    option("--label TEXT", "at most 100 characters"),
+    option("--note TEXT", "at most 10,000 characters"),
+    option("--caption TEXT", "replaces the caption"),
+    option("--clear", "forget earlier marks of the clips"),
+    option(
+        "--csv FILE",
+        "take marks from a CSV with the columns clip_id, verdict, label, note, caption; an "
+        "empty cell changes nothing",
+    ),
+    option("--list", "print all marks as such a CSV"),
+    description="Stores what you decide about clips of a finished run. The next `curate run` "
+    "honours it (run.marks: override). What is not named of an earlier mark stays.",
+)
+def mark(options: argparse.Namespace) -> int:
+    from curator.review.clip_marking import CONTENT, mark_clips, marks_csv, read_csv
+    from curator.storage import open_store
+    from curator.tables.mark_table import read_marks
+
+    store = open_store(options.out)
+    fields = {n: getattr(options, n) for n in CONTENT if options.clear or getattr(options, n)}
+    if bool(options.clips) != bool(fields) or not (options.clips or options.csv or options.list):
+        raise UsageError("expected clips and what to mark them with; or --csv, or --list")
+    of_file = read_csv(options.csv) if options.csv else []
+    changes = [*((name, fields) for name in options.clips), *of_file]
+    if changes:
+        n_clips = mark_clips(store, changes)
+        if not options.list:
+            done = "marks cleared of" if options.clear else "marked"
+            print(f"{done} {amount(n_clips, 'clip')}; the next `curate run` honours that")
+    if options.list:
+        print(marks_csv(read_marks(store).values()), end="")
+    return EXIT_OK
+
+
+@command(
+    "learn a score from clips that you marked keep and drop",
+    OUT,
+    option("--label LABEL", "only marks with this label (default: all)"),
+    option(
+        "--min BOUND",
+        "bound of suitability whose effect the page shows (default: 0.5)",
+        fraction,
+        default=0.5,
+    ),
+    _html("learn.html"),
+    option("--dry-run", "write neither model nor page"),
+    MEMORY,
+    description="Learns from 50 to 500 marks (`curate mark`) how likely a clip is one that you "
+    "keep, out of stored scores and vectors, and writes the model to OUT/learned/suitability.json. "
+    "Refuses with exit code 3, and writes nothing, where that is no better than the best single "
+    "score.",
+)
+def learn(options: argparse.Namespace) -> int:
+    from curator.review.bound_tuning import put_page, render_tune
+    from curator.review.finished_run import open_finished
+    from curator.review.score_learning import LEAST_LIKELY, learn_suitability, tuned_by
+    from curator.tables.out_layout import LEARNED_MODEL
+
+    finished = open_finished(options.out, memory_bytes=options.memory)
+    score, learned, lines = learn_suitability(finished, options.label)
+    print(*lines, sep="\n")
+    if learned.likely < LEAST_LIKELY:
+        print(
+            "curate: nothing is written: that is not surely better than one score; mark more "
+            f"clips, of other recordings, or bound {learned.single}",
+            file=sys.stderr,
+        )
+        return EXIT_FAILED
+    if options.dry_run:
+        return EXIT_OK
+    tuned = tuned_by(finished, score, options.min)
+    finished.store.write(LEARNED_MODEL, score.to_json())
+    where = put_page(finished.store, render_tune(tuned, lines), options.html, "learn.html")
+    print(f"{where}  what the bound {options.min:g} would change")
+    model = f"suitability.model={finished.store.uri}/{LEARNED_MODEL}"
+    _print_rerun(options.out, (model, *tuned.changes))
+    return EXIT_OK
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r}; expected a port, 0 to 65535")
+    return int(text)
+
+
+@command(
+    "look at the clips of a run in a browser, mark them, and try other bounds",
+    OUT,
+    option(
+        "--port N",
+        f"where it listens on 127.0.0.1; 0 for any free port (default: {_PORT})",
+        _port,
+        default=_PORT,
+    ),
+    SNAPSHOT,
+    MEMORY,
+    description="Serves a page over a finished run, to this machine alone. Marks are stored in "
+    "OUT; nothing else is changed.",
+)
+def view(options: argparse.Namespace) -> int:
+    try:
+        from curator.view.view_server import make_app, serve
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
+            raise
+        raise UsageError(f"`curate view` needs {error.name}: {install_extra('view')}") from error
+    from curator.review.finished_run import open_finished
+    from curator.view.viewed_run import ViewedRun
+
+    try:
+        listener = socket.create_server(("127.0.0.1", options.port))
+    except OSError as error:
+        why = os.strerror(error.errno or 0)
+        raise UsageError(
+            f"port {options.port} of 127.0.0.1 is not free: {why}; choose another one with --port, "
+            "or --port 0"
+        ) from error
+    port, token = listener.getsockname()[1], secrets.token_urlsafe(24)
+    finished = open_finished(options.out, options.snapshot, memory_bytes=options.memory)
+    app = make_app(ViewedRun(finished), token=token, port=port)
+    print(f"http://127.0.0.1:{port}/?token={token}\nCtrl-C ends it", flush=True)
+    serve(app, listener)
+    return EXIT_OK
+
+
+@command(
+    "find clips by a clip, a picture, a video or a text",
+    OUT,
+    one_of(
+        option(
+            "--clip ID",
+            "clips that show the like of a clip: its id, or a beginning that no other clip has",
+        ),
+        option("--picture FILE", "clips with pictures near an image file"),
+        option(
+            "--video FILE",
+            "clips that show footage of a video, verified, and where; then clips with pictures "
+            "near it; a file, or an address such as s3://bucket/key",
+        ),
+        option("--text TEXT", "clips that a text describes; needs CLIP (analyze.clip)"),
+        required=True,
+    ),
+    option("-k N", "most clips (default: 20)", positive, default=20),
+    option(
+        "--where CONDITION",
+        'only clips for which a SQL condition over columns of `clips` holds, such as "motion > '
+        '0.3"',
+    ),
+    option("--all", "find rejected clips too"),
+    option("--html FILE", "write a page that plays the clips that were found"),
+    option("--json", "print a JSON list"),
+    SNAPSHOT,
+    MEMORY,
+    description="Finds clips of a finished run by their vectors, the nearest first. OUT is not "
+    "changed.",
+)
+def search(options: argparse.Namespace) -> int:
+    from curator.retrieval.clip_search import ClipSearch
+    from curator.retrieval.search_results import as_json, as_table, render_search
+    from curator.review.bound_tuning import write_page
+
+    clips = ClipSearch.open(
+        options.out, options.snapshot, rejected=options.all, memory_bytes=options.memory
+    )
+    by = next(name for name in ClipSearch.BY if getattr(options, name) is not None)
+    query = getattr(options, by)
+    results = clips.find(by, query, options.k, options.where)
+    print(as_json(results) if options.json else as_table(results, by))
+    if options.html is not None:
+        page = render_search(clips.finished, results, f"{by} {query}", options.where)
+        where = write_page(options.html, page)
+        if not options.json:
+            print(f"{where}  the clips, to play")
+    return EXIT_OK
+
+
+@command(
+    "write the report of OUT again, with moving previews of the kept clips",
+    OUT,
+    description="Writes OUT/report/index.html of the newest snapshot again, and next to it a short "
+    "MP4 of each kept clip that the page shows: it plays while the pointer rests on it. A later "
+    "run writes the page with stills again.",
+)
+def report(options: argparse.Namespace) -> int:
+    from curator.executor.engine import Engine
+    from curator.review.clip_previews import write_report
+    from curator.review.finished_run import open_finished
+    from curator.runs.lease import held
+    from curator.tables.removal_records import finished_removals
+
+    # Before the lease, which would be written to whatever place was named.
+    store = open_finished(options.out).store
+    with held(store, "report"), Engine(address=None, workers=1) as engine:
+        finished_removals(store)
+        n_previews = write_report(open_finished(options.out), engine)
+    print(f"{store.uri}/report/index.html  {n_previews} clips play")
+    return EXIT_OK

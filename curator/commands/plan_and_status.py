@@ -1,0 +1,217 @@
+"""`curate plan` and `curate status`: what a run would take, and how far one is."""
+
+import argparse
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from curator.commands.arguments import EXIT_OK, OUT, command, engine_of, option, overrides, positive
+from curator.executor.termination import ends_in_peace, ends_when_asked
+from curator.number_text import amount, clock, length, share, size
+
+logger = logging.getLogger(__name__)
+
+_WATCH_S = 10.0
+
+
+@command(
+    "say what a run would take, cost and keep, from a sample of its sources",
+    option("SOURCE...", "as for `curate run`", dest="sources"),
+    option("OUT", "as for `curate run`"),
+    option("--recipe RECIPE", "as for `curate run`"),
+    overrides(),
+    option(
+        "--machines FILE",
+        "YAML or JSON list of kinds of machines: name, cpus, gpus, memory_gb, count, "
+        "price_per_hour, speed, gpu_speed, price_per_1000_requests, price_per_gb",
+    ),
+    option(
+        "--sample MINUTES", "video to run (default: the larger of 20 minutes and 1%% of all)", float
+    ),
+    option("--seed SEED", "another one samples other sources (default: 0)", int, default=0),
+    option(
+        "--without-captions",
+        "ask no model about the sample's clips, which may cost money: the plan leaves captions out",
+    ),
+    option("--limit N", "as for `curate run`", positive),
+    option("--workers N", "as for `curate run`", positive),
+    option("--json", "print the contents of plan.json"),
+    lambda parser: parser.set_defaults(ray_address=None, place=[]),
+    description="Probes all sources, runs a sample of them into a temporary folder, and says with "
+    "90% intervals what the whole run would take, cost and keep. `curate run` into the same OUT "
+    "compares its progress with the plan.",
+)
+def plan(options: argparse.Namespace) -> int:
+    from curator.errors import UsageError
+    from curator.executor.host_resources import available_cpus
+    from curator.executor.progress import Progress
+    from curator.planning.machine_kinds import read_machines
+    from curator.planning.plan_sample import choose_sample
+    from curator.planning.planner import Planner, run_sample
+    from curator.runs.curation import Run
+    from curator.runs.lease import held
+    from curator.runs.output_recipe import recipe_for
+    from curator.runs.run_plan import write_plan
+    from curator.runs.start import check_run
+    from curator.tables.parts import leave_pandas_out
+
+    leave_pandas_out()
+    if options.sample is not None and not options.sample > 0:
+        raise UsageError(f"--sample {options.sample:g}: expected more than 0 minutes")
+    kinds = read_machines(options.machines) if options.machines else []
+    sampled = ["caption.enabled=false"] if options.without_captions else []
+    store, recipe = check_run(
+        options.sources,
+        options.out,
+        recipe=options.recipe,
+        overrides=[*options.overrides, *sampled],
+        ray_address=None,
+        shared_out=False,
+    )
+    if recipe.caption.asks:
+        logger.warning(
+            "models are asked about the sample's clips, which may cost money; --without-captions "
+            "leaves captions out of sample and plan"
+        )
+    with (
+        ends_when_asked(),
+        held(store, "plan") as lease,
+        Progress() as progress,
+        engine_of(options) as engine,
+        ends_in_peace(),
+    ):
+        run, workers = Run(store, recipe, engine, progress, check=lease.check), options.workers
+        table = run.scanned(options.sources, limit=options.limit)
+        sources = list(table.to_analyze())
+        if not sources:
+            raise UsageError(f"no source can be read: {table.first_error() or 'none is named'}")
+        sample_s = None if options.sample is None else 60.0 * options.sample
+        sample = choose_sample(sources, sample_s, options.seed)
+        is_small = engine.is_small(len(sources), sum(source.work for source in sources))
+        if workers is None and not is_small:
+            # A small sample would run without Ray, unlike the run itself.
+            workers = available_cpus()
+        planner = Planner(sample, run_sample(run, sample, workers))
+        facts = planner.plan(recipe, kinds, engine, is_small=is_small)
+        facts["sources_failed"] = len(table) - len(sources)
+        lease.check()
+        write_plan(store, facts, recipe_for(store, options.recipe, options.overrides))
+    print(json.dumps(facts, indent=1) if options.json else "\n".join(_planned(facts)))
+    return EXIT_OK
+
+
+def _planned(plan: Mapping[str, Any]) -> Iterator[str]:
+    failed = f", {plan['sources_failed']} cannot be read" if plan["sources_failed"] else ""
+    yield (
+        f"{amount(plan['sources'], 'source')}{failed}, {length(plan['video_s'])} of video, "
+        f"{size(plan['source_bytes'])}; sample: {amount(plan['sample']['sources'], 'source')}, "
+        f"{share(plan['sample']['share'], 1)} of the video"
+    )
+    for name, key, form in (
+        ("candidates", "candidates", "{:,.0f}".format),
+        ("clips kept", "clips", "{:,.0f}".format),
+        ("video kept", "kept_s", length),
+        ("bytes kept", "kept_bytes", lambda n: size(round(n))),
+        ("CPU-hours", "cpu_s", lambda s: f"{s / 3600:.3g}"),
+    ):
+        low, value, high = (form(plan[key][end]) for end in ("low", "value", "high"))
+        yield f"{name:<12}{value:>12}   90%: {low} to {high}"
+    cpu_s, s3 = plan["cpu_s_by_part"], plan["s3"]
+    parts = sorted(cpu_s.items(), key=lambda item: -item[1])
+    yield f"{'':<27}" + ", ".join(f"{n} {share(s, sum(cpu_s.values()))}" for n, s in parts if s)
+    if plan["gpu_s"] is not None:
+        yield f"{'GPU-hours':<12}{plan['gpu_s'] / 3600:>12.3g}"
+    wall_s = sum(plan["stage_s"].values())
+    n_bytes = plan["driver_bytes"] + plan["workers"] * plan["worker_bytes"]
+    yield f"{'time here':<12}{length(wall_s):>12}   memory: up to {size(n_bytes)}"
+    yield (
+        f"{'S3':<12}{'':>12}   {s3['requests_from']:,.0f} requests for "
+        f"{size(round(s3['bytes_from']))}, {s3['requests_to']:,.0f} to write "
+        f"{size(round(s3['bytes_to']))}"
+    )
+    for row in plan["machines"]:
+        yield f"{row['machines']} x {row['name']}: {_cost(row)}"
+    yield from (f"assumed: {line}" for line in plan["assumptions"])
+
+
+def _cost(row: Mapping[str, Any]) -> str:
+    if "problem" in row:
+        return str(row["problem"])
+    hours, money = row["hours"], row.get("money")
+    cost = "{value:,.2f} ({low:,.2f} to {high:,.2f})".format(**money) if money else "no price"
+    return (
+        "{value:.3g} h ({low:.3g} to {high:.3g})".format(**hours)
+        + f", {row['workers']} workers with {size(row['memory_bytes'])} each; {cost}"
+    )
+
+
+@command(
+    "say how far a run into OUT is, and when it ends",
+    OUT,
+    option("--json", "print a JSON object"),
+    option("--watch", "again every 10 s, until the run has ended"),
+    description="Says how far a run into OUT is, by stage, and when it ends, on any machine that "
+    "reads OUT.",
+)
+def status(options: argparse.Namespace) -> int:
+    from curator.errors import UsageError
+    from curator.runs.progress_report import run_status
+    from curator.storage import open_store
+
+    store = open_store(options.out)
+    while True:
+        facts = run_status(store)
+        if facts["state"] == "none":
+            raise UsageError(f"no run into {store.uri} has begun")
+        print(json.dumps(facts) if options.json else "\n".join(_progress(facts)), flush=True)
+        if not options.watch or facts["state"] != "running":
+            return EXIT_OK
+        time.sleep(_WATCH_S)
+
+
+def _progress(status: Mapping[str, Any]) -> Iterator[str]:
+    from datetime import datetime, timedelta
+
+    from curator.report.funnel import format_funnel
+
+    state = status["state"]
+    yield f"{state}: {status.get('holder') or status['out']}"
+    if state == "finished":
+        yield format_funnel(status["summary"])
+    elif state == "failed":
+        yield f"broken off: {status['error']}; the same command goes on from what was done"
+    elif state == "silent":
+        when = f", {status['silent_s']:.0f} s ago" if "silent_s" in status else ""
+        yield (
+            f"no sign of life since the last one{when}: the run was likely killed; the same "
+            "command goes on from what was done"
+        )
+    if "stage" not in status:
+        return
+    yield from _stages(status)
+    reported = datetime.fromisoformat(status["reported"])
+    ends = ""
+    if state == "running" and status["left_s"] is not None:
+        left_s = sum(status["left_s"].values())
+        ends = f"; {clock(left_s)} left, ends {reported + timedelta(seconds=left_s):%d %b %H:%M}"
+    yield f"reported {reported:%d %b %H:%M:%S} UTC, {clock(status['elapsed_s'])} after start{ends}"
+
+
+def _stages(status: Mapping[str, Any]) -> Iterator[str]:
+    ended, left, stage = status["ended_s"], status["left_s"] or {}, status["stage"]
+    for name in dict.fromkeys([*ended, *([stage] if stage else []), *left]):
+        facts = [f"took {length(ended[name])}"] if name in ended else []
+        if name == stage:
+            facts = [f"works for {length(status['stage_s'])}"]
+            if status["items"]:
+                facts.append(f"{status['done']:,} of {amount(status['items'], status['noun'])}")
+            if status["share_done"] is not None:
+                facts.append(share(status["share_done"], 1))
+            if status["video_s_per_s"] is not None:
+                facts.append(f"{status['video_s_per_s']:.3g}x real time")
+        if left.get(name, 0.0) >= 1:
+            facts.append(f"{length(left[name])} left")
+        if facts:
+            yield f"  {name:<10}{', '.join(facts)}"

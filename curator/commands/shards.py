@@ -1,0 +1,275 @@
+"""`curate verify` and `curate export`: what reads the shards of OUT."""
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from curator.commands.arguments import (
+    EXIT_FAILED,
+    EXIT_OK,
+    SHARDS,
+    SHARDS_AT_ONCE,
+    SNAPSHOT,
+    LateParser,
+    command,
+    option,
+    terminal_line,
+)
+from curator.errors import CuratorError
+
+if TYPE_CHECKING:
+    from curator.export import Exported
+    from curator.verify import ProvenRemoved, Verified
+    from curator.verify.findings import Finding
+
+
+def _frames(text: str) -> int | str:
+    if text in ("all", "none"):
+        return text
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r}; expected all, none or a whole number")
+    return int(text) or "none"
+
+
+@command(
+    "check shards, indexes and tables under OUT, and say what is wrong",
+    SHARDS,
+    option(
+        "--frames all|N|none",
+        "decode all clips, N of them or none; bytes and headers of all are checked in any "
+        "case (default: %(default)s)",
+        _frames,
+        default=100,
+    ),
+    option("--seed SEED", "chooses which N are decoded (default: %(default)s)", int, default=0),
+    SHARDS_AT_ONCE,
+    option(
+        "--sources",
+        "also hash every source that still exists, and compare it with the table `sources`",
+    ),
+    option(
+        "--removed",
+        "instead read every object under OUT, and look for ids, clips, pictures and captions "
+        "of what `curate remove` took out",
+    ),
+    SNAPSHOT,
+    option("--json", "print one JSON object, for programs"),
+    description="Reads every shard once and checks manifest, hashes, indexes, samples and tables "
+    "against each other; changes nothing.",
+    epilog="Exit codes: 0 all is well, perhaps with warnings; 3 something is wrong; 2 there are no "
+    "shards, or wrong arguments.",
+)
+def verify(options: argparse.Namespace) -> int:
+    """Checks shards, or proves removals; returns `EXIT_FAILED` if something is wrong."""
+    from curator import verify
+    from curator.errors import StorageError, UsageError
+
+    outcome: Verified | ProvenRemoved
+    with terminal_line(quiet=options.json) as shown:
+        if options.removed:
+            outcome = verify.verify_removed(
+                options.out, progress=lambda n, n_bytes: shown(f"{n} objects, {_mb(n_bytes)}")
+            )
+            facts = {**asdict(outcome), "is_well": outcome.is_well}
+            lines = _removed_lines(outcome)
+        else:
+            try:
+                outcome = verify.verify(
+                    options.out,
+                    frames=options.frames,
+                    seed=options.seed,
+                    workers=options.workers,
+                    sources=options.sources,
+                    snapshot=options.snapshot,
+                    progress=lambda n_shards, n_samples, n_bytes: shown(
+                        f"{n_shards} shards, {n_samples} clips, {_mb(n_bytes)}"
+                    ),
+                    hashed=lambda n_sources, n_total: shown(f"{n_sources} of {n_total} sources"),
+                )
+            except StorageError as error:
+                raise UsageError(str(error)) from error
+            facts, lines = _verified_facts(outcome), _verified_lines(outcome)
+    print(json.dumps(facts, indent=1, ensure_ascii=False) if options.json else "\n".join(lines))
+    return EXIT_OK if outcome.is_well else EXIT_FAILED
+
+
+def _mb(n_bytes: int) -> str:
+    return f"{n_bytes / 1e6:.0f} MB"
+
+
+def _finding_lines(finding: "Finding") -> Iterator[str]:
+    yield f"{'warning' if finding.is_warning else 'wrong'} {finding.code}: {finding.path}"
+    yield f"    found {finding.found}; expected {finding.expected}"
+    yield f"    {finding.remedy}"
+
+
+def _removed_lines(proven: "ProvenRemoved") -> Iterator[str]:
+    for finding in proven.findings:
+        yield from _finding_lines(finding)
+    read = ", ".join(f"{number} {kind}" for kind, number in proven.read.items())
+    n_found = sum(proven.counts.values())
+    yield (
+        f"{proven.uri}: {proven.n_bytes / 1e6:.1f} MB read ({read}), compared with "
+        f"{proven.n_records} records of removals: "
+        + ("nothing of what was removed is there" if proven.is_well else f"{n_found} found")
+    )
+
+
+def _verified_facts(verified: "Verified") -> dict[str, Any]:
+    return {
+        "out": verified.uri,
+        "is_well": verified.is_well,
+        "shards": verified.n_shards,
+        "samples": verified.n_samples,
+        "decoded": verified.n_decoded,
+        "bytes": verified.n_bytes,
+        "sources": verified.n_sources,
+        "counts": verified.counts,
+        "findings": [
+            {"code": f.code, "warning": f.is_warning, **asdict(f)} for f in verified.findings
+        ],
+    }
+
+
+def _verified_lines(verified: "Verified") -> Iterator[str]:
+    for finding in verified.findings:
+        yield from _finding_lines(finding)
+    listed = Counter(str(finding.code) for finding in verified.findings)
+    for code, n_found in verified.counts.items():
+        if n_found > listed[code]:
+            yield f"{code}: {n_found} in all, the first {listed[code]} are above"
+    warned = {str(f.code) for f in verified.findings if f.is_warning}
+    n_wrong = sum(n for code, n in verified.counts.items() if code not in warned)
+    wrong = f"{n_wrong} thing{'s' if n_wrong != 1 else ''} wrong"
+    yield (
+        f"{verified.uri}: {verified.n_shards} shards, {verified.n_samples} clips, "
+        f"{verified.n_bytes / 1e6:.1f} MB read, {verified.n_decoded} clips decoded"
+        + (f", {verified.n_sources} sources hashed: " if verified.n_sources else ": ")
+        + ("all is well" if verified.is_well else wrong)
+    )
+
+
+_OF_FORMAT = "format."
+"""What `dest` of an option of a format begins with."""
+_NUMBERS = (int, int | None, float, float | None)
+
+
+def _find_formats_late(parser: "argparse._ActionsContainer") -> None:
+    """Lets the options of formats be added when arguments are there: finding them takes time."""
+    assert isinstance(parser, LateParser)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_late = _add_formats
+
+
+def _add_formats(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """Adds the options of this package's formats, or of the named external one."""
+    from curator.export.exporter import FORMATS, load_format
+
+    asked = argparse.ArgumentParser(add_help=False)
+    asked.add_argument("--format")
+    name = asked.parse_known_args(arguments)[0].format
+    names = list(FORMATS) if name is None or name in FORMATS else [name]
+    try:
+        exporters = {name: load_format(name)[0] for name in names}
+    except CuratorError as error:
+        parser.error(str(error))
+    lines = [f"  {name:14}{exporter.about}" for name, exporter in exporters.items()]
+    parser.description = "\n".join(["Formats:", *lines])
+    having: dict[str, list[str]] = {}
+    for name, exporter in exporters.items():
+        for key in exporter.options_type.model_fields:
+            having.setdefault(key, []).append(name)
+    for key, formats in having.items():
+        field = exporters[formats[0]].options_type.model_fields[key]
+        metavar = " N" if field.annotation in _NUMBERS else " VALUE"
+        usage = f"--{key.replace('_', '-')}{'' if field.annotation is bool else metavar}"
+        help = f"{', '.join(formats)}: {field.description or ''}".replace("%", "%%")
+        option(usage, help, dest=f"{_OF_FORMAT}{key}", default=argparse.SUPPRESS)(parser)
+
+
+@command(
+    "write the clips of OUT in the form that another loader takes",
+    SHARDS,
+    option(
+        "DEST",
+        "folder or s3://bucket/prefix; for energon and wids, OUT itself means beside its shards",
+        dest="destination",
+    ),
+    option(
+        "--format FORMAT",
+        "one of those above; or a format of your own, package.module:Class or the name of an "
+        "entry point in curate.exporters",
+        required=True,
+    ),
+    option("--split", "only this one (default: both)", choices=("train", "val")),
+    option(
+        "--bucket NAME",
+        "only this one, such as 720p_16-9_121f; may be repeated (default: all)",
+        action="append",
+    ),
+    SHARDS_AT_ONCE,
+    SNAPSHOT,
+    _find_formats_late,
+    epilog="What stands at the destination with the same bytes is not written again.\n\n"
+    "Exit codes: 0 finished; 2 usage, nothing was done; 1 broken off by the storage or by a\n"
+    "damaged shard (`curate verify` says more); the same command goes on.",
+)
+def export(options: argparse.Namespace) -> int:
+    from curator import export
+
+    given = vars(options).items()
+    with terminal_line() as shown:
+        exported = export.export(
+            options.out,
+            options.destination,
+            options.format,
+            splits=("train", "val") if options.split is None else (options.split,),
+            buckets=options.bucket,
+            workers=options.workers,
+            snapshot=options.snapshot,
+            options={k.removeprefix(_OF_FORMAT): v for k, v in given if k.startswith(_OF_FORMAT)},
+            progress=lambda e: shown(f"{e.n_clips} clips, {_mb(e.n_bytes)} written"),
+        )
+    print(*_exported_lines(exported, options.destination, options.format), sep="\n")
+    return EXIT_OK
+
+
+def _exported_lines(exported: "Exported", destination: str, format: str) -> Iterator[str]:
+    yield (
+        f"{destination}: {exported.n_clips} clips as {format}; {exported.n_objects} objects "
+        f"written ({exported.n_bytes / 1e6:.1f} MB), {exported.n_reused} stood already"
+    )
+    if exported.records is not None:
+        yield f"{exported.n_records} {exported.records}"
+    if exported.origin is not None:
+        yield " ".join(f"{name} {value}" for name, value in exported.origin.items() if value)
+    if exported.manifest_problem is not None:
+        yield (
+            f"no manifest ({exported.manifest_problem}): all tars that are there were taken, and "
+            "whether these are all is not known"
+        )
+    if exported.left_members:
+        yield (
+            f"{', '.join(exported.left_members)} of each sample is left out: {format} has no place "
+            "for it; read it from the tars"
+        )
+    for n, words in (
+        (exported.n_short, "clips have too few frames and were left out"),
+        (exported.n_without_text, "clips have an empty caption"),
+        (
+            exported.n_measured,
+            "captions are composed of measurements, and no model wrote them (caption.captioner is "
+            "measured); `curate recaption` has a model write captions",
+        ),
+        (exported.n_left_out, "pairs are left out: their frames are not in the clip as written"),
+        (
+            exported.n_others,
+            "objects at the destination are of another export; a loader takes them too: delete "
+            "them, or choose an empty destination",
+        ),
+    ):
+        if n:
+            yield f"{n} {words}"

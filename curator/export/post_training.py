@@ -1,0 +1,346 @@
+"""Questions with answers, and preference pairs, from the annotations of clips: for VLMs.
+
+A conversation is one question with its answer: in a longer one, earlier answers would reveal later
+ones. Its form is that of LLaVA, which Qwen-VL's fine-tuning and NVILA read (`video`,
+`conversations` with `from` and `value`, `<video>` in place of the frames) and which LLaMA-Factory
+calls sharegpt (`videos`; `dataset_info.json` describes it). Reasoning has Cosmos-Reason's tags.
+
+A preference pair, for direct preference optimization (DPO), has TRL's conversational form for
+vision: `prompt`, `chosen` and `rejected` are messages, and `images` are the frames that the model
+saw, as JPEGs of the same size from the written clip.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+import pyarrow as pa
+from pydantic import Field
+
+from curator.errors import CutError, RecipeError, ShardError, UsageError
+from curator.export.exporter import Exporter, OptionsT, RelativePaths, VideoExporter
+from curator.export.job import Job, ShardClip
+from curator.media.clip_frames import Wanted, sample_clip
+from curator.stages.caption.caption_records import (
+    ANSWER_FIELDS,
+    SCORES,
+    Answer,
+    AnswerCandidate,
+    Task,
+    Window,
+)
+from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.dialogs.answers import answer_text
+from curator.stages.caption.dialogs.window_dialog import Asker
+from curator.stages.shard.tar_reader import SPLITS, Shard, ShardSet
+from curator.tables.checksums import read_parquet
+from curator.tables.output_format import read_summary
+from curator.tables.parts import SUMMARY
+
+COLUMNS = (
+    "clip_id", "source_id", "window", "start_frame", "end_frame", "shown", "model", "prompt",
+    "facts", "label", "questions", "judge", "candidates", "request_keys", "prompt_fingerprint",
+    "judge_prompt_fingerprint", "clip_start_frame",
+)  # fmt: skip
+"""Of the table `annotations`."""
+_REASON = "\nGive your reasoning within <think></think> and your answer within <answer></answer>."
+Row = dict[str, Any]
+Pair = tuple[Row, AnswerCandidate, AnswerCandidate]
+"""A row of `annotations`, with the best of its answers and a worse one."""
+
+
+class _JsonLines(Exporter[OptionsT, list[bytes]]):
+    def split(self, job: Job, split: str, results: Iterator[list[bytes]]) -> None:
+        """Writes the lines."""
+        with job.place.create(f"{split}.jsonl") as output:
+            for lines in results:
+                output.writelines(lines)
+
+
+class Conversations(_JsonLines[RelativePaths], VideoExporter[RelativePaths, bytes]):
+    """Writes `<split>.jsonl`, `videos/<split>/<key>.mp4` and `dataset_info.json`."""
+
+    about = (
+        "<split>.jsonl with questions and answers, and videos/<split>/*.mp4: post-training of "
+        "vision-language models"
+    )
+    options_type = RelativePaths
+    records = "questions with answers, a record each"
+    videos = "videos/{split}"
+    folder = "videos/{split}/"
+
+    def begin(self, job: Job) -> None:
+        """Reads the annotations."""
+        self._annotations = _Annotations(job.shards)
+
+    def rows(self, job: Job, clip: ShardClip, path: str) -> Iterator[bytes]:
+        """Yields a clip's lines."""
+        video = job.base(relative=self.options.relative) + path
+        for row in self._annotations.of(clip.key):
+            provenance = _provenance(row, clip.fields)
+            for made in orjson.loads(row["questions"] or "[]"):
+                yield _line(_conversation(clip.key, row, made, video, provenance))
+
+    def finish(self, job: Job) -> None:
+        """Describes the splits, including one from an earlier export."""
+        described = {
+            f"curate_{split}": {
+                "file_name": f"{split}.jsonl",
+                "formatting": "sharegpt",
+                "columns": {"messages": "conversations", "videos": "videos"},
+            }
+            for split in SPLITS
+            if job.store.exists(f"{split}.jsonl")
+        }
+        job.place.put("dataset_info.json", orjson.dumps(described, option=orjson.OPT_INDENT_2))
+
+
+class PreferencesOptions(RelativePaths):
+    """Options of the format."""
+
+    min_margin: int = Field(1, ge=1, le=4)
+    """least difference of a pair's scores, 1 to 4 (default: 1)"""
+
+
+class Preferences(_JsonLines[PreferencesOptions]):
+    """Writes `<split>.jsonl`, and `frames/<split>/<key>/<frame>.jpg`.
+
+    Pairs whose frames a copy left out are counted and not written.
+    """
+
+    about = "<split>.jsonl with chosen and rejected answers, and frames/<split>/: DPO"
+    options_type = PreferencesOptions
+    folder = "frames/{split}/"
+    records = "pairs of answers, a record each"
+
+    def begin(self, job: Job) -> None:
+        """Reads the annotations and their prompts."""
+        self._annotations = _Annotations(job.shards)
+        config, out = self._annotations.config, job.shards.store.uri
+        if config.judge is None or config.candidates < 2:
+            raise UsageError(
+                f"{out} has one answer per window and no judge; `curate recaption {out} --set "
+                "caption.candidates=4 --set caption.judge.model=...` asks for several and has them "
+                "scored"
+            )
+        try:
+            self._asker = Asker(config)
+        except RecipeError as error:
+            raise UsageError(
+                f"{out}: the prompts of its annotations are needed: {error}"
+            ) from error
+
+    def shard(self, job: Job, shard: Shard) -> list[bytes]:
+        """Writes the frames of a shard's pairs; returns its lines."""
+        pairs: dict[str, list[Pair]] = {}
+
+        def wants(clip: ShardClip, sha256: str) -> bool:
+            pairs[clip.key] = list(self._pairs(job, clip))
+            return bool(pairs[clip.key])
+
+        lines = [
+            _line(record)
+            for clip in job.clips(shard, wants)
+            for record in self._records(job, clip, pairs[clip.key])
+        ]
+        job.exported.add(records=len(lines))
+        return lines
+
+    def _pairs(self, job: Job, clip: ShardClip) -> Iterator[Pair]:
+        now = self._asker.prompt.fingerprint
+        for row in self._annotations.of(clip.key):
+            if row["prompt_fingerprint"] != now:
+                raise UsageError(
+                    f"{job.shards.store.uri}: the prompt {row['prompt']!r} is {now} and was "
+                    f"{row['prompt_fingerprint']} when it was asked; put the old one back, or "
+                    "`curate recaption` with the new one"
+                )
+            for best, other in pairs_of(_candidates(row), self._asker, self.options.min_margin):
+                yield row, best, other
+
+    def _records(self, job: Job, clip: ShardClip, pairs: Sequence[Pair]) -> Iterator[Row]:
+        shown = {row["window"]: _frames_in_clip(row, clip.fields)["shown"] for row, *_ in pairs}
+        folder = f"frames/{clip.shard.split}/{clip.key}"
+        base = job.base(relative=self.options.relative)
+        wanted = {frame for frames in shown.values() for frame in frames}
+        for frame, jpeg in _jpegs(clip, wanted, self._asker.config.frame_px).items():
+            job.place.put(f"{folder}/{frame:06d}.jpg", jpeg)
+        for number, (row, best, other) in enumerate(pairs):
+            frames = shown[row["window"]]
+            if len(frames) != len(row["shown"]):
+                job.exported.add(left_out=1)
+                continue
+            asked = self._asker.first_request(_task(row, clip))
+            images = [{"type": "image"} for _ in frames]
+            yield {
+                "id": f"{clip.key}-{row['window']}-{number}",
+                "prompt": [
+                    *([_turn("system", asked.system)] if asked.system else []),
+                    _turn("user", asked.turns[0].text, images),
+                ],
+                "chosen": [_turn("assistant", _text(best, self._asker))],
+                "rejected": [_turn("assistant", _text(other, self._asker))],
+                "images": [f"{base}{folder}/{frame:06d}.jpg" for frame in frames],
+                "chosen_scores": {name: getattr(best, name) for name in SCORES},
+                "rejected_scores": {name: getattr(other, name) for name in SCORES},
+                "margin": (best.score or 0) - (other.score or 0),
+                "provenance": {
+                    **_provenance(row, clip.fields),
+                    "chosen_key": best.reply_key,
+                    "rejected_key": other.reply_key,
+                },
+            }
+
+
+def pairs_of(
+    candidates: Sequence[AnswerCandidate], asker: Asker, min_margin: int = 1
+) -> Iterator[tuple[AnswerCandidate, AnswerCandidate]]:
+    """Yields the best candidate of a window with each lower-scored one.
+
+    Unscored candidates form no pair, nor do two candidates with the same text. `asker` has the
+    configuration of the candidates, and `min_margin` is the least difference of their lowest
+    scores.
+
+    Raises:
+        ValueError: `min_margin` is below 1, so an answer would be preferred to an equal one.
+    """
+    if min_margin < 1:
+        raise ValueError(f"min_margin is {min_margin}; expected 1 to 4")
+    scored = [(c.score, c) for c in candidates if c.score is not None]
+    if not scored:
+        return
+    best_score, best = max(scored, key=lambda pair: pair[0])
+    for score, other in scored:
+        is_worse = best_score - score >= min_margin
+        if is_worse and _text(best, asker) != _text(other, asker):
+            yield best, other
+
+
+class _Annotations:
+    """Rows of `annotations` by clip, held in memory as columns; refuses a run without them."""
+
+    def __init__(self, shards: ShardSet) -> None:
+        store = shards.store
+        if not shards.prefix or not store.exists(SUMMARY):
+            raise UsageError(
+                f"{store.uri} has no summary.json; expected OUT of a finished `curate run`, whose "
+                "tables say what was asked and answered"
+            )
+        summary = read_summary(store, shards.snapshot)
+        parts = summary["tables"].get("annotations")
+        if not parts:
+            raise UsageError(
+                f"{store.uri} has no annotations; `curate recaption {store.uri} --set "
+                "caption.captioner=...` makes them"
+            )
+        tables = [read_parquet(store, part) for part in parts]
+        missing = [name for name in COLUMNS if name not in tables[0].column_names]
+        if missing:
+            raise UsageError(
+                f"{store.uri}: the table annotations has no {missing[0]}, because an older "
+                f"version made it; `curate recaption {store.uri}` brings it up to date"
+            )
+        self._table = pa.concat_tables([table.select(COLUMNS) for table in tables])
+        self._rows: dict[str, list[int]] = {}
+        for row, clip_id in enumerate(self._table["clip_id"].to_pylist()):
+            self._rows.setdefault(clip_id, []).append(row)
+        self.config = CaptionConfig.model_validate(summary["recipe"]["caption"])
+
+    def of(self, clip_id: str) -> list[Row]:
+        """Returns a clip's rows, by window; empty for a clip that no model annotated."""
+        rows = self._rows.get(clip_id, [])
+        return self._table.take(rows).to_pylist() if rows else []
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(record) + b"\n"
+
+
+def _frames_in_clip(row: Row, fields: Mapping[str, Any]) -> Row:
+    """Returns the position of a window in the written clip.
+
+    `start_frame`, `end_frame` (half-open) and `shown`, without frames that a copy left out.
+    """
+    shift, n_frames = fields["source_start_frame"] - row["clip_start_frame"], fields["n_frames"]
+    start, end = (min(max(row[n] - shift, 0), n_frames) for n in ("start_frame", "end_frame"))
+    shown = [frame - shift for frame in row["shown"] if 0 <= frame - shift < n_frames]
+    return {"start_frame": start, "end_frame": end, "shown": shown}
+
+
+def _provenance(row: Row, fields: Mapping[str, Any]) -> Row:
+    frames = _frames_in_clip(row, fields)
+    fps, start_s = float(fields["fps"]), float(fields["source_start_s"])
+    as_stored = ("model", "prompt", "prompt_fingerprint", "judge", "judge_prompt_fingerprint")
+    return {
+        "clip_id": row["clip_id"],
+        "source_id": row["source_id"],
+        "source_uri": fields["source_uri"],
+        "source_start_s": round(start_s + frames["start_frame"] / fps, 6),
+        "source_end_s": round(start_s + frames["end_frame"] / fps, 6),
+        "window": row["window"],
+        **frames,
+        "fps": fps,
+        **{name: row[name] for name in (*as_stored, "label")},
+        "reply_keys": row["request_keys"],
+    }
+
+
+def _conversation(key: str, row: Row, made: Row, video: str, provenance: Row) -> Row:
+    question, answer = made["question"], made["answer"]
+    if made["reasoning"]:
+        question += _REASON
+        answer = f"<think>\n{made['reasoning']}\n</think>\n\n<answer>\n{answer}\n</answer>"
+    return {
+        "id": f"{key}-{row['window']}-{made['kind']}-{made['name']}",
+        "video": video,
+        "videos": [video],
+        "conversations": [
+            {"from": "human", "value": f"<video>\n{question}"},
+            {"from": "gpt", "value": answer},
+        ],
+        "kind": made["kind"],
+        "origin": made["origin"],
+        "reasoning_origin": made["reasoning_origin"],
+        "provenance": provenance,
+    }
+
+
+def _candidates(row: Row) -> list[AnswerCandidate]:
+    return [
+        AnswerCandidate(
+            answer=Answer(**{name: stored[name] for name in ANSWER_FIELDS}),
+            reply_key=stored["reply"],
+            why=stored.get("why", ""),
+            **{name: stored[name] for name in SCORES},
+        )
+        for stored in orjson.loads(row["candidates"] or "[]")
+    ]
+
+
+def _text(candidate: AnswerCandidate, asker: Asker) -> str:
+    return answer_text(candidate.answer, asker.config, asker.prompt)
+
+
+def _task(row: Row, clip: ShardClip) -> Task:
+    """Returns the task of a row of `annotations`, with what its request says."""
+    names = ("start_frame", "end_frame")
+    frames = {name: row[name] for name in names}
+    window = Window(index=row["window"], shown=tuple(row["shown"]), **frames)
+    fps, facts = float(clip.fields["fps"]), row["facts"] or ""
+    return Task(clip_id=row["clip_id"], content="", window=window, fps=fps, facts=facts)
+
+
+def _turn(role: str, text: str, images: Sequence[dict[str, str]] = ()) -> Row:
+    return {"role": role, "content": [*images, {"type": "text", "text": text}]}
+
+
+def _jpegs(clip: ShardClip, wanted: set[int], longest_px: int) -> dict[int, bytes]:
+    if not wanted:
+        return {}
+    assert clip.mp4 is not None
+    n_frames = clip.fields["n_frames"]
+    frames = [Wanted(numbers=tuple(sorted(wanted)), size=longest_px, form="jpeg")]
+    try:
+        return dict(sample_clip(clip.mp4, frames, n_frames=n_frames, threads=1).jpegs)
+    except CutError as error:
+        raise ShardError(f"{clip.key}: {error}") from error
