@@ -19,8 +19,7 @@ from curator.media.opencv import cv2
 
 __all__ = ["MIN_INLIERS", "Agreement", "agreement"]
 
-MIN_INLIERS = 8
-"""Inliers that verify a pair of pictures; benchmarks/results/duplicates.md."""
+MIN_INLIERS = 8  # inliers that verify a pair of pictures; benchmarks/results/duplicates.md
 _MAX_RATIO = 0.85
 _TOLERANCE_PX = 4.0
 _MAX_SCALE = 5.0
@@ -35,19 +34,13 @@ MIRRORED_128: NDArray[np.int64] = _LAYOUT[::-1][:, :, (-np.arange(8)) % 8].resha
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Agreement:
-    """How picture a maps to picture b.
+    """How picture a maps to picture b."""
 
-    Attributes:
-        n_inliers: Matched keypoints that one similarity transform explains.
-        transform_23: float64 [2, 3], from a's unit to b's, of the mirrored a where `mirrored`.
-        mirrored: Picture a was mirrored before.
-        area_share: Share of the common part that the inliers' bounding box covers.
-    """
-
-    n_inliers: int
+    n_inliers: int  # matched keypoints that one similarity transform explains
+    # float64 [2, 3], from a's unit to b's, of the mirrored a where `mirrored`.
     transform_23: NDArray[np.float64]
-    mirrored: bool
-    area_share: float
+    mirrored: bool  # picture a was mirrored before
+    area_share: float  # share of the common part that the inliers' bounding box covers
 
 
 def agreement(pairs: Sequence[tuple[Keypoints, Keypoints]], *, mirrored: bool) -> Agreement | None:

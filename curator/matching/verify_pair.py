@@ -28,31 +28,19 @@ __all__ = ["Match", "verify_pair"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """The same footage in clips a and b: `time_b = speed * time_a + offset_s`.
+    """The same footage in clips a and b: `time_b = speed * time_a + offset_s`."""
 
-    Attributes:
-        offset_s: Time in b of a's first frame, in seconds of b; negative where b begins later.
-        speed: Seconds of b per second of a: 0.8 where b plays 1.25 times as fast.
-        overlap_s: Length of what both show, in seconds of a.
-        share_a: Part of a that b shows, 0 to 1.
-        share_b: Part of b that a shows, 0 to 1.
-        mirrored: One of them is mirrored.
-        similarity: Cosine of the most alike picture vectors at about the same time, 0 to 1.
-        n_inliers: Keypoints that agree in up to three pairs of pictures of the same moments.
-    """
-
-    offset_s: float
-    speed: float
-    overlap_s: float
-    share_a: float
-    share_b: float
-    mirrored: bool
-    similarity: float
-    n_inliers: int
+    offset_s: float  # time in b of a's first frame, in seconds of b; negative where b begins later
+    speed: float  # seconds of b per second of a: 0.8 where b plays 1.25 times as fast
+    overlap_s: float  # length of what both show, in seconds of a
+    share_a: float  # part of a that b shows, 0 to 1
+    share_b: float  # part of b that a shows, 0 to 1
+    mirrored: bool  # one of them is mirrored
+    similarity: float  # cosine of the most alike picture vectors at about the same time, 0 to 1
+    n_inliers: int  # keypoints that agree in up to three pairs of pictures of the same moments
 
 
-MIN_COSINE = 0.2
-"""Cosine of the best picture vectors below which a pair is not looked at."""
+MIN_COSINE = 0.2  # cosine of the best picture vectors below which a pair is not looked at
 _VOTES_BELOW = 0.15
 _N_VOTED = 5
 _MIN_VOTED_INLIERS = 6

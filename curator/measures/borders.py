@@ -23,8 +23,7 @@ _BLACKEST = 0.13
 """Level up to which a border is black, of the range from black to white: analog captures and faulty
 ranges lift it."""
 _STEP = 8  # every so many columns (rows) are looked at
-EVERY = slice(_STEP // 2, None, _STEP)
-"""The rows and columns that are looked at."""
+EVERY = slice(_STEP // 2, None, _STEP)  # the rows and columns that are looked at
 _TOLERANCE = 2.0  # levels by which a border without noise varies, from compression
 _NOISIEST = 14.0  # largest tolerance; a strip that varies more is picture
 _MOST = 0.55  # share of the outermost line that must be constant
@@ -43,8 +42,7 @@ _WITNESSES = 0.15
 _WITHIN_PX = 2.5
 
 
-Box = tuple[int, int, int, int]
-"""Top, bottom, left and right of a part of a picture, half-open."""
+Box = tuple[int, int, int, int]  # top, bottom, left and right of a part of a picture, half-open
 
 
 class Sides(NamedTuple):

@@ -20,34 +20,24 @@ from numpy.typing import NDArray
 
 from curator.records.tracks import Track
 
-NEAR_FRAMES = 6
-"""Two peaks within so many frames are one boundary; the likelier stands."""
+NEAR_FRAMES = 6  # two peaks within so many frames are one boundary; the likelier stands
 INSIDE, LEAST = 0.5, 0.01
 """Probability above which a frame is inside of a transition, and a peak is looked at."""
 COMMON_COSINE, ODDS_SLOPE = 0.5, 8.0
 """Above this cosine of both sides the log odds of a boundary fall, by so much for each unit."""
 EXPOSURE_COSINE, EXPOSURE_STEP, EXPOSURE_ODDS = 0.7, 0.06, 3.0
 """Above this cosine and this difference in mean luma, of 1, log odds fall by so much more."""
-REACH_S = 1.0
-"""Samples further away say nothing about a boundary."""
+REACH_S = 1.0  # samples further away say nothing about a boundary
 
 
 class Boundary(NamedTuple):
-    """A place where a boundary may be.
+    """A place where a boundary may be."""
 
-    Attributes:
-        frame: The last frame before a cut, or the middle of a gradual transition.
-        start: First frame inside of the transition; the first after the boundary at a cut.
-        end: Frame after its last one; equal to `start` at a cut.
-        probability: Of a boundary, with what both sides show.
-        likeness: Cosine of both sides; None where one says nothing.
-    """
-
-    frame: int
-    start: int
-    end: int
-    probability: float
-    likeness: float | None
+    frame: int  # the last frame before a cut, or the middle of a gradual transition
+    start: int  # first frame inside of the transition; the first after the boundary at a cut
+    end: int  # frame after its last one; equal to `start` at a cut
+    probability: float  # of a boundary, with what both sides show
+    likeness: float | None  # cosine of both sides; None where one says nothing
 
 
 def boundary_peaks(values_F: NDArray[np.floating], least: float = 0.0) -> NDArray[np.int64]:

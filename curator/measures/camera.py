@@ -27,28 +27,22 @@ MIN_CAMERA_SHARE = 0.3
 more texture, leave so many."""
 WINDOW_SAMPLES = 4
 """Samples, 2 s at the usual rate, over which a movement must hold; or over the whole clip."""
-CERTAIN = 2.5
-"""Standard errors by which a window's median rate must differ from nothing."""
-LEAST_SHARE = 0.25
-"""Share of a clip's windows in which a movement must be seen."""
-LEAST_PART = 0.2
-"""A movement counts beside a faster one from this part of its speed on."""
-KNOWN_SHARE = 0.5
-"""Share of the samples in which the camera's motion must be known."""
+CERTAIN = 2.5  # standard errors by which a window's median rate must differ from nothing
+LEAST_SHARE = 0.25  # share of a clip's windows in which a movement must be seen
+LEAST_PART = 0.2  # a movement counts beside a faster one from this part of its speed on
+KNOWN_SHARE = 0.5  # share of the samples in which the camera's motion must be known
 STILL = 0.02
 """Short sides per second: slower pans and tilts are none. A camera on a tripod measures below
 0.005; at 0.02 the picture takes 50 s to leave the frame."""
 ZOOM_LEAST = 0.02
 """1/s: slower zooms are none; it is what `STILL` is to places half a short side off the centre,
 rounded down."""
-ROLL_LEAST = 2.4
-"""Degrees per second: slower rolls are none."""
+ROLL_LEAST = 2.4  # degrees per second: slower rolls are none
 HANDHELD = 0.02
 """Jitter in short sides per second from which a camera is held in hands, or moves as if."""
 HANDHELD_PART = 0.06
 """The same, as a part of the camera's speed: a pan that gathers speed is not shaking."""
-SHAKY = 0.15
-"""Jitter in short sides per second from which shaking disturbs."""
+SHAKY = 0.15  # jitter in short sides per second from which shaking disturbs
 
 
 def camera_signals(fit: CameraFit | None, seconds: float) -> dict[str, float]:

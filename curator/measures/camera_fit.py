@@ -20,18 +20,12 @@ TEXTURE_LEVELS = 0.4
 NOISE_LEVELS = 1.0
 """The same, that noise is believed to make at most; the flattest tenth of the picture says how much
 it does make."""
-CENTRE = 0.5
-"""Weight of the picture's centre beside that of its edges."""
-MIN_TEXTURE_SHARE = 0.01
-"""Textured share of the picture below which nothing is said of the camera."""
-SURE_SHARE = 0.6
-"""Share of the textured places at which the first try of flow is believed."""
-TOLERANCE_PX = 0.2
-"""Error of flow at a place that follows the model, at no motion."""
-TOLERANCE_SHARE = 0.05
-"""The same, of motion: a similarity is not quite what a lens does."""
-STILL_BONUS = 1.15
-"""How much more likely than any other motion it is that a camera stands still."""
+CENTRE = 0.5  # weight of the picture's centre beside that of its edges
+MIN_TEXTURE_SHARE = 0.01  # textured share of the picture below which nothing is said of the camera
+SURE_SHARE = 0.6  # share of the textured places at which the first try of flow is believed
+TOLERANCE_PX = 0.2  # error of flow at a place that follows the model, at no motion
+TOLERANCE_SHARE = 0.05  # the same, of motion: a similarity is not quite what a lens does
+STILL_BONUS = 1.15  # how much more likely than any other motion it is that a camera stands still
 UNUSUAL_TURN = 0.3
 """Radians, or change of the magnification, in a pair's time that is half as likely as none."""
 _SHRINK = 0.002
@@ -49,20 +43,13 @@ class CameraFit:
     """The camera's motion between two pictures: flow is `turn * place + shift`.
 
     Places and flow are complex numbers (x + iy) in short sides, from the picture's centre.
-
-    Attributes:
-        turn: Change of magnification (real) and rotation (imaginary).
-        shift: Flow at the centre.
-        share: Share of the textured places that follow.
-        mean_speed: Mean magnitude of the model's flow over all places.
-        mean_rest: Mean magnitude of what the model does not explain, over all places.
     """
 
-    turn: complex
-    shift: complex
-    share: float
-    mean_speed: float
-    mean_rest: float
+    turn: complex  # change of magnification (real) and rotation (imaginary)
+    shift: complex  # flow at the centre
+    share: float  # share of the textured places that follow
+    mean_speed: float  # mean magnitude of the model's flow over all places
+    mean_rest: float  # mean magnitude of what the model does not explain, over all places
 
 
 def fitted_flow(

@@ -29,10 +29,8 @@ from curator.media.device_graphs import constants
 
 NATIVE = ("noise", "blocking", "flattening", "banding", "combing", "resolution")
 """Order of the values of `native_signals_of`."""
-PICTURE = ("sharpness", "stripes")
-"""Order of the values of `picture_signals_of`."""
-EXPOSURE = ("dark_fraction", "bright_fraction")
-"""Order of the values of `exposure_signals_of`."""
+PICTURE = ("sharpness", "stripes")  # order of the values of `picture_signals_of`
+EXPOSURE = ("dark_fraction", "bright_fraction")  # order of the values of `exposure_signals_of`
 
 _MIN_PX = 32
 _PAD_PX = 10  # places that lines gain at both ends, for windows of up to 21 px
@@ -40,10 +38,8 @@ _AROUND_PX = 8  # on each side of a step are its surroundings in `blocking`
 _N_GRIDS = len(compression._ENLARGED)
 _BLUR = 43 / 256, 170 / 256
 """OpenCV's weights of 8 bits for a Gaussian of 3 px with a deviation of 0.6: outer and middle."""
-_keep = constants(16)
-"""Keeps constants of a size on a device: 4 MB for 1080p."""
-_keep_short = constants(256)
-"""Keeps a line of places."""
+_keep = constants(16)  # keeps constants of a size on a device: 4 MB for 1080p
+_keep_short = constants(256)  # keeps a line of places
 
 
 def native_signals_of(luma_SHW: Tensor, *, black: int, white: int) -> Tensor:
@@ -107,16 +103,11 @@ class _Lines:
 
     Each line is mirrored at its ends, `_PAD_PX` places long. Strips that only few measures read
     come last.
-
-    Attributes:
-        levels: float32 [S, N, L].
-        steps: Absolute difference of each place and the next.
-        sizes: Length of the lines of each direction, without the mirrored places.
     """
 
-    levels: Tensor
-    steps: Tensor
-    sizes: tuple[int, ...]
+    levels: Tensor  # float32 [S, N, L]
+    steps: Tensor  # absolute difference of each place and the next
+    sizes: tuple[int, ...]  # length of the lines of each direction, without the mirrored places
 
     @property
     def n_few(self) -> int:
@@ -207,22 +198,15 @@ def _flat_places(lines: _Lines, black: int, white: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _LineMaps:
-    """Matrices from places along lines to sums; places that are no step of a line weigh 0.
+    """Matrices from places along lines to sums; places that are no step of a line weigh 0."""
 
-    Attributes:
-        with_surroundings: Steps of each direction in turn, mirrored at the ends.
-        profile: For each direction means of the 8 phases of a grid of 8 px, those less the mean of
-            every other phase, the mean, and real and imaginary parts of waves of enlarged grids.
-        bands: Sums of the 8 phases in the unit of `banding`.
-        grid: Sums of the 8 phases.
-        inside: 1 at the places that `flattening` counts.
-    """
-
-    with_surroundings: Tensor
+    with_surroundings: Tensor  # steps of each direction in turn, mirrored at the ends
+    # For each direction means of the 8 phases of a grid of 8 px, those less the mean of every other
+    # phase, the mean, and real and imaginary parts of waves of enlarged grids.
     profile: Tensor
-    bands: Tensor
-    grid: Tensor
-    inside: Tensor
+    bands: Tensor  # sums of the 8 phases in the unit of `banding`
+    grid: Tensor  # sums of the 8 phases
+    inside: Tensor  # 1 at the places that `flattening` counts
 
 
 @_keep
@@ -345,30 +329,20 @@ def _planes(device: torch.device) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Segments:
-    """Where segments of lines are, and what is made of them; directions are padded to one size.
+    """Where segments of lines are, and what is made of them; directions are padded to one size."""
 
-    Attributes:
-        rows, columns: Places in the picture, [D, G, 64].
-        mean: 1 over the length of a segment, [D, 1, 64].
-        is_none: True for segments that only pad, [D, G].
-        weights: For busy and flat segments, by their order of spread: 1 if chosen, [D, 2, G].
-        least: Variance that busy and flat segments have at least, [2, 1].
-        spectra: For each phase of the grid of 8 px, from levels to their mean, and to the real and
-            imaginary parts of the smoothed steps' spectrum, whose power is 1 for white noise of 1
-            level, [D, 8, 64, 65].
-        whitening: Weights of frequencies, [D, 32].
-        share: Share of the nominal resolution that a frequency adds, [D].
-    """
-
-    rows: Tensor
+    rows: Tensor  # places in the picture, [D, G, 64]
     columns: Tensor
-    mean: Tensor
-    is_none: Tensor
-    weights: Tensor
-    least: Tensor
+    mean: Tensor  # 1 over the length of a segment, [D, 1, 64]
+    is_none: Tensor  # true for segments that only pad, [D, G]
+    weights: Tensor  # for busy and flat segments, by their order of spread: 1 if chosen, [D, 2, G]
+    least: Tensor  # variance that busy and flat segments have at least, [2, 1]
+    # For each phase of the grid of 8 px, from levels to their mean, and to the real and imaginary
+    # parts of the smoothed steps' spectrum, whose power is 1 for white noise of 1 level, [D, 8, 64,
+    # 65].
     spectra: Tensor
-    whitening: Tensor
-    share: Tensor
+    whitening: Tensor  # weights of frequencies, [D, 32]
+    share: Tensor  # share of the nominal resolution that a frequency adds, [D]
 
 
 @_keep
@@ -479,25 +453,15 @@ def _sharpness(gray_SHW: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _FourierMaps:
-    """What is made of the spectrum of a square; cells are padded to one number of places, M.
+    """What is made of the spectrum of a square; cells are padded to one number of places, M."""
 
-    Attributes:
-        window: [size, size].
-        floor: Power of noise of one level.
-        used: Places in `rfft2`'s result, by cell, [cells M].
-        of_rings: Mean over rings, [cells M, rings].
-        ring: The ring of each place, [cells M].
-        of_cell: Weights of a cell's mean, [cells, M].
-        beside: Mean of wedges beside each, [wedges, wedges].
-    """
-
-    window: Tensor
-    floor: float
-    used: Tensor
-    of_rings: Tensor
-    ring: Tensor
-    of_cell: Tensor
-    beside: Tensor
+    window: Tensor  # [size, size]
+    floor: float  # power of noise of one level
+    used: Tensor  # places in `rfft2`'s result, by cell, [cells M]
+    of_rings: Tensor  # mean over rings, [cells M, rings]
+    ring: Tensor  # the ring of each place, [cells M]
+    of_cell: Tensor  # weights of a cell's mean, [cells, M]
+    beside: Tensor  # mean of wedges beside each, [wedges, wedges]
 
 
 @_keep

@@ -17,8 +17,7 @@ from curator.measures.measure_contract import ScoreSpec
 from curator.media.opencv import cv2
 
 FAMILY = "overlays"
-EDGE_SIDE = 72
-"""Cells of an edge map each way: 8.9 by 5 px of a 640 by 360 picture."""
+EDGE_SIDE = 72  # cells of an edge map each way: 8.9 by 5 px of a 640 by 360 picture
 EDGE_BYTES = 2 * EDGE_SIDE * EDGE_SIDE // 8
 LINE_COLUMNS = ("x", "x_cover", "y", "y_cover")
 """The straightest line down the picture and across it: where, as a share of width or height, and

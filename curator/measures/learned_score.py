@@ -50,21 +50,15 @@ class SuitabilityConfig(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedScore:
-    """A model.
+    """A model."""
 
-    Attributes:
-        intercept: Logit without scores.
-        noise: Share of marks that nothing explains; no probability is below it or above 1 - noise.
-        curves: Values, ascending, and logits, by score or direction; constant beyond the ends.
-        directions: Of each direction that it uses, an offset and D weights.
-        about: How it was made and how good it is, for people.
-    """
-
-    intercept: float
+    intercept: float  # logit without scores
+    # Share of marks that nothing explains; no probability is below it or above 1 - noise.
     noise: float
+    # Values, ascending, and logits, by score or direction; constant beyond the ends.
     curves: Mapping[str, tuple[list[float], list[float]]]
-    directions: Mapping[str, list[float]]
-    about: Mapping[str, Any]
+    directions: Mapping[str, list[float]]  # of each direction that it uses, an offset and D weights
+    about: Mapping[str, Any]  # how it was made and how good it is, for people
 
     def _numbers(self) -> dict[str, Any]:
         names = ("intercept", "noise", "curves", "directions")

@@ -17,8 +17,7 @@ LINE_ALONG = 40
 """Pieces of a line along its own direction: 9 px of that picture's height, 16 of its width."""
 LINE_BYTES = 2 * LINE_ALONG * LINE_ACROSS // 8
 
-MOVED_SIDE = 32
-"""Cells of the map of what moved, each way."""
+MOVED_SIDE = 32  # cells of the map of what moved, each way
 MOVED_BYTES = MOVED_SIDE * MOVED_SIDE // 2
 
 STEP = 7  # change of luma over two pixels, in levels, from which a pixel is on a sharp edge

@@ -10,8 +10,7 @@ from curator.media.hardware_flow import HardwareFlow
 from curator.media.opencv import cv2
 
 FAMILY = "motion"
-MIN_SIDE_PX = 16
-"""Smallest side that DIS optical flow takes."""
+MIN_SIDE_PX = 16  # smallest side that DIS optical flow takes
 
 
 class DenseFlow:

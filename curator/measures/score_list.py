@@ -86,21 +86,17 @@ class Measures:
     """All scores of a recipe: the project's own, and those of the users' measures that it names.
 
     They belong to a recipe, not to the process. A copy in another process is made of the names.
-
-    Attributes:
-        names: Users' measures, as the recipe names them.
-        has_learned: Whether the recipe names a model of `curate learn`, whose score is the last.
-        specs: Scores that rules can use, by name, users' last. Public: columns of `clips`.
-        headings: Headings under which people look scores up -> the names of theirs.
-        extensions: What was loaded for the names: classes, and where they come from.
-        users: Users' measures, in the recipe's order. They declare; a worker makes its own.
     """
 
-    names: tuple[str, ...]
-    has_learned: bool
+    names: tuple[str, ...]  # users' measures, as the recipe names them
+    has_learned: bool  # whether the recipe names a model of `curate learn`, whose score is the last
+    # Scores that rules can use, by name, users' last. Public: columns of `clips`.
     specs: Mapping[str, ScoreSpec] = field(compare=False)
+    # Headings under which people look scores up -> the names of theirs.
     headings: Mapping[str, tuple[str, ...]] = field(compare=False)
+    # What was loaded for the names: classes, and where they come from.
     extensions: tuple[Extension, ...] = field(compare=False)
+    # Users' measures, in the recipe's order. They declare; a worker makes its own.
     users: tuple[Measure, ...] = field(compare=False)
 
     @staticmethod
@@ -293,7 +289,5 @@ def _score(clip: ClipView, name: str, spec: ScoreSpec, how: How | None) -> float
     return None if value is None or isnan(value) else value
 
 
-BUILT_IN = Measures.of(())
-"""The project's own measures alone."""
-SCORES = BUILT_IN.specs
-"""Their scores."""
+BUILT_IN = Measures.of(())  # the project's own measures alone
+SCORES = BUILT_IN.specs  # their scores

@@ -18,13 +18,10 @@ from curator.vectors.cell_segments import CellVectors
 from curator.vectors.k_means import has_gpu
 from curator.vectors.vector_codes import Codes, blocks, length_of
 
-_QUERIES, _OTHERS = 1024, 4096
-"""Queries and vectors that are multiplied at a time."""
+_QUERIES, _OTHERS = 1024, 4096  # queries and vectors that are multiplied at a time
 _MANY_HITS = 1 << 20
-_MOST_ON_GPU = 1024
-"""Neighbours that a GPU is asked for; it orders 2,048 at most."""
-_FEW_PRODUCTS = 1 << 20
-"""Fewer are not worth the way to a GPU."""
+_MOST_ON_GPU = 1024  # neighbours that a GPU is asked for; it orders 2,048 at most
+_FEW_PRODUCTS = 1 << 20  # fewer are not worth the way to a GPU
 
 ReadCells = Callable[[Sequence[int]], Iterable[CellVectors]]
 """Reads the vectors of each of some cells."""

@@ -21,11 +21,9 @@ from numpy.typing import NDArray
 from curator.storage import Store
 from curator.vectors.vector_codes import Codes, blocks
 
-_WORD = 8
-"""Bytes of a number."""
+_WORD = 8  # bytes of a number
 _DIGITS = 16
-_READERS = 16
-"""Requests at a time to a bucket."""
+_READERS = 16  # requests at a time to a bucket
 
 
 class CellVectors(NamedTuple):
@@ -50,23 +48,14 @@ class CellVectors(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFacts:
-    """What is known of a segment without reading it.
+    """What is known of a segment without reading it."""
 
-    Attributes:
-        n: Number of vectors.
-        dim: Dimensions of codes.
-        first_cell: The first of its cells, which follow each other.
-        n_cells: Number of its cells.
-        end_number: Behind the largest number of its vectors.
-        key: Object of the store; empty for a segment in memory.
-    """
-
-    n: int
-    dim: int
-    first_cell: int
-    n_cells: int
-    end_number: int
-    key: str = ""
+    n: int  # number of vectors
+    dim: int  # dimensions of codes
+    first_cell: int  # the first of its cells, which follow each other
+    n_cells: int  # number of its cells
+    end_number: int  # behind the largest number of its vectors
+    key: str = ""  # object of the store; empty for a segment in memory
 
     @property
     def n_bytes(self) -> int:

@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 from curator.vectors.vector_codes import EXACT, Codes, Projection, Vectors, blocks, length_of
 
 ROUNDS = 10
-FLAT_CENTROIDS = 16_384
-"""Up to so many, a vector is compared with each of them."""
+FLAT_CENTROIDS = 16_384  # up to so many, a vector is compared with each of them
 _SUPER_PROBES = 24
-_SPARE = 4
-"""More neighbours than wanted, by which equals at the end are ordered."""
+_SPARE = 4  # more neighbours than wanted, by which equals at the end are ordered
 
 Centroids = NDArray[np.float32]
 
@@ -35,15 +33,10 @@ def has_gpu() -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CentroidIndex:
-    """Finds the nearest centroids; where they are many, among those of the nearest groups.
+    """Finds the nearest centroids; where they are many, among those of the nearest groups."""
 
-    Attributes:
-        index: FAISS's index; None of a single centroid.
-        n: Number of centroids.
-    """
-
-    index: Any
-    n: int
+    index: Any  # FAISS's index; None of a single centroid
+    n: int  # number of centroids
 
     @classmethod
     def of(cls, centroids_CD: Centroids, groups_GD: Centroids | None = None) -> "CentroidIndex":

@@ -20,12 +20,9 @@ from curator.vectors.cell_segments import CellSegment, read_cells
 from curator.vectors.k_means import FLAT_CENTROIDS, CentroidIndex
 from curator.vectors.vector_index import VectorIndex
 
-PROBES = 8
-"""Cells that a vector visits; see `benchmarks/results/vector_index.md`."""
-PAIR_S = 7e-9
-"""CPU-seconds to compare a pair of codes of 256 dimensions."""
-_ROW_PAIRS = 3000
-"""What a vector costs besides, in pairs: its hits are ordered."""
+PROBES = 8  # cells that a vector visits; see `benchmarks/results/vector_index.md`
+PAIR_S = 7e-9  # CPU-seconds to compare a pair of codes of 256 dimensions
+_ROW_PAIRS = 3000  # what a vector costs besides, in pairs: its hits are ordered
 _UNIT_PAIRS = 1 << 31
 _FEW_PAIRS = 1 << 25
 _PARTS = 128
@@ -38,17 +35,11 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorPairs:
-    """Pairs of vectors of unlike owners, each once, sorted: the lower number first.
+    """Pairs of vectors of unlike owners, each once, sorted: the lower number first."""
 
-    Attributes:
-        numbers: int64 [P, 2].
-        owners: int64 [P, 2].
-        cosines: float64 [P], rounded to six digits.
-    """
-
-    numbers: NDArray[np.int64]
-    owners: NDArray[np.int64]
-    cosines: NDArray[np.float64]
+    numbers: NDArray[np.int64]  # int64 [P, 2]
+    owners: NDArray[np.int64]  # int64 [P, 2]
+    cosines: NDArray[np.float64]  # float64 [P], rounded to six digits
 
     @classmethod
     def joined(cls, parts: "list[VectorPairs]") -> "VectorPairs":
@@ -64,44 +55,27 @@ class VectorPairs:
 
 @dataclass(frozen=True, slots=True)
 class PairUnit:
-    """Rows of a segment.
+    """Rows of a segment."""
 
-    Attributes:
-        segment: Its number.
-        begin: The first row.
-        end: Behind the last row.
-        cost: Pairs of codes to compare, as predicted.
-    """
-
-    segment: int
-    begin: int
-    end: int
-    cost: float
+    segment: int  # its number
+    begin: int  # the first row
+    end: int  # behind the last row
+    cost: float  # pairs of codes to compare, as predicted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindNeighbours:
-    """Finds the neighbours of the vectors of a unit; can be pickled.
+    """Finds the neighbours of the vectors of a unit; can be pickled."""
 
-    Attributes:
-        segments: Of the index.
-        n_groups: Rows of the array that are centroids of groups; the others are of cells.
-        least: Cosine similarity from which vectors are neighbours.
-        k: Owners among whom the neighbours of a vector are, at most.
-        since: Vectors with lower numbers look for no neighbours.
-        asking: bool by owner, whose vectors look for neighbours; None for all.
-        allowed: bool by owner, who may be a neighbour; None for all.
-        probes: Cells that a vector visits.
-    """
-
-    segments: tuple[CellSegment, ...]
-    n_groups: int
-    least: float
-    k: int
-    since: int
+    segments: tuple[CellSegment, ...]  # of the index
+    n_groups: int  # rows of the array that are centroids of groups; the others are of cells
+    least: float  # cosine similarity from which vectors are neighbours
+    k: int  # owners among whom the neighbours of a vector are, at most
+    since: int  # vectors with lower numbers look for no neighbours
+    # bool by owner, whose vectors look for neighbours; None for all.
     asking: NDArray[np.bool_] | None
-    allowed: NDArray[np.bool_] | None
-    probes: int
+    allowed: NDArray[np.bool_] | None  # bool by owner, who may be a neighbour; None for all
+    probes: int  # cells that a vector visits
 
     def __call__(self, centroids: NDArray[np.float32], unit: PairUnit) -> VectorPairs:
         """Returns the pairs of a unit, given the centroids of groups, then those of cells."""
@@ -149,24 +123,16 @@ class NeighbourSearch:
 
     They are found among all vectors but those of its own owner. The pairs are the same for any
     number of workers, which read vectors that are stored; others are sent to them.
-
-    Attributes:
-        index: The vectors.
-        least: Cosine similarity from which vectors are neighbours; above 0.
-        k: Owners.
-        since: Vectors with lower numbers look for no neighbours.
-        asking: bool by owner, whose vectors look for neighbours; None for all.
-        allowed: bool by owner, who may be a neighbour; None for all.
-        probes: Cells that a vector visits.
     """
 
-    index: VectorIndex
-    least: float
-    k: int
-    since: int = 0
+    index: VectorIndex  # the vectors
+    least: float  # cosine similarity from which vectors are neighbours; above 0
+    k: int  # owners
+    since: int = 0  # vectors with lower numbers look for no neighbours
+    # bool by owner, whose vectors look for neighbours; None for all.
     asking: NDArray[np.bool_] | None = None
-    allowed: NDArray[np.bool_] | None = None
-    probes: int = PROBES
+    allowed: NDArray[np.bool_] | None = None  # bool by owner, who may be a neighbour; None for all
+    probes: int = PROBES  # cells that a vector visits
 
     @property
     def find(self) -> FindNeighbours:

@@ -18,10 +18,8 @@ from curator.vectors.k_means import CentroidIndex
 from curator.vectors.vector_codes import Codes, Projection
 from curator.vectors.vector_index import VectorIndex
 
-VECTOR_S = 1e-4
-"""CPU-seconds to make a code of 1,280 values and find its cell among some thousand."""
-MERGED_BYTES = 256 << 20
-"""Of codes in a merged segment, about; a worker holds three times as much."""
+VECTOR_S = 1e-4  # CPU-seconds to make a code of 1,280 values and find its cell among some thousand
+MERGED_BYTES = 256 << 20  # of codes in a merged segment, about; a worker holds three times as much
 
 
 ReadCodes = Callable[[Projection], Iterable[tuple[Codes, NDArray[np.int64]]]]
@@ -30,36 +28,22 @@ ReadCodes = Callable[[Projection], Iterable[tuple[Codes, NDArray[np.int64]]]]
 
 @dataclass(frozen=True, slots=True)
 class VectorPart:
-    """Vectors that a worker reads; can be pickled.
+    """Vectors that a worker reads; can be pickled."""
 
-    Attributes:
-        name: For people.
-        n: Number of its vectors.
-        first_number: Number of the first one.
-        codes: Reads them.
-    """
-
-    name: str
-    n: int
-    first_number: int
-    codes: ReadCodes
+    name: str  # for people
+    n: int  # number of its vectors
+    first_number: int  # number of the first one
+    codes: ReadCodes  # reads them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteSegment:
-    """Writes vectors as a segment.
+    """Writes vectors as a segment."""
 
-    Attributes:
-        projection: Of the index.
-        n_groups: Rows of the array that are centroids of groups; the others are of cells.
-        store: Where the segment goes.
-        folder: Likewise.
-    """
-
-    projection: Projection
-    n_groups: int
-    store: Store
-    folder: str
+    projection: Projection  # of the index
+    n_groups: int  # rows of the array that are centroids of groups; the others are of cells
+    store: Store  # where the segment goes
+    folder: str  # likewise
 
     def __call__(self, centroids: NDArray[np.float32], part: VectorPart) -> SegmentFacts:
         """Returns what is known of the segment, given the centroids of groups, then of cells."""
@@ -77,17 +61,11 @@ class WriteSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeCells:
-    """Writes the vectors that segments have of some cells as one segment.
+    """Writes the vectors that segments have of some cells as one segment."""
 
-    Attributes:
-        segments: Of the index.
-        store: Where the segment goes.
-        folder: Likewise.
-    """
-
-    segments: tuple[CellSegment, ...]
-    store: Store
-    folder: str
+    segments: tuple[CellSegment, ...]  # of the index
+    store: Store  # where the segment goes
+    folder: str  # likewise
 
     def __call__(self, array: NDArray[np.float32], part: tuple[int, int]) -> SegmentFacts:
         """Returns what is known of the segment of the cells from the first to behind the last."""

@@ -24,25 +24,17 @@ from curator.vectors.cell_segments import CellSegment, CellVectors, SegmentFacts
 from curator.vectors.k_means import CentroidIndex, grouped, k_means
 from curator.vectors.vector_codes import Codes, Projection, Vectors
 
-SEARCH_PROBES = 32
-"""Cells that a query of `VectorIndex.search` visits."""
-_MOST_PROBES = 1024
-"""From so many on, all cells are visited: FAISS orders no more on a GPU."""
+SEARCH_PROBES = 32  # cells that a query of `VectorIndex.search` visits
+_MOST_PROBES = 1024  # from so many on, all cells are visited: FAISS orders no more on a GPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nearest:
-    """For each query the nearest vector of each of its K nearest owners, nearest first.
+    """For each query the nearest vector of each of its K nearest owners, nearest first."""
 
-    Attributes:
-        cosines: float64 [Q, K], rounded to six digits; -1 where there are fewer.
-        numbers: int64 [Q, K], of the vectors; -1.
-        owners: int64 [Q, K]; -1.
-    """
-
-    cosines: NDArray[np.float64]
-    numbers: NDArray[np.int64]
-    owners: NDArray[np.int64]
+    cosines: NDArray[np.float64]  # float64 [Q, K], rounded to six digits; -1 where there are fewer
+    numbers: NDArray[np.int64]  # int64 [Q, K], of the vectors; -1
+    owners: NDArray[np.int64]  # int64 [Q, K]; -1
 
     @classmethod
     def none(cls, n: int, k: int) -> "Nearest":
@@ -59,21 +51,14 @@ class Nearest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexSettings:
-    """What an index depends on besides its vectors; fixed for its life.
+    """What an index depends on besides its vectors; fixed for its life."""
 
-    Attributes:
-        dim: Dimensions of codes, of which each takes a byte.
-        cell_vectors: Vectors of a cell, about.
-        flat_below: Vectors below which there is one cell, and each is compared with all.
-        sample_per_cell: Vectors of the sample for each cell, at most.
-        seed: Of the projection and the first centroids.
-    """
-
-    dim: int = 256
-    cell_vectors: int = 1000
+    dim: int = 256  # dimensions of codes, of which each takes a byte
+    cell_vectors: int = 1000  # vectors of a cell, about
+    # Vectors below which there is one cell, and each is compared with all.
     flat_below: int = 100_000
-    sample_per_cell: int = 40
-    seed: int = 0
+    sample_per_cell: int = 40  # vectors of the sample for each cell, at most
+    seed: int = 0  # of the projection and the first centroids
 
 
 class VectorIndex:

@@ -85,8 +85,7 @@ class Analyzing:
         self._is_ahead = is_ahead
         self._gpu = gpu or GpuProbe(engine)
         self._facts = GpuFacts()
-        self._why_cpu: str | None = None
-        """Why a GPU of this machine is left idle."""
+        self._why_cpu: str | None = None  # why a GPU of this machine is left idle
         """What is known of GPUs; nothing where none is used."""
         self._config = config
         self._engine = engine
@@ -103,12 +102,10 @@ class Analyzing:
         """Has the CPU-seconds of workers, and what they counted."""
         self.counts = Counter(sources_analyzed=0, segments_analyzed=0, sources_joined=0)
         """What was done, by name."""
-        self.whole = Counter[str]()
-        """Long sources that were analyzed whole, by reason."""
+        self.whole = Counter[str]()  # long sources that were analyzed whole, by reason
         self._not_joined: dict[str, WholeReason] = {}
         """Why sources in segments must be analyzed whole, by address."""
-        self._hashes: dict[str, ContentHashes] = {}
-        """Hashes of sources in segments."""
+        self._hashes: dict[str, ContentHashes] = {}  # hashes of sources in segments
 
     def run(
         self,

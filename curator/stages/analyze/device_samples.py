@@ -69,43 +69,36 @@ def _nothing() -> NDArray[Any]:
 class DeviceView:
     """What was computed of one frame; arrays are the host's. Sizes are those of `HostView`.
 
-    Attributes:
-        tiny: The shot network's pictures of all frames of a batch, uint8 [B, 27, 48, 3] on the
-            device, and this frame's row.
-        tiny_luma: Mean and spread of luma, 0 to 1.
-        small_gray: Luma of 320 px, of samples and of frames that end a pair.
-        small: RGB of 320 px, of samples; so is all that follows.
-        gray: Luma of 640 px.
-        picture: RGB of 640 px, where something on the host looks at it.
-        full_rgb: The picture of full size, where a user's measure looks at it; `full_luma`: its
-            luma of full range. Of a sample, and of the frame after it where pairs are asked for.
-        text_map: Probabilities of text, of a look.
-        edges: Cells with edges of a look; `lines`: its straight lines.
-        standing: Lines that stood since the look before; `moved`: codes of what moved.
-        described: The perceptual descriptor.
-        signals: Values by name; those that could not be measured are missing.
-
     Of pictures that are too small for the device's way, the host makes maps and descriptor.
     """
 
+    # The shot network's pictures of all frames of a batch, uint8 [B, 27, 48, 3] on the device, and
+    # this frame's row.
     tiny: "tuple[Tensor, int]"
+    # Mean and spread of luma, 0 to 1.
     tiny_luma: NDArray[np.float32] = field(default_factory=_nothing)
+    # Luma of 320 px, of samples and of frames that end a pair.
     small_gray: _Pixels = field(default_factory=_nothing)
+    # RGB of 320 px, of samples; so is all that follows.
     small: _Pixels = field(default_factory=_nothing)
-    gray: _Pixels = field(default_factory=_nothing)
+    gray: _Pixels = field(default_factory=_nothing)  # luma of 640 px
+    # RGB of 640 px, where something on the host looks at it.
     picture: _Pixels = field(default_factory=_nothing)
+    # The picture of full size, where a user's measure looks at it; `full_luma`: its luma of full
+    # range. Of a sample, and of the frame after it where pairs are asked for.
     full_rgb: _Pixels | None = None
     full_luma: _Pixels | None = None
-    text_map: NDArray[Any] | None = None
-    edges: _Pixels | None = None
+    text_map: NDArray[Any] | None = None  # probabilities of text, of a look
+    edges: _Pixels | None = None  # cells with edges of a look; `lines`: its straight lines
     lines: NDArray[np.float32] = field(default_factory=_nothing)
+    # Lines that stood since the look before; `moved`: codes of what moved.
     standing: _Pixels | None = None
     moved: _Pixels = field(default_factory=_nothing)
-    described: NDArray[np.float32] | None = None
+    described: NDArray[np.float32] | None = None  # the perceptual descriptor
+    # Values by name; those that could not be measured are missing.
     signals: dict[str, float] = field(default_factory=dict)
 
-    is_whole = True
-    """An engine smooths the blocks of all frames."""
+    is_whole = True  # an engine smooths the blocks of all frames
 
     def full(self, kind: Full) -> _Pixels:
         """The picture of full size, for users' measures."""
@@ -140,28 +133,23 @@ class DeviceView:
 
 @dataclass(slots=True, kw_only=True)
 class _Underway:
-    """A batch of which something is being computed.
-
-    Attributes:
-        fills: What is copied: a tensor's name, which attribute of views it is, and of which frames.
-        inside: Of the second copy: a tensor's name, its signals, None for descriptors, and of which
-            samples.
-    """
+    """A batch of which something is being computed."""
 
     places: Sequence[FrameTime]
     form: Form
     tiny: "Tensor"
     samples: list[int] = field(default_factory=list)
     small_rows: list[int] = field(default_factory=list)
+    # What is copied: a tensor's name, which attribute of views it is, and of which frames.
     fills: list[tuple[str, Sequence[int]]] = field(default_factory=list)
     tensors: "dict[str, Tensor]" = field(default_factory=dict)
     first: HostCopy | None = None
-    kept: "Tensor | None" = None
-    """Planes of the samples, on the device."""
+    kept: "Tensor | None" = None  # planes of the samples, on the device
     gray: "Tensor | None" = None
     small_gray: "Tensor | None" = None
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
     sides: list[Sides] = field(default_factory=list)
+    # Of the second copy: a tensor's name, its signals, None for descriptors, and of which samples.
     inside: list[tuple[str, Sequence[str] | None, list[int]]] = field(default_factory=list)
     second: HostCopy | None = None
 
@@ -232,8 +220,7 @@ class DeviceSampler:
         self._follows_sample = False
         self._grid = LookGrid(look_every(config))
         self._plan: SamplePlan | None = None
-        self._looked: Tensor | None = None
-        """Luma of a look that waits for the sample after it."""
+        self._looked: Tensor | None = None  # luma of a look that waits for the sample after it
 
     def __call__(
         self, batches: Iterator[DeviceBatch]

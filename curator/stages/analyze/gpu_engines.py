@@ -42,8 +42,7 @@ CODECS = ("H264", "HEVC", "VP9", "AV1", "MPEG2")
 DEPTHS = (8, 10)
 
 TIMEOUT_S = 120
-WAIT_S = 60.0
-"""Wait for a worker that asks a GPU of a cluster: others may hold all of them."""
+WAIT_S = 60.0  # wait for a worker that asks a GPU of a cluster: others may hold all of them
 
 
 def workers_per_gpu(*, n_engines: int | None, n_cores: float | None, free_bytes: int | None) -> int:
@@ -76,20 +75,13 @@ def workers_per_gpu(*, n_engines: int | None, n_cores: float | None, free_bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFacts:
-    """What a GPU said of itself.
+    """What a GPU said of itself."""
 
-    Attributes:
-        name: Its model; None if it did not answer.
-        n_engines: Video engines.
-        free_bytes: Memory that no process has.
-        has_mps: Whether the daemon of NVIDIA's MPS runs on its machine.
-        caps: Answers of `GetDecoderCaps`, by codec and bits per sample, such as "AV1 10".
-    """
-
-    name: str | None = None
-    n_engines: int | None = None
-    free_bytes: int | None = None
-    has_mps: bool = False
+    name: str | None = None  # its model; None if it did not answer
+    n_engines: int | None = None  # video engines
+    free_bytes: int | None = None  # memory that no process has
+    has_mps: bool = False  # whether the daemon of NVIDIA's MPS runs on its machine
+    # Answers of `GetDecoderCaps`, by codec and bits per sample, such as "AV1 10".
     caps: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def refusal(self, source: SourceRef) -> Note | None:

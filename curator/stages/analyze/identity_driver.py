@@ -33,8 +33,7 @@ from curator.tables.track_parts import track_origins
 
 logger = logging.getLogger(__name__)
 
-INLINE_BYTES = 1 << 30
-"""Bytes to hash up to which the driver does it: sooner than Ray has started."""
+INLINE_BYTES = 1 << 30  # bytes to hash up to which the driver does it: sooner than Ray has started
 HASHES_SCHEMA = pa.schema(
     [(name, pa.string()) for name in ("uri", "version", "sha256", "source_id")]
 )
@@ -42,8 +41,7 @@ HASHES_SCHEMA = pa.schema(
 _KEY = ("version", "uri")
 
 _Row = Mapping[str, Any]
-_Key = tuple[str, str]
-"""Address and version."""
+_Key = tuple[str, str]  # address and version
 
 
 def hash_parts(store: Store) -> Parts:

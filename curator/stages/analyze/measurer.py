@@ -75,21 +75,17 @@ class AnalysisModels:
     """What a worker keeps to decode and measure with.
 
     Networks are None where no family needs them.
-
-    Attributes:
-        nvdec: Video engines of a GPU; None decodes on the CPU.
-        graphs: Of what the GPU computes of samples.
-        flow: Dense flow; None makes one for each source.
-        measures: Users' measures, by the names of their families.
     """
 
     network: ShotNetwork | None = None
     detector: TextDetector | None = None
     clip: ClipEncoder | None = None
     scenes: SceneNetwork | None = None
-    nvdec: Nvdec | None = None
+    nvdec: Nvdec | None = None  # video engines of a GPU; None decodes on the CPU
+    # Of what the GPU computes of samples.
     graphs: DeviceGraphs = field(default_factory=DeviceGraphs)
-    flow: Flow | None = None
+    flow: Flow | None = None  # dense flow; None makes one for each source
+    # Users' measures, by the names of their families.
     measures: Mapping[str, Measure] = field(default_factory=dict)
 
     def n_halved(self) -> int:

@@ -8,15 +8,11 @@ from curator.stages.analyze.config import AnalyzeConfig
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What a frame is for the samples.
+    """What a frame is for the samples."""
 
-    Attributes:
-        step: Step of the sampling grid that begins with this frame; None if it is no sample.
-        ends_pair: Whether the motion of the sample before it is measured to this frame.
-    """
-
+    # Step of the sampling grid that begins with this frame; None if it is no sample.
     step: int | None = None
-    ends_pair: bool = False
+    ends_pair: bool = False  # whether the motion of the sample before it is measured to this frame
 
 
 class SamplePlan:

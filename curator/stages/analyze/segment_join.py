@@ -30,14 +30,12 @@ from curator.stages.analyze.decode_source import (
 from curator.stages.analyze.measurer import AnalysisModels
 from curator.storage import NO_HASHES, ContentHashes, expect_end
 
-OVERLAP = 2 * CONTEXT
-"""Frames that two neighbours both decode."""
+OVERLAP = 2 * CONTEXT  # frames that two neighbours both decode
 
 _LUMA_TOLERANCE = 1e-4
 """Mean luma of a frame moves by less when a GPU scales it beside others; on a CPU not at all."""
 
-_REORDERED = 16
-"""Most frames of H.264 by which decoding is ahead (ITU-T H.264, A.3.1)."""
+_REORDERED = 16  # most frames of H.264 by which decoding is ahead (ITU-T H.264, A.3.1)
 _SIGNAL = "signals."
 _PLACED = {
     "sample_frame": ("sample_pair_frame",),

@@ -33,8 +33,7 @@ from curator.tables.track_items import AnalyzeItem, HashItem, JoinItem, SegmentI
 
 Analyzed = Track | Failure | WholeReason | ContentHashes
 """What was measured, or why not; why a source must be analyzed whole; or its hashes."""
-Plan = list[Segment] | WholeReason
-"""The segments of a long source, or why it has none."""
+Plan = list[Segment] | WholeReason  # the segments of a long source, or why it has none
 SLOW_MEASURES = 10.0
 """How much more time a source gets with a CLIP model on a CPU, or measures of users."""
 MAX_DECODE_BYTES = 4 << 30

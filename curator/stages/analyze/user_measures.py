@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from curator.stages.analyze.device_samples import DeviceView
     from curator.stages.analyze.frame_views import HostView
 
-WAITING_BYTES = 256 << 20
-"""Pictures that wait for a batch: 20 pairs of 1080p in RGB."""
+WAITING_BYTES = 256 << 20  # pictures that wait for a batch: 20 pairs of 1080p in RGB
 
 Values = dict[str, float]
 

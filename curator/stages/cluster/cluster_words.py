@@ -11,12 +11,9 @@ from curator.models.catalogue import ModelEntry
 from curator.models.clip_model import text_embedder
 from curator.models.weight_store import ModelStore
 
-N_WORDS = 3
-"""Most words of a cluster."""
-PROMPT = "a photo of {}"
-"""The prompt of CLIP's authors for classes without one of their own."""
-_LEAST = 1e-3
-"""Difference of cosines from which a word says something of a cluster."""
+N_WORDS = 3  # most words of a cluster
+PROMPT = "a photo of {}"  # the prompt of CLIP's authors for classes without one of their own
+_LEAST = 1e-3  # difference of cosines from which a word says something of a cluster
 # Plain nouns: places, things, people and animals, what people do, and kinds of pictures.
 WORDS = tuple(
     word.strip()

@@ -24,13 +24,10 @@ CLUSTERS = "clusters"
 """Family: each cluster's number, clips, words, and the clips next to its centre."""
 N_GALLERIES, N_NEAREST = 20, 8
 """Clusters, the largest first, of which the nearest clips are listed, and how many of each."""
-N_WORDED = 5_000
-"""Clusters that get words: a snapshot holds 8 MiB of what a stage leaves."""
-CENTROIDS = "centroids"
-"""Family, of growing outputs: the centres of clusters, float16 in base64."""
+N_WORDED = 5_000  # clusters that get words: a snapshot holds 8 MiB of what a stage leaves
+CENTROIDS = "centroids"  # family, of growing outputs: the centres of clusters, float16 in base64
 _BLOCK = 1024
-_SLACK = 1e-6
-"""By which a product of vectors in float32 may differ from one machine to another."""
+_SLACK = 1e-6  # by which a product of vectors in float32 may differ from one machine to another
 
 
 class ClusterStage(CorpusStage[ClusterConfig]):

@@ -15,10 +15,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-Piece = tuple[float, float]
-"""Begin and end, in seconds from the first frame of a clip."""
-ELSEWHERE = -1
-"""Number of a clip that is not decided about: all of it stays."""
+Piece = tuple[float, float]  # begin and end, in seconds from the first frame of a clip
+ELSEWHERE = -1  # number of a clip that is not decided about: all of it stays
 # Both ends are within 0.6 s of a whole overlap, or are moved there: matching/verify_pair.py.
 _WHOLE_SLACK_S = 0.1
 
@@ -35,29 +33,19 @@ class ShortestClip:
         return np.maximum(self.seconds, self.n_frames / np.maximum(fps, 1e-3))
 
 
-NO_LENGTH = ShortestClip(seconds=0.0, n_frames=1)
-"""Any clip can be kept."""
+NO_LENGTH = ShortestClip(seconds=0.0, n_frames=1)  # any clip can be kept
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Another clip that shows a part of a clip: `time_other = speed * time + offset_s`.
+    """Another clip that shows a part of a clip: `time_other = speed * time + offset_s`."""
 
-    Attributes:
-        other: Its number, or `ELSEWHERE`.
-        offset_s: Time in it of the clip's first frame.
-        speed: Its seconds per second of the clip.
-        overlap_s: What it shows, in seconds of the clip.
-        other_s: Its length.
-        pair: Number of the pair.
-    """
-
-    other: int
-    offset_s: float
-    speed: float
-    overlap_s: float
-    other_s: float
-    pair: int
+    other: int  # its number, or `ELSEWHERE`
+    offset_s: float  # time in it of the clip's first frame
+    speed: float  # its seconds per second of the clip
+    overlap_s: float  # what it shows, in seconds of the clip
+    other_s: float  # its length
+    pair: int  # number of the pair
 
     def pieces(self, retained: Sequence[Piece], clip_s: float) -> list[Piece]:
         """Returns where in a clip of a length pieces of the other one are."""
@@ -73,19 +61,12 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Division:
-    """What a clip retains.
+    """What a clip retains."""
 
-    Attributes:
-        pieces: As long as the shortest clip at least.
-        shared_s: Seconds that clips that stay show.
-        lost_s: Seconds that are in neither.
-        largest: The clip that shows the most of it.
-    """
-
-    pieces: list[Piece]
-    shared_s: float
-    lost_s: float
-    largest: Shown | None
+    pieces: list[Piece]  # as long as the shortest clip at least
+    shared_s: float  # seconds that clips that stay show
+    lost_s: float  # seconds that are in neither
+    largest: Shown | None  # the clip that shows the most of it
 
 
 class ShownParts:

@@ -19,26 +19,19 @@ from curator.tables.footage_index import FootageIndex
 from curator.vectors.neighbour_pairs import NeighbourSearch
 from curator.vectors.vector_codes import blocks
 
-VERIFY_S = 0.02
-"""CPU-seconds for a pair, about."""
+VERIFY_S = 0.02  # CPU-seconds for a pair, about
 # benchmarks/results/vector_index.md: what the codes of an index change.
-CODE_SLACK = 0.05
-"""By which cosines of codes may be below those of vectors."""
+CODE_SLACK = 0.05  # by which cosines of codes may be below those of vectors
 _UNIT_PAIRS = 256
 
-Named = tuple[int, str]
-"""Number of a place, 0 for this output, and the id of a clip."""
+Named = tuple[int, str]  # number of a place, 0 for this output, and the id of a clip
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyPairs:
-    """Verifies pairs of clips; can be pickled.
+    """Verifies pairs of clips; can be pickled."""
 
-    Attributes:
-        footage: Of each place.
-    """
-
-    footage: tuple[Footage, ...]
+    footage: tuple[Footage, ...]  # of each place
 
     def __call__(
         self, array: NDArray[np.float32], unit: Sequence[tuple[Named, Named]]

@@ -40,36 +40,22 @@ _SETTINGS, _PLACES = b"curate.search", b"curate.places"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two clips that show the same footage.
+    """Two clips that show the same footage."""
 
-    Attributes:
-        clip_id: A clip of this output.
-        other: Another one.
-        place: Key of the place that has the other one; empty for this output.
-        match: Clip a is `clip_id`.
-    """
-
-    clip_id: str
-    other: str
-    place: str = ""
-    match: Match
+    clip_id: str  # a clip of this output
+    other: str  # another one
+    place: str = ""  # key of the place that has the other one; empty for this output
+    match: Match  # clip a is `clip_id`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearDuplicatePairs:
-    """Clips that were compared, and the pairs among them.
+    """Clips that were compared, and the pairs among them."""
 
-    Attributes:
-        settings: What the search depended on.
-        compared: string[N], clips that were compared with each other.
-        places: Keys of other places with whose clips all of them were compared.
-        pairs: string columns of `PAIRS_SCHEMA`, rows with `other` alone.
-    """
-
-    settings: str
-    compared: pa.Array
-    places: tuple[str, ...]
-    pairs: pa.Table
+    settings: str  # what the search depended on
+    compared: pa.Array  # string[N], clips that were compared with each other
+    places: tuple[str, ...]  # keys of other places with whose clips all of them were compared
+    pairs: pa.Table  # string columns of `PAIRS_SCHEMA`, rows with `other` alone
 
     @classmethod
     def of(cls, table: pa.Table | None, settings: str) -> "NearDuplicatePairs":

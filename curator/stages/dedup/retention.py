@@ -21,17 +21,11 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """What decides which clip of a pair stays.
+    """What decides which clip of a pair stays."""
 
-    Attributes:
-        order: int64 [N], numbers of clips from the one to retain to the worst.
-        pixels: int64 [N].
-        n_frames: int64 [N].
-    """
-
-    order: NDArray[np.int64]
-    pixels: NDArray[np.int64]
-    n_frames: NDArray[np.int64]
+    order: NDArray[np.int64]  # int64 [N], numbers of clips from the one to retain to the worst
+    pixels: NDArray[np.int64]  # int64 [N]
+    n_frames: NDArray[np.int64]  # int64 [N]
 
 
 def dropped_clips(

@@ -17,13 +17,10 @@ from curator.stages.dedup.near_duplicates import NearDuplicatePairs
 from curator.stages.dedup.retention import Ranked, dropped_clips
 from curator.tables.clip_rank import criterion, rank_order
 
-PAIRS = "alike"
-"""Family: verified pairs."""
-MATCHING = 1
-"""Version of what is a pair: raised when the same clips would give other pairs."""
+PAIRS = "alike"  # family: verified pairs
+MATCHING = 1  # version of what is a pair: raised when the same clips would give other pairs
 # benchmarks/results/duplicates.md: offsets of crops are off by 0.3 s in 5%.
-_SAID_S = 0.5
-"""Shortest footage that a row speaks of."""
+_SAID_S = 0.5  # shortest footage that a row speaks of
 
 
 class DedupStage(CorpusStage[DedupConfig]):

@@ -39,42 +39,28 @@ BUCKET_RULE = "shard.bucket"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterNeeds:
-    """Settings of other recipe sections that judging needs.
+    """Settings of other recipe sections that judging needs."""
 
-    Attributes:
-        min_s: Shortest length.
-        max_s: Longest clip. One of more than twice that is a still picture and rejected. None for
-            no limit, and where candidates have no stored length.
-        min_frames: Frames that each clip must have; None for any number.
-        classes: Buckets; a clip that fits none is rejected.
-        semantic: Content types that are rejected.
-    """
-
-    min_s: float
+    min_s: float  # shortest length
+    # Longest clip. One of more than twice that is a still picture and rejected. None for no limit,
+    # and where candidates have no stored length.
     max_s: float | None
-    min_frames: int | None
-    classes: BucketClasses
-    semantic: SemanticConfig
+    min_frames: int | None  # frames that each clip must have; None for any number
+    classes: BucketClasses  # buckets; a clip that fits none is rejected
+    semantic: SemanticConfig  # content types that are rejected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleCount:
-    """The clips that one rule rejects or flags.
+    """The clips that one rule rejects or flags."""
 
-    Attributes:
-        rule: Its name; `propose.min_s` for the shortest length, `semantic.reject` for unwanted
-            content types, `shard.bucket` for a fitting one.
-        bounds: Its bounds as numbers; None for those three.
-        n_first: Clips whose first reason it gives.
-        n_alone: Clips with no reason of another rule.
-        n_any: Clips that it rejects or flags.
-    """
-
+    # Its name; `propose.min_s` for the shortest length, `semantic.reject` for unwanted content
+    # types, `shard.bucket` for a fitting one.
     rule: str
-    bounds: Bounds | None
-    n_first: int
-    n_alone: int
-    n_any: int
+    bounds: Bounds | None  # its bounds as numbers; None for those three
+    n_first: int  # clips whose first reason it gives
+    n_alone: int  # clips with no reason of another rule
+    n_any: int  # clips that it rejects or flags
 
     def facts(self, rules: Mapping[str, Rule]) -> dict[str, Any]:
         """Returns the rule as applied, with bounds as numbers, for the summary."""
@@ -94,8 +80,7 @@ class FilteredClips:
     clips: pa.Table
     """The table given, with `decision`, `reason`, `reason_score`, `reason_threshold`, `reasons`,
     `bucket`, and `tags` with those of rules that flag."""
-    rules: list[RuleCount]
-    """In order; rules without bounds are left out."""
+    rules: list[RuleCount]  # in order; rules without bounds are left out
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,19 +21,16 @@ from curator.measures.score_list import BUILT_IN, Measures
 from curator.stages.filter.config import Rule, Severity, Unmeasured, Value
 
 Values = NDArray[np.float64]
-Sides = tuple[float | None, float | None]
-"""Lower and upper bound of a rule; None for none."""
+Sides = tuple[float | None, float | None]  # lower and upper bound of a rule; None for none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
     """A rule with bounds as numbers, ready to judge."""
 
-    rule: str
-    """Its name in the recipe."""
+    rule: str  # its name in the recipe
     score: str
-    spec: ScoreSpec
-    """What the score is, and the reasons that it gives."""
+    spec: ScoreSpec  # what the score is, and the reasons that it gives
     min: float | None
     max: float | None
     severity: Severity

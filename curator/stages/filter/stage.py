@@ -23,8 +23,7 @@ from curator.tables.schemas import score_column
 
 BOUNDS, RULES = "bounds", "rules"
 """Families: bounds by quantile as numbers, by rule; and each rule as applied, with its counts."""
-MAX_NAMED = 4
-"""Most rules that a wait names."""
+MAX_NAMED = 4  # most rules that a wait names
 
 
 class FilterStage(CorpusStage[FilterConfig]):

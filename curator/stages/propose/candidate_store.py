@@ -40,14 +40,12 @@ from curator.tables.track_parts import TRACKS
 logger = logging.getLogger(__name__)
 
 FOLDER = "candidates"
-FLUSH_CLIPS = 50_000
-"""Clips that are held until they are written."""
+FLUSH_CLIPS = 50_000  # clips that are held until they are written
 PACK_UNITS = 256
 """Units that are held until they become one: a table takes many KB in addition to its rows."""
 SMALL_CLIPS = FLUSH_CLIPS // 2
 """Clips of a source that is asked for below which a part is a small one."""
-MAX_PARTS = 16
-"""Small parts beyond which they are put together."""
+MAX_PARTS = 16  # small parts beyond which they are put together
 ROWS_PER_GROUP = {"footage": 64, "pictures": 8}
 """Clips of a row group, of kinds that are read by the ids of a few clips."""
 
@@ -77,10 +75,8 @@ class Candidates:
         self._kinds = [kind for kind in _KINDS if kind != "clip_vectors" or has_clip]
         self._used: set[str] = set()
         """Parts that have clips of the sources that were asked for or added."""
-        self._places: dict[str, pa.Table] = {}
-        """Sources of each part, and where their tracks are."""
-        self._parts: list[str] = []
-        """Names without folders of the parts that count."""
+        self._places: dict[str, pa.Table] = {}  # sources of each part, and where their tracks are
+        self._parts: list[str] = []  # names without folders of the parts that count
         self._remainders: list[str] = []
         """Names of the part that has the parts of clips, if there is one."""
         self._new: list[ProposedUnit] = []

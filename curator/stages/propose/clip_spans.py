@@ -13,8 +13,7 @@ from curator.records.tracks import Track
 from curator.stages.propose.config import ProposeConfig
 
 _EPSILON_S = 1e-4
-MAX_KEY_SHARE = 0.1
-"""Share of key frames up to which one at a cut is no coincidence."""
+MAX_KEY_SHARE = 0.1  # share of key frames up to which one at a cut is no coincidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

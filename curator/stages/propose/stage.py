@@ -38,33 +38,23 @@ from curator.tables.track_items import TrackItem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposedUnit:
-    """Shots, candidate clips and measured facts of some sources.
+    """Shots, candidate clips and measured facts of some sources."""
 
-    Attributes:
-        track_parts: Of each source id, the part of `tracks` that has its frames; empty where
-            `sources` has them.
-        sources: Columns of `sources`; rows with a `source_id` hold for good, others for this run.
-        shots: Rows of `SHOTS_SCHEMA`.
-        clips: Rows of `candidates_schema`.
-        vectors: Rows of `embeddings_schema`.
-        clip_vectors: The same by the CLIP model; none without one.
-        footage: Rows of `FOOTAGE_SCHEMA`.
-        pictures: Rows of `PICTURES_SCHEMA`.
-    """
-
+    # Of each source id, the part of `tracks` that has its frames; empty where `sources` has them.
     track_parts: Mapping[str, str] = field(default_factory=dict)
+    # Columns of `sources`; rows with a `source_id` hold for good, others for this run.
     sources: pa.Table
-    shots: pa.Table
-    clips: pa.Table
-    vectors: pa.Table
+    shots: pa.Table  # rows of `SHOTS_SCHEMA`
+    clips: pa.Table  # rows of `candidates_schema`
+    vectors: pa.Table  # rows of `embeddings_schema`
+    # The same by the CLIP model; none without one.
     clip_vectors: pa.Table = field(default_factory=lambda: embeddings_schema(1).empty_table())
-    footage: pa.Table
-    pictures: pa.Table
+    footage: pa.Table  # rows of `FOOTAGE_SCHEMA`
+    pictures: pa.Table  # rows of `PICTURES_SCHEMA`
 
 
 Rows = list[dict[str, Any]]
-Vectors = list[tuple[str, NDArray[np.float32]]]
-"""Vectors by clip id, float32 [D] each."""
+Vectors = list[tuple[str, NDArray[np.float32]]]  # vectors by clip id, float32 [D] each
 
 
 @dataclass(slots=True, kw_only=True)

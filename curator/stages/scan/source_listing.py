@@ -51,8 +51,7 @@ GIF can be one; so can .m4a and .ogg, whose containers also hold video.
 
 _THREADS = 16
 _BATCH = 16
-_SIDECARS = 512
-"""Sources whose sidecars are looked for together."""
+_SIDECARS = 512  # sources whose sidecars are looked for together
 _DIGEST_BYTES = 16
 _ROWS_PER_SOURCE, _FREE_ROWS = 1_000, 100_000
 """Most rows of a manifest for each different source, and rows that are not counted. A film of two
@@ -139,8 +138,7 @@ class _Part:
 
     listed: Iterator[Listed] | None = None
     may_repeat: bool = False
-    rows: Iterator[ManifestRow] | None = None
-    """Of a manifest, instead of `listed`."""
+    rows: Iterator[ManifestRow] | None = None  # of a manifest, instead of `listed`
     argument: str = ""
 
 

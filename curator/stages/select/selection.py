@@ -22,21 +22,13 @@ _AT_ONCE = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selected:
-    """The outcome of some clips.
+    """The outcome of some clips."""
 
-    Attributes:
-        names: Names of the groups; one empty name where all are one.
-        group: int64[N], the number of each clip's group.
-        rank: int64[N], its place in the order of its group, from 1.
-        quota: int64[G], the number of clips taken of each group.
-        n_clips: int64[G], the number of its clips.
-    """
-
-    names: Sequence[str]
-    group: NDArray[np.int64]
-    rank: NDArray[np.int64]
-    quota: NDArray[np.int64]
-    n_clips: NDArray[np.int64]
+    names: Sequence[str]  # names of the groups; one empty name where all are one
+    group: NDArray[np.int64]  # int64[N], the number of each clip's group
+    rank: NDArray[np.int64]  # int64[N], its place in the order of its group, from 1
+    quota: NDArray[np.int64]  # int64[G], the number of clips taken of each group
+    n_clips: NDArray[np.int64]  # int64[G], the number of its clips
 
     @property
     def n_taken(self) -> NDArray[np.int64]:

@@ -10,8 +10,7 @@ from curator.stage import Corpus, CorpusStage, Decisions, Left, Work
 from curator.stages.select.config import SelectConfig
 from curator.stages.select.selection import Selected, select
 
-TAKEN = "taken"
-"""Family: clips taken of each group, with those of earlier generations."""
+TAKEN = "taken"  # family: clips taken of each group, with those of earlier generations
 
 
 class SelectStage(CorpusStage[SelectConfig]):
