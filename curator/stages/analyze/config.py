@@ -93,13 +93,3 @@ class AnalyzeConfig(StageConfig):
                 f"pair must end before the next sample, in {1 / self.samples_per_s:.3g} s"
             )
         return self
-
-
-def scene_every(config: AnalyzeConfig) -> int:
-    """Steps of the sampling grid from one picture with a scene vector to the next."""
-    return max(1, round(config.scene_every_s * config.samples_per_s))
-
-
-def look_every(config: AnalyzeConfig) -> int:
-    """Steps of the sampling grid from one look for overlays to the next."""
-    return max(1, round(config.text_every_s * config.samples_per_s))

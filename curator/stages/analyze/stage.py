@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence, Set
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any, BinaryIO, Self
+from typing import BinaryIO, Self
 
 from curator.errors import DeviceLostError, ErrorCode
 from curator.measures.score_list import BUILT_IN, Measures
@@ -24,7 +24,7 @@ from curator.records.tracks import Track
 from curator.stage import Phase, Resources, Scope, Stage, Wait
 from curator.stages.analyze.analysis_models import load_analysis_models
 from curator.stages.analyze.config import ANALYZED_IN, AnalyzeConfig
-from curator.stages.analyze.decode_source import HeaderClaims, analyze_source
+from curator.stages.analyze.decode_source import AnalysisOptions, HeaderClaims, analyze_source
 from curator.stages.analyze.families import DECODE_VERSION, families_of, tracks_fingerprint
 from curator.stages.analyze.measurer import AnalysisModels
 from curator.stages.analyze.segment_join import OVERLAP, analyze_segment, join_segments
@@ -196,7 +196,7 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
             clip_fingerprint = self._models.fingerprint(self._clip)
         return tracks_fingerprint(families_of(self.config, clip_fingerprint, self._measures.users))
 
-    def _how(self, item: SourceItem | SegmentItem) -> dict[str, Any]:
+    def _how(self, item: SourceItem | SegmentItem) -> AnalysisOptions:
         return {
             "source_id": str(item.source.source_id),
             "n_bytes": item.source.n_bytes,
