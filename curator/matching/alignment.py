@@ -106,11 +106,7 @@ def alignments(
 
 
 def refined(
-    a: ClipFootage,
-    b: ClipFootage,
-    guess: Alignment,
-    *,
-    span_s: tuple[float, float],
+    a: ClipFootage, b: ClipFootage, guess: Alignment, *, span_s: tuple[float, float]
 ) -> tuple[Alignment, float]:
     """Moves a guess to where the pulses agree best in a span of a, and gives the correlation."""
     of_a, of_b = pulse(a).values_2F, pulse(b, guess.speed).values_2F
@@ -154,12 +150,7 @@ def votes(
 
 
 def _at_speed(
-    a: ClipFootage,
-    b: ClipFootage,
-    speed: float,
-    cosines_AB: Floats,
-    min_cosine: float,
-    most: int,
+    a: ClipFootage, b: ClipFootage, speed: float, cosines_AB: Floats, min_cosine: float, most: int
 ) -> list[Alignment]:
     of_a, of_b = pulse(a).values_2F, pulse(b, speed).values_2F
     n_a, n_b = of_a.shape[1], of_b.shape[1]
@@ -234,11 +225,7 @@ def _correlation(a_2F: Floats, b_2F: Floats, lag: int, first: int, last: int) ->
 
 
 def _votes(
-    a: ClipFootage,
-    b: ClipFootage,
-    cosines_AB: Floats,
-    offsets_L: NDArray[np.float64],
-    speed: float,
+    a: ClipFootage, b: ClipFootage, cosines_AB: Floats, offsets_L: NDArray[np.float64], speed: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The best cosine that an offset (in seconds of a) puts at the same time, and its time in a."""
     order = np.argsort(-cosines_AB.ravel())[:_N_VOTES]

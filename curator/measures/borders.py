@@ -60,11 +60,7 @@ def find_borders(luma_HW: NDArray[np.uint8], *, black: int = 0, white: int = 255
 
 
 def borders_of(
-    rows_NA: NDArray[np.uint8],
-    columns_NA: NDArray[np.uint8],
-    *,
-    black: int = 0,
-    white: int = 255,
+    rows_NA: NDArray[np.uint8], columns_NA: NDArray[np.uint8], *, black: int = 0, white: int = 255
 ) -> Sides:
     """As `find_borders`, of rows 4, 12, 20, ... of a picture and its columns 4, 12, 20, ..."""
     width, height = rows_NA.shape[1], columns_NA.shape[1]

@@ -210,5 +210,5 @@ SCORES = {
         meaning="share of the picture within compact marks whose edges stay while the rest moves",
         outside="logo",
         of=_logo_area,
-    ),
+    )
 }

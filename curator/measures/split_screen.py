@@ -131,5 +131,5 @@ SCORES = {
         "both sides of it is unlike. A divided picture of which a part stands still is not found",
         outside="split_screen",
         of=_split_screen,
-    ),
+    )
 }

@@ -86,11 +86,7 @@ class FindNeighbours:
             vectors = vectors.at(self.asking[vectors.owners])
         index = CentroidIndex.of(centroids[self.n_groups :], centroids[: self.n_groups])
         search = CellSearch(
-            vectors.codes,
-            k=self.k,
-            least=self.least,
-            own_Q=vectors.owners,
-            allowed=self.allowed,
+            vectors.codes, k=self.k, least=self.least, own_Q=vectors.owners, allowed=self.allowed
         )
         cells = index.nearest(vectors.codes, self.probes)
         # The nearest cell has most of what is near: others are asked only for what is nearer.

@@ -15,12 +15,7 @@ from curator.errors import RecipeError
 from curator.executor.corpus_work import CorpusWork
 from curator.measures import score_list
 from curator.measures.clip_view import ClipView
-from curator.measures.measure_contract import (
-    Measure,
-    SamplePictures,
-    ScoreSpec,
-    Signal,
-)
+from curator.measures.measure_contract import Measure, SamplePictures, ScoreSpec, Signal
 from curator.measures.score_list import BUILT_IN, SCORES, Measures
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, measures_of

@@ -140,9 +140,7 @@ def test_near_owners_are_those_of_the_pairs(monkeypatch: pytest.MonkeyPatch) -> 
     assert np.array_equal(search.owners(Shuffled(3)), expected)
 
 
-def test_units_are_of_like_cost_and_cover_each_vector_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_units_are_of_like_cost_and_cover_each_vector_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighbour_pairs, "_FEW_PAIRS", 1)
     index = made_index(CELLS, parts=2)
     units = pair_units(index, since=0, probes=4)

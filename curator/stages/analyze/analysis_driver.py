@@ -45,11 +45,7 @@ from curator.tables.track_items import (
     SegmentItem,
     SourceItem,
 )
-from curator.tables.track_parts import (
-    AnalyzedUnit,
-    StoredTrack,
-    TrackParts,
-)
+from curator.tables.track_parts import AnalyzedUnit, StoredTrack, TrackParts
 
 INLINE_UNITS = 64
 """Units of stored tracks up to which arithmetic runs in the driver: cheaper than starting Ray."""

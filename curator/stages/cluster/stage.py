@@ -169,10 +169,7 @@ def semantic_duplicates(
 
 
 def _within(
-    vectors_ND: NDArray[np.float32],
-    members: NDArray[np.int64],
-    least: float,
-    of: NDArray[np.int64],
+    vectors_ND: NDArray[np.float32], members: NDArray[np.int64], least: float, of: NDArray[np.int64]
 ) -> None:
     """Visits the clips of a cluster from best to worst: only clips that stay reject others."""
     retained = members[:0]

@@ -163,10 +163,7 @@ def divisions(
 
 
 def _division(
-    shown: Sequence[Shown],
-    retained: Mapping[int, list[Piece]],
-    clip_s: float,
-    shortest_s: float,
+    shown: Sequence[Shown], retained: Mapping[int, list[Piece]], clip_s: float, shortest_s: float
 ) -> Division:
     of = [part.pieces(retained.get(part.other, [(0.0, part.other_s)]), clip_s) for part in shown]
     left, at, shared_s = [], 0.0, 0.0

@@ -81,10 +81,7 @@ class NearDuplicatePairs:
             [self.compared, *(pa.nulls(n, field.type) for field in list(PAIRS_SCHEMA)[1:])],
             schema=PAIRS_SCHEMA,
         )
-        metadata = {
-            _SETTINGS: self.settings.encode(),
-            _PLACES: json.dumps(self.places).encode(),
-        }
+        metadata = {_SETTINGS: self.settings.encode(), _PLACES: json.dumps(self.places).encode()}
         return pa.concat_tables([compared, self.pairs]).replace_schema_metadata(metadata)
 
     def with_new(

@@ -114,11 +114,7 @@ class DedupStage(CorpusStage[DedupConfig]):
         return stored.with_new(compared, keys, pairs), True
 
     def _elsewhere(
-        self,
-        pairs: pa.Table,
-        keys: Sequence[str],
-        places: Sequence[Elsewhere],
-        numbers: "_Numbers",
+        self, pairs: pa.Table, keys: Sequence[str], places: Sequence[Elsewhere], numbers: "_Numbers"
     ) -> Iterator[Decisions]:
         """Rejects clips whose footage another place has; the first place counts.
 

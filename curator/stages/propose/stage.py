@@ -26,12 +26,7 @@ from curator.stages.propose.shot_boundaries import find_shots
 from curator.tables.clip_rows import candidates_table
 from curator.tables.clip_vectors import vectors_table
 from curator.tables.parts import rows_to_table
-from curator.tables.schemas import (
-    FOOTAGE_SCHEMA,
-    PICTURES_SCHEMA,
-    SHOTS_SCHEMA,
-    embeddings_schema,
-)
+from curator.tables.schemas import FOOTAGE_SCHEMA, PICTURES_SCHEMA, SHOTS_SCHEMA, embeddings_schema
 from curator.tables.source_table import MEASURED_SCHEMA
 from curator.tables.track_items import TrackItem
 

@@ -37,11 +37,7 @@ from curator.storage.content_id import NO_HASHES
 from curator.storage.source_reader import stat_source
 from curator.tables.parts import Parts
 from curator.tables.track_items import FRAMES, HashItem, JoinItem, SegmentItem, SourceItem
-from curator.tables.track_parts import (
-    AnalyzedUnit,
-    StoredTrack,
-    TrackParts,
-)
+from curator.tables.track_parts import AnalyzedUnit, StoredTrack, TrackParts
 
 FPS = 25
 CONFIG = AnalyzeConfig(clip="looker", clip_every_s=1.5)
@@ -219,14 +215,7 @@ def whole(
     return tracks
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "few words.mp4",
-        "sound.mp4",
-        "variable.mkv",
-    ],
-)
+@pytest.mark.parametrize("name", ["few words.mp4", "sound.mp4", "variable.mkv"])
 def test_one_family_at_a_time_gives_what_all_at_once_give(
     name: str, films: dict[str, SourceRef], whole: dict[str, Track], tmp_path: Path
 ) -> None:

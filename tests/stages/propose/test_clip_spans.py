@@ -8,12 +8,7 @@ from pydantic import ValidationError
 from samples import made_track
 
 from curator.records.clips import Shot, Span, Transition
-from curator.stages.propose.clip_spans import (
-    ClipPart,
-    clip_id,
-    duration_s,
-    propose_clips,
-)
+from curator.stages.propose.clip_spans import ClipPart, clip_id, duration_s, propose_clips
 from curator.stages.propose.config import ProposeConfig
 
 CONFIG = ProposeConfig()

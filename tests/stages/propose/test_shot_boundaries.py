@@ -209,10 +209,7 @@ def test_black_and_flat_stretches_belong_to_no_shot() -> None:
     luma_spread[120:122] = 0.005
     luma_spread[180:] = 0.005
     shots = shots_of(made_track(200, luma_spread=luma_spread), HEAD)
-    assert spans(shots) == [
-        (0, 60, "none", "gradual"),
-        (75, 180, "gradual", "gradual"),
-    ]
+    assert spans(shots) == [(0, 60, "none", "gradual"), (75, 180, "gradual", "gradual")]
     assert shots_of(made_track(200, luma_spread=np.zeros(200, np.float32)), HEAD) == []
 
 
