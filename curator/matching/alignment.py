@@ -19,17 +19,6 @@ from numpy.typing import NDArray
 from curator.matching.clip_footage import ClipFootage, Floats
 from curator.media.opencv import cv2
 
-__all__ = [
-    "OTHER_SPEEDS",
-    "RATE",
-    "Alignment",
-    "Pulse",
-    "alignments",
-    "cosines",
-    "pulse",
-    "refined",
-]
-
 RATE = 25.0  # values of luma per second that are correlated
 OTHER_SPEEDS = (0.8, 1.25, 24 / 25, 25 / 24, 1.2, 1 / 1.2)
 """Seconds of b per second of a: 1.25x speed, and a film shown at another rate."""

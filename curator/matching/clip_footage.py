@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from curator.media.opencv import cv2
 
-__all__ = ["ClipFootage", "Keypoints", "keypoints_of"]
-
 SIDE_PX = 320  # longer side of a picture in the unit of keypoints
 MAX_KEYPOINTS = 200
 _CONTRAST_THRESHOLD = 0.02

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from curator.matching.clip_footage import Floats, Keypoints
 from curator.media.opencv import cv2
 
-__all__ = ["MIN_INLIERS", "Agreement", "agreement"]
-
 MIN_INLIERS = 8  # inliers that verify a pair of pictures; benchmarks/results/duplicates.md
 _MAX_RATIO = 0.85
 _TOLERANCE_PX = 4.0

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from curator.matching.clip_footage import SIDE_PX, Floats, Keypoints
 from curator.media.opencv import cv2
 
-__all__ = ["MotionAgreement", "motion_agreement"]
-
 _SHRINK = 4
 _BLUR_PX = 1.2
 _MIN_LIKENESS, _LIKENESS_RANGE = 0.3, 0.4

@@ -63,14 +63,10 @@ class Hits(NamedTuple):
 
 
 class CellSearch:
-    """Keeps the best of what queries meet in the cells that they visit.
+    """Keeps the best of what queries meet in the cells that they visit: of each, `k` owners.
 
-    Args:
-        queries_QE: int8 codes.
-        k: Owners to find for each.
-        least: Cosine similarity from which vectors count.
-        own_Q: int64, the owner of each query, whom it does not find; None for none.
-        allowed: bool by owner, who may be found; None for all.
+    Vectors count from the cosine `least` on. A query does not find its own owner, `own_Q`; of all
+    owners those may be found that are `allowed`.
     """
 
     def __init__(

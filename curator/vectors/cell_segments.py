@@ -10,8 +10,7 @@ Shape letters: N vectors, E dimensions of codes.
 import hashlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,13 +63,9 @@ class SegmentFacts:
 
 
 class CellSegment:
-    """The vectors of some cells; those of a stored segment are read where they are needed.
+    """The vectors of some cells: in memory, or in a store and read where they are needed.
 
-    Args:
-        facts: What is known of it.
-        store: Where its object is; None for one in memory.
-        starts: int64, where cells begin, and the last one ends; None to read it.
-        vectors: All of them, by cell; None to read them.
+    `starts` has where cells begin, and the last one ends.
     """
 
     def __init__(
@@ -134,15 +129,14 @@ class CellSegment:
         assert self._store is not None, "else it is in memory"
         kind, start = _row_type(self.facts.dim), _WORD * (self.facts.n_cells + 1)
         if self._store.is_local:
-            path = Path(self._store.uri) / self.facts.key
-            n = self.facts.n
+            path, n = Path(self._store.uri) / self.facts.key, self.facts.n
             rows = np.memmap(path, kind, "r", start, n) if n else np.empty(0, kind)
-            self._vectors = CellVectors(rows["number"], rows["owner"], rows["code"])
+            self._vectors = CellVectors(*(rows[name] for name in kind.names or ()))
             return self._vectors.at(slice(begin, end))
         first, last = (start + kind.itemsize * row for row in (begin, end))
         data = self._store.read_range(self.facts.key, first, last) if begin < end else b""
         rows = np.frombuffer(data, kind)
-        return CellVectors(rows["number"], rows["owner"], rows["code"])
+        return CellVectors(*(rows[name] for name in kind.names or ()))
 
     def cells(self, first: int, end: int) -> CellVectors:
         """Returns the vectors of some of the index's cells, which follow each other."""
@@ -168,7 +162,7 @@ class CellSegment:
             with store.create(key) as stream:
                 for data in self._bytes():
                     stream.write(data)
-        return CellSegment(SegmentFacts(**{**asdict(self.facts), "key": key}), store)
+        return CellSegment(replace(self.facts, key=key), store)
 
     def _bytes(self) -> Iterator[bytes]:
         """Yields what its object holds, piece by piece."""
@@ -186,21 +180,14 @@ def _row_type(dim: int) -> np.dtype[np.void]:
 
 def read_cells(segments: Sequence[CellSegment], cells: Sequence[int]) -> Iterator[CellVectors]:
     """Yields the vectors that segments have of each of some cells."""
-    read = partial(read_cell, segments)
+
+    def read(cell: int) -> CellVectors:
+        having = (s for s in segments if 0 <= cell - s.facts.first_cell < s.facts.n_cells)
+        return CellVectors.joined([segment.cells(cell, cell + 1) for segment in having])
+
     if all(segment.is_near for segment in segments):
         yield from map(read, cells)
         return
     with ThreadPoolExecutor(_READERS) as pool:
         for start in range(0, len(cells), 2 * _READERS):
             yield from pool.map(read, cells[start : start + 2 * _READERS])
-
-
-def read_cell(segments: Sequence[CellSegment], cell: int) -> CellVectors:
-    """Returns the vectors that segments have of a cell."""
-    return CellVectors.joined(
-        [
-            segment.cells(cell, cell + 1)
-            for segment in segments
-            if 0 <= cell - segment.facts.first_cell < segment.facts.n_cells
-        ]
-    )

@@ -5,11 +5,11 @@ vectors are divided. A part finds all neighbours of its vectors, so that no part
 and the pairs are the same whoever finds them. Parts go to workers by predicted cost, largest first.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ _MOST_ROWS = 1 << 16
 _MANY_KEYS = 1 << 20
 
 ResultT = TypeVar("ResultT")
+Find = Callable[[NDArray[np.float32], "PairUnit"], ResultT]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,64 +54,13 @@ class VectorPairs:
         return cls(numbers=numbers[order], owners=owners[order], cosines=cosines[order])
 
 
-@dataclass(frozen=True, slots=True)
-class PairUnit:
+class PairUnit(NamedTuple):
     """Rows of a segment."""
 
     segment: int  # its number
     begin: int  # the first row
     end: int  # behind the last row
     cost: float  # pairs of codes to compare, as predicted
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindNeighbours:
-    """Finds the neighbours of the vectors of a unit; can be pickled."""
-
-    segments: tuple[CellSegment, ...]  # of the index
-    n_groups: int  # rows of the array that are centroids of groups; the others are of cells
-    least: float  # cosine similarity from which vectors are neighbours
-    k: int  # owners among whom the neighbours of a vector are, at most
-    since: int  # vectors with lower numbers look for no neighbours
-    # bool by owner, whose vectors look for neighbours; None for all.
-    asking: NDArray[np.bool_] | None
-    allowed: NDArray[np.bool_] | None  # bool by owner, who may be a neighbour; None for all
-    probes: int  # cells that a vector visits
-
-    def __call__(self, centroids: NDArray[np.float32], unit: PairUnit) -> VectorPairs:
-        """Returns the pairs of a unit, given the centroids of groups, then those of cells."""
-        vectors = self.segments[unit.segment].rows(unit.begin, unit.end)
-        if self.since:
-            vectors = vectors.at(vectors.numbers >= self.since)
-        if self.asking is not None:
-            vectors = vectors.at(self.asking[vectors.owners])
-        index = CentroidIndex.of(centroids[self.n_groups :], centroids[: self.n_groups])
-        search = CellSearch(
-            vectors.codes, k=self.k, least=self.least, own_Q=vectors.owners, allowed=self.allowed
-        )
-        cells = index.nearest(vectors.codes, self.probes)
-        # The nearest cell has most of what is near: others are asked only for what is nearer.
-        for some in (cells[:, :1], cells[:, 1:]):
-            search.visit(some, partial(read_cells, self.segments))
-            hits = search.best()
-        numbers = np.stack([vectors.numbers[hits.queries], hits.numbers], axis=1)
-        owners = np.stack([vectors.owners[hits.queries], hits.owners], axis=1)
-        order = np.argsort(numbers, axis=1)
-        numbers, owners = (np.take_along_axis(both, order, 1) for both in (numbers, owners))
-        pairs = VectorPairs(numbers=numbers, owners=owners, cosines=search.cosines(hits))
-        return VectorPairs.joined([pairs])
-
-
-@dataclass(frozen=True, slots=True)
-class FindNearOwners:
-    """Finds the owners of near vectors; can be pickled."""
-
-    find: FindNeighbours
-
-    def __call__(self, centroids: NDArray[np.float32], unit: PairUnit) -> NDArray[np.uint64]:
-        """Returns the pairs of a unit by their keys, each once."""
-        owners = np.sort(self.find(centroids, unit).owners, axis=1).astype(np.uint64)
-        return np.unique(owners[:, 0] << np.uint64(32) | owners[:, 1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,28 +71,14 @@ class NeighbourSearch:
     number of workers, which read vectors that are stored; others are sent to them.
     """
 
-    index: VectorIndex  # the vectors
+    index: VectorIndex
     least: float  # cosine similarity from which vectors are neighbours; above 0
-    k: int  # owners
+    k: int
     since: int = 0  # vectors with lower numbers look for no neighbours
-    # bool by owner, whose vectors look for neighbours; None for all.
+    # Whose vectors look for neighbours, and who may be one: bool by owner; None for all.
     asking: NDArray[np.bool_] | None = None
-    allowed: NDArray[np.bool_] | None = None  # bool by owner, who may be a neighbour; None for all
+    allowed: NDArray[np.bool_] | None = None
     probes: int = PROBES  # cells that a vector visits
-
-    @property
-    def find(self) -> FindNeighbours:
-        """What finds the pairs of a unit."""
-        return FindNeighbours(
-            segments=tuple(self.index.segments),
-            n_groups=len(self.index.groups_GE),
-            least=self.least,
-            k=self.k,
-            since=self.since,
-            asking=self.asking,
-            allowed=self.allowed,
-            probes=self.probes,
-        )
 
     def owners(self, work: Work) -> NDArray[np.int64]:
         """Returns the pairs of owners of near vectors, each once and sorted, int64 [P, 2].
@@ -151,7 +87,7 @@ class NeighbourSearch:
         """
         keys = np.zeros(0, np.uint64)
         waiting: list[NDArray[np.uint64]] = []
-        for some in self._done(work, FindNearOwners(self.find)):
+        for some in self._done(work, partial(_owner_keys, self._find())):
             waiting.append(some)
             if sum(map(len, waiting)) > max(len(keys), _MANY_KEYS):
                 keys, waiting = np.unique(np.concatenate([keys, *waiting])), []
@@ -161,14 +97,68 @@ class NeighbourSearch:
 
     def pairs(self, work: Work) -> VectorPairs:
         """Returns the pairs of vectors."""
-        return VectorPairs.joined(list(self._done(work, self.find)))
+        return VectorPairs.joined(list(self._done(work, self._find())))
 
-    def _done(
-        self, work: Work, find: Callable[[NDArray[np.float32], PairUnit], ResultT]
-    ) -> Iterator[ResultT]:
+    def _find(self) -> Find[VectorPairs]:
+        """What finds the pairs of a unit; it can be pickled."""
+        return partial(
+            _neighbours,
+            tuple(self.index.segments),
+            len(self.index.groups_GE),
+            least=self.least,
+            k=self.k,
+            since=self.since,
+            asking=self.asking,
+            allowed=self.allowed,
+            probes=self.probes,
+        )
+
+    def _done(self, work: Work, find: Find[ResultT]) -> Iterator[ResultT]:
         units = pair_units(self.index, since=self.since, probes=self.probes)
         n_pairs = sum(unit.cost for unit in units) * self.index.settings.dim / 256
         return work(find, self.index.centroid_rows, units, cpu_s=PAIR_S * n_pairs)
+
+
+def _neighbours(
+    segments: Sequence[CellSegment],
+    n_groups: int,
+    centroids: NDArray[np.float32],
+    unit: PairUnit,
+    *,
+    least: float,
+    k: int,
+    since: int,
+    asking: NDArray[np.bool_] | None,
+    allowed: NDArray[np.bool_] | None,
+    probes: int,
+) -> VectorPairs:
+    """The pairs of a unit, given the centroids of groups, then those of cells."""
+    vectors = segments[unit.segment].rows(unit.begin, unit.end)
+    if since:
+        vectors = vectors.at(vectors.numbers >= since)
+    if asking is not None:
+        vectors = vectors.at(asking[vectors.owners])
+    index = CentroidIndex.of(centroids[n_groups:], centroids[:n_groups])
+    search = CellSearch(vectors.codes, k=k, least=least, own_Q=vectors.owners, allowed=allowed)
+    cells = index.nearest(vectors.codes, probes)
+    # The nearest cell has most of what is near: others are asked only for what is nearer.
+    for some in (cells[:, :1], cells[:, 1:]):
+        search.visit(some, partial(read_cells, segments))
+        hits = search.best()
+    numbers = np.stack([vectors.numbers[hits.queries], hits.numbers], axis=1)
+    owners = np.stack([vectors.owners[hits.queries], hits.owners], axis=1)
+    order = np.argsort(numbers, axis=1)
+    numbers, owners = (np.take_along_axis(both, order, 1) for both in (numbers, owners))
+    pairs = VectorPairs(numbers=numbers, owners=owners, cosines=search.cosines(hits))
+    return VectorPairs.joined([pairs])
+
+
+def _owner_keys(
+    find: Find[VectorPairs], centroids: NDArray[np.float32], unit: PairUnit
+) -> NDArray[np.uint64]:
+    """The pairs of owners of a unit by their keys, each once."""
+    owners = np.sort(find(centroids, unit).owners, axis=1).astype(np.uint64)
+    return np.unique(owners[:, 0] << np.uint64(32) | owners[:, 1])
 
 
 def pair_units(index: VectorIndex, *, since: int, probes: int) -> list[PairUnit]:
@@ -182,9 +172,7 @@ def pair_units(index: VectorIndex, *, since: int, probes: int) -> list[PairUnit]
     new = [at for at, segment in enumerate(index.segments) if segment.facts.end_number > since]
     total = 0.0
     for at in new:
-        segment = index.segments[at]
-        first = segment.facts.first_cell
-        counts = np.diff(segment.starts)
+        counts, first = np.diff(index.segments[at].starts), index.segments[at].facts.first_cell
         total += float(counts @ row_costs[first : first + len(counts)])
     most = min(max(total / _PARTS, _FEW_PAIRS), _UNIT_PAIRS)
     units = [unit for at in new for unit in _divided(index.segments[at], at, row_costs, most)]

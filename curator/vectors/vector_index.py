@@ -12,7 +12,7 @@ import hashlib
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -64,12 +64,7 @@ class IndexSettings:
 class VectorIndex:
     """Vectors in cells; `add` numbers them from 0 on, in their order.
 
-    Args:
-        settings: Of its life.
-        projection: Of vectors to codes.
-        centroids_CE: float32 [C, E], of cells.
-        groups_GE: float32 [G, E], of groups of centroids.
-        segments: Its vectors.
+    `centroids_CE` are those of cells, `groups_GE` those of groups of cells.
     """
 
     def __init__(
@@ -84,19 +79,15 @@ class VectorIndex:
         self.centroids_CE, self.groups_GE = centroids_CE, groups_GE
         self._segments = list(segments)
         self._waiting: list[tuple[CellVectors, NDArray[np.int64]]] = []
-        self._centroid_index: CentroidIndex | None = None
         self.n_vectors = max((segment.facts.end_number for segment in segments), default=0)
 
     @classmethod
     def trained(
         cls, sample_SD: Vectors, n_vectors: int, settings: IndexSettings | None = None
     ) -> "VectorIndex":
-        """Returns an index without vectors.
+        """Returns an index without vectors, with cells for about `n_vectors`.
 
-        Args:
-            sample_SD: Some of its vectors, chosen evenly, L2-normalised; at least one.
-            n_vectors: How many there will be, about: cells are made for these.
-            settings: None for the defaults.
+        `sample_SD` are some of its vectors, chosen evenly, L2-normalised; at least one.
         """
         settings = settings or IndexSettings()
         projection = Projection.of(sample_SD.shape[1], settings.dim, settings.seed)
@@ -129,12 +120,8 @@ class VectorIndex:
         """
         self._segments = [segment.written(store, folder) for segment in self.segments]
         raw = io.BytesIO()
-        np.savez(
-            raw,
-            projection=self.projection.matrix,
-            centroids=self.centroids_CE,
-            groups=self.groups_GE,
-        )
+        own = self.projection.matrix
+        np.savez(raw, projection=own, centroids=self.centroids_CE, groups=self.groups_GE)
         data = raw.getvalue()
         name = f"{folder}/cells-{hashlib.sha256(data).hexdigest()[:16]}.npz"
         if not store.exists(name):
@@ -157,19 +144,15 @@ class VectorIndex:
             self._segments.append(CellSegment.of(vectors, own, 0, len(self.centroids_CE)))
         return self._segments
 
-    @property
+    @cached_property
     def centroid_index(self) -> CentroidIndex:
         """FAISS's index of the centroids."""
-        if self._centroid_index is None:
-            self._centroid_index = CentroidIndex.of(self.centroids_CE, self.groups_GE)
-        return self._centroid_index
+        return CentroidIndex.of(self.centroids_CE, self.groups_GE)
 
     def add(self, vectors_ND: Vectors, owners_N: NDArray[np.int64]) -> None:
-        """Adds vectors, which stay in memory until `stored`; of several calls one segment is made.
+        """Adds vectors, L2-normalised, and the number of the clip of each.
 
-        Args:
-            vectors_ND: float32 or float16, L2-normalised.
-            owners_N: The number of the clip of each.
+        They stay in memory until `stored`; of several calls one segment is made.
         """
         codes_NE = self.projection.codes(vectors_ND)
         numbers = np.arange(self.n_vectors, self.n_vectors + len(codes_NE))
@@ -210,7 +193,7 @@ class VectorIndex:
         """Finds for each query the nearest vector of each of its `k` nearest owners.
 
         Args:
-            queries_QD: float32 or float16, L2-normalised.
+            queries_QD: L2-normalised.
             k: Owners.
             allowed: bool by owner, who may be found; None for all.
             probes: Cells to visit; more are visited until `k` owners are found.
