@@ -70,12 +70,10 @@ class Division:
 
 
 class ShownParts:
-    """What shows parts of each clip.
+    """What shows parts of each clip, of rows of `PAIRS_SCHEMA`.
 
-    Args:
-        pairs: Rows of `PAIRS_SCHEMA`.
-        first: int64 [P], number of `clip_id`; -1 for a clip that does not count.
-        second: int64 [P], number of `other`; likewise, and of clips elsewhere.
+    `first` and `second` are the numbers of `clip_id` and `other`, int64 [P]; -1 for a clip that
+    does not count, and for clips elsewhere.
     """
 
     def __init__(
@@ -127,7 +125,7 @@ def divisions(
     *,
     max_lost: float,
 ) -> dict[int, Division]:
-    """Divides clips by the clips that show parts of them.
+    """Divides clips that go, and those that would stay and are better divided.
 
     Args:
         staying: Numbers of clips that stay, from best to worst.
@@ -136,9 +134,6 @@ def divisions(
         clip_s: float64 [N], lengths of clips.
         shortest_s: float64 [N], length of the shortest piece of each clip that is a clip.
         max_lost: Share of a clip that stays that may be lost where it is divided.
-
-    Returns:
-        For each clip that goes, and for each that is divided though it would stay.
     """
     retained: dict[int, list[Piece]] = {}
     by_clip: dict[int, Division] = {}
@@ -149,16 +144,14 @@ def divisions(
                 part
                 for part in shown.of(clip)
                 if (part.other in retained or part.other == ELSEWHERE)
-                and not (may_stay and not part.is_whole(own_s))
+                and (not may_stay or part.is_whole(own_s))
             ]
-            division = _division(counting, retained, own_s, float(shortest_s[clip]))
-            is_worth_it = division.shared_s >= shortest_s[clip] and (
-                division.lost_s <= max_lost * own_s
-            )
+            one = _division(counting, retained, own_s, float(shortest_s[clip]))
+            is_worth_it = one.shared_s >= shortest_s[clip] and one.lost_s <= max_lost * own_s
             if may_stay and not is_worth_it:
                 retained[clip] = [(0.0, own_s)]
             else:
-                retained[clip], by_clip[clip] = division.pieces, division
+                retained[clip], by_clip[clip] = one.pieces, one
     return by_clip
 
 

@@ -12,7 +12,7 @@ Shape letters: N clips, P pairs.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,13 +39,9 @@ def dropped_clips(
 ) -> dict[int, tuple[int, int]]:
     """Decides which clips are dropped.
 
-    Args:
-        ranked: The clips.
-        first: int64 [P], number of a clip of each pair.
-        second: int64 [P], number of the other one.
-        share_first: float64 [P], share of the first clip that the second one shows.
-        share_second: float64 [P], likewise.
-        min_share: Share from which a clip is dropped.
+    `first` and `second` are the numbers of the clips of each pair, int64 [P]; `share_first` is the
+    share of the first clip that the second one shows, and `share_second` the converse, float64 [P].
+    From `min_share` on a clip is dropped.
 
     Returns:
         For each dropped clip, the clip that stays and shows the most of it, and their pair; of
@@ -58,8 +54,15 @@ def dropped_clips(
         for pair in np.flatnonzero(share >= min_share).tolist():
             shown_by[int(clips[pair])].append((-float(share[pair]), int(others[pair]), pair))
     dropped: dict[int, tuple[int, int]] = {}
+
+    def drop(clip: int, shown: Sequence[tuple[float, int, int]]) -> None:
+        staying = [(share, rank[other], other, pair) for share, other, pair in shown
+                   if other not in dropped]  # fmt: skip
+        if staying:
+            dropped[clip] = min(staying)[2:]
+
     for clip in sorted(shown_by, key=rank.__getitem__):
-        _drop(clip, [pair for pair in shown_by[clip] if rank[pair[1]] < rank[clip]], dropped, rank)
+        drop(clip, [entry for entry in shown_by[clip] if rank[entry[1]] < rank[clip]])
     retained = [clip for clip in shown_by if clip not in dropped]
     # The longest first, so that what a dropped clip had drops nothing.
     for clip in sorted(retained, key=lambda row: (-int(ranked.n_frames[row]), rank[row])):
@@ -69,31 +72,10 @@ def dropped_clips(
             if ranked.pixels[entry[1]] >= ranked.pixels[clip]
             and ranked.n_frames[entry[1]] > ranked.n_frames[clip]
         ]
-        _drop(clip, longer, dropped, rank)
-    return _to_retained(dropped, shown_by, rank)
-
-
-def _drop(
-    clip: int,
-    shown_by: Sequence[tuple[float, int, int]],
-    dropped: dict[int, tuple[int, int]],
-    rank: NDArray[np.int64],
-) -> None:
-    staying = [(share, rank[other], other, pair) for share, other, pair in shown_by
-               if other not in dropped]  # fmt: skip
-    if staying:
-        _, _, other, pair = min(staying)
-        dropped[clip] = other, pair
-
-
-def _to_retained(
-    dropped: dict[int, tuple[int, int]],
-    shown_by: Mapping[int, Sequence[tuple[float, int, int]]],
-    rank: NDArray[np.int64],
-) -> dict[int, tuple[int, int]]:
-    """Names clips that stay, where the clip that was named goes after all; else the clip stays."""
+        drop(clip, longer)
+    # Where the clip that was named goes after all, another is named, or the clip stays.
     gone = {clip for clip, (other, _) in dropped.items() if other in dropped}
     for clip in sorted(gone, key=rank.__getitem__):
         del dropped[clip]
-        _drop(clip, shown_by[clip], dropped, rank)
+        drop(clip, shown_by[clip])
     return dropped
