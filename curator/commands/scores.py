@@ -16,7 +16,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    from curator.measures.documentation import markdown, text
     from curator.measures.score_list import BUILT_IN
 
     measures = BUILT_IN
@@ -25,7 +24,7 @@ def main(options: argparse.Namespace) -> int:
 
         measures = measures_of(load_recipe(options.recipe))
     if options.markdown:
-        print(markdown(measures), end="")
+        print(measures.markdown(), end="")
     else:
-        print(*text(options.name, measures), sep="\n")
+        print(*measures.text(options.name), sep="\n")
     return EXIT_OK

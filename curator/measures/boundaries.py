@@ -7,6 +7,10 @@ is brighter or darker on one side, the exposure jumped. Where the odds begin to 
 was chosen by hand, on the tune part of the footage and on development media
 (`benchmarks/results/shots.md`).
 
+The score `shot_doubt` says whether a clip may hold a boundary that was not taken for one.
+Transitions are those at a probability of 0.5, whatever the recipe's bound; where the network alone
+finds the shots, any boundary of the head within the clip counts.
+
 Shape letters: F frames, K boundaries.
 """
 
@@ -18,7 +22,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from curator.measures.clip_view import ClipView
+from curator.measures.measure_contract import ScoreSpec
 from curator.records.tracks import Track
+
+FAMILY = "consistency"
 
 NEAR_FRAMES = 6  # two peaks within so many frames are one boundary; the likelier stands
 INSIDE, LEAST = 0.5, 0.01
@@ -28,6 +36,12 @@ COMMON_COSINE, ODDS_SLOPE = 0.5, 8.0
 EXPOSURE_COSINE, EXPOSURE_STEP, EXPOSURE_ODDS = 0.7, 0.06, 3.0
 """Above this cosine and this difference in mean luma, of 1, log odds fall by so much more."""
 REACH_S = 1.0  # samples further away say nothing about a boundary
+
+UNLIKE_COSINE, UNLIKE_ODDS = 0.2, 1.5
+"""Below this cosine both sides have nothing in common, and the log odds of a doubt rise by so much.
+
+A pan has nothing in common with itself either, so that only doubts rise and no shot is cut for it.
+"""
 
 
 class Boundary(NamedTuple):
@@ -138,3 +152,29 @@ def _likeness(track: Track, start: int, end: int) -> float | None:
         return None
     pair = track.descriptor[[before, after]].astype(np.float64)
     return float(pair[0] @ pair[1]) if pair.any(axis=1).all() else None
+
+
+def _shot_doubt(clip: ClipView) -> float | None:
+    if not len(clip.track.boundary_probability):
+        return None
+    start, end = clip.span.start_frame, clip.span.end_frame
+    # A boundary at the last frame is the clip's own end.
+    return max(map(_doubt, boundaries(clip.track, slice(start, end - 1))), default=0.0)
+
+
+def _doubt(boundary: Boundary) -> float:
+    is_unlike = boundary.likeness is not None and boundary.likeness < UNLIKE_COSINE
+    return raised(boundary.probability, UNLIKE_ODDS) if is_unlike else boundary.probability
+
+
+SCORES = {
+    "shot_doubt": ScoreSpec(
+        unit="probability",
+        range="0 to 1",
+        meaning="highest probability of a shot boundary within the clip, of those that were not "
+        "taken for one; more where both sides have nothing in common; 0.2 keeps only clips of "
+        "which the head is sure",
+        outside="shot_doubt",
+        of=_shot_doubt,
+    )
+}

@@ -11,9 +11,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.camera_fit import CameraFit
 from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import ScoreSpec
+from curator.measures.motion import CameraFit
 
 FAMILY = "motion"
 SIGNALS = (

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from curator.errors import StorageError, UsageError
-from curator.measures.learned_spec import SUITABILITY
+from curator.measures.score_list import SUITABILITY
 from curator.models.scene_network import SCENE_MODEL
 from curator.storage import open_store
 from curator.storage.base import has_scheme

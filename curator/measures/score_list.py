@@ -3,7 +3,7 @@
 They are arithmetic over what was stored, and are in `clips` for kept and rejected clips alike.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import isfinite, isnan
@@ -13,34 +13,29 @@ from typing import get_args
 import numpy as np
 from pydantic import ConfigDict, RootModel, ValidationInfo, field_validator
 
-from curator.errors import RecipeError, unknown_key
+from curator.errors import RecipeError, UsageError, unknown_key
 from curator.extensions import Extension, Kind, load_extension
 from curator.fingerprints import fingerprint
 from curator.measures import (
     audio,
     borders,
+    boundaries,
     camera,
     clip_semantics,
-    compression,
     consistency,
     drawn_marks,
     exposure,
     inset,
-    interlacing,
     motion,
     noise,
     overlay_text,
+    picture_quality,
     quantizer,
-    resolution,
-    sharpness,
-    shot_doubt,
     split_screen,
-    stillness,
     stream,
-    stripes,
+    strips,
 )
 from curator.measures.clip_view import AGGREGATES, ClipView, How, aggregate
-from curator.measures.learned_spec import LEARNED_SCORES
 from curator.measures.measure_contract import Full, Measure, ScoreSpec, Signal
 from curator.measures.sample_signals import SIGNALS
 from curator.models.embedding_heads import Heads
@@ -50,9 +45,8 @@ from curator.records.tracks import Track
 from curator.storage.metadata_columns import is_metadata
 
 _OWN = (
-    stream, audio, exposure, sharpness, noise, compression, quantizer, interlacing, resolution,
-    stripes, stillness, borders, motion, camera, overlay_text, drawn_marks, split_screen, inset,
-    consistency, shot_doubt, clip_semantics,
+    stream, audio, exposure, picture_quality, noise, strips, quantizer, borders, motion, camera,
+    overlay_text, drawn_marks, split_screen, inset, consistency, boundaries, clip_semantics,
 )  # fmt: skip
 """The project's own measures, in the order of their headings."""
 
@@ -70,6 +64,26 @@ _FIRST_COLUMNS = (
 
 _COLUMNS = FACT_COLUMNS - {"fps"}
 """Names that no score can have; the score `fps` is in the column `measured_fps`."""
+
+
+SUITABILITY = "suitability"
+LEARNED_SCORES = {
+    SUITABILITY: ScoreSpec(
+        unit="0 to 1",
+        range="0 to 1, which is sure to be kept; null where a score that the model uses is null",
+        meaning="probability that somebody marks the clip `keep`, learned by `curate learn`",
+    )
+}
+"""Needs a model of `curate learn`; this declaration needs none of what computes it."""
+
+_PAGE_HEAD = """# Scores
+
+Each score is a column of `clips`, for kept and rejected clips alike, and can be bounded by a rule
+of the recipe. This page is what `curate scores --markdown` prints.
+"""
+_TABLE_HEAD = """| score | unit | range and direction | what it says of a clip | samples | reasons |
+|---|---|---|---|---|---|
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +164,42 @@ class Measures:
             name: _score(clip, name, spec, given.get(name, spec.how))
             for name, spec in self.specs.items()
         }
+
+    def markdown(self) -> str:
+        """All scores as the page `docs/scores.md`: a table for each family."""
+        page = _PAGE_HEAD
+        for family, names in self.headings.items():
+            page += f"\n## {family}\n\n{_TABLE_HEAD}"
+            for name in names:
+                spec = self.specs[name]
+                cells = spec.unit, spec.range, spec.meaning, _how(spec), _reasons(spec)
+                page += f"| `{name}` | {' | '.join(cells)} |\n"
+        return page
+
+    def text(self, name: str | None) -> Iterator[str]:
+        """Lines about one score, or about all.
+
+        Raises:
+            UsageError: There is no such score.
+        """
+        if name is not None and name not in self.specs:
+            raise UsageError(unknown_key(name, self.specs, "score"))
+        for own, spec in self.specs.items():
+            if name in (None, own):
+                yield f"{own}  [{spec.unit}]"
+                yield f"    {spec.meaning}"
+                yield f"    {spec.range}"
+                if spec.how is not None:
+                    yield f"    {_how(spec)} over samples; `scores.{own}` of the recipe changes it"
+                yield f"    reasons: {_reasons(spec).replace('`', '')}"
+
+
+def _how(spec: ScoreSpec) -> str:
+    return spec.aggregate or "" if spec.below is None else f"share below {spec.below:g}"
+
+
+def _reasons(spec: ScoreSpec) -> str:
+    return ", ".join(dict.fromkeys(f"`{reason}`" for reason in (spec.low, spec.high)))
 
 
 def _named(scores: Mapping[str, ScoreSpec]) -> dict[str, ScoreSpec]:

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from curator.errors import UsageError, unknown_key
 from curator.executor.corpus_work import CorpusWork
 from curator.measures.clip_semantics import check_content
-from curator.measures.learned_spec import SUITABILITY
-from curator.measures.score_list import Measures
+from curator.measures.score_list import SUITABILITY, Measures
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, with_changes
 from curator.records.clips import COMPARED, Reason

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.measures.learned_score import LearnedScore
-from curator.measures.learned_spec import SUITABILITY
+from curator.measures.score_list import SUITABILITY
 from curator.recipe import measures_of, stored_measures_of, with_changes
 from curator.review.bound_tuning import Tuned, tune
 from curator.review.finished_run import Finished

@@ -9,8 +9,7 @@ from film_shots import texture
 from numpy.typing import NDArray
 
 from curator.measures.camera import SIGNALS, camera_signals
-from curator.measures.camera_fit import fit_camera, fitted_flow, place_texture
-from curator.measures.motion import DenseFlow
+from curator.measures.motion import DenseFlow, fit_camera, fitted_flow, place_texture
 
 H, W = 180, 320
 PAIR_S = 0.1

@@ -10,10 +10,8 @@ from film_shots import texture
 from numpy.typing import NDArray
 
 from curator.measures.noise import full_frame_noise
+from curator.measures.picture_quality import change_signals, sharpness, stripes
 from curator.measures.sample_signals import SIGNALS, native_signals, picture_signals
-from curator.measures.sharpness import sharpness
-from curator.measures.stillness import change_signals
-from curator.measures.stripes import stripes
 
 Luma = NDArray[np.uint8]
 

@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.camera import camera_signals
-from curator.measures.camera_fit import SURE_SHARE, fitted_flow
 from curator.measures.measure_contract import Measure
-from curator.measures.motion import DenseFlow, Flow, motion_signals
+from curator.measures.motion import SURE_SHARE, DenseFlow, Flow, fitted_flow, motion_signals
 from curator.measures.noise import FULL_FRAME_NOISE, NATIVE_NOISE, full_frame_noise, with_noise
-from curator.measures.stillness import change_signals
+from curator.measures.picture_quality import change_signals
 from curator.media.decode import DecodedFrame, DeviceFrame, upright_size
 from curator.media.device_graphs import DeviceGraphs
 from curator.media.nvdec import Nvdec
