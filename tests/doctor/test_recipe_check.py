@@ -16,7 +16,7 @@ from curator.doctor.recipe_check import (
 from curator.errors import UsageError
 from curator.recipe import Recipe, load_recipe
 from curator.runs import preflight
-from curator.stages.analyze import device_choice
+from curator.stages.analyze import gpu_engines
 from curator.storage import open_store
 
 TINY = ["analyze.clip=test-tiny", "semantic.aesthetic=test-head"]
@@ -142,7 +142,7 @@ def test_a_score_that_gpus_do_not_give_is_refused_where_one_may_decode(
 ) -> None:
     """Pins that no clip is judged by an absent quantiser: it is said before work begins."""
     monkeypatch.setattr(preflight, "available_gpus", lambda: n_gpus)
-    monkeypatch.setattr(device_choice, "nvdec_refusal", lambda: None)
+    monkeypatch.setattr(gpu_engines, "nvdec_refusal", lambda: None)
     bound = ["filters.coarse.max=38"] if "coarse" in rule else []
     recipe = load_recipe("quickstart", [rule, *bound, f"analyze.device={device}"])
     if ray_address is None:
@@ -157,7 +157,7 @@ def test_a_score_that_gpus_do_not_give_is_refused_where_one_may_decode(
 
 def test_a_gpu_that_cannot_be_used_leaves_the_score(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "available_gpus", lambda: 1)
-    monkeypatch.setattr(device_choice, "nvdec_refusal", lambda: "the driver is too old")
+    monkeypatch.setattr(gpu_engines, "nvdec_refusal", lambda: "the driver is too old")
     preflight.check_cpu_scores(
         load_recipe("quickstart", ["filters.quantizer.max=38"]), ray_address=None
     )

@@ -46,11 +46,9 @@ def test_an_edge_in_one_place_is_a_line_there_and_nowhere_else(turned: bool, sid
     assert not lines[0, 1 - int(turned)].any()
 
 
-def test_an_edge_that_moves_by_two_pixels_is_no_line() -> None:
+def test_an_edge_that_moves_or_is_faint_is_no_line() -> None:
     assert not lines_of(standing_lines(stepped(160), stepped(163))[None]).any()
-
-
-def test_an_edge_below_the_step_is_no_line() -> None:
+    # An edge below the step is no line.
     faint = np.where(stepped(160) > 100, 66, 60).astype(np.uint8)
     assert not lines_of(standing_lines(faint, faint)[None]).any()
 
@@ -62,7 +60,7 @@ def test_any_size_has_maps_of_the_same_length(shape: tuple[int, int]) -> None:
     assert moved_map(gray, gray).shape == (MOVED_BYTES,)
 
 
-def test_what_moves_is_found_where_it_is() -> None:
+def test_what_moves_is_found_where_it_is_and_by_how_much() -> None:
     before = SCENE[100:460, 40:680]
     after = before.copy()
     after[:180, :320] = SCENE[130:310, 90:410]
@@ -70,9 +68,7 @@ def test_what_moves_is_found_where_it_is() -> None:
     half = MOVED_SIDE // 2
     assert np.median(moved[: half - 1, : half - 1]) > 3
     assert moved[half + 1 :].max() == moved[:, half + 1 :].max() == 0
-
-
-def test_flicker_of_a_standing_scene_is_no_motion() -> None:
+    # Flicker of a standing scene is no motion.
     before = SCENE[100:460, 40:680]
     brighter = np.clip(before.astype(int) + 12, 0, 255).astype(np.uint8)
     shifted = SCENE[100:460, 52:692]
@@ -81,9 +77,7 @@ def test_flicker_of_a_standing_scene_is_no_motion() -> None:
     )
     assert flicker < 2
     assert motion > 4
-
-
-def test_levels_are_kept_to_a_third_of_an_octave() -> None:
+    # Levels are kept to a third of an octave.
     flat = np.full((64, 64), 100, np.uint8)
     for levels in (1, 4, 12):
         moved = moved_of(moved_map(flat, flat + np.uint8(levels))[None])

@@ -68,27 +68,27 @@ def moving(step: int) -> Gray:
     return view(SCENE, 25 * step)
 
 
-def test_a_video_over_a_moving_scene_covers_its_area() -> None:
+def test_a_video_over_a_scene_covers_its_area() -> None:
     track = track_of(lambda i: with_box(moving(i), view(OTHER, 22 * i)))
     assert score(track) == pytest.approx(AREA, rel=0.15)
-
-
-def test_a_video_over_a_standing_scene_is_found_too() -> None:
+    # A video over a standing scene is found too.
     track = track_of(lambda i: with_box(view(SCENE, 0), view(OTHER, 22 * i)))
     assert score(track) == pytest.approx(AREA, rel=0.15)
-
-
-def test_a_corner_is_closed_by_the_borders_of_the_picture() -> None:
+    # A corner is closed by the borders of the picture.
     box = (0.0, 0.0, 0.3, 0.35)
     track = track_of(lambda i: with_box(moving(i), view(OTHER, 22 * i), box))
     assert score(track) == pytest.approx(0.3 * 0.35, rel=0.15)
+    # Fewer than three looks with their next samples are too few.
+    track = track_of(lambda i: with_box(moving(i), view(OTHER, 22 * i)))
+    assert score(track, 76) == pytest.approx(AREA, rel=0.15)
+    # The third look's next sample, frame 75, is another clip's.
+    assert score(track, 75) is None
 
 
-def test_a_moving_scene_alone_has_none() -> None:
+def test_what_moves_with_the_scene_or_stands_still_is_none() -> None:
     assert score(track_of(moving)) == 0
 
-
-def test_a_screen_that_moves_with_the_scene_is_none() -> None:
+    # A screen that moves with the scene is none.
     def frame(step: int) -> Gray:
         scene = SCENE.copy()
         shown = view(OTHER, 22 * step)[:120, :190]
@@ -96,15 +96,12 @@ def test_a_screen_that_moves_with_the_scene_is_none() -> None:
         return view(scene, 25 * step)
 
     assert score(track_of(frame)) == 0
-
-
-def test_a_box_that_shows_the_same_all_through_is_none() -> None:
-    """A banner or a logo over a moving scene stands still itself."""
+    # A banner or a logo over a moving scene stands still itself.
     assert score(track_of(lambda i: with_box(moving(i), view(OTHER, 0)))) == 0
 
 
-def test_a_tilted_screen_before_a_standing_camera_is_none() -> None:
-    """Pins that sides must be straight to a pixel or two: 8 px in 190 are a tilt of 2.4 degrees."""
+def test_a_standing_scene_is_none_and_may_not_be_told() -> None:
+    # Pins that sides must be straight to a pixel or two: 8 px in 190 are a tilt of 2.4 degrees.
     corners = np.array([[420, 225], [610, 233], [602, 345], [412, 337]], np.float32)
     whole = np.array([[0, 0], [190, 0], [190, 112], [0, 112]], np.float32)
     matrix = cv2.getPerspectiveTransform(whole, corners)
@@ -116,14 +113,9 @@ def test_a_tilted_screen_before_a_standing_camera_is_none() -> None:
         return np.where(mask > 127, lit, view(SCENE, 0)).astype(np.uint8)
 
     assert score(track_of(frame)) == 0
-
-
-def test_where_nothing_moves_nothing_can_tell() -> None:
+    # Where nothing moves nothing can tell.
     assert score(track_of(lambda i: with_box(view(SCENE, 0), view(OTHER, 0)))) is None
-
-
-def test_grain_over_a_standing_wall_is_no_motion() -> None:
-    """Pins the demo's wall of bricks, which was tagged: its joints stand, and its grain moves."""
+    # Pins the demo's wall of bricks, which was tagged: its joints stand, and its grain moves.
     grain = np.random.default_rng(3)
 
     def frame(_: int) -> Gray:
@@ -132,10 +124,3 @@ def test_grain_over_a_standing_wall_is_no_motion() -> None:
         return np.clip(wall + grain.normal(0, 3, wall.shape), 0, 255).astype(np.uint8)
 
     assert score(track_of(frame)) is None
-
-
-def test_fewer_than_three_looks_with_their_next_samples_are_too_few() -> None:
-    track = track_of(lambda i: with_box(moving(i), view(OTHER, 22 * i)))
-    assert score(track, 76) == pytest.approx(AREA, rel=0.15)
-    # The third look's next sample, frame 75, is another clip's.
-    assert score(track, 75) is None

@@ -43,22 +43,18 @@ def scores(track: Track, start: int = 0, end: int | None = None) -> dict[str, fl
     return BUILT_IN.score_clip(track, Span(start_frame=start, end_frame=end, shot=0))
 
 
-def test_without_looking_for_text_there_are_no_scores_of_it() -> None:
+def test_text_area_is_the_mean_over_looks_and_overlay_the_largest() -> None:
     found = scores(made_track())
     assert found["text_area"] is None
     assert found["overlay_text_area"] is None
     assert SCORES["text_area"].needs == SCORES["overlay_text_area"].needs == "analyze.text"
-
-
-def test_text_area_is_the_mean_over_looks_and_overlay_the_largest() -> None:
+    # Text area is the mean over looks and overlay the largest.
     line: Line = (*BOTTOM, 1.0, 0.1, 0.0)
     found = scores(track_with([line], [], [line], []))
     assert found["text_area"] == pytest.approx(0.4 * 0.07 / 2)
     assert found["overlay_text_area"] == pytest.approx(0.4 * 0.07)
     assert scores(track_with([], []))["text_area"] == 0
-
-
-def test_a_clip_sees_its_own_looks_only() -> None:
+    # A clip sees its own looks only.
     track = track_with([(*MIDDLE, 1.0, 0.1, 0.0)], [], [], [])
     assert scores(track, 30)["text_area"] == 0
 
@@ -76,12 +72,20 @@ def test_text_that_stays_while_its_surrounding_moves_is_drawn_over(
     assert bool(scores(track_with(lines, lines, lines))["overlay_text_area"]) == is_overlay
 
 
-def test_one_look_with_evidence_is_enough_for_the_same_place_in_others() -> None:
+def test_evidence_counts_for_the_place_and_not_by_itself() -> None:
     moving: Line = (*MIDDLE, 0.9, 0.1, 0.0)
     still: Line = (*MIDDLE, 0.9, 0.9, 0.0)
     found = scores(track_with([still], [still], [moving], [still]), 0, 60)
     assert found["overlay_text_area"] == 0
     assert scores(track_with([still], [still], [moving], [still]))["overlay_text_area"]
+    # A sign that goes by slowly agrees with itself and is none.
+    looks: list[list[Line]] = [[(0.3 + x, 0.4, 0.6 + x, 0.5, 0.3, 0.02, 0.0)] for x in
+                               (0, 0.01, 0.02, 0.03)]  # fmt: skip
+    assert scores(track_with(*looks))["overlay_text_area"] == 0
+    # Blocks that a hand rearranges are no captions.
+    narrow: Line = (0.4, 0.4, 0.5, 0.5, 0.99, 0.99, 0.0)
+    wide: Line = (0.35, 0.4, 0.55, 0.5, 0.99, 0.99, 0.0)
+    assert scores(track_with([narrow], [wide], [wide]))["overlay_text_area"] == 0
 
 
 @pytest.mark.parametrize(("stay", "is_overlay"), [(0.3, True), (0.1, False)])
@@ -89,18 +93,6 @@ def test_thin_letters_keep_their_place_a_little_and_often(stay: float, is_overla
     line: Line = (*MIDDLE, stay, 0.02, 0.0)
     assert bool(scores(track_with([line], [line], [line]))["overlay_text_area"]) == is_overlay
     assert scores(track_with([line], [line]))["overlay_text_area"] == 0
-
-
-def test_a_sign_that_goes_by_slowly_agrees_with_itself_and_is_none() -> None:
-    looks: list[list[Line]] = [[(0.3 + x, 0.4, 0.6 + x, 0.5, 0.3, 0.02, 0.0)] for x in
-                               (0, 0.01, 0.02, 0.03)]  # fmt: skip
-    assert scores(track_with(*looks))["overlay_text_area"] == 0
-
-
-def test_blocks_that_a_hand_rearranges_are_no_captions() -> None:
-    narrow: Line = (0.4, 0.4, 0.5, 0.5, 0.99, 0.99, 0.0)
-    wide: Line = (0.35, 0.4, 0.55, 0.5, 0.99, 0.99, 0.0)
-    assert scores(track_with([narrow], [wide], [wide]))["overlay_text_area"] == 0
 
 
 def sliding(y: float, slide: float, width: float = 0.9) -> Line:
@@ -127,9 +119,7 @@ def test_text_that_other_text_replaces_before_a_standing_scene_is_drawn_over() -
     changing = scores(track_with([short], [short], [long], [long]))
     assert changing["overlay_text_area"] == pytest.approx(0.5 * 0.07)
     assert scores(track_with([short], [short], [short]))["overlay_text_area"] == 0
-
-
-def test_a_line_that_is_parted_between_words_has_not_changed() -> None:
+    # A line that is parted between words has not changed.
     whole: Line = (0.25, 0.4, 0.75, 0.47, 0.99, 0.99, 0.0)
     left: Line = (0.25, 0.4, 0.48, 0.47, 0.99, 0.99, 0.0)
     right: Line = (0.52, 0.4, 0.75, 0.47, 0.99, 0.99, 0.0)
@@ -137,16 +127,14 @@ def test_a_line_that_is_parted_between_words_has_not_changed() -> None:
     assert scores(track)["overlay_text_area"] == 0
 
 
-def test_where_nothing_changes_the_place_decides() -> None:
+def test_where_nothing_changes_place_and_other_scenes_decide() -> None:
     corner: Line = (0.02, 0.04, 0.2, 0.09, 1.0, 1.0, 0.0)
     caption: Line = (*BOTTOM, 1.0, 1.0, 0.0)
     sign: Line = (*MIDDLE, 1.0, 1.0, 0.0)
     looks = [[corner, caption, sign]] * 3
     found = scores(track_with(*looks))
     assert found["overlay_text_area"] == pytest.approx(0.18 * 0.05 + 0.4 * 0.07)
-
-
-def test_the_same_text_in_unlike_scenes_is_drawn_over() -> None:
+    # The same text in unlike scenes is drawn over.
     sign: Line = (*MIDDLE, 1.0, 1.0, 0.0)
     n_samples = len(made_track(240).sample_frame)
     same = np.eye(1, 8, dtype=np.float32).repeat(n_samples, 0)
@@ -186,19 +174,15 @@ def test_a_mark_whose_edges_stay_while_the_rest_moves_is_a_logo(mark: bool, foun
     assert area == pytest.approx(36 / EDGE_SIDE**2 if found else 0, rel=0.4)
 
 
-def test_edges_that_stay_in_cells_that_move_are_texture() -> None:
+def test_edges_that_stay_are_a_logo_only_where_it_can_be_told() -> None:
     edges = edge_maps(10, mark=True, moving=True)
     track = made_track(300, look_edges=edges, look_moved=moved_maps(10, mark=False, moving=True))
     assert scores(track)["logo_area"] == 0
-
-
-def test_where_the_picture_stands_still_nothing_can_tell_a_logo() -> None:
+    # Where the picture stands still nothing can tell a logo.
     edges = edge_maps(10, mark=True, moving=False)
     track = made_track(300, look_edges=edges, look_moved=moved_maps(10, mark=True, moving=False))
     assert scores(track)["logo_area"] is None
-
-
-def test_a_standing_clip_borrows_looks_from_the_moving_source_around_it() -> None:
+    # A standing clip borrows looks from the moving source around it.
     still = edge_maps(8, mark=True, moving=False)
     rest = edge_maps(32, mark=True, moving=True)
     stays, moves = (moved_maps(n, mark=True, moving=n == 32) for n in (8, 32))
@@ -208,7 +192,5 @@ def test_a_standing_clip_borrows_looks_from_the_moving_source_around_it() -> Non
         look_moved=np.vstack([moves[:16], stays, moves[16:]]),
     )
     assert scores(track, 480, 720)["logo_area"]
-
-
-def test_two_looks_are_too_few_for_a_logo() -> None:
+    # Two looks are too few for a logo.
     assert scores(made_track(60))["logo_area"] is None

@@ -25,25 +25,17 @@ def doubt(
 def test_the_highest_peak_inside_counts() -> None:
     assert doubt({30: 0.2, 50: 0.4}, 10, 90) == pytest.approx(0.4)
     assert doubt({}, 10, 90) == 0
-
-
-def test_boundaries_at_the_ends_are_the_clip_s_own() -> None:
-    """Pins that neither the frame before the clip nor its last one is a doubt, slopes included."""
+    # Pins that neither the frame before the clip nor its last one is a doubt, slopes included.
     assert doubt({9: 0.9, 89: 0.9}, 10, 90) == 0
     assert doubt({7: 0.9, 11: 0.3}, 10, 90) == 0
     assert doubt({10: 0.3}, 10, 90) == pytest.approx(0.3)
-
-
-def test_a_source_whose_shots_were_not_measured_has_none() -> None:
+    # A source whose shots were not measured has none.
     empty = np.zeros(0, np.float32)
     track = made_track(50, boundary_probability=empty, inside_probability=empty)
     assert (
         SCORES["shot_doubt"].of(ClipView(track, Span(start_frame=0, end_frame=9, shot=0))) is None
     )
-
-
-def test_a_place_between_two_scenes_is_more_of_a_doubt_and_a_flash_less() -> None:
-    """Pins the odds of 0.2, a quarter, where both sides have nothing in common, and are one."""
+    # Pins the odds of 0.2, a quarter, where both sides have nothing in common, and are one.
     scenes = np.eye(2, 8, dtype=np.float32)[[0, 0, 0, 0, 1, 1, 1]]
     risen = np.exp(1.5) / 4
     assert doubt({49: 0.2}, 10, 90, scenes) == pytest.approx(risen / (1 + risen))

@@ -60,8 +60,8 @@ def test_two_recordings_divide_the_picture(turned: bool) -> None:
     assert (score(of_two_cameras(track)) or 0) > 0.5
 
 
-def test_a_wall_of_bricks_divides_nothing() -> None:
-    """Pins joints that stand all the way, alone, with a person before them, and with two."""
+def test_an_edge_or_a_bar_before_one_scene_divides_nothing() -> None:
+    # Pins joints that stand all the way, alone, with a person before them, and with two.
     still = wall()
     assert score(track_of(lambda _: still)) is None
     passing = track_of(lambda i: with_person(still, 50 * i - 60))
@@ -69,10 +69,7 @@ def test_a_wall_of_bricks_divides_nothing() -> None:
     two = track_of(lambda i: with_person(with_person(still, 30 + 9 * (i % 3)), 420 - 8 * (i % 4)))
     assert (score(two) or 0) < 0.5
 
-
-def test_a_camera_that_pans_along_an_edge_sees_one_scene() -> None:
-    """A table's edge keeps its place while both of its sides move."""
-
+    # A table's edge keeps its place while both of its sides move.
     def frame(step: int) -> Gray:
         made = pan(SCENE, 5)(step).copy()
         made[180:] = made[180:] // 2 + 100
@@ -81,19 +78,14 @@ def test_a_camera_that_pans_along_an_edge_sees_one_scene() -> None:
 
     assert (score(track_of(frame)) or 0) < 0.5
 
-
-def test_a_bar_before_a_scene_divides_nothing() -> None:
-    """A window's bar stands still, and both sides are one view."""
-
+    # A window's bar stands still, and both sides are one view.
     def frame(step: int) -> Gray:
         made = pan(SCENE, 5)(step).copy()
         made[:, 310:322] = 15
         return made
 
     assert (score(track_of(frame)) or 0) < 0.5
-
-
-def test_a_half_that_stands_still_is_not_told_from_a_wall() -> None:
+    # A half that stands still is not told from a wall.
     track = track_of(beside(lambda _: view(OTHER, 0), pan(SCENE, 5)))
     assert (score(track) or 0) < 0.5
 

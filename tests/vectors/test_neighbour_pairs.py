@@ -106,7 +106,7 @@ def test_workers_read_a_stored_index(tmp_path: Path) -> None:
     assert_same(found(opened, Shuffled(0), probes=5), whole)
 
 
-def test_new_vectors_look_for_all_and_old_ones_for_none() -> None:
+def test_only_new_vectors_and_owners_that_ask_look_for_others() -> None:
     index = made_index(CELLS, parts=3)
     pairs = found(index, since=1000)
     assert (pairs.numbers[:, 1] >= 1000).all()
@@ -118,9 +118,7 @@ def test_new_vectors_look_for_all_and_old_ones_for_none() -> None:
     assert set(map(tuple, new.owners.tolist())) == set(map(tuple, expected.tolist()))
     assert {*map(tuple, new.numbers.tolist())} < {*map(tuple, everything.numbers.tolist())}
     assert {unit.segment for unit in pair_units(index, since=1000, probes=4)} == {2}
-
-
-def test_only_owners_that_ask_look_for_others_and_find_those_that_are_allowed() -> None:
+    # Only owners that ask look for others and find those that are allowed.
     index = made_index(CELLS)
     asking = np.arange(N // PER_OWNER) % 2 == 0
     allowed = np.arange(N // PER_OWNER) % 3 > 0

@@ -39,14 +39,12 @@ def test_a_search_of_all_cells_is_exact(settings: IndexSettings) -> None:
     assert found.cosines[:, 0] == pytest.approx(1.0, abs=0.01)
 
 
-def test_few_cells_find_nearly_all_of_the_same() -> None:
+def test_few_cells_find_nearly_all_and_whoever_is_allowed() -> None:
     index = made_index(CELLS)
     exact, some = (index.search(VECTORS[:100], 5, probes=p).owners for p in (10_000, 6))
     assert len(index.centroids_CE) == N // 60
     assert (exact == some).mean() > 0.9
-
-
-def test_only_allowed_owners_are_found_however_far_they_are() -> None:
+    # Only allowed owners are found however far they are.
     index = made_index(CELLS)
     allowed = np.zeros(N // PER_OWNER, np.bool_)
     allowed[[7, 99, 400]] = True
@@ -88,15 +86,13 @@ def test_an_addition_leaves_stored_segments_alone(tmp_path: Path) -> None:
     )
 
 
-def test_codes_have_nearly_one_length_and_keep_cosines() -> None:
+def test_codes_keep_cosines_and_need_a_direction() -> None:
     codes = Projection.of(96, 96, 0).codes(VECTORS).astype(np.float64)
     norms = np.linalg.norm(codes, axis=1)
     assert norms.std() / norms.mean() < 0.002
     cosines = codes @ codes.T / np.outer(norms, norms)
     assert np.abs(cosines - VECTORS @ VECTORS.T).max() < 0.02
-
-
-def test_vectors_without_direction_are_refused() -> None:
+    # Vectors without direction are refused.
     vectors = VECTORS[:5].copy()
     vectors[3] = 0
     with pytest.raises(ValueError, match="vector 3 has norm 0"):

@@ -12,16 +12,18 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from curator.errors import CuratorError, one_line
+from curator.errors import CuratorError, UsageError, one_line
 from curator.executor.engine import FEEDER_CPUS, Engine
+from curator.executor.host_resources import device_of
 from curator.executor.worker import Step
 from curator.media.nvdec import Nvdec
+from curator.media.nvdec_check import nvdec_refusal
 from curator.records.sources import Note, SourceRef
 from curator.stage import Resources
 
@@ -56,13 +58,8 @@ def workers_per_gpu(*, n_engines: int | None, n_cores: float | None, free_bytes:
       other.
     - Each worker needs `WORKER_GPU_BYTES` of the GPU's memory.
 
-    Args:
-        n_engines: Video engines of the GPU; None if it did not say.
-        n_cores: Cores of its machine, divided by its GPUs; None if they are not known.
-        free_bytes: Free memory of the GPU; None if it did not say.
-
-    Returns:
-        At least 1.
+    `n_engines` and `free_bytes` are None if the GPU did not say, and so is `n_cores`, the cores of
+    its machine divided by its GPUs, if they are not known. The result is at least 1.
     """
     n_engines = n_engines or DEFAULT_ENGINES
     n_workers = 2 * n_engines
@@ -146,6 +143,24 @@ class GpuProbe:
         return n
 
 
+def device_here(asked: str, n_gpus: float) -> tuple[str, str | None]:
+    """Returns `cpu` or `gpu`, by `analyze.device`, and why a GPU of this machine is left idle.
+
+    Raises:
+        UsageError: The recipe requires a GPU, and none can be used.
+    """
+    device = device_of(asked, n_gpus)
+    if device == "cpu":
+        has_package = asked == "cpu" or n_gpus < 1
+        return "cpu", None if has_package else "PyNvVideoCodec is not installed"
+    refusal = nvdec_refusal()
+    if refusal is None:
+        return "gpu", None
+    if asked == "gpu":
+        raise UsageError(f"analyze.device is gpu, and {refusal}")
+    return "cpu", refusal
+
+
 def ask() -> GpuFacts:
     """Asks the first GPU that this process sees.
 
@@ -168,19 +183,16 @@ def ask() -> GpuFacts:
     return GpuFacts(**json.loads(done.stdout.strip().rpartition("\n")[2]))
 
 
-class _Asking:
-    """The step of a worker that asks its GPU."""
-
-    def __call__(self, unit: None) -> GpuFacts:
-        del unit
-        return ask()
+def _asking() -> Callable[[None], GpuFacts]:
+    """Makes the step of a worker that asks its GPU."""
+    return lambda _: ask()
 
 
 def _asked_on_cluster(engine: Engine) -> GpuFacts:
     if engine.n_gpus() < 1:
         raise CuratorError("no node with a GPU is there yet")
     resources = Resources(cpus=0, gpus=0.01)
-    step = Step(make=_Asking, resources=resources, keeps_state=True, name="ask a GPU")
+    step = Step(make=_asking, resources=resources, keeps_state=True, name="ask a GPU")
     pool = engine.pool([step], most=1, keeps=False)
     try:
         pool.submit(None)

@@ -29,7 +29,14 @@ from curator.stages.analyze.families import DECODE_VERSION, families_of, tracks_
 from curator.stages.analyze.measurer import AnalysisModels
 from curator.stages.analyze.segment_join import OVERLAP, analyze_segment, join_segments
 from curator.storage import ContentHashes, HashingReader, open_source, read_proven
-from curator.tables.track_items import AnalyzeItem, HashItem, JoinItem, SegmentItem, SourceItem
+from curator.tables.track_items import (
+    AnalyzeItem,
+    HashItem,
+    JoinItem,
+    SegmentItem,
+    SourceItem,
+    StoredFamily,
+)
 
 Analyzed = Track | Failure | WholeReason | ContentHashes
 """What was measured, or why not; why a source must be analyzed whole; or its hashes."""
@@ -43,12 +50,8 @@ MAX_DECODE_BYTES = 4 << 30
 class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
     """Decodes sources or segments of them, and measures families.
 
-    Args:
-        config: Where items are processed, `device` is cpu or gpu.
-        families: What items may have to be measured.
-        clip: CLIP model; None for none.
-        models: Where its weights are.
-        measures: Those of the recipe.
+    `families` are what items may have to be measured. Where items are processed, `device` of the
+    configuration is cpu or gpu. `clip` is the CLIP model, whose weights are in `models`.
     """
 
     name = "analyze"
@@ -165,6 +168,17 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
             "try it alone with --workers 1",
         )
 
+    def with_config(self, families: Set[str] | None = None, **changes: object) -> Self:
+        """Returns a new stage with changed settings, for some families or the same."""
+        own = self._families if families is None else families
+        return type(self)(
+            self.config.model_copy(update=changes),
+            families=own,
+            clip=self._clip if families is None or "clip" in families else None,
+            models=self._models,
+            measures=self._measures,
+        )
+
     def with_threads(self, threads: int) -> Self:
         """Returns a copy whose decoder has so many threads."""
         stage = copy(self)
@@ -191,10 +205,14 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
 
     def fingerprint(self, inputs: Mapping[str, str]) -> str:
         """Fingerprint of tracks with all families of the configuration."""
+        return tracks_fingerprint(self.stored_families())
+
+    def stored_families(self) -> tuple[StoredFamily, ...]:
+        """All families of the configuration."""
         clip_fingerprint = None
         if self._clip is not None and self._models is not None:
             clip_fingerprint = self._models.fingerprint(self._clip)
-        return tracks_fingerprint(families_of(self.config, clip_fingerprint, self._measures.users))
+        return families_of(self.config, clip_fingerprint, self._measures.users)
 
     def _how(self, item: SourceItem | SegmentItem) -> AnalysisOptions:
         return {

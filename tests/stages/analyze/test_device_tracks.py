@@ -147,8 +147,10 @@ def counted(kind: type[Decoder], made: list[object]) -> Nvdec:
     return Nvdec(module=fake_module(CreateDecoder=create), device="cpu")
 
 
-def test_sources_of_one_form_share_a_decoder(made: Callable[[str], Path]) -> None:
-    """Pins that nothing of a source is left for the next, and that others get their own."""
+def test_sources_of_one_form_and_header_share_a_decoder(
+    made: Callable[[str], Path], tmp_path: Path
+) -> None:
+    # Pins that nothing of a source is left for the next, and that others get their own.
     decoders: list[object] = []
     nvdec = counted(Decoder, decoders)
     names = ["b_frames.mp4", "truncated.mp4", "b_frames.ts", "ten_bit.mp4", "b_frames.mp4"]
@@ -159,10 +161,7 @@ def test_sources_of_one_form_share_a_decoder(made: Callable[[str], Path]) -> Non
             assert np.array_equal(getattr(alone, field), getattr(shared, field)), (name, field)
     # One of 8 bits, one more after the damage, one of 10 bits.
     assert len(decoders) == 3
-
-
-def test_sources_of_one_size_and_other_headers_have_decoders_of_their_own(tmp_path: Path) -> None:
-    """Pins that a decoder made for one reference picture does not get a stream that needs six."""
+    # Pins that a decoder made for one reference picture does not get a stream that needs six.
     decoders: list[object] = []
     nvdec = counted(Decoder, decoders)
     for ref in (1, 6, 1):
@@ -172,8 +171,8 @@ def test_sources_of_one_size_and_other_headers_have_decoders_of_their_own(tmp_pa
     assert len(decoders) == 2
 
 
-def test_where_a_used_decoder_fails_a_new_one_decodes_and_none_is_used_again(
-    made: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+def test_where_a_decoder_fails_a_new_one_decides_who_is_to_blame(
+    made: Callable[[str], Path], caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     decoders: list[object] = []
     nvdec = counted(Single, decoders)
@@ -185,12 +184,7 @@ def test_where_a_used_decoder_fails_a_new_one_decodes_and_none_is_used_again(
             assert np.array_equal(track.luma_mean, alone.luma_mean)
     assert len(decoders) == 3
     assert caplog.text.count("a used decoder failed where a new one does not") == 1
-
-
-def test_what_no_decoder_decodes_does_not_end_the_use_of_others(
-    made: Callable[[str], Path], tmp_path: Path
-) -> None:
-    """Pins that a source is blamed, and not the decoder, where a new one fails too."""
+    # Pins that a source is blamed, and not the decoder, where a new one fails too.
     bad: list[bytes] = []
 
     class Choosy(Decoder):

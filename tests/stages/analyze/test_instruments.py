@@ -39,13 +39,10 @@ def printed(script: str, how: str) -> int:
     return int(done.stdout)
 
 
-def test_large_blocks_of_memory_are_used_again() -> None:
-    """Glibc gives blocks above 32 MiB back whenever they are freed."""
+def test_memory_that_was_freed_is_used_again_by_any_thread() -> None:
+    # Glibc gives blocks above 32 MiB back whenever they are freed.
     kept, given_back = printed(TOUCHES, "kept"), printed(TOUCHES, "as it is")
     assert kept < 100
     assert given_back > 10 * kept
-
-
-def test_threads_use_the_memory_that_others_freed() -> None:
-    """Pins one heap: four threads that take 100 MB in turn need 100 MB, and not 400."""
+    # Pins one heap: four threads that take 100 MB in turn need 100 MB, and not 400.
     assert printed(IN_TURN, "kept") < 250

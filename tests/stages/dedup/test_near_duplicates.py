@@ -31,7 +31,7 @@ def named(pairs: NearDuplicatePairs) -> list[tuple[str, str, str]]:
     ]
 
 
-def test_pairs_are_stored_and_read_again() -> None:
+def test_pairs_are_stored_and_read_again_for_the_same_search() -> None:
     pairs = none().with_new(ids("a", "b"), ["x"], [pair("a", "b"), pair("b", "far", "x")])
     again = NearDuplicatePairs.of(pairs.table(), "settings")
     assert named(again) == named(pairs) == [("a", "b", ""), ("b", "far", "x")]
@@ -40,26 +40,20 @@ def test_pairs_are_stored_and_read_again() -> None:
     row = again.pairs.to_pylist()[0]
     assert (row["offset_s"], row["share"], row["share_of_other"]) == (1.5, 0.75, 1.0)
     assert (row["mirrored"], row["inliers"]) == (True, 40)
-
-
-def test_pairs_of_another_search_do_not_count() -> None:
+    # Pairs of another search do not count.
     pairs = none().with_new(ids("a", "b"), [], [pair("a", "b")])
     other = NearDuplicatePairs.of(pairs.table(), "other settings")
     assert (len(other.compared), other.pairs.num_rows) == (0, 0)
 
 
-def test_more_clips_add_pairs() -> None:
+def test_pairs_come_and_go_with_clips_and_places() -> None:
     pairs = none().with_new(ids("a", "b"), [], [pair("a", "b")])
     more = pairs.with_new(ids("a", "b", "c"), [], [pair("a", "c")])
     assert named(more) == [("a", "b", ""), ("a", "c", "")]
-
-
-def test_clips_that_are_gone_take_their_pairs() -> None:
+    # Clips that are gone take their pairs.
     pairs = none().with_new(ids("a", "b", "c"), [], [pair("a", "b"), pair("b", "c")])
     assert named(pairs.with_new(ids("b", "c"), [], [])) == [("b", "c", "")]
-
-
-def test_places_that_are_gone_take_their_pairs_and_others_are_numbered_anew() -> None:
+    # Places that are gone take their pairs and others are numbered anew.
     new = [pair("a", "far", "x"), pair("a", "near", "y"), pair("a", "b")]
     pairs = none().with_new(ids("a", "b"), ["x", "y"], new)
     now = pairs.with_new(ids("a", "b"), ["y", "z"], [pair("b", "new", "z")])
