@@ -18,8 +18,7 @@ from curator.records.columns import field_names
 from curator.records.sources import Failure
 from curator.records.tracks import Track
 from curator.stage import Phase, Resources, Scope, Stage
-from curator.stages.propose.candidate_row import candidate_of
-from curator.stages.propose.clip_footage_rows import footage_row, pictures_row
+from curator.stages.propose.candidate_row import candidate_of, footage_row, pictures_row
 from curator.stages.propose.clip_spans import ClipPart, propose_clips
 from curator.stages.propose.config import ProposeConfig
 from curator.stages.propose.shot_boundaries import find_shots

@@ -13,10 +13,9 @@ from curator.errors import RecipeError
 from curator.models.catalogue import ModelEntry
 from curator.models.weight_store import ModelStore
 from curator.recipe import load_recipe
-from curator.stages.cluster import cluster_words, stage
-from curator.stages.cluster.cluster_words import WORDS
+from curator.stages.cluster import stage
 from curator.stages.cluster.config import ClusterConfig
-from curator.stages.cluster.stage import ClusterStage, semantic_duplicates
+from curator.stages.cluster.stage import WORDS, ClusterStage, semantic_duplicates
 from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_vectors import vectors_table
 from tests.made_clips import clip_rows
@@ -96,7 +95,7 @@ def test_words_tell_a_cluster_from_the_others(
         of_words[0], of_words[1] = 0.0, np.eye(KINDS, 16, dtype=np.float32).sum(0)
         return lambda prompts: (of_words, 100.0)
 
-    monkeypatch.setattr(cluster_words, "text_embedder", embedder)
+    monkeypatch.setattr(stage, "text_embedder", embedder)
     rows = clips(KINDS * EACH)
     named = [(row.clip_id, v) for row, v in zip(rows, vectors(0.0), strict=True)]
     of_stage = ClusterStage(ClusterConfig(n=KINDS), clip=clip, models=models)

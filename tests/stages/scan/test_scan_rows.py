@@ -105,15 +105,18 @@ def test_what_was_probed_is_not_probed_again_and_all_is_accounted_for(
     assert names == ["0.mp4", "1.mp4", "2.mp4"]
 
 
-def test_other_versions_and_files_just_written_are_probed_again(
-    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_of_another_version_is_probed_again(folder: Path, store: Store) -> None:
     scan(store, list_sources([str(folder)]))
     os.utime(folder / "0.mp4", ns=(1, 1))
     table, n_scanned = scan(store, list_sources([str(folder)]))
     assert n_scanned == 1
     assert len(table) == 5
-    # Pins that a write within the resolution of a file's times is not missed for ever.
+
+
+def test_a_file_that_was_just_written_is_probed_by_the_next_run_too(
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that a write within the resolution of a file's times is not missed for ever."""
     monkeypatch.setattr(source_reader, "RACY_NS", 10**12)
     scan(store, list_sources([str(folder)]))
     _, n_scanned = scan(store, list_sources([str(folder)]))

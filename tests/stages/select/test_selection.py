@@ -10,8 +10,7 @@ from judged import run_stage
 from pydantic import ValidationError
 
 from curator.stages.select.config import SelectConfig
-from curator.stages.select.selection import Selected, groups_of, select
-from curator.stages.select.stage import SelectStage
+from curator.stages.select.stage import Selected, SelectStage, groups_of, select
 from curator.tables.clip_rows import ClipRow, ClipRows
 from tests.made_clips import clip_rows
 
