@@ -7,7 +7,6 @@ speed is one product in the frequency domain.
 
 Shape letters: F values of a clip at the common rate, L offsets, A, B picture vectors of the clips.
 """
-# ruff: noqa: N803, N806, N815 - shape letters
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -2,7 +2,6 @@
 
 Shape letters: P pictures, V picture vectors, D dimensions, F frames, K keypoints.
 """
-# ruff: noqa: N806, N815 - shape letters
 
 from dataclasses import dataclass
 from functools import lru_cache

@@ -5,7 +5,6 @@ pictures count together. An edit does not turn the picture, and a turned agreeme
 
 Shape letters: K keypoints of a picture, N matched keypoints.
 """
-# ruff: noqa: N803, N806 - shape letters
 
 import math
 from collections.abc import Sequence

@@ -5,7 +5,6 @@ from each, and what remains must agree at the same moments, and less at others.
 
 Shape letters: N pairs of pictures, H, W height and width.
 """
-# ruff: noqa: N803, N806 - shape letters
 
 from collections.abc import Sequence
 from dataclasses import dataclass

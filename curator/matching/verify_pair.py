@@ -2,7 +2,6 @@
 
 Shape letters: A, B picture vectors of the clips.
 """
-# ruff: noqa: N806 - shape letters
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

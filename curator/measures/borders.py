@@ -4,9 +4,9 @@ A border is a strip along a side that is nearly black and nearly constant, and t
 straight line at which most of the picture begins. A dark scene is dark without such a line; there a
 sample says nothing, and the samples of a clip together decide. Text and logos may stand in a border
 as long as most of it stays constant.
-"""
 
-# ruff: noqa: N803, N806 - shape letters: L lines from a side inwards, A across
+Shape letters: L lines from a side inwards, A across.
+"""
 
 from typing import NamedTuple
 

@@ -14,8 +14,6 @@ finds the shots, any boundary of the head within the clip counts.
 Shape letters: F frames, K boundaries.
 """
 
-# ruff: noqa: N803 - shape letters
-
 import math
 from typing import NamedTuple
 

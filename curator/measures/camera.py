@@ -2,9 +2,9 @@
 
 All values say what the camera does, which is the opposite of what the picture does: a camera that
 pans right sees its picture move left.
-"""
 
-# ruff: noqa: N803, N806 - shape letters: S samples, W windows of them, L their length
+Shape letters: S samples, W windows of them, L their length.
+"""
 
 import math
 

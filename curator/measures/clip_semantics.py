@@ -3,8 +3,6 @@
 It knows no pixels: another aesthetic head, other prompts or other bounds are a rerun of seconds.
 """
 
-# ruff: noqa: N803, N806 - shape letters
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 

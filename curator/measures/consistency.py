@@ -1,7 +1,5 @@
 """Whether a clip is one scene: how alike its samples are."""
 
-# ruff: noqa: N803 - shape letters
-
 from typing import Any
 
 import numpy as np

@@ -6,8 +6,6 @@ but that where a side of the picture is odd, a code of what moved may be one ste
 Shape letters: S pictures or pairs of them, H, W height and width.
 """
 
-# ruff: noqa: N803, N806 - shape letters
-
 from typing import TYPE_CHECKING
 
 import numpy as np

@@ -11,8 +11,6 @@ Shape letters: S samples, H and W height and width, N lines, L places along line
 (rows, columns), G segments of lines, K places in a segment or its frequencies, B blocks of 8 px.
 """
 
-# ruff: noqa: N803, N806 - shape letters
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any

@@ -6,8 +6,6 @@ and all else stand still in the clip, looks at the source around it are taken as
 stand still too, nothing can tell, and there is no score.
 """
 
-# ruff: noqa: N803 - shape letters
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -18,7 +18,7 @@ BLACK_SPREAD = 0.03
 """Standard deviation of luma of a black frame at most: a night scene with lights has more."""
 
 
-def exposure_signals(gray_HW: NDArray[np.uint8]) -> dict[str, float]:  # noqa: N803 - shape letters
+def exposure_signals(gray_HW: NDArray[np.uint8]) -> dict[str, float]:
     """Shares of pixels of at most 16 of 255, and of at least 250."""
     return {
         "dark_fraction": float(np.mean(gray_HW <= 16)),

@@ -6,8 +6,6 @@ any four edges could be one: so the inside has to move, and where all around sta
 must be without gap and straight to a pixel or two, which a screen in a room seldom is.
 """
 
-# ruff: noqa: N803 - shape letters
-
 from dataclasses import dataclass
 from typing import Any
 

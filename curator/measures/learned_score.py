@@ -4,7 +4,6 @@ A model is plain numbers in JSON: for each score, and each direction of the scen
 uses a function through some points. Their sum is the logit of the probability that somebody would
 keep the clip. Shape letters: N clips, D dimensions of a scene vector.
 """
-# ruff: noqa: N803, N806 - shape letters
 
 import hashlib
 import json

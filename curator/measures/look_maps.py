@@ -4,8 +4,6 @@ An inset has straight sides that stand still whatever it shows, and its content 
 `inset` puts the looks of a clip together.
 """
 
-# ruff: noqa: N803 - shape letters
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -3,8 +3,6 @@
 Legend: H, W picture; P places of the grid on which flow is looked at.
 """
 
-# ruff: noqa: N803, N806 - shape letters
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,6 +1,7 @@
-"""Noise: its standard deviation where the picture is flat, or in all of it."""
+"""Noise: its standard deviation where the picture is flat, or in all of it.
 
-# ruff: noqa: N803 - shape letters: N lines, L their length
+Shape letters: N lines, L their length.
+"""
 
 from collections.abc import Mapping
 

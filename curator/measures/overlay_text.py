@@ -13,8 +13,6 @@ static camera and a caption look the same: then a line counts as an overlay only
 overlays lie, in the middle of the bottom or close to a corner.
 """
 
-# ruff: noqa: N803 - shape letters
-
 from collections.abc import Sequence
 from typing import Any
 

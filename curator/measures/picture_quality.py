@@ -1,7 +1,5 @@
 """Measures on a small picture: how sharp its edges are, stripes, and whether anything changes."""
 
-# ruff: noqa: N803 - shape letters
-
 from functools import cache
 
 import numpy as np

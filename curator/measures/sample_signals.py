@@ -3,8 +3,6 @@
 Pure functions of pixels; they know no threshold and no clip.
 """
 
-# ruff: noqa: N803 - shape letters
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -5,9 +5,9 @@ of a door. So a line counts only if something moves on both of its sides, and wh
 is unlike what moves on the other, piece by piece and look by look, more than it is elsewhere in the
 picture. A camera that pans along an edge, and a view through a window with a bar, move both sides
 alike, and one motion of the camera explains the whole picture.
-"""
 
-# ruff: noqa: N803, N806 - shape letters: T looks, A pieces along a line, P places, C cells
+Shape letters: T looks, A pieces along a line, P places, C cells.
+"""
 
 import numpy as np
 from numpy.typing import NDArray

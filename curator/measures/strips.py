@@ -2,9 +2,9 @@
 
 Some rows of the picture inside its borders, and some columns turned into rows: an eighth of a 1080p
 picture says as much as the whole. `noise` is measured on them too.
-"""
 
-# ruff: noqa: N803 - shape letters: N lines, L their length
+Shape letters: N lines, L their length.
+"""
 
 from functools import cache
 

@@ -6,7 +6,6 @@ neither the processor nor the size of a block decides what is found; owners orde
 
 Shape letters: N vectors, Q queries, E dimensions of codes, P cells a query, H hits.
 """
-# ruff: noqa: N803, N806 - shape letters
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple

@@ -5,7 +5,6 @@ codes have none either. FAISS finds the nearest centroids, on a GPU where there 
 
 Shape letters: N vectors, C centroids, D dimensions, P centroids a vector.
 """
-# ruff: noqa: N803, N806 - shape letters
 
 from dataclasses import dataclass
 from math import isqrt

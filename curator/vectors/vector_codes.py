@@ -6,7 +6,6 @@ and a result has no rounding that could depend on where it was computed.
 
 Shape letters: N vectors, D their dimensions, E those of codes.
 """
-# ruff: noqa: N803, N806 - shape letters
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -6,7 +6,6 @@ grows by what is new.
 
 Shape letters: N vectors, S of a sample, Q queries, D their dimensions, E those of codes, C cells.
 """
-# ruff: noqa: N803, N806 - shape letters
 
 import hashlib
 import io

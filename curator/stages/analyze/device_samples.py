@@ -10,8 +10,6 @@ ended when it is needed.
 Shape letters: B frames of a batch, S samples, H, W height and width, C channels.
 """
 
-# ruff: noqa: N803, N806 - shape letters
-
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

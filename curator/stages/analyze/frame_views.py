@@ -3,8 +3,6 @@
 A frame of a device has the same, computed there, as a `device_samples.DeviceView`.
 """
 
-# ruff: noqa: N803 - shape letters
-
 from functools import cached_property
 
 import numpy as np

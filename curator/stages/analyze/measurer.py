@@ -6,8 +6,6 @@ with pixels times duration: full-size frames are dropped as they come, and what 
 numbers a frame.
 """
 
-# ruff: noqa: N803, N806 - shape letters
-
 import time
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Looks for what is drawn over the picture, on a sparse part of the sampling grid."""
 
-# ruff: noqa: N803 - shape letters
-
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias

@@ -1,5 +1,4 @@
 """The stage that puts clips into clusters of meaning, and rejects semantic duplicates."""
-# ruff: noqa: N803, N806 - shape letters
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence

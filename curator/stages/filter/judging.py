@@ -4,7 +4,6 @@
 
 Shape letters: N clips, C checks in the order of precedence of their reasons.
 """
-# ruff: noqa: N806 - shape letters
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

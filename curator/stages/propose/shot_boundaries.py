@@ -8,8 +8,6 @@ whose pictures next to their boundary show one scene.
 Shape letters: V pictures that have a scene vector.
 """
 
-# ruff: noqa: N806 - shape letters
-
 from dataclasses import replace
 from itertools import pairwise
 

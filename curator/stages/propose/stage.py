@@ -1,5 +1,4 @@
 """The stage that makes shots, candidate clips and their scores of tracks."""
-# ruff: noqa: N803, N806 - shape letters
 
 from collections.abc import Mapping, Sequence
 from copy import copy
