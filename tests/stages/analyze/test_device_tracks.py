@@ -15,16 +15,16 @@ from fake_nvdec import Decoded, Decoder, PacketData, PyNvVCException, Single, de
 from film_makers import MAKERS, write_video
 from film_shots import moving_texture
 from samples import StillNetwork, analyzed
+from segmented import segment_tracks
 
 from curator.media import source_segments as segments
 from curator.media.nvdec import Nvdec
-from curator.media.source_segments import plan_segments
 from curator.records.sources import Note
 from curator.records.tracks import UNIFORM, Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import HeaderClaims
 from curator.stages.analyze.measurer import AnalysisModels
-from curator.stages.analyze.segment_join import OVERLAP, analyze_segment, join_segments
+from curator.stages.analyze.segment_join import join_segments
 from curator.storage import NO_HASHES
 
 CONFIG = AnalyzeConfig(text=False)
@@ -104,32 +104,10 @@ def test_segments_on_the_engine_join_to_the_track_of_a_whole_decode(
     write_video(path, moving_texture(700, width_px=192, height_px=108), gop=25, bframes=2)
     nvdec = Nvdec(module=fake_module(), device="cpu")
     analysis_models = AnalysisModels(network=StillNetwork(), nvdec=nvdec)  # type: ignore[arg-type]
-    size = path.stat().st_size
-    with path.open("rb") as reader:
-        plan = plan_segments(
-            reader, "long", n_bytes=size, limit_s=8, shared_frames=OVERLAP, max_pixels=10**6
-        )
-    assert len(plan) >= 3
-    tracks = []
-    for segment in plan:
-        with path.open("rb") as reader:
-            tracks.append(
-                analyze_segment(
-                    reader,
-                    "long",
-                    segment,
-                    source_id="s",
-                    n_bytes=size,
-                    config=CONFIG,
-                    analysis_models=analysis_models,
-                    decoder_threads=1,
-                )
-            )
+    tracks = segment_tracks(path, limit_s=8, models=analysis_models, config=CONFIG)
     header = HeaderClaims(n_frames=700, duration_s=700 / 30)
-    joined, whole = (
-        join_segments(tracks, NO_HASHES, header),
-        analyzed(path, config=CONFIG, nvdec=nvdec),
-    )
+    joined = join_segments(tracks, NO_HASHES, header)
+    whole = analyzed(path, config=CONFIG, nvdec=nvdec)
     for field in ("frame_pts", "frame_bytes", "frame_flags", "sample_frame", "notes"):
         assert np.array_equal(getattr(joined, field), getattr(whole, field)), field
     assert joined.notes == ()

@@ -17,14 +17,13 @@ from film_shots import moving_texture
 from numpy.typing import NDArray
 from overlays import lettering, subtitled
 from samples import StillNetwork
+from segmented import FirstPixels, planned, short_segments
 
-from curator.media import source_segments as segments
 from curator.media.source_segments import (
     EVEN_BEYOND,
     NotInSegmentsError,
     Segment,
     WholeReason,
-    plan_segments,
 )
 from curator.models.scene_network import SceneNetwork
 from curator.models.text_detector import TextDetector
@@ -63,50 +62,20 @@ def pictures(n_frames: int) -> Iterator[NDArray[np.uint8]]:
         yield from subtitled(frames, [word, None], n_frames=50)
 
 
-def plan(path: Path, max_frames: int | None = None) -> list[Segment]:
-    with path.open("rb") as reader:
-        return plan_segments(
-            reader, str(path), n_bytes=path.stat().st_size, limit_s=LIMIT_S,
-            shared_frames=OVERLAP, max_pixels=10**6, max_frames=max_frames,
-        )  # fmt: skip
-
-
 def reason(path: Path, max_frames: int | None = None) -> WholeReason:
     with pytest.raises(NotInSegmentsError) as caught:
-        plan(path, max_frames)
+        planned(path, max_frames=max_frames)
     return caught.value.reason
 
 
 @pytest.fixture(scope="module", autouse=True)
-def short_segments() -> Iterator[None]:
-    """Lets short films have segments."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segments, "LEAST_FRAMES", LEAST_FRAMES)
-        yield
+def short() -> Iterator[None]:
+    yield from short_segments(LEAST_FRAMES)
 
 
 @pytest.fixture(scope="module")
 def network() -> ShotNetwork:
     return ShotNetwork()
-
-
-class FirstPixels:
-    """Stands for a CLIP model: an embedding is made of a picture's corner."""
-
-    def stream(self, *, in_background: bool) -> "FirstPixels":
-        looks = FirstPixels()
-        looks.frames, looks.rows = [], []
-        return looks
-
-    cpu_s = own_s = 0.0
-
-    def push(self, index: int, rgb_HWC: NDArray[np.uint8]) -> None:  # noqa: N803 - shape letters
-        self.frames.append(index)
-        self.rows.append(rgb_HWC[0, :2].ravel() / 255)
-
-    def finish(self) -> tuple[NDArray[np.int32], NDArray[np.float16]]:
-        rows = np.array(self.rows, np.float16).reshape(-1, 6)
-        return np.array(self.frames, np.int32), rows
 
 
 class Analyzed:
@@ -119,7 +88,7 @@ class Analyzed:
             self.whole = analyze_source(
                 reader, str(path), n_bytes=self.size, decoder_threads=1, **self.common()
             )
-        self.plan = plan(path)
+        self.plan = planned(path)
         self.tracks = [self.segment(segment) for segment in self.plan]
 
     def common(self, network: Any = None) -> dict[str, object]:  # noqa: ANN401
@@ -164,7 +133,7 @@ def film(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     network: ShotNetwork,
-    short_segments: None,
+    short: None,
 ) -> Analyzed:
     path = tmp_path_factory.mktemp("film") / request.param
     pts = None
@@ -289,8 +258,7 @@ def test_a_segment_on_s3_fetches_its_own_ranges_ahead_of_the_decoder(
         return fetch(self, start, end, run)
 
     monkeypatch.setattr(RangeReader, "_fetch", watched)
-    planned = plan(path)
-    second = planned[1]
+    second = planned(path)[1]
     with open_source(f"s3://{s3_bucket}/large.mp4") as reader:
         track = analyze_segment(
             reader, "film", second, source_id="s", n_bytes=size, decoder_threads=1,
@@ -312,25 +280,25 @@ def test_segments_come_in_even_numbers_of_what_the_index_has(
         path, moving_texture(n_frames, seed=1, width_px=32, height_px=32), fps=Fraction(FPS),
         gop=30, options={"preset": "ultrafast"},
     )  # fmt: skip
-    planned = plan(path)
-    assert len(planned) % EVEN_BEYOND == 0
-    assert [segment.end_pts for segment in planned[:-1]] == [s.start_pts for s in planned[1:]]
-    assert planned[-1].end_pts is None
-    assert {segment.n_segments for segment in planned} == {len(planned)}
+    plan = planned(path)
+    assert len(plan) % EVEN_BEYOND == 0
+    assert [segment.end_pts for segment in plan[:-1]] == [s.start_pts for s in plan[1:]]
+    assert plan[-1].end_pts is None
+    assert {segment.n_segments for segment in plan} == {len(plan)}
     # A file that was cut off is planned by what is there or not at all.
     path = tmp_path / "cut_off.avi"
     write_video(
         path, moving_texture(4 * LEAST_FRAMES, seed=3, width_px=64, height_px=48),
         fps=Fraction(FPS), codec="mpeg4", gop=60,
     )  # fmt: skip
-    assert len(plan(path)) == 3
+    assert len(planned(path)) == 3
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 3])
     assert reason(path) in (
         WholeReason.NO_INDEX, WholeReason.INDEX_LIES, WholeReason.NO_KEY_FRAMES
     )  # fmt: skip
     # The index counts and not the header.
-    assert len(plan(film.path, 10 * N_FRAMES)) > 1
+    assert len(planned(film.path, max_frames=10 * N_FRAMES)) > 1
     assert reason(film.path, 3) is WholeReason.TOO_MANY_FRAMES
 
 
