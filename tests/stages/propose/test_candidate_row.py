@@ -44,25 +44,12 @@ def test_a_kept_clip_has_span_timing_size_scores_and_bucket() -> None:
     row = row_of(track)
     assert row["clip_id"] == clip_id(track.source_id, 30 * 512, 180 * 512)
     expected = {
-        "source_uri": "s3://films/a.mp4",
-        "shot": 4,
-        "start_frame": 30,
-        "end_frame": 180,
-        "start_s": 1.0,
-        "end_s": 6.0,
-        "start_pts": 30 * 512,
-        "end_pts": 180 * 512,
-        "time_base": "1/15360",
-        "n_frames": 150,
-        "fps": 30.0,
-        "fps_fraction": "30",
-        "is_vfr": False,
-        "width": 1280,
-        "height": 720,
-        "decision": "kept",
-        "reasons": [],
+        "source_uri": "s3://films/a.mp4", "shot": 4, "start_frame": 30, "end_frame": 180,
+        "start_s": 1.0, "end_s": 6.0, "start_pts": 30 * 512, "end_pts": 180 * 512,
+        "time_base": "1/15360", "n_frames": 150, "fps": 30.0, "fps_fraction": "30",
+        "is_vfr": False, "width": 1280, "height": 720, "decision": "kept", "reasons": [],
         "bucket": "720p_16-9_121f",
-    }
+    }  # fmt: skip
     assert {name: row[name] for name in expected} == expected
     assert row["reason"] is row["reason_score"] is row["reason_threshold"] is None
     assert set(SCORES) <= set(row)

@@ -43,51 +43,47 @@ def spans(shots: list[Shot]) -> list[tuple[int, int, str, str]]:
     return [(s.start_frame, s.end_frame, s.transition_in, s.transition_out) for s in shots]
 
 
-def test_a_peak_marks_the_last_frame_before_a_cut_or_a_transition() -> None:
-    # Pins the network's convention, turned into half-open spans: frame 39 ends the shot.
-    assert spans(find_shots(*heads({39: 0.9}), CONFIG)) == [
-        (0, 40, "none", "cut"),
-        (40, F, "cut", "none"),
-    ]
-    # Pins that the second head's run widens the peak, and is named gradual on both sides.
-    assert spans(find_shots(*heads({45: 0.7}, many=(40, 50)), CONFIG)) == [
-        (0, 41, "none", "gradual"),
-        (51, F, "gradual", "none"),
-    ]
-    # Pins that neighbouring frames above the threshold make no shot of one frame.
-    assert spans(find_shots(*heads({39: 0.9, 40: 0.8}), CONFIG)) == [
-        (0, 40, "none", "gradual"),
-        (41, F, "gradual", "none"),
-    ]
-    # Pins that only the first head decides whether there is one.
-    assert spans(find_shots(*heads(many=(40, 50)), CONFIG)) == [(0, F, "none", "none")]
-    # Pins that runs touch when no frame lies between them, and not when one does.
-    assert spans(find_shots(*heads({39: 0.9}, many=(40, 45)), CONFIG))[0][:2] == (0, 40)
-    assert spans(find_shots(*heads({39: 0.9}, many=(40, 45)), CONFIG))[1][:2] == (46, F)
-    assert spans(find_shots(*heads({39: 0.9}, many=(41, 45)), CONFIG))[1][:2] == (40, F)
-    # Pins that a dissolve with two peaks of the first head leaves no shot inside.
-    assert spans(find_shots(*heads({42: 0.8, 47: 0.8}, many=(40, 50)), CONFIG)) == [
-        (0, 41, "none", "gradual"),
-        (51, F, "gradual", "none"),
-    ]
-    # Pins that a probability at the threshold is none.
+WHOLE = [(0, F, "none", "none")]
+
+
+def parted(end: int, start: int) -> list[tuple[int, int, str, str]]:
+    """Two shots, with a transition of some frames between them, or a cut."""
+    kind = "cut" if end == start else "gradual"
+    return [(0, end, "none", kind), (start, F, kind, "none")]
+
+
+@pytest.mark.parametrize(
+    ("single", "many", "expected"),
+    [
+        # The network's convention, turned into half-open spans: frame 39 ends the shot.
+        ({39: 0.9}, None, parted(40, 40)),
+        # The second head's run widens the peak; neighbours above the threshold make no shot.
+        ({45: 0.7}, (40, 50), parted(41, 51)),
+        ({39: 0.9, 40: 0.8}, None, parted(40, 41)),
+        # Only the first head decides whether there is one.
+        ({}, (40, 50), WHOLE),
+        # Runs touch when no frame lies between them, and not when one does.
+        ({39: 0.9}, (40, 45), parted(40, 46)),
+        ({39: 0.9}, (41, 45), parted(40, 40)),
+        # A dissolve with two peaks of the first head leaves no shot inside.
+        ({42: 0.8, 47: 0.8}, (40, 50), parted(41, 51)),
+        # No shot stands after the last frame, and frames of a fade-out belong to no shot.
+        ({F - 1: 0.9}, None, WHOLE),
+        ({F - 4: 0.9}, (F - 8, F - 1), [(0, F - 7, "none", "gradual")]),
+        # A fade-in costs one shot of one frame, which is later rejected as too short.
+        ({3: 0.9}, (0, 6), parted(1, 7)),
+    ],
+)
+def test_a_peak_marks_the_last_frame_before_a_cut_or_a_transition(
+    single: dict[int, float], many: tuple[int, int] | None, expected: list[object]
+) -> None:
+    assert spans(find_shots(*heads(single, many), CONFIG)) == expected
+
+
+def test_a_probability_at_the_threshold_is_none() -> None:
     config = ProposeConfig(shots="network", shot_threshold=0.5)
     assert len(find_shots(*heads({39: 0.5}), config)) == 1
     assert len(find_shots(*heads({39: 0.501}), config)) == 2
-
-
-def test_transitions_at_the_ends_of_a_film() -> None:
-    # Pins that no shot stands after the last frame, and that the film ends without transition.
-    assert spans(find_shots(*heads({F - 1: 0.9}), CONFIG)) == [(0, F, "none", "none")]
-    # Pins a fade-out: its frames belong to no shot.
-    assert spans(find_shots(*heads({F - 4: 0.9}, many=(F - 8, F - 1)), CONFIG)) == [
-        (0, F - 7, "none", "gradual")
-    ]
-    # Pins that a fade-in costs one shot of one frame, which is later rejected as too short.
-    assert spans(find_shots(*heads({3: 0.9}, many=(0, 6)), CONFIG)) == [
-        (0, 1, "none", "gradual"),
-        (7, F, "gradual", "none"),
-    ]
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -128,44 +124,35 @@ def learned(peaks: dict[int, float], inside: tuple[int, int] | None = None, n: i
 HEAD = ProposeConfig()
 
 
-def test_a_peak_of_the_head_is_a_cut_after_its_frame() -> None:
-    assert spans(shots_of(learned({39: 0.9}), HEAD)) == [
-        (0, 40, "none", "cut"),
-        (40, F, "cut", "none"),
-    ]
-    # Pins the cut of interlaced and of blended films, which leaves one frame of both shots.
-    assert spans(shots_of(learned({39: 0.9}, (40, 40)), HEAD)) == [
-        (0, 40, "none", "gradual"),
-        (41, F, "gradual", "none"),
-    ]
-    # A run without a peak and one far from it change nothing.
-    assert len(shots_of(learned({}, (40, 50)), HEAD)) == 1
-    assert spans(shots_of(learned({30: 0.9}, (40, 50)), HEAD))[1][0] == 31
-    # Pins that frames 6 apart are one boundary, and frames 7 apart two.
+@pytest.mark.parametrize(
+    ("peaks", "inside", "expected"),
+    [
+        ({39: 0.9}, None, parted(40, 40)),
+        # The cut of interlaced and of blended films leaves one frame of both shots.
+        ({39: 0.9}, (40, 40), parted(40, 41)),
+        # A run without a peak and one far from it change nothing.
+        ({}, (40, 50), WHOLE),
+        ({30: 0.9}, (40, 50), parted(31, 31)),
+        # Of a run with the peak about its middle all frames are inside.
+        *(({peak: 0.7}, (40, 50), parted(40, 51)) for peak in (43, 45, 46)),
+        # A run is followed as far as twice its other side and a frame.
+        ({40: 0.7}, (40, 50), parted(40, 44)),
+        ({50: 0.7}, (40, 50), parted(50, 51)),
+    ],
+)
+def test_a_peak_of_the_head_is_a_cut_or_a_transition(
+    peaks: dict[int, float], inside: tuple[int, int] | None, expected: list[object]
+) -> None:
+    assert spans(shots_of(learned(peaks, inside), HEAD)) == expected
+
+
+def test_near_peaks_are_one_boundary_from_the_recipes_threshold_on() -> None:
+    """Pins that frames 6 apart are one boundary, and frames 7 apart two."""
     assert [s.start_frame for s in shots_of(learned({39: 0.7, 45: 0.9}), HEAD)] == [0, 46]
     assert [s.start_frame for s in shots_of(learned({39: 0.7, 46: 0.9}), HEAD)] == [0, 40, 47]
-    # The threshold of the head is the recipe s.
     track = learned({38: 0.6})
     assert len(shots_of(track, ProposeConfig(boundary_threshold=0.59))) == 2
     assert len(shots_of(track, ProposeConfig(boundary_threshold=0.61))) == 1
-
-
-@pytest.mark.parametrize("peak", [43, 45, 46])
-def test_what_the_head_marks_as_inside_belongs_to_no_shot(peak: int) -> None:
-    """Pins the whole run around the peak, where that is about its middle."""
-    assert spans(shots_of(learned({peak: 0.7}, (40, 50)), HEAD)) == [
-        (0, 40, "none", "gradual"),
-        (51, F, "gradual", "none"),
-    ]
-
-
-@pytest.mark.parametrize(("peak", "gap"), [(40, (40, 44)), (50, (50, 51))])
-def test_a_run_that_goes_on_after_a_cut_is_a_fast_move(peak: int, gap: tuple[int, int]) -> None:
-    """Pins how far a run is followed beyond twice its other side and a frame."""
-    assert spans(shots_of(learned({peak: 0.7}, (40, 50)), HEAD)) == [
-        (0, gap[0], "none", "gradual"),
-        (gap[1], F, "gradual", "none"),
-    ]
 
 
 def test_black_and_flat_stretches_belong_to_no_shot() -> None:
