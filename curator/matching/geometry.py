@@ -56,7 +56,9 @@ def agreement(pairs: Sequence[tuple[Keypoints, Keypoints]], *, mirrored: bool) -
     if fit is None:
         return None
     transform_23 = np.asarray(fit, np.float64)
-    if not _is_plausible(transform_23):
+    scale = math.hypot(transform_23[0, 0], transform_23[1, 0])
+    turn_deg = math.degrees(math.atan2(transform_23[1, 0], transform_23[0, 0]))
+    if not 1 / _MAX_SCALE <= scale <= _MAX_SCALE or abs(turn_deg) > _MAX_TURN_DEG:
         return None
     inlier_N = is_inlier.ravel().astype(bool)
     places = [
@@ -93,12 +95,6 @@ def _matched(a: Keypoints, b: Keypoints) -> tuple[Floats, Floats]:
     is_mutual = squared.argmin(0)[nearest] == np.arange(len(of_a))
     at_a = np.flatnonzero(is_clear & is_mutual)
     return a.xy_K2[at_a], b.xy_K2[nearest[at_a]]
-
-
-def _is_plausible(found_23: NDArray[np.float64]) -> bool:
-    scale = math.hypot(found_23[0, 0], found_23[1, 0])
-    turn_deg = math.degrees(math.atan2(found_23[1, 0], found_23[0, 0]))
-    return 1 / _MAX_SCALE <= scale <= _MAX_SCALE and abs(turn_deg) <= _MAX_TURN_DEG
 
 
 def _area_share(

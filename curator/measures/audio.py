@@ -9,7 +9,6 @@ from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import ScoreSpec
 from curator.media.audio_level import CELLS_PER_S, FLOOR_DB, MAX_CELLS
 
-FAMILY = "audio"
 SILENCE_DB = -60.0
 """What FFmpeg's `silencedetect` calls silence; it compares samples, whose peaks lie above their RMS
 (3 dB in a tone)."""

@@ -17,7 +17,6 @@ from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import ScoreSpec
 from curator.records.cuts import Crop
 
-FAMILY = "quality"
 _DEEPEST = 0.48  # share of the picture that one border takes at most
 _BLACKEST = 0.13
 """Level up to which a border is black, of the range from black to white: analog captures and faulty

@@ -24,8 +24,6 @@ from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import ScoreSpec
 from curator.records.tracks import Track
 
-FAMILY = "consistency"
-
 NEAR_FRAMES = 6  # two peaks within so many frames are one boundary; the likelier stands
 INSIDE, LEAST = 0.5, 0.01
 """Probability above which a frame is inside of a transition, and a peak is looked at."""
@@ -35,7 +33,7 @@ EXPOSURE_COSINE, EXPOSURE_STEP, EXPOSURE_ODDS = 0.7, 0.06, 3.0
 """Above this cosine and this difference in mean luma, of 1, log odds fall by so much more."""
 REACH_S = 1.0  # samples further away say nothing about a boundary
 
-UNLIKE_COSINE, UNLIKE_ODDS = 0.2, 1.5
+_UNLIKE_COSINE, _UNLIKE_ODDS = 0.2, 1.5
 """Below this cosine both sides have nothing in common, and the log odds of a doubt rise by so much.
 
 A pan has nothing in common with itself either, so that only doubts rise and no shot is cut for it.
@@ -110,7 +108,10 @@ def _independent(probability_F: NDArray[np.float32], first: int, end: int) -> tu
 
 def _weighed(track: Track, frame: int, first: int, last: int) -> Boundary:
     """A boundary at a peak in a run [first, last) of frames inside of a transition, or in none."""
-    start, end = _extent(frame, first, last)
+    # A peak is in its middle: one side is at most twice as long as the other, and a frame. What is
+    # left over is a fast move after a cut.
+    before, after = frame + 1 - first, last - frame - 1
+    start, end = frame + 1 - min(before, 2 * after + 1), frame + 1 + min(after, 2 * before + 1)
     probability = float(track.boundary_probability[frame])
     likeness = _likeness(track, start, end)
     if likeness is not None and likeness > COMMON_COSINE:
@@ -126,16 +127,6 @@ def raised(probability: float, log_odds: float) -> float:
     """A probability whose log odds rise by a number."""
     odds = probability / max(1 - probability, 1e-4) * math.exp(log_odds)
     return odds / (1 + odds)
-
-
-def _extent(frame: int, first: int, last: int) -> tuple[int, int]:
-    """The transition around a peak, half-open; empty at a cut.
-
-    A peak is in its middle: one side is at most twice as long as the other, and a frame. What is
-    left over is a fast move after a cut.
-    """
-    before, after = frame + 1 - first, last - frame - 1
-    return frame + 1 - min(before, 2 * after + 1), frame + 1 + min(after, 2 * before + 1)
 
 
 def _likeness(track: Track, start: int, end: int) -> float | None:
@@ -157,12 +148,11 @@ def _shot_doubt(clip: ClipView) -> float | None:
         return None
     start, end = clip.span.start_frame, clip.span.end_frame
     # A boundary at the last frame is the clip's own end.
-    return max(map(_doubt, boundaries(clip.track, slice(start, end - 1))), default=0.0)
-
-
-def _doubt(boundary: Boundary) -> float:
-    is_unlike = boundary.likeness is not None and boundary.likeness < UNLIKE_COSINE
-    return raised(boundary.probability, UNLIKE_ODDS) if is_unlike else boundary.probability
+    inner = boundaries(clip.track, slice(start, end - 1))
+    unlike = [b.likeness is not None and b.likeness < _UNLIKE_COSINE for b in inner]
+    pairs = zip(inner, unlike, strict=True)
+    doubts = (raised(b.probability, _UNLIKE_ODDS) if is_so else b.probability for b, is_so in pairs)
+    return max(doubts, default=0.0)
 
 
 SCORES = {

@@ -15,7 +15,6 @@ from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import ScoreSpec
 from curator.measures.motion import CameraFit
 
-FAMILY = "motion"
 SIGNALS = (
     "pan_rate", "tilt_rate", "zoom_rate", "roll_rate", "camera_motion", "object_motion",
     "camera_share",

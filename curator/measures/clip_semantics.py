@@ -20,7 +20,6 @@ from curator.models.weight_store import ModelStore
 from curator.models.zero_shot_prompts import Prompts, load_prompts
 from curator.stage import StageConfig, setting
 
-FAMILY = "CLIP"
 _HEADS_VERSION = 1
 
 

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from curator.measures.measure_contract import ScoreSpec
 from curator.models.embedding_heads import normalised
 
-FAMILY = "consistency"
-
 
 def lowest_similarity(vectors_ND: NDArray[Any], *, with_first: bool = True) -> float | None:
     """Lowest cosine of vectors [N, D] with the one before and with the first; None for one vector.

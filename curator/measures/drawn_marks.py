@@ -14,7 +14,6 @@ from curator.measures.look_maps import moved_of
 from curator.measures.measure_contract import ScoreSpec
 from curator.media.opencv import cv2
 
-FAMILY = "overlays"
 EDGE_SIDE = 72  # cells of an edge map each way: 8.9 by 5 px of a 640 by 360 picture
 EDGE_BYTES = 2 * EDGE_SIDE * EDGE_SIDE // 8
 LINE_COLUMNS = ("x", "x_cover", "y", "y_cover")
@@ -175,9 +174,11 @@ def _marks(
             continue
         if float(((others > 0) & (others < _ALWAYS)).mean()) < _PASSING:
             continue
-        if min(width, height) - 2 < _MIN_SIDE or not _stands_before(
-            moved, (both > 0) & inside, wide
-        ):
+        # Something moves around a mark, and less in it.
+        there = float(np.median(moved[wide])) if wide.any() else 0.0
+        own = float(np.percentile(moved[(both > 0) & inside], 25))
+        stands_before = there >= _MOVES_AROUND and there - own >= _CALMER
+        if min(width, height) - 2 < _MIN_SIDE or not stands_before:
             continue
         area += max(1, width - 2) * max(1, height - 2) / EDGE_SIDE**2
     return min(area, 1.0)
@@ -189,15 +190,6 @@ def _grown(box: tuple[int, int, int, int], across: int, down: int) -> NDArray[np
     grown = np.zeros((EDGE_SIDE, EDGE_SIDE), bool)
     grown[max(0, y - down) : y + height + down, max(0, x - across) : x + width + across] = True
     return grown
-
-
-def _stands_before(
-    moved: NDArray[np.float32], mark: NDArray[np.bool_], around: NDArray[np.bool_]
-) -> bool:
-    """Whether something moves around a mark, and less in it; `moved` is log2 of 1 + levels."""
-    there = float(np.median(moved[around])) if around.any() else 0.0
-    own = float(np.percentile(moved[mark], 25))
-    return there >= _MOVES_AROUND and there - own >= _CALMER
 
 
 SCORES = {

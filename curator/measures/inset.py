@@ -23,7 +23,6 @@ from curator.measures.look_maps import (
 )
 from curator.measures.measure_contract import ScoreSpec
 
-FAMILY = "overlays"
 _MIN_LOOKS = 3
 _MAX_LOOKS = 60
 _MOVES = 3.0  # mean levels from which a clip has motion in some cell; grain has less

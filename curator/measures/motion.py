@@ -12,7 +12,6 @@ from curator.measures.measure_contract import ScoreSpec
 from curator.media.hardware_flow import HardwareFlow
 from curator.media.opencv import cv2
 
-FAMILY = "motion"
 MIN_SIDE_PX = 16  # smallest side that DIS optical flow takes
 GRID_STEP_PX = 10
 """Flow is looked at on a grid of this step: 32 x 18 places of a picture of 320 x 180."""

@@ -12,7 +12,6 @@ from curator.measures.measure_contract import ScoreSpec
 from curator.measures.strips import STRIP_PX
 from curator.media.opencv import cv2
 
-FAMILY = "quality"
 NATIVE_NOISE, FULL_FRAME_NOISE = "native_noise", "full_frame_noise"
 """Signals that the signal `noise` is made of: of one picture, and of the difference of two."""
 

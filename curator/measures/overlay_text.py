@@ -24,7 +24,6 @@ from curator.measures.measure_contract import ScoreSpec
 from curator.media.opencv import cv2
 from curator.models.text_detector import BOX_COLUMNS
 
-FAMILY = "overlays"
 TEXT_COLUMNS = (*BOX_COLUMNS, "stay", "around", "slide")
 """What is known of a line of text: `BOX_COLUMNS`, then
 

@@ -9,8 +9,6 @@ from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import ScoreSpec
 from curator.media.opencv import cv2
 
-FAMILY = "quality"
-
 WINDOW_PX = 32
 _EDGE_CONTRAST = 16
 """Contrast of a window, in levels, below which it has no edge: a sky's gradient is weaker."""

@@ -15,8 +15,6 @@ from av.video.frame import VideoFrame
 from curator.measures.measure_contract import ScoreSpec
 from curator.media.decode import side_data_of
 
-FAMILY = "quality"
-
 _VP9_INDEX = (0, 1, 95, 120, 137, 155, 173, 191, 210, 232, 255)
 _VP9_STEP = (4, 8, 102, 152, 203, 280, 387, 540, 771, 1173, 1828)
 """Some of the steps of VP9's AC coefficients, in eighths of a level. Linear interpolation between

@@ -44,11 +44,17 @@ from curator.records.columns import field_names
 from curator.records.tracks import Track
 from curator.storage.metadata_columns import is_metadata
 
-_OWN = (
-    stream, audio, exposure, picture_quality, noise, strips, quantizer, borders, motion, camera,
-    overlay_text, drawn_marks, split_screen, inset, consistency, boundaries, clip_semantics,
-)  # fmt: skip
-"""The project's own measures, in the order of their headings."""
+_OWN = {
+    "stream": (stream,),
+    "audio": (audio,),
+    "exposure": (exposure,),
+    "quality": (picture_quality, noise, strips, quantizer, borders),
+    "motion": (motion, camera),
+    "overlays": (overlay_text, drawn_marks, split_screen, inset),
+    "consistency": (consistency, boundaries),
+    "CLIP": (clip_semantics,),
+}
+"""The project's own measures by their headings."""
 
 _FIRST_COLUMNS = (
     "short_side_px", "aspect", "fps", "duration_s", "hdr", "bits_per_pixel", "bit_rate_kbps",
@@ -222,7 +228,9 @@ def _measures_of(names: tuple[str, ...], has_learned: bool) -> Measures:
     headings: dict[str, tuple[str, ...]] = {}
     signals = {*SIGNALS, *field_names(Track), "native_noise", "full_frame_noise"}
     declared: list[tuple[str, Measure | _Declared]] = [
-        (own.__name__, _Declared(name=own.FAMILY, scores=own.SCORES)) for own in _OWN
+        (own.__name__, _Declared(name=name, scores=own.SCORES))
+        for name, modules in _OWN.items()
+        for own in modules
     ]
     for origin, measure in [*declared, *zip(names, users, strict=True)]:
         _check(origin, measure, {*specs, *_COLUMNS, *LEARNED_SCORES}, signals)

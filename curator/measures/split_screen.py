@@ -16,7 +16,6 @@ from curator.measures.clip_view import ClipView
 from curator.measures.look_maps import LINE_ACROSS, MOVED_SIDE, lasting_lines, lines_of, moved_of
 from curator.measures.measure_contract import ScoreSpec
 
-FAMILY = "overlays"
 _MIN_LOOKS = 4
 _MAX_LOOKS = 60
 _MARGIN = 0.15

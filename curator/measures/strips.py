@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from curator.measures.measure_contract import ScoreSpec
 from curator.media.opencv import cv2
 
-FAMILY = "quality"
-
 STRIP_PX = 8
 _N_STRIPS = 16
 
@@ -208,7 +206,9 @@ def resolution(lines_NL: NDArray[np.uint8], *, noise_level: float = 0.0) -> floa
     busy = busy[spread[busy] >= _DETAIL]
     if len(busy) < 8:
         return 1.0
-    phase = _phase_of_grid(lines)
+    # The strongest grid of 8 px: steps there are the largest in the mean.
+    steps = at_most(cv2.absdiff(lines[:, 1:], lines[:, :-1]), 20).mean(axis=0)
+    phase = int(steps[: len(steps) // 8 * 8].reshape(-1, 8).mean(axis=0).argmax())
     power = _mean_power(_smooth_steps(segments[busy], phase))
     rounding = np.full_like(power, _ROUNDING**2)
     if noise_level > 0:
@@ -222,12 +222,6 @@ def resolution(lines_NL: NDArray[np.uint8], *, noise_level: float = 0.0) -> floa
         return float("nan")
     place = float(np.interp(_MOST_ENERGY * white[-1], white, frequency))
     return min(1.0, place / _MOST_ENERGY)
-
-
-def _phase_of_grid(lines_NL: NDArray[np.uint8]) -> int:
-    """Place of the strongest grid of 8 px: steps there are the largest in the mean."""
-    size = at_most(cv2.absdiff(lines_NL[:, 1:], lines_NL[:, :-1]), 20).mean(axis=0)
-    return int(size[: len(size) // 8 * 8].reshape(-1, 8).mean(axis=0).argmax())
 
 
 def _smooth_steps(segments_NL: NDArray[np.float32], phase: int) -> NDArray[np.float32]:

@@ -120,7 +120,9 @@ class ClusterStage(CorpusStage[ClusterConfig]):
         if packed:
             flat = np.frombuffer(b64decode(packed), np.float16).astype(np.float32)
             centroids_KD = flat.reshape(-1, vectors_ND.shape[1])
-            cluster = _nearest(vectors_ND, centroids_KD)
+            starts = range(0, len(vectors_ND), _BLOCK)
+            near = [(vectors_ND[at : at + _BLOCK] @ centroids_KD.T).argmax(1) for at in starts]
+            cluster = np.concatenate(near)
         else:
             centroids_KD, cluster = clusters(vectors_ND, min(config.n, len(rows)), seed=config.seed)
             try:
@@ -219,14 +221,6 @@ def _within(
             if at and before[best] >= least:
                 of[clip], is_retained[at] = others[best], False
         retained = others[is_retained]
-
-
-def _nearest(
-    vectors_ND: NDArray[np.float32], centroids_KD: NDArray[np.float32]
-) -> NDArray[np.int64]:
-    """Returns the cluster whose centre is nearest, int64 [N]."""
-    blocks = (vectors_ND[at : at + _BLOCK] for at in range(0, len(vectors_ND), _BLOCK))
-    return np.concatenate([(block @ centroids_KD.T).argmax(1) for block in blocks])
 
 
 def _described(

@@ -182,9 +182,14 @@ def checks_around(
     """
     if has_none is None:
         has_none = _buckets(clips, needs.classes)[0] < 0
-    first = [_length_check(clips, needs.min_s, needs.min_frames)]
+    seconds = _floats(clips["seconds"])
+    hit, threshold = _too_short(clips, needs.min_s), np.full(clips.num_rows, needs.min_s)
+    if needs.min_frames is not None:
+        lacks = _floats(clips["n_frames"]) < needs.min_frames
+        threshold = np.where(lacks & ~hit, needs.min_frames / _floats(clips["fps"]), threshold)
+        hit |= lacks
+    first = [ReasonCheck(LENGTH_RULE, Reason.TOO_SHORT, hit, seconds, threshold)]
     if needs.max_s is not None:
-        seconds = _floats(clips["seconds"])
         # One picture, which nothing can split.
         hit = seconds > 2 * needs.max_s
         if hit.any():
@@ -215,15 +220,6 @@ def _floats(column: pa.ChunkedArray) -> Values:
 def _too_short(clips: JudgedColumns, min_s: float) -> Mask:
     short: Mask = _floats(clips["seconds"]) < min_s - 1e-6
     return short
-
-
-def _length_check(clips: pa.Table, min_s: float, min_frames: int | None) -> ReasonCheck:
-    hit, threshold = _too_short(clips, min_s), np.full(clips.num_rows, min_s)
-    if min_frames is not None:
-        lacks_frames = _floats(clips["n_frames"]) < min_frames
-        threshold = np.where(lacks_frames & ~hit, min_frames / _floats(clips["fps"]), threshold)
-        hit |= lacks_frames
-    return ReasonCheck(LENGTH_RULE, Reason.TOO_SHORT, hit, _floats(clips["seconds"]), threshold)
 
 
 def rule_checks(clips: JudgedColumns, bound: Bounds) -> Iterator[ReasonCheck]:
@@ -268,15 +264,12 @@ def _is_unwanted(column: pa.ChunkedArray, bound: Bounds) -> Mask:
     unwanted: Mask = np.zeros(len(column), np.bool_)
     for named, is_wanted in ((bound.one_of, True), (bound.none_of, False)):
         if named is not None:
-            is_named = pc.is_in(texts, value_set=pa.array(map(_text_of, named), pa.string()))
+            words = [str(pa.scalar(value).cast(pa.string())) for value in named]
+            is_named = pc.is_in(texts, value_set=pa.array(words, pa.string()))
             has_named = np.zeros(len(column), np.bool_)
             has_named[rows[np.asarray(is_named)]] = True
             unwanted |= has_named != is_wanted
     return unwanted & is_known
-
-
-def _text_of(value: bool | int | float | str) -> str:
-    return str(pa.scalar(value).cast(pa.string()))
 
 
 def _content_check(clips: pa.Table, semantic: SemanticConfig) -> ReasonCheck:
