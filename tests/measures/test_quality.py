@@ -1,17 +1,22 @@
 """Signals of quality: each follows its own degradation and leaves clean pictures alone."""
 
 import io
+from pathlib import Path
 
 import av
 import cv2
 import numpy as np
 import pytest
-from film_shots import texture
+from film_makers import write_video
+from film_shots import pan, photograph, texture
 from numpy.typing import NDArray
+from samples import analyzed
 
+from curator.footage.scenes import render_shot
 from curator.measures.noise import full_frame_noise
 from curator.measures.picture_quality import change_signals, sharpness, stripes
 from curator.measures.sample_signals import SIGNALS, native_signals, picture_signals
+from curator.stages.analyze.config import AnalyzeConfig
 
 Luma = NDArray[np.uint8]
 
@@ -230,3 +235,19 @@ def test_tiny_pictures_break_nothing(shape: tuple[int, int]) -> None:
     luma = np.full(shape, 90, np.uint8)
     values = native_signals(luma) | picture_signals(luma)
     assert all(isinstance(value, float) for value in values.values())
+
+
+CONFIG = AnalyzeConfig(text=False, audio=False)
+
+
+def test_static_is_noise_and_a_fast_pan_over_grass_is_not(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frames = (rng.integers(0, 256, (180, 320, 1), np.uint8).repeat(3, 2) for _ in range(45))
+    write_video(tmp_path / "static.mp4", frames, options={"crf": "20"})
+    noise = analyzed(tmp_path / "static.mp4", config=CONFIG).signals["noise"]
+    assert noise.min() > 8
+    # A fast pan over grass is not.
+    shot = pan(photograph("grass"), 60, span=0.7, start=(0.9, 0.7), end=(0.5, 0.4), seed=12)
+    write_video(tmp_path / "grass.mp4", render_shot(shot, width_px=640, height_px=360))
+    noise = analyzed(tmp_path / "grass.mp4", config=CONFIG).signals["noise"]
+    assert np.fmax(noise, 0).max() < 4

@@ -94,25 +94,18 @@ class GpuFacts:
             height=source.height,
         )  # fmt: skip
         stream: Any = SimpleNamespace(codec_context=context)
-        refused = Nvdec(module=_Answers(self.caps), device="cpu").refusal(stream)
+        # Stands for PyNvVideoCodec where its answers are there and no GPU is.
+        answers = SimpleNamespace(
+            cudaVideoCodec=SimpleNamespace(**{name: name for name in CODECS}),
+            GetDecoderCaps=lambda *, codec, bitdepth, **_: self.caps[f"{codec} {bitdepth}"],
+        )
+        refused = Nvdec(module=answers, device="cpu").refusal(stream)
         return Note(f"not_on_gpu_{refused[0]}") if refused is not None else None
 
     def leaves(self, source: SourceRef) -> bool:
         """Returns whether a source is better decoded on a CPU."""
         is_short = source.header_duration_s is not None and source.header_duration_s < SHORT_S
         return is_short or self.refusal(source) is not None
-
-
-class _Answers:
-    """Stands for PyNvVideoCodec where its answers are there and no GPU is."""
-
-    cudaVideoCodec = SimpleNamespace(**{name: name for name in CODECS})  # noqa: N815
-
-    def __init__(self, caps: Mapping[str, Mapping[str, int]]) -> None:
-        self._caps = caps
-
-    def GetDecoderCaps(self, *, codec: str, bitdepth: int, **_: object) -> Mapping[str, int]:  # noqa: N802
-        return self._caps[f"{codec} {bitdepth}"]
 
 
 class GpuProbe:
