@@ -17,6 +17,8 @@ from curator.vectors.cell_segments import CellVectors
 from curator.vectors.k_means import has_gpu
 from curator.vectors.vector_codes import Codes, blocks, length_of
 
+Floats = NDArray[np.float32]
+Numbers = NDArray[np.int64]
 _QUERIES, _OTHERS = 1024, 4096  # queries and vectors that are multiplied at a time
 _MANY_HITS = 1 << 20
 _MOST_ON_GPU = 1024  # neighbours that a GPU is asked for; it orders 2,048 at most
@@ -29,10 +31,10 @@ ReadCells = Callable[[Sequence[int]], Iterable[CellVectors]]
 class Hits(NamedTuple):
     """Vectors near queries: each [H], ordered by query, then from the nearest on."""
 
-    queries: NDArray[np.int64]
-    owners: NDArray[np.int64]
-    numbers: NDArray[np.int64]
-    products: NDArray[np.float32]
+    queries: Numbers
+    owners: Numbers
+    numbers: Numbers
+    products: Floats
 
     @classmethod
     def joined(cls, parts: "list[Hits]") -> "Hits":
@@ -53,11 +55,11 @@ class Hits(NamedTuple):
         hits = hits.at(np.lexsort((hits.owners, -hits.products, hits.queries)))
         return hits.at(hits.ranks() < k)
 
-    def ranks(self) -> NDArray[np.int64]:
+    def ranks(self) -> Numbers:
         """Returns the place of each among those of its query, from 0."""
         starts = np.flatnonzero(is_first(self.queries))
         counts = np.diff(starts, append=len(self.queries))
-        ranks: NDArray[np.int64] = np.arange(len(self.queries)) - np.repeat(starts, counts)
+        ranks: Numbers = np.arange(len(self.queries)) - np.repeat(starts, counts)
         return ranks
 
 
@@ -74,7 +76,7 @@ class CellSearch:
         *,
         k: int,
         least: float,
-        own_Q: NDArray[np.int64] | None = None,
+        own_Q: Numbers | None = None,
         allowed: NDArray[np.bool_] | None = None,
     ) -> None:
         self._queries_QE, self._own_Q, self._allowed, self._k = queries_QE, own_Q, allowed, k
@@ -85,7 +87,7 @@ class CellSearch:
         self._hits: list[Hits] = []
         self._n_hits = 0
 
-    def visit(self, cells_QP: NDArray[np.int64], read: ReadCells) -> None:
+    def visit(self, cells_QP: Numbers, read: ReadCells) -> None:
         """Compares queries with the vectors of their cells, int64 [Q, P], -1 for none."""
         order = np.argsort(cells_QP, axis=None, kind="stable")
         cells, queries = cells_QP.ravel()[order], order // max(1, cells_QP.shape[1])
@@ -109,7 +111,7 @@ class CellSearch:
         cosines: NDArray[np.float64] = np.round(hits.products / self._square, 6)
         return cosines.clip(-1.0, 1.0)
 
-    def _compare(self, queries: NDArray[np.int64], others: CellVectors) -> None:
+    def _compare(self, queries: Numbers, others: CellVectors) -> None:
         if self._allowed is not None:
             others = others.at(self._allowed[others.owners])
         for at in blocks(len(others.numbers), _OTHERS):
@@ -121,13 +123,7 @@ class CellSearch:
             for some in blocks(len(queries), _QUERIES):
                 self._keep(queries[some], block, block_NE, enough)
 
-    def _keep(
-        self,
-        queries: NDArray[np.int64],
-        block: CellVectors,
-        block_NE: NDArray[np.float32],
-        enough: int,
-    ) -> None:
+    def _keep(self, queries: Numbers, block: CellVectors, block_NE: Floats, enough: int) -> None:
         # Of equals only a better owner counts.
         least_Q = self._least_Q[queries] + (self._last_Q[queries] < block.owners.min())
         queries_QE = self._queries_QE[queries].astype(np.float32)
@@ -143,11 +139,8 @@ class CellSearch:
 
 
 def largest_products(
-    queries_QE: NDArray[np.float32],
-    others_NE: NDArray[np.float32],
-    least_Q: NDArray[np.float32],
-    enough: int,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    queries_QE: Floats, others_NE: Floats, least_Q: Floats, enough: int
+) -> tuple[Numbers, Numbers, Floats]:
     """Returns rows of queries and others whose product is at least `least_Q`, and the products.
 
     Of a query that has more than `enough`, smaller ones than its largest so many may be left out.
@@ -176,7 +169,7 @@ def largest_products(
     return at // n, at % n, products.ravel()[at]
 
 
-def is_first(*columns: NDArray[np.int64]) -> NDArray[np.bool_]:
+def is_first(*columns: Numbers) -> NDArray[np.bool_]:
     """Returns where a value differs from the one before it, in any of the columns."""
     is_first = np.zeros(len(columns[0]), np.bool_)
     is_first[:1] = True

@@ -19,6 +19,8 @@ from curator.stages.cluster.config import ClusterConfig
 from curator.tables.clip_rank import PREFERENCES, criterion, rank_order
 from curator.vectors.k_means import clusters
 
+Floats = NDArray[np.float32]
+Numbers = NDArray[np.int64]
 CLUSTERS = "clusters"
 """Family: each cluster's number, clips, words, and the clips next to its centre."""
 N_GALLERIES, N_NEAREST = 20, 8
@@ -140,9 +142,7 @@ class ClusterStage(CorpusStage[ClusterConfig]):
             of = semantic_duplicates(vectors_ND, cluster, order, config.similarity)
         yield self._decided(rows, ids, cluster, of, vectors_ND)
 
-    def _words(
-        self, vectors_ND: NDArray[np.float32], centroids_KD: NDArray[np.float32]
-    ) -> list[dict[str, object]]:
+    def _words(self, vectors_ND: Floats, centroids_KD: Floats) -> list[dict[str, object]]:
         """Returns the words of the largest clusters; none without CLIP."""
         if self._clip is None or self._models is None:
             return []
@@ -152,12 +152,7 @@ class ClusterStage(CorpusStage[ClusterConfig]):
         return [{"words": own} for own in words]
 
     def _decided(
-        self,
-        rows: NDArray[np.int64],
-        ids: pa.Array,
-        cluster: NDArray[np.int64],
-        of: NDArray[np.int64],
-        vectors_ND: NDArray[np.float32],
+        self, rows: Numbers, ids: pa.Array, cluster: Numbers, of: Numbers, vectors_ND: Floats
     ) -> Decisions:
         is_copy = of != np.arange(len(of))
         absent = pa.array(~is_copy)
@@ -182,11 +177,8 @@ class ClusterStage(CorpusStage[ClusterConfig]):
 
 
 def semantic_duplicates(
-    vectors_ND: NDArray[np.float32],
-    cluster: NDArray[np.int64],
-    order: NDArray[np.int64],
-    similarity: float,
-) -> NDArray[np.int64]:
+    vectors_ND: Floats, cluster: Numbers, order: Numbers, similarity: float
+) -> Numbers:
     """Returns for each clip the clip that stays of those like it, int64 [N]; itself if it stays.
 
     Args:
@@ -204,9 +196,7 @@ def semantic_duplicates(
     return of
 
 
-def _within(
-    vectors_ND: NDArray[np.float32], members: NDArray[np.int64], least: float, of: NDArray[np.int64]
-) -> None:
+def _within(vectors_ND: Floats, members: Numbers, least: float, of: Numbers) -> None:
     """Visits the clips of a cluster from best to worst: only clips that stay reject others."""
     retained = members[:0]
     for start in range(0, len(members), _BLOCK):
@@ -225,9 +215,9 @@ def _within(
 
 def _described(
     ids: pa.Array,
-    vectors_ND: NDArray[np.float32],
-    centroids_KD: NDArray[np.float32],
-    cluster: NDArray[np.int64],
+    vectors_ND: Floats,
+    centroids_KD: Floats,
+    cluster: Numbers,
     before: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
     """Returns each cluster with the clip next to its centre, and of the largest with more clips.
@@ -251,10 +241,7 @@ def _described(
 
 
 def cluster_words(
-    centroids_KD: NDArray[np.float32],
-    mean_D: NDArray[np.float32],
-    clip: ModelEntry,
-    models: ModelStore,
+    centroids_KD: Floats, mean_D: Floats, clip: ModelEntry, models: ModelStore
 ) -> list[list[str]]:
     """Returns the words of each cluster, the fittest first; none that fits all clips as well.
 
