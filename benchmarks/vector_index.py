@@ -36,8 +36,7 @@ from curator.tables.footage_index import FootageIndex
 from curator.tables.footage_store import FootageStore, footage_object
 from curator.tables.parts import to_parquet
 from curator.tables.schemas import FOOTAGE_SCHEMA
-from curator.vectors.cell_search import CellSearch
-from curator.vectors.cell_segments import CellVectors
+from curator.vectors.cells import CellSearch, CellVectors
 from curator.vectors.neighbour_pairs import (
     NeighbourSearch,
     pair_units,

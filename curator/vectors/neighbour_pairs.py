@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.stage import Work
-from curator.vectors.cell_search import CellSearch, is_first
-from curator.vectors.cell_segments import CellSegment, read_cells
+from curator.vectors.cells import CellSearch, CellSegment, is_first, read_cells
 from curator.vectors.k_means import FLAT_CENTROIDS, CentroidIndex
 from curator.vectors.vector_index import VectorIndex
 

@@ -11,7 +11,7 @@ from made_vectors import CELLS, FLAT, N_COPIES, OWNERS, PER_OWNER, VECTORS, N, m
 
 from curator.executor.corpus_work import CorpusWork
 from curator.storage import open_store
-from curator.vectors import cell_search, neighbour_pairs
+from curator.vectors import cells, neighbour_pairs
 from curator.vectors.neighbour_pairs import NeighbourSearch, VectorPairs, pair_units
 from curator.vectors.vector_index import IndexSettings, VectorIndex
 
@@ -89,9 +89,9 @@ def test_pairs_are_the_same_in_any_order_and_by_units_of_any_size(
         monkeypatch.setattr(neighbour_pairs, "_FEW_PAIRS", most_pairs)
         monkeypatch.setattr(neighbour_pairs, "_UNIT_PAIRS", most_pairs)
         monkeypatch.setattr(neighbour_pairs, "_MOST_ROWS", rows)
-        monkeypatch.setattr(cell_search, "_OTHERS", block)
-        monkeypatch.setattr(cell_search, "_QUERIES", block)
-        monkeypatch.setattr(cell_search, "_MANY_HITS", 100)
+        monkeypatch.setattr(cells, "_OTHERS", block)
+        monkeypatch.setattr(cells, "_QUERIES", block)
+        monkeypatch.setattr(cells, "_MANY_HITS", 100)
         work = Shuffled(rows)
         assert_same(found(index, work, probes=5), whole)
         assert work.n_parts > 20
@@ -169,8 +169,8 @@ def test_a_gpu_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 
     index = made_index(FLAT)
     whole = found(index)
-    monkeypatch.setattr(cell_search, "has_gpu", lambda: True)
-    monkeypatch.setattr(cell_search, "_FEW_PRODUCTS", 1)
+    monkeypatch.setattr(cells, "has_gpu", lambda: True)
+    monkeypatch.setattr(cells, "_FEW_PRODUCTS", 1)
     monkeypatch.setattr("faiss.StandardGpuResources", object, raising=False)
     monkeypatch.setattr("faiss.knn_gpu", knn_gpu, raising=False)
     assert_same(found(index), whole)

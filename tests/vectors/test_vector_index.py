@@ -14,10 +14,9 @@ from test_neighbour_pairs import HERE, Shuffled, assert_same, found
 
 from curator.storage import open_store
 from curator.storage.local_store import LocalStore
-from curator.vectors import segment_making
-from curator.vectors.segment_making import VectorPart, add_parts, merge
+from curator.vectors import vector_index
 from curator.vectors.vector_codes import Codes, Projection
-from curator.vectors.vector_index import IndexSettings, VectorIndex
+from curator.vectors.vector_index import IndexSettings, VectorIndex, VectorPart, add_parts, merge
 
 
 class Remote(LocalStore):
@@ -140,7 +139,7 @@ def test_merged_segments_have_the_same_pairs(
     add_parts(index, HERE, PARTS, store, "vectors")
     before = found(index, probes=5, since=600)
     searched = index.search(VECTORS[:20], 5)
-    monkeypatch.setattr(segment_making, "MERGED_BYTES", 20_000)
+    monkeypatch.setattr(vector_index, "MERGED_BYTES", 20_000)
     merge(index, Shuffled(2), store, "vectors")
     assert len(index.segments) > 3
     assert sum(one.facts.n for one in index.segments) == N

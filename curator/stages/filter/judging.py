@@ -8,6 +8,7 @@ Shape letters: N clips, C checks in the order of precedence of their reasons.
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import add, attrgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -49,7 +50,7 @@ class FilterNeeds:
     semantic: SemanticConfig  # content types that are rejected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RuleCount:
     """The clips that one rule rejects or flags."""
 
@@ -175,10 +176,7 @@ def checks_around(
 ) -> tuple[list[ReasonCheck], list[ReasonCheck]]:
     """Returns what is judged before the rules and after them, in the order of precedence.
 
-    Args:
-        clips: Columns of `candidates_schema`.
-        needs: Settings of other sections.
-        has_none: Clips that no bucket fits, bool [N]; None to find them.
+    `has_none` are the clips that no bucket fits, bool [N]; None to find them.
     """
     if has_none is None:
         has_none = _buckets(clips, needs.classes)[0] < 0
@@ -399,38 +397,25 @@ def _counts(
     of_rule = _by_rule(checks)
     hit_NR = np.stack([hit_NC[:, numbers].any(axis=1) for numbers in of_rule.values()], axis=1)
     alone = hit_NR.sum(axis=1) == 1
-    counts = {
-        rule: RuleCount(
-            rule=rule,
-            bounds=checks[numbers[0]].bounds,
-            n_first=int(np.isin(first, numbers).sum()),
-            n_alone=int((hit_NR[:, at] & alone).sum()),
-            n_any=int(hit_NR[:, at].sum()),
-        )
-        for at, (rule, numbers) in enumerate(of_rule.items())
-    }
+    counts: dict[str, RuleCount] = {}
+    for at, (rule, numbers) in enumerate(of_rule.items()):
+        own = hit_NR[:, at]
+        found = np.isin(first, numbers).sum(), (own & alone).sum(), own.sum()
+        counts[rule] = RuleCount(rule, checks[numbers[0]].bounds, *map(int, found))
     for rule, numbers in _by_rule(flagged).items():
         n_any = int(np.any([flagged[number].hit for number in numbers], axis=0).sum())
-        own = flagged[numbers[0]].bounds
-        counts[rule] = RuleCount(rule=rule, bounds=own, n_first=0, n_alone=0, n_any=n_any)
+        counts[rule] = RuleCount(rule, flagged[numbers[0]].bounds, 0, 0, n_any)
     return _in_order(counts, bounds)
 
 
 def total_counts(parts: Iterable[Sequence[RuleCount]], bounds: Sequence[Bounds]) -> list[RuleCount]:
     """Returns the counts of a table that was judged in parts by the same bounds."""
+    numbers = attrgetter("n_first", "n_alone", "n_any")
     counts: dict[str, RuleCount] = {}
     for count in itertools.chain.from_iterable(parts):
-        earlier = counts.get(count.rule)
-        counts[count.rule] = (
-            count
-            if earlier is None
-            else replace(
-                count,
-                n_first=count.n_first + earlier.n_first,
-                n_alone=count.n_alone + earlier.n_alone,
-                n_any=count.n_any + earlier.n_any,
-            )
-        )
+        earlier = numbers(counts[count.rule]) if count.rule in counts else (0, 0, 0)
+        total = map(add, numbers(count), earlier)
+        counts[count.rule] = RuleCount(count.rule, count.bounds, *total)
     return _in_order(counts, bounds)
 
 
