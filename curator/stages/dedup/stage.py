@@ -11,9 +11,16 @@ from curator.fingerprints import fingerprint
 from curator.records.clips import Reason
 from curator.stage import Corpus, CorpusStage, Decisions, Elsewhere, Left, Remainders, Work
 from curator.stages.dedup.config import DedupConfig
-from curator.stages.dedup.division import NO_LENGTH, Division, ShortestClip, ShownParts, divisions
 from curator.stages.dedup.near_duplicates import NearDuplicatePairs, find_pairs
-from curator.stages.dedup.retention import Ranked, dropped_clips
+from curator.stages.dedup.retention import (
+    NO_LENGTH,
+    Division,
+    Ranked,
+    ShortestClip,
+    ShownParts,
+    divisions,
+    dropped_clips,
+)
 from curator.tables.clip_rank import criterion, rank_order
 
 PAIRS = "alike"  # family: verified pairs

@@ -7,7 +7,7 @@ TOUCHES = """
 import resource, sys
 import numpy as np
 if sys.argv[1] == "kept":
-    from curator.stages.analyze.analysis_models import keep_freed_memory
+    from curator.stages.analyze.stage import keep_freed_memory
     keep_freed_memory()
 np.ones(48 << 20, np.uint8)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -21,7 +21,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import numpy as np
-from curator.stages.analyze.analysis_models import keep_freed_memory
+from curator.stages.analyze.stage import keep_freed_memory
 keep_freed_memory()
 pools = [ThreadPoolExecutor(1) for _ in range(4)]
 for pool in pools:

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from curator.matching.verify_pair import Match
-from curator.stages.dedup.division import Division, ShortestClip, ShownParts, divisions
 from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair
+from curator.stages.dedup.retention import Division, ShortestClip, ShownParts, divisions
 
 LEAST_S = 2.0
 Interval = tuple[float, float]
