@@ -19,8 +19,7 @@ from curator.matching.clip_footage import ClipFootage, Floats
 from curator.media.opencv import cv2
 
 RATE = 25.0  # values of luma per second that are correlated
-OTHER_SPEEDS = (0.8, 1.25, 24 / 25, 25 / 24, 1.2, 1 / 1.2)
-"""Seconds of b per second of a: 1.25x speed, and a film shown at another rate."""
+OTHER_SPEEDS = (0.8, 1.25, 24 / 25, 25 / 24, 1.2, 1 / 1.2)  # seconds of b per second of a
 _SHORT_S, _LONG_S, _STRENGTH_S = 0.05, 0.6, 1.0
 _FLOOR = 0.0008  # strength of changes of luma (of 1) that codecs make: 0.2 of 255 levels
 _MIN_CORRELATION = 0.25  # moments whose pulses correlate less count against an offset

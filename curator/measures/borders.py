@@ -27,17 +27,13 @@ _TOLERANCE = 2.0  # levels by which a border without noise varies, from compress
 _NOISIEST = 14.0  # largest tolerance; a strip that varies more is picture
 _MOST = 0.55  # share of the outermost line that must be constant
 _LEAST = 0.35  # share of any line of a border that is constant: the largest subtitles leave more
-_TYPICAL = 0.93
-"""Share that must be constant of the lines without text, which are a third of a border or more."""
-_DROP = 0.3
-"""By how much the constant share falls where a border ends: glyphs cover less of one line."""
-MIN_SHARE = 0.005
-"""Smallest border, as a share of the side: a line or two at an edge is not worth an encoding."""
+_TYPICAL = 0.93  # share constant of the lines without text, a third of a border or more
+_DROP = 0.3  # fall of the constant share where a border ends: glyphs cover less of a line
+MIN_SHARE = 0.005  # smallest border, of the side: a line or two is not worth an encoding
 AGREEMENT = 0.75
 """Share of the samples which must agree on where a border ends, of those that do and those in which
 there is none or a larger one."""
-_WITNESSES = 0.15
-"""Share of all samples that must agree: in a dark clip a few may see lines that are none."""
+_WITNESSES = 0.15  # share of all samples that must agree: in the dark a few may see false lines
 _WITHIN_PX = 2.5
 
 

@@ -25,10 +25,8 @@ from curator.measures.measure_contract import ScoreSpec
 from curator.records.tracks import Track
 
 NEAR_FRAMES = 6  # two peaks within so many frames are one boundary; the likelier stands
-INSIDE, LEAST = 0.5, 0.01
-"""Probability above which a frame is inside of a transition, and a peak is looked at."""
-COMMON_COSINE, ODDS_SLOPE = 0.5, 8.0
-"""Above this cosine of both sides the log odds of a boundary fall, by so much for each unit."""
+INSIDE, LEAST = 0.5, 0.01  # of frames inside of a transition, and of peaks that are looked at
+COMMON_COSINE, ODDS_SLOPE = 0.5, 8.0  # above it the log odds of a boundary fall, for each unit
 EXPOSURE_COSINE, EXPOSURE_STEP, EXPOSURE_ODDS = 0.7, 0.06, 3.0
 """Above this cosine and this difference in mean luma, of 1, log odds fall by so much more."""
 REACH_S = 1.0  # samples further away say nothing about a boundary

@@ -24,8 +24,7 @@ in and clockwise are positive."""
 MIN_CAMERA_SHARE = 0.3
 """Share of the textured places that must follow the model; objects of 40% of the picture, with the
 more texture, leave so many."""
-WINDOW_SAMPLES = 4
-"""Samples, 2 s at the usual rate, over which a movement must hold; or over the whole clip."""
+WINDOW_SAMPLES = 4  # 2 s at the usual rate, over which a movement must hold; or the whole clip
 CERTAIN = 2.5  # standard errors by which a window's median rate must differ from nothing
 LEAST_SHARE = 0.25  # share of a clip's windows in which a movement must be seen
 LEAST_PART = 0.2  # a movement counts beside a faster one from this part of its speed on
@@ -37,10 +36,8 @@ ZOOM_LEAST = 0.02
 """1/s: slower zooms are none; it is what `STILL` is to places half a short side off the centre,
 rounded down."""
 ROLL_LEAST = 2.4  # degrees per second: slower rolls are none
-HANDHELD = 0.02
-"""Jitter in short sides per second from which a camera is held in hands, or moves as if."""
-HANDHELD_PART = 0.06
-"""The same, as a part of the camera's speed: a pan that gathers speed is not shaking."""
+HANDHELD = 0.02  # jitter in short sides per second of a camera in hands, or one that moves as if
+HANDHELD_PART = 0.06  # the same, of the camera's speed: a pan that gathers speed is not shaking
 SHAKY = 0.15  # jitter in short sides per second from which shaking disturbs
 
 

@@ -23,8 +23,7 @@ from curator.stage import StageConfig, setting
 _HEADS_VERSION = 1
 
 
-Need = Literal["clip", "aesthetic", "content", "safety"]
-"""What of the recipe a score comes from; else it is absent."""
+Need = Literal["clip", "aesthetic", "content", "safety"]  # what of the recipe a score comes from
 NEEDS: dict[str, Need] = {
     "aesthetic": "aesthetic",
     "content_probability": "content",

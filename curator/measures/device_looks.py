@@ -34,8 +34,7 @@ from curator.media.device_graphs import constants
 if TYPE_CHECKING:
     from torch import Tensor
 
-LEAST_PX = 2 * max(EDGE_SIDE, LINE_ALONG, MOVED_SIDE)
-"""Sides from which the maps are made by shrinking; smaller pictures are the host's."""
+LEAST_PX = 2 * max(EDGE_SIDE, LINE_ALONG, MOVED_SIDE)  # sides of smaller pictures are the host's
 
 
 def edges_of(gray_SHW: "Tensor") -> "Tensor":

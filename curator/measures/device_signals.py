@@ -34,8 +34,7 @@ _MIN_PX = 32
 _PAD_PX = 10  # places that lines gain at both ends, for windows of up to 21 px
 _AROUND_PX = 8  # on each side of a step are its surroundings in `blocking`
 _N_GRIDS = len(strips._ENLARGED)
-_BLUR = 43 / 256, 170 / 256
-"""OpenCV's weights of 8 bits for a Gaussian of 3 px with a deviation of 0.6: outer and middle."""
+_BLUR = 43 / 256, 170 / 256  # OpenCV's 8-bit weights of a Gaussian, 3 px, deviation 0.6
 _keep = constants(16)  # keeps constants of a size on a device: 4 MB for 1080p
 _keep_short = constants(256)  # keeps a line of places
 

@@ -19,8 +19,7 @@ EDGE_BYTES = 2 * EDGE_SIDE * EDGE_SIDE // 8
 LINE_COLUMNS = ("x", "x_cover", "y", "y_cover")
 """The straightest line down the picture and across it: where, as a share of width or height, and
 how much of the way it goes, 0 to 1."""
-_EDGE_MARGIN = 0.15
-"""Share of the picture at each end where no line divides it: bars and tickers have edges there."""
+_EDGE_MARGIN = 0.15  # share at each end where no line divides: bars and tickers have edges there
 EDGE = 2.0  # mean gradient of a cell, in levels per px, below which there is no edge but grain
 EDGE_OVER_MEAN = 1.25  # the same, of the mean of all cells
 SHARP_STEP = 12  # change of luma over two pixels, in levels, from which a pixel is on a line
@@ -37,10 +36,8 @@ _OFF_CENTRE = 0.22
 """How far from the middle of the picture a logo's middle is, as a share of a side: what a camera
 zooms in on stays where it is too."""
 _MIN_SIDE = 2  # cells that a logo is wide and high at least
-_RING = (4, 5)
-"""Cells beside a mark, and above and below it, that are its surroundings: one of what moved."""
-_MOVES_AROUND = 0.75
-"""What moves around a mark at least for it to be told from the scene, as log2 of 1 + levels."""
+_RING = (4, 5)  # cells beside a mark, and above and below it, around it: one of what moved
+_MOVES_AROUND = 0.75  # least that moves around a mark to tell it, as log2 of 1 + levels
 _PASSING = 0.25
 """Share of the cells next to a mark whose edges come and go; where a picture has none, as asphalt
 has, a flicker of its brightness looks like motion."""

@@ -11,10 +11,8 @@ from curator.measures.borders import content_area
 from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import ScoreSpec
 
-BLACK_LUMA = 0.05
-"""Mean luma below which a frame may be black: half of what FFmpeg's `blackdetect` calls dark."""
-BLACK_SPREAD = 0.03
-"""Standard deviation of luma of a black frame at most: a night scene with lights has more."""
+BLACK_LUMA = 0.05  # mean of a frame that may be black: half of FFmpeg's `blackdetect`
+BLACK_SPREAD = 0.03  # standard deviation of a black frame: a night scene with lights has more
 
 
 def exposure_signals(gray_HW: NDArray[np.uint8]) -> dict[str, float]:

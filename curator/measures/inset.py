@@ -44,8 +44,7 @@ _WEIGHTS = {
     "exact": 10.4,
     "size": 3.9,
 }
-_FULL_AT = {"core": 0.6, "near": 0.2, "size": 0.3}
-"""Values of features above which more says no more."""
+_FULL_AT = {"core": 0.6, "near": 0.2, "size": 0.3}  # above them more says no more
 _BIAS = -26.7
 """Fitted on made insets, seeds 1 to 7 of the half `tune` (results/overlay.md), and lowered for
 five false insets in 567 clips without a screen in the scene."""
@@ -187,8 +186,7 @@ def _pairs(places: Places) -> tuple[Places, Places]:
     return places[first[fits]], places[last[fits]]
 
 
-Side = tuple[int, Places, Places, Places]
-"""Plane, places, and where the sides begin and end in pieces."""
+Side = tuple[int, Places, Places, Places]  # plane, places, begin and end in pieces
 
 
 def _sides(x0: Places, y0: Places, x1: Places, y1: Places) -> list[Side]:

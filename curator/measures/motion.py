@@ -13,10 +13,8 @@ from curator.media.hardware_flow import HardwareFlow
 from curator.media.opencv import cv2
 
 MIN_SIDE_PX = 16  # smallest side that DIS optical flow takes
-GRID_STEP_PX = 10
-"""Flow is looked at on a grid of this step: 32 x 18 places of a picture of 320 x 180."""
-TEXTURE_LEVELS = 0.4
-"""Gradient in 8-bit levels per pixel, in its weaker direction, at which a place counts by half."""
+GRID_STEP_PX = 10  # of the places at which flow is looked at: 32 x 18 of 320 x 180 px
+TEXTURE_LEVELS = 0.4  # weaker gradient in levels per px at which a place counts by half
 NOISE_LEVELS = 1.0
 """The same, that noise is believed to make at most; the flattest tenth of the picture says how much
 it does make."""
@@ -26,8 +24,7 @@ SURE_SHARE = 0.6  # share of the textured places at which the first try of flow 
 TOLERANCE_PX = 0.2  # error of flow at a place that follows the model, at no motion
 TOLERANCE_SHARE = 0.05  # the same, of motion: a similarity is not quite what a lens does
 STILL_BONUS = 1.15  # how much more likely than any other motion it is that a camera stands still
-UNUSUAL_TURN = 0.3
-"""Radians, or change of the magnification, in a pair's time that is half as likely as none."""
+UNUSUAL_TURN = 0.3  # radians, or change of magnification, that is half as likely as none
 _SHRINK = 0.002
 """Weight of the belief that there is no zoom and no roll, against the spread of textured places in
 squared short sides (0.35 for a picture that is textured all over)."""

@@ -38,8 +38,7 @@ around: the same of the strong edges about it, or where there are none, of those
 slide: how fast its content moves sideways against what surrounds it, in picture widths per second,
     to the right above 0; NaN where its content cannot be followed.
 """
-_STRONG = 5.0
-"""Gradient, in levels per px, from which a pixel shows whether its place moves: grain has less."""
+_STRONG = 5.0  # gradient, in levels per px, of a pixel that shows if its place moves: above grain
 _MIN_PIXELS = 64
 _RING = 1.5  # width of the surrounding of a line, in heights of the line
 _STAYS = 0.5  # correlation of gradients from which a line is in its place half a second later
@@ -50,8 +49,7 @@ _PASSES = 0.6  # correlation from which part of the surrounding stays
 _APART_OFTEN = 0.15  # likewise, as the mean over three looks or more
 _STEADY = 0.015  # how far the middle of such a line may seem to wander, as a share of the side
 _LONG = 5.0  # width by height, in pixels, from which text that changes is a line of writing
-_SLIDES = 0.04
-"""Picture widths per second from which text scrolls: 1.3 px of the 320 in a tenth of a second."""
+_SLIDES = 0.04  # picture widths per second from which text scrolls: 1.3 px of 320 in 0.1 s
 _BAND_WIDTH = 0.5  # share of the width that scrolling text fills: a lorry's writing is narrower
 _AROUND_S = 60.0  # how far beyond the clip other scenes of the source are compared
 _MAX_CONTEXT = 512

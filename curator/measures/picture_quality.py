@@ -10,8 +10,7 @@ from curator.measures.measure_contract import ScoreSpec
 from curator.media.opencv import cv2
 
 WINDOW_PX = 32
-_EDGE_CONTRAST = 16
-"""Contrast of a window, in levels, below which it has no edge: a sky's gradient is weaker."""
+_EDGE_CONTRAST = 16  # levels of a window with an edge: a sky's gradient is weaker
 
 
 def sharpness(gray_HW: NDArray[np.uint8]) -> float:

@@ -21,8 +21,7 @@ from curator.measures.strips import (
     strips,
 )
 
-PAIR_SIGNALS = ("motion", *camera.SIGNALS, "change")
-"""What a sample and the frame about 0.1 s later give."""
+PAIR_SIGNALS = ("motion", *camera.SIGNALS, "change")  # of a sample and the frame 0.1 s later
 _FULL_SIZE = ("noise", "blocking", "flattening", "banding", "combing", "resolution")
 SIGNALS = (
     "sharpness", "dark_fraction", "bright_fraction", "stripes", *_FULL_SIZE, "quantizer",

@@ -68,8 +68,7 @@ _FIRST_COLUMNS = (
 )  # fmt: skip
 """Columns of `clips` that have this order for ever; a score that is not named follows them."""
 
-_COLUMNS = FACT_COLUMNS - {"fps"}
-"""Names that no score can have; the score `fps` is in the column `measured_fps`."""
+_COLUMNS = FACT_COLUMNS - {"fps"}  # no score has these names; `fps` is in `measured_fps`
 
 
 SUITABILITY = "suitability"

@@ -18,8 +18,7 @@ from curator.measures.measure_contract import ScoreSpec
 
 _MIN_LOOKS = 4
 _MAX_LOOKS = 60
-_MARGIN = 0.15
-"""Share of the picture at each end where no line divides it: bars and tickers have edges there."""
+_MARGIN = 0.15  # share at each end where no line divides: bars and tickers have edges there
 _N_LINES = 12  # lines of each direction that may divide the picture
 _MIN_COVER = 0.6  # share of looks and pieces in which such a line stands
 _MIN_EXACT = 0.7  # share of that in one place, and not in the next ones too

@@ -43,8 +43,7 @@ def within(lines_NL: "cv2.typing.MatLike", low: int, high: int) -> NDArray[np.ui
     return np.asarray(cv2.inRange(lines_NL, np.array([low]), np.array([high])), np.uint8)
 
 
-_ENLARGED = (4 / 3, 1.5, 9 / 4, 8 / 3, 2.5, 3.0, 4.5)
-"""Usual factors of enlargement whose grids do not fall onto the grid of 8 px."""
+_ENLARGED = (4 / 3, 1.5, 9 / 4, 8 / 3, 2.5, 3.0, 4.5)  # usual factors off the grid of 8 px
 _HARMONICS = 3
 _FLAT_PX = 6
 _CONTRAST_PX = 17
@@ -174,11 +173,9 @@ def combing(columns_NL: NDArray[np.uint8]) -> float:
 
 _SEGMENT_PX = 64
 _BUSIEST = 0.25
-_DETAIL = 6.0
-"""Standard deviation of a segment, in levels, below which it has no detail to judge by."""
+_DETAIL = 6.0  # standard deviation of a segment, in levels, with detail to judge by
 _MOST_ENERGY = 0.95
-_WHITENING = 1.5
-"""Power of frequency that weights energy; 2 would make an edge white, and rounding loud."""
+_WHITENING = 1.5  # power of frequency that weights energy; with 2 rounding would be loud
 _ROUNDING = 1.0  # standard deviation of what rounding and fine quantisation add, in levels
 _ABOVE_NOISE = 2.0
 _FLATTEST = 1.6  # how much more noise there is in the mean than where it happens to be least

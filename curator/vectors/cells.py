@@ -206,8 +206,7 @@ def read_cells(segments: Sequence[CellSegment], cells: Sequence[int]) -> Iterato
             yield from pool.map(read, cells[start : start + 2 * _READERS])
 
 
-ReadCells = Callable[[Sequence[int]], Iterable[CellVectors]]
-"""Reads the vectors of each of some cells."""
+ReadCells = Callable[[Sequence[int]], Iterable[CellVectors]]  # of each of some cells
 
 
 class Hits(NamedTuple):

@@ -24,8 +24,7 @@ PAIR_S = 7e-9  # CPU-seconds to compare a pair of codes of 256 dimensions
 _ROW_PAIRS = 3000  # what a vector costs besides, in pairs: its hits are ordered
 _UNIT_PAIRS = 1 << 31
 _FEW_PAIRS = 1 << 25
-_PARTS = 128
-"""Units, by which eight workers have even loads, unless these have few pairs or very many."""
+_PARTS = 128  # units that give eight workers even loads, unless of few or very many pairs
 _MOST_ROWS = 1 << 16
 _MANY_KEYS = 1 << 20
 

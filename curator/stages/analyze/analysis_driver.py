@@ -41,8 +41,7 @@ from curator.tables.track_items import (
 )
 from curator.tables.track_parts import AnalyzedUnit, StoredTrack, TrackParts
 
-INLINE_UNITS = 64
-"""Units of stored tracks up to which arithmetic runs in the driver: cheaper than starting Ray."""
+INLINE_UNITS = 64  # stored units for which arithmetic runs in the driver, sooner than in Ray
 ANALYZE_UNIT_FRAMES = 1800
 ANALYZE_UNIT_SOURCES = 32
 STORE_S = 15.0
@@ -76,8 +75,7 @@ class Analyzing:
         families = stage.stored_families()
         self._families = frozenset(family.name for family in families)
         self.tracks = TrackParts(store, families, removals)
-        self.runner = UnitRunner(engine, progress)
-        """Has the CPU-seconds of workers, and what they counted."""
+        self.runner = UnitRunner(engine, progress)  # has CPU-seconds and counts of workers
         self.counts = Counter(sources_analyzed=0, segments_analyzed=0, sources_joined=0)
         """What was done, by name."""
         self.whole = Counter[str]()  # long sources that were analyzed whole, by reason

@@ -7,8 +7,7 @@ from pydantic import field_validator, model_validator
 from curator.models.cpu_arithmetic import Precision
 from curator.stage import StageConfig, setting
 
-ANALYZED_IN = "analyzed_in_"
-"""Begins the names of counts of sources and segments by the arithmetic of the shot network."""
+ANALYZED_IN = "analyzed_in_"  # begins names of counts, by arithmetic of the shot network
 
 
 class AnalyzeConfig(StageConfig):

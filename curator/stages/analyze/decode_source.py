@@ -31,8 +31,7 @@ FEWER = 0.95
 """Share of what a header promises below which a file counts as truncated; headers of sound files
 miss by a frame or two."""
 
-AHEAD, AHEAD_BYTES = 4, 64 << 20
-"""Most frames that are decoded before they are asked for, and their bytes: of 8K only one."""
+AHEAD, AHEAD_BYTES = 4, 64 << 20  # frames decoded before they are asked for: of 8K one
 
 _AROUND_CELLS = 60 * CELLS_PER_S
 """How far from the pictures in the same part of a file its audio may be, in cells of the grid."""

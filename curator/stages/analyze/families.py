@@ -21,8 +21,7 @@ from curator.models.transnet import transnet_model_name
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.tables.track_items import FRAMES, StoredFamily
 
-DECODE_VERSION = 1
-"""Raised when a decode would give other frames or other pixels: all families are measured anew."""
+DECODE_VERSION = 1  # raised when a decode would give others: all is measured anew
 _MEASURE = "measure "
 
 

@@ -29,16 +29,13 @@ from curator.stage import Resources
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_ENGINES = 4
-"""Engines of a GPU that did not say how many it has: those of an L4, between a T4's and an
-H100's."""
+DEFAULT_ENGINES = 4  # where a GPU does not say: those of an L4; a T4 has less, an H100 more
 
 WORKER_GPU_BYTES = 5 << 29
 """Memory of the GPU that a worker takes: the CUDA context, the networks, surfaces and batches, as
 measured with 1080p on an H200."""
 
-SHORT_S = 2.0
-"""Length below which making a decoder is believed to cost more than decoding. Not measured."""
+SHORT_S = 2.0  # below it making a decoder is believed to cost more than decoding; not measured
 
 CODECS = ("H264", "HEVC", "VP9", "AV1", "MPEG2")
 DEPTHS = (8, 10)

@@ -49,8 +49,7 @@ View = HostView | DeviceView
 _OTHER_PICTURE = 12.0
 """Mean difference of 8x8 cells, of 255, from which on a sample gets a thumbnail and a scene vector
 of its own."""
-_THUMBNAIL_QUALITY = 80
-"""Of JPEGs: 6.1 KB each over the labelled media, 13 KB of edited films in 1080p."""
+_THUMBNAIL_QUALITY = 80  # of JPEGs: 6.1 KB each over the labelled media
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

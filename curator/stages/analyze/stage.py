@@ -54,15 +54,12 @@ from curator.tables.track_items import (
 Analyzed = Track | Failure | WholeReason | ContentHashes
 """What was measured, or why not; why a source must be analyzed whole; or its hashes."""
 Plan = list[Segment] | WholeReason  # the segments of a long source, or why it has none
-SLOW_MEASURES = 10.0
-"""How much more time a source gets with a CLIP model on a CPU, or measures of users."""
-MAX_DECODE_BYTES = 4 << 30
-"""Memory for one source, besides the networks: 8K takes 0.7 GB, more with each decoder thread."""
+SLOW_MEASURES = 10.0  # times the limit with a CLIP model or measures of users
+MAX_DECODE_BYTES = 4 << 30  # besides the networks: 8K takes 0.7 GB, more with threads
 _KEPT_BYTES = 256 << 20
 """Memory that was freed and is kept for what comes next: more than a chunk of the shot network
 needs at a time, whose largest tensor has 21 MB."""
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-"""glibc's numbers of what `mallopt` sets."""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # glibc's numbers for `mallopt`
 
 
 class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):

@@ -21,10 +21,8 @@ from curator.vectors.k_means import clusters
 
 Floats = NDArray[np.float32]
 Numbers = NDArray[np.int64]
-CLUSTERS = "clusters"
-"""Family: each cluster's number, clips, words, and the clips next to its centre."""
-N_GALLERIES, N_NEAREST = 20, 8
-"""Clusters, the largest first, of which the nearest clips are listed, and how many of each."""
+CLUSTERS = "clusters"  # family: number, clips, words, nearest clips of each
+N_GALLERIES, N_NEAREST = 20, 8  # largest clusters with a list of clips, and its length
 N_WORDED = 5_000  # clusters that get words: a snapshot holds 8 MiB of what a stage leaves
 CENTROIDS = "centroids"  # family, of growing outputs: the centres of clusters, float16 in base64
 _BLOCK = 1024

@@ -37,8 +37,7 @@ class Bounds:
     one_of: tuple[Value, ...] | None = None
     none_of: tuple[Value, ...] | None = None
     unmeasured: Unmeasured = "reject"
-    n_measured: int | None = None
-    """Clips of the corpus that its quantiles were taken of; None where it has no quantile."""
+    n_measured: int | None = None  # clips that its quantiles were taken of, if any
 
     @classmethod
     def of(cls, facts: Mapping[str, Any], measures: Measures) -> "Bounds | None":

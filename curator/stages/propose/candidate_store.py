@@ -41,13 +41,10 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "candidates"
 FLUSH_CLIPS = 50_000  # clips that are held until they are written
-PACK_UNITS = 256
-"""Units that are held until they become one: a table takes many KB in addition to its rows."""
-SMALL_CLIPS = FLUSH_CLIPS // 2
-"""Clips of a source that is asked for below which a part is a small one."""
+PACK_UNITS = 256  # units held until they become one: a table takes KB besides its rows
+SMALL_CLIPS = FLUSH_CLIPS // 2  # fewer clips of known sources make a part small
 MAX_PARTS = 16  # small parts beyond which they are put together
-ROWS_PER_GROUP = {"footage": 64, "pictures": 8}
-"""Clips of a row group, of kinds that are read by the ids of a few clips."""
+ROWS_PER_GROUP = {"footage": 64, "pictures": 8}  # clips of a row group that is read by ids
 
 _KINDS = ("clips", "shots", "vectors", "clip_vectors", "footage", "pictures", "sources")
 _VECTORS = ("vectors", "clip_vectors")
@@ -69,16 +66,13 @@ class Candidates:
         self.fingerprint = fingerprint
         self._earlier = earlier
         self._kinds = [kind for kind in _KINDS if kind != "clip_vectors" or has_clip]
-        self._used: set[str] = set()
-        """Parts that have clips of the sources that were asked for or added."""
+        self._used: set[str] = set()  # parts with clips of sources asked for or added
         self._places: dict[str, pa.Table] = {}  # sources of each part, and where their tracks are
         self._parts: list[str] = []  # names without folders of the parts that count
-        self._remainders: list[str] = []
-        """Names of the part that has the parts of clips, if there is one."""
+        self._remainders: list[str] = []  # the part that has the parts of clips, if any
         self._new: list[ProposedUnit] = []
         self._n_new = self._n_loose = 0
-        self.track_part: dict[str, str] = {}
-        """The part of `tracks` that has the frames of each source."""
+        self.track_part: dict[str, str] = {}  # the part of `tracks` with each source's frames
 
     @classmethod
     def of_snapshot(cls, store: Store, summary: Mapping[str, Any]) -> "Candidates":

@@ -19,16 +19,12 @@ from curator.records.clips import Shot, Transition
 from curator.records.tracks import Track
 from curator.stages.propose.config import ProposeConfig
 
-Gap = tuple[int, int]
-"""Half-open span of frames in no shot; empty at a cut, where only the position counts."""
-Run = tuple[int, int]
-"""First and last frame, inclusive, of neighbours that have something in common."""
+Gap = tuple[int, int]  # half-open frames in no shot; of an empty one, a cut, the place counts
+Run = tuple[int, int]  # first and last frame, inclusive, of neighbours
 
-FLAT_SPREAD = 0.012
-"""Spread of luma below which a frame shows nothing: 3 levels of 255, the noise of a black frame."""
+FLAT_SPREAD = 0.012  # of a frame that shows nothing: 3 levels of 255, noise of a black frame
 
-BLACK_LUMA, BLACK_SPREAD = 0.02, 0.03
-"""Mean and spread of luma below which a frame is black, with a line of small print at most."""
+BLACK_LUMA, BLACK_SPREAD = 0.02, 0.03  # of a black frame, with a line of small print
 
 
 def find_shots(track: Track, config: ProposeConfig) -> list[Shot]:

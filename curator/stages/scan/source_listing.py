@@ -58,8 +58,7 @@ _ROWS_PER_SOURCE, _FREE_ROWS = 1_000, 100_000
 hours that has a row for each of its clips of 5 s has 1,440."""
 _Item = TypeVar("_Item")
 _Named = TypeVar("_Named", "ManifestRow", "Listed")
-Metadata = Mapping[str, Any]
-"""What a manifest or a sidecar says of a source, by column; see `storage.metadata_columns`."""
+Metadata = Mapping[str, Any]  # of a source, by column; see `storage.metadata_columns`
 _NOTHING: Metadata = {}
 
 
