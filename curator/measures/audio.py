@@ -15,10 +15,7 @@ SILENCE_DB = -60.0
 
 
 def _levels_db(clip: ClipView) -> NDArray[np.float64]:
-    """Levels of the tenths of a second whose middle lies in the clip; NaN where there is no audio.
-
-    None at all for a clip of days: timestamps jump there, and no clip is as long.
-    """
+    """Levels of the tenths of a second whose middle lies in the clip; NaN without audio."""
     track = clip.track
     end_pts = track.pts_of_end(clip.span.end_frame)
     first, end = (

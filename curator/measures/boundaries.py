@@ -49,11 +49,7 @@ class Boundary(NamedTuple):
 
 
 def boundary_peaks(values_F: NDArray[np.floating], least: float = 0.0) -> NDArray[np.int64]:
-    """Frames of peaks above a value, in order, int64 [K]: of several within `NEAR_FRAMES` the best.
-
-    The highest is taken first, and of equals the first; what is near to it is none, whatever is
-    near to that.
-    """
+    """Frames of peaks above a value, in order, int64 [K]; of several that are near the highest."""
     likely = np.flatnonzero(values_F > least)
     is_near = np.zeros(len(values_F) + NEAR_FRAMES, np.bool_)
     peaks: list[int] = []
@@ -69,10 +65,7 @@ def boundaries(
 ) -> list[Boundary]:
     """Boundaries in order, of a span of frames, whose peaks are likelier than `LEAST`.
 
-    Args:
-        track: The track.
-        span: Where their frames lie.
-        inside: Probability above which a frame is inside of a transition.
+    `inside` is the probability above which a frame is inside of a transition.
     """
     first, end, _ = span.indices(track.n_frames)
     low, high = _independent(track.boundary_probability, first, end)
@@ -89,11 +82,7 @@ def boundaries(
 
 
 def _independent(probability_F: NDArray[np.float32], first: int, end: int) -> tuple[int, int]:
-    """The least span around another whose peaks are the same, whatever lies beyond.
-
-    Peaks near to each other decide about one another, in a chain; more than `NEAR_FRAMES` without a
-    likely frame end it.
-    """
+    """The least span around another with the same peaks: near peaks decide in a chain."""
     likely = np.flatnonzero(probability_F > LEAST)
     parted = np.flatnonzero(np.diff(likely) > NEAR_FRAMES) + 1
     firsts = likely[np.concatenate([[0], parted])] if len(likely) else likely

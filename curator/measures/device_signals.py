@@ -42,10 +42,8 @@ _keep_short = constants(256)  # keeps a line of places
 def native_signals_of(luma_SHW: Tensor, *, black: int, white: int) -> Tensor:
     """Signals of full-size luma inside borders, as `native_signals` measures them.
 
-    Args:
-        luma_SHW: uint8, or uint16 of which the upper 8 bits count; a view, if its rows are dense.
-        black: Level of black, of 255.
-        white: Level of white, of 255.
+    `luma_SHW` is uint8, or uint16 of which the upper 8 bits count; a view, if its rows are dense.
+    `black` and `white` are levels of 255.
 
     Returns:
         float32 [S, 6] in the order of `NATIVE`; NaN where a signal could not be measured.
@@ -77,14 +75,7 @@ def native_signals_of(luma_SHW: Tensor, *, black: int, white: int) -> Tensor:
 
 
 def picture_signals_of(gray_SHW: Tensor) -> Tensor:
-    """Signals of luma of 640 px inside borders, as `sharpness` and `stripes` measure them.
-
-    Args:
-        gray_SHW: uint8, any view.
-
-    Returns:
-        float32 [S, 2] in the order of `PICTURE`.
-    """
+    """Signals of uint8 luma of 640 px inside borders, float32 [S, 2] in the order of `PICTURE`."""
     return torch.stack((_sharpness(gray_SHW), _stripes(gray_SHW)), 1)
 
 
@@ -233,7 +224,6 @@ def _line_maps(sizes: tuple[int, ...], n_lines: int, device: torch.device) -> _L
 
 
 def _padded(matrix: NDArray[np.float64], before: int, behind: int) -> Tensor:
-    """The matrix with rows of 0 before and behind it."""
     rows = np.pad(matrix, ((before, behind), (0, 0)))
     return torch.from_numpy(rows.astype(np.float32))
 

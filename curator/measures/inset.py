@@ -104,10 +104,8 @@ def rectangles(
 ) -> Rectangles | None:
     """Rectangles of standing lines with the evidence for each; None without such lines.
 
-    Args:
-        lines_T2AP: Standing lines of the looks, bool [T, 2, `LINE_ALONG`, `LINE_ACROSS`].
-        moved_TCC: Levels by which cells moved, [T, `MOVED_SIDE`, `MOVED_SIDE`].
-        size: Width and height of the picture, in pixels.
+    Lines are bool [T, 2, `LINE_ALONG`, `LINE_ACROSS`]. `moved_TCC` has the levels by which cells
+    moved; `size` is width and height of the picture, in pixels.
     """
     lasting = lasting_lines(lines_T2AP)
     beside = np.stack([_shifted(lasting, d) for d in _BESIDE]).mean(0)
@@ -190,7 +188,6 @@ Side = tuple[int, Places, Places, Places]  # plane, places, begin and end in pie
 
 
 def _sides(x0: Places, y0: Places, x1: Places, y1: Places) -> list[Side]:
-    """Left, right, top and bottom sides of rectangles."""
     rows, columns = _pieces(y0, y1), _pieces(x0, x1)
     return [(0, x0, *rows), (0, x1, *rows), (1, y0, *columns), (1, y1, *columns)]
 

@@ -151,7 +151,6 @@ def place_texture(gray_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def _grid(length: int) -> NDArray[np.int64]:
-    """Places along one side."""
     return np.arange(GRID_STEP_PX // 2, length, GRID_STEP_PX)
 
 

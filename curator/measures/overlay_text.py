@@ -73,10 +73,7 @@ def may_have_text(gray_HW: Gray) -> bool:
 def place_values(gray_HW: Gray, later_HW: Gray, boxes_B: Floats) -> Floats:
     """How much of each box, and of its surrounding, is in the same place on the next sample.
 
-    Args:
-        gray_HW: The look.
-        later_HW: The next sample, of the same size.
-        boxes_B: float32 [B, 4 or more]: x0, y0, x1, y1 as shares of width and height.
+    `boxes_B` are float32 [B, 4 or more]: x0, y0, x1, y1 as shares of width and height.
 
     Returns:
         float32 [B, 2]: `stay` and `around` of `TEXT_COLUMNS`.
@@ -109,12 +106,7 @@ def slides(
 ) -> Floats:
     """How fast the content of each box moves sideways: `slide` of `TEXT_COLUMNS`, float32 [B].
 
-    Args:
-        before_HW: A picture.
-        after_HW: The later one.
-        flow_HW2: Dense flow between them, in pixels; None if they are too small.
-        boxes_B: As those of `place_values`.
-        seconds: Time between them.
+    `flow_HW2` is the dense flow between both pictures, in pixels; None if they are too small.
     """
     values = np.full(len(boxes_B), np.nan, np.float32)
     if flow_HW2 is None:
@@ -154,7 +146,6 @@ def _dot(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]]) -> Floats:
 
 
 def _correlation(means: Sequence[float]) -> float:
-    """Of mean products: across both pictures, and of each with itself."""
     cross, before, after, _ = means
     return float(cross / np.sqrt(before * after)) if before * after > 0 else float("nan")
 
@@ -313,7 +304,6 @@ def _shared(a: Floats, b: Floats) -> Floats:
 
 
 def _sizes(lines: Floats) -> Floats:
-    """Share of the picture that each box covers, float32 [n]."""
     return np.asarray(np.prod(lines[:, 2:4] - lines[:, :2], axis=1), np.float32)
 
 

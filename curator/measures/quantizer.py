@@ -45,12 +45,7 @@ def _mean_qp(frame: VideoFrame, params: VideoEncParams, data: memoryview) -> flo
 
 
 def _mean_difference(params: VideoEncParams, data: memoryview) -> float:
-    """Returns the area-weighted mean difference of the blocks from the frame's quantiser.
-
-    VP9 often reports no blocks; the difference is then 0.
-
-    Fields of a block, `AVVideoBlockParams`: x, y, width, height, difference.
-    """
+    """Area-weighted mean difference of the blocks from the frame's quantiser; 0 without blocks."""
     n, size, start = params.nb_blocks, params.block_size, params.blocks_offset
     if n == 0:
         return 0.0

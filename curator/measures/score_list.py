@@ -182,11 +182,7 @@ class Measures:
         return page
 
     def text(self, name: str | None) -> Iterator[str]:
-        """Lines about one score, or about all.
-
-        Raises:
-            UsageError: There is no such score.
-        """
+        """Lines about one score, or about all; a UsageError where there is no such score."""
         if name is not None and name not in self.specs:
             raise UsageError(unknown_key(name, self.specs, "score"))
         for own, spec in self.specs.items():
@@ -321,7 +317,6 @@ class ScoreConfig(RootModel[dict[str, How]]):
     @field_validator("root", mode="before")
     @classmethod
     def _check_names(cls, scores: object, info: ValidationInfo) -> object:
-        """Refuses with one error what fits no member of the union."""
         if not isinstance(scores, Mapping):
             return scores
         specs = measures_in(info).specs

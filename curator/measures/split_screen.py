@@ -92,10 +92,7 @@ def _places(cover_P: Floats, exact_P: Floats) -> NDArray[np.intp]:
 
 
 def _sides(level_TCC: Floats, at: int) -> tuple[float, float, float] | None:
-    """`together`, `jump` and `apart` of the cells before `at` and those `_WIDE` behind it.
-
-    None if a side stands still.
-    """
+    """`together`, `jump`, `apart` of what is before and behind a line; None if a side is still."""
     left, right = level_TCC[:, :, :at], level_TCC[:, :, at + _WIDE :]
     if min(float((side >= _MOVES).mean()) for side in (left, right)) < _MIN_MOVING:
         return None

@@ -222,10 +222,7 @@ def resolution(lines_NL: NDArray[np.uint8], *, noise_level: float = 0.0) -> floa
 
 
 def _smooth_steps(segments_NL: NDArray[np.float32], phase: int) -> NDArray[np.float32]:
-    """Steps between neighbours, those on a grid of 8 px spread over the block, float32 [N, L].
-
-    Segments begin at multiples of 8; the last step of each is 0.
-    """
+    """Steps between neighbours, those on a grid of 8 px spread over the block, float32 [N, L]."""
     steps = np.zeros_like(segments_NL)
     np.subtract(segments_NL[:, 1:], segments_NL[:, :-1], out=steps[:, :-1])
     places = np.arange(phase or 8, steps.shape[1] - 2, 8)

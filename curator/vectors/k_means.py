@@ -112,12 +112,7 @@ def grouped(centroids_CD: Centroids, *, seed: int) -> tuple[Centroids, Centroids
 def clusters(
     vectors_ND: Vectors, n: int, *, seed: int = 0
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Divides vectors into clusters of like directions.
-
-    Args:
-        vectors_ND: float32 or float16 [N, D], L2-normalised.
-        n: Most clusters.
-        seed: Of the first centroids.
+    """Divides vectors, L2-normalised, into at most `n` clusters of like directions.
 
     Returns:
         Centroids of unit length, float32 [C, D], and the cluster of each vector, int64 [N]. No

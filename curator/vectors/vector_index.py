@@ -208,11 +208,8 @@ class VectorIndex:
     ) -> Nearest:
         """Finds for each query the nearest vector of each of its `k` nearest owners.
 
-        Args:
-            queries_QD: L2-normalised.
-            k: Owners.
-            allowed: bool by owner, who may be found; None for all.
-            probes: Cells to visit; more are visited until `k` owners are found.
+        Queries are L2-normalised. `allowed` says by owner who may be found; None for all. So many
+        cells as `probes` are visited, and more until `k` owners are found.
         """
         queries_QE = self.projection.codes(queries_QD)
         nearest = Nearest.none(len(queries_QE), k)

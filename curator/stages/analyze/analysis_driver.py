@@ -230,10 +230,7 @@ class Analyzing:
             self._note(result)
 
     def _decide_devices(self, pending: Sequence[SourceItem]) -> None:
-        """Decides what sources are decoded on, and asks a GPU what it can do.
-
-        Work that is small is done before a GPU has answered.
-        """
+        """Decides where sources are decoded; small work is done before a GPU has answered."""
         config, engine = self._stage.config, self._engine
         self._why_cpu = None
         if not engine.joins:

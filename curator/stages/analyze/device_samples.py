@@ -124,8 +124,6 @@ class DeviceView:
 
 @dataclass(slots=True, kw_only=True)
 class _Underway:
-    """A batch of which something is being computed."""
-
     places: Sequence[FrameTime]
     form: Form
     tiny: "Tensor"
@@ -157,8 +155,6 @@ class _Underway:
 
 
 class _FrameRow(NamedTuple):
-    """What a frame of a batch is for the samples."""
-
     is_sample: bool
     ends_pair: bool
     is_look: bool
@@ -206,7 +202,6 @@ class DeviceSampler:
             yield rest.places, self._views(rest)
 
     def _roles(self, batch: DeviceBatch) -> list[_FrameRow]:
-        """What each frame is for the samples."""
         if self._plan is None:
             self._plan = self._of.plan(batch.places[0].pts)
             self._make_scalers(batch)
@@ -306,7 +301,6 @@ class DeviceSampler:
         planes: "Tensor",
         form: Form,
     ) -> "list[Tensor]":
-        """What a function makes of frames that a scaler has shrunk."""
         return self._graphs(function, *scaler.scaled(planes, form), colours=scaler.colours(form))
 
     def _see_samples(self, begun: _Underway, batch: DeviceBatch, is_look: Sequence[bool]) -> None:

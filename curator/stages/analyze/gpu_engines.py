@@ -174,7 +174,6 @@ def ask() -> GpuFacts:
 
 
 def _asking() -> Callable[[None], GpuFacts]:
-    """Makes the step of a worker that asks its GPU."""
     return lambda _: ask()
 
 
@@ -204,11 +203,6 @@ def _caps(module: Any, codec: str, bits: int) -> dict[str, int]:  # noqa: ANN401
 
 
 def _asked() -> GpuFacts:
-    """Asks in this process.
-
-    Raises:
-        CuratorError: PyNvVideoCodec or CUDA does not work.
-    """
     # It says why the package does not start.
     Nvdec()
     import PyNvVideoCodec as module  # noqa: N813

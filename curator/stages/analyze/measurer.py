@@ -104,8 +104,6 @@ class SourceMeasuring:
 
 @dataclass(slots=True)
 class _PendingSample:
-    """A sample that waits for the frames it needs."""
-
     index: int
     pts: int
     gray: NDArray[np.uint8] | None  # the small picture's luma, where flow is measured from it

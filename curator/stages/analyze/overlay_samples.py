@@ -41,10 +41,8 @@ class _Look:
 class OverlaySamples:
     """What the looks at one source, or at a segment of it, have found.
 
-    Args:
-        every: One look for so many steps of the sampling grid.
-        with_overlays: Whether logos and divided screens are looked for.
-        detector: Text detector of this worker; None leaves text out.
+    There is one look for `every` so many steps of the sampling grid. `with_overlays`, logos and
+    divided screens are looked for; without a detector, text is left out.
     """
 
     def __init__(self, *, every: int, with_overlays: bool, detector: TextDetector | None) -> None:
@@ -61,13 +59,7 @@ class OverlaySamples:
         return last if last is not None and last.gray is not None else None
 
     def sample(self, step: int, index: int, view: "View") -> None:
-        """Takes the next sample: completes the look before it, and looks if it is time.
-
-        Args:
-            step: Step of the sampling grid.
-            index: Number of the frame.
-            view: What is seen of it.
-        """
+        """Takes the next sample: completes the look before it, and looks if it is time."""
         begun_s = time.thread_time()
         look = self._open
         if look is not None and look.gray is not None:

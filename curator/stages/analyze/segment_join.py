@@ -196,11 +196,7 @@ def _piece(track: Track, begin: int, span: tuple[int, int]) -> dict[str, NDArray
 
 
 def _uniform_in_all(flags: NDArray[np.uint8], ends: Sequence[int]) -> NDArray[np.uint8]:
-    """Clears the flag of uniform frames behind a segment one of whose last frames lacks it.
-
-    A segment does not know which parameter sets came before it. The last packet of a segment may be
-    that of a frame which is shown up to `_REORDERED` frames earlier.
-    """
+    """Clears the flag of uniform frames behind a segment one of whose last frames lacks it."""
     is_uniform = (flags & UNIFORM).astype(bool)
     lasts = ((end, is_uniform[max(0, end - _REORDERED) : end]) for end in ends)
     last = next((end for end, frames in lasts if not frames.all()), len(flags))

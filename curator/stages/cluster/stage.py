@@ -67,11 +67,8 @@ a time lapse, slow motion, darkness, a blurred picture, an abstract pattern
 class ClusterStage(CorpusStage[ClusterConfig]):
     """Puts clips into clusters of meaning, and rejects semantic duplicates.
 
-    Args:
-        config: Its section of the recipe.
-        clip: CLIP model whose embeddings are compared; None for vectors of the scene network.
-        models: Where its weights are.
-        is_growing: Whether the clusters of the first generation stay for later ones.
+    Embeddings of the model `clip` are compared; without one, vectors of the scene network. If it
+    `is_growing`, the clusters of the first generation stay for later ones.
     """
 
     name = "cluster"
@@ -179,11 +176,8 @@ def semantic_duplicates(
 ) -> Numbers:
     """Returns for each clip the clip that stays of those like it, int64 [N]; itself if it stays.
 
-    Args:
-        vectors_ND: float32 [N, D], L2-normalised.
-        cluster: int64 [N]; clips of unlike clusters are not compared.
-        order: int64 [N], clips from best to worst.
-        similarity: Cosine from which the worse of two clips goes.
+    Vectors are L2-normalised; clips of unlike clusters are not compared; `order` has clips from the
+    best to the worst. From the cosine `similarity` on, the worse of two clips goes.
     """
     of = np.arange(len(order))
     rank = np.argsort(order)
@@ -218,10 +212,7 @@ def _described(
     cluster: Numbers,
     before: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Returns each cluster with the clip next to its centre, and of the largest with more clips.
-
-    `before` is what is known of the first clusters, such as words and clips of earlier generations.
-    """
+    """Returns each cluster with what is known `before`, its medoid, and clips of the largest."""
     nearness = np.einsum("nd,nd->n", vectors_ND, centroids_KD[cluster])
     by_cluster = np.lexsort((-nearness, cluster))
     ends = np.cumsum(np.bincount(cluster, minlength=len(centroids_KD)))

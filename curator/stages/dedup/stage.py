@@ -120,10 +120,7 @@ class DedupStage(CorpusStage[DedupConfig]):
     def _elsewhere(
         self, pairs: "_NumberedPairs", keys: Sequence[str], places: Sequence[Elsewhere]
     ) -> Iterator[Decisions]:
-        """Rejects clips whose footage another place has; the first place counts.
-
-        Any part of removed footage rejects a clip: what else it shows may be a remainder.
-        """
+        """Rejects clips with footage of another place, the first; of removed footage any part."""
         is_done = np.zeros(len(pairs.ids), np.bool_)
         share = pairs.table["share"].to_numpy()
         for place in places:
@@ -264,10 +261,7 @@ class _NumberedPairs:
 
 
 def _seen_from(pairs: pa.Table, is_first: NDArray[np.bool_]) -> pa.Table:
-    """Returns pairs as the dropped clip sees them: its share, and where the other one has it.
-
-    `offset_s` is the second of the clip that stays at which the dropped one begins.
-    """
+    """Returns pairs as the dropped clip sees them: its share, and where the other one has it."""
     swapped = pa.array(~is_first)
     speed = pairs["speed"]
     offset = pc.if_else(swapped, pc.divide(pc.negate(pairs["offset_s"]), speed), pairs["offset_s"])

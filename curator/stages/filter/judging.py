@@ -247,10 +247,7 @@ def rule_checks(clips: JudgedColumns, bound: Bounds) -> Iterator[ReasonCheck]:
 
 
 def _is_unwanted(column: pa.ChunkedArray, bound: Bounds) -> Mask:
-    """Returns whether metadata has other values than a rule's; False where it has none.
-
-    Of a list, one value decides.
-    """
+    """Whether metadata has other values than a rule's, one of a list; False where it has none."""
     values = column.combine_chunks()
     rows = np.arange(len(values))
     if pa.types.is_list(values.type):

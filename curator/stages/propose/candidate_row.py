@@ -111,7 +111,6 @@ def pictures_row(view: ClipView) -> dict[str, Any]:
 
 
 def _seconds(view: ClipView, frames: NDArray[Any]) -> NDArray[np.float64]:
-    """Returns the seconds of frames of the source, float64 [N]."""
     pts = view.track.frame_pts[frames] - view.track.frame_pts[view.span.start_frame]
     seconds: NDArray[np.float64] = pts.astype(np.float64) * float(view.track.time_base)
     return seconds

@@ -329,7 +329,6 @@ def _merged(units: Sequence[ProposedUnit]) -> ProposedUnit:
 
 
 def _packed(units: Sequence[ProposedUnit]) -> ProposedUnit:
-    """The rows of several units in one piece."""
     merged = _merged(units)
     tables = {kind: getattr(merged, kind).combine_chunks() for kind in _KINDS}
     parts = {source_id: part for unit in units for source_id, part in unit.track_parts.items()}

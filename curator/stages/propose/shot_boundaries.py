@@ -103,11 +103,7 @@ def _between(gaps: list[Gap], n_frames: int) -> list[Shot]:
 
 
 def _joined(track: Track, shots: list[Shot], flat: list[Gap], similarity: float) -> list[Shot]:
-    """Shots without the boundaries at which both sides show one scene.
-
-    A black or flat stretch parts shots whatever they show, and so does a boundary next to a shot
-    that has no vector.
-    """
+    """Shots without the boundaries at which both sides have vectors that show one scene."""
     joined = shots[:1]
     for before, after in pairwise(shots):
         is_flat = any(before.end_frame <= a and b <= after.start_frame for a, b in flat)

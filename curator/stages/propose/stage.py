@@ -66,10 +66,8 @@ class ProposedRows:
 class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
     """Finds shots in tracks, cuts them into candidate clips, and scores these.
 
-    Args:
-        aggregates: How samples become scores, where not as their `ScoreSpec` says.
-        heads_fingerprint: Fingerprint of the heads that `with_heads` gets; None without any.
-        measures: Those of the recipe.
+    `aggregates` says how samples become scores, where not as their `ScoreSpec` says;
+    `heads_fingerprint` is that of the heads that `with_heads` gets.
     """
 
     name = "propose"

@@ -238,11 +238,7 @@ def _failed(uri: str, error: SourceError, metadata: Metadata = _NOTHING) -> List
 
 
 def _checked_text(listed: Listed) -> Listed:
-    """Replaces entries that cannot be stored because their name is not text.
-
-    Linux lets a name be any bytes; Python shows those that are not UTF-8 as lone surrogates, which
-    neither Parquet nor JSON takes.
-    """
+    """Replaces entries whose name is not UTF-8: neither Parquet nor JSON takes that."""
     try:
         listed.uri.encode()
     except UnicodeEncodeError:
@@ -381,15 +377,8 @@ def _limited(listed: Iterable[Listed], limit: int | None) -> Iterator[Listed]:
 class ListedSources:
     """Yields sources to scan; notes all else of a listing as it passes.
 
-    Args:
-        listed: The listing.
-        sources: Gets what could not be listed.
-        metadata: Gets what the listing says of sources.
-        unreadable: Gets addresses that could not be read.
-
-    Attributes:
-        n_skipped_names: Files that are clearly no videos.
-        list_s: Seconds of waiting for the listing.
+    `sources` gets what could not be listed, `metadata` what the listing says of sources, and
+    `unreadable` addresses that could not be read. `list_s` are seconds of waiting for the listing.
     """
 
     def __init__(
