@@ -243,8 +243,8 @@ def _analyze_all(
 
 
 def _analysis_models(config: Any) -> Any:  # noqa: ANN401 - a child process imports these
-    from curator.stages.analyze.analysis_models import load_analysis_models
     from curator.stages.analyze.families import families_of
+    from curator.stages.analyze.stage import load_analysis_models
 
     return load_analysis_models(config, {family.name for family in families_of(config)}, None, None)
 

@@ -25,8 +25,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from curator.executor.corpus_work import CorpusWork
-from curator.vectors.cell_search import CellSearch
-from curator.vectors.cell_segments import CellVectors
+from curator.vectors.cells import CellSearch, CellVectors
 from curator.vectors.neighbour_pairs import (
     NeighbourSearch,
     pair_units,

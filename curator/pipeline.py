@@ -41,7 +41,7 @@ from curator.stages.commit.config import CommitConfig
 from curator.stages.commit.stage import CommitStage
 from curator.stages.cut.span_frames import pixel_fingerprints
 from curator.stages.cut.stage import CutStage, CutStageConfig
-from curator.stages.dedup.division import ShortestClip
+from curator.stages.dedup.retention import ShortestClip
 from curator.stages.dedup.stage import DedupStage
 from curator.stages.filter.judging import FilterNeeds
 from curator.stages.filter.stage import FilterStage

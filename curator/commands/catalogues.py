@@ -67,7 +67,6 @@ def graph(options: argparse.Namespace) -> int:
     option("--markdown", "all, as a table"),
 )
 def scores(options: argparse.Namespace) -> int:
-    from curator.measures.documentation import markdown, text
     from curator.measures.score_list import BUILT_IN
 
     measures = BUILT_IN
@@ -76,9 +75,9 @@ def scores(options: argparse.Namespace) -> int:
 
         measures = measures_of(load_recipe(options.recipe))
     if options.markdown:
-        print(markdown(measures), end="")
+        print(measures.markdown(), end="")
     else:
-        print(*text(options.name, measures), sep="\n")
+        print(*measures.text(options.name), sep="\n")
     return EXIT_OK
 
 

@@ -7,7 +7,6 @@ speed is one product in the frequency domain.
 
 Shape letters: F values of a clip at the common rate, L offsets, A, B picture vectors of the clips.
 """
-# ruff: noqa: N803, N806, N815 - shape letters
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,26 +18,11 @@ from numpy.typing import NDArray
 from curator.matching.clip_footage import ClipFootage, Floats
 from curator.media.opencv import cv2
 
-__all__ = [
-    "OTHER_SPEEDS",
-    "RATE",
-    "Alignment",
-    "Pulse",
-    "alignments",
-    "cosines",
-    "pulse",
-    "refined",
-]
-
-RATE = 25.0
-"""Values of luma per second that are correlated."""
-OTHER_SPEEDS = (0.8, 1.25, 24 / 25, 25 / 24, 1.2, 1 / 1.2)
-"""Seconds of b per second of a: 1.25x speed, and a film shown at another rate."""
+RATE = 25.0  # values of luma per second that are correlated
+OTHER_SPEEDS = (0.8, 1.25, 24 / 25, 25 / 24, 1.2, 1 / 1.2)  # seconds of b per second of a
 _SHORT_S, _LONG_S, _STRENGTH_S = 0.05, 0.6, 1.0
-_FLOOR = 0.0008
-"""Strength of changes of luma (of 1) that codecs make: 0.2 of 255 levels."""
-_MIN_CORRELATION = 0.25
-"""Moments whose pulses correlate less count against an offset."""
+_FLOOR = 0.0008  # strength of changes of luma (of 1) that codecs make: 0.2 of 255 levels
+_MIN_CORRELATION = 0.25  # moments whose pulses correlate less count against an offset
 _VOTE_REACH_S = 1.2
 _N_VOTES = 200
 _N_TRIED = 48
@@ -49,37 +33,23 @@ _COSINE_WORTH_S = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pulse:
-    """How luma changes over time.
+    """How luma changes over time."""
 
-    Attributes:
-        values_2F: float32 [2, F], of mean and spread, about 1 where luma changes.
-        moving_share: Share of time in which luma changes by more than codecs do.
-    """
-
-    values_2F: Floats
-    moving_share: float
+    values_2F: Floats  # float32 [2, F], of mean and spread, about 1 where luma changes
+    moving_share: float  # share of time in which luma changes by more than codecs do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alignment:
-    """A guess: `time_b = speed * time_a + offset_s`.
+    """A guess: `time_b = speed * time_a + offset_s`."""
 
-    Attributes:
-        offset_s: Time in b of a's first frame.
-        speed: Seconds of b per second of a.
-        start_s: Where in a the pulses begin to agree; `end_s`: where they cease to.
-        agreeing_s: Seconds of agreement: length times how much the correlation exceeds chance.
-        correlation: Of the pulses between start and end, -1 to 1; 0 where nothing moves.
-        cosine: Of picture vectors at about the same time, and its time in a: `voted_s`.
-    """
-
-    offset_s: float
-    speed: float
-    start_s: float
+    offset_s: float  # time in b of a's first frame
+    speed: float  # seconds of b per second of a
+    start_s: float  # where in a the pulses begin to agree; `end_s`: where they cease to
     end_s: float
-    agreeing_s: float
-    correlation: float
-    cosine: float
+    agreeing_s: float  # seconds of agreement: length times how much the correlation exceeds chance
+    correlation: float  # of the pulses between start and end, -1 to 1; 0 where nothing moves
+    cosine: float  # of picture vectors at about the same time, and its time in a: `voted_s`
     voted_s: float
 
     @property
@@ -123,11 +93,7 @@ def alignments(
 
 
 def refined(
-    a: ClipFootage,
-    b: ClipFootage,
-    guess: Alignment,
-    *,
-    span_s: tuple[float, float],
+    a: ClipFootage, b: ClipFootage, guess: Alignment, *, span_s: tuple[float, float]
 ) -> tuple[Alignment, float]:
     """Moves a guess to where the pulses agree best in a span of a, and gives the correlation."""
     of_a, of_b = pulse(a).values_2F, pulse(b, guess.speed).values_2F
@@ -171,12 +137,7 @@ def votes(
 
 
 def _at_speed(
-    a: ClipFootage,
-    b: ClipFootage,
-    speed: float,
-    cosines_AB: Floats,
-    min_cosine: float,
-    most: int,
+    a: ClipFootage, b: ClipFootage, speed: float, cosines_AB: Floats, min_cosine: float, most: int
 ) -> list[Alignment]:
     of_a, of_b = pulse(a).values_2F, pulse(b, speed).values_2F
     n_a, n_b = of_a.shape[1], of_b.shape[1]
@@ -251,11 +212,7 @@ def _correlation(a_2F: Floats, b_2F: Floats, lag: int, first: int, last: int) ->
 
 
 def _votes(
-    a: ClipFootage,
-    b: ClipFootage,
-    cosines_AB: Floats,
-    offsets_L: NDArray[np.float64],
-    speed: float,
+    a: ClipFootage, b: ClipFootage, cosines_AB: Floats, offsets_L: NDArray[np.float64], speed: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The best cosine that an offset (in seconds of a) puts at the same time, and its time in a."""
     order = np.argsort(-cosines_AB.ravel())[:_N_VOTES]

@@ -2,7 +2,6 @@
 
 Shape letters: P pictures, V picture vectors, D dimensions, F frames, K keypoints.
 """
-# ruff: noqa: N806, N815 - shape letters
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,10 +11,7 @@ from numpy.typing import NDArray
 
 from curator.media.opencv import cv2
 
-__all__ = ["ClipFootage", "Keypoints", "keypoints_of"]
-
-SIDE_PX = 320
-"""Longer side of a picture in the unit of keypoints."""
+SIDE_PX = 320  # longer side of a picture in the unit of keypoints
 MAX_KEYPOINTS = 200
 _CONTRAST_THRESHOLD = 0.02
 _ENLARGED_FROM = 1.2
@@ -26,19 +22,12 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Keypoints:
-    """SIFT keypoints of one picture, strongest first.
+    """SIFT keypoints of one picture, strongest first."""
 
-    Attributes:
-        xy_K2: float32 [K, 2], x and y in a unit where the picture's longer side is 320.
-        descriptors_KD: uint8 [K, 128].
-        width: The picture's width in the same unit.
-        height: Its height.
-    """
-
-    xy_K2: Floats
-    descriptors_KD: NDArray[np.uint8]
-    width: float
-    height: float
+    xy_K2: Floats  # float32 [K, 2], x and y in a unit where the picture's longer side is 320
+    descriptors_KD: NDArray[np.uint8]  # uint8 [K, 128]
+    width: float  # the picture's width in the same unit
+    height: float  # its height
 
     def __post_init__(self) -> None:
         """Refuses arrays of other shapes."""
@@ -52,28 +41,17 @@ class Keypoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ClipFootage:
-    """Footage of one clip, as matching compares it.
+    """Footage of one clip, as matching compares it."""
 
-    Attributes:
-        clip_id: The clip's id; errors name it.
-        fps: Values of `luma_F` per second. The caller resamples clips of variable frame rate.
-        picture_s: float32 [P], ascending: seconds from the clip's first frame.
-        pictures: A JPEG of about 320 px for each time, or its keypoints where pictures may not
-            be kept.
-        vector_s: float32 [V], ascending: seconds from the clip's first frame.
-        vectors_VD: float32 [V, D], L2-normalised; zero for a flat or black picture.
-        luma_F: float32 [F], mean luma of each frame, 0 to 1.
-        luma_spread_F: float32 [F], standard deviation of each frame's luma.
-    """
-
-    clip_id: str
-    fps: float
-    picture_s: Floats
+    clip_id: str  # the clip's id; errors name it
+    fps: float  # values of `luma_F` per second. The caller resamples clips of variable frame rate.
+    picture_s: Floats  # float32 [P], ascending: seconds from the clip's first frame
+    # A JPEG of about 320 px for each time, or its keypoints where pictures may not be kept.
     pictures: tuple["bytes | Keypoints", ...]
-    vector_s: Floats
-    vectors_VD: Floats
-    luma_F: Floats
-    luma_spread_F: Floats
+    vector_s: Floats  # float32 [V], ascending: seconds from the clip's first frame
+    vectors_VD: Floats  # float32 [V, D], L2-normalised; zero for a flat or black picture
+    luma_F: Floats  # float32 [F], mean luma of each frame, 0 to 1
+    luma_spread_F: Floats  # float32 [F], standard deviation of each frame's luma
 
     def __post_init__(self) -> None:
         """Refuses series whose lengths disagree."""

@@ -5,7 +5,6 @@ pictures count together. An edit does not turn the picture, and a turned agreeme
 
 Shape letters: K keypoints of a picture, N matched keypoints.
 """
-# ruff: noqa: N803, N806 - shape letters
 
 import math
 from collections.abc import Sequence
@@ -17,10 +16,7 @@ from numpy.typing import NDArray
 from curator.matching.clip_footage import Floats, Keypoints
 from curator.media.opencv import cv2
 
-__all__ = ["MIN_INLIERS", "Agreement", "agreement"]
-
-MIN_INLIERS = 8
-"""Inliers that verify a pair of pictures; benchmarks/results/duplicates.md."""
+MIN_INLIERS = 8  # inliers that verify a pair of pictures; benchmarks/results/duplicates.md
 _MAX_RATIO = 0.85
 _TOLERANCE_PX = 4.0
 _MAX_SCALE = 5.0
@@ -35,19 +31,13 @@ MIRRORED_128: NDArray[np.int64] = _LAYOUT[::-1][:, :, (-np.arange(8)) % 8].resha
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Agreement:
-    """How picture a maps to picture b.
+    """How picture a maps to picture b."""
 
-    Attributes:
-        n_inliers: Matched keypoints that one similarity transform explains.
-        transform_23: float64 [2, 3], from a's unit to b's, of the mirrored a where `mirrored`.
-        mirrored: Picture a was mirrored before.
-        area_share: Share of the common part that the inliers' bounding box covers.
-    """
-
-    n_inliers: int
+    n_inliers: int  # matched keypoints that one similarity transform explains
+    # float64 [2, 3], from a's unit to b's, of the mirrored a where `mirrored`.
     transform_23: NDArray[np.float64]
-    mirrored: bool
-    area_share: float
+    mirrored: bool  # picture a was mirrored before
+    area_share: float  # share of the common part that the inliers' bounding box covers
 
 
 def agreement(pairs: Sequence[tuple[Keypoints, Keypoints]], *, mirrored: bool) -> Agreement | None:
@@ -66,7 +56,9 @@ def agreement(pairs: Sequence[tuple[Keypoints, Keypoints]], *, mirrored: bool) -
     if fit is None:
         return None
     transform_23 = np.asarray(fit, np.float64)
-    if not _is_plausible(transform_23):
+    scale = math.hypot(transform_23[0, 0], transform_23[1, 0])
+    turn_deg = math.degrees(math.atan2(transform_23[1, 0], transform_23[0, 0]))
+    if not 1 / _MAX_SCALE <= scale <= _MAX_SCALE or abs(turn_deg) > _MAX_TURN_DEG:
         return None
     inlier_N = is_inlier.ravel().astype(bool)
     places = [
@@ -103,12 +95,6 @@ def _matched(a: Keypoints, b: Keypoints) -> tuple[Floats, Floats]:
     is_mutual = squared.argmin(0)[nearest] == np.arange(len(of_a))
     at_a = np.flatnonzero(is_clear & is_mutual)
     return a.xy_K2[at_a], b.xy_K2[nearest[at_a]]
-
-
-def _is_plausible(found_23: NDArray[np.float64]) -> bool:
-    scale = math.hypot(found_23[0, 0], found_23[1, 0])
-    turn_deg = math.degrees(math.atan2(found_23[1, 0], found_23[0, 0]))
-    return 1 / _MAX_SCALE <= scale <= _MAX_SCALE and abs(turn_deg) <= _MAX_TURN_DEG
 
 
 def _area_share(

@@ -5,7 +5,6 @@ from each, and what remains must agree at the same moments, and less at others.
 
 Shape letters: N pairs of pictures, H, W height and width.
 """
-# ruff: noqa: N803, N806 - shape letters
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,38 +16,26 @@ from numpy.typing import NDArray
 from curator.matching.clip_footage import SIDE_PX, Floats, Keypoints
 from curator.media.opencv import cv2
 
-__all__ = ["MotionAgreement", "motion_agreement"]
-
 _SHRINK = 4
 _BLUR_PX = 1.2
 _MIN_LIKENESS, _LIKENESS_RANGE = 0.3, 0.4
-_STILL = 1.2
-"""Spread of what changes, of 255 levels, that compression makes."""
+_STILL = 1.2  # spread of what changes, of 255 levels, that compression makes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MotionAgreement:
-    """What changes in the common part of two clips.
+    """What changes in the common part of two clips."""
 
-    Attributes:
-        aligned: Correlation at the same moments, -1 to 1.
-        others: The largest mean correlation when the pictures of b are rotated among each other.
-        change_a: Spread of what changes in a, of 255 levels.
-        change_b: Spread of what changes in b.
-        likeness: Median correlation of whole pictures at the same moments.
-        likeness_others: The same, with pictures of b from other moments: high for a fixed camera.
-        first: First of the pairs that the values are of: a run in which whole pictures agree.
-        last: The run's last pair.
-    """
-
-    aligned: float
+    aligned: float  # correlation at the same moments, -1 to 1
+    # The largest mean correlation when the pictures of b are rotated among each other.
     others: float
-    change_a: float
-    change_b: float
-    likeness: float
+    change_a: float  # spread of what changes in a, of 255 levels
+    change_b: float  # spread of what changes in b
+    likeness: float  # median correlation of whole pictures at the same moments
+    # The same, with pictures of b from other moments: high for a fixed camera.
     likeness_others: float
-    first: int
-    last: int
+    first: int  # first of the pairs that the values are of: a run in which whole pictures agree
+    last: int  # the run's last pair
 
     @property
     def is_still(self) -> bool:

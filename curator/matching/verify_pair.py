@@ -2,11 +2,10 @@
 
 Shape letters: A, B picture vectors of the clips.
 """
-# ruff: noqa: N806 - shape letters
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
 
 import numpy as np
 
@@ -23,36 +22,22 @@ from curator.matching.clip_footage import SIDE_PX, ClipFootage
 from curator.matching.geometry import MIN_INLIERS, Agreement, agreement
 from curator.matching.motion_agreement import MotionAgreement, motion_agreement
 
-__all__ = ["Match", "verify_pair"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """The same footage in clips a and b: `time_b = speed * time_a + offset_s`.
+    """The same footage in clips a and b: `time_b = speed * time_a + offset_s`."""
 
-    Attributes:
-        offset_s: Time in b of a's first frame, in seconds of b; negative where b begins later.
-        speed: Seconds of b per second of a: 0.8 where b plays 1.25 times as fast.
-        overlap_s: Length of what both show, in seconds of a.
-        share_a: Part of a that b shows, 0 to 1.
-        share_b: Part of b that a shows, 0 to 1.
-        mirrored: One of them is mirrored.
-        similarity: Cosine of the most alike picture vectors at about the same time, 0 to 1.
-        n_inliers: Keypoints that agree in up to three pairs of pictures of the same moments.
-    """
-
-    offset_s: float
-    speed: float
-    overlap_s: float
-    share_a: float
-    share_b: float
-    mirrored: bool
-    similarity: float
-    n_inliers: int
+    offset_s: float  # time in b of a's first frame, in seconds of b; negative where b begins later
+    speed: float  # seconds of b per second of a: 0.8 where b plays 1.25 times as fast
+    overlap_s: float  # length of what both show, in seconds of a
+    share_a: float  # part of a that b shows, 0 to 1
+    share_b: float  # part of b that a shows, 0 to 1
+    mirrored: bool  # one of them is mirrored
+    similarity: float  # cosine of the most alike picture vectors at about the same time, 0 to 1
+    n_inliers: int  # keypoints that agree in up to three pairs of pictures of the same moments
 
 
-MIN_COSINE = 0.2
-"""Cosine of the best picture vectors below which a pair is not looked at."""
+MIN_COSINE = 0.2  # cosine of the best picture vectors below which a pair is not looked at
 _VOTES_BELOW = 0.15
 _N_VOTED = 5
 _MIN_VOTED_INLIERS = 6
@@ -73,13 +58,6 @@ _BOTH, _BOTH_FIXED, _BOTH_OTHER_SPEED = 1.0, 1.3, 1.6
 _FIXED_LIKENESS = 0.8
 _MIN_AGREEING_S = 0.3
 _SHORT_SPAN_S, _MANY_INLIERS, _CLEARLY, _MORE_AGREEING = 2.0, 20, 0.1, 1.1
-
-
-class Vote(NamedTuple):
-    """Pictures whose keypoints agree: the cosine of their vectors, and whether one is mirrored."""
-
-    cosine: float
-    mirrored: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -123,43 +101,38 @@ def verify_pair(a: ClipFootage, b: ClipFootage) -> Match | None:
     voted = _voted(a, b)
     if voted is None:
         return None
-    best = _best(a, b, voted, alignments_at(a, b, voted, (1.0,), _N_GUESSES))
+    cosine, mirrored = voted
+    # Near pictures that are about as alike as those that voted.
+    near = partial(alignments, a, b, min_cosine=cosine - _VOTES_BELOW)
+    best = _best(a, b, near(speeds=(1.0,), most=_N_GUESSES), mirrored)
     if best is None:
-        best = _best(a, b, voted, votes(a, b, most=_N_VOTE_PAIRS, around_s=_AROUND_S))
+        best = _best(a, b, votes(a, b, most=_N_VOTE_PAIRS, around_s=_AROUND_S), mirrored)
     if best is None or not best.is_close:
         least_s = 0.0 if best is None else _MORE_AGREEING * best.guess.agreeing_s
-        guesses = alignments_at(a, b, voted, OTHER_SPEEDS, _N_OTHER_SPEEDS)
-        other = _best(a, b, voted, [g for g in guesses if g.agreeing_s > least_s])
+        guesses = near(speeds=OTHER_SPEEDS, most=_N_OTHER_SPEEDS)
+        other = _best(a, b, [g for g in guesses if g.agreeing_s > least_s], mirrored)
         if other is not None and (best is None or other.strength > best.strength + _CLEARLY):
             best = other
     return None if best is None else _match(a, b, best)
 
 
-def alignments_at(
-    a: ClipFootage, b: ClipFootage, voted: Vote, speeds: Sequence[float], most: int
-) -> list[Alignment]:
-    """Guesses at some speeds, near pictures that are about as alike as those that voted."""
-    return alignments(a, b, speeds=speeds, min_cosine=voted.cosine - _VOTES_BELOW, most=most)
-
-
 def _best(
-    a: ClipFootage, b: ClipFootage, voted: Vote, guesses: Sequence[Alignment]
+    a: ClipFootage, b: ClipFootage, guesses: Sequence[Alignment], mirrored: bool
 ) -> Evidence | None:
     """The strongest evidence that proves the same footage; None where none does."""
     best: Evidence | None = None
-    for candidate in evidence(a, b, voted, guesses):
-        if is_same(candidate) and (best is None or candidate.strength > best.strength):
+    for candidate in _evidence(a, b, guesses, mirrored):
+        if _is_same(candidate) and (best is None or candidate.strength > best.strength):
             best = candidate
             if best.is_close or best.strength >= _DECISIVE:
                 break
     return best
 
 
-def evidence(
-    a: ClipFootage, b: ClipFootage, voted: Vote, guesses: Sequence[Alignment]
+def _evidence(
+    a: ClipFootage, b: ClipFootage, guesses: Sequence[Alignment], mirrored: bool
 ) -> Iterator[Evidence]:
     """Yields guesses whose geometry agrees, with what else is known of them."""
-    mirrored = voted.mirrored
     moving_share = min(pulse(a).moving_share, pulse(b).moving_share)
     for guess in guesses:
         pairs = _same_moments(a, b, guess)
@@ -215,7 +188,7 @@ def _overlap(a: ClipFootage, b: ClipFootage, guess: Alignment) -> tuple[float, f
     return start_s, min(a.duration_s, (b.duration_s - guess.offset_s) / guess.speed)
 
 
-def _voted(a: ClipFootage, b: ClipFootage) -> Vote | None:
+def _voted(a: ClipFootage, b: ClipFootage) -> tuple[float, bool] | None:
     """Cosine of the first of the most alike pictures whose keypoints agree; whether mirrored."""
     cosines_AB = cosines(a, b)
     if not cosines_AB.size:
@@ -226,18 +199,14 @@ def _voted(a: ClipFootage, b: ClipFootage) -> Vote | None:
         cosine = float(cosines_AB[at, best_A[at]])
         if cosine < MIN_COSINE:
             return None
-        i = _picture_at(a, float(a.vector_s[at]))
-        j = _picture_at(b, float(b.vector_s[best_A[at]]))
+        i = int(np.abs(a.picture_s - float(a.vector_s[at])).argmin())
+        j = int(np.abs(b.picture_s - float(b.vector_s[best_A[at]])).argmin())
         pair = [(a.keypoints(i), b.keypoints(j))]
         for mirrored in (False, True):
             geometry = agreement(pair, mirrored=mirrored)
             if geometry is not None and geometry.n_inliers >= _MIN_VOTED_INLIERS:
-                return Vote(cosine, mirrored)
+                return cosine, mirrored
     return None
-
-
-def _picture_at(clip: ClipFootage, at_s: float) -> int:
-    return int(np.abs(clip.picture_s - at_s).argmin())
 
 
 def _same_moments(a: ClipFootage, b: ClipFootage, guess: Alignment) -> list[tuple[int, int]]:
@@ -247,17 +216,17 @@ def _same_moments(a: ClipFootage, b: ClipFootage, guess: Alignment) -> list[tupl
     apart = np.abs(b.picture_s[nearest] - wanted)
     spacing_s = float(np.median(np.diff(b.picture_s))) if len(b.picture_s) > 1 else 0.0
     reach_s = max(_SAME_MOMENT_S, 0.51 * spacing_s)
-    usable = [int(i) for i in np.flatnonzero(apart <= reach_s)]
-    usable.sort(key=lambda i: _place(float(a.picture_s[i]), guess))
+
+    def place(i: int) -> float:
+        at_s, is_run = float(a.picture_s[i]), guess.agreeing_s > 0.1
+        outside_s = max(guess.start_s - at_s, at_s - guess.end_s, 0) if is_run else 0
+        return abs(at_s - guess.voted_s) + 10 * outside_s
+
+    usable = sorted(np.flatnonzero(apart <= reach_s).tolist(), key=place)
     return [(i, int(nearest[i])) for i in usable]
 
 
-def _place(at_s: float, guess: Alignment) -> float:
-    outside_s = max(guess.start_s - at_s, at_s - guess.end_s, 0) if guess.agreeing_s > 0.1 else 0
-    return abs(at_s - guess.voted_s) + 10 * outside_s
-
-
-def is_same(candidate: Evidence) -> bool:
+def _is_same(candidate: Evidence) -> bool:
     """Whether evidence proves the same footage.
 
     Luma, or what moves in pictures, or both together must agree for long enough. A short

@@ -1,4 +1,4 @@
-"""A file for each measure: its signals of a picture, its scores of a clip, their reasons and words.
+"""Measures: their signals of a picture, their scores of a clip, their reasons and words.
 
 Pictures are uint8 luma [H, W]: `gray_HW` with a longer side of 640 px, `before_HW` and the later
 `after_HW` of 320 px and one size, or less where the source is smaller; `luma_HW` in the source's

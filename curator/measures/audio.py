@@ -9,17 +9,13 @@ from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import ScoreSpec
 from curator.media.audio_level import CELLS_PER_S, FLOOR_DB, MAX_CELLS
 
-FAMILY = "audio"
 SILENCE_DB = -60.0
 """What FFmpeg's `silencedetect` calls silence; it compares samples, whose peaks lie above their RMS
 (3 dB in a tone)."""
 
 
 def _levels_db(clip: ClipView) -> NDArray[np.float64]:
-    """Levels of the tenths of a second whose middle lies in the clip; NaN where there is no audio.
-
-    None at all for a clip of days: timestamps jump there, and no clip is as long.
-    """
+    """Levels of the tenths of a second whose middle lies in the clip; NaN without audio."""
     track = clip.track
     end_pts = track.pts_of_end(clip.span.end_frame)
     first, end = (

@@ -4,9 +4,9 @@ A border is a strip along a side that is nearly black and nearly constant, and t
 straight line at which most of the picture begins. A dark scene is dark without such a line; there a
 sample says nothing, and the samples of a clip together decide. Text and logos may stand in a border
 as long as most of it stays constant.
-"""
 
-# ruff: noqa: N803, N806 - shape letters: L lines from a side inwards, A across
+Shape letters: L lines from a side inwards, A across.
+"""
 
 from typing import NamedTuple
 
@@ -17,34 +17,27 @@ from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import ScoreSpec
 from curator.records.cuts import Crop
 
-FAMILY = "quality"
 _DEEPEST = 0.48  # share of the picture that one border takes at most
 _BLACKEST = 0.13
 """Level up to which a border is black, of the range from black to white: analog captures and faulty
 ranges lift it."""
 _STEP = 8  # every so many columns (rows) are looked at
-EVERY = slice(_STEP // 2, None, _STEP)
-"""The rows and columns that are looked at."""
+EVERY = slice(_STEP // 2, None, _STEP)  # the rows and columns that are looked at
 _TOLERANCE = 2.0  # levels by which a border without noise varies, from compression
 _NOISIEST = 14.0  # largest tolerance; a strip that varies more is picture
 _MOST = 0.55  # share of the outermost line that must be constant
 _LEAST = 0.35  # share of any line of a border that is constant: the largest subtitles leave more
-_TYPICAL = 0.93
-"""Share that must be constant of the lines without text, which are a third of a border or more."""
-_DROP = 0.3
-"""By how much the constant share falls where a border ends: glyphs cover less of one line."""
-MIN_SHARE = 0.005
-"""Smallest border, as a share of the side: a line or two at an edge is not worth an encoding."""
+_TYPICAL = 0.93  # share constant of the lines without text, a third of a border or more
+_DROP = 0.3  # fall of the constant share where a border ends: glyphs cover less of a line
+MIN_SHARE = 0.005  # smallest border, of the side: a line or two is not worth an encoding
 AGREEMENT = 0.75
 """Share of the samples which must agree on where a border ends, of those that do and those in which
 there is none or a larger one."""
-_WITNESSES = 0.15
-"""Share of all samples that must agree: in a dark clip a few may see lines that are none."""
+_WITNESSES = 0.15  # share of all samples that must agree: in the dark a few may see false lines
 _WITHIN_PX = 2.5
 
 
-Box = tuple[int, int, int, int]
-"""Top, bottom, left and right of a part of a picture, half-open."""
+Box = tuple[int, int, int, int]  # top, bottom, left and right of a part of a picture, half-open
 
 
 class Sides(NamedTuple):
@@ -62,11 +55,7 @@ def find_borders(luma_HW: NDArray[np.uint8], *, black: int = 0, white: int = 255
 
 
 def borders_of(
-    rows_NA: NDArray[np.uint8],
-    columns_NA: NDArray[np.uint8],
-    *,
-    black: int = 0,
-    white: int = 255,
+    rows_NA: NDArray[np.uint8], columns_NA: NDArray[np.uint8], *, black: int = 0, white: int = 255
 ) -> Sides:
     """As `find_borders`, of rows 4, 12, 20, ... of a picture and its columns 4, 12, 20, ..."""
     width, height = rows_NA.shape[1], columns_NA.shape[1]

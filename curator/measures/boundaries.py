@@ -7,10 +7,12 @@ is brighter or darker on one side, the exposure jumped. Where the odds begin to 
 was chosen by hand, on the tune part of the footage and on development media
 (`benchmarks/results/shots.md`).
 
+The score `shot_doubt` says whether a clip may hold a boundary that was not taken for one.
+Transitions are those at a probability of 0.5, whatever the recipe's bound; where the network alone
+finds the shots, any boundary of the head within the clip counts.
+
 Shape letters: F frames, K boundaries.
 """
-
-# ruff: noqa: N803 - shape letters
 
 import math
 from typing import NamedTuple
@@ -18,44 +20,36 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from curator.measures.clip_view import ClipView
+from curator.measures.measure_contract import ScoreSpec
 from curator.records.tracks import Track
 
-NEAR_FRAMES = 6
-"""Two peaks within so many frames are one boundary; the likelier stands."""
-INSIDE, LEAST = 0.5, 0.01
-"""Probability above which a frame is inside of a transition, and a peak is looked at."""
-COMMON_COSINE, ODDS_SLOPE = 0.5, 8.0
-"""Above this cosine of both sides the log odds of a boundary fall, by so much for each unit."""
+NEAR_FRAMES = 6  # two peaks within so many frames are one boundary; the likelier stands
+INSIDE, LEAST = 0.5, 0.01  # of frames inside of a transition, and of peaks that are looked at
+COMMON_COSINE, ODDS_SLOPE = 0.5, 8.0  # above it the log odds of a boundary fall, for each unit
 EXPOSURE_COSINE, EXPOSURE_STEP, EXPOSURE_ODDS = 0.7, 0.06, 3.0
 """Above this cosine and this difference in mean luma, of 1, log odds fall by so much more."""
-REACH_S = 1.0
-"""Samples further away say nothing about a boundary."""
+REACH_S = 1.0  # samples further away say nothing about a boundary
+
+_UNLIKE_COSINE, _UNLIKE_ODDS = 0.2, 1.5
+"""Below this cosine both sides have nothing in common, and the log odds of a doubt rise by so much.
+
+A pan has nothing in common with itself either, so that only doubts rise and no shot is cut for it.
+"""
 
 
 class Boundary(NamedTuple):
-    """A place where a boundary may be.
+    """A place where a boundary may be."""
 
-    Attributes:
-        frame: The last frame before a cut, or the middle of a gradual transition.
-        start: First frame inside of the transition; the first after the boundary at a cut.
-        end: Frame after its last one; equal to `start` at a cut.
-        probability: Of a boundary, with what both sides show.
-        likeness: Cosine of both sides; None where one says nothing.
-    """
-
-    frame: int
-    start: int
-    end: int
-    probability: float
-    likeness: float | None
+    frame: int  # the last frame before a cut, or the middle of a gradual transition
+    start: int  # first frame inside of the transition; the first after the boundary at a cut
+    end: int  # frame after its last one; equal to `start` at a cut
+    probability: float  # of a boundary, with what both sides show
+    likeness: float | None  # cosine of both sides; None where one says nothing
 
 
 def boundary_peaks(values_F: NDArray[np.floating], least: float = 0.0) -> NDArray[np.int64]:
-    """Frames of peaks above a value, in order, int64 [K]: of several within `NEAR_FRAMES` the best.
-
-    The highest is taken first, and of equals the first; what is near to it is none, whatever is
-    near to that.
-    """
+    """Frames of peaks above a value, in order, int64 [K]; of several that are near the highest."""
     likely = np.flatnonzero(values_F > least)
     is_near = np.zeros(len(values_F) + NEAR_FRAMES, np.bool_)
     peaks: list[int] = []
@@ -71,10 +65,7 @@ def boundaries(
 ) -> list[Boundary]:
     """Boundaries in order, of a span of frames, whose peaks are likelier than `LEAST`.
 
-    Args:
-        track: The track.
-        span: Where their frames lie.
-        inside: Probability above which a frame is inside of a transition.
+    `inside` is the probability above which a frame is inside of a transition.
     """
     first, end, _ = span.indices(track.n_frames)
     low, high = _independent(track.boundary_probability, first, end)
@@ -91,11 +82,7 @@ def boundaries(
 
 
 def _independent(probability_F: NDArray[np.float32], first: int, end: int) -> tuple[int, int]:
-    """The least span around another whose peaks are the same, whatever lies beyond.
-
-    Peaks near to each other decide about one another, in a chain; more than `NEAR_FRAMES` without a
-    likely frame end it.
-    """
+    """The least span around another with the same peaks: near peaks decide in a chain."""
     likely = np.flatnonzero(probability_F > LEAST)
     parted = np.flatnonzero(np.diff(likely) > NEAR_FRAMES) + 1
     firsts = likely[np.concatenate([[0], parted])] if len(likely) else likely
@@ -108,7 +95,10 @@ def _independent(probability_F: NDArray[np.float32], first: int, end: int) -> tu
 
 def _weighed(track: Track, frame: int, first: int, last: int) -> Boundary:
     """A boundary at a peak in a run [first, last) of frames inside of a transition, or in none."""
-    start, end = _extent(frame, first, last)
+    # A peak is in its middle: one side is at most twice as long as the other, and a frame. What is
+    # left over is a fast move after a cut.
+    before, after = frame + 1 - first, last - frame - 1
+    start, end = frame + 1 - min(before, 2 * after + 1), frame + 1 + min(after, 2 * before + 1)
     probability = float(track.boundary_probability[frame])
     likeness = _likeness(track, start, end)
     if likeness is not None and likeness > COMMON_COSINE:
@@ -126,16 +116,6 @@ def raised(probability: float, log_odds: float) -> float:
     return odds / (1 + odds)
 
 
-def _extent(frame: int, first: int, last: int) -> tuple[int, int]:
-    """The transition around a peak, half-open; empty at a cut.
-
-    A peak is in its middle: one side is at most twice as long as the other, and a frame. What is
-    left over is a fast move after a cut.
-    """
-    before, after = frame + 1 - first, last - frame - 1
-    return frame + 1 - min(before, 2 * after + 1), frame + 1 + min(after, 2 * before + 1)
-
-
 def _likeness(track: Track, start: int, end: int) -> float | None:
     """Cosine of the descriptors of the samples next to a transition; None without one."""
     before = int(np.searchsorted(track.sample_frame, start)) - 1
@@ -148,3 +128,28 @@ def _likeness(track: Track, start: int, end: int) -> float | None:
         return None
     pair = track.descriptor[[before, after]].astype(np.float64)
     return float(pair[0] @ pair[1]) if pair.any(axis=1).all() else None
+
+
+def _shot_doubt(clip: ClipView) -> float | None:
+    if not len(clip.track.boundary_probability):
+        return None
+    start, end = clip.span.start_frame, clip.span.end_frame
+    # A boundary at the last frame is the clip's own end.
+    inner = boundaries(clip.track, slice(start, end - 1))
+    unlike = [b.likeness is not None and b.likeness < _UNLIKE_COSINE for b in inner]
+    pairs = zip(inner, unlike, strict=True)
+    doubts = (raised(b.probability, _UNLIKE_ODDS) if is_so else b.probability for b, is_so in pairs)
+    return max(doubts, default=0.0)
+
+
+SCORES = {
+    "shot_doubt": ScoreSpec(
+        unit="probability",
+        range="0 to 1",
+        meaning="highest probability of a shot boundary within the clip, of those that were not "
+        "taken for one; more where both sides have nothing in common; 0.2 keeps only clips of "
+        "which the head is sure",
+        outside="shot_doubt",
+        of=_shot_doubt,
+    )
+}

@@ -2,20 +2,19 @@
 
 All values say what the camera does, which is the opposite of what the picture does: a camera that
 pans right sees its picture move left.
-"""
 
-# ruff: noqa: N803, N806 - shape letters: S samples, W windows of them, L their length
+Shape letters: S samples, W windows of them, L their length.
+"""
 
 import math
 
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.camera_fit import CameraFit
 from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import ScoreSpec
+from curator.measures.motion import CameraFit
 
-FAMILY = "motion"
 SIGNALS = (
     "pan_rate", "tilt_rate", "zoom_rate", "roll_rate", "camera_motion", "object_motion",
     "camera_share",
@@ -25,30 +24,21 @@ in and clockwise are positive."""
 MIN_CAMERA_SHARE = 0.3
 """Share of the textured places that must follow the model; objects of 40% of the picture, with the
 more texture, leave so many."""
-WINDOW_SAMPLES = 4
-"""Samples, 2 s at the usual rate, over which a movement must hold; or over the whole clip."""
-CERTAIN = 2.5
-"""Standard errors by which a window's median rate must differ from nothing."""
-LEAST_SHARE = 0.25
-"""Share of a clip's windows in which a movement must be seen."""
-LEAST_PART = 0.2
-"""A movement counts beside a faster one from this part of its speed on."""
-KNOWN_SHARE = 0.5
-"""Share of the samples in which the camera's motion must be known."""
+WINDOW_SAMPLES = 4  # 2 s at the usual rate, over which a movement must hold; or the whole clip
+CERTAIN = 2.5  # standard errors by which a window's median rate must differ from nothing
+LEAST_SHARE = 0.25  # share of a clip's windows in which a movement must be seen
+LEAST_PART = 0.2  # a movement counts beside a faster one from this part of its speed on
+KNOWN_SHARE = 0.5  # share of the samples in which the camera's motion must be known
 STILL = 0.02
 """Short sides per second: slower pans and tilts are none. A camera on a tripod measures below
 0.005; at 0.02 the picture takes 50 s to leave the frame."""
 ZOOM_LEAST = 0.02
 """1/s: slower zooms are none; it is what `STILL` is to places half a short side off the centre,
 rounded down."""
-ROLL_LEAST = 2.4
-"""Degrees per second: slower rolls are none."""
-HANDHELD = 0.02
-"""Jitter in short sides per second from which a camera is held in hands, or moves as if."""
-HANDHELD_PART = 0.06
-"""The same, as a part of the camera's speed: a pan that gathers speed is not shaking."""
-SHAKY = 0.15
-"""Jitter in short sides per second from which shaking disturbs."""
+ROLL_LEAST = 2.4  # degrees per second: slower rolls are none
+HANDHELD = 0.02  # jitter in short sides per second of a camera in hands, or one that moves as if
+HANDHELD_PART = 0.06  # the same, of the camera's speed: a pan that gathers speed is not shaking
+SHAKY = 0.15  # jitter in short sides per second from which shaking disturbs
 
 
 def camera_signals(fit: CameraFit | None, seconds: float) -> dict[str, float]:

@@ -3,8 +3,6 @@
 It knows no pixels: another aesthetic head, other prompts or other bounds are a rerun of seconds.
 """
 
-# ruff: noqa: N803, N806 - shape letters
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -22,12 +20,10 @@ from curator.models.weight_store import ModelStore
 from curator.models.zero_shot_prompts import Prompts, load_prompts
 from curator.stage import StageConfig, setting
 
-FAMILY = "CLIP"
 _HEADS_VERSION = 1
 
 
-Need = Literal["clip", "aesthetic", "content", "safety"]
-"""What of the recipe a score comes from; else it is absent."""
+Need = Literal["clip", "aesthetic", "content", "safety"]  # what of the recipe a score comes from
 NEEDS: dict[str, Need] = {
     "aesthetic": "aesthetic",
     "content_probability": "content",
@@ -87,7 +83,7 @@ class Semantics:
         """
         if self.clip is None:
             return None
-        config, head, prompts = self.config, self.aesthetic, self._prompts()
+        config, head, prompts = self.config, self.aesthetic, load_prompts(self.config.prompts)
         asked = {"content": config.content, "safety": config.safety}
         classes = {
             name: [(kind, prompts.texts(words)) for kind, words in getattr(prompts, name).items()]
@@ -103,10 +99,9 @@ class Semantics:
         )
 
     def check(self, asked: Mapping[str, str], columns: Sequence[str] = ()) -> None:
-        """Checks that every score and column which the recipe asks for can be made.
+        """Checks that what a recipe asks for can be made.
 
-        `asked` names the score of each rule that rejects clips, `columns` what the selection goes
-        by.
+        `asked` names the score of each rule that rejects clips, `columns` what is selected by.
 
         Raises:
             UsageError: A key or weights are missing; says which key to set, or what to pull.
@@ -115,7 +110,7 @@ class Semantics:
         try:
             if self.clip is not None:
                 check_open_clip()
-                self._prompts()
+                load_prompts(self.config.prompts)
                 for entry in filter(None, (self.clip, self.aesthetic)):
                     self.store.find(entry)
         except ModelError as error:
@@ -124,24 +119,22 @@ class Semantics:
     def check_keys(self, asked: Mapping[str, str], columns: Sequence[str] = ()) -> None:
         """The part of `check` that looks at the recipe alone, and at no weights."""
         clip, head = self.clip, self.aesthetic
-        needed = {name: NEEDS[score] for name, score in asked.items() if score in NEEDS}
-        for name, need in needed.items():
-            if clip is None or (need == "aesthetic" and head is None):
-                raise UsageError(
-                    f"filters.{name} asks for a score that is not made; {_REMEDY[need]}"
-                )
-            if not getattr(self.config, need, True):
-                raise UsageError(
-                    f"filters.{name} asks for a score that semantic.{need} switches off"
-                )
+        name = clip.name if clip is not None else None
+        for rule, score in asked.items():
+            need = NEEDS.get(score)
+            asks = f"filters.{rule} asks for a score that"
+            if need is not None and (clip is None or (need == "aesthetic" and head is None)):
+                raise UsageError(f"{asks} is not made; {_REMEDY[need]}")
+            if need is not None and not getattr(self.config, need, True):
+                raise UsageError(f"{asks} semantic.{need} switches off")
         if head is not None and (clip is None or head.reads != clip.name):
             raise UsageError(
                 f"semantic.aesthetic is {head.name}, which reads embeddings of {head.reads}; "
-                f"analyze.clip is {self._clip_name}; set "
+                f"analyze.clip is {name}; set "
                 f"analyze.clip={head.reads} (`curate models pull {head.reads}`)"
             )
         try:
-            check_content(self.config, self._clip_name, columns)
+            check_content(self.config, name, columns)
         except ModelError as error:
             raise UsageError(str(error)) from error
 
@@ -153,20 +146,13 @@ class Semantics:
         """
         if self.clip is None:
             return None
-        config, prompts, clip = self.config, self._prompts(), self.clip
+        config, prompts, clip = self.config, load_prompts(self.config.prompts), self.clip
         return Heads(
             aesthetic=self._aesthetic(self.aesthetic) if self.aesthetic is not None else None,
             content=self._classes(clip, prompts, prompts.content) if config.content else None,
             safety=self._classes(clip, prompts, prompts.safety) if config.safety else None,
             unsafe=tuple(prompts.unsafe),
         )
-
-    @property
-    def _clip_name(self) -> str | None:
-        return self.clip.name if self.clip is not None else None
-
-    def _prompts(self) -> Prompts:
-        return load_prompts(self.config.prompts)
 
     def _aesthetic(self, entry: ModelEntry) -> LinearHead:
         key = fingerprint("aesthetic", _HEADS_VERSION, self.store.fingerprint(entry))

@@ -23,8 +23,7 @@ _MADE_BY: dict[str, Callable[[NDArray[np.float64]], np.floating]] = {
     "mean": np.mean, "median": np.median, "min": np.min, "max": np.max, "spread": np.std,
 }  # fmt: skip
 
-How = Aggregate | float
-"""How measured values become a score: an aggregate, or a bound for the share below it."""
+How = Aggregate | float  # an aggregate of measured values, or a bound for the share below it
 
 
 @dataclass(frozen=True)

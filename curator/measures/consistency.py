@@ -1,7 +1,5 @@
 """Whether a clip is one scene: how alike its samples are."""
 
-# ruff: noqa: N803 - shape letters
-
 from typing import Any
 
 import numpy as np
@@ -9,8 +7,6 @@ from numpy.typing import NDArray
 
 from curator.measures.measure_contract import ScoreSpec
 from curator.models.embedding_heads import normalised
-
-FAMILY = "consistency"
 
 
 def lowest_similarity(vectors_ND: NDArray[Any], *, with_first: bool = True) -> float | None:

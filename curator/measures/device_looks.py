@@ -6,8 +6,6 @@ but that where a side of the picture is odd, a code of what moved may be one ste
 Shape letters: S pictures or pairs of them, H, W height and width.
 """
 
-# ruff: noqa: N803, N806 - shape letters
-
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,8 +34,7 @@ from curator.media.device_graphs import constants
 if TYPE_CHECKING:
     from torch import Tensor
 
-LEAST_PX = 2 * max(EDGE_SIDE, LINE_ALONG, MOVED_SIDE)
-"""Sides from which the maps are made by shrinking; smaller pictures are the host's."""
+LEAST_PX = 2 * max(EDGE_SIDE, LINE_ALONG, MOVED_SIDE)  # sides of smaller pictures are the host's
 
 
 def edges_of(gray_SHW: "Tensor") -> "Tensor":

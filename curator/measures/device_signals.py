@@ -11,8 +11,6 @@ Shape letters: S samples, H and W height and width, N lines, L places along line
 (rows, columns), G segments of lines, K places in a segment or its frequencies, B blocks of 8 px.
 """
 
-# ruff: noqa: N803, N806 - shape letters
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -23,36 +21,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, max_pool2d, threshold
 
-from curator.measures import compression, interlacing, resolution, sharpness, stripes
-from curator.measures.strips import STRIP_PX, strips
+from curator.measures import picture_quality, strips
+from curator.measures.strips import STRIP_PX
 from curator.media.device_graphs import constants
 
 NATIVE = ("noise", "blocking", "flattening", "banding", "combing", "resolution")
 """Order of the values of `native_signals_of`."""
-PICTURE = ("sharpness", "stripes")
-"""Order of the values of `picture_signals_of`."""
-EXPOSURE = ("dark_fraction", "bright_fraction")
-"""Order of the values of `exposure_signals_of`."""
+PICTURE = ("sharpness", "stripes")  # order of the values of `picture_signals_of`
+EXPOSURE = ("dark_fraction", "bright_fraction")  # order of the values of `exposure_signals_of`
 
 _MIN_PX = 32
 _PAD_PX = 10  # places that lines gain at both ends, for windows of up to 21 px
 _AROUND_PX = 8  # on each side of a step are its surroundings in `blocking`
-_N_GRIDS = len(compression._ENLARGED)
-_BLUR = 43 / 256, 170 / 256
-"""OpenCV's weights of 8 bits for a Gaussian of 3 px with a deviation of 0.6: outer and middle."""
-_keep = constants(16)
-"""Keeps constants of a size on a device: 4 MB for 1080p."""
-_keep_short = constants(256)
-"""Keeps a line of places."""
+_N_GRIDS = len(strips._ENLARGED)
+_BLUR = 43 / 256, 170 / 256  # OpenCV's 8-bit weights of a Gaussian, 3 px, deviation 0.6
+_keep = constants(16)  # keeps constants of a size on a device: 4 MB for 1080p
+_keep_short = constants(256)  # keeps a line of places
 
 
 def native_signals_of(luma_SHW: Tensor, *, black: int, white: int) -> Tensor:
     """Signals of full-size luma inside borders, as `native_signals` measures them.
 
-    Args:
-        luma_SHW: uint8, or uint16 of which the upper 8 bits count; a view, if its rows are dense.
-        black: Level of black, of 255.
-        white: Level of white, of 255.
+    `luma_SHW` is uint8, or uint16 of which the upper 8 bits count; a view, if its rows are dense.
+    `black` and `white` are levels of 255.
 
     Returns:
         float32 [S, 6] in the order of `NATIVE`; NaN where a signal could not be measured.
@@ -84,14 +75,7 @@ def native_signals_of(luma_SHW: Tensor, *, black: int, white: int) -> Tensor:
 
 
 def picture_signals_of(gray_SHW: Tensor) -> Tensor:
-    """Signals of luma of 640 px inside borders, as `sharpness` and `stripes` measure them.
-
-    Args:
-        gray_SHW: uint8, any view.
-
-    Returns:
-        float32 [S, 2] in the order of `PICTURE`.
-    """
+    """Signals of uint8 luma of 640 px inside borders, float32 [S, 2] in the order of `PICTURE`."""
     return torch.stack((_sharpness(gray_SHW), _stripes(gray_SHW)), 1)
 
 
@@ -107,16 +91,11 @@ class _Lines:
 
     Each line is mirrored at its ends, `_PAD_PX` places long. Strips that only few measures read
     come last.
-
-    Attributes:
-        levels: float32 [S, N, L].
-        steps: Absolute difference of each place and the next.
-        sizes: Length of the lines of each direction, without the mirrored places.
     """
 
-    levels: Tensor
-    steps: Tensor
-    sizes: tuple[int, ...]
+    levels: Tensor  # float32 [S, N, L]
+    steps: Tensor  # absolute difference of each place and the next
+    sizes: tuple[int, ...]  # length of the lines of each direction, without the mirrored places
 
     @property
     def n_few(self) -> int:
@@ -150,7 +129,7 @@ def _difference(one: Tensor, other: Tensor) -> Tensor:
 def _places_of_lines(size: int, device: torch.device) -> Tensor:
     """Rows that `strips` takes of a picture of this height, every other strip first."""
     places: Any = np.arange(size)[:, None]
-    chosen = strips(places)[:, 0].reshape(-1, STRIP_PX)
+    chosen = strips.strips(places)[:, 0].reshape(-1, STRIP_PX)
     return _on(device, np.concatenate([chosen[::2], chosen[1::2]]).ravel())
 
 
@@ -179,7 +158,7 @@ def _line_sums(lines: _Lines, black: int, white: int) -> tuple[Tensor, Tensor, T
     profile = (mirrored[..., _AROUND_PX:-_AROUND_PX] / around).mean(1) @ maps.profile
     grid = capped[:, ::2].sum(1) @ maps.grid
     # A small step counts 1 and a larger one more, so a sum of 1 is one small step alone.
-    rank = (steps_SNL * (1 / (compression._BAND_STEP + 0.5))).ceil()
+    rank = (steps_SNL * (1 / (strips._BAND_STEP + 0.5))).ceil()
     near = avg_pool2d(rank, (1, 2 * _PAD_PX + 1), 1, divisor_override=1)
     height = steps_SNL[..., _PAD_PX:-_PAD_PX].masked_fill(near != 1, 0)
     bands = height.square().sum(1) @ maps.bands
@@ -192,12 +171,12 @@ def _flat_places(lines: _Lines, black: int, white: int) -> Tensor:
     """How many lines are flat amid contrast at each place, and how many have contrast [S, 2, L]."""
     few = lines.levels[:, : lines.n_few : 2]
     # Mirrored places repeat those of a window, and so do not change its extremes.
-    window = (1, compression._CONTRAST_PX)
+    window = (1, strips._CONTRAST_PX)
     contrast = max_pool2d(few, window, 1) + max_pool2d(-few, window, 1)
-    margin = compression._CONTRAST_PX // 2
+    margin = strips._CONTRAST_PX // 2
     levels = few[..., margin:-margin]
-    counted = (contrast >= compression._CONTRAST) & (levels == levels.clamp(black + 5, white - 6))
-    run = compression._FLAT_PX - 1
+    counted = (contrast >= strips._CONTRAST) & (levels == levels.clamp(black + 5, white - 6))
+    run = strips._FLAT_PX - 1
     largest = max_pool2d(lines.steps[:, : lines.n_few], (2, run), (2, 1))
     # A place is flat by the steps around the one that leads to it.
     first = margin - 1 - run // 2
@@ -207,27 +186,20 @@ def _flat_places(lines: _Lines, black: int, white: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _LineMaps:
-    """Matrices from places along lines to sums; places that are no step of a line weigh 0.
+    """Matrices from places along lines to sums; places that are no step of a line weigh 0."""
 
-    Attributes:
-        with_surroundings: Steps of each direction in turn, mirrored at the ends.
-        profile: For each direction means of the 8 phases of a grid of 8 px, those less the mean of
-            every other phase, the mean, and real and imaginary parts of waves of enlarged grids.
-        bands: Sums of the 8 phases in the unit of `banding`.
-        grid: Sums of the 8 phases.
-        inside: 1 at the places that `flattening` counts.
-    """
-
-    with_surroundings: Tensor
+    with_surroundings: Tensor  # steps of each direction in turn, mirrored at the ends
+    # For each direction means of the 8 phases of a grid of 8 px, those less the mean of every other
+    # phase, the mean, and real and imaginary parts of waves of enlarged grids.
     profile: Tensor
-    bands: Tensor
-    grid: Tensor
-    inside: Tensor
+    bands: Tensor  # sums of the 8 phases in the unit of `banding`
+    grid: Tensor  # sums of the 8 phases
+    inside: Tensor  # 1 at the places that `flattening` counts
 
 
 @_keep
 def _line_maps(sizes: tuple[int, ...], n_lines: int, device: torch.device) -> _LineMaps:
-    margin = compression._CONTRAST_PX // 2
+    margin = strips._CONTRAST_PX // 2
     surroundings, profile, bands, grid, inside = [], [], [], [], []
     start = 0
     for size in sizes:
@@ -252,7 +224,6 @@ def _line_maps(sizes: tuple[int, ...], n_lines: int, device: torch.device) -> _L
 
 
 def _padded(matrix: NDArray[np.float64], before: int, behind: int) -> Tensor:
-    """The matrix with rows of 0 before and behind it."""
     rows = np.pad(matrix, ((before, behind), (0, 0)))
     return torch.from_numpy(rows.astype(np.float32))
 
@@ -264,7 +235,7 @@ def _profile_map(n_steps: int) -> NDArray[np.float64]:
     phases[n_periods * 8 :] = 0
     others = sum(np.roll(phases, -shift, axis=1) for shift in (2, 4, 6)) / 3
     mean = np.full((n_steps, 1), 1 / n_steps)
-    waves = compression._waves(n_steps)
+    waves = strips._waves(n_steps)
     waves = 4 * (waves - waves.mean(axis=0))
     parts = np.stack((waves.real, waves.imag), axis=2).reshape(n_steps, -1)
     return np.concatenate([phases, phases - others, mean, parts], axis=1)
@@ -281,13 +252,13 @@ def _blocking(profile_SDK: Tensor) -> Tensor:
 def _combing(columns: _Lines) -> Tensor:
     size = columns.sizes[-1]
     first = columns.levels.shape[2] - size - _PAD_PX
-    stretch = interlacing._COMB_PX
+    stretch = strips._COMB_PX
     n = (size - 2) // stretch
     lines = columns.levels[:, ::2, first : first + n * stretch + 2]
     near = columns.steps[:, ::2, first + 1 : first + 1 + n * stretch]
     far = _difference(lines[..., 2:], lines[..., :-2])
     near, far = (x.unflatten(2, (n, stretch)).sum(3) for x in (near, far))
-    combs = near > (2 * far).clamp(min=stretch * interlacing._COMB_STEP)
+    combs = near > (2 * far).clamp(min=stretch * strips._COMB_STEP)
     return combs.mean((1, 2), dtype=torch.float32)  # type: ignore[no-any-return]
 
 
@@ -345,35 +316,25 @@ def _planes(device: torch.device) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Segments:
-    """Where segments of lines are, and what is made of them; directions are padded to one size.
+    """Where segments of lines are, and what is made of them; directions are padded to one size."""
 
-    Attributes:
-        rows, columns: Places in the picture, [D, G, 64].
-        mean: 1 over the length of a segment, [D, 1, 64].
-        is_none: True for segments that only pad, [D, G].
-        weights: For busy and flat segments, by their order of spread: 1 if chosen, [D, 2, G].
-        least: Variance that busy and flat segments have at least, [2, 1].
-        spectra: For each phase of the grid of 8 px, from levels to their mean, and to the real and
-            imaginary parts of the smoothed steps' spectrum, whose power is 1 for white noise of 1
-            level, [D, 8, 64, 65].
-        whitening: Weights of frequencies, [D, 32].
-        share: Share of the nominal resolution that a frequency adds, [D].
-    """
-
-    rows: Tensor
+    rows: Tensor  # places in the picture, [D, G, 64]
     columns: Tensor
-    mean: Tensor
-    is_none: Tensor
-    weights: Tensor
-    least: Tensor
+    mean: Tensor  # 1 over the length of a segment, [D, 1, 64]
+    is_none: Tensor  # true for segments that only pad, [D, G]
+    weights: Tensor  # for busy and flat segments, by their order of spread: 1 if chosen, [D, 2, G]
+    least: Tensor  # variance that busy and flat segments have at least, [2, 1]
+    # For each phase of the grid of 8 px, from levels to their mean, and to the real and imaginary
+    # parts of the smoothed steps' spectrum, whose power is 1 for white noise of 1 level, [D, 8, 64,
+    # 65].
     spectra: Tensor
-    whitening: Tensor
-    share: Tensor
+    whitening: Tensor  # weights of frequencies, [D, 32]
+    share: Tensor  # share of the nominal resolution that a frequency adds, [D]
 
 
 @_keep
 def _segments(height: int, width: int, device: torch.device) -> _Segments:
-    most = resolution._SEGMENT_PX
+    most = strips._SEGMENT_PX
     sides = []
     for across, along in ((height, width), (width, height)):
         lines = _places_of_lines(across, torch.device("cpu")).numpy()[::4]
@@ -390,15 +351,15 @@ def _segments(height: int, width: int, device: torch.device) -> _Segments:
         places[side, side, :count] = np.repeat(lines, n)[:, None]
         places[1 - side, side, :count] = np.tile(within, (len(lines), 1))
         mean[side, 0, :size] = 1 / size
-        quarter = int(count * resolution._BUSIEST)
+        quarter = int(count * strips._BUSIEST)
         weights[side, 0, G - max(1, quarter) :] = 1
         weights[side, 1, G - count : G - count + max(8, quarter)] = 1
         spectra[side] = _spectra(size)
         bins = size // 2
-        whitening[side, :bins] = (np.arange(1, bins + 1) / bins) ** resolution._WHITENING
-        share[side] = 1 / bins / resolution._MOST_ENERGY
+        whitening[side, :bins] = (np.arange(1, bins + 1) / bins) ** strips._WHITENING
+        share[side] = 1 / bins / strips._MOST_ENERGY
     is_none = np.arange(G) >= np.array(n_segments)[:, None]
-    least = np.array([[resolution._DETAIL**2], [-np.inf]])
+    least = np.array([[strips._DETAIL**2], [-np.inf]])
     floats = (weights, least, spectra, mean, whitening, share)
     names = ("weights", "least", "spectra", "mean", "whitening", "share")
     return _Segments(
@@ -412,12 +373,12 @@ def _segments(height: int, width: int, device: torch.device) -> _Segments:
 @lru_cache
 def _spectra(size: int) -> NDArray[np.float64]:
     """`spectra` of `_Segments` for one direction, [8, 64, 65]."""
-    most = resolution._SEGMENT_PX
+    most = strips._SEGMENT_PX
     maps = np.zeros((8, most, 1 + most))
     maps[:, :size, 0] = 1 / size
-    window, of_steps = resolution._window(size)
+    window, of_steps = strips._window(size)
     for phase in range(8):
-        steps = resolution._smooth_steps(np.eye(size, dtype=np.float32), phase)
+        steps = strips._smooth_steps(np.eye(size, dtype=np.float32), phase)
         spectrum = np.fft.rfft(steps * window, axis=1)[:, 1:] / np.sqrt(of_steps[1:])
         maps[phase, :size, 1 : 1 + size // 2] = spectrum.real
         maps[phase, :size, 1 + most // 2 : 1 + most // 2 + size // 2] = spectrum.imag
@@ -438,13 +399,13 @@ def _resolution(luma_SHW: Tensor, phase_SD: Tensor, noise_S: Tensor, scale: floa
     count = weights.sum(3)
     power = (weights @ spectra.square()).unflatten(3, (2, -1)).sum(3) / count[..., None]
     busy, flat = power.unbind(2)
-    loudest = (noise_S.nan_to_num(0) * (resolution._LOUDEST / scale)).square()[:, None, None]
-    hidden = (flat * resolution._FLATTEST).minimum(loudest)
-    detail = (busy - hidden - resolution._ROUNDING**2).clamp(min=0)
-    detail = detail.masked_fill(busy <= hidden * resolution._ABOVE_NOISE, 0) * maps.whitening
+    loudest = (noise_S.nan_to_num(0) * (strips._LOUDEST / scale)).square()[:, None, None]
+    hidden = (flat * strips._FLATTEST).minimum(loudest)
+    detail = (busy - hidden - strips._ROUNDING**2).clamp(min=0)
+    detail = detail.masked_fill(busy <= hidden * strips._ABOVE_NOISE, 0) * maps.whitening
     white = detail.cumsum(2)
     # How much of each frequency lies below the place that most energy lies below; NaN without any.
-    below = (white[..., -1:] * resolution._MOST_ENERGY - (white - detail)) / detail
+    below = (white[..., -1:] * strips._MOST_ENERGY - (white - detail)) / detail
     place = (below.clamp(0, 1).sum(2) * maps.share).clamp(max=1)
     finest = place.masked_fill(count[..., 0] < 8, 1)
     return torch.fmax(finest[:, 0], finest[:, 1])
@@ -452,7 +413,7 @@ def _resolution(luma_SHW: Tensor, phase_SD: Tensor, noise_S: Tensor, scale: floa
 
 def _sharpness(gray_SHW: Tensor) -> Tensor:
     n_samples, H, W = gray_SHW.shape
-    size = min(sharpness.WINDOW_PX, H, W)
+    size = min(picture_quality.WINDOW_PX, H, W)
     if size < 4:
         return torch.ones(n_samples, device=gray_SHW.device)
     down, across = (_mirrored(side // size * size, 1, gray_SHW.device) for side in (H, W))
@@ -466,7 +427,7 @@ def _sharpness(gray_SHW: Tensor) -> Tensor:
     # The first row and column have no slope: padding stands for them.
     steepest = max_pool2d(slope, size, size, padding=1).flatten(1)
     contrast = (max_pool2d(smooth, size) + max_pool2d(-smooth, size)).flatten(1)
-    has_none = contrast < sharpness._EDGE_CONTRAST
+    has_none = contrast < picture_quality._EDGE_CONTRAST
     ratios = (steepest / contrast).masked_fill(has_none, -1).sort(dim=1).values
     # Windows without an edge come first; the 90th percentile of the others is between two.
     n_none = has_none.sum(1, keepdim=True)
@@ -479,30 +440,20 @@ def _sharpness(gray_SHW: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _FourierMaps:
-    """What is made of the spectrum of a square; cells are padded to one number of places, M.
+    """What is made of the spectrum of a square; cells are padded to one number of places, M."""
 
-    Attributes:
-        window: [size, size].
-        floor: Power of noise of one level.
-        used: Places in `rfft2`'s result, by cell, [cells M].
-        of_rings: Mean over rings, [cells M, rings].
-        ring: The ring of each place, [cells M].
-        of_cell: Weights of a cell's mean, [cells, M].
-        beside: Mean of wedges beside each, [wedges, wedges].
-    """
-
-    window: Tensor
-    floor: float
-    used: Tensor
-    of_rings: Tensor
-    ring: Tensor
-    of_cell: Tensor
-    beside: Tensor
+    window: Tensor  # [size, size]
+    floor: float  # power of noise of one level
+    used: Tensor  # places in `rfft2`'s result, by cell, [cells M]
+    of_rings: Tensor  # mean over rings, [cells M, rings]
+    ring: Tensor  # the ring of each place, [cells M]
+    of_cell: Tensor  # weights of a cell's mean, [cells, M]
+    beside: Tensor  # mean of wedges beside each, [wedges, wedges]
 
 
 @_keep
 def _fourier_maps(size: int, device: torch.device) -> _FourierMaps:
-    window, used, ring, cell, n_of_ring, n_of_cell = stripes._fourier_maps(size)
+    window, used, ring, cell, n_of_ring, n_of_cell = picture_quality._fourier_maps(size)
     order = np.argsort(cell, kind="stable")
     first = np.searchsorted(cell[order], np.arange(len(n_of_cell)))
     n_in_cell = np.bincount(cell, minlength=len(n_of_cell))
@@ -513,8 +464,8 @@ def _fourier_maps(size: int, device: torch.device) -> _FourierMaps:
     # OpenCV's half spectrum has one column less than torch's.
     half = size // 2
     used = used // half * (half + 1) + used % half
-    beside = np.zeros((stripes._WEDGES, stripes._WEDGES), np.float32)
-    np.add.at(beside, (np.arange(stripes._WEDGES)[:, None], stripes._BESIDE), 1 / 6)
+    beside = np.zeros((picture_quality._WEDGES, picture_quality._WEDGES), np.float32)
+    np.add.at(beside, (np.arange(picture_quality._WEDGES)[:, None], picture_quality._BESIDE), 1 / 6)
     return _FourierMaps(
         window=_on(device, window),
         floor=float((window**2).sum()),
@@ -528,7 +479,7 @@ def _fourier_maps(size: int, device: torch.device) -> _FourierMaps:
 
 def _stripes(gray_SHW: Tensor) -> Tensor:
     n_samples, H, W = gray_SHW.shape
-    size = min(stripes._FOURIER_PX, H, W) // 2 * 2
+    size = min(picture_quality._FOURIER_PX, H, W) // 2 * 2
     if size < 64:
         return torch.full((n_samples,), torch.nan, device=gray_SHW.device)
     top, left = (H - size) // 2, (W - size) // 2
@@ -539,8 +490,10 @@ def _stripes(gray_SHW: Tensor) -> Tensor:
     power = spectrum.index_select(1, maps.used).square().sum(2)
     level = (power @ maps.of_rings + maps.floor).index_select(1, maps.ring)
     even = (power / level).clamp(max=12).unflatten(1, maps.of_cell.shape)
-    energy = (even * maps.of_cell).sum(2).unflatten(1, (stripes._WEDGES, stripes._BANDS))
-    middle = stripes._WEDGES // 2
+    energy = (
+        (even * maps.of_cell).sum(2).unflatten(1, (picture_quality._WEDGES, picture_quality._BANDS))
+    )
+    middle = picture_quality._WEDGES // 2
     median = energy.sort(dim=1).values[:, middle - 1 : middle + 1].mean(1, keepdim=True)
     reference = (maps.beside @ energy).maximum(median)
     return (energy / (reference + 0.25)).amin(2).amax(1)  # type: ignore[no-any-return]

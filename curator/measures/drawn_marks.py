@@ -6,8 +6,6 @@ and all else stand still in the clip, looks at the source around it are taken as
 stand still too, nothing can tell, and there is no score.
 """
 
-# ruff: noqa: N803 - shape letters
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,15 +14,12 @@ from curator.measures.look_maps import moved_of
 from curator.measures.measure_contract import ScoreSpec
 from curator.media.opencv import cv2
 
-FAMILY = "overlays"
-EDGE_SIDE = 72
-"""Cells of an edge map each way: 8.9 by 5 px of a 640 by 360 picture."""
+EDGE_SIDE = 72  # cells of an edge map each way: 8.9 by 5 px of a 640 by 360 picture
 EDGE_BYTES = 2 * EDGE_SIDE * EDGE_SIDE // 8
 LINE_COLUMNS = ("x", "x_cover", "y", "y_cover")
 """The straightest line down the picture and across it: where, as a share of width or height, and
 how much of the way it goes, 0 to 1."""
-_EDGE_MARGIN = 0.15
-"""Share of the picture at each end where no line divides it: bars and tickers have edges there."""
+_EDGE_MARGIN = 0.15  # share at each end where no line divides: bars and tickers have edges there
 EDGE = 2.0  # mean gradient of a cell, in levels per px, below which there is no edge but grain
 EDGE_OVER_MEAN = 1.25  # the same, of the mean of all cells
 SHARP_STEP = 12  # change of luma over two pixels, in levels, from which a pixel is on a line
@@ -41,10 +36,8 @@ _OFF_CENTRE = 0.22
 """How far from the middle of the picture a logo's middle is, as a share of a side: what a camera
 zooms in on stays where it is too."""
 _MIN_SIDE = 2  # cells that a logo is wide and high at least
-_RING = (4, 5)
-"""Cells beside a mark, and above and below it, that are its surroundings: one of what moved."""
-_MOVES_AROUND = 0.75
-"""What moves around a mark at least for it to be told from the scene, as log2 of 1 + levels."""
+_RING = (4, 5)  # cells beside a mark, and above and below it, around it: one of what moved
+_MOVES_AROUND = 0.75  # least that moves around a mark to tell it, as log2 of 1 + levels
 _PASSING = 0.25
 """Share of the cells next to a mark whose edges come and go; where a picture has none, as asphalt
 has, a flicker of its brightness looks like motion."""
@@ -178,9 +171,11 @@ def _marks(
             continue
         if float(((others > 0) & (others < _ALWAYS)).mean()) < _PASSING:
             continue
-        if min(width, height) - 2 < _MIN_SIDE or not _stands_before(
-            moved, (both > 0) & inside, wide
-        ):
+        # Something moves around a mark, and less in it.
+        there = float(np.median(moved[wide])) if wide.any() else 0.0
+        own = float(np.percentile(moved[(both > 0) & inside], 25))
+        stands_before = there >= _MOVES_AROUND and there - own >= _CALMER
+        if min(width, height) - 2 < _MIN_SIDE or not stands_before:
             continue
         area += max(1, width - 2) * max(1, height - 2) / EDGE_SIDE**2
     return min(area, 1.0)
@@ -194,15 +189,6 @@ def _grown(box: tuple[int, int, int, int], across: int, down: int) -> NDArray[np
     return grown
 
 
-def _stands_before(
-    moved: NDArray[np.float32], mark: NDArray[np.bool_], around: NDArray[np.bool_]
-) -> bool:
-    """Whether something moves around a mark, and less in it; `moved` is log2 of 1 + levels."""
-    there = float(np.median(moved[around])) if around.any() else 0.0
-    own = float(np.percentile(moved[mark], 25))
-    return there >= _MOVES_AROUND and there - own >= _CALMER
-
-
 SCORES = {
     "logo_area": ScoreSpec(
         unit="0 to 1",
@@ -211,5 +197,5 @@ SCORES = {
         meaning="share of the picture within compact marks whose edges stay while the rest moves",
         outside="logo",
         of=_logo_area,
-    ),
+    )
 }

@@ -11,23 +11,16 @@ from curator.measures.borders import content_area
 from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import ScoreSpec
 
-FAMILY = "exposure"
-BLACK_LUMA = 0.05
-"""Mean luma below which a frame may be black: half of what FFmpeg's `blackdetect` calls dark."""
-BLACK_SPREAD = 0.03
-"""Standard deviation of luma of a black frame at most: a night scene with lights has more."""
+BLACK_LUMA = 0.05  # mean of a frame that may be black: half of FFmpeg's `blackdetect`
+BLACK_SPREAD = 0.03  # standard deviation of a black frame: a night scene with lights has more
 
 
-def exposure_signals(gray_HW: NDArray[np.uint8]) -> dict[str, float]:  # noqa: N803 - shape letters
+def exposure_signals(gray_HW: NDArray[np.uint8]) -> dict[str, float]:
     """Shares of pixels of at most 16 of 255, and of at least 250."""
     return {
         "dark_fraction": float(np.mean(gray_HW <= 16)),
         "bright_fraction": float(np.mean(gray_HW >= 250)),
     }
-
-
-def _luma(clip: ClipView) -> float:
-    return min(1.0, float(clip.track.luma_mean[clip.frames].mean()) / _area(clip))
 
 
 def _contrast(clip: ClipView) -> float:
@@ -62,7 +55,7 @@ SCORES = {
         meaning="mean luma over all frames, inside black borders",
         low="too_dark",
         high="too_bright",
-        of=_luma,
+        of=lambda clip: min(1.0, float(clip.track.luma_mean[clip.frames].mean()) / _area(clip)),
     ),
     "contrast": ScoreSpec(
         unit="0 to 0.5",

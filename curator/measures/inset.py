@@ -6,8 +6,6 @@ any four edges could be one: so the inside has to move, and where all around sta
 must be without gap and straight to a pixel or two, which a screen in a room seldom is.
 """
 
-# ruff: noqa: N803 - shape letters
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +23,6 @@ from curator.measures.look_maps import (
 )
 from curator.measures.measure_contract import ScoreSpec
 
-FAMILY = "overlays"
 _MIN_LOOKS = 3
 _MAX_LOOKS = 60
 _MOVES = 3.0  # mean levels from which a clip has motion in some cell; grain has less
@@ -47,8 +44,7 @@ _WEIGHTS = {
     "exact": 10.4,
     "size": 3.9,
 }
-_FULL_AT = {"core": 0.6, "near": 0.2, "size": 0.3}
-"""Values of features above which more says no more."""
+_FULL_AT = {"core": 0.6, "near": 0.2, "size": 0.3}  # above them more says no more
 _BIAS = -26.7
 """Fitted on made insets, seeds 1 to 7 of the half `tune` (results/overlay.md), and lowered for
 five false insets in 567 clips without a screen in the scene."""
@@ -108,10 +104,8 @@ def rectangles(
 ) -> Rectangles | None:
     """Rectangles of standing lines with the evidence for each; None without such lines.
 
-    Args:
-        lines_T2AP: Standing lines of the looks, bool [T, 2, `LINE_ALONG`, `LINE_ACROSS`].
-        moved_TCC: Levels by which cells moved, [T, `MOVED_SIDE`, `MOVED_SIDE`].
-        size: Width and height of the picture, in pixels.
+    Lines are bool [T, 2, `LINE_ALONG`, `LINE_ACROSS`]. `moved_TCC` has the levels by which cells
+    moved; `size` is width and height of the picture, in pixels.
     """
     lasting = lasting_lines(lines_T2AP)
     beside = np.stack([_shifted(lasting, d) for d in _BESIDE]).mean(0)
@@ -190,12 +184,10 @@ def _pairs(places: Places) -> tuple[Places, Places]:
     return places[first[fits]], places[last[fits]]
 
 
-Side = tuple[int, Places, Places, Places]
-"""Plane, places, and where the sides begin and end in pieces."""
+Side = tuple[int, Places, Places, Places]  # plane, places, begin and end in pieces
 
 
 def _sides(x0: Places, y0: Places, x1: Places, y1: Places) -> list[Side]:
-    """Left, right, top and bottom sides of rectangles."""
     rows, columns = _pieces(y0, y1), _pieces(x0, x1)
     return [(0, x0, *rows), (0, x1, *rows), (1, y0, *columns), (1, y1, *columns)]
 

@@ -4,7 +4,6 @@ A model is plain numbers in JSON: for each score, and each direction of the scen
 uses a function through some points. Their sum is the logit of the probability that somebody would
 keep the clip. Shape letters: N clips, D dimensions of a scene vector.
 """
-# ruff: noqa: N803, N806 - shape letters
 
 import hashlib
 import json
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from curator.errors import StorageError, UsageError
-from curator.measures.learned_spec import SUITABILITY
+from curator.measures.score_list import SUITABILITY
 from curator.models.scene_network import SCENE_MODEL
 from curator.storage import open_store
 from curator.storage.base import has_scheme
@@ -50,21 +49,15 @@ class SuitabilityConfig(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedScore:
-    """A model.
+    """A model."""
 
-    Attributes:
-        intercept: Logit without scores.
-        noise: Share of marks that nothing explains; no probability is below it or above 1 - noise.
-        curves: Values, ascending, and logits, by score or direction; constant beyond the ends.
-        directions: Of each direction that it uses, an offset and D weights.
-        about: How it was made and how good it is, for people.
-    """
-
-    intercept: float
+    intercept: float  # logit without scores
+    # Share of marks that nothing explains; no probability is below it or above 1 - noise.
     noise: float
+    # Values, ascending, and logits, by score or direction; constant beyond the ends.
     curves: Mapping[str, tuple[list[float], list[float]]]
-    directions: Mapping[str, list[float]]
-    about: Mapping[str, Any]
+    directions: Mapping[str, list[float]]  # of each direction that it uses, an offset and D weights
+    about: Mapping[str, Any]  # how it was made and how good it is, for people
 
     def _numbers(self) -> dict[str, Any]:
         names = ("intercept", "noise", "curves", "directions")

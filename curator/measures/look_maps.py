@@ -4,29 +4,22 @@ An inset has straight sides that stand still whatever it shows, and its content 
 `inset` puts the looks of a clip together.
 """
 
-# ruff: noqa: N803 - shape letters
-
 import numpy as np
 from numpy.typing import NDArray
 
 from curator.media.opencv import cv2
 
-LINE_ACROSS = 256
-"""Places of a line across its own direction: 2.5 px of the width of a 640 by 360 picture."""
-LINE_ALONG = 40
-"""Pieces of a line along its own direction: 9 px of that picture's height, 16 of its width."""
+LINE_ACROSS = 256  # places of a line across its direction: 2.5 px of a width of 640
+LINE_ALONG = 40  # pieces of a line along its direction: 9 px of a height of 360, 16 of the width
 LINE_BYTES = 2 * LINE_ALONG * LINE_ACROSS // 8
 
-MOVED_SIDE = 32
-"""Cells of the map of what moved, each way."""
+MOVED_SIDE = 32  # cells of the map of what moved, each way
 MOVED_BYTES = MOVED_SIDE * MOVED_SIDE // 2
 
 STEP = 7  # change of luma over two pixels, in levels, from which a pixel is on a sharp edge
 FILLED = 0.5  # share of a piece's pixels that must be
-SHOWN = 4.0
-"""Mean square of the gradient, in levels per px, from which a cell shows whether it moves."""
-UNLIKE = 0.25
-"""Where one picture's gradients are weaker than the other's, they count as this share of them."""
+SHOWN = 4.0  # mean square of the gradient, in levels per px, at which a cell shows motion
+UNLIKE = 0.25  # of gradients that are weaker than those of the other picture, at least this share
 CODES_PER_OCTAVE = 3
 
 

@@ -90,8 +90,8 @@ class SamplePictures:
     With `Measure.tensors` all pictures are tensors of torch.
     """
 
-    picture_HWC: NDArray[np.uint8]  # noqa: N815 - shape letters
-    small_HWC: NDArray[np.uint8]  # noqa: N815
+    picture_HWC: NDArray[np.uint8]
+    small_HWC: NDArray[np.uint8]
     seconds: float
     full: Any = None
     full_after: Any = None

@@ -1,6 +1,7 @@
-"""Noise: its standard deviation where the picture is flat, or in all of it."""
+"""Noise: its standard deviation where the picture is flat, or in all of it.
 
-# ruff: noqa: N803 - shape letters: N lines, L their length
+Shape letters: N lines, L their length.
+"""
 
 from collections.abc import Mapping
 
@@ -11,7 +12,6 @@ from curator.measures.measure_contract import ScoreSpec
 from curator.measures.strips import STRIP_PX
 from curator.media.opencv import cv2
 
-FAMILY = "quality"
 NATIVE_NOISE, FULL_FRAME_NOISE = "native_noise", "full_frame_noise"
 """Signals that the signal `noise` is made of: of one picture, and of the difference of two."""
 

@@ -13,8 +13,6 @@ static camera and a caption look the same: then a line counts as an overlay only
 overlays lie, in the middle of the bottom or close to a corner.
 """
 
-# ruff: noqa: N803 - shape letters
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +24,10 @@ from curator.measures.measure_contract import ScoreSpec
 from curator.media.opencv import cv2
 from curator.models.text_detector import BOX_COLUMNS
 
-FAMILY = "overlays"
+Gray = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+Frames = NDArray[np.int32]
+Mask = NDArray[np.bool_]
 TEXT_COLUMNS = (*BOX_COLUMNS, "stay", "around", "slide")
 """What is known of a line of text: `BOX_COLUMNS`, then
 
@@ -37,8 +38,7 @@ around: the same of the strong edges about it, or where there are none, of those
 slide: how fast its content moves sideways against what surrounds it, in picture widths per second,
     to the right above 0; NaN where its content cannot be followed.
 """
-_STRONG = 5.0
-"""Gradient, in levels per px, from which a pixel shows whether its place moves: grain has less."""
+_STRONG = 5.0  # gradient, in levels per px, of a pixel that shows if its place moves: above grain
 _MIN_PIXELS = 64
 _RING = 1.5  # width of the surrounding of a line, in heights of the line
 _STAYS = 0.5  # correlation of gradients from which a line is in its place half a second later
@@ -49,8 +49,7 @@ _PASSES = 0.6  # correlation from which part of the surrounding stays
 _APART_OFTEN = 0.15  # likewise, as the mean over three looks or more
 _STEADY = 0.015  # how far the middle of such a line may seem to wander, as a share of the side
 _LONG = 5.0  # width by height, in pixels, from which text that changes is a line of writing
-_SLIDES = 0.04
-"""Picture widths per second from which text scrolls: 1.3 px of the 320 in a tenth of a second."""
+_SLIDES = 0.04  # picture widths per second from which text scrolls: 1.3 px of 320 in 0.1 s
 _BAND_WIDTH = 0.5  # share of the width that scrolling text fills: a lorry's writing is narrower
 _AROUND_S = 60.0  # how far beyond the clip other scenes of the source are compared
 _MAX_CONTEXT = 512
@@ -58,7 +57,7 @@ _UNLIKE = 0.6  # similarity of descriptors below which two looks show different 
 _X0, _Y0, _X1, _Y1, _CONFIDENCE, _AREA, _STAY, _AROUND, _SLIDE = range(9)
 
 
-def may_have_text(gray_HW: NDArray[np.uint8]) -> bool:
+def may_have_text(gray_HW: Gray) -> bool:
     """Whether a picture has strokes side by side, as any line of text has.
 
     A line has many strong changes from left to right within a band of its own height. Costs a
@@ -71,15 +70,10 @@ def may_have_text(gray_HW: NDArray[np.uint8]) -> bool:
     return bool(dense.any())
 
 
-def place_values(
-    gray_HW: NDArray[np.uint8], later_HW: NDArray[np.uint8], boxes_B: NDArray[np.float32]
-) -> NDArray[np.float32]:
+def place_values(gray_HW: Gray, later_HW: Gray, boxes_B: Floats) -> Floats:
     """How much of each box, and of its surrounding, is in the same place on the next sample.
 
-    Args:
-        gray_HW: The look.
-        later_HW: The next sample, of the same size.
-        boxes_B: float32 [B, 4 or more]: x0, y0, x1, y1 as shares of width and height.
+    `boxes_B` are float32 [B, 4 or more]: x0, y0, x1, y1 as shares of width and height.
 
     Returns:
         float32 [B, 2]: `stay` and `around` of `TEXT_COLUMNS`.
@@ -108,20 +102,11 @@ def place_values(
 
 
 def slides(
-    before_HW: NDArray[np.uint8],
-    after_HW: NDArray[np.uint8],
-    flow_HW2: NDArray[np.float32] | None,
-    boxes_B: NDArray[np.float32],
-    seconds: float,
-) -> NDArray[np.float32]:
+    before_HW: Gray, after_HW: Gray, flow_HW2: Floats | None, boxes_B: Floats, seconds: float
+) -> Floats:
     """How fast the content of each box moves sideways: `slide` of `TEXT_COLUMNS`, float32 [B].
 
-    Args:
-        before_HW: A picture.
-        after_HW: The later one.
-        flow_HW2: Dense flow between them, in pixels; None if they are too small.
-        boxes_B: As those of `place_values`.
-        seconds: Time between them.
+    `flow_HW2` is the dense flow between both pictures, in pixels; None if they are too small.
     """
     values = np.full(len(boxes_B), np.nan, np.float32)
     if flow_HW2 is None:
@@ -151,28 +136,27 @@ def slides(
     return values
 
 
-def _gradients(gray_HW: NDArray[np.uint8]) -> list[NDArray[Any]]:
+def _gradients(gray_HW: Gray) -> list[NDArray[Any]]:
     """Change per pixel from left to right and from top to bottom, float32 [H, W] each."""
     return [cv2.Sobel(gray_HW, cv2.CV_32F, dx, 1 - dx, ksize=3, scale=1 / 8) for dx in (1, 0)]
 
 
-def _dot(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]]) -> NDArray[np.float32]:
+def _dot(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]]) -> Floats:
     return np.asarray(one[0] * other[0] + one[1] * other[1], np.float32)
 
 
 def _correlation(means: Sequence[float]) -> float:
-    """Of mean products: across both pictures, and of each with itself."""
     cross, before, after, _ = means
     return float(cross / np.sqrt(before * after)) if before * after > 0 else float("nan")
 
 
-def _pixels(box: NDArray[np.float32], width: int, height: int) -> tuple[int, int, int, int]:
+def _pixels(box: Floats, width: int, height: int) -> tuple[int, int, int, int]:
     x0, y0 = int(box[0] * width), int(box[1] * height)
     x1, y1 = int(np.ceil(box[2] * width)), int(np.ceil(box[3] * height))
     return x0, y0, max(x1, x0 + 1), max(y1, y0 + 1)
 
 
-def _overlay_lines(clip: ClipView) -> NDArray[np.bool_]:
+def _overlay_lines(clip: ClipView) -> Mask:
     """Which of the clip's lines of text are drawn over the picture, bool [n]."""
     track = clip.track
     own = clip.holds(track.text_frame)
@@ -202,12 +186,7 @@ def _overlay_lines(clip: ClipView) -> NDArray[np.bool_]:
     return np.asarray(overlay, bool)
 
 
-def _keeps(
-    frame: NDArray[np.int32],
-    lines: NDArray[np.float32],
-    apart: NDArray[np.float32],
-    same: NDArray[np.bool_],
-) -> NDArray[np.bool_]:
+def _keeps(frame: Frames, lines: Floats, apart: Floats, same: Mask) -> Mask:
     """Lines that keep their place better than their surrounding, a little and over several looks.
 
     What shows between the letters moves with the scene, and most where the letters are thin. A
@@ -224,9 +203,7 @@ def _keeps(
     return np.asarray(enough & (n_looks >= 3) & (spread <= _STEADY), bool)
 
 
-def _scrolls(
-    frame: NDArray[np.int32], lines: NDArray[np.float32], n_looks: int
-) -> NDArray[np.bool_]:
+def _scrolls(frame: Frames, lines: Floats, n_looks: int) -> Mask:
     """Lines in a wide band of text that moves sideways against its surrounding."""
     slide = lines[:, _SLIDE]
     sliding = np.abs(np.nan_to_num(slide)) >= _SLIDES
@@ -240,12 +217,7 @@ def _scrolls(
     return np.asarray((width >= _BAND_WIDTH) & (seen >= max(1, min(2, n_looks))), bool)
 
 
-def _replaced(
-    frame: NDArray[np.int32],
-    lines: NDArray[np.float32],
-    looks: NDArray[np.int32],
-    size: tuple[int, int],
-) -> NDArray[np.bool_]:
+def _replaced(frame: Frames, lines: Floats, looks: Frames, size: tuple[int, int]) -> Mask:
     """Lines that other text replaces in the same rows while the scene stays, or that come and go.
 
     All text of the same rows in one look counts as one line: the detector parts a line between
@@ -270,9 +242,7 @@ def _replaced(
     return np.asarray(changes | blinks, bool)
 
 
-def _elsewhere(
-    clip: ClipView, frame: NDArray[np.int32], lines: NDArray[np.float32]
-) -> NDArray[np.bool_]:
+def _elsewhere(clip: ClipView, frame: Frames, lines: Floats) -> Mask:
     """Lines that have one in the same place, or of the same style, in an unlike scene nearby."""
     track, span = clip.track, clip.span
     reach = round(_AROUND_S / float(track.time_base))
@@ -298,18 +268,18 @@ def _elsewhere(
     return _n_looks(track.text_frame[indices], matches) >= 2
 
 
-def _n_looks(frame: NDArray[np.int32], rows: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _n_looks(frame: Frames, rows: Mask) -> NDArray[np.int64]:
     """In how many looks each row has a line, int64 [rows]."""
     return np.array([len(np.unique(frame[row])) for row in rows], np.int64)
 
 
-def _is_still(lines: NDArray[np.float32]) -> NDArray[np.bool_]:
+def _is_still(lines: Floats) -> Mask:
     """Lines about which nothing moves, as far as there is anything to see."""
     around = lines[:, _AROUND]
     return np.asarray((around >= _STILL) | (np.isnan(around) & (lines[:, _STAY] >= 0.9)), bool)
 
 
-def _usual_place(lines: NDArray[np.float32]) -> NDArray[np.bool_]:
+def _usual_place(lines: Floats) -> Mask:
     """Lines in the middle of the bottom, or close to a corner and small."""
     x0, y0, x1, y1 = lines[:, :4].T
     middle = np.abs((x0 + x1) / 2 - 0.5) < 0.03
@@ -320,25 +290,24 @@ def _usual_place(lines: NDArray[np.float32]) -> NDArray[np.bool_]:
     return np.asarray((lines[:, _CONFIDENCE] >= 0.75) & (bottom | small), bool)
 
 
-def _same_place(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.bool_]:
+def _same_place(a: Floats, b: Floats) -> Mask:
     """Which boxes overlap by half of what they cover together, bool [A, B]."""
     both = _sizes(a)[:, None] + _sizes(b)[None, :]
     return np.asarray(3 * _shared(a, b) >= both, bool)
 
 
-def _shared(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
+def _shared(a: Floats, b: Floats) -> Floats:
     """Share of the picture that boxes have in common, float32 [A, B]."""
     begin = np.maximum(a[:, None, :2], b[None, :, :2])
     end = np.minimum(a[:, None, 2:4], b[None, :, 2:4])
     return np.asarray(np.prod(np.clip(end - begin, 0, None), axis=2), np.float32)
 
 
-def _sizes(lines: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Share of the picture that each box covers, float32 [n]."""
+def _sizes(lines: Floats) -> Floats:
     return np.asarray(np.prod(lines[:, 2:4] - lines[:, :2], axis=1), np.float32)
 
 
-def _same_rows(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.bool_]:
+def _same_rows(a: Floats, b: Floats) -> Mask:
     """Which boxes begin and end at about the same rows, bool [A, B]."""
     heights = [c[:, _Y1] - c[:, _Y0] for c in (a, b)]
     slack = 0.3 * np.maximum(heights[0][:, None], heights[1][None, :])
@@ -347,7 +316,7 @@ def _same_rows(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.boo
     return np.asarray(top & bottom, bool)
 
 
-def _same_middle(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.bool_]:
+def _same_middle(a: Floats, b: Floats) -> Mask:
     middles = [(c[:, _X0] + c[:, _X1]) / 2 for c in (a, b)]
     return np.asarray(np.abs(middles[0][:, None] - middles[1][None, :]) < 0.03, bool)
 

@@ -15,8 +15,6 @@ from av.video.frame import VideoFrame
 from curator.measures.measure_contract import ScoreSpec
 from curator.media.decode import side_data_of
 
-FAMILY = "quality"
-
 _VP9_INDEX = (0, 1, 95, 120, 137, 155, 173, 191, 210, 232, 255)
 _VP9_STEP = (4, 8, 102, 152, 203, 280, 387, 540, 771, 1173, 1828)
 """Some of the steps of VP9's AC coefficients, in eighths of a level. Linear interpolation between
@@ -47,12 +45,7 @@ def _mean_qp(frame: VideoFrame, params: VideoEncParams, data: memoryview) -> flo
 
 
 def _mean_difference(params: VideoEncParams, data: memoryview) -> float:
-    """Returns the area-weighted mean difference of the blocks from the frame's quantiser.
-
-    VP9 often reports no blocks; the difference is then 0.
-
-    Fields of a block, `AVVideoBlockParams`: x, y, width, height, difference.
-    """
+    """Area-weighted mean difference of the blocks from the frame's quantiser; 0 without blocks."""
     n, size, start = params.nb_blocks, params.block_size, params.blocks_offset
     if n == 0:
         return 0.0

@@ -3,23 +3,25 @@
 Pure functions of pixels; they know no threshold and no clip.
 """
 
-# ruff: noqa: N803 - shape letters
-
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures import camera, compression
+from curator.measures import camera
 from curator.measures.borders import Sides, content_of, find_borders
 from curator.measures.exposure import exposure_signals
-from curator.measures.interlacing import combing
 from curator.measures.noise import noise
-from curator.measures.resolution import resolution
-from curator.measures.sharpness import sharpness
-from curator.measures.stripes import stripes
-from curator.measures.strips import every_other_strip, strips
+from curator.measures.picture_quality import sharpness, stripes
+from curator.measures.strips import (
+    banding,
+    blocking,
+    combing,
+    every_other_strip,
+    flattening,
+    resolution,
+    strips,
+)
 
-PAIR_SIGNALS = ("motion", *camera.SIGNALS, "change")
-"""What a sample and the frame about 0.1 s later give."""
+PAIR_SIGNALS = ("motion", *camera.SIGNALS, "change")  # of a sample and the frame 0.1 s later
 _FULL_SIZE = ("noise", "blocking", "flattening", "banding", "combing", "resolution")
 SIGNALS = (
     "sharpness", "dark_fraction", "bright_fraction", "stripes", *_FULL_SIZE, "quantizer",
@@ -57,9 +59,9 @@ def native_signals(
     finest = [resolution(lines, noise_level=noise_level) for lines in (rows, columns)]
     return values | {
         "noise": level * scale,
-        "blocking": compression.blocking(rows, columns),
-        "flattening": compression.flattening(few_rows, few_columns, black=black, white=white),
-        "banding": (compression.banding(rows) + compression.banding(columns)) / 2 * scale**2,
+        "blocking": blocking(rows, columns),
+        "flattening": flattening(few_rows, few_columns, black=black, white=white),
+        "banding": (banding(rows) + banding(columns)) / 2 * scale**2,
         "combing": combing(columns),
         "resolution": float(np.fmax.reduce(finest)),
     }

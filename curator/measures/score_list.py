@@ -3,7 +3,7 @@
 They are arithmetic over what was stored, and are in `clips` for kept and rejected clips alike.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import isfinite, isnan
@@ -13,34 +13,29 @@ from typing import get_args
 import numpy as np
 from pydantic import ConfigDict, RootModel, ValidationInfo, field_validator
 
-from curator.errors import RecipeError, unknown_key
+from curator.errors import RecipeError, UsageError, unknown_key
 from curator.extensions import Extension, Kind, load_extension
 from curator.fingerprints import fingerprint
 from curator.measures import (
     audio,
     borders,
+    boundaries,
     camera,
     clip_semantics,
-    compression,
     consistency,
     drawn_marks,
     exposure,
     inset,
-    interlacing,
     motion,
     noise,
     overlay_text,
+    picture_quality,
     quantizer,
-    resolution,
-    sharpness,
-    shot_doubt,
     split_screen,
-    stillness,
     stream,
-    stripes,
+    strips,
 )
 from curator.measures.clip_view import AGGREGATES, ClipView, How, aggregate
-from curator.measures.learned_spec import LEARNED_SCORES
 from curator.measures.measure_contract import Full, Measure, ScoreSpec, Signal
 from curator.measures.sample_signals import SIGNALS
 from curator.models.embedding_heads import Heads
@@ -49,12 +44,17 @@ from curator.records.columns import field_names
 from curator.records.tracks import Track
 from curator.storage.metadata_columns import is_metadata
 
-_OWN = (
-    stream, audio, exposure, sharpness, noise, compression, quantizer, interlacing, resolution,
-    stripes, stillness, borders, motion, camera, overlay_text, drawn_marks, split_screen, inset,
-    consistency, shot_doubt, clip_semantics,
-)  # fmt: skip
-"""The project's own measures, in the order of their headings."""
+_OWN = {
+    "stream": (stream,),
+    "audio": (audio,),
+    "exposure": (exposure,),
+    "quality": (picture_quality, noise, strips, quantizer, borders),
+    "motion": (motion, camera),
+    "overlays": (overlay_text, drawn_marks, split_screen, inset),
+    "consistency": (consistency, boundaries),
+    "CLIP": (clip_semantics,),
+}
+"""The project's own measures by their headings."""
 
 _FIRST_COLUMNS = (
     "short_side_px", "aspect", "fps", "duration_s", "hdr", "bits_per_pixel", "bit_rate_kbps",
@@ -68,8 +68,27 @@ _FIRST_COLUMNS = (
 )  # fmt: skip
 """Columns of `clips` that have this order for ever; a score that is not named follows them."""
 
-_COLUMNS = FACT_COLUMNS - {"fps"}
-"""Names that no score can have; the score `fps` is in the column `measured_fps`."""
+_COLUMNS = FACT_COLUMNS - {"fps"}  # no score has these names; `fps` is in `measured_fps`
+
+
+SUITABILITY = "suitability"
+LEARNED_SCORES = {
+    SUITABILITY: ScoreSpec(
+        unit="0 to 1",
+        range="0 to 1, which is sure to be kept; null where a score that the model uses is null",
+        meaning="probability that somebody marks the clip `keep`, learned by `curate learn`",
+    )
+}
+"""Needs a model of `curate learn`; this declaration needs none of what computes it."""
+
+_PAGE_HEAD = """# Scores
+
+Each score is a column of `clips`, for kept and rejected clips alike, and can be bounded by a rule
+of the recipe. This page is what `curate scores --markdown` prints.
+"""
+_TABLE_HEAD = """| score | unit | range and direction | what it says of a clip | samples | reasons |
+|---|---|---|---|---|---|
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,21 +105,17 @@ class Measures:
     """All scores of a recipe: the project's own, and those of the users' measures that it names.
 
     They belong to a recipe, not to the process. A copy in another process is made of the names.
-
-    Attributes:
-        names: Users' measures, as the recipe names them.
-        has_learned: Whether the recipe names a model of `curate learn`, whose score is the last.
-        specs: Scores that rules can use, by name, users' last. Public: columns of `clips`.
-        headings: Headings under which people look scores up -> the names of theirs.
-        extensions: What was loaded for the names: classes, and where they come from.
-        users: Users' measures, in the recipe's order. They declare; a worker makes its own.
     """
 
-    names: tuple[str, ...]
-    has_learned: bool
+    names: tuple[str, ...]  # users' measures, as the recipe names them
+    has_learned: bool  # whether the recipe names a model of `curate learn`, whose score is the last
+    # Scores that rules can use, by name, users' last. Public: columns of `clips`.
     specs: Mapping[str, ScoreSpec] = field(compare=False)
+    # Headings under which people look scores up -> the names of theirs.
     headings: Mapping[str, tuple[str, ...]] = field(compare=False)
+    # What was loaded for the names: classes, and where they come from.
     extensions: tuple[Extension, ...] = field(compare=False)
+    # Users' measures, in the recipe's order. They declare; a worker makes its own.
     users: tuple[Measure, ...] = field(compare=False)
 
     @staticmethod
@@ -155,6 +170,38 @@ class Measures:
             for name, spec in self.specs.items()
         }
 
+    def markdown(self) -> str:
+        """All scores as the page `docs/scores.md`: a table for each family."""
+        page = _PAGE_HEAD
+        for family, names in self.headings.items():
+            page += f"\n## {family}\n\n{_TABLE_HEAD}"
+            for name in names:
+                spec = self.specs[name]
+                cells = spec.unit, spec.range, spec.meaning, _how(spec), _reasons(spec)
+                page += f"| `{name}` | {' | '.join(cells)} |\n"
+        return page
+
+    def text(self, name: str | None) -> Iterator[str]:
+        """Lines about one score, or about all; a UsageError where there is no such score."""
+        if name is not None and name not in self.specs:
+            raise UsageError(unknown_key(name, self.specs, "score"))
+        for own, spec in self.specs.items():
+            if name in (None, own):
+                yield f"{own}  [{spec.unit}]"
+                yield f"    {spec.meaning}"
+                yield f"    {spec.range}"
+                if spec.how is not None:
+                    yield f"    {_how(spec)} over samples; `scores.{own}` of the recipe changes it"
+                yield f"    reasons: {_reasons(spec).replace('`', '')}"
+
+
+def _how(spec: ScoreSpec) -> str:
+    return spec.aggregate or "" if spec.below is None else f"share below {spec.below:g}"
+
+
+def _reasons(spec: ScoreSpec) -> str:
+    return ", ".join(dict.fromkeys(f"`{reason}`" for reason in (spec.low, spec.high)))
+
 
 def _named(scores: Mapping[str, ScoreSpec]) -> dict[str, ScoreSpec]:
     """Scores with the reasons that derive from their names."""
@@ -176,7 +223,9 @@ def _measures_of(names: tuple[str, ...], has_learned: bool) -> Measures:
     headings: dict[str, tuple[str, ...]] = {}
     signals = {*SIGNALS, *field_names(Track), "native_noise", "full_frame_noise"}
     declared: list[tuple[str, Measure | _Declared]] = [
-        (own.__name__, _Declared(name=own.FAMILY, scores=own.SCORES)) for own in _OWN
+        (own.__name__, _Declared(name=name, scores=own.SCORES))
+        for name, modules in _OWN.items()
+        for own in modules
     ]
     for origin, measure in [*declared, *zip(names, users, strict=True)]:
         _check(origin, measure, {*specs, *_COLUMNS, *LEARNED_SCORES}, signals)
@@ -268,7 +317,6 @@ class ScoreConfig(RootModel[dict[str, How]]):
     @field_validator("root", mode="before")
     @classmethod
     def _check_names(cls, scores: object, info: ValidationInfo) -> object:
-        """Refuses with one error what fits no member of the union."""
         if not isinstance(scores, Mapping):
             return scores
         specs = measures_in(info).specs
@@ -293,7 +341,5 @@ def _score(clip: ClipView, name: str, spec: ScoreSpec, how: How | None) -> float
     return None if value is None or isnan(value) else value
 
 
-BUILT_IN = Measures.of(())
-"""The project's own measures alone."""
-SCORES = BUILT_IN.specs
-"""Their scores."""
+BUILT_IN = Measures.of(())  # the project's own measures alone
+SCORES = BUILT_IN.specs  # their scores

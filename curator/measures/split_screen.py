@@ -5,9 +5,9 @@ of a door. So a line counts only if something moves on both of its sides, and wh
 is unlike what moves on the other, piece by piece and look by look, more than it is elsewhere in the
 picture. A camera that pans along an edge, and a view through a window with a bar, move both sides
 alike, and one motion of the camera explains the whole picture.
-"""
 
-# ruff: noqa: N803, N806 - shape letters: T looks, A pieces along a line, P places, C cells
+Shape letters: T looks, A pieces along a line, P places, C cells.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,9 @@ from curator.measures.clip_view import ClipView
 from curator.measures.look_maps import LINE_ACROSS, MOVED_SIDE, lasting_lines, lines_of, moved_of
 from curator.measures.measure_contract import ScoreSpec
 
-FAMILY = "overlays"
 _MIN_LOOKS = 4
 _MAX_LOOKS = 60
-_MARGIN = 0.15
-"""Share of the picture at each end where no line divides it: bars and tickers have edges there."""
+_MARGIN = 0.15  # share at each end where no line divides: bars and tickers have edges there
 _N_LINES = 12  # lines of each direction that may divide the picture
 _MIN_COVER = 0.6  # share of looks and pieces in which such a line stands
 _MIN_EXACT = 0.7  # share of that in one place, and not in the next ones too
@@ -94,10 +92,7 @@ def _places(cover_P: Floats, exact_P: Floats) -> NDArray[np.intp]:
 
 
 def _sides(level_TCC: Floats, at: int) -> tuple[float, float, float] | None:
-    """`together`, `jump` and `apart` of the cells before `at` and those `_WIDE` behind it.
-
-    None if a side stands still.
-    """
+    """`together`, `jump`, `apart` of what is before and behind a line; None if a side is still."""
     left, right = level_TCC[:, :, :at], level_TCC[:, :, at + _WIDE :]
     if min(float((side >= _MOVES).mean()) for side in (left, right)) < _MIN_MOVING:
         return None
@@ -131,5 +126,5 @@ SCORES = {
         "both sides of it is unlike. A divided picture of which a part stands still is not found",
         outside="split_screen",
         of=_split_screen,
-    ),
+    )
 }

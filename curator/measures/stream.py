@@ -1,21 +1,12 @@
 """The stream: size, shape, rate, compression, damage."""
 
+import math
+
 import numpy as np
 
 from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import ScoreSpec
 from curator.records.clips import Reason
-
-FAMILY = "stream"
-
-
-def _bits_per_pixel(clip: ClipView) -> float | None:
-    width, height = clip.size
-    return _n_bits(clip) / (width * height * clip.span.n_frames) or None
-
-
-def _bit_rate_kbps(clip: ClipView) -> float | None:
-    return _n_bits(clip) / clip.seconds / 1000 or None
 
 
 def _n_bits(clip: ClipView) -> int:
@@ -60,13 +51,13 @@ SCORES = {
         meaning="compressed bits of the clip's frames per second, without sound and container",
         low="bit_rate_too_low",
         high="bit_rate_too_high",
-        of=_bit_rate_kbps,
+        of=lambda clip: _n_bits(clip) / clip.seconds / 1000 or None,
     ),
     "bits_per_pixel": ScoreSpec(
         unit="bit",
         range="0 upwards; below 0.02 is starved (Open-Sora 2.0)",
         meaning="compressed bits of the clip's frames per pixel",
-        of=_bits_per_pixel,
+        of=lambda clip: _n_bits(clip) / (math.prod(clip.size) * clip.span.n_frames) or None,
     ),
     "corrupt_fraction": ScoreSpec(
         unit="0 to 1",

@@ -25,7 +25,7 @@ from curator.records.sources import Failure
 from curator.records.tracks import Track
 from curator.retrieval.query_stage import QueryFile, QueryStage
 from curator.stages.analyze.config import AnalyzeConfig
-from curator.stages.propose.clip_footage_rows import footage_row, pictures_row
+from curator.stages.propose.candidate_row import footage_row, pictures_row
 from curator.stages.propose.config import ProposeConfig
 from curator.stages.propose.shot_boundaries import find_shots
 from curator.storage import stat_source

@@ -17,10 +17,10 @@ from curator.models.scene_network import scene_picture
 from curator.records.sources import Failure, SourceRef, decode_limit_s
 from curator.records.tracks import Track
 from curator.stage import Scope, Stage
-from curator.stages.analyze.analysis_models import load_analysis_models
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import analyze_source
 from curator.stages.analyze.measurer import AnalysisModels
+from curator.stages.analyze.stage import load_analysis_models
 from curator.storage import read_proven
 from curator.tables.track_items import FRAMES
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from curator.errors import UsageError, unknown_key
 from curator.executor.corpus_work import CorpusWork
 from curator.measures.clip_semantics import check_content
-from curator.measures.learned_spec import SUITABILITY
+from curator.measures.score_list import SUITABILITY
 from curator.number_text import compared, score
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, with_changes

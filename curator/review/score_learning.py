@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from curator.errors import UsageError, install_extra
 from curator.measures.learned_score import LearnedScore
-from curator.measures.learned_spec import SUITABILITY
+from curator.measures.score_list import SUITABILITY
 from curator.recipe import measures_of, stored_measures_of, with_changes
 from curator.review.bound_tuning import Tuned, tune
 from curator.review.finished_run import Finished

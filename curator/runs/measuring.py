@@ -18,7 +18,7 @@ from curator.executor.unit_worker import stage_step
 from curator.executor.worker import Step
 from curator.measures.clip_semantics import Semantics
 from curator.pipeline import Graph
-from curator.recipe import Recipe, stored_measures_of
+from curator.recipe import Recipe
 from curator.records.clips import Span
 from curator.records.columns import field_names
 from curator.records.sources import SourceRef
@@ -113,12 +113,9 @@ class Measuring:
     def _analyzing(self, log: RunLog, *, is_ahead: bool = False) -> Analyzing:
         return Analyzing(
             self._store,
-            self._graph["analyze"].config,
+            self._graph["analyze"],
             self._engine,
             log.progress,
-            clip=self._semantics.clip,
-            models=self._semantics.store,
-            measures=stored_measures_of(self._recipe),
             removals=self._removals,
             is_ahead=is_ahead,
             gpu=self._gpu,

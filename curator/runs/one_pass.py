@@ -24,7 +24,7 @@ from curator.extensions import named
 from curator.fingerprints import fingerprint
 from curator.measures.clip_semantics import Semantics
 from curator.measures.learned_score import LearnedScore
-from curator.measures.learned_spec import SUITABILITY
+from curator.measures.score_list import SUITABILITY
 from curator.pipeline import Graph
 from curator.recipe import Recipe, learned_score_of, measures_of, semantics_of
 from curator.records.sources import SourceRef

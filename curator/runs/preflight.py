@@ -12,7 +12,7 @@ from curator.models.scene_network import scene_weights_file
 from curator.models.text_detector import text_model_file
 from curator.models.weight_store import ModelStore
 from curator.recipe import Recipe, learned_score_of, measures_of, semantics_of
-from curator.stages.analyze.device_choice import device_here
+from curator.stages.analyze.gpu_engines import device_here
 from curator.stages.scan.source_listing import ListedSource, list_sources
 from curator.storage import Store, open_store
 from curator.storage.base import has_scheme

@@ -31,9 +31,8 @@ from curator.stage import Footage, Work
 from curator.storage import Store
 from curator.tables.checksums import find_json, read_rows, sealed_json, to_json
 from curator.tables.footage_store import FootageStore, block_vectors, footage_object
-from curator.vectors.segment_making import VectorPart, add_parts, merge
 from curator.vectors.vector_codes import Codes, Projection
-from curator.vectors.vector_index import VectorIndex
+from curator.vectors.vector_index import VectorIndex, VectorPart, add_parts, merge
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,6 @@ codes have none either. FAISS finds the nearest centroids, on a GPU where there 
 
 Shape letters: N vectors, C centroids, D dimensions, P centroids a vector.
 """
-# ruff: noqa: N803, N806 - shape letters
 
 from dataclasses import dataclass
 from math import isqrt
@@ -17,11 +16,9 @@ from numpy.typing import NDArray
 from curator.vectors.vector_codes import EXACT, Codes, Projection, Vectors, blocks, length_of
 
 ROUNDS = 10
-FLAT_CENTROIDS = 16_384
-"""Up to so many, a vector is compared with each of them."""
+FLAT_CENTROIDS = 16_384  # up to so many, a vector is compared with each of them
 _SUPER_PROBES = 24
-_SPARE = 4
-"""More neighbours than wanted, by which equals at the end are ordered."""
+_SPARE = 4  # more neighbours than wanted, by which equals at the end are ordered
 
 Centroids = NDArray[np.float32]
 
@@ -35,15 +32,10 @@ def has_gpu() -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CentroidIndex:
-    """Finds the nearest centroids; where they are many, among those of the nearest groups.
+    """Finds the nearest centroids; where they are many, among those of the nearest groups."""
 
-    Attributes:
-        index: FAISS's index; None of a single centroid.
-        n: Number of centroids.
-    """
-
-    index: Any
-    n: int
+    index: Any  # FAISS's index; None of a single centroid
+    n: int  # number of centroids
 
     @classmethod
     def of(cls, centroids_CD: Centroids, groups_GD: Centroids | None = None) -> "CentroidIndex":
@@ -120,12 +112,7 @@ def grouped(centroids_CD: Centroids, *, seed: int) -> tuple[Centroids, Centroids
 def clusters(
     vectors_ND: Vectors, n: int, *, seed: int = 0
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Divides vectors into clusters of like directions.
-
-    Args:
-        vectors_ND: float32 or float16 [N, D], L2-normalised.
-        n: Most clusters.
-        seed: Of the first centroids.
+    """Divides vectors, L2-normalised, into at most `n` clusters of like directions.
 
     Returns:
         Centroids of unit length, float32 [C, D], and the cluster of each vector, int64 [N]. No

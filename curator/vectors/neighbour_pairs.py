@@ -5,50 +5,40 @@ vectors are divided. A part finds all neighbours of its vectors, so that no part
 and the pairs are the same whoever finds them. Parts go to workers by predicted cost, largest first.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from curator.stage import Work
-from curator.vectors.cell_search import CellSearch, is_first
-from curator.vectors.cell_segments import CellSegment, read_cells
+from curator.vectors.cells import CellSearch, CellSegment, is_first, read_cells
 from curator.vectors.k_means import FLAT_CENTROIDS, CentroidIndex
 from curator.vectors.vector_index import VectorIndex
 
-PROBES = 8
-"""Cells that a vector visits; see `benchmarks/results/vector_index.md`."""
-PAIR_S = 7e-9
-"""CPU-seconds to compare a pair of codes of 256 dimensions."""
-_ROW_PAIRS = 3000
-"""What a vector costs besides, in pairs: its hits are ordered."""
+PROBES = 8  # cells that a vector visits; see `benchmarks/results/vector_index.md`
+PAIR_S = 7e-9  # CPU-seconds to compare a pair of codes of 256 dimensions
+_ROW_PAIRS = 3000  # what a vector costs besides, in pairs: its hits are ordered
 _UNIT_PAIRS = 1 << 31
 _FEW_PAIRS = 1 << 25
-_PARTS = 128
-"""Units, by which eight workers have even loads, unless these have few pairs or very many."""
+_PARTS = 128  # units that give eight workers even loads, unless of few or very many pairs
 _MOST_ROWS = 1 << 16
 _MANY_KEYS = 1 << 20
 
 ResultT = TypeVar("ResultT")
+Find = Callable[[NDArray[np.float32], "PairUnit"], ResultT]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorPairs:
-    """Pairs of vectors of unlike owners, each once, sorted: the lower number first.
+    """Pairs of vectors of unlike owners, each once, sorted: the lower number first."""
 
-    Attributes:
-        numbers: int64 [P, 2].
-        owners: int64 [P, 2].
-        cosines: float64 [P], rounded to six digits.
-    """
-
-    numbers: NDArray[np.int64]
-    owners: NDArray[np.int64]
-    cosines: NDArray[np.float64]
+    numbers: NDArray[np.int64]  # int64 [P, 2]
+    owners: NDArray[np.int64]  # int64 [P, 2]
+    cosines: NDArray[np.float64]  # float64 [P], rounded to six digits
 
     @classmethod
     def joined(cls, parts: "list[VectorPairs]") -> "VectorPairs":
@@ -62,85 +52,13 @@ class VectorPairs:
         return cls(numbers=numbers[order], owners=owners[order], cosines=cosines[order])
 
 
-@dataclass(frozen=True, slots=True)
-class PairUnit:
-    """Rows of a segment.
+class PairUnit(NamedTuple):
+    """Rows of a segment."""
 
-    Attributes:
-        segment: Its number.
-        begin: The first row.
-        end: Behind the last row.
-        cost: Pairs of codes to compare, as predicted.
-    """
-
-    segment: int
-    begin: int
-    end: int
-    cost: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindNeighbours:
-    """Finds the neighbours of the vectors of a unit; can be pickled.
-
-    Attributes:
-        segments: Of the index.
-        n_groups: Rows of the array that are centroids of groups; the others are of cells.
-        least: Cosine similarity from which vectors are neighbours.
-        k: Owners among whom the neighbours of a vector are, at most.
-        since: Vectors with lower numbers look for no neighbours.
-        asking: bool by owner, whose vectors look for neighbours; None for all.
-        allowed: bool by owner, who may be a neighbour; None for all.
-        probes: Cells that a vector visits.
-    """
-
-    segments: tuple[CellSegment, ...]
-    n_groups: int
-    least: float
-    k: int
-    since: int
-    asking: NDArray[np.bool_] | None
-    allowed: NDArray[np.bool_] | None
-    probes: int
-
-    def __call__(self, centroids: NDArray[np.float32], unit: PairUnit) -> VectorPairs:
-        """Returns the pairs of a unit, given the centroids of groups, then those of cells."""
-        vectors = self.segments[unit.segment].rows(unit.begin, unit.end)
-        if self.since:
-            vectors = vectors.at(vectors.numbers >= self.since)
-        if self.asking is not None:
-            vectors = vectors.at(self.asking[vectors.owners])
-        index = CentroidIndex.of(centroids[self.n_groups :], centroids[: self.n_groups])
-        search = CellSearch(
-            vectors.codes,
-            k=self.k,
-            least=self.least,
-            own_Q=vectors.owners,
-            allowed=self.allowed,
-        )
-        cells = index.nearest(vectors.codes, self.probes)
-        # The nearest cell has most of what is near: others are asked only for what is nearer.
-        for some in (cells[:, :1], cells[:, 1:]):
-            search.visit(some, partial(read_cells, self.segments))
-            hits = search.best()
-        numbers = np.stack([vectors.numbers[hits.queries], hits.numbers], axis=1)
-        owners = np.stack([vectors.owners[hits.queries], hits.owners], axis=1)
-        order = np.argsort(numbers, axis=1)
-        numbers, owners = (np.take_along_axis(both, order, 1) for both in (numbers, owners))
-        pairs = VectorPairs(numbers=numbers, owners=owners, cosines=search.cosines(hits))
-        return VectorPairs.joined([pairs])
-
-
-@dataclass(frozen=True, slots=True)
-class FindNearOwners:
-    """Finds the owners of near vectors; can be pickled."""
-
-    find: FindNeighbours
-
-    def __call__(self, centroids: NDArray[np.float32], unit: PairUnit) -> NDArray[np.uint64]:
-        """Returns the pairs of a unit by their keys, each once."""
-        owners = np.sort(self.find(centroids, unit).owners, axis=1).astype(np.uint64)
-        return np.unique(owners[:, 0] << np.uint64(32) | owners[:, 1])
+    segment: int  # its number
+    begin: int  # the first row
+    end: int  # behind the last row
+    cost: float  # pairs of codes to compare, as predicted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,38 +67,16 @@ class NeighbourSearch:
 
     They are found among all vectors but those of its own owner. The pairs are the same for any
     number of workers, which read vectors that are stored; others are sent to them.
-
-    Attributes:
-        index: The vectors.
-        least: Cosine similarity from which vectors are neighbours; above 0.
-        k: Owners.
-        since: Vectors with lower numbers look for no neighbours.
-        asking: bool by owner, whose vectors look for neighbours; None for all.
-        allowed: bool by owner, who may be a neighbour; None for all.
-        probes: Cells that a vector visits.
     """
 
     index: VectorIndex
-    least: float
+    least: float  # cosine similarity from which vectors are neighbours; above 0
     k: int
-    since: int = 0
+    since: int = 0  # vectors with lower numbers look for no neighbours
+    # Whose vectors look for neighbours, and who may be one: bool by owner; None for all.
     asking: NDArray[np.bool_] | None = None
     allowed: NDArray[np.bool_] | None = None
-    probes: int = PROBES
-
-    @property
-    def find(self) -> FindNeighbours:
-        """What finds the pairs of a unit."""
-        return FindNeighbours(
-            segments=tuple(self.index.segments),
-            n_groups=len(self.index.groups_GE),
-            least=self.least,
-            k=self.k,
-            since=self.since,
-            asking=self.asking,
-            allowed=self.allowed,
-            probes=self.probes,
-        )
+    probes: int = PROBES  # cells that a vector visits
 
     def owners(self, work: Work) -> NDArray[np.int64]:
         """Returns the pairs of owners of near vectors, each once and sorted, int64 [P, 2].
@@ -189,7 +85,7 @@ class NeighbourSearch:
         """
         keys = np.zeros(0, np.uint64)
         waiting: list[NDArray[np.uint64]] = []
-        for some in self._done(work, FindNearOwners(self.find)):
+        for some in self._done(work, partial(_owner_keys, self._find())):
             waiting.append(some)
             if sum(map(len, waiting)) > max(len(keys), _MANY_KEYS):
                 keys, waiting = np.unique(np.concatenate([keys, *waiting])), []
@@ -199,14 +95,68 @@ class NeighbourSearch:
 
     def pairs(self, work: Work) -> VectorPairs:
         """Returns the pairs of vectors."""
-        return VectorPairs.joined(list(self._done(work, self.find)))
+        return VectorPairs.joined(list(self._done(work, self._find())))
 
-    def _done(
-        self, work: Work, find: Callable[[NDArray[np.float32], PairUnit], ResultT]
-    ) -> Iterator[ResultT]:
+    def _find(self) -> Find[VectorPairs]:
+        """What finds the pairs of a unit; it can be pickled."""
+        return partial(
+            _neighbours,
+            tuple(self.index.segments),
+            len(self.index.groups_GE),
+            least=self.least,
+            k=self.k,
+            since=self.since,
+            asking=self.asking,
+            allowed=self.allowed,
+            probes=self.probes,
+        )
+
+    def _done(self, work: Work, find: Find[ResultT]) -> Iterator[ResultT]:
         units = pair_units(self.index, since=self.since, probes=self.probes)
         n_pairs = sum(unit.cost for unit in units) * self.index.settings.dim / 256
         return work(find, self.index.centroid_rows, units, cpu_s=PAIR_S * n_pairs)
+
+
+def _neighbours(
+    segments: Sequence[CellSegment],
+    n_groups: int,
+    centroids: NDArray[np.float32],
+    unit: PairUnit,
+    *,
+    least: float,
+    k: int,
+    since: int,
+    asking: NDArray[np.bool_] | None,
+    allowed: NDArray[np.bool_] | None,
+    probes: int,
+) -> VectorPairs:
+    """The pairs of a unit, given the centroids of groups, then those of cells."""
+    vectors = segments[unit.segment].rows(unit.begin, unit.end)
+    if since:
+        vectors = vectors.at(vectors.numbers >= since)
+    if asking is not None:
+        vectors = vectors.at(asking[vectors.owners])
+    index = CentroidIndex.of(centroids[n_groups:], centroids[:n_groups])
+    search = CellSearch(vectors.codes, k=k, least=least, own_Q=vectors.owners, allowed=allowed)
+    cells = index.nearest(vectors.codes, probes)
+    # The nearest cell has most of what is near: others are asked only for what is nearer.
+    for some in (cells[:, :1], cells[:, 1:]):
+        search.visit(some, partial(read_cells, segments))
+        hits = search.best()
+    numbers = np.stack([vectors.numbers[hits.queries], hits.numbers], axis=1)
+    owners = np.stack([vectors.owners[hits.queries], hits.owners], axis=1)
+    order = np.argsort(numbers, axis=1)
+    numbers, owners = (np.take_along_axis(both, order, 1) for both in (numbers, owners))
+    pairs = VectorPairs(numbers=numbers, owners=owners, cosines=search.cosines(hits))
+    return VectorPairs.joined([pairs])
+
+
+def _owner_keys(
+    find: Find[VectorPairs], centroids: NDArray[np.float32], unit: PairUnit
+) -> NDArray[np.uint64]:
+    """The pairs of owners of a unit by their keys, each once."""
+    owners = np.sort(find(centroids, unit).owners, axis=1).astype(np.uint64)
+    return np.unique(owners[:, 0] << np.uint64(32) | owners[:, 1])
 
 
 def pair_units(index: VectorIndex, *, since: int, probes: int) -> list[PairUnit]:
@@ -220,9 +170,7 @@ def pair_units(index: VectorIndex, *, since: int, probes: int) -> list[PairUnit]
     new = [at for at, segment in enumerate(index.segments) if segment.facts.end_number > since]
     total = 0.0
     for at in new:
-        segment = index.segments[at]
-        first = segment.facts.first_cell
-        counts = np.diff(segment.starts)
+        counts, first = np.diff(index.segments[at].starts), index.segments[at].facts.first_cell
         total += float(counts @ row_costs[first : first + len(counts)])
     most = min(max(total / _PARTS, _FEW_PAIRS), _UNIT_PAIRS)
     units = [unit for at in new for unit in _divided(index.segments[at], at, row_costs, most)]

@@ -6,7 +6,6 @@ and a result has no rounding that could depend on where it was computed.
 
 Shape letters: N vectors, D their dimensions, E those of codes.
 """
-# ruff: noqa: N803, N806 - shape letters
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,13 +16,10 @@ from numpy.typing import NDArray
 Vectors = NDArray[np.float32] | NDArray[np.float16]
 Codes = NDArray[np.int8]
 
-BLOCK = 8192
-"""Vectors that are converted at a time."""
-EXACT = 1 << 24
-"""Below it, float32 holds each whole number."""
+BLOCK = 8192  # vectors that are converted at a time
+EXACT = 1 << 24  # below it, float32 holds each whole number
 _LARGEST = 127
-_WIDTHS = 4.0
-"""Standard deviations of a projected value that a code holds."""
+_WIDTHS = 4.0  # standard deviations of a projected value that a code holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +28,9 @@ class Projection:
 
     On pictures, a cosine of 256 of 1,280 dimensions differs by 0.01 to 0.02 from the whole one
     between a picture and its copies; eight bits add 0.0004 (`benchmarks/results/vector_index.md`).
-
-    Attributes:
-        matrix: float32 [D, E].
     """
 
-    matrix: NDArray[np.float32]
+    matrix: NDArray[np.float32]  # float32 [D, E]
 
     @classmethod
     def of(cls, full_dim: int, dim: int, seed: int) -> "Projection":

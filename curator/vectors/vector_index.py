@@ -4,45 +4,53 @@ A cell holds the vectors that one centroid is nearest to. A query visits the cel
 nearest to it; those of an index of few vectors are one. Centroids never change, so that an index
 grows by what is new.
 
+Workers write and merge segments, so that the driver holds no vectors. Each segment holds vectors of
+any cell. Where there are many, merging gives each cell one place.
+
 Shape letters: N vectors, S of a sample, Q queries, D their dimensions, E those of codes, C cells.
 """
-# ruff: noqa: N803, N806 - shape letters
 
 import hashlib
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from curator.stage import Work
 from curator.storage import Store
-from curator.vectors.cell_search import CellSearch, Hits
-from curator.vectors.cell_segments import CellSegment, CellVectors, SegmentFacts, read_cells
+from curator.vectors.cells import (
+    CellSearch,
+    CellSegment,
+    CellVectors,
+    Hits,
+    SegmentFacts,
+    read_cells,
+)
 from curator.vectors.k_means import CentroidIndex, grouped, k_means
 from curator.vectors.vector_codes import Codes, Projection, Vectors
 
-SEARCH_PROBES = 32
-"""Cells that a query of `VectorIndex.search` visits."""
-_MOST_PROBES = 1024
-"""From so many on, all cells are visited: FAISS orders no more on a GPU."""
+SEARCH_PROBES = 32  # cells that a query of `VectorIndex.search` visits
+_MOST_PROBES = 1024  # from so many on, all cells are visited: FAISS orders no more on a GPU
+VECTOR_S = 1e-4  # CPU-seconds to make a code of 1,280 values and find its cell among some thousand
+MERGED_BYTES = 256 << 20  # of codes in a merged segment, about; a worker holds three times as much
+
+
+ReadCodes = Callable[[Projection], Iterable[tuple[Codes, NDArray[np.int64]]]]
+"""Gives codes int8 [N, E] and owners int64 [N] of some vectors at a time, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nearest:
-    """For each query the nearest vector of each of its K nearest owners, nearest first.
+    """For each query the nearest vector of each of its K nearest owners, nearest first."""
 
-    Attributes:
-        cosines: float64 [Q, K], rounded to six digits; -1 where there are fewer.
-        numbers: int64 [Q, K], of the vectors; -1.
-        owners: int64 [Q, K]; -1.
-    """
-
-    cosines: NDArray[np.float64]
-    numbers: NDArray[np.int64]
-    owners: NDArray[np.int64]
+    cosines: NDArray[np.float64]  # float64 [Q, K], rounded to six digits; -1 where there are fewer
+    numbers: NDArray[np.int64]  # int64 [Q, K], of the vectors; -1
+    owners: NDArray[np.int64]  # int64 [Q, K]; -1
 
     @classmethod
     def none(cls, n: int, k: int) -> "Nearest":
@@ -59,32 +67,20 @@ class Nearest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexSettings:
-    """What an index depends on besides its vectors; fixed for its life.
+    """What an index depends on besides its vectors; fixed for its life."""
 
-    Attributes:
-        dim: Dimensions of codes, of which each takes a byte.
-        cell_vectors: Vectors of a cell, about.
-        flat_below: Vectors below which there is one cell, and each is compared with all.
-        sample_per_cell: Vectors of the sample for each cell, at most.
-        seed: Of the projection and the first centroids.
-    """
-
-    dim: int = 256
-    cell_vectors: int = 1000
+    dim: int = 256  # dimensions of codes, of which each takes a byte
+    cell_vectors: int = 1000  # vectors of a cell, about
+    # Vectors below which there is one cell, and each is compared with all.
     flat_below: int = 100_000
-    sample_per_cell: int = 40
-    seed: int = 0
+    sample_per_cell: int = 40  # vectors of the sample for each cell, at most
+    seed: int = 0  # of the projection and the first centroids
 
 
 class VectorIndex:
     """Vectors in cells; `add` numbers them from 0 on, in their order.
 
-    Args:
-        settings: Of its life.
-        projection: Of vectors to codes.
-        centroids_CE: float32 [C, E], of cells.
-        groups_GE: float32 [G, E], of groups of centroids.
-        segments: Its vectors.
+    `centroids_CE` are those of cells, `groups_GE` those of groups of cells.
     """
 
     def __init__(
@@ -99,19 +95,15 @@ class VectorIndex:
         self.centroids_CE, self.groups_GE = centroids_CE, groups_GE
         self._segments = list(segments)
         self._waiting: list[tuple[CellVectors, NDArray[np.int64]]] = []
-        self._centroid_index: CentroidIndex | None = None
         self.n_vectors = max((segment.facts.end_number for segment in segments), default=0)
 
     @classmethod
     def trained(
         cls, sample_SD: Vectors, n_vectors: int, settings: IndexSettings | None = None
     ) -> "VectorIndex":
-        """Returns an index without vectors.
+        """Returns an index without vectors, with cells for about `n_vectors`.
 
-        Args:
-            sample_SD: Some of its vectors, chosen evenly, L2-normalised; at least one.
-            n_vectors: How many there will be, about: cells are made for these.
-            settings: None for the defaults.
+        `sample_SD` are some of its vectors, chosen evenly, L2-normalised; at least one.
         """
         settings = settings or IndexSettings()
         projection = Projection.of(sample_SD.shape[1], settings.dim, settings.seed)
@@ -144,12 +136,8 @@ class VectorIndex:
         """
         self._segments = [segment.written(store, folder) for segment in self.segments]
         raw = io.BytesIO()
-        np.savez(
-            raw,
-            projection=self.projection.matrix,
-            centroids=self.centroids_CE,
-            groups=self.groups_GE,
-        )
+        own = self.projection.matrix
+        np.savez(raw, projection=own, centroids=self.centroids_CE, groups=self.groups_GE)
         data = raw.getvalue()
         name = f"{folder}/cells-{hashlib.sha256(data).hexdigest()[:16]}.npz"
         if not store.exists(name):
@@ -172,19 +160,15 @@ class VectorIndex:
             self._segments.append(CellSegment.of(vectors, own, 0, len(self.centroids_CE)))
         return self._segments
 
-    @property
+    @cached_property
     def centroid_index(self) -> CentroidIndex:
         """FAISS's index of the centroids."""
-        if self._centroid_index is None:
-            self._centroid_index = CentroidIndex.of(self.centroids_CE, self.groups_GE)
-        return self._centroid_index
+        return CentroidIndex.of(self.centroids_CE, self.groups_GE)
 
     def add(self, vectors_ND: Vectors, owners_N: NDArray[np.int64]) -> None:
-        """Adds vectors, which stay in memory until `stored`; of several calls one segment is made.
+        """Adds vectors, L2-normalised, and the number of the clip of each.
 
-        Args:
-            vectors_ND: float32 or float16, L2-normalised.
-            owners_N: The number of the clip of each.
+        They stay in memory until `stored`; of several calls one segment is made.
         """
         codes_NE = self.projection.codes(vectors_ND)
         numbers = np.arange(self.n_vectors, self.n_vectors + len(codes_NE))
@@ -224,11 +208,8 @@ class VectorIndex:
     ) -> Nearest:
         """Finds for each query the nearest vector of each of its `k` nearest owners.
 
-        Args:
-            queries_QD: float32 or float16, L2-normalised.
-            k: Owners.
-            allowed: bool by owner, who may be found; None for all.
-            probes: Cells to visit; more are visited until `k` owners are found.
+        Queries are L2-normalised. `allowed` says by owner who may be found; None for all. So many
+        cells as `probes` are visited, and more until `k` owners are found.
         """
         queries_QE = self.projection.codes(queries_QD)
         nearest = Nearest.none(len(queries_QE), k)
@@ -248,3 +229,72 @@ class VectorIndex:
         if probes >= min(n_cells, _MOST_PROBES):
             return np.tile(np.arange(n_cells), (len(codes_NE), 1))
         return self.centroid_index.nearest(codes_NE, probes)
+
+
+class VectorPart(NamedTuple):
+    """Vectors that a worker reads; can be pickled."""
+
+    name: str  # for people
+    n: int  # number of its vectors
+    first_number: int  # number of the first one
+    codes: ReadCodes  # reads them
+
+
+def add_parts(
+    index: VectorIndex, work: Work, parts: Sequence[VectorPart], store: Store, folder: str
+) -> None:
+    """Adds vectors that workers read, whose numbers follow those of the index.
+
+    Each part becomes a segment in a folder of a store.
+    """
+    make = partial(_written_part, index.projection, len(index.groups_GE), store, folder)
+    n = sum(part.n for part in parts)
+    made = work(make, index.centroid_rows, [part for part in parts if part.n], cpu_s=VECTOR_S * n)
+    by_number = sorted(made, key=lambda facts: facts.end_number)
+    index.extend(CellSegment(facts, store) for facts in by_number)
+
+
+def merge(index: VectorIndex, work: Work, store: Store, folder: str) -> None:
+    """Gives each cell one place; the objects of before are for whoever has their list."""
+    counts = index.cell_sizes() * (index.settings.dim + 16)
+    share = (np.cumsum(counts) - counts) // MERGED_BYTES
+    bounds = [*np.flatnonzero(np.diff(share, prepend=-1)).tolist(), len(counts)]
+    join = partial(_written_cells, tuple(index.segments), store, folder)
+    nothing = np.zeros((1, 1), np.float32)
+    made = work(join, nothing, list(pairwise(bounds)), cpu_s=1e-6 * index.n_vectors)
+    by_cell = sorted(made, key=lambda facts: facts.first_cell)
+    index.replace(CellSegment(facts, store) for facts in by_cell)
+
+
+def _written_part(
+    projection: Projection,
+    n_groups: int,
+    store: Store,
+    folder: str,
+    centroids: NDArray[np.float32],
+    part: VectorPart,
+) -> SegmentFacts:
+    """Writes vectors as a segment, given the centroids of groups, then of cells."""
+    blocks, owners = zip(*part.codes(projection), strict=True)
+    codes = np.concatenate(blocks)
+    if len(codes) != part.n:
+        raise ValueError(f"{part.name} has {len(codes)} vectors, expected {part.n}")
+    numbers = np.arange(part.first_number, part.first_number + part.n)
+    index = CentroidIndex.of(centroids[n_groups:], centroids[:n_groups])
+    columns = CellVectors(numbers, np.concatenate(owners).astype(np.int64), codes)
+    cells = index.nearest(codes, 1)[:, 0]
+    return CellSegment.of(columns, cells, 0, index.n).written(store, folder).facts
+
+
+def _written_cells(
+    segments: Sequence[CellSegment],
+    store: Store,
+    folder: str,
+    _: NDArray[np.float32],
+    part: tuple[int, int],
+) -> SegmentFacts:
+    """Writes what segments have of the cells from the first to behind the last as one segment."""
+    first, end = part
+    vectors = CellVectors.joined([segment.cells(first, end) for segment in segments])
+    cells = np.concatenate([segment.cell_numbers(first, end) for segment in segments])
+    return CellSegment.of(vectors, cells, first, end - first).written(store, folder).facts

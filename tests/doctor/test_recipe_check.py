@@ -11,7 +11,7 @@ from curator.doctor.recipe_check import model_rows, needs_of, read_recipe, recip
 from curator.errors import UsageError
 from curator.recipe import Recipe, load_recipe
 from curator.runs import preflight
-from curator.stages.analyze import device_choice
+from curator.stages.analyze import gpu_engines
 from curator.storage import open_store
 
 TINY = ["analyze.clip=test-tiny", "semantic.aesthetic=test-head"]
@@ -130,7 +130,7 @@ def test_a_score_that_gpus_do_not_give_is_refused_where_one_may_decode(
 ) -> None:
     """Pins that no clip is judged by an absent quantiser: it is said before work begins."""
     monkeypatch.setattr(preflight, "available_gpus", lambda: n_gpus)
-    monkeypatch.setattr(device_choice, "nvdec_refusal", lambda: None)
+    monkeypatch.setattr(gpu_engines, "nvdec_refusal", lambda: None)
     bound = ["filters.coarse.max=38"] if "coarse" in rule else []
     recipe = load_recipe("quickstart", [rule, *bound, f"analyze.device={device}"])
     if ray_address is None:
@@ -142,6 +142,6 @@ def test_a_score_that_gpus_do_not_give_is_refused_where_one_may_decode(
     with pytest.raises(UsageError, match=r"quantizer|coarse") if is_refused else nullcontext():
         preflight.check_cpu_scores(recipe, ray_address=ray_address)
     # A GPU that cannot be used leaves the score.
-    monkeypatch.setattr(device_choice, "nvdec_refusal", lambda: "the driver is too old")
+    monkeypatch.setattr(gpu_engines, "nvdec_refusal", lambda: "the driver is too old")
     if device == "auto" and ray_address is None:
         preflight.check_cpu_scores(recipe, ray_address=None)

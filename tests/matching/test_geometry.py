@@ -29,7 +29,7 @@ def test_a_crop_has_the_transform_that_made_it() -> None:
     assert found.transform_23 == pytest.approx(np.array([[2, 0, -160], [0, 2, -72]]), abs=3)
 
 
-def test_a_mirrored_picture_agrees_only_when_mirrored() -> None:
+def test_only_a_mirrored_picture_agrees_mirrored_and_no_other_picture_at_all() -> None:
     whole = small("coffee.png")
     pair = [(keypoints(whole), keypoints(whole[:, ::-1]))]
     found = agreement(pair, mirrored=True)
@@ -37,20 +37,14 @@ def test_a_mirrored_picture_agrees_only_when_mirrored() -> None:
     assert found.n_inliers > 50
     other = agreement(pair, mirrored=False)
     assert other is None or other.n_inliers < MIN_INLIERS
-
-
-def test_other_pictures_do_not_agree() -> None:
+    # Other pictures do not agree.
     pair = [(keypoints(small("coffee.png")), keypoints(small("chelsea.png")))]
     for mirrored in (False, True):
         found = agreement(pair, mirrored=mirrored)
         assert found is None or found.n_inliers < MIN_INLIERS
-
-
-def test_a_turned_picture_is_no_copy() -> None:
+    # A turned picture is no copy.
     whole = small("coffee.png")
     assert agreement([(keypoints(whole), keypoints(np.rot90(whole, 2)))], mirrored=False) is None
-
-
-def test_bytes_that_are_no_picture_are_refused() -> None:
+    # Bytes that are no picture are refused.
     with pytest.raises(ValueError, match="5 bytes are no picture"):
         keypoints_of(b"hello")

@@ -109,22 +109,27 @@ def test_another_speed_and_another_frame_rate_are_found() -> None:
     assert match.speed == 1.0
 
 
-def test_other_footage_is_not_the_same() -> None:
+def test_other_footage_and_other_times_are_not_the_same() -> None:
     a, b = footage(moving_camera("coffee.png")), footage(moving_camera("chelsea.png"))
     assert verify_pair(a, replace(b, vectors_VD=a.vectors_VD)) is None
-
-
-def test_a_fixed_camera_at_another_time_is_not_the_same() -> None:
+    # A fixed camera at another time is not the same.
     room = footage(fixed_camera(0))
     assert verify_pair(room, footage(fixed_camera(1))) is None
     match = verify_pair(room, footage(fixed_camera(0), lambda p: p[:, ::-1]))
     assert match is not None
     assert match.mirrored
-
-
-def test_stills_of_one_picture_are_the_same() -> None:
+    # Stills of one picture are the same.
     still = fixed_camera(0)[:1] * 75
     assert verify_pair(footage(still), footage(still, lambda p: p[9:171, 16:304])) is not None
+    # Flat pictures match nothing.
+    black = (np.zeros((180, 320, 3), np.uint8),) * 75
+    made = footage(black)
+    made = replace(made, vectors_VD=np.zeros_like(made.vectors_VD))
+    assert verify_pair(made, made) is None
+    # Series of other lengths are refused.
+    made = footage(fixed_camera(0))
+    with pytest.raises(ValueError, match="footage of clip: 12 pictures do not fit"):
+        replace(made, picture_s=made.picture_s[:3])
 
 
 def test_removed_footage_is_found_by_its_keypoints() -> None:
@@ -136,16 +141,3 @@ def test_removed_footage_is_found_by_its_keypoints() -> None:
     match = verify_pair(kept, footage(frames, lambda p: p[18:162, 32:288]))
     assert match is not None
     assert match.offset_s == pytest.approx(0, abs=0.1)
-
-
-def test_flat_pictures_match_nothing() -> None:
-    black = (np.zeros((180, 320, 3), np.uint8),) * 75
-    made = footage(black)
-    made = replace(made, vectors_VD=np.zeros_like(made.vectors_VD))
-    assert verify_pair(made, made) is None
-
-
-def test_series_of_other_lengths_are_refused() -> None:
-    made = footage(fixed_camera(0))
-    with pytest.raises(ValueError, match="footage of clip: 12 pictures do not fit"):
-        replace(made, picture_s=made.picture_s[:3])

@@ -56,16 +56,13 @@ def test_a_tone_and_then_silence_is_half_silent(tmp_path: Path) -> None:
     assert audio_scores(track, span(66, 120)) == (1.0, pytest.approx(-120, abs=30), 1.0)
 
 
-def test_without_audio_nothing_is_covered_and_nothing_is_silent(tmp_path: Path) -> None:
-    """Pins that no audio, digital silence and audio that nobody looked at are three things."""
+def test_audio_that_is_missing_is_no_silence(tmp_path: Path) -> None:
+    # Pins that no audio, digital silence and audio that nobody looked at are three things.
     write_film(tmp_path / "a.mp4", [])
     assert audio_scores(analyzed(tmp_path / "a.mp4"), span(0, 60)) == (0.0, None, None)
     assert audio_scores(heard([-120.0] * 100), span(0, 60)) == (1.0, -120.0, 1.0)
     assert audio_scores(made_track(300), span(0, 60)) == (None, None, None)
-
-
-def test_audio_that_ends_early_covers_a_part(tmp_path: Path) -> None:
-    """Pins that absent audio is no silence."""
+    # Pins that absent audio is no silence.
     write_film(tmp_path / "a.mov", [Sound(wave=tone(1), codec="pcm_s16le")], n_frames=120)
     coverage, level_db, silence = audio_scores(analyzed(tmp_path / "a.mov"), span(0, 120))
     assert (coverage, silence) == (pytest.approx(0.25), 0.0)
@@ -107,7 +104,7 @@ def test_the_level_of_silence_is_the_recipes() -> None:
         ScoreConfig.model_validate({"motion": 3})
 
 
-def test_rules_on_audio_name_what_is_wrong() -> None:
+def test_rules_on_audio_name_what_is_wrong_and_need_it_measured() -> None:
     rules = FilterConfig.model_validate(
         {"audio_coverage": {"min": 0.9}, "silence": {"max": 0.5}, "audio_rms_db": {"max": -3}}
     ).root
@@ -125,9 +122,7 @@ def test_rules_on_audio_name_what_is_wrong() -> None:
     assert reasons(heard([])) == [
         "too_little_audio", Reason.NOT_MEASURED, Reason.NOT_MEASURED
     ]  # fmt: skip
-
-
-def test_a_rule_on_audio_that_is_not_measured_is_refused() -> None:
+    # A rule on audio that is not measured is refused.
     changes = ["filters.silence.max=0.5", "analyze.audio=false"]
     with pytest.raises(UsageError, match=r"filters\.silence .* analyze\.audio = false"):
         check_measured(load_recipe("quickstart", changes))

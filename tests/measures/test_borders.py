@@ -69,40 +69,28 @@ def test_rows_and_columns_of_one_grid_are_all_that_is_read(sides: tuple[int, ...
     assert borders_of(frame[4::8], frame[:, 4::8].T, black=16, white=235) == whole
 
 
-def test_a_line_of_the_grid_is_read_where_borders_leave_none() -> None:
-    """Pins no error where less than eight columns are left."""
+def test_only_what_is_black_constant_and_straight_is_a_border() -> None:
+    # Pins no error where less than eight columns are left.
     frame = np.full((64, 64), 16, np.uint8)
     frame[:, 29:35] = np.arange(64, dtype=np.uint8)[:, None] % 32 * 6 + 40
     sides = find_borders(frame, black=16, white=235)
     assert (sides.left, sides.right) == (29 / 64, 29 / 64)
-
-
-def test_words_and_noise_in_a_border_are_no_picture() -> None:
-    """Pins that subtitles and a noisy border change nothing."""
+    # Pins that subtitles and a noisy border change nothing.
     frame = framed(0, 70, 0, 90)
     cv2.putText(frame, "Where have you been?", (150, 500), cv2.FONT_HERSHEY_SIMPLEX, 1.5, 220, 3)
     noisy = frame + np.random.default_rng(1).normal(0, 1.5, frame.shape)
     assert found(np.clip(noisy, 0, 255).astype(np.uint8)) == pytest.approx((0, 70, 0, 90), abs=1)
-
-
-def test_dark_pictures_say_nothing_rather_than_borders() -> None:
-    """Pins NaN for black, and no straight line in a vignette."""
+    # Pins NaN for black, and no straight line in a vignette.
     assert all(np.isnan(found(np.full((HEIGHT, WIDTH), 16, np.uint8))))
     y, x = np.mgrid[0:HEIGHT, 0:WIDTH]
     near = np.clip(1 - 2.6 * np.hypot((x / WIDTH - 0.5), (y / HEIGHT - 0.5)), 0, 1)
     dim = 16 + (framed(0, 0, 0, 0) - 16.0) * near
     assert not any(pixels > 0 for pixels in found(dim.astype(np.uint8)))
-
-
-def test_flat_colours_that_are_not_black_are_picture() -> None:
-    """Pins that a slide's white margins stay."""
+    # Pins that a slide's white margins stay.
     frame = framed(0, 70, 0, 70)
     frame[frame == 16] = 200
     assert found(frame) == (0, 0, 0, 0)
-
-
-def test_content_leaves_out_borders_and_their_blur() -> None:
-    """Pins that measurements inside see no edge of a border; unknown sides cut nothing."""
+    # Pins that measurements inside see no edge of a border; unknown sides cut nothing.
     frame = framed(0, 69, 0, 69)
     assert content_of(frame, find_borders(frame)).min() >= 16
     assert content_of(frame, find_borders(frame)).shape == (HEIGHT - 2 * 71, WIDTH)
@@ -118,17 +106,14 @@ def clip(rotation_deg: int = 0, **shares: object) -> ClipView:
 
 
 def test_the_crop_is_what_the_samples_agree_on() -> None:
-    """Pins the pixels of a letterbox: 91 and 90 lines become 92 and 90, inwards and even."""
+    # Pins the pixels of a letterbox: 91 and 90 lines become 92 and 90, inwards and even.
     view = clip(top=91 / 720, bottom=90 / 720)
     assert crop_of(view) == Crop(x=0, y=92, width=1280, height=538)
     assert content_area(view) == pytest.approx(538 / 720)
     assert BUILT_IN.score_clip(view.track, view.span)["content_area"] == pytest.approx(538 / 720)
     assert crop_of(clip()) is None
     assert content_area(clip()) == 1.0
-
-
-def test_samples_that_say_nothing_do_not_count_and_few_that_differ_are_outvoted() -> None:
-    """Pins fades (NaN) and subtitles, and that a picture at the side in a third is no border."""
+    # Pins fades (NaN) and subtitles, and that a picture at the side in a third is no border.
     top = np.full(20, 90 / 720)
     top[:8] = np.nan
     top[8] = 30 / 720
@@ -139,18 +124,12 @@ def test_samples_that_say_nothing_do_not_count_and_few_that_differ_are_outvoted(
     assert crop_of(clip(top=top)) is None
     top[8:13] = 130 / 720
     assert crop_of(clip(top=top)) is None
-
-
-def test_one_straight_line_in_the_dark_is_no_border() -> None:
-    """Pins that a single sample of twenty convinces nobody."""
+    # Pins that a single sample of twenty convinces nobody.
     top = np.full(20, np.nan)
     top[3] = 0.2
     assert crop_of(clip(top=top)) is None
     assert content_area(clip(top=np.full(20, np.nan))) == 1.0
-
-
-def test_a_line_or_two_are_not_cut_away() -> None:
-    """Pins the smallest border: half a percent."""
+    # Pins the smallest border: half a percent.
     assert crop_of(clip(left=5 / 1280)) is None
     assert crop_of(clip(left=8 / 1280)) == Crop(x=8, y=0, width=1272, height=720)
 

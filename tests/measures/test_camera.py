@@ -9,8 +9,7 @@ from film_shots import texture
 from numpy.typing import NDArray
 
 from curator.measures.camera import SIGNALS, camera_signals
-from curator.measures.camera_fit import fit_camera, fitted_flow, place_texture
-from curator.measures.motion import DenseFlow
+from curator.measures.motion import DenseFlow, fit_camera, fitted_flow, place_texture
 
 H, W = 180, 320
 PAIR_S = 0.1
@@ -72,8 +71,22 @@ def test_signals_say_what_the_camera_does(
         assert name == signal or abs(found[name]) < slack, name
 
 
-def test_the_camera_moves_by_the_mean_over_the_picture() -> None:
+def test_what_follows_the_camera_moves_by_it() -> None:
     assert signals(seen(), seen(x=0.03, y=0.04))["camera_motion"] == pytest.approx(0.5, rel=0.05)
+    # Nothing moves beside a camera that all follows.
+    fit = fit_camera(flow_of(0.02j, 0.1), EVERYWHERE)
+    assert fit is not None
+    assert fit.mean_rest == 0
+    assert fit.share == 1
+    # Flow where there is no texture counts nothing.
+    flow = flow_of(0, 0.05)
+    flow[:, 160:] = np.random.default_rng(1).normal(0, 5, (H, 160, 2))
+    texture_P = EVERYWHERE.reshape(18, 32).copy()
+    texture_P[:, 15:] = 0
+    fit = fit_camera(flow, texture_P.ravel())
+    assert fit is not None
+    assert abs(fit.shift - 0.05) < 0.001
+    assert fit.share == 1
 
 
 def flow_of(turn: complex, shift: complex) -> NDArray[np.float32]:
@@ -101,24 +114,6 @@ def test_objects_on_two_fifths_of_the_picture_do_not_move_the_camera(share: floa
     assert fit.mean_rest == pytest.approx(share * away, rel=0.15)
 
 
-def test_nothing_moves_beside_a_camera_that_all_follows() -> None:
-    fit = fit_camera(flow_of(0.02j, 0.1), EVERYWHERE)
-    assert fit is not None
-    assert fit.mean_rest == 0
-    assert fit.share == 1
-
-
-def test_flow_where_there_is_no_texture_counts_nothing() -> None:
-    flow = flow_of(0, 0.05)
-    flow[:, 160:] = np.random.default_rng(1).normal(0, 5, (H, 160, 2))
-    texture_P = EVERYWHERE.reshape(18, 32).copy()
-    texture_P[:, 15:] = 0
-    fit = fit_camera(flow, texture_P.ravel())
-    assert fit is not None
-    assert abs(fit.shift - 0.05) < 0.001
-    assert fit.share == 1
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_static_with_noise_and_flicker_stands_still(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -130,21 +125,22 @@ def test_static_with_noise_and_flicker_stands_still(seed: int) -> None:
     assert found["object_motion"] < 0.005
 
 
-def test_a_picture_without_texture_says_nothing() -> None:
+def test_pictures_that_show_no_motion_say_nothing() -> None:
     flat = np.full((H, W), 90, np.uint8)
     found = signals(flat, flat)
     assert found.keys() == set(SIGNALS)
     assert all(np.isnan(value) for value in found.values())
-
-
-def test_tiny_pictures_have_no_flow() -> None:
+    # Tiny pictures have no flow.
     tiny = np.zeros((10, 40), np.uint8)
     assert fitted_flow(DenseFlow(), tiny, tiny) == (None, None)
-
-
-def test_a_straight_edge_shows_no_motion() -> None:
+    # A straight edge shows no motion.
     edge = np.where(np.arange(W) < W // 2, 40, 200).astype(np.uint8)
     assert place_texture(np.tile(edge, (H, 1))).max() < 0.05
+    # Unrelated pictures have no camera motion.
+    found = signals(seen(seed=1), seen(seed=2))
+    assert found["camera_share"] < 0.3
+    assert np.isnan(found["pan_rate"])
+    assert np.isnan(found["camera_motion"])
 
 
 @pytest.mark.parametrize("x", [0.4, -0.45])
@@ -154,10 +150,3 @@ def test_whip_pans_that_flow_alone_loses_are_found(x: float) -> None:
     assert alone is not None
     assert alone.share < 0.3
     assert signals(before, after)["pan_rate"] == pytest.approx(x / PAIR_S, rel=0.03)
-
-
-def test_unrelated_pictures_have_no_camera_motion() -> None:
-    found = signals(seen(seed=1), seen(seed=2))
-    assert found["camera_share"] < 0.3
-    assert np.isnan(found["pan_rate"])
-    assert np.isnan(found["camera_motion"])

@@ -63,24 +63,25 @@ def test_tags(signals: dict[str, object], tags: list[str]) -> None:
     assert camera_tags(clip_of(**signals)) == tags
 
 
-def test_a_pan_of_a_second_in_a_long_clip_is_no_pan() -> None:
+def test_what_is_short_wrong_or_not_known_is_no_tag() -> None:
     rates = np.zeros(30)
     rates[4:6] = 0.1
     assert camera_tags(clip_of(30, pan_rate=rates)) == ["static"]
-
-
-def test_samples_whose_flow_went_wrong_do_not_shake_the_camera() -> None:
+    # Samples whose flow went wrong do not shake the camera.
     rates = np.zeros(N)
     rates[4] = 1.5
     assert camera_tags(clip_of(pan_rate=rates)) == ["static"]
-
-
-def test_without_a_known_camera_there_are_no_tags() -> None:
+    # Without a known camera there are no tags.
     unknown = np.where(np.arange(N) < 6, NAN, 0.3)
     clip = clip_of(pan_rate=unknown, tilt_rate=unknown, camera_motion=unknown)
     assert camera_tags(clip) == []
     known = np.where(np.arange(N) < 3, NAN, 0.3)
     assert camera_tags(clip_of(pan_rate=known, camera_motion=known)) == ["pan_right"]
+    # A single sample has tags and no jitter.
+    track = made_track(15, signals=made_signals(1, pan_rate=0.3, camera_motion=0.3))
+    clip = ClipView(track, Span(start_frame=0, end_frame=15, shot=0))
+    assert camera_jitter(clip) is None
+    assert camera_tags(clip) == ["pan_right"]
 
 
 def test_jitter_is_the_deviation_from_an_even_course() -> None:
@@ -93,14 +94,7 @@ def test_jitter_is_the_deviation_from_an_even_course() -> None:
     assert camera_jitter(clip_of(pan_rate=NAN)) is None
 
 
-def test_a_single_sample_has_tags_and_no_jitter() -> None:
-    track = made_track(15, signals=made_signals(1, pan_rate=0.3, camera_motion=0.3))
-    clip = ClipView(track, Span(start_frame=0, end_frame=15, shot=0))
-    assert camera_jitter(clip) is None
-    assert camera_tags(clip) == ["pan_right"]
-
-
-def test_static_and_violent_clips_have_different_reasons() -> None:
+def test_static_violent_and_shaky_clips_have_different_reasons() -> None:
     rules = {"motion": Rule(min=0.005), "camera_motion": Rule(max=2.0),
              "camera_jitter": Rule(max=0.5)}  # fmt: skip
     bounds = resolve(rules)
@@ -115,8 +109,6 @@ def test_static_and_violent_clips_have_different_reasons() -> None:
     assert reasons(pan_rate=3.0) == ["camera_too_violent"]
     assert reasons(pan_rate=shaking(1.0)) == ["camera_too_shaky"]
     assert reasons(pan_rate=0.5) == []
-
-
-def test_bounds_of_the_recipe_leave_hand_held_cameras() -> None:
+    # Bounds of the recipe leave hand held cameras.
     assert SHAKY < 0.5
     assert SCORES["camera_jitter"].high == "camera_too_shaky"

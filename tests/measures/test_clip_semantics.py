@@ -50,22 +50,16 @@ def scores(track: Track, heads: Heads | None, **aggregates: str) -> dict[str, fl
 
 
 def test_scores_are_of_the_pictures_within_the_clip() -> None:
-    """Pins that frames 60 to 179 count, and the aggregation that the recipe may choose."""
+    # Pins that frames 60 to 179 count, and the aggregation that the recipe may choose.
     found = scores(TRACK, HEADS)
     assert found["aesthetic"] == pytest.approx(3 + 2 * (1 + 0.8 + 0.6) / 3, abs=2e-3)
     assert scores(TRACK, HEADS, aesthetic="min")["aesthetic"] == pytest.approx(4.2, abs=2e-3)
     assert found["consistency"] == pytest.approx(0.6, abs=1e-3)
     assert found["nsfw"] == pytest.approx(0, abs=1e-6)
-
-
-def test_one_unsafe_picture_is_enough() -> None:
-    """Pins that the highest probability counts, not the mean."""
+    # Pins that the highest probability counts, not the mean.
     track = seen([1, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [1, 0, 0, 0], [1, 0, 0, 0])
     assert scores(track, HEADS)["nsfw"] == pytest.approx(1)
-
-
-def test_the_content_type_is_the_likeliest_over_all_pictures() -> None:
-    """Pins a clip of two pictures of a road and one of the sea."""
+    # Pins a clip of two pictures of a road and one of the sea.
     name, probability = content_of(ClipView(TRACK, SPAN, HEADS))
     assert name == "road"
     assert probability == pytest.approx(2 / 3, abs=1e-3)
@@ -85,7 +79,7 @@ def test_without_a_model_scores_are_absent() -> None:
 
 
 def test_consistency_is_the_lowest_of_neighbours_and_of_the_first() -> None:
-    """Pins cuts, slow drift away from the first picture, and what cannot be compared."""
+    # Pins cuts, slow drift away from the first picture, and what cannot be compared.
     turned = np.array([[np.cos(a), np.sin(a)] for a in (0, 0.5, 1.0, 1.5)])
     assert lowest_similarity(turned) == pytest.approx(np.cos(1.5))
     cut = np.array([[1, 0], [1, 0], [0, 1], [1, 0.0]])
@@ -95,10 +89,7 @@ def test_consistency_is_the_lowest_of_neighbours_and_of_the_first() -> None:
     assert lowest_similarity(np.array([[1, 0], [0, 0], [2, 0.0]])) == pytest.approx(1)
     assert lowest_similarity(np.eye(1)) is None
     assert lowest_similarity(np.zeros((3, 2))) is None
-
-
-def test_descriptors_tell_a_missed_cut_without_any_model() -> None:
-    """Pins that a change of layout within the clip shows, and one outside does not."""
+    # Pins that a change of layout within the clip shows, and one outside does not.
     track = made_track(300)
 
     def with_change(frame: int) -> NDArray[np.float32]:
@@ -133,12 +124,14 @@ def test_unwanted_content_types_are_rejected_when_sure() -> None:
 
 
 def test_the_packaged_taxonomy_has_26_types() -> None:
-    """Pins the number that Predict2.5 balances by, and that no prompt stands twice."""
+    # Pins the number that Predict2.5 balances by, and that no prompt stands twice.
     packaged = load_prompts()
     assert len(packaged.content) == 26
     flat = [p for words in (packaged.content | packaged.safety).values() for p in words]
     assert len(set(flat)) == len(flat)
     assert packaged.texts(["x"]) == [t.format("x") for t in packaged.templates]
+    # Every score that needs a model is a score.
+    assert set(NEEDS) < set(SCORES)
 
 
 @pytest.mark.parametrize(
@@ -281,7 +274,3 @@ def test_heads_are_made_once_and_kept(models: ModelStore, monkeypatch: pytest.Mo
     assert second.aesthetic is not None
     np.testing.assert_array_equal(first.aesthetic.scores_N(rows), second.aesthetic.scores_N(rows))
     assert second.unsafe == ("sexual", "gore")
-
-
-def test_every_score_that_needs_a_model_is_a_score() -> None:
-    assert set(NEEDS) < set(SCORES)

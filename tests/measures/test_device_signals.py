@@ -114,12 +114,25 @@ def check_picture(luma: Luma) -> None:
 
 
 def test_signals_are_those_of_the_cpu() -> None:
-    """Pins all signals, NaN among them, on each kind of picture."""
+    # Pins all signals, NaN among them, on each kind of picture.
     for number, luma in enumerate(pictures()):
         check_native(luma, 16, 235)
         check_picture(luma)
         if number % 4 == 0:
             check_native(luma, 0, 255)
+    # Pins each picture's values for any neighbours, in views of larger frames.
+    frames = torch.from_numpy(np.stack(pictures()[::3]))
+    inner = frames[:, 30:251, 17:460]
+    native = native_signals_of(inner, black=16, white=235)
+    shown = picture_signals_of(inner)
+    for index in range(len(frames)):
+        alone = inner[index : index + 1].contiguous()
+        check(NATIVE, native[index], as_dict(NATIVE, native_signals_of(alone, black=16, white=235)))
+        check(PICTURE, shown[index], as_dict(PICTURE, picture_signals_of(alone)))
+    # Of 16 bits the upper 8 count.
+    luma = noisy(letterboxed(), 2)
+    deep = luma.astype(np.uint16) << 8 | np.random.default_rng(1).integers(0, 256, luma.shape)
+    check_native(luma, 16, 235, whole=torch.from_numpy(deep.astype(np.uint16)))
 
 
 @pytest.mark.parametrize(
@@ -135,26 +148,8 @@ def test_small_and_odd_sizes(size: tuple[int, int]) -> None:
         check_picture(part)
 
 
-def test_pictures_of_a_call_do_not_depend_on_each_other() -> None:
-    """Pins each picture's values for any neighbours, in views of larger frames."""
-    frames = torch.from_numpy(np.stack(pictures()[::3]))
-    inner = frames[:, 30:251, 17:460]
-    native = native_signals_of(inner, black=16, white=235)
-    shown = picture_signals_of(inner)
-    for index in range(len(frames)):
-        alone = inner[index : index + 1].contiguous()
-        check(NATIVE, native[index], as_dict(NATIVE, native_signals_of(alone, black=16, white=235)))
-        check(PICTURE, shown[index], as_dict(PICTURE, picture_signals_of(alone)))
-
-
 def as_dict(names: Sequence[str], values: Tensor) -> dict[str, float]:
     return dict(zip(names, values[0].tolist(), strict=True))
-
-
-def test_of_16_bits_the_upper_8_count() -> None:
-    luma = noisy(letterboxed(), 2)
-    deep = luma.astype(np.uint16) << 8 | np.random.default_rng(1).integers(0, 256, luma.shape)
-    check_native(luma, 16, 235, whole=torch.from_numpy(deep.astype(np.uint16)))
 
 
 class _Launches(TorchDispatchMode):

@@ -30,29 +30,21 @@ def view(x: int, text_x: int | None = 100, *, in_scene: bool = False) -> NDArray
     return np.asarray(cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY), np.uint8)
 
 
-def test_text_over_a_moving_scene_keeps_its_place_and_its_surrounding_does_not() -> None:
+def test_text_stays_or_moves_with_its_surrounding() -> None:
     stay, around = place_values(view(0), view(40), BOX)[0]
     assert stay > 0.8
     assert around < 0.4
-
-
-def test_text_of_the_scene_moves_with_its_surrounding() -> None:
+    # Text of the scene moves with its surrounding.
     stay, around = place_values(view(0, in_scene=True), view(40, in_scene=True), BOX)[0]
     assert stay < 0.4
     assert around < 0.4
-
-
-def test_where_nothing_moves_both_stay() -> None:
+    # Where nothing moves both stay.
     assert place_values(view(0), view(0), BOX)[0] == pytest.approx([1, 1])
-
-
-def test_text_that_is_replaced_changes_and_its_surrounding_stays() -> None:
+    # Text that is replaced changes and its surrounding stays.
     stay, around = place_values(view(0), view(0, None), BOX)[0]
     assert stay < 0.6
     assert around == pytest.approx(1)
-
-
-def test_without_edges_about_it_nothing_is_said() -> None:
+    # Without edges about it nothing is said.
     flat = np.full((360, 640, 3), 90, np.uint8)
     gray = cv2.cvtColor(drawn(flat, PATCH, 100, 250), cv2.COLOR_RGB2GRAY)
     stay, around = place_values(gray, gray, BOX)[0]
@@ -86,15 +78,13 @@ def test_edge_maps_hold_a_bit_for_each_cell_and_direction() -> None:
     assert edges[0, :, EDGE_SIDE // 2 - 1 : EDGE_SIDE // 2 + 1].any(1).all()
     assert edges[0].sum() <= 2 * EDGE_SIDE
     assert not edges[1].any()
-
-
-def test_an_emblem_has_edges_of_both_directions() -> None:
+    # An emblem has edges of both directions.
     frame = drawn(np.full((360, 640, 3), 90, np.uint8), emblem(50), 20, 20)
     edges = edges_of(edge_map(cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY))[None])[0]
     assert edges.sum((1, 2)).min() >= 6
 
 
-def test_a_divided_picture_has_a_line_all_the_way_and_a_whole_one_has_none() -> None:
+def test_a_divided_picture_has_a_line_all_the_way() -> None:
     left, right = view(0, None), view(200, None)[::-1]
     both = np.hstack([left[:, :320], right[:, :320]])
     x, cover, _, across = straight_lines(both)
@@ -103,9 +93,7 @@ def test_a_divided_picture_has_a_line_all_the_way_and_a_whole_one_has_none() -> 
     assert across < 0.4
     assert straight_lines(both.T)[3] == pytest.approx(cover)
     assert straight_lines(left)[1] < 0.4
-
-
-def test_the_edge_of_a_black_bar_divides_nothing() -> None:
+    # The edge of a black bar divides nothing.
     barred = view(0, None).copy()
     barred[:, :100] = 16
     assert straight_lines(barred)[1] == 0

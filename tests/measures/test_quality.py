@@ -1,19 +1,22 @@
 """Signals of quality: each follows its own degradation and leaves clean pictures alone."""
 
 import io
+from pathlib import Path
 
 import av
 import cv2
 import numpy as np
 import pytest
-from film_shots import texture
+from film_makers import write_video
+from film_shots import pan, photograph, texture
 from numpy.typing import NDArray
+from samples import analyzed
 
+from curator.footage.scenes import render_shot
 from curator.measures.noise import full_frame_noise
+from curator.measures.picture_quality import change_signals, sharpness, stripes
 from curator.measures.sample_signals import SIGNALS, native_signals, picture_signals
-from curator.measures.sharpness import sharpness
-from curator.measures.stillness import change_signals
-from curator.measures.stripes import stripes
+from curator.stages.analyze.config import AnalyzeConfig
 
 Luma = NDArray[np.uint8]
 
@@ -80,15 +83,13 @@ def test_all_signals_are_named() -> None:
     assert given <= set(SIGNALS)
 
 
-def test_sharpness_falls_with_blur_and_a_smooth_sky_is_not_soft() -> None:
+def test_sharpness_falls_with_blur_and_one_sharp_part_is_enough() -> None:
     values = [sharpness(blurred(edged(), sigma)) for sigma in (0.5, 1, 2, 4, 8)]
     assert values == sorted(values, reverse=True)
     assert values[0] > 0.3 > 0.2 > values[3]
     assert sharpness(sky()) == 1.0
     assert sharpness(np.full((360, 640), 90, np.uint8)) == 1.0
-
-
-def test_one_sharp_part_makes_a_soft_picture_sharp_and_a_border_does_not() -> None:
+    # One sharp part makes a soft picture sharp and a border does not.
     soft = blurred(edged(), 5)
     part = soft.copy()
     part[100:300, 100:400] = edged()[100:300, 100:400]
@@ -107,14 +108,11 @@ def test_noise_is_measured_in_levels(sigma: float) -> None:
     assert scaled == pytest.approx(sigma * 255 / 219, rel=0.25)
 
 
-def test_texture_is_not_noise() -> None:
-    """Pins less than a level for clean texture, and that noise over it is seen."""
+def test_texture_and_clipped_pictures_have_no_noise() -> None:
+    # Pins less than a level for clean texture, and that noise over it is seen.
     assert native_signals(gray())["noise"] < 0.5
     assert native_signals(noisy(gray(), 8))["noise"] > 6
-
-
-def test_noise_of_a_clipped_picture_is_not_known() -> None:
-    """Pins NaN where black and white have swallowed it."""
+    # Pins NaN where black and white have swallowed it.
     assert np.isnan(native_signals(np.zeros((540, 960), np.uint8))["noise"])
     assert np.isnan(native_signals(np.full((540, 960), 255, np.uint8))["noise"])
 
@@ -138,15 +136,13 @@ def test_blocks_that_were_enlarged_are_seen(factor: float) -> None:
     assert clean < 0.25 < 0.5 < dirty
 
 
-def test_flattening_rises_with_a_coarser_quantiser_behind_the_loop_filter_too() -> None:
-    """Pins what `blocking` does not see: H.264 under a moving camera."""
+def test_flattening_rises_with_a_coarser_quantiser_and_needs_contrast() -> None:
+    # Pins what `blocking` does not see: H.264 under a moving camera.
     values = [native_signals(gray())["flattening"]]
     values += [native_signals(h264(gray(), qp))["flattening"] for qp in (28, 38, 48)]
     assert values == sorted(values)
     assert values[0] < 0.02 < 0.05 < values[-1]
-
-
-def test_flattening_needs_contrast_and_is_no_blur() -> None:
+    # Flattening needs contrast and is no blur.
     assert np.isnan(native_signals(sky())["flattening"])
     assert native_signals(blurred(gray(), 2))["flattening"] < 0.03
     assert native_signals(noisy(gray(), 4))["flattening"] < 0.01
@@ -170,7 +166,7 @@ def test_combs_are_lines_of_two_moments() -> None:
 
 
 def test_resolution_is_that_of_the_detail() -> None:
-    """Pins that enlarging leaves the smaller size's share, and a sky is not called enlarged."""
+    # Pins that enlarging leaves the smaller size's share, and a sky is not called enlarged.
     sharp = np.asarray(
         cv2.cvtColor(texture(3, width_px=960, height_px=540), cv2.COLOR_RGB2GRAY), np.uint8
     )
@@ -181,6 +177,8 @@ def test_resolution_is_that_of_the_detail() -> None:
     assert values == sorted(values, reverse=True)
     assert values[-1] < 0.45
     assert native_signals(sky())["resolution"] == 1.0
+    # Pins less than half, or not known, where nothing but noise is busy.
+    assert not native_signals(noisy(np.full((360, 640), 120, np.uint8), 12))["resolution"] > 0.5
 
 
 @pytest.mark.parametrize("sigma", [2, 8])
@@ -200,14 +198,15 @@ def test_blocks_are_no_resolution(offset: int) -> None:
     assert native_signals(large[:, offset:])["resolution"] < 0.3
 
 
-def test_noise_alone_has_no_full_resolution() -> None:
-    """Pins less than half, or not known, where nothing but noise is busy."""
-    assert not native_signals(noisy(np.full((360, 640), 120, np.uint8), 12))["resolution"] > 0.5
-
-
-def test_blocks_are_no_stripes() -> None:
-    """Pins that edges of blocks, short and at right angles, are not taken for scratches."""
+def test_scratches_stand_out_in_one_direction_and_blocks_do_not() -> None:
+    # Pins that edges of blocks, short and at right angles, are not taken for scratches.
     assert stripes(jpeg(gray(width=640, height=360), 8)) < 2
+    # Scratches stand out in one direction.
+    scratched = gray(width=640, height=360).copy()
+    for x in range(150, 500, 37):
+        scratched[:, x : x + 2] = np.minimum(255, scratched[:, x : x + 2].astype(int) + 50)
+    assert stripes(gray(width=640, height=360)) < 2 < 4 < stripes(scratched)
+    assert stripes(np.ascontiguousarray(scratched[:360, 100:460].T)) > 4
 
 
 def test_static_is_noise_and_a_cut_or_a_moving_texture_is_not() -> None:
@@ -220,14 +219,6 @@ def test_static_is_noise_and_a_cut_or_a_moving_texture_is_not() -> None:
     assert full_frame_noise(still, gray(seed=4, width=320, height=180)) == 0
     assert full_frame_noise(noisy(still, 10), noisy(np.roll(still, 9, axis=1), 10)) == 0
     assert full_frame_noise(noisy(static[0], 1), static[0]) == 0
-
-
-def test_scratches_stand_out_in_one_direction() -> None:
-    scratched = gray(width=640, height=360).copy()
-    for x in range(150, 500, 37):
-        scratched[:, x : x + 2] = np.minimum(255, scratched[:, x : x + 2].astype(int) + 50)
-    assert stripes(gray(width=640, height=360)) < 2 < 4 < stripes(scratched)
-    assert stripes(np.ascontiguousarray(scratched[:360, 100:460].T)) > 4
 
 
 def test_change_is_zero_for_a_still_picture_and_sees_a_small_part_move() -> None:
@@ -244,3 +235,19 @@ def test_tiny_pictures_break_nothing(shape: tuple[int, int]) -> None:
     luma = np.full(shape, 90, np.uint8)
     values = native_signals(luma) | picture_signals(luma)
     assert all(isinstance(value, float) for value in values.values())
+
+
+CONFIG = AnalyzeConfig(text=False, audio=False)
+
+
+def test_static_is_noise_and_a_fast_pan_over_grass_is_not(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frames = (rng.integers(0, 256, (180, 320, 1), np.uint8).repeat(3, 2) for _ in range(45))
+    write_video(tmp_path / "static.mp4", frames, options={"crf": "20"})
+    noise = analyzed(tmp_path / "static.mp4", config=CONFIG).signals["noise"]
+    assert noise.min() > 8
+    # A fast pan over grass is not.
+    shot = pan(photograph("grass"), 60, span=0.7, start=(0.9, 0.7), end=(0.5, 0.4), seed=12)
+    write_video(tmp_path / "grass.mp4", render_shot(shot, width_px=640, height_px=360))
+    noise = analyzed(tmp_path / "grass.mp4", config=CONFIG).signals["noise"]
+    assert np.fmax(noise, 0).max() < 4

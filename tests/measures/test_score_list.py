@@ -15,12 +15,7 @@ from curator.errors import RecipeError
 from curator.executor.corpus_work import CorpusWork
 from curator.measures import score_list
 from curator.measures.clip_view import ClipView
-from curator.measures.measure_contract import (
-    Measure,
-    SamplePictures,
-    ScoreSpec,
-    Signal,
-)
+from curator.measures.measure_contract import Measure, SamplePictures, ScoreSpec, Signal
 from curator.measures.score_list import BUILT_IN, SCORES, Measures
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, measures_of
@@ -106,8 +101,8 @@ def path(measure: type) -> str:
     return f"{__name__}:{measure.__name__}"
 
 
-def test_scores_of_a_measure_follow_the_projects_own() -> None:
-    """Pins order, headings, derived and named reasons, and values of all three ways to make one."""
+def test_scores_of_a_measure_follow_the_projects_own_in_each_recipes_set() -> None:
+    # Pins order, headings, derived and named reasons, and values of all three ways to make one.
     measures = Measures.of([path(_Half)])
     specs = measures.specs
     assert tuple(specs) == (*OWN, "half_mean", "half_low", "n_frames_of")
@@ -118,10 +113,7 @@ def test_scores_of_a_measure_follow_the_projects_own() -> None:
     found = measures.score_clip(track, span)
     assert (found["half_mean"], found["half_low"], found["n_frames_of"]) == (0.5, 1.0, 120.0)
     assert measures.score_clip(track, span, {"half_low": 0.5})["half_low"] == 0.0
-
-
-def test_each_recipe_has_a_set_of_its_own() -> None:
-    """Pins that sets stand next to each other, and that one is not changed by another."""
+    # Pins that sets stand next to each other, and that one is not changed by another.
     one, both = Measures.of([path(_Half)]), Measures.of([path(_Half), path(_More)])
     assert Measures.of([path(_Half), path(_Half)]) == one
     assert [measure.name for measure in both.users] == ["halves", "motion"]
@@ -129,10 +121,7 @@ def test_each_recipe_has_a_set_of_its_own() -> None:
     assert len({BUILT_IN.fingerprint(), one.fingerprint(), both.fingerprint()}) == 3
     assert [extension.origin["version"] for extension in one.extensions] == ["3"]
     assert (BUILT_IN.users, BUILT_IN.extensions, tuple(BUILT_IN.specs)) == ((), (), OWN)
-
-
-def test_a_set_goes_to_another_process_by_its_names() -> None:
-    """Pins that functions of scores, which cannot be pickled, are no obstacle."""
+    # Pins that functions of scores, which cannot be pickled, are no obstacle.
     measures = Measures.of([path(_Half)])
     score_list._measures_of.cache_clear()
     copy = pickle.loads(pickle.dumps(measures))

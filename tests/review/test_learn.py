@@ -15,7 +15,7 @@ from command_line import Curate
 from curator.commands.arguments import EXIT_FAILED, EXIT_USAGE
 from curator.errors import UsageError
 from curator.measures.learned_score import LearnedScore
-from curator.measures.learned_spec import SUITABILITY
+from curator.measures.score_list import SUITABILITY
 from curator.review import score_learning
 from curator.review.finished_run import Finished, open_finished
 from curator.review.score_learning import Fitted, MarkedScores, RankGrid, auc, calibration_error

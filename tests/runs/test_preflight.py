@@ -85,7 +85,7 @@ def test_a_gpu_that_a_recipe_requires_is_looked_at_before_work(
     """Pins that a driver too old for torch ends a run at once, and not in its workers."""
     monkeypatch.setattr("curator.runs.preflight.available_gpus", lambda: 1)
     fault = "torch is built for CUDA 13.2, and the driver is too old; update it"
-    monkeypatch.setattr("curator.stages.analyze.device_choice.nvdec_refusal", lambda: fault)
+    monkeypatch.setattr("curator.stages.analyze.gpu_engines.nvdec_refusal", lambda: fault)
     out = tmp_path / "out"
     asked = ["run", str(data / "raw"), str(out), "--set", "analyze.device=gpu"]
     assert main(asked) == EXIT_USAGE

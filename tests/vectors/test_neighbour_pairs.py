@@ -11,7 +11,7 @@ from made_vectors import CELLS, FLAT, N_COPIES, OWNERS, PER_OWNER, VECTORS, N, m
 
 from curator.executor.corpus_work import CorpusWork
 from curator.storage import open_store
-from curator.vectors import cell_search, neighbour_pairs
+from curator.vectors import cells, neighbour_pairs
 from curator.vectors.neighbour_pairs import NeighbourSearch, VectorPairs, pair_units
 from curator.vectors.vector_index import IndexSettings, VectorIndex
 
@@ -89,9 +89,9 @@ def test_pairs_are_the_same_in_any_order_and_by_units_of_any_size(
         monkeypatch.setattr(neighbour_pairs, "_FEW_PAIRS", most_pairs)
         monkeypatch.setattr(neighbour_pairs, "_UNIT_PAIRS", most_pairs)
         monkeypatch.setattr(neighbour_pairs, "_MOST_ROWS", rows)
-        monkeypatch.setattr(cell_search, "_OTHERS", block)
-        monkeypatch.setattr(cell_search, "_QUERIES", block)
-        monkeypatch.setattr(cell_search, "_MANY_HITS", 100)
+        monkeypatch.setattr(cells, "_OTHERS", block)
+        monkeypatch.setattr(cells, "_QUERIES", block)
+        monkeypatch.setattr(cells, "_MANY_HITS", 100)
         work = Shuffled(rows)
         assert_same(found(index, work, probes=5), whole)
         assert work.n_parts > 20
@@ -106,7 +106,7 @@ def test_workers_read_a_stored_index(tmp_path: Path) -> None:
     assert_same(found(opened, Shuffled(0), probes=5), whole)
 
 
-def test_new_vectors_look_for_all_and_old_ones_for_none() -> None:
+def test_only_new_vectors_and_owners_that_ask_look_for_others() -> None:
     index = made_index(CELLS, parts=3)
     pairs = found(index, since=1000)
     assert (pairs.numbers[:, 1] >= 1000).all()
@@ -118,9 +118,7 @@ def test_new_vectors_look_for_all_and_old_ones_for_none() -> None:
     assert set(map(tuple, new.owners.tolist())) == set(map(tuple, expected.tolist()))
     assert {*map(tuple, new.numbers.tolist())} < {*map(tuple, everything.numbers.tolist())}
     assert {unit.segment for unit in pair_units(index, since=1000, probes=4)} == {2}
-
-
-def test_only_owners_that_ask_look_for_others_and_find_those_that_are_allowed() -> None:
+    # Only owners that ask look for others and find those that are allowed.
     index = made_index(CELLS)
     asking = np.arange(N // PER_OWNER) % 2 == 0
     allowed = np.arange(N // PER_OWNER) % 3 > 0
@@ -140,9 +138,7 @@ def test_near_owners_are_those_of_the_pairs(monkeypatch: pytest.MonkeyPatch) -> 
     assert np.array_equal(search.owners(Shuffled(3)), expected)
 
 
-def test_units_are_of_like_cost_and_cover_each_vector_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_units_are_of_like_cost_and_cover_each_vector_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighbour_pairs, "_FEW_PAIRS", 1)
     index = made_index(CELLS, parts=2)
     units = pair_units(index, since=0, probes=4)
@@ -173,8 +169,8 @@ def test_a_gpu_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 
     index = made_index(FLAT)
     whole = found(index)
-    monkeypatch.setattr(cell_search, "has_gpu", lambda: True)
-    monkeypatch.setattr(cell_search, "_FEW_PRODUCTS", 1)
+    monkeypatch.setattr(cells, "has_gpu", lambda: True)
+    monkeypatch.setattr(cells, "_FEW_PRODUCTS", 1)
     monkeypatch.setattr("faiss.StandardGpuResources", object, raising=False)
     monkeypatch.setattr("faiss.knn_gpu", knn_gpu, raising=False)
     assert_same(found(index), whole)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import compress
-from operator import not_
+from operator import mul, not_
 from typing import Any
 
 from curator.executor.engine import Engine
@@ -22,18 +22,12 @@ from curator.executor.packing import pack
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult, stage_step
 from curator.executor.worker import Step
-from curator.measures.score_list import BUILT_IN, Measures
 from curator.media.nvdec_check import nvdec_refusal
 from curator.media.source_segments import WholeReason
-from curator.models.catalogue import ModelEntry
-from curator.models.weight_store import ModelStore
 from curator.records.sources import SourceRef, work_weight
 from curator.records.tracks import Track
 from curator.scheduler import UnitRunner
-from curator.stages.analyze.config import AnalyzeConfig
-from curator.stages.analyze.device_choice import device_here
-from curator.stages.analyze.families import families_of, tracks_fingerprint
-from curator.stages.analyze.gpu_engines import GpuFacts, GpuProbe
+from curator.stages.analyze.gpu_engines import GpuFacts, GpuProbe, device_here
 from curator.stages.analyze.stage import AnalyzeStage, JoinStage, Plan, PlanStage
 from curator.storage import NO_HASHES, ContentHashes, Store
 from curator.tables.removal_records import Removals
@@ -45,14 +39,9 @@ from curator.tables.track_items import (
     SegmentItem,
     SourceItem,
 )
-from curator.tables.track_parts import (
-    AnalyzedUnit,
-    StoredTrack,
-    TrackParts,
-)
+from curator.tables.track_parts import AnalyzedUnit, StoredTrack, TrackParts
 
-INLINE_UNITS = 64
-"""Units of stored tracks up to which arithmetic runs in the driver: cheaper than starting Ray."""
+INLINE_UNITS = 64  # stored units for which arithmetic runs in the driver, sooner than in Ray
 ANALYZE_UNIT_FRAMES = 1800
 ANALYZE_UNIT_SOURCES = 32
 STORE_S = 15.0
@@ -63,52 +52,36 @@ more than the sources, or segments, that were being decoded."""
 class Analyzing:
     """Measures what is missing of each source, and hands on what is made of its track.
 
-    `clip`, `models` and `measures` are those of `AnalyzeStage`. No thumbnails are stored of the
-    footage of `removals`; `is_ahead` says that another chain runs at the same time. `gpu` is asked
-    where GPUs decode.
+    `stage` is that of the graph. No thumbnails are stored of the footage of `removals`; `is_ahead`
+    says that another chain runs at the same time. `gpu` is asked where GPUs decode.
     """
 
     def __init__(
         self,
         store: Store,
-        config: AnalyzeConfig,
+        stage: AnalyzeStage,
         engine: Engine,
         progress: Progress,
         *,
-        clip: ModelEntry | None = None,
-        models: ModelStore | None = None,
-        measures: Measures = BUILT_IN,
         removals: Removals | None = None,
         is_ahead: bool = False,
         gpu: GpuProbe | None = None,
     ) -> None:
+        self._stage, self._engine, self._progress = stage, engine, progress
         self._is_ahead = is_ahead
         self._gpu = gpu or GpuProbe(engine)
-        self._facts = GpuFacts()
-        self._why_cpu: str | None = None
-        """Why a GPU of this machine is left idle."""
-        """What is known of GPUs; nothing where none is used."""
-        self._config = config
-        self._engine = engine
-        self._progress = progress
-        self._clip, self._models, self._measures = clip, models, measures
-        clip_fingerprint = (
-            models.fingerprint(clip) if clip is not None and models is not None else None
-        )
-        families = families_of(config, clip_fingerprint, measures.users)
+        self._facts = GpuFacts()  # of GPUs; none where none is used
+        self._why_cpu: str | None = None  # why a GPU of this machine is left idle
+        families = stage.stored_families()
         self._families = frozenset(family.name for family in families)
-        self.fingerprint = tracks_fingerprint(families)
         self.tracks = TrackParts(store, families, removals)
-        self.runner = UnitRunner(engine, progress)
-        """Has the CPU-seconds of workers, and what they counted."""
+        self.runner = UnitRunner(engine, progress)  # has CPU-seconds and counts of workers
         self.counts = Counter(sources_analyzed=0, segments_analyzed=0, sources_joined=0)
         """What was done, by name."""
-        self.whole = Counter[str]()
-        """Long sources that were analyzed whole, by reason."""
+        self.whole = Counter[str]()  # long sources that were analyzed whole, by reason
+        # Why sources in segments must be analyzed whole, and their hashes, by address.
         self._not_joined: dict[str, WholeReason] = {}
-        """Why sources in segments must be analyzed whole, by address."""
         self._hashes: dict[str, ContentHashes] = {}
-        """Hashes of sources in segments."""
 
     def run(
         self,
@@ -129,20 +102,21 @@ class Analyzing:
         self._then, self._take = then, take
         stored, pending = self._sorted(list(sources))
         self.counts["sources_analyzed"] = len(pending)
-        self._run_stored(stored)
+        units = [UnitResult(results=AnalyzedUnit(tracks=tuple(t))) for t in stored.values()]
+        for result in self._run([then], units):
+            take(result)
         self._decide_devices(pending)
         segments, joins = self._planned(pending)
         in_segments = {item.uri for item in joins}
         whole = [item for item in pending if item.uri not in in_segments]
+        lengths_s = [item.source.header_duration_s or 0.0 for item in pending]
+        weights = [work_weight(item.source.n_pixels) for item in pending]
         self._progress.work(
             len(whole) + len(segments),
-            sum(item.source.header_duration_s or 0.0 for item in pending),
+            sum(lengths_s),
             n_before=0 if segments else n_known + sum(map(len, stored.values())),
             noun="part" if segments else "source",
-            work_s=sum(
-                (item.source.header_duration_s or 0.0) * work_weight(item.source.n_pixels)
-                for item in pending
-            ),
+            work_s=sum(map(mul, lengths_s, weights)),
         )
         self._measure([*segments, *self._units(whole)])
         self._join(joins)
@@ -177,13 +151,13 @@ class Analyzing:
         self, pending: Sequence[SourceItem]
     ) -> tuple[list[list[AnalyzeItem]], list[JoinItem]]:
         """Returns units of what is missing of long sources, and what is joined then."""
-        limit_s = self._config.segment_s
-        long = [item for item in pending if (item.source.header_duration_s or 0.0) > limit_s]
+        config = self._stage.config
+        long = [item for item in pending if (item.source.header_duration_s or 0) > config.segment_s]
         if not long:
             return [], []
         parts = {names: self.tracks.segments(names) for names in {item.families for item in long}}
         there = {name for part in parts.values() for name in part.names()}
-        step = stage_step(PlanStage(self._config), keep=_planned)
+        step = stage_step(PlanStage(config), keep=_planned)
         units: list[list[AnalyzeItem]] = []
         hashed: list[list[AnalyzeItem]] = []
         joins: list[JoinItem] = []
@@ -227,16 +201,19 @@ class Analyzing:
     def _measure(self, units: Sequence[Sequence[AnalyzeItem]]) -> None:
         if not units:
             return
-        engine = self._engine
-        small = engine.is_small(*_size(units))
+        engine, items = self._engine, [item for unit in units for item in unit]
+        wholes = [item for item in items if isinstance(item, SourceItem)]
+        # Segments are never small.
+        frames = sum(item.source.work for item in wholes) if len(wholes) == len(items) else math.inf
+        small = engine.is_small(len(items), frames)
         families = frozenset().union(
-            *(item.families for unit in units for item in unit if not isinstance(item, HashItem))
+            *(item.families for item in items if not isinstance(item, HashItem))
         )
         devices, why_cpu = self._devices, self._why_cpu
         if why_cpu is not None:
-            engine.count_cpu_instead("analyze", why_cpu, sum(map(len, units)))
+            engine.count_cpu_instead("analyze", why_cpu, len(items))
         left = [self._leaves(unit[0]) for unit in units]
-        if any(left) and self._config.device == "auto":
+        if any(left) and self._stage.config.device == "auto":
             devices = ["gpu", "cpu"]
             # A CPU takes the last one first, which is the longest of them.
             units = [*compress(units, map(not_, left)), *reversed([*compress(units, left)])]
@@ -253,48 +230,32 @@ class Analyzing:
             self._note(result)
 
     def _decide_devices(self, pending: Sequence[SourceItem]) -> None:
-        """Decides what sources are decoded on, and asks a GPU what it can do.
-
-        Work that is small is done before a GPU has answered.
-        """
-        asked, engine = self._config.device, self._engine
+        """Decides where sources are decoded; small work is done before a GPU has answered."""
+        config, engine = self._stage.config, self._engine
         self._why_cpu = None
         if not engine.joins:
-            device, self._why_cpu = device_here(asked, engine.n_gpus())
+            device, self._why_cpu = device_here(config.device, engine.n_gpus())
             self._devices = [device]
-        elif asked != "auto":
-            self._devices = [asked]
+        elif config.device != "auto":
+            self._devices = [config.device]
         else:
             self._devices = ["gpu", "cpu"] if engine.may_have_gpus() else ["cpu"]
         frames = sum(item.source.work for item in pending)
         if pending and self._devices[0] == "gpu" and not engine.is_small(len(pending), frames):
             self._facts = self._gpu.facts
-            if self._config.workers_per_gpu is None:
-                shared = {"workers_per_gpu": self._gpu.workers()}
-                self._config = self._config.model_copy(update=shared)
+            if config.workers_per_gpu is None:
+                self._stage = self._stage.with_config(workers_per_gpu=self._gpu.workers())
 
     def _leaves(self, item: AnalyzeItem) -> bool:
         """Returns whether an item is better left to a worker without a GPU."""
         return self._devices[0] == "gpu" and self._facts.leaves(item.source)
 
     def _measure_step(self, device: str, families: frozenset[str], n_units: int) -> Step:
-        has_clip = "clip" in families
-        stage = AnalyzeStage(
-            self._config.model_copy(update={"device": device}),
-            families=families,
-            clip=self._clip if has_clip else None,
-            models=self._models if has_clip else None,
-            measures=self._measures,
-        )
+        stage = self._stage.with_config(families, device=device)
         n_workers = self._engine.n_workers(n_units, stage.resources)
         stage = stage.with_threads(self._engine.threads(n_workers))
         keep = partial(_kept, self.tracks.keep, self._facts if device == "cpu" else GpuFacts())
         return stage_step(stage, keeps_state=True, keep=keep, store_s=STORE_S, rest="decode")
-
-    def _run_stored(self, stored: Mapping[int, Sequence[StoredTrack]]) -> None:
-        units = [UnitResult(results=AnalyzedUnit(tracks=tuple(t))) for t in stored.values()]
-        for result in self._run([self._then], units):
-            self._take(result)
 
     def _run(self, steps: Sequence[Step], units: Sequence[object]) -> Iterator[Any]:
         """Runs arithmetic: few units in this process."""
@@ -307,7 +268,7 @@ class Analyzing:
             if item.uri not in self._not_joined
         ]
         load, keep = self.tracks.load_segments, self.tracks.keep
-        step = stage_step(JoinStage(self._config), load=load, keep=keep)
+        step = stage_step(JoinStage(self._stage.config), load=load, keep=keep)
         for result in self._run([step, self._then], units):
             self.counts["sources_joined"] += not isinstance(result, AnalyzedUnit)
             self._note(result)
@@ -339,11 +300,3 @@ def _kept(
 
 def _planned(items: Sequence[SourceItem], plans: Sequence[Plan]) -> list[tuple[SourceItem, Plan]]:
     return list(zip(items, plans, strict=True))
-
-
-def _size(units: Sequence[Sequence[AnalyzeItem]]) -> tuple[int, float]:
-    """Sources of some units, and their frames of 1080p; segments are never small."""
-    items = [item for unit in units for item in unit]
-    if not all(isinstance(item, SourceItem) for item in items):
-        return len(units), math.inf
-    return len(items), sum(item.source.work for item in items)

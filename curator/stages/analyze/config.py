@@ -7,8 +7,7 @@ from pydantic import field_validator, model_validator
 from curator.models.cpu_arithmetic import Precision
 from curator.stage import StageConfig, setting
 
-ANALYZED_IN = "analyzed_in_"
-"""Begins the names of counts of sources and segments by the arithmetic of the shot network."""
+ANALYZED_IN = "analyzed_in_"  # begins names of counts, by arithmetic of the shot network
 
 
 class AnalyzeConfig(StageConfig):
@@ -93,13 +92,3 @@ class AnalyzeConfig(StageConfig):
                 f"pair must end before the next sample, in {1 / self.samples_per_s:.3g} s"
             )
         return self
-
-
-def scene_every(config: AnalyzeConfig) -> int:
-    """Steps of the sampling grid from one picture with a scene vector to the next."""
-    return max(1, round(config.scene_every_s * config.samples_per_s))
-
-
-def look_every(config: AnalyzeConfig) -> int:
-    """Steps of the sampling grid from one look for overlays to the next."""
-    return max(1, round(config.text_every_s * config.samples_per_s))

@@ -6,18 +6,17 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NotRequired, TypedDict, Unpack
 
 import numpy as np
 from av.container import InputContainer
-from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from curator.errors import DecodeError, DeviceMemoryError, ErrorCode
 from curator.media.audio_level import CELLS_PER_S, end_cell, first_cell, level_meter
 from curator.media.container import open_container, pixel_aspect_of, video_stream
 from curator.media.decode import DEFAULT_TIME_BASE, DecodedFrame, DecodeReport, FrameReader
-from curator.media.nvdec import NotOnDeviceError, Nvdec, NvdecReader
+from curator.media.nvdec import NotOnDeviceError, NvdecReader
 from curator.media.prefetch import ahead
 from curator.media.source_segments import Segment
 from curator.models.shot_pictures import needs_smoothing
@@ -25,180 +24,33 @@ from curator.records.sources import Note
 from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.device_samples import DeviceSampler
-from curator.stages.analyze.measurer import AnalysisModels, AnyFrame, Measurer
-from curator.stages.analyze.user_measures import full_sizes
+from curator.stages.analyze.measurer import AnalysisModels, AnyFrame, Measurer, SourceMeasuring
 from curator.storage import ContentHashes, HashingReader
 
 FEWER = 0.95
 """Share of what a header promises below which a file counts as truncated; headers of sound files
 miss by a frame or two."""
 
-AHEAD, AHEAD_BYTES = 4, 64 << 20
-"""Most frames that are decoded before they are asked for, and their bytes: of 8K only one."""
+AHEAD, AHEAD_BYTES = 4, 64 << 20  # frames decoded before they are asked for: of 8K one
+
+_AROUND_CELLS = 60 * CELLS_PER_S
+"""How far from the pictures in the same part of a file its audio may be, in cells of the grid."""
 
 logger = logging.getLogger(__name__)
 
-AROUND_CELLS = 60 * CELLS_PER_S
-"""How far from the pictures in the same part of a file its audio may be, in cells of the grid."""
 
+class AnalysisOptions(TypedDict):
+    """What is to be known of a source besides its bytes, and how it is measured."""
 
-class SourceDecode:
-    """One decode of a source, or of a segment of it, and what is measured on the way.
-
-    The arguments are those of `analyze_source` and `analyze_segment`.
-    """
-
-    def __init__(
-        self,
-        container: InputContainer,
-        uri: str,
-        analysis_models: AnalysisModels,
-        config: AnalyzeConfig,
-        *,
-        families: Set[str] | None,
-        threads: int,
-        segment: Segment | None = None,
-    ) -> None:
-        self.stream = video_stream(container, uri)
-        self._families = (
-            analysis_models.families(audio=config.audio) if families is None else families
-        )
-        self._smooths_all = needs_smoothing(self.stream)
-        self._audio = None
-        if "audio" in self._families:
-            begins_within = segment is not None and segment.number > 0
-            self._audio = level_meter(container, self.stream, begins_within=begins_within)
-        self._analysis_models = analysis_models
-        self._config = config
-        self._segment = segment
-        self.frames = self._reader(container, uri, threads)
-        self.header = HeaderClaims(
-            n_frames=self.stream.frames or None,
-            duration_s=_header_duration_s(container, self.stream, self.frames.time_base),
-        )
-        self._in_background = threads > 1
-        self._pixel_aspect = Fraction(1)
-        self.measurer: Measurer | None = None
-
-    def _reader(
-        self, container: InputContainer, uri: str, threads: int
-    ) -> FrameReader | NvdecReader:
-        config, nvdec = self._config, self._analysis_models.nvdec
-        options: dict[str, Any] = {
-            "max_pixels": config.max_pixels,
-            "max_frames": config.max_frames,
-            "audio": self._audio,
-        }
-        if nvdec is not None:
-            program = self._sampler(nvdec)
-            return NvdecReader(container, self.stream, uri, nvdec=nvdec, program=program, **options)
-        return FrameReader(
-            container,
-            self.stream,
-            uri,
-            threads=threads,
-            smooths_all=self._smooths_all,
-            with_quantizer="pictures" in self._families,
-            **options,
-        )
-
-    def _sampler(self, nvdec: Nvdec) -> DeviceSampler:
-        models = self._analysis_models
-        return DeviceSampler(
-            self._config,
-            self._families,
-            nvdec=nvdec,
-            graphs=models.graphs,
-            time_base=self.stream.time_base or DEFAULT_TIME_BASE,
-            anchor_pts=self._segment.anchor_pts if self._segment is not None else None,
-            aspect_of=partial(pixel_aspect_of, self.stream),
-            detector=models.detector,
-            with_pictures=bool(models.measures) or "clip" in self._families,
-            full=full_sizes(m for name, m in models.measures.items() if name in self._families),
-        )
-
-    @contextmanager
-    def decoding(self) -> Iterator[Iterator[AnyFrame]]:
-        """The frames, some ahead where there are cores for it.
-
-        At its end, and after an error, nothing reads the container any more.
-        """
-        with ExitStack() as closed:
-            frames: Iterator[AnyFrame] = closed.enter_context(closing(iter(self.frames)))
-            if self._in_background and not isinstance(self.frames, NvdecReader):
-                make = partial(next, frames, None)
-                decoded = ahead(make, n=AHEAD, name="decode", limit=_fitting)
-                frames = closed.enter_context(closing(decoded))
-            yield frames
-
-    def take(self, frame: AnyFrame) -> None:
-        """Measures the next frame."""
-        if self.measurer is None:
-            rotation_deg = self.frames.report.rotation_deg
-            self._pixel_aspect = pixel_aspect_of(self.stream, rotation_deg)
-            self.measurer = Measurer(
-                self._analysis_models,
-                self._families,
-                self._config,
-                first=frame,
-                rotation_deg=rotation_deg,
-                time_base=self.frames.time_base,
-                pixel_aspect=self._pixel_aspect,
-                smooths_all=self._smooths_all,
-                anchor_pts=self._segment.anchor_pts if self._segment is not None else None,
-                in_background=self._in_background,
-            )
-        self.measurer.add(frame)
-
-    def account(self, spent: dict[str, float] | None) -> None:
-        """Adds the CPU-seconds of the measurements to `spent`."""
-        if spent is None or self.measurer is None:
-            return
-        cpu_s = self.measurer.cpu_seconds()
-        if self._audio is not None:
-            cpu_s["audio"] = self._audio.cpu_s
-        spent.update({name: spent.get(name, 0.0) + seconds for name, seconds in cpu_s.items()})
-
-    def track(self, source_id: str, hashes: ContentHashes) -> Track:
-        """The track of what was taken; its notes say nothing of the header's claims."""
-        report, measurer = self.frames.report, self.measurer
-        assert measurer is not None
-        assert report.end_pts is not None
-        audio_rms_first, audio_rms_db = self._audio_levels(measurer.frame_pts[0], report.end_pts)
-        heard = self._audio.notes if self._audio is not None else set()
-        width, height = report.sizes[0]
-        if report.rotation_deg % 180:
-            width, height = height, width
-        return Track(
-            source_id=source_id,
-            sha256=hashes.sha256,
-            block_hashes=hashes.blocks,
-            time_base=self.frames.time_base,
-            end_pts=report.end_pts,
-            width=width,
-            height=height,
-            rotation_deg=report.rotation_deg,
-            pixel_aspect=self._pixel_aspect,
-            is_interlaced=report.is_interlaced,
-            is_hdr=report.is_hdr,
-            notes=(*_decoding_notes(report), *(note for note in Note if note in heard)),
-            n_decode_errors=report.n_errors,
-            has_audio_levels="audio" in self._families,
-            audio_rms_first=audio_rms_first,
-            audio_rms_db=audio_rms_db,
-            **measurer.columns(),
-        )
-
-    def _audio_levels(self, start_pts: int, end_pts: int) -> tuple[int, NDArray[np.float32]]:
-        """First cell and levels of the audio beside the frames, and in a segment around them."""
-        if self._audio is None:
-            return 0, np.zeros(0, np.float32)
-        time_base = self.frames.time_base
-        first, end = first_cell(start_pts * time_base), end_cell(end_pts * time_base)
-        if self._segment is not None:
-            # Audio may lie before or behind the pictures of its time.
-            first, end = first - AROUND_CELLS, end + AROUND_CELLS
-        return self._audio.levels(first, end)
+    source_id: str
+    n_bytes: int
+    analysis_models: AnalysisModels  # those of this worker
+    config: AnalyzeConfig
+    # Threads of the decoder; with more than one the networks run beside it. Changes no result,
+    # because a source that turns out damaged is decoded again with one.
+    decoder_threads: int
+    families: NotRequired[Set[str] | None]  # None for all that the models can measure
+    spent: NotRequired[dict[str, float] | None]  # takes the CPU-seconds of measurements, by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,44 +78,157 @@ class HeaderClaims:
         return tuple(notes)
 
 
-def analyze_source(
-    reader: BinaryIO,
-    uri: str,
-    *,
-    source_id: str,
-    n_bytes: int,
-    analysis_models: AnalysisModels,
-    config: AnalyzeConfig,
-    decoder_threads: int,
-    families: Set[str] | None = None,
-    spent: dict[str, float] | None = None,
-) -> Track:
+class SourceDecode:
+    """One decode of a source, or of a segment of it, and what is measured on the way."""
+
+    def __init__(
+        self,
+        container: InputContainer,
+        uri: str,
+        models: AnalysisModels,
+        options: AnalysisOptions,
+        *,
+        threads: int,
+        segment: Segment | None = None,
+    ) -> None:
+        self.stream = stream = video_stream(container, uri)
+        config, families = options["config"], options.get("families")
+        self._options, self._segment = options, segment
+        self._measuring = SourceMeasuring(
+            models=models,
+            families=models.families(audio=config.audio) if families is None else families,
+            config=config,
+            time_base=stream.time_base or DEFAULT_TIME_BASE,
+            anchor_pts=segment.anchor_pts if segment is not None else None,
+            smooths_all=needs_smoothing(stream),
+            in_background=threads > 1,
+        )
+        self._audio = None
+        if "audio" in self._measuring.families:
+            begins_within = segment is not None and segment.number > 0
+            self._audio = level_meter(container, stream, begins_within=begins_within)
+        self.frames = self._reader(container, uri, threads)
+        # Matroska has only a duration of the whole file.
+        claimed_s = container.duration / 1_000_000 if container.duration else None
+        if stream.duration:
+            claimed_s = float(stream.duration * self.frames.time_base)
+        self.header = HeaderClaims(n_frames=stream.frames or None, duration_s=claimed_s)
+        self._pixel_aspect = Fraction(1)
+        self.measurer: Measurer | None = None
+
+    def _reader(
+        self, container: InputContainer, uri: str, threads: int
+    ) -> FrameReader | NvdecReader:
+        measuring, nvdec = self._measuring, self._measuring.models.nvdec
+        limits: dict[str, Any] = {
+            "max_pixels": measuring.config.max_pixels,
+            "max_frames": measuring.config.max_frames,
+            "audio": self._audio,
+        }
+        if nvdec is not None:
+            program = DeviceSampler(measuring, nvdec, partial(pixel_aspect_of, self.stream))
+            return NvdecReader(container, self.stream, uri, nvdec=nvdec, program=program, **limits)
+        return FrameReader(
+            container,
+            self.stream,
+            uri,
+            threads=threads,
+            smooths_all=measuring.smooths_all,
+            with_quantizer="pictures" in measuring.families,
+            **limits,
+        )
+
+    @contextmanager
+    def decoding(self) -> Iterator[Iterator[AnyFrame]]:
+        """The frames, some ahead where there are cores for it.
+
+        At its end, and after an error, nothing reads the container any more.
+        """
+        with ExitStack() as closed:
+            frames: Iterator[AnyFrame] = closed.enter_context(closing(iter(self.frames)))
+            if self._measuring.in_background and not isinstance(self.frames, NvdecReader):
+                make = partial(next, frames, None)
+                decoded = ahead(make, n=AHEAD, name="decode", limit=_fitting)
+                frames = closed.enter_context(closing(decoded))
+            yield frames
+
+    def take(self, frame: AnyFrame) -> None:
+        """Measures the next frame."""
+        if self.measurer is None:
+            rotation_deg = self.frames.report.rotation_deg
+            self._pixel_aspect = pixel_aspect_of(self.stream, rotation_deg)
+            self.measurer = Measurer(self._measuring, frame, rotation_deg, self._pixel_aspect)
+        self.measurer.add(frame)
+
+    def account(self) -> None:
+        """Adds the CPU-seconds of the measurements to those that were spent."""
+        spent = self._options.get("spent")
+        if spent is None or self.measurer is None:
+            return
+        cpu_s = self.measurer.cpu_seconds()
+        if self._audio is not None:
+            cpu_s["audio"] = self._audio.cpu_s
+        spent.update({name: spent.get(name, 0.0) + seconds for name, seconds in cpu_s.items()})
+
+    def track(self, hashes: ContentHashes) -> Track:
+        """The track of what was taken; its notes say nothing of the header's claims."""
+        report, measurer = self.frames.report, self.measurer
+        assert measurer is not None
+        assert report.end_pts is not None
+        audio_rms_first, audio_rms_db = self._audio_levels(measurer.frame_pts[0], report.end_pts)
+        heard = self._audio.notes if self._audio is not None else set()
+        width, height = report.sizes[0]
+        if report.rotation_deg % 180:
+            width, height = height, width
+        return Track(
+            source_id=self._options["source_id"],
+            sha256=hashes.sha256,
+            block_hashes=hashes.blocks,
+            time_base=self.frames.time_base,
+            end_pts=report.end_pts,
+            width=width,
+            height=height,
+            rotation_deg=report.rotation_deg,
+            pixel_aspect=self._pixel_aspect,
+            is_interlaced=report.is_interlaced,
+            is_hdr=report.is_hdr,
+            notes=(*_decoding_notes(report), *(note for note in Note if note in heard)),
+            n_decode_errors=report.n_errors,
+            has_audio_levels="audio" in self._measuring.families,
+            audio_rms_first=audio_rms_first,
+            audio_rms_db=audio_rms_db,
+            **measurer.columns(),
+        )
+
+    def _audio_levels(self, start_pts: int, end_pts: int) -> tuple[int, NDArray[np.float32]]:
+        """First cell and levels of the audio beside the frames, and in a segment around them."""
+        if self._audio is None:
+            return 0, np.zeros(0, np.float32)
+        time_base = self.frames.time_base
+        first, end = first_cell(start_pts * time_base), end_cell(end_pts * time_base)
+        # Audio of a segment may lie before or behind the pictures of its time.
+        around = 0 if self._segment is None else _AROUND_CELLS
+        return self._audio.levels(first - around, end + around)
+
+
+def analyze_source(reader: BinaryIO, uri: str, **options: Unpack[AnalysisOptions]) -> Track:
     """Decodes a source once and measures it.
 
     Args:
         reader: The source, seekable; read once, and what the demuxer skips a second time for the
             hashes.
         uri: Name for messages.
-        source_id: Its id.
-        n_bytes: Its size.
-        analysis_models: Those of this worker.
-        config: Settings.
-        decoder_threads: Threads of the decoder; with more than one the network runs beside it.
-            Changes no result, because a source that turns out damaged is decoded again with one.
-        families: What is measured; None for all that the analysis_models can.
-        spent: Takes the CPU-seconds of the measurements, by name.
+        options: See `AnalysisOptions`.
 
     Raises:
         SourceError: With the code under which the source fails.
     """
 
-    def measured(analysis_models: AnalysisModels, threads: int = decoder_threads) -> Track:
+    def measured(models: AnalysisModels, threads: int = options["decoder_threads"]) -> Track:
         # The reader is the caller's, who may decode from it again.
         hashing = HashingReader(reader, closes=False)
-        with open_container(hashing, uri, n_bytes=n_bytes) as container:
-            measuring = SourceDecode(
-                container, uri, analysis_models, config, families=families, threads=threads
-            )
+        with open_container(hashing, uri, n_bytes=options["n_bytes"]) as container:
+            measuring = SourceDecode(container, uri, models, options, threads=threads)
             report = measuring.frames.report
             with measuring.decoding() as frames:
                 for frame in frames:
@@ -271,8 +236,8 @@ def analyze_source(
                     if threads > 1 and report.is_damaged:
                         break
         if threads > 1 and report.is_damaged:
-            measuring.account(spent)
-            return measured(analysis_models, threads=1)
+            measuring.account()
+            return measured(models, threads=1)
         if measuring.measurer is None:
             promised = measuring.header.n_frames
             raise DecodeError(
@@ -281,15 +246,15 @@ def analyze_source(
                 f"{promised if promised is not None else 'an unknown number'} were promised); "
                 "fetch the file again or leave it out",
             )
-        track = measuring.track(source_id, hashing.finish())
-        measuring.account(spent)
+        track = measuring.track(hashing.finish())
+        measuring.account()
         return replace(track, notes=measuring.header.notes(track))
 
-    return with_cpu_to_fall_back_on(analysis_models, measured)
+    return with_cpu_to_fall_back_on(options["analysis_models"], measured)
 
 
 def with_cpu_to_fall_back_on(
-    analysis_models: AnalysisModels, measured: Callable[[AnalysisModels], Track]
+    models: AnalysisModels, measured: Callable[[AnalysisModels], Track]
 ) -> Track:
     """Measures on the GPU, or on the CPU what the GPU must not decode, with a note that says why.
 
@@ -298,15 +263,15 @@ def with_cpu_to_fall_back_on(
     Raises:
         DeviceError: The device fails.
     """
-    nvdec = analysis_models.nvdec
+    nvdec = models.nvdec
     if nvdec is None:
-        return measured(analysis_models)
+        return measured(models)
 
     def tried() -> Track:
         try:
-            return measured(analysis_models)
+            return measured(models)
         except DeviceMemoryError:
-            analysis_models.graphs.give_up()
+            models.graphs.give_up()
             raise
 
     try:
@@ -315,7 +280,7 @@ def with_cpu_to_fall_back_on(
         refused = error
     logger.info("decoded on the CPU: %s", refused)
     with nvdec.named_errors():
-        track = measured(replace(analysis_models, nvdec=None))
+        track = measured(replace(models, nvdec=None))
     return replace(track, notes=(*track.notes, Note(f"not_on_gpu_{refused.refusal}")))
 
 
@@ -323,15 +288,6 @@ def _fitting(frame: AnyFrame) -> int:
     """How many such frames fit in `AHEAD_BYTES`."""
     assert isinstance(frame, DecodedFrame)
     return AHEAD_BYTES // max(1, sum(plane.buffer_size for plane in frame.picture.planes))
-
-
-def _header_duration_s(
-    container: InputContainer, stream: VideoStream, time_base: Fraction
-) -> float | None:
-    """Duration that the header claims for the video: Matroska has only one for the whole file."""
-    if stream.duration:
-        return float(stream.duration * time_base)
-    return container.duration / 1_000_000 if container.duration else None
 
 
 def _decoding_notes(report: DecodeReport) -> Iterator[Note]:

@@ -10,10 +10,8 @@ ended when it is needed.
 Shape letters: B frames of a batch, S samples, H, W height and width, C channels.
 """
 
-# ruff: noqa: N803, N806 - shape letters
-
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -40,28 +38,26 @@ from curator.media.device_frames import (
     rgb_of_scaled,
     unscaled_rgb_BHWC,
 )
-from curator.media.device_graphs import DeviceGraphs
 from curator.media.nvdec import Nvdec
 from curator.media.scale import fit_inside
 from curator.models.device_descriptor import LEAST_PX as LEAST_DESCRIBED_PX
 from curator.models.device_descriptor import describe_of
 from curator.models.perceptual import bar_box, describe
 from curator.models.shot_pictures import PICTURE_PX, tiny_luma_of
-from curator.models.text_detector import TextDetector
 from curator.models.transnet import HEIGHT, WIDTH
-from curator.stages.analyze.config import AnalyzeConfig, look_every
 from curator.stages.analyze.frame_views import SMALL_PX
-from curator.stages.analyze.overlay_samples import LookGrid
-from curator.stages.analyze.sampling_grid import SamplePlan
+from curator.stages.analyze.sampling_grid import LookGrid, SamplePlan, steps_of
+from curator.stages.analyze.user_measures import full_sizes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from curator.stages.analyze.measurer import SourceMeasuring
+
 _Pixels = NDArray[np.uint8]
 
 
-def _nothing() -> NDArray[Any]:
-    """In the place of an array that a frame has none of."""
+def _none() -> NDArray[Any]:
     return np.zeros((0, 0), np.uint8)
 
 
@@ -69,43 +65,31 @@ def _nothing() -> NDArray[Any]:
 class DeviceView:
     """What was computed of one frame; arrays are the host's. Sizes are those of `HostView`.
 
-    Attributes:
-        tiny: The shot network's pictures of all frames of a batch, uint8 [B, 27, 48, 3] on the
-            device, and this frame's row.
-        tiny_luma: Mean and spread of luma, 0 to 1.
-        small_gray: Luma of 320 px, of samples and of frames that end a pair.
-        small: RGB of 320 px, of samples; so is all that follows.
-        gray: Luma of 640 px.
-        picture: RGB of 640 px, where something on the host looks at it.
-        full_rgb: The picture of full size, where a user's measure looks at it; `full_luma`: its
-            luma of full range. Of a sample, and of the frame after it where pairs are asked for.
-        text_map: Probabilities of text, of a look.
-        edges: Cells with edges of a look; `lines`: its straight lines.
-        standing: Lines that stood since the look before; `moved`: codes of what moved.
-        described: The perceptual descriptor.
-        signals: Values by name; those that could not be measured are missing.
-
     Of pictures that are too small for the device's way, the host makes maps and descriptor.
     """
 
+    # The shot network's pictures of all frames of a batch, uint8 [B, 27, 48, 3] on the device, and
+    # this frame's row.
     tiny: "tuple[Tensor, int]"
-    tiny_luma: NDArray[np.float32] = field(default_factory=_nothing)
-    small_gray: _Pixels = field(default_factory=_nothing)
-    small: _Pixels = field(default_factory=_nothing)
-    gray: _Pixels = field(default_factory=_nothing)
-    picture: _Pixels = field(default_factory=_nothing)
+    tiny_luma: NDArray[Any] = field(default_factory=_none)  # mean and spread of luma, 0 to 1
+    # Luma of 320 px, of samples and of frames that end a pair. All that follows is of samples.
+    small_gray: _Pixels = field(default_factory=_none)
+    small: _Pixels = field(default_factory=_none)  # RGB of 320 px
+    gray: _Pixels = field(default_factory=_none)  # luma of 640 px
+    picture: _Pixels = field(default_factory=_none)  # RGB of 640 px, where a host looks at it
+    # The picture of full size, and its luma of full range, where a user's measure looks at it: of a
+    # sample, and of the frame after it where pairs are asked for.
     full_rgb: _Pixels | None = None
     full_luma: _Pixels | None = None
-    text_map: NDArray[Any] | None = None
-    edges: _Pixels | None = None
-    lines: NDArray[np.float32] = field(default_factory=_nothing)
-    standing: _Pixels | None = None
-    moved: _Pixels = field(default_factory=_nothing)
-    described: NDArray[np.float32] | None = None
-    signals: dict[str, float] = field(default_factory=dict)
+    text_map: NDArray[Any] | None = None  # probabilities of text, of a look
+    edges: _Pixels | None = None  # cells with edges of a look
+    lines: NDArray[Any] = field(default_factory=_none)  # straight lines of a look
+    standing: _Pixels | None = None  # lines that stood since the look before
+    moved: _Pixels = field(default_factory=_none)  # codes of what moved since then
+    described: NDArray[np.float32] | None = None  # the perceptual descriptor
+    signals: dict[str, float] = field(default_factory=dict)  # without those not measured
 
-    is_whole = True
-    """An engine smooths the blocks of all frames."""
+    is_whole = True  # an engine smooths the blocks of all frames
 
     def full(self, kind: Full) -> _Pixels:
         """The picture of full size, for users' measures."""
@@ -140,29 +124,22 @@ class DeviceView:
 
 @dataclass(slots=True, kw_only=True)
 class _Underway:
-    """A batch of which something is being computed.
-
-    Attributes:
-        fills: What is copied: a tensor's name, which attribute of views it is, and of which frames.
-        inside: Of the second copy: a tensor's name, its signals, None for descriptors, and of which
-            samples.
-    """
-
     places: Sequence[FrameTime]
     form: Form
     tiny: "Tensor"
     samples: list[int] = field(default_factory=list)
     small_rows: list[int] = field(default_factory=list)
+    # What is copied: a tensor's name, which attribute of views it is, and of which frames.
     fills: list[tuple[str, Sequence[int]]] = field(default_factory=list)
     tensors: "dict[str, Tensor]" = field(default_factory=dict)
     first: HostCopy | None = None
-    kept: "Tensor | None" = None
-    """Planes of the samples, on the device."""
+    kept: "Tensor | None" = None  # planes of the samples, on the device
     gray: "Tensor | None" = None
     small_gray: "Tensor | None" = None
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
     sides: list[Sides] = field(default_factory=list)
-    inside: list[tuple[str, Sequence[str] | None, list[int]]] = field(default_factory=list)
+    # Of the second copy, tensor by tensor: its signals, None for descriptors, and of which samples.
+    inside: list[tuple[Sequence[str] | None, list[int]]] = field(default_factory=list)
     second: HostCopy | None = None
 
     def copies(self, name: str, rows: Sequence[int], tensor: "Tensor") -> None:
@@ -173,14 +150,11 @@ class _Underway:
 
     def measured(self, signals: Sequence[str] | None, members: list[int], tensor: "Tensor") -> None:
         """Lets values of some samples be copied."""
-        name = str(len(self.inside))
-        self.tensors[name] = tensor
-        self.inside.append((name, signals, members))
+        self.tensors[str(len(self.inside))] = tensor
+        self.inside.append((signals, members))
 
 
 class _FrameRow(NamedTuple):
-    """What a frame of a batch is for the samples."""
-
     is_sample: bool
     ends_pair: bool
     is_look: bool
@@ -190,50 +164,24 @@ class _FrameRow(NamedTuple):
 class DeviceSampler:
     """Computes what `Measurer` measures with, for the frames of one source.
 
-    Args:
-        config: Grids of samples and looks.
-        families: Those that are measured.
-        nvdec: Engines of the device; counts batches that are halved.
-        graphs: Of the worker, for the functions that are computed.
-        time_base: Seconds per tick.
-        anchor_pts: Where the sampling grid begins; None for the first frame.
-        aspect_of: Width of a pixel by its height, by the rotation in degrees.
-        detector: Text detector; None leaves text out.
-        with_pictures: Whether something on the host looks at pictures of 640 px in colour.
-        full: Kinds of pictures of full size that users' measures look at, and of how many frames of
-            a sample: 1, or 2 with the one after it.
+    `nvdec` counts batches that are halved; `aspect_of` gives the width of a pixel by its height, by
+    the rotation in degrees.
     """
 
     def __init__(
-        self,
-        config: AnalyzeConfig,
-        families: Set[str],
-        *,
-        nvdec: Nvdec,
-        graphs: DeviceGraphs,
-        time_base: Fraction,
-        anchor_pts: int | None,
-        aspect_of: Callable[[int], Fraction],
-        detector: TextDetector | None,
-        with_pictures: bool,
-        full: Mapping[Full, int],
+        self, of: "SourceMeasuring", nvdec: Nvdec, aspect_of: Callable[[int], Fraction]
     ) -> None:
-        self._config = config
-        self._families = families
-        self._nvdec = nvdec
-        self._graphs = graphs
-        self._time_base = time_base
-        self._anchor_pts = anchor_pts
-        self._aspect_of = aspect_of
-        text = detector if "text" in families else None
+        self._of, self._nvdec, self._aspect_of = of, nvdec, aspect_of
+        self._families, self._graphs = of.families, of.models.graphs
+        text = of.models.detector if "text" in of.families else None
         self._maps_text = text.on_device.maps if text is not None else None
-        self._with_pictures = with_pictures
-        self._full = full
+        # Whether something on the host looks at pictures of 640 px in colour.
+        self._with_pictures = bool(of.models.measures) or "clip" in of.families
+        self._full = full_sizes(of.measures.values())
         self._follows_sample = False
-        self._grid = LookGrid(look_every(config))
+        self._grid = LookGrid(steps_of(of.config, of.config.text_every_s))
         self._plan: SamplePlan | None = None
-        self._looked: Tensor | None = None
-        """Luma of a look that waits for the sample after it."""
+        self._looked: Tensor | None = None  # luma of a look that waits for the sample after it
 
     def __call__(
         self, batches: Iterator[DeviceBatch]
@@ -254,11 +202,8 @@ class DeviceSampler:
             yield rest.places, self._views(rest)
 
     def _roles(self, batch: DeviceBatch) -> list[_FrameRow]:
-        """What each frame is for the samples."""
-        first_pts = batch.places[0].pts
         if self._plan is None:
-            anchor_pts = first_pts if self._anchor_pts is None else self._anchor_pts
-            self._plan = SamplePlan(self._config, self._time_base, anchor_pts, first_pts)
+            self._plan = self._of.plan(batch.places[0].pts)
             self._make_scalers(batch)
         rows = []
         for place in batch.places:
@@ -318,8 +263,7 @@ class DeviceSampler:
                 _picture_of, self._small, batch.taken(small_rows), batch.form
             )
             begun.copies("small_gray", small_rows, begun.small_gray)
-            at = [small_rows.index(row) for row in begun.samples]
-            if at:
+            if at := [small_rows.index(row) for row in begun.samples]:
                 begun.small_gray = _rows(begun.small_gray, at)
                 begun.copies("small", begun.samples, _rows(small, at))
         if begun.samples:
@@ -357,7 +301,6 @@ class DeviceSampler:
         planes: "Tensor",
         form: Form,
     ) -> "list[Tensor]":
-        """What a function makes of frames that a scaler has shrunk."""
         return self._graphs(function, *scaler.scaled(planes, form), colours=scaler.colours(form))
 
     def _see_samples(self, begun: _Underway, batch: DeviceBatch, is_look: Sequence[bool]) -> None:
@@ -378,16 +321,12 @@ class DeviceSampler:
         look_rows = [samples[at] for at in looks]
         if looks and self._maps_text is not None:
             begun.copies("text_map", look_rows, self._maps_text(_rows(picture, looks)))
-        if "overlays" in self._families and min(gray.shape[1:]) >= LEAST_LOOK_PX:
-            self._map_looks(begun, gray, looks)
-
-    def _map_looks(self, begun: _Underway, gray: "Tensor", looks: Sequence[int]) -> None:
-        """Computes the maps of looks, and of each with the sample after it."""
-        samples = begun.samples
+        if "overlays" not in self._families or min(gray.shape[1:]) < LEAST_LOOK_PX:
+            return
         if looks:
             edges, lines = self._graphs(_look_of, _rows(gray, looks))
-            begun.copies("edges", [samples[at] for at in looks], edges)
-            begun.copies("lines", [samples[at] for at in looks], lines)
+            begun.copies("edges", look_rows, edges)
+            begun.copies("lines", look_rows, lines)
         before, after = [], []
         for at, gray_HW in enumerate(gray):
             if self._looked is not None:
@@ -405,7 +344,7 @@ class DeviceSampler:
         """Finds the borders of samples, and queues the measures of what is inside of them."""
         import torch
 
-        from curator.measures import device_signals
+        from curator.measures import device_signals as signals
 
         assert batch.first is not None
         batch.arrays = batch.first.arrays()
@@ -419,25 +358,22 @@ class DeviceSampler:
             thin = arrays["rows"][at], arrays["columns"][at]
             batch.sides.append(borders_of(*thin, black=form.black, white=form.white))
             native[inside(luma.shape[1], luma.shape[2], batch.sides[at])].append(at)
-            pictures[inside(*_size(gray_HW), find_borders(gray_HW))].append(at)
+            height, width = gray_HW.shape
+            pictures[inside(height, width, find_borders(gray_HW))].append(at)
             bars[bar_box(small[batch.samples[at]])].append(at)
+        levels = {"black": form.black, "white": form.white}
+        measures: tuple[tuple[Any, ...], ...] = (
+            (native, luma, MIN_PX, signals.NATIVE, signals.native_signals_of, levels),
+            (pictures, gray, 0, signals.PICTURE, signals.picture_signals_of, {}),
+            (bars, small_gray, LEAST_DESCRIBED_PX, None, describe_of, {}),
+        )
         try:
-            for box, members in native.items():
-                if _shorter(box) >= MIN_PX:
-                    part = _part(luma, members, box)
-                    (values,) = self._graphs(
-                        device_signals.native_signals_of, part, black=form.black, white=form.white
-                    )
-                    batch.measured(device_signals.NATIVE, members, values)
-            for box, members in pictures.items():
-                (values,) = self._graphs(
-                    device_signals.picture_signals_of, _part(gray, members, box)
-                )
-                batch.measured(device_signals.PICTURE, members, values)
-            for box, members in bars.items():
-                if _shorter(box) >= LEAST_DESCRIBED_PX:
-                    (values,) = self._graphs(describe_of, _part(small_gray, members, box))
-                    batch.measured(None, members, values)
+            for groups, of, least_px, names, measure, more in measures:
+                for (top, bottom, left, right), members in groups.items():
+                    if min(bottom - top, right - left) >= least_px:
+                        part = _rows(of, members)[:, top:bottom, left:right]
+                        (values,) = self._graphs(measure, part, **more)
+                        batch.measured(names, members, values)
         except torch.OutOfMemoryError as error:
             raise DeviceMemoryError(
                 f"the GPU's memory does not hold the measures of {len(batch.samples)} pictures"
@@ -456,14 +392,13 @@ class DeviceSampler:
         if batch.second is None:
             return views
         for at, row in enumerate(batch.samples):
-            own_signals = views[row].signals
-            own_signals |= zip(
-                device_signals.EXPOSURE, batch.arrays["exposure"][at].tolist(), strict=True
-            )
-            own_signals |= {f"border_{n}": share for n, share in batch.sides[at]._asdict().items()}
+            exposure = batch.arrays["exposure"][at].tolist()
+            views[row].signals |= zip(device_signals.EXPOSURE, exposure, strict=True)
+            sides = batch.sides[at]._asdict().items()
+            views[row].signals |= {f"border_{name}": share for name, share in sides}
         arrays = batch.second.arrays()
-        for name, signals, members in batch.inside:
-            for at, values in zip(members, arrays[name], strict=True):
+        for number, (signals, members) in enumerate(batch.inside):
+            for at, values in zip(members, arrays[str(number)], strict=True):
                 view = views[batch.samples[at]]
                 if signals is None:
                     view.described = values
@@ -510,18 +445,3 @@ def _rows(pictures_SXY: "Tensor", rows: Sequence[int]) -> "Tensor":
     if len(rows) == len(pictures_SXY):
         return pictures_SXY
     return torch.stack([pictures_SXY[row] for row in rows])
-
-
-def _part(full_SHW: "Tensor", rows: Sequence[int], box: Box) -> "Tensor":
-    """Of some pictures the part within a box."""
-    top, bottom, left, right = box
-    return _rows(full_SHW, rows)[:, top:bottom, left:right]
-
-
-def _size(picture_HW: NDArray[np.uint8]) -> tuple[int, int]:
-    return picture_HW.shape[0], picture_HW.shape[1]
-
-
-def _shorter(box: Box) -> int:
-    top, bottom, left, right = box
-    return min(bottom - top, right - left)

@@ -21,27 +21,19 @@ from curator.models.transnet import transnet_model_name
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.tables.track_items import FRAMES, StoredFamily
 
-DECODE_VERSION = 1
-"""Raised when a decode would give other frames or other pixels: all families are measured anew."""
+DECODE_VERSION = 1  # raised when a decode would give others: all is measured anew
 _MEASURE = "measure "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackFamily:
-    """What one measure makes.
-
-    Attributes:
-        version: Raised when the same frames and settings would give other values.
-        columns: Its columns in `track_table`.
-        keys: Keys of `AnalyzeConfig` that it depends on.
-        models: Names or hashes of weights that it depends on.
-    """
+    """What one measure makes."""
 
     name: str
-    version: int
-    columns: tuple[str, ...]
-    keys: tuple[str, ...] = ()
-    models: tuple[object, ...] = ()
+    version: int  # raised when the same frames and settings would give other values
+    columns: tuple[str, ...]  # its columns in `track_table`
+    keys: tuple[str, ...] = ()  # keys of `AnalyzeConfig` that it depends on
+    models: tuple[object, ...] = ()  # names or hashes of weights that it depends on
 
     def stored(self, config: AnalyzeConfig) -> StoredFamily:
         """How it is stored: under the fingerprint of its values."""

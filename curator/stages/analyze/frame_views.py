@@ -3,8 +3,6 @@
 A frame of a device has the same, computed there, as a `device_samples.DeviceView`.
 """
 
-# ruff: noqa: N803 - shape letters
-
 from functools import cached_property
 
 import numpy as np
@@ -31,11 +29,8 @@ depend on the source's resolution."""
 class HostScalers:
     """Scalers of the frames of one source.
 
-    Args:
-        size: Width and height of the upright source in square pixels.
-        rotation_deg: Clockwise rotation that shows the source upright.
-        smooths_all: Whether the decoder smooths the blocks of all frames, or only of those that
-            others refer to.
+    `size` is width and height of the upright source in square pixels; `rotation_deg`, clockwise,
+    shows it upright; `smooths_all` says if the decoder smooths the blocks of all frames.
     """
 
     def __init__(self, size: tuple[int, int], rotation_deg: int, *, smooths_all: bool) -> None:
@@ -129,5 +124,4 @@ class HostView:
 
 
 def _gray_of(rgb_HWC: Picture) -> Picture:
-    """Luma of a picture."""
     return np.asarray(cv2.cvtColor(rgb_HWC, cv2.COLOR_RGB2GRAY), np.uint8)

@@ -12,38 +12,36 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from curator.errors import CuratorError, one_line
+from curator.errors import CuratorError, UsageError, one_line
 from curator.executor.engine import FEEDER_CPUS, Engine
+from curator.executor.host_resources import device_of
 from curator.executor.worker import Step
 from curator.media.nvdec import Nvdec
+from curator.media.nvdec_check import nvdec_refusal
 from curator.records.sources import Note, SourceRef
 from curator.stage import Resources
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_ENGINES = 4
-"""Engines of a GPU that did not say how many it has: those of an L4, between a T4's and an
-H100's."""
+DEFAULT_ENGINES = 4  # where a GPU does not say: those of an L4; a T4 has less, an H100 more
 
 WORKER_GPU_BYTES = 5 << 29
 """Memory of the GPU that a worker takes: the CUDA context, the networks, surfaces and batches, as
 measured with 1080p on an H200."""
 
-SHORT_S = 2.0
-"""Length below which making a decoder is believed to cost more than decoding. Not measured."""
+SHORT_S = 2.0  # below it making a decoder is believed to cost more than decoding; not measured
 
 CODECS = ("H264", "HEVC", "VP9", "AV1", "MPEG2")
 DEPTHS = (8, 10)
 
 TIMEOUT_S = 120
-WAIT_S = 60.0
-"""Wait for a worker that asks a GPU of a cluster: others may hold all of them."""
+WAIT_S = 60.0  # wait for a worker that asks a GPU of a cluster: others may hold all of them
 
 
 def workers_per_gpu(*, n_engines: int | None, n_cores: float | None, free_bytes: int | None) -> int:
@@ -57,13 +55,8 @@ def workers_per_gpu(*, n_engines: int | None, n_cores: float | None, free_bytes:
       other.
     - Each worker needs `WORKER_GPU_BYTES` of the GPU's memory.
 
-    Args:
-        n_engines: Video engines of the GPU; None if it did not say.
-        n_cores: Cores of its machine, divided by its GPUs; None if they are not known.
-        free_bytes: Free memory of the GPU; None if it did not say.
-
-    Returns:
-        At least 1.
+    `n_engines` and `free_bytes` are None if the GPU did not say, and so is `n_cores`, the cores of
+    its machine divided by its GPUs, if they are not known. The result is at least 1.
     """
     n_engines = n_engines or DEFAULT_ENGINES
     n_workers = 2 * n_engines
@@ -76,20 +69,13 @@ def workers_per_gpu(*, n_engines: int | None, n_cores: float | None, free_bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFacts:
-    """What a GPU said of itself.
+    """What a GPU said of itself."""
 
-    Attributes:
-        name: Its model; None if it did not answer.
-        n_engines: Video engines.
-        free_bytes: Memory that no process has.
-        has_mps: Whether the daemon of NVIDIA's MPS runs on its machine.
-        caps: Answers of `GetDecoderCaps`, by codec and bits per sample, such as "AV1 10".
-    """
-
-    name: str | None = None
-    n_engines: int | None = None
-    free_bytes: int | None = None
-    has_mps: bool = False
+    name: str | None = None  # its model; None if it did not answer
+    n_engines: int | None = None  # video engines
+    free_bytes: int | None = None  # memory that no process has
+    has_mps: bool = False  # whether the daemon of NVIDIA's MPS runs on its machine
+    # Answers of `GetDecoderCaps`, by codec and bits per sample, such as "AV1 10".
     caps: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def refusal(self, source: SourceRef) -> Note | None:
@@ -105,25 +91,18 @@ class GpuFacts:
             height=source.height,
         )  # fmt: skip
         stream: Any = SimpleNamespace(codec_context=context)
-        refused = Nvdec(module=_Answers(self.caps), device="cpu").refusal(stream)
+        # Stands for PyNvVideoCodec where its answers are there and no GPU is.
+        answers = SimpleNamespace(
+            cudaVideoCodec=SimpleNamespace(**{name: name for name in CODECS}),
+            GetDecoderCaps=lambda *, codec, bitdepth, **_: self.caps[f"{codec} {bitdepth}"],
+        )
+        refused = Nvdec(module=answers, device="cpu").refusal(stream)
         return Note(f"not_on_gpu_{refused[0]}") if refused is not None else None
 
     def leaves(self, source: SourceRef) -> bool:
         """Returns whether a source is better decoded on a CPU."""
         is_short = source.header_duration_s is not None and source.header_duration_s < SHORT_S
         return is_short or self.refusal(source) is not None
-
-
-class _Answers:
-    """Stands for PyNvVideoCodec where its answers are there and no GPU is."""
-
-    cudaVideoCodec = SimpleNamespace(**{name: name for name in CODECS})  # noqa: N815
-
-    def __init__(self, caps: Mapping[str, Mapping[str, int]]) -> None:
-        self._caps = caps
-
-    def GetDecoderCaps(self, *, codec: str, bitdepth: int, **_: object) -> Mapping[str, int]:  # noqa: N802
-        return self._caps[f"{codec} {bitdepth}"]
 
 
 class GpuProbe:
@@ -154,6 +133,24 @@ class GpuProbe:
         return n
 
 
+def device_here(asked: str, n_gpus: float) -> tuple[str, str | None]:
+    """Returns `cpu` or `gpu`, by `analyze.device`, and why a GPU of this machine is left idle.
+
+    Raises:
+        UsageError: The recipe requires a GPU, and none can be used.
+    """
+    device = device_of(asked, n_gpus)
+    if device == "cpu":
+        has_package = asked == "cpu" or n_gpus < 1
+        return "cpu", None if has_package else "PyNvVideoCodec is not installed"
+    refusal = nvdec_refusal()
+    if refusal is None:
+        return "gpu", None
+    if asked == "gpu":
+        raise UsageError(f"analyze.device is gpu, and {refusal}")
+    return "cpu", refusal
+
+
 def ask() -> GpuFacts:
     """Asks the first GPU that this process sees.
 
@@ -176,19 +173,15 @@ def ask() -> GpuFacts:
     return GpuFacts(**json.loads(done.stdout.strip().rpartition("\n")[2]))
 
 
-class _Asking:
-    """The step of a worker that asks its GPU."""
-
-    def __call__(self, unit: None) -> GpuFacts:
-        del unit
-        return ask()
+def _asking() -> Callable[[None], GpuFacts]:
+    return lambda _: ask()
 
 
 def _asked_on_cluster(engine: Engine) -> GpuFacts:
     if engine.n_gpus() < 1:
         raise CuratorError("no node with a GPU is there yet")
     resources = Resources(cpus=0, gpus=0.01)
-    step = Step(make=_Asking, resources=resources, keeps_state=True, name="ask a GPU")
+    step = Step(make=_asking, resources=resources, keeps_state=True, name="ask a GPU")
     pool = engine.pool([step], most=1, keeps=False)
     try:
         pool.submit(None)
@@ -210,11 +203,6 @@ def _caps(module: Any, codec: str, bits: int) -> dict[str, int]:  # noqa: ANN401
 
 
 def _asked() -> GpuFacts:
-    """Asks in this process.
-
-    Raises:
-        CuratorError: PyNvVideoCodec or CUDA does not work.
-    """
     # It says why the package does not start.
     Nvdec()
     import PyNvVideoCodec as module  # noqa: N813

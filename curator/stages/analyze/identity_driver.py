@@ -8,6 +8,7 @@ do, so that no order decides.
 """
 
 import logging
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -33,8 +34,7 @@ from curator.tables.track_parts import track_origins
 
 logger = logging.getLogger(__name__)
 
-INLINE_BYTES = 1 << 30
-"""Bytes to hash up to which the driver does it: sooner than Ray has started."""
+INLINE_BYTES = 1 << 30  # bytes to hash up to which the driver does it: sooner than Ray has started
 HASHES_SCHEMA = pa.schema(
     [(name, pa.string()) for name in ("uri", "version", "sha256", "source_id")]
 )
@@ -42,8 +42,7 @@ HASHES_SCHEMA = pa.schema(
 _KEY = ("version", "uri")
 
 _Row = Mapping[str, Any]
-_Key = tuple[str, str]
-"""Address and version."""
+_Key = tuple[str, str]  # address and version
 
 
 def hash_parts(store: Store) -> Parts:
@@ -66,10 +65,8 @@ def decided_sources(store: Store) -> pa.Table:
 class Identifying:
     """Gives sources whose content is not what their id stands for an id of their own.
 
-    Args:
-        sources: The sources of the run, after the scan.
-        previous: Summary of the last finished run.
-        since_ns: Unix time before the listing.
+    `sources` are those of the run, after the scan; `previous` is the summary of the last finished
+    run, and `since_ns` the Unix time before the listing.
     """
 
     def __init__(
@@ -83,13 +80,9 @@ class Identifying:
         previous: Mapping[str, Any],
         since_ns: int,
     ) -> None:
-        self._store = store
-        self._config = config
-        self._runner = runner
-        self._progress = progress
-        self._sources = sources
-        self._previous = previous
-        self._since_ns = since_ns
+        self._store, self._config, self._runner = store, config, runner
+        self._progress, self._sources = progress, sources
+        self._previous, self._since_ns = previous, since_ns
 
     def run(self) -> None:
         """Checks the ids of large sources."""
@@ -148,23 +141,20 @@ class Identifying:
                 logger.warning("%s: large sources in it may be hashed again", error)
 
     def _decide(self, members: Sequence[_Row], stored: Iterable[_Row]) -> None:
-        stands_for: dict[str, set[str]] = {}
+        stands_for: defaultdict[str, set[str]] = defaultdict(set)
         contents: dict[_Key, str] = {}
         for row in stored:
             # What failed has no SHA-256: it stands for itself alone.
             content = row["sha256"] or f"{row['version']} {row['uri']}"
-            stands_for.setdefault(row["source_id"], set()).add(content)
+            stands_for[row["source_id"]].add(content)
             if row["version"] is not None:
                 contents[_key(row)] = content
-        groups: dict[str, list[_Row]] = {}
-        for row in members:
-            groups.setdefault(row["source_id"], []).append(row)
+        n_members = Counter(row["source_id"] for row in members)
         suspects = [
             row
-            for source_id, rows in groups.items()
-            if source_id in stands_for or len(rows) > 1
-            for row in rows
-            if stands_for.get(source_id) != {contents.get(_key(row))}
+            for row in members
+            if (row["source_id"] in stands_for or n_members[row["source_id"]] > 1)
+            and stands_for.get(row["source_id"]) != {contents.get(_key(row))}
         ]
         if suspects:
             self._revise(suspects, self._hashed(suspects), stands_for)
@@ -175,27 +165,25 @@ class Identifying:
         hashed: Mapping[_Key, str | Failure],
         stands_for: Mapping[str, set[str]],
     ) -> None:
-        contents: dict[str, set[str]] = {}
-        for row in suspects:
-            content = hashed[_key(row)]
-            if isinstance(content, str):
-                contents.setdefault(row["source_id"], set()).add(content)
+        read = [(row, content) for row in suspects if isinstance(content := hashed[_key(row)], str)]
+        contents: defaultdict[str, set[str]] = defaultdict(set)
+        for row, content in read:
+            contents[row["source_id"]].add(content)
         revised: list[dict[str, Any]] = []
-        failed: list[dict[str, Any]] = []
         decided: list[dict[str, Any]] = []
-        for row in suspects:
-            content, source_id = hashed[_key(row)], row["source_id"]
-            if isinstance(content, Failure):
-                failed.append(
-                    {"uri": row["uri"], "source_id": None, "outcome": "failed"} | content.columns()
-                )
-                continue
+        for row, content in read:
+            own, source_id = {"uri": row["uri"]}, row["source_id"]
             if stands_for.get(source_id, contents[source_id]) != {content}:
                 source_id = full_content_id(content)
-                revised.append({"uri": row["uri"], "source_id": source_id})
+                revised.append(own | {"source_id": source_id})
             if not is_racy(row["uri"], row["version"], self._since_ns):
-                own = {"uri": row["uri"], "version": row["version"]}
-                decided.append(own | {"sha256": content, "source_id": source_id})
+                facts = {"version": row["version"], "sha256": content, "source_id": source_id}
+                decided.append(own | facts)
+        failed = [
+            {"uri": row["uri"], "source_id": None, "outcome": "failed"} | failure.columns()
+            for row in suspects
+            if isinstance(failure := hashed[_key(row)], Failure)
+        ]
         self._sources.revise(revised)
         self._sources.revise(failed)
         if decided:

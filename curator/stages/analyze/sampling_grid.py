@@ -1,40 +1,31 @@
-"""Which frames of a source are measured as samples, by their timestamps alone."""
+"""Which frames of a source are samples, and which samples are looked at: by timestamps alone."""
 
-from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 from curator.stages.analyze.config import AnalyzeConfig
 
 
-@dataclass(frozen=True, slots=True)
-class Role:
-    """What a frame is for the samples.
+def steps_of(config: AnalyzeConfig, seconds: float) -> int:
+    """Steps of the sampling grid, whole ones, in a number of seconds."""
+    return max(1, round(seconds * config.samples_per_s))
 
-    Attributes:
-        step: Step of the sampling grid that begins with this frame; None if it is no sample.
-        ends_pair: Whether the motion of the sample before it is measured to this frame.
-    """
 
-    step: int | None = None
-    ends_pair: bool = False
+class Role(NamedTuple):
+    """What a frame is for the samples."""
+
+    step: int | None = None  # step of the grid that begins with this frame; None if it is no sample
+    ends_pair: bool = False  # whether the motion of the sample before it is measured to this frame
 
 
 class SamplePlan:
-    """The grid of samples over the frames of one source, given in order.
-
-    Args:
-        config: Settings with the grid.
-        time_base: Seconds per tick.
-        anchor_pts: Where the grid begins.
-        first_pts: The first frame's timestamp.
-    """
+    """The grid of samples, from an anchor on, over the frames of one source, given in order."""
 
     def __init__(
         self, config: AnalyzeConfig, time_base: Fraction, anchor_pts: int, first_pts: int
     ) -> None:
-        self.ticks = max(1, round(1 / config.samples_per_s / time_base))
-        """From one sample to the next."""
         self.anchor_pts = anchor_pts
+        self._ticks = max(1, round(1 / config.samples_per_s / time_base))
         self._pair_ticks = max(1, round(config.motion_pair_s / time_base))
         self._next_pts = self._after(first_pts - 1)
         self._pair_pts: int | None = None
@@ -52,7 +43,23 @@ class SamplePlan:
 
     def step(self, pts: int) -> int:
         """The step of the grid within which a timestamp lies."""
-        return (pts - self.anchor_pts) // self.ticks
+        return (pts - self.anchor_pts) // self._ticks
 
     def _after(self, pts: int) -> int:
-        return self.anchor_pts + (self.step(pts) + 1) * self.ticks
+        return self.anchor_pts + (self.step(pts) + 1) * self._ticks
+
+
+class LookGrid:
+    """Says which steps of the sampling grid, given in order, are looked at: one for so many."""
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+        self._block: int | None = None
+
+    def is_due(self, step: int) -> bool:
+        """Whether there is a look at the next sample."""
+        block, is_first = step // self._every, self._block is None
+        # A segment may begin within a step, which its neighbour has looked at.
+        is_due = step % self._every == 0 if is_first else block != self._block
+        self._block = block
+        return is_due

@@ -7,22 +7,22 @@ measured to. The frames that two segments have both
 decoded must be the same ones: that proves that the seek went where the index said.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.media.audio_level import Levels, end_cell, first_cell, join_levels, within
+from curator.media.audio_level import end_cell, first_cell, join_levels, within
 from curator.media.container import open_container
 from curator.media.source_segments import NotInSegmentsError, Segment, WholeReason, seek_to
 from curator.models.transnet import CONTEXT
 from curator.records.sources import Note
 from curator.records.tracks import UNIFORM, Track
-from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import (
+    AnalysisOptions,
     HeaderClaims,
     SourceDecode,
     with_cpu_to_fall_back_on,
@@ -30,14 +30,11 @@ from curator.stages.analyze.decode_source import (
 from curator.stages.analyze.measurer import AnalysisModels
 from curator.storage import NO_HASHES, ContentHashes, expect_end
 
-OVERLAP = 2 * CONTEXT
-"""Frames that two neighbours both decode."""
+OVERLAP = 2 * CONTEXT  # frames that two neighbours both decode
 
-_LUMA_TOLERANCE = 1e-4
-"""Mean luma of a frame moves by less when a GPU scales it beside others; on a CPU not at all."""
+_LUMA_TOLERANCE = 1e-4  # of a frame's mean, on a GPU that scales it beside others
 
-_REORDERED = 16
-"""Most frames of H.264 by which decoding is ahead (ITU-T H.264, A.3.1)."""
+_REORDERED = 16  # most frames of H.264 by which decoding is ahead (ITU-T H.264, A.3.1)
 _SIGNAL = "signals."
 _PLACED = {
     "sample_frame": ("sample_pair_frame",),
@@ -53,22 +50,11 @@ _FRAMES = ("frame_pts", "frame_bytes", "frame_flags", "shot_probability", "trans
 
 
 def analyze_segment(
-    reader: BinaryIO,
-    uri: str,
-    segment: Segment,
-    *,
-    source_id: str,
-    n_bytes: int,
-    analysis_models: AnalysisModels,
-    config: AnalyzeConfig,
-    decoder_threads: int,
-    families: Set[str] | None = None,
-    spent: dict[str, float] | None = None,
+    reader: BinaryIO, uri: str, segment: Segment, **options: Unpack[AnalysisOptions]
 ) -> Track:
     """Decodes and measures one segment, with the frames that it shares with the next.
 
-    Of `reader` only what the segment needs is read. The other arguments are those of
-    `analyze_source`.
+    Of `reader` only what the segment needs is read. For `options`, see `AnalysisOptions`.
 
     Returns:
         A track of the frames from `segment.start_pts` on, without hashes.
@@ -77,21 +63,16 @@ def analyze_segment(
         NotInSegmentsError: INDEX_LIES, NO_TIMESTAMPS or DAMAGED.
         SourceError: The source cannot be read.
     """
+    config, threads = options["config"], options["decoder_threads"]
     # In these seconds after a frame all that a sample on it needs has come: twice at most.
     settled_s = 1 / config.samples_per_s + 2 * config.motion_pair_s
 
-    def measured(analysis_models: AnalysisModels) -> Track:
+    def measured(models: AnalysisModels) -> Track:
         if segment.end_byte is not None:
             expect_end(reader, segment.end_byte)
-        with open_container(reader, uri, n_bytes=n_bytes) as container:
+        with open_container(reader, uri, n_bytes=options["n_bytes"]) as container:
             measuring = SourceDecode(
-                container,
-                uri,
-                analysis_models,
-                config,
-                families=families,
-                threads=decoder_threads,
-                segment=segment,
+                container, uri, models, options, threads=threads, segment=segment
             )
             if segment.number > 0:
                 seek_to(container, measuring.stream, segment.start_pts)
@@ -116,11 +97,11 @@ def analyze_segment(
                 raise NotInSegmentsError(WholeReason.NO_TIMESTAMPS)
             if measuring.measurer is None:
                 raise NotInSegmentsError(WholeReason.INDEX_LIES)
-            track = measuring.track(source_id, NO_HASHES)
-            measuring.account(spent)
+            track = measuring.track(NO_HASHES)
+            measuring.account()
             return track
 
-    return with_cpu_to_fall_back_on(analysis_models, measured)
+    return with_cpu_to_fall_back_on(options["analysis_models"], measured)
 
 
 def join_segments(tracks: Sequence[Track], hashes: ContentHashes, header: HeaderClaims) -> Track:
@@ -132,22 +113,26 @@ def join_segments(tracks: Sequence[Track], hashes: ContentHashes, header: Header
     Raises:
         NotInSegmentsError: INDEX_LIES, if neighbours did not decode the same frames.
     """
+    first, last = tracks[0], tracks[-1]
     begins = list(accumulate((_shared_from(*pair) for pair in pairwise(tracks)), initial=0))
-    n_frames = begins[-1] + tracks[-1].n_frames
+    n_frames = begins[-1] + last.n_frames
     ends = [*(min(begin + CONTEXT, n_frames) for begin in begins[1:]), n_frames]
     owned = [(begins[0], ends[0]), *pairwise(ends)]
-    pieces = [
-        _piece(track, begin, *span)
-        for track, begin, span in zip(tracks, begins, owned, strict=True)
-    ]
+    pieces = list(map(_piece, tracks, begins, owned))
     columns: dict[str, Any] = {
         name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]
     }
     columns["frame_flags"] = _uniform_in_all(columns["frame_flags"], ends)
     names = [name for name in columns if name.startswith(_SIGNAL)]
     signals = {name.removeprefix(_SIGNAL): columns.pop(name) for name in names}
-    first, last = tracks[0], tracks[-1]
-    audio_rms_first, audio_rms_db, is_proved = _audio_levels(tracks)
+    audio_first, levels, is_proved = join_levels(
+        [(track.audio_rms_first, track.audio_rms_db) for track in tracks]
+    )
+    # Beside the frames of the whole source.
+    start = first_cell(int(first.frame_pts[0]) * first.time_base)
+    audio_rms_first, audio_rms_db = within(
+        audio_first, levels, start, end_cell(last.end_pts * first.time_base)
+    )
     notes = {note for track in tracks for note in track.notes}
     if not is_proved:
         notes.add(Note.AUDIO_UNPROVEN)
@@ -161,11 +146,15 @@ def join_segments(tracks: Sequence[Track], hashes: ContentHashes, header: Header
         notes=tuple(note for note in Note if note in notes),
         audio_rms_first=audio_rms_first,
         audio_rms_db=audio_rms_db,
-        thumbnails=tuple(t for track, begin, span in zip(tracks, begins, owned, strict=True)
-                         for t in _thumbnails(track, begin, *span)),
+        thumbnails=tuple(
+            jpeg
+            for track, begin, (start, end) in zip(tracks, begins, owned, strict=True)
+            for frame, jpeg in zip(track.thumbnail_frame.tolist(), track.thumbnails, strict=True)
+            if start <= frame + begin < end
+        ),
         signals=signals,
         **columns,
-    )  # fmt: skip
+    )
     return replace(joined, notes=header.notes(joined))
 
 
@@ -185,8 +174,9 @@ def _shared_from(left: Track, right: Track) -> int:
     return start
 
 
-def _piece(track: Track, begin: int, start: int, end: int) -> dict[str, NDArray[Any]]:
-    """Columns of the frames [start, end) of the source, from a track whose first is `begin`."""
+def _piece(track: Track, begin: int, span: tuple[int, int]) -> dict[str, NDArray[Any]]:
+    """Columns of frames [start, end) of the source, from a track whose first frame is `begin`."""
+    start, end = span
     frames = slice(start - begin, end - begin)
     # What was not measured is empty, and stays so.
     piece = {name: getattr(track, name)[frames] for name in _FRAMES}
@@ -206,27 +196,8 @@ def _piece(track: Track, begin: int, start: int, end: int) -> dict[str, NDArray[
 
 
 def _uniform_in_all(flags: NDArray[np.uint8], ends: Sequence[int]) -> NDArray[np.uint8]:
-    """Clears the flag of uniform frames behind a segment one of whose last frames lacks it.
-
-    A segment does not know which parameter sets came before it. The last packet of a segment may be
-    that of a frame which is shown up to `_REORDERED` frames earlier.
-    """
+    """Clears the flag of uniform frames behind a segment one of whose last frames lacks it."""
     is_uniform = (flags & UNIFORM).astype(bool)
     lasts = ((end, is_uniform[max(0, end - _REORDERED) : end]) for end in ends)
     last = next((end for end, frames in lasts if not frames.all()), len(flags))
     return np.where(np.arange(len(flags)) < last, flags, flags & ~np.uint8(UNIFORM))
-
-
-def _thumbnails(track: Track, begin: int, start: int, end: int) -> list[bytes]:
-    frames = (int(frame) + begin for frame in track.thumbnail_frame)
-    shown = zip(frames, track.thumbnails, strict=True)
-    return [jpeg for frame, jpeg in shown if start <= frame < end]
-
-
-def _audio_levels(tracks: Sequence[Track]) -> tuple[int, Levels, bool]:
-    """First cell and levels beside the frames of the whole source, and whether all is proved."""
-    first, levels, is_proved = join_levels([(t.audio_rms_first, t.audio_rms_db) for t in tracks])
-    time_base = tracks[0].time_base
-    start = first_cell(int(tracks[0].frame_pts[0]) * time_base)
-    end = end_cell(tracks[-1].end_pts * time_base)
-    return (*within(first, levels, start, end), is_proved)

@@ -1,16 +1,25 @@
 """The stages that look at sources: one measures what decodes, one joins segments."""
 
+import ctypes
+import platform
 import time
 from collections.abc import Mapping, Sequence, Set
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any, BinaryIO, Self
+from typing import BinaryIO, Self
 
 from curator.errors import DeviceLostError, ErrorCode
+from curator.measures.measure_contract import Measure
+from curator.measures.motion import Flow
 from curator.measures.score_list import BUILT_IN, Measures
+from curator.media.nvdec import Nvdec
 from curator.media.source_segments import NotInSegmentsError, Segment, WholeReason, plan_segments
 from curator.models.catalogue import ModelEntry
+from curator.models.clip_model import ClipEncoder, Device
+from curator.models.scene_network import SceneNetwork
+from curator.models.text_detector import TextDetector
+from curator.models.transnet import ShotNetwork
 from curator.models.weight_store import ModelStore
 from curator.records.sources import (
     Failure,
@@ -22,34 +31,42 @@ from curator.records.sources import (
 )
 from curator.records.tracks import Track
 from curator.stage import Phase, Resources, Scope, Stage, Wait
-from curator.stages.analyze.analysis_models import load_analysis_models
 from curator.stages.analyze.config import ANALYZED_IN, AnalyzeConfig
-from curator.stages.analyze.decode_source import HeaderClaims, analyze_source
-from curator.stages.analyze.families import DECODE_VERSION, families_of, tracks_fingerprint
+from curator.stages.analyze.decode_source import AnalysisOptions, HeaderClaims, analyze_source
+from curator.stages.analyze.families import (
+    DECODE_VERSION,
+    families_of,
+    measure_family,
+    tracks_fingerprint,
+)
 from curator.stages.analyze.measurer import AnalysisModels
 from curator.stages.analyze.segment_join import OVERLAP, analyze_segment, join_segments
 from curator.storage import ContentHashes, HashingReader, open_source, read_proven
-from curator.tables.track_items import AnalyzeItem, HashItem, JoinItem, SegmentItem, SourceItem
+from curator.tables.track_items import (
+    AnalyzeItem,
+    HashItem,
+    JoinItem,
+    SegmentItem,
+    SourceItem,
+    StoredFamily,
+)
 
 Analyzed = Track | Failure | WholeReason | ContentHashes
 """What was measured, or why not; why a source must be analyzed whole; or its hashes."""
-Plan = list[Segment] | WholeReason
-"""The segments of a long source, or why it has none."""
-SLOW_MEASURES = 10.0
-"""How much more time a source gets with a CLIP model on a CPU, or measures of users."""
-MAX_DECODE_BYTES = 4 << 30
-"""Memory for one source, besides the networks: 8K takes 0.7 GB, more with each decoder thread."""
+Plan = list[Segment] | WholeReason  # the segments of a long source, or why it has none
+SLOW_MEASURES = 10.0  # times the limit with a CLIP model or measures of users
+MAX_DECODE_BYTES = 4 << 30  # besides the networks: 8K takes 0.7 GB, more with threads
+_KEPT_BYTES = 256 << 20
+"""Memory that was freed and is kept for what comes next: more than a chunk of the shot network
+needs at a time, whose largest tensor has 21 MB."""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # glibc's numbers for `mallopt`
 
 
 class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
     """Decodes sources or segments of them, and measures families.
 
-    Args:
-        config: Where items are processed, `device` is cpu or gpu.
-        families: What items may have to be measured.
-        clip: CLIP model; None for none.
-        models: Where its weights are.
-        measures: Those of the recipe.
+    `families` are what items may have to be measured. Where items are processed, `device` of the
+    configuration is cpu or gpu. `clip` is the CLIP model, whose weights are in `models`.
     """
 
     name = "analyze"
@@ -166,6 +183,17 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
             "try it alone with --workers 1",
         )
 
+    def with_config(self, families: Set[str] | None = None, **changes: object) -> Self:
+        """Returns a new stage with changed settings, for some families or the same."""
+        own = self._families if families is None else families
+        return type(self)(
+            self.config.model_copy(update=changes),
+            families=own,
+            clip=self._clip if families is None or "clip" in families else None,
+            models=self._models,
+            measures=self._measures,
+        )
+
     def with_threads(self, threads: int) -> Self:
         """Returns a copy whose decoder has so many threads."""
         stage = copy(self)
@@ -192,12 +220,16 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
 
     def fingerprint(self, inputs: Mapping[str, str]) -> str:
         """Fingerprint of tracks with all families of the configuration."""
+        return tracks_fingerprint(self.stored_families())
+
+    def stored_families(self) -> tuple[StoredFamily, ...]:
+        """All families of the configuration."""
         clip_fingerprint = None
         if self._clip is not None and self._models is not None:
             clip_fingerprint = self._models.fingerprint(self._clip)
-        return tracks_fingerprint(families_of(self.config, clip_fingerprint, self._measures.users))
+        return families_of(self.config, clip_fingerprint, self._measures.users)
 
-    def _how(self, item: SourceItem | SegmentItem) -> dict[str, Any]:
+    def _how(self, item: SourceItem | SegmentItem) -> AnalysisOptions:
         return {
             "source_id": str(item.source.source_id),
             "n_bytes": item.source.n_bytes,
@@ -308,3 +340,69 @@ class JoinStage(Stage[AnalyzeConfig, JoinItem, Analyzed]):
     def failed(self, unit: JoinItem, failure: Failure) -> WholeReason:
         """Leaves the failure to the whole source."""
         return WholeReason.FAILED
+
+
+def load_analysis_models(
+    config: AnalyzeConfig,
+    families: Set[str],
+    clip: ModelEntry | None,
+    models: ModelStore | None,
+    users: Sequence[Measure] = (),
+) -> AnalysisModels:
+    """Loads the networks and users' measures of some families, on the GPU if that analyzes."""
+    import cv2
+
+    cv2.setNumThreads(1)
+    keep_freed_memory()
+    on_gpu = config.device == "gpu"
+    if on_gpu:
+        import torch
+
+        # On by default for convolutions: measures and lines of text would differ from a CPU's.
+        torch.backends.cudnn.allow_tf32 = False
+    device: Device = "cuda" if on_gpu else "cpu"
+    encoder = network = None
+    if "clip" in families and clip is not None and models is not None:
+        encoder = ClipEncoder(
+            clip, models.find(clip), precision=config.clip_precision, device=device
+        )
+    if "shots" in families:
+        network = ShotNetwork(precision=config.shot_precision, device=device)
+    detector = None
+    if "text" in families:
+        detector = TextDetector(device=device, precision=config.shot_precision)
+    scenes = SceneNetwork(device=device) if "scenes" in families else None
+    measures = {
+        name: type(measure)() for measure in users if (name := measure_family(measure)) in families
+    }
+    for measure in measures.values():
+        measure.setup()
+    flow: Flow | None = None
+    if config.flow == "hardware":
+        from curator.media.hardware_flow import HardwareFlow
+
+        flow = HardwareFlow()
+    return AnalysisModels(
+        network=network,
+        detector=detector,
+        clip=encoder,
+        scenes=scenes,
+        nvdec=Nvdec() if on_gpu else None,
+        flow=flow,
+        measures=measures,
+    )
+
+
+def keep_freed_memory() -> None:
+    """Lets this process use large blocks of memory again, where the C library is glibc.
+
+    It gives each block of some megabytes back when it is freed, so that all pages of the next one
+    are cleared and mapped anew: up to a tenth of the shot network's time. All threads have one
+    heap: with several, each keeps what its threads freed, and workers grow from source to source.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        # Where this is more than it takes, the other alone would do harm.
+        if libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES):
+            libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+            libc.mallopt(_M_ARENA_MAX, 1)

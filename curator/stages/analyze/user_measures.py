@@ -5,7 +5,7 @@ Pictures of full size that wait take at most `WAITING_BYTES`, and those of one s
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,33 +16,24 @@ if TYPE_CHECKING:
     from curator.stages.analyze.device_samples import DeviceView
     from curator.stages.analyze.frame_views import HostView
 
-WAITING_BYTES = 256 << 20
-"""Pictures that wait for a batch: 20 pairs of 1080p in RGB."""
+WAITING_BYTES = 256 << 20  # pictures that wait for a batch: 20 pairs of 1080p in RGB
 
 Values = dict[str, float]
 
 
-@dataclass(slots=True)
-class _Begun:
-    """The sample under way: its pictures, and those of full size by kind, each with its time."""
-
-    pictures: SamplePictures
-    full: dict[Full, list[tuple[float, Any]]] = field(default_factory=dict)
-
-
 class UserMeasures:
-    """The measures of users that one source is measured with.
+    """The measures of users, by family, that one source is measured with.
 
-    Args:
-        measures: By the names of their families.
-        device: Where tensors are.
+    `device` is where tensors are.
     """
 
     def __init__(self, measures: Mapping[str, Measure], *, device: str) -> None:
         self._measures = tuple(measures.values())
         self._device = device
         self._kinds = full_sizes(self._measures)
-        self._begun: _Begun | None = None
+        # The sample under way, and its pictures of full size by kind, each with its time.
+        self._begun: SamplePictures | None = None
+        self._full: dict[Full, list[tuple[float, Any]]] = {}
         self._waiting: list[list[tuple[SamplePictures, Values]]] = [[] for _ in self._measures]
 
     @property
@@ -53,10 +44,10 @@ class UserMeasures:
     def begin(self, view: "HostView | DeviceView", seconds: float) -> None:
         """Begins a sample, at a time of the source."""
         if self._measures:
-            pictures = SamplePictures(
+            self._begun = SamplePictures(
                 picture_HWC=view.picture, small_HWC=view.small, seconds=seconds
             )
-            self._begun = _Begun(pictures, {kind: [] for kind in self._kinds})
+            self._full = {kind: [] for kind in self._kinds}
             self.see(view, seconds)
 
     def see(self, view: "HostView | DeviceView", seconds: float) -> None:
@@ -67,7 +58,7 @@ class UserMeasures:
         """
         if self._begun is None or not view.is_whole:
             return
-        for kind, seen in self._begun.full.items():
+        for kind, seen in self._full.items():
             if len(seen) < self._kinds[kind]:
                 seen.append((seconds, view.full(kind)))
 
@@ -80,10 +71,10 @@ class UserMeasures:
         if begun is None or values is None:
             return
         for measure, waiting in zip(self._measures, self._waiting, strict=True):
-            seen = begun.full[measure.full] if measure.full is not None else []
+            seen = self._full[measure.full] if measure.full is not None else []
             if len(seen) < (measure.full is not None) + measure.pairs:
                 continue
-            pictures = begun.pictures
+            pictures = begun
             if seen:
                 pictures = replace(pictures, full=seen[0][1])
             if measure.pairs:
@@ -92,11 +83,7 @@ class UserMeasures:
             waiting.append((pictures, values))
             if len(waiting) >= measure.batch:
                 self._measure(measure, waiting)
-        if self._waiting_bytes() > WAITING_BYTES:
-            self.flush()
-
-    def _waiting_bytes(self) -> int:
-        """Bytes of the pictures of full size that wait; measures share them."""
+        # Measures share pictures.
         held = {
             id(picture): picture.nbytes
             for waiting in self._waiting
@@ -104,7 +91,8 @@ class UserMeasures:
             for picture in (pictures.full, pictures.full_after)
             if picture is not None
         }
-        return sum(held.values())
+        if sum(held.values()) > WAITING_BYTES:
+            self.flush()
 
     def flush(self) -> None:
         """Measures all samples that wait."""
@@ -139,14 +127,11 @@ def full_sizes(measures: Iterable[Measure]) -> dict[Full, int]:
 
 
 def _as_tensors(pictures: SamplePictures, device: str) -> SamplePictures:
-    """The same pictures as tensors of torch."""
     import torch
 
-    names = ("picture_HWC", "small_HWC", "full", "full_after")
-    arrays = {name: getattr(pictures, name) for name in names}
     tensors: dict[str, Any] = {
         name: torch.from_numpy(np.array(array)).to(device)
-        for name, array in arrays.items()
-        if array is not None
+        for name in ("picture_HWC", "small_HWC", "full", "full_after")
+        if (array := getattr(pictures, name)) is not None
     }
     return replace(pictures, **tensors)

@@ -6,8 +6,7 @@ from pydantic import model_validator
 
 from curator.stage import StageConfig, setting
 
-MAX_GROWING_CLUSTERS = 2_000
-"""Clusters of an output in `growing` mode: each snapshot holds their centres, 3.4 KB each."""
+MAX_GROWING_CLUSTERS = 2_000  # each snapshot holds their centres, 3.4 KB each
 
 
 class ClusterConfig(StageConfig):

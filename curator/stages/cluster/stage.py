@@ -1,5 +1,4 @@
 """The stage that puts clips into clusters of meaning, and rejects semantic duplicates."""
-# ruff: noqa: N803, N806 - shape letters
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,35 +11,64 @@ from numpy.typing import NDArray
 
 from curator.errors import ModelError
 from curator.models.catalogue import ModelEntry
+from curator.models.clip_model import text_embedder
 from curator.models.weight_store import ModelStore
 from curator.records.clips import Reason
 from curator.stage import Corpus, CorpusStage, Decisions, Left, Work
-from curator.stages.cluster.cluster_words import cluster_words
 from curator.stages.cluster.config import ClusterConfig
 from curator.tables.clip_rank import PREFERENCES, criterion, rank_order
 from curator.vectors.k_means import clusters
 
-CLUSTERS = "clusters"
-"""Family: each cluster's number, clips, words, and the clips next to its centre."""
-N_GALLERIES, N_NEAREST = 20, 8
-"""Clusters, the largest first, of which the nearest clips are listed, and how many of each."""
-N_WORDED = 5_000
-"""Clusters that get words: a snapshot holds 8 MiB of what a stage leaves."""
-CENTROIDS = "centroids"
-"""Family, of growing outputs: the centres of clusters, float16 in base64."""
+Floats = NDArray[np.float32]
+Numbers = NDArray[np.int64]
+CLUSTERS = "clusters"  # family: number, clips, words, nearest clips of each
+N_GALLERIES, N_NEAREST = 20, 8  # largest clusters with a list of clips, and its length
+N_WORDED = 5_000  # clusters that get words: a snapshot holds 8 MiB of what a stage leaves
+CENTROIDS = "centroids"  # family, of growing outputs: the centres of clusters, float16 in base64
 _BLOCK = 1024
-_SLACK = 1e-6
-"""By which a product of vectors in float32 may differ from one machine to another."""
+_SLACK = 1e-6  # by which a product of vectors in float32 may differ from one machine to another
+
+N_WORDS = 3  # most words of a cluster
+PROMPT = "a photo of {}"  # the prompt of CLIP's authors for classes without one of their own
+_LEAST = 1e-3  # difference of cosines from which a word says something of a cluster
+# Plain nouns: places, things, people and animals, what people do, and kinds of pictures.
+WORDS = tuple(
+    word.strip()
+    for word in """
+a beach, the sea, a river, a lake, a waterfall, mountains, a forest, a desert, a field, a garden,
+a park, flowers, trees, grass, snow, rain, clouds, the sky, a sunset, the night, stars, fire, smoke,
+rocks, a cave, an island, a harbour, a city, a skyline, a street, a crossroads, a motorway,
+a bridge, a tunnel, a car park, a building, a house, a church, a castle, ruins, a tower, a factory,
+a farm, a construction site, an airport, a railway station, a shop, a market, a restaurant, a bar,
+a kitchen, a bathroom, a bedroom, a living room, an office, a classroom, a library, a laboratory,
+a hospital, a gym, a stadium, a swimming pool, a playground, a stage, a theatre, a museum,
+a cinema, a corridor, stairs, a workshop, a warehouse, a studio, a car, a bus, a lorry, a train,
+a tram, a bicycle, a motorcycle, an aeroplane, a helicopter, a drone, a ship, a boat, a rocket,
+a tractor, a robot, a machine, a computer, a telephone, a camera, a screen, a keyboard, a book,
+paper, a map, a clock, money, clothes, shoes, jewellery, a bottle, a cup, a plate, food, fruit,
+vegetables, bread, meat, fish, a cake, coffee, a table, a chair, a bed, a door, a window, a lamp,
+a mirror, a toy, a ball, a tool, a knife, a weapon, a flag, a statue, a painting, a musical
+instrument, a guitar, a piano, drums, a microphone, a man, a woman, a child, a baby, a face, eyes,
+hands, feet, hair, a couple, a family, a crowd, a soldier, a police officer, a doctor, a cook,
+a worker, an athlete, a musician, a speaker, an animal, a dog, a cat, a horse, a cow, sheep, a bird,
+chickens, an elephant, a lion, a bear, a monkey, a snake, an insect, a butterfly, a whale,
+people walking, running, dancing, singing, people talking, an interview, a meeting, a speech,
+a wedding, a party, a concert, a parade, a protest, cooking, eating, drinking, shopping, cleaning,
+reading, writing, drawing, painting a wall, sewing, repairing, gardening, driving, cycling, sailing,
+surfing, swimming, diving, skiing, skating, climbing, hiking, fishing, riding, football,
+basketball, tennis, golf, boxing, gymnastics, yoga, a race, a video game, a cartoon, an animation,
+a drawing, a diagram, a chart, a slide, text, a title, credits, a logo, a web page, a news
+programme, an advertisement, an old film, a black and white picture, a view from above, a close-up,
+a time lapse, slow motion, darkness, a blurred picture, an abstract pattern
+""".replace("\n", " ").split(",")
+)
 
 
 class ClusterStage(CorpusStage[ClusterConfig]):
     """Puts clips into clusters of meaning, and rejects semantic duplicates.
 
-    Args:
-        config: Its section of the recipe.
-        clip: CLIP model whose embeddings are compared; None for vectors of the scene network.
-        models: Where its weights are.
-        is_growing: Whether the clusters of the first generation stay for later ones.
+    Embeddings of the model `clip` are compared; without one, vectors of the scene network. If it
+    `is_growing`, the clusters of the first generation stay for later ones.
     """
 
     name = "cluster"
@@ -89,7 +117,9 @@ class ClusterStage(CorpusStage[ClusterConfig]):
         if packed:
             flat = np.frombuffer(b64decode(packed), np.float16).astype(np.float32)
             centroids_KD = flat.reshape(-1, vectors_ND.shape[1])
-            cluster = _nearest(vectors_ND, centroids_KD)
+            starts = range(0, len(vectors_ND), _BLOCK)
+            near = [(vectors_ND[at : at + _BLOCK] @ centroids_KD.T).argmax(1) for at in starts]
+            cluster = np.concatenate(near)
         else:
             centroids_KD, cluster = clusters(vectors_ND, min(config.n, len(rows)), seed=config.seed)
             try:
@@ -107,9 +137,7 @@ class ClusterStage(CorpusStage[ClusterConfig]):
             of = semantic_duplicates(vectors_ND, cluster, order, config.similarity)
         yield self._decided(rows, ids, cluster, of, vectors_ND)
 
-    def _words(
-        self, vectors_ND: NDArray[np.float32], centroids_KD: NDArray[np.float32]
-    ) -> list[dict[str, object]]:
+    def _words(self, vectors_ND: Floats, centroids_KD: Floats) -> list[dict[str, object]]:
         """Returns the words of the largest clusters; none without CLIP."""
         if self._clip is None or self._models is None:
             return []
@@ -119,12 +147,7 @@ class ClusterStage(CorpusStage[ClusterConfig]):
         return [{"words": own} for own in words]
 
     def _decided(
-        self,
-        rows: NDArray[np.int64],
-        ids: pa.Array,
-        cluster: NDArray[np.int64],
-        of: NDArray[np.int64],
-        vectors_ND: NDArray[np.float32],
+        self, rows: Numbers, ids: pa.Array, cluster: Numbers, of: Numbers, vectors_ND: Floats
     ) -> Decisions:
         is_copy = of != np.arange(len(of))
         absent = pa.array(~is_copy)
@@ -149,18 +172,12 @@ class ClusterStage(CorpusStage[ClusterConfig]):
 
 
 def semantic_duplicates(
-    vectors_ND: NDArray[np.float32],
-    cluster: NDArray[np.int64],
-    order: NDArray[np.int64],
-    similarity: float,
-) -> NDArray[np.int64]:
+    vectors_ND: Floats, cluster: Numbers, order: Numbers, similarity: float
+) -> Numbers:
     """Returns for each clip the clip that stays of those like it, int64 [N]; itself if it stays.
 
-    Args:
-        vectors_ND: float32 [N, D], L2-normalised.
-        cluster: int64 [N]; clips of unlike clusters are not compared.
-        order: int64 [N], clips from best to worst.
-        similarity: Cosine from which the worse of two clips goes.
+    Vectors are L2-normalised; clips of unlike clusters are not compared; `order` has clips from the
+    best to the worst. From the cosine `similarity` on, the worse of two clips goes.
     """
     of = np.arange(len(order))
     rank = np.argsort(order)
@@ -171,12 +188,7 @@ def semantic_duplicates(
     return of
 
 
-def _within(
-    vectors_ND: NDArray[np.float32],
-    members: NDArray[np.int64],
-    least: float,
-    of: NDArray[np.int64],
-) -> None:
+def _within(vectors_ND: Floats, members: Numbers, least: float, of: Numbers) -> None:
     """Visits the clips of a cluster from best to worst: only clips that stay reject others."""
     retained = members[:0]
     for start in range(0, len(members), _BLOCK):
@@ -193,25 +205,14 @@ def _within(
         retained = others[is_retained]
 
 
-def _nearest(
-    vectors_ND: NDArray[np.float32], centroids_KD: NDArray[np.float32]
-) -> NDArray[np.int64]:
-    """Returns the cluster whose centre is nearest, int64 [N]."""
-    blocks = (vectors_ND[at : at + _BLOCK] for at in range(0, len(vectors_ND), _BLOCK))
-    return np.concatenate([(block @ centroids_KD.T).argmax(1) for block in blocks])
-
-
 def _described(
     ids: pa.Array,
-    vectors_ND: NDArray[np.float32],
-    centroids_KD: NDArray[np.float32],
-    cluster: NDArray[np.int64],
+    vectors_ND: Floats,
+    centroids_KD: Floats,
+    cluster: Numbers,
     before: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Returns each cluster with the clip next to its centre, and of the largest with more clips.
-
-    `before` is what is known of the first clusters, such as words and clips of earlier generations.
-    """
+    """Returns each cluster with what is known `before`, its medoid, and clips of the largest."""
     nearness = np.einsum("nd,nd->n", vectors_ND, centroids_KD[cluster])
     by_cluster = np.lexsort((-nearness, cluster))
     ends = np.cumsum(np.bincount(cluster, minlength=len(centroids_KD)))
@@ -226,3 +227,23 @@ def _described(
             entry["nearest"] = names or entry.get("nearest", [])
         described.append(entry)
     return described
+
+
+def cluster_words(
+    centroids_KD: Floats, mean_D: Floats, clip: ModelEntry, models: ModelStore
+) -> list[list[str]]:
+    """Returns the words of each cluster, the fittest first; none that fits all clips as well.
+
+    The centroids are the mean embeddings of clusters, `mean_D` that of all clips, of unit length;
+    `clip` is the model that embedded the clips, whose weights are in `models`.
+
+    Raises:
+        ModelError: The weights or open_clip are missing.
+    """
+    vectors_WD, _ = text_embedder(clip, models.find(clip))([PROMPT.format(word) for word in WORDS])
+    gains_KW = (centroids_KD - mean_D) @ vectors_WD.T
+    best_KW = np.argsort(-gains_KW, axis=1, kind="stable")[:, :N_WORDS]
+    return [
+        [WORDS[word] for word in best.tolist() if gains[word] > _LEAST]
+        for best, gains in zip(best_KW, gains_KW, strict=True)
+    ]

@@ -1,85 +1,92 @@
-"""Verified pairs of clips that show the same footage, as runs store them.
+"""Pairs of clips that show the same footage: how they are found, and how runs store them.
+
+An index of the vectors of pictures proposes pairs. Each is then verified by its pictures and luma,
+on workers where there are many. The pairs are the same wherever that is done.
 
 Rules and preferences, which a rerun changes, decide which clip of a pair stays, but not whether two
 clips show the same footage. So pairs are stored: a changed preference or share searches nothing,
 and only new clips are compared.
 
-Shape letters: N clips, P pairs.
+Shape letters: N clips, P pairs, O owners in an index.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from curator.matching.verify_pair import Match
+from curator.matching.clip_footage import ClipFootage
+from curator.matching.verify_pair import Match, verify_pair
+from curator.stage import Elsewhere, Footage, Work
+from curator.tables.footage_index import FootageIndex
+from curator.vectors.neighbour_pairs import NeighbourSearch
+from curator.vectors.vector_codes import blocks
 
 PAIRS_SCHEMA = pa.schema(
-    [
-        ("clip_id", pa.string()),
-        ("other", pa.string()),
-        ("place", pa.int32()),
-        ("offset_s", pa.float32()),
-        ("speed", pa.float32()),
-        ("overlap_s", pa.float32()),
-        ("share", pa.float32()),
-        ("share_of_other", pa.float32()),
-        ("mirrored", pa.bool_()),
-        ("similarity", pa.float32()),
-        ("inliers", pa.int32()),
-    ]
+    [("clip_id", pa.string()), ("other", pa.string()), ("place", pa.int32())]
+    + [(name, pa.float32()) for name in ("offset_s", "speed", "overlap_s", "share")]
+    + [("share_of_other", pa.float32()), ("mirrored", pa.bool_()), ("similarity", pa.float32())]
+    + [("inliers", pa.int32())]
 )
 """A row per pair, as `Match` has it for `clip_id` and `other`. `place` is -1 for a clip of this
 output, else the number of the place that has the other clip. A row without `other` says that a
 clip was compared."""
 _SETTINGS, _PLACES = b"curate.search", b"curate.places"
+_VERIFY_S = 0.02  # CPU-seconds for a pair, about
+# benchmarks/results/vector_index.md: what the codes of an index change.
+_CODE_SLACK = 0.05  # by which cosines of codes may be below those of vectors
+_UNIT_PAIRS = 256
+
+_Named = tuple[int, str]  # number of a place, 0 for this output, and the id of a clip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two clips that show the same footage.
+    """Two clips that show the same footage."""
 
-    Attributes:
-        clip_id: A clip of this output.
-        other: Another one.
-        place: Key of the place that has the other one; empty for this output.
-        match: Clip a is `clip_id`.
-    """
+    clip_id: str  # a clip of this output
+    other: str  # another one
+    place: str = ""  # key of the place that has the other one; empty for this output
+    match: Match  # clip a is `clip_id`
 
-    clip_id: str
-    other: str
-    place: str = ""
-    match: Match
+    def row(self, places: Sequence[str]) -> dict[str, object]:
+        """Returns a row of `PAIRS_SCHEMA`, given the keys of places."""
+        match = self.match
+        return {
+            "clip_id": self.clip_id,
+            "other": self.other,
+            "place": places.index(self.place) if self.place else -1,
+            "offset_s": match.offset_s,
+            "speed": match.speed,
+            "overlap_s": match.overlap_s,
+            "share": match.share_a,
+            "share_of_other": match.share_b,
+            "mirrored": match.mirrored,
+            "similarity": np.float32(match.similarity),
+            "inliers": match.n_inliers,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearDuplicatePairs:
-    """Clips that were compared, and the pairs among them.
+    """Clips that were compared, and the pairs among them."""
 
-    Attributes:
-        settings: What the search depended on.
-        compared: string[N], clips that were compared with each other.
-        places: Keys of other places with whose clips all of them were compared.
-        pairs: string columns of `PAIRS_SCHEMA`, rows with `other` alone.
-    """
-
-    settings: str
-    compared: pa.Array
-    places: tuple[str, ...]
-    pairs: pa.Table
+    settings: str  # what the search depended on
+    compared: pa.Array  # string[N], clips that were compared with each other
+    places: tuple[str, ...]  # keys of other places with whose clips all of them were compared
+    pairs: pa.Table  # rows of `PAIRS_SCHEMA` with `other` alone
 
     @classmethod
     def of(cls, table: pa.Table | None, settings: str) -> "NearDuplicatePairs":
         """Returns stored pairs; none if they were searched otherwise."""
         metadata = (table.schema.metadata or {}) if table is not None else {}
         if table is None or metadata.get(_SETTINGS, b"").decode() != settings:
-            empty = PAIRS_SCHEMA.empty_table()
-            return cls(
-                settings=settings, compared=pa.array([], pa.string()), places=(), pairs=empty
-            )
+            table, metadata = PAIRS_SCHEMA.empty_table(), {_PLACES: b"[]"}
         is_pair = pc.is_valid(table["other"])
         return cls(
             settings=settings,
@@ -90,15 +97,9 @@ class NearDuplicatePairs:
 
     def table(self) -> pa.Table:
         """Returns them as `of` takes them."""
-        n = len(self.compared)
-        compared = pa.table(
-            [self.compared, *(pa.nulls(n, field.type) for field in list(PAIRS_SCHEMA)[1:])],
-            schema=PAIRS_SCHEMA,
-        )
-        metadata = {
-            _SETTINGS: self.settings.encode(),
-            _PLACES: json.dumps(self.places).encode(),
-        }
+        nothing = (pa.nulls(len(self.compared), field.type) for field in list(PAIRS_SCHEMA)[1:])
+        compared = pa.table([self.compared, *nothing], schema=PAIRS_SCHEMA)
+        metadata = {_SETTINGS: self.settings.encode(), _PLACES: json.dumps(self.places).encode()}
         return pa.concat_tables([compared, self.pairs]).replace_schema_metadata(metadata)
 
     def with_new(
@@ -106,46 +107,104 @@ class NearDuplicatePairs:
     ) -> "NearDuplicatePairs":
         """Returns the pairs of more clips.
 
-        Args:
-            ids: All clips that are compared now; what is stored of others is let go.
-            places: Keys of all other places.
-            new: Pairs that were found now.
+        `ids` are all clips that are compared now: what is stored of others is let go. `places` are
+        the keys of all other places.
         """
-        kept = [name for name in self.places if name in places]
-        renumbered = pa.array([places.index(p) if p in kept else -2 for p in self.places])
-        place = self.pairs["place"]
-        is_here = pc.equal(place, -1)
-        if len(renumbered):
-            at = pc.if_else(is_here, None, place)
-            place = pc.if_else(is_here, -1, renumbered.take(at.combine_chunks()))
-        stored = self.pairs.set_column(2, "place", place.cast(pa.int32()))
-        stays = pc.and_(
-            pc.is_in(stored["clip_id"], value_set=ids),
-            pc.or_(
-                pc.greater_equal(stored["place"], 0),
-                pc.and_(pc.equal(stored["place"], -1), pc.is_in(stored["other"], value_set=ids)),
-            ),
+        of_place = [places.index(key) if key in places else -2 for key in self.places]
+        # The last one is for this output, whose number is -1.
+        numbers = np.array([*of_place, -1], np.int32)
+        place = numbers[self.pairs["place"].to_numpy().astype(np.int64)]
+        is_own, is_other = (
+            pc.is_in(self.pairs[name], value_set=ids).to_numpy() for name in ("clip_id", "other")
         )
-        rows = [_row(pair, places) for pair in new]
-        added = pa.Table.from_pylist(rows, PAIRS_SCHEMA)
-        pairs = pa.concat_tables([stored.filter(stays).cast(PAIRS_SCHEMA), added])
+        stays = is_own & ((place >= 0) | ((place == -1) & is_other))
+        stored = self.pairs.set_column(2, "place", pa.array(place)).filter(pa.array(stays))
+        added = pa.Table.from_pylist([pair.row(places) for pair in new], PAIRS_SCHEMA)
+        pairs = pa.concat_tables([stored.cast(PAIRS_SCHEMA), added])
         return NearDuplicatePairs(
             settings=self.settings, compared=ids, places=tuple(places), pairs=pairs
         )
 
 
-def _row(pair: Pair, places: Sequence[str]) -> dict[str, object]:
-    match = pair.match
-    return {
-        "clip_id": pair.clip_id,
-        "other": pair.other,
-        "place": places.index(pair.place) if pair.place else -1,
-        "offset_s": match.offset_s,
-        "speed": match.speed,
-        "overlap_s": match.overlap_s,
-        "share": match.share_a,
-        "share_of_other": match.share_b,
-        "mirrored": match.mirrored,
-        "similarity": np.float32(match.similarity),
-        "inliers": match.n_inliers,
-    }
+def find_pairs(
+    own: Footage,
+    ids: pa.Array,
+    new: pa.Array,
+    places: Sequence[Elsewhere],
+    work: Work,
+    *,
+    known_places: Collection[str],
+    similarity: float,
+    neighbours: int,
+) -> Iterator[Pair]:
+    """Finds pairs that were not compared: of a new clip, or of a clip of a new place.
+
+    Args:
+        own: Footage of the clips of this output, and perhaps of others.
+        ids: string[N], its clips.
+        new: string[N], those that were not compared with any other.
+        places: Others, with which all clips of this output are compared.
+        work: Where pairs are verified.
+        known_places: Keys of those with which all but the new clips were compared.
+        similarity: Cosine of two pictures from which their clips are compared.
+        neighbours: Most similar clips of each picture that are looked at.
+    """
+    new_places = [at for at, place in enumerate(places, 1) if place.key not in known_places]
+    if (not len(new) and not new_places) or (not places and len(ids) < 2):
+        return
+    footages = (own, *(place.footage for place in places))
+    clip_ids = [ids, *(place.clip_ids for place in places)]
+    n_clips = sum(len(some) for some in clip_ids if some is not None)
+    indexed = FootageIndex(footages, work, n_clips=n_clips)
+    if indexed.index is None:
+        return
+    # The place of each owner, int16 [O]; -1 of clips that do not count.
+    place_of = np.full(indexed.n_owners, -1, np.int16)
+    for number, some in reversed(list(enumerate(clip_ids))):
+        place_of[indexed.mask(number, some)] = number
+    is_new = indexed.mask(0, new)
+    is_asking = place_of == 0 if new_places else is_new
+    search = NeighbourSearch(
+        index=indexed.index,
+        least=max(similarity - _CODE_SLACK, _CODE_SLACK),
+        k=neighbours,
+        since=indexed.first_number(is_asking),
+        asking=is_asking,
+        allowed=place_of >= 0,
+    )
+    owners = search.owners(work)
+    # Two clips of other places are no concern of this output.
+    is_wanted = (place_of == 0)[owners].any(axis=1)
+    is_wanted &= (is_new | np.isin(place_of, new_places))[owners].any(axis=1)
+    owners = owners[is_wanted]
+    units = (_named(indexed, place_of, owners[at]) for at in blocks(len(owners), _UNIT_PAIRS))
+    verify, nothing = partial(_verified, footages), np.zeros((0, 1), np.float32)
+    for matches in work(verify, nothing, units, cpu_s=_VERIFY_S * len(owners)):
+        for (_, clip_id), (number, other), match in matches:
+            key = places[number - 1].key if number else ""
+            yield Pair(clip_id=clip_id, other=other, place=key, match=match)
+
+
+def _named(
+    indexed: FootageIndex, place_of: NDArray[np.int16], owners: NDArray[np.int64]
+) -> list[tuple[_Named, _Named]]:
+    """Returns pairs by their names, the clip of this output first."""
+    first, second = (
+        list(zip(place_of[side].tolist(), indexed.clip_ids(side), strict=True)) for side in owners.T
+    )
+    return [(min(a, b), max(a, b)) for a, b in zip(first, second, strict=True)]
+
+
+def _verified(
+    footages: Sequence[Footage], _: NDArray[np.float32], unit: Sequence[tuple[_Named, _Named]]
+) -> list[tuple[_Named, _Named, Match]]:
+    """Returns the verified pairs of a unit, given the footage of each place."""
+    clips: dict[_Named, ClipFootage] = {}
+    for place, footage in enumerate(footages):
+        wanted = {clip for pair in unit for at, clip in pair if at == place}
+        clips |= {(place, name): clip for name, clip in footage.clips(sorted(wanted)).items()}
+    matches = []
+    for a, b in unit:
+        if a in clips and b in clips and (match := verify_pair(clips[a], clips[b])) is not None:
+            matches.append((a, b, match))
+    return matches

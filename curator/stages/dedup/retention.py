@@ -1,4 +1,4 @@
-"""Which clips stay of those that show the same footage.
+"""Which clips stay of those that show the same footage, and what only the others have.
 
 Clips are visited from best to worst. A clip is dropped if a clip that stays shows enough of it. So
 a chain A ~ B ~ C in which A and C differ loses B only: similarity to a dropped clip drops nothing.
@@ -8,30 +8,35 @@ alone, and not on their order or the number of workers.
 Then a shorter clip goes that ranks above the longer clip that has all of it, if the longer one has
 as many pixels: else its footage would stay twice.
 
-Shape letters: N clips, P pairs.
+Clips are divided in the order of retention: those that stay from best to worst, then those that go.
+What earlier ones retain is taken from each clip of which they show a part. A clip that goes retains
+what is left. A clip that stays is divided only if little of it is lost by that. So no
+footage is twice in what clips retain.
+
+Shape letters: N clips, P pairs, each of a clip and another one that shows a part of it.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
+
+Piece = tuple[float, float]  # begin and end, in seconds from the first frame of a clip
+ELSEWHERE = -1  # number of a clip that is not decided about: all of it stays
+# Both ends are within 0.6 s of a whole overlap, or are moved there: matching/verify_pair.py.
+_WHOLE_SLACK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """What decides which clip of a pair stays.
+    """What decides which clip of a pair stays."""
 
-    Attributes:
-        order: int64 [N], numbers of clips from the one to retain to the worst.
-        pixels: int64 [N].
-        n_frames: int64 [N].
-    """
-
-    order: NDArray[np.int64]
-    pixels: NDArray[np.int64]
-    n_frames: NDArray[np.int64]
+    order: NDArray[np.int64]  # int64 [N], numbers of clips from the one to retain to the worst
+    pixels: NDArray[np.int64]  # int64 [N]
+    n_frames: NDArray[np.int64]  # int64 [N]
 
 
 def dropped_clips(
@@ -45,13 +50,9 @@ def dropped_clips(
 ) -> dict[int, tuple[int, int]]:
     """Decides which clips are dropped.
 
-    Args:
-        ranked: The clips.
-        first: int64 [P], number of a clip of each pair.
-        second: int64 [P], number of the other one.
-        share_first: float64 [P], share of the first clip that the second one shows.
-        share_second: float64 [P], likewise.
-        min_share: Share from which a clip is dropped.
+    `first` and `second` are the numbers of the clips of each pair, int64 [P]; `share_first` is the
+    share of the first clip that the second one shows, and `share_second` the converse, float64 [P].
+    From `min_share` on a clip is dropped.
 
     Returns:
         For each dropped clip, the clip that stays and shows the most of it, and their pair; of
@@ -64,8 +65,15 @@ def dropped_clips(
         for pair in np.flatnonzero(share >= min_share).tolist():
             shown_by[int(clips[pair])].append((-float(share[pair]), int(others[pair]), pair))
     dropped: dict[int, tuple[int, int]] = {}
+
+    def drop(clip: int, shown: Sequence[tuple[float, int, int]]) -> None:
+        staying = [(share, rank[other], other, pair) for share, other, pair in shown
+                   if other not in dropped]  # fmt: skip
+        if staying:
+            dropped[clip] = min(staying)[2:]
+
     for clip in sorted(shown_by, key=rank.__getitem__):
-        _drop(clip, [pair for pair in shown_by[clip] if rank[pair[1]] < rank[clip]], dropped, rank)
+        drop(clip, [entry for entry in shown_by[clip] if rank[entry[1]] < rank[clip]])
     retained = [clip for clip in shown_by if clip not in dropped]
     # The longest first, so that what a dropped clip had drops nothing.
     for clip in sorted(retained, key=lambda row: (-int(ranked.n_frames[row]), rank[row])):
@@ -75,31 +83,163 @@ def dropped_clips(
             if ranked.pixels[entry[1]] >= ranked.pixels[clip]
             and ranked.n_frames[entry[1]] > ranked.n_frames[clip]
         ]
-        _drop(clip, longer, dropped, rank)
-    return _to_retained(dropped, shown_by, rank)
-
-
-def _drop(
-    clip: int,
-    shown_by: Sequence[tuple[float, int, int]],
-    dropped: dict[int, tuple[int, int]],
-    rank: NDArray[np.int64],
-) -> None:
-    staying = [(share, rank[other], other, pair) for share, other, pair in shown_by
-               if other not in dropped]  # fmt: skip
-    if staying:
-        _, _, other, pair = min(staying)
-        dropped[clip] = other, pair
-
-
-def _to_retained(
-    dropped: dict[int, tuple[int, int]],
-    shown_by: Mapping[int, Sequence[tuple[float, int, int]]],
-    rank: NDArray[np.int64],
-) -> dict[int, tuple[int, int]]:
-    """Names clips that stay, where the clip that was named goes after all; else the clip stays."""
+        drop(clip, longer)
+    # Where the clip that was named goes after all, another is named, or the clip stays.
     gone = {clip for clip, (other, _) in dropped.items() if other in dropped}
     for clip in sorted(gone, key=rank.__getitem__):
         del dropped[clip]
-        _drop(clip, shown_by[clip], dropped, rank)
+        drop(clip, shown_by[clip])
     return dropped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortestClip:
+    """Length of the shortest clip that can be kept."""
+
+    seconds: float
+    n_frames: int
+
+    def seconds_at(self, fps: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Returns the length at frame rates, in seconds."""
+        return np.maximum(self.seconds, self.n_frames / np.maximum(fps, 1e-3))
+
+
+NO_LENGTH = ShortestClip(seconds=0.0, n_frames=1)  # any clip can be kept
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Another clip that shows a part of a clip: `time_other = speed * time + offset_s`."""
+
+    other: int  # its number, or `ELSEWHERE`
+    offset_s: float  # time in it of the clip's first frame
+    speed: float  # its seconds per second of the clip
+    overlap_s: float  # what it shows, in seconds of the clip
+    other_s: float  # its length
+    pair: int  # number of the pair
+
+    def pieces(self, retained: Sequence[Piece], clip_s: float) -> list[Piece]:
+        """Returns where in a clip of a length pieces of the other one are."""
+        moved = [[(at - self.offset_s) / self.speed for at in piece] for piece in retained]
+        cut = ((max(0.0, start), min(clip_s, end)) for start, end in moved)
+        return [(start, end) for start, end in cut if end > start]
+
+    def is_whole(self, clip_s: float) -> bool:
+        """Whether it shows all that it can by its length and offset: then both ends are known."""
+        ((start, end),) = self.pieces([(0.0, self.other_s)], clip_s) or [(0.0, 0.0)]
+        return self.overlap_s >= end - start - _WHOLE_SLACK_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """What a clip retains."""
+
+    pieces: list[Piece]  # as long as the shortest clip at least
+    shared_s: float  # seconds that clips that stay show
+    lost_s: float  # seconds that are in neither
+    largest: Shown | None  # the clip that shows the most of it
+
+
+class ShownParts:
+    """What shows parts of each clip, of rows of `PAIRS_SCHEMA`.
+
+    `first` and `second` are the numbers of `clip_id` and `other`, int64 [P]; -1 for a clip that
+    does not count, and for clips elsewhere.
+    """
+
+    def __init__(
+        self, pairs: pa.Table, first: NDArray[np.int64], second: NDArray[np.int64]
+    ) -> None:
+        names = ("offset_s", "speed", "overlap_s", "share", "share_of_other")
+        offset_s, speed, overlap_s, share, share_other = (
+            pairs[name].to_numpy().astype(np.float64) for name in names
+        )
+        is_elsewhere = pairs["place"].to_numpy() >= 0
+        usable = (first >= 0) & (is_elsewhere | (second >= 0))
+        usable &= np.minimum(np.minimum(share, share_other), overlap_s) > 0
+        both = np.flatnonzero(usable), np.flatnonzero(usable & ~is_elsewhere)
+        others = np.where(is_elsewhere, ELSEWHERE, second)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            seen = [offset_s, speed, overlap_s, overlap_s * speed / share_other]
+            turned = [-offset_s / speed, 1 / speed, overlap_s * speed, overlap_s / share]
+        clips = np.concatenate([first[both[0]], second[both[1]]])
+        columns = [(others, first), *zip(seen, turned, strict=True)]
+        order = np.argsort(clips, kind="stable")
+        self._clips = clips[order]
+        self._columns = [
+            np.concatenate([column[rows] for column, rows in zip(pair, both, strict=True)])[order]
+            for pair in columns
+        ] + [np.concatenate(both)[order]]
+
+    @property
+    def clips(self) -> set[int]:
+        """Numbers of the clips of which anything is shown."""
+        return set(self._clips.tolist())
+
+    def of(self, clip: int) -> list[Shown]:
+        """Returns what shows parts of a clip."""
+        a, b = np.searchsorted(self._clips, [clip, clip + 1])
+        values = (column[a:b].tolist() for column in self._columns)
+        return [Shown(*row) for row in zip(*values, strict=True)]
+
+    def is_known_elsewhere(self, clip: int, clip_s: float) -> bool:
+        """Whether both ends are known of what clips elsewhere show of a clip."""
+        return all(part.is_whole(clip_s) for part in self.of(clip) if part.other == ELSEWHERE)
+
+
+def divisions(
+    staying: Iterable[int],
+    going: Iterable[int],
+    shown: ShownParts,
+    clip_s: NDArray[np.float64],
+    shortest_s: NDArray[np.float64],
+    *,
+    max_lost: float,
+) -> dict[int, Division]:
+    """Divides clips that go, and those that would stay and are better divided.
+
+    Args:
+        staying: Numbers of clips that stay, from best to worst.
+        going: Of those that go; likewise.
+        shown: What shows parts of them.
+        clip_s: float64 [N], lengths of clips.
+        shortest_s: float64 [N], length of the shortest piece of each clip that is a clip.
+        max_lost: Share of a clip that stays that may be lost where it is divided.
+    """
+    retained: dict[int, list[Piece]] = {}
+    by_clip: dict[int, Division] = {}
+    for clips, may_stay in ((staying, True), (going, False)):
+        for clip in clips:
+            own_s = float(clip_s[clip])
+            counting = [
+                part
+                for part in shown.of(clip)
+                if (part.other in retained or part.other == ELSEWHERE)
+                and (not may_stay or part.is_whole(own_s))
+            ]
+            one = _division(counting, retained, own_s, float(shortest_s[clip]))
+            is_worth_it = one.shared_s >= shortest_s[clip] and one.lost_s <= max_lost * own_s
+            if may_stay and not is_worth_it:
+                retained[clip] = [(0.0, own_s)]
+            else:
+                retained[clip], by_clip[clip] = one.pieces, one
+    return by_clip
+
+
+def _division(
+    shown: Sequence[Shown], retained: Mapping[int, list[Piece]], clip_s: float, shortest_s: float
+) -> Division:
+    of = [part.pieces(retained.get(part.other, [(0.0, part.other_s)]), clip_s) for part in shown]
+    left, at, shared_s = [], 0.0, 0.0
+    for start, end in sorted(piece for pieces in of for piece in pieces):
+        if start > at:
+            left.append((at, start))
+        shared_s += max(0.0, end - max(at, start))
+        at = max(at, end)
+    if clip_s > at:
+        left.append((at, clip_s))
+    pieces = [piece for piece in left if piece[1] - piece[0] >= shortest_s - 1e-6]
+    lost_s = sum(b - a for a, b in left) - sum(b - a for a, b in pieces)
+    sizes = [sum(b - a for a, b in pieces_of) for pieces_of in of]
+    largest = shown[int(np.argmax(sizes))] if sizes else None
+    return Division(pieces=pieces, shared_s=shared_s, lost_s=lost_s, largest=largest)

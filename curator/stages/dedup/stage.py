@@ -11,19 +11,22 @@ from curator.fingerprints import fingerprint
 from curator.records.clips import Reason
 from curator.stage import Corpus, CorpusStage, Decisions, Elsewhere, Left, Remainders, Work
 from curator.stages.dedup.config import DedupConfig
-from curator.stages.dedup.division import NO_LENGTH, Division, ShortestClip, ShownParts, divisions
-from curator.stages.dedup.footage_search import find_pairs
-from curator.stages.dedup.near_duplicates import NearDuplicatePairs
-from curator.stages.dedup.retention import Ranked, dropped_clips
+from curator.stages.dedup.near_duplicates import NearDuplicatePairs, find_pairs
+from curator.stages.dedup.retention import (
+    NO_LENGTH,
+    Division,
+    Ranked,
+    ShortestClip,
+    ShownParts,
+    divisions,
+    dropped_clips,
+)
 from curator.tables.clip_rank import criterion, rank_order
 
-PAIRS = "alike"
-"""Family: verified pairs."""
-MATCHING = 1
-"""Version of what is a pair: raised when the same clips would give other pairs."""
+PAIRS = "alike"  # family: verified pairs
+MATCHING = 1  # version of what is a pair: raised when the same clips would give other pairs
 # benchmarks/results/duplicates.md: offsets of crops are off by 0.3 s in 5%.
-_SAID_S = 0.5
-"""Shortest footage that a row speaks of."""
+_SAID_S = 0.5  # shortest footage that a row speaks of
 
 
 class DedupStage(CorpusStage[DedupConfig]):
@@ -32,11 +35,9 @@ class DedupStage(CorpusStage[DedupConfig]):
     Clips of earlier generations, of other outputs, and footage that was removed are compared too:
     all of them stay as they are. Only what was not compared yet is searched.
 
-    Args:
-        config: Its section of the recipe.
-        shortest: The shortest clip that can be kept.
-        divides: Whether parts of clips may become clips; False where generations stay as they are.
-            What an exact run decided is current in a growing one, so no fingerprint has it.
+    `shortest` is the shortest clip that can be kept. Parts of clips may become clips if it
+    `divides`: not where generations stay as they are. What an exact run decided is current in a
+    growing one, so no fingerprint has that.
     """
 
     name = "dedup"
@@ -68,11 +69,11 @@ class DedupStage(CorpusStage[DedupConfig]):
         if not self.config.enabled or not corpus.num_rows:
             return
         ids, places = corpus["clip_id"].combine_chunks(), corpus.elsewhere()
-        pairs, is_new = self._pairs(corpus, ids, places, work)
-        table, numbers = pairs.pairs, _Numbers(ids)
+        stored, is_new = self._pairs(corpus, ids, places, work)
+        pairs = _NumberedPairs(stored.pairs, ids)
         is_left, is_removed = np.ones(len(ids), np.bool_), np.zeros(len(ids), np.bool_)
         rejected, partly = [], set[int]()
-        for decisions in self._elsewhere(table, pairs.places, places, numbers):
+        for decisions in self._elsewhere(pairs, stored.places, places):
             is_left[decisions.rows] = False
             if decisions.columns["reason"][0].as_py() == Reason.REMOVED_BEFORE:
                 is_removed[decisions.rows] = True
@@ -80,17 +81,17 @@ class DedupStage(CorpusStage[DedupConfig]):
                 partly.update(decisions.rows[share < np.float32(self.config.min_share)].tolist())
             rejected.append(decisions)
         ranked = _ranked(corpus, self.config)
-        rejected.append(self._among(ranked, table, numbers, is_left, ids))
+        rejected.append(self._among(ranked, pairs, is_left))
         is_left[rejected[-1].rows] = False
-        by_row = self._divisions(corpus, ranked, table, numbers, is_left, is_removed, partly)
+        by_row = self._divisions(corpus, ranked, pairs, is_left, is_removed, partly)
+        rejected.append(self._divided(pairs, {c: d for c, d in by_row.items() if is_left[c]}))
         yield from (_with_details(decisions, by_row) for decisions in rejected)
-        yield self._divided(table, numbers, {c: d for c, d in by_row.items() if is_left[c]}, ids)
         pieces = [(clip, *piece) for clip, division in by_row.items() for piece in division.pieces]
         if pieces:
             rows, start_s, end_s = (np.array(column) for column in zip(*pieces, strict=True))
             yield Remainders(rows, start_s, end_s)
         if is_new:
-            yield Left(PAIRS, pairs.table())
+            yield Left(PAIRS, stored.table())
 
     def _pairs(
         self, corpus: Corpus, ids: pa.Array, places: Sequence[Elsewhere], work: Work
@@ -117,67 +118,52 @@ class DedupStage(CorpusStage[DedupConfig]):
         return stored.with_new(compared, keys, pairs), True
 
     def _elsewhere(
-        self,
-        pairs: pa.Table,
-        keys: Sequence[str],
-        places: Sequence[Elsewhere],
-        numbers: "_Numbers",
+        self, pairs: "_NumberedPairs", keys: Sequence[str], places: Sequence[Elsewhere]
     ) -> Iterator[Decisions]:
-        """Rejects clips whose footage another place has; the first place counts.
-
-        Any part of removed footage rejects a clip: what else it shows may be a remainder.
-        """
-        is_done = np.zeros(numbers.n, np.bool_)
+        """Rejects clips with footage of another place, the first; of removed footage any part."""
+        is_done = np.zeros(len(pairs.ids), np.bool_)
+        share = pairs.table["share"].to_numpy()
         for place in places:
             if place.key not in keys:
                 continue
-            own = pairs.filter(pc.equal(pairs["place"], keys.index(place.key)))
             least = 0.0 if place.reason == Reason.REMOVED_BEFORE else self.config.min_share
-            own = own.filter(pc.greater_equal(own["share"], np.float32(least)))
-            clips = numbers.of(own["clip_id"])
-            by_share = np.lexsort((own["other"].to_numpy(), -own["share"].to_numpy()))
-            by_share = by_share[(clips >= 0)[by_share]]
-            rows, first = np.unique(clips[by_share], return_index=True)
-            first, rows = first[~is_done[rows]], rows[~is_done[rows]]
+            is_own = (pairs.place == keys.index(place.key)) & (pairs.first >= 0)
+            at = np.flatnonzero(is_own & (share >= np.float32(least)))
+            at = at[np.lexsort((pairs.table["other"].take(at).to_numpy(), -share[at]))]
+            rows, largest = np.unique(pairs.first[at], return_index=True)
+            at, rows = at[largest[~is_done[rows]]], rows[~is_done[rows]]
             is_done[rows] = True
             if len(rows):
-                own = own.take(pa.array(by_share[first]))
-                details = [
-                    f"{place.name}: {name}" if place.name else None
-                    for name in own["other"].to_pylist()
-                ]
+                own = pairs.table.take(pa.array(at))
+                name = f"{place.name}: {{}}" if place.name else None
+                others = own["other"].to_pylist()
+                details = [name.format(other) if name else None for other in others]
                 of = own["other"] if place.reason == Reason.DUPLICATE else [None] * len(rows)
                 yield self._rejected(rows, own, of, place.reason, details)
 
     def _among(
-        self,
-        ranked: Ranked,
-        pairs: pa.Table,
-        numbers: "_Numbers",
-        is_left: NDArray[np.bool_],
-        ids: pa.Array,
+        self, ranked: Ranked, pairs: "_NumberedPairs", is_left: NDArray[np.bool_]
     ) -> Decisions:
-        own = pairs.filter(pc.equal(pairs["place"], -1))
-        first, second = numbers.of(own["clip_id"]), numbers.of(own["other"])
-        both = (first >= 0) & (second >= 0)
-        both &= is_left[first] & is_left[second]
-        own, first, second = own.filter(pa.array(both)), first[both], second[both]
+        first, second = pairs.first, pairs.second
+        both = (pairs.place == -1) & (first >= 0) & (second >= 0)
+        at = np.flatnonzero(both & is_left[first] & is_left[second])
+        own = pairs.table.take(pa.array(at))
         shares = [own[name].to_numpy().astype(np.float64) for name in ("share", "share_of_other")]
         # Shares are stored in float32.
         least = float(np.float32(self.config.min_share))
-        dropped = dropped_clips(ranked, first, second, *shares, min_share=least)
+        dropped = dropped_clips(ranked, first[at], second[at], *shares, min_share=least)
         rows = np.array(sorted(dropped), np.int64)
-        at = np.array([dropped[row][1] for row in rows.tolist()], np.int64)
-        named = ids.take(pa.array([dropped[row][0] for row in rows.tolist()], pa.int64()))
-        shown = _seen_from(own.take(pa.array(at)), rows == first[at])
-        return self._rejected(rows, shown, named, Reason.DUPLICATE, [None] * len(rows))
+        of, which = (
+            np.array([dropped[row][side] for row in rows.tolist()], np.int64) for side in (0, 1)
+        )
+        shown = _seen_from(own.take(pa.array(which)), rows == first[at][which])
+        return self._rejected(rows, shown, pairs.ids.take(pa.array(of)), Reason.DUPLICATE)
 
     def _divisions(
         self,
         corpus: Corpus,
         ranked: Ranked,
-        pairs: pa.Table,
-        numbers: "_Numbers",
+        pairs: "_NumberedPairs",
         is_left: NDArray[np.bool_],
         is_removed: NDArray[np.bool_],
         partly: Collection[int],
@@ -187,17 +173,14 @@ class DedupStage(CorpusStage[DedupConfig]):
         Of clips that show removed footage, `is_removed`, those that show it `partly` are divided,
         if both of its ends are known.
         """
-        first, second = numbers.of(pairs["clip_id"]), numbers.of(pairs["other"])
         counts = np.append(~is_removed, False)
         counts[list(partly)] = True
-        first = np.where(counts[first], first, -1)
-        second = np.where(counts[second], second, -1)
-        shown = ShownParts(pairs, first, second)
+        numbers = (np.where(counts[side], side, -1) for side in (pairs.first, pairs.second))
+        shown = ShownParts(pairs.table, *numbers)
         among = shown.clips
         order = [clip for clip in ranked.order.tolist() if clip in among]
-        staying = [clip for clip in order if is_left[clip]]
         clip_s = (corpus["end_s"].to_numpy() - corpus["start_s"].to_numpy()).astype(np.float64)
-        shortest_s = np.full(numbers.n, np.inf)
+        shortest_s = np.full(len(clip_s), np.inf)
         if self._divides:
             shortest_s = self._shortest.seconds_at(corpus["fps"].to_numpy())
         going = [
@@ -206,22 +189,18 @@ class DedupStage(CorpusStage[DedupConfig]):
             if not is_left[clip]
             and (not is_removed[clip] or shown.is_known_elsewhere(clip, float(clip_s[clip])))
         ]
+        staying = [clip for clip in order if is_left[clip]]
         max_lost = 1 - self.config.min_share
         return divisions(staying, going, shown, clip_s, shortest_s, max_lost=max_lost)
 
-    def _divided(
-        self, pairs: pa.Table, numbers: "_Numbers", by_row: dict[int, Division], ids: pa.Array
-    ) -> Decisions:
+    def _divided(self, pairs: "_NumberedPairs", by_row: dict[int, Division]) -> Decisions:
         """Rejects clips that are divided; each names the clip that shows the most of it."""
         rows = np.array(sorted(by_row), np.int64)
         largest = [part for row in rows.tolist() if (part := by_row[row].largest) is not None]
-        own = pairs.take(pa.array([part.pair for part in largest], pa.int64()))
-        of = [ids[part.other].as_py() if part.other >= 0 else None for part in largest]
-        is_first = numbers.of(own["clip_id"]) == rows
-        decisions = self._rejected(
-            rows, _seen_from(own, is_first), of, Reason.DIVIDED, [None] * len(rows)
-        )
-        return _with_details(decisions, by_row)
+        of = [pairs.ids[part.other].as_py() if part.other >= 0 else None for part in largest]
+        at = np.array([part.pair for part in largest], np.int64)
+        own = _seen_from(pairs.table.take(pa.array(at)), pairs.first[at] == rows)
+        return self._rejected(rows, own, of, Reason.DIVIDED)
 
     def _rejected(
         self,
@@ -229,7 +208,7 @@ class DedupStage(CorpusStage[DedupConfig]):
         pairs: pa.Table,
         of: Sequence[str | None] | pa.Array,
         reason: str,
-        details: Sequence[str | None],
+        details: Sequence[str | None] | None = None,
     ) -> Decisions:
         is_by_share = reason not in (Reason.DIVIDED, Reason.REMOVED_BEFORE)
         least = self.config.min_share if is_by_share else None
@@ -237,7 +216,7 @@ class DedupStage(CorpusStage[DedupConfig]):
             "reason": [str(reason)] * len(rows),
             "reason_score": pairs["share"].cast(pa.float64()),
             "reason_threshold": pa.array([least] * len(rows), pa.float64()),
-            "reason_detail": pa.array(details, pa.string()),
+            "reason_detail": pa.array(details or [None] * len(rows), pa.string()),
             "duplicate_of": pa.array(of, pa.string()) if isinstance(of, list) else of,
             "duplicate_similarity": pairs["similarity"].cast(pa.float64()),
             "duplicate_offset_s": pairs["offset_s"].cast(pa.float64()),
@@ -255,9 +234,8 @@ def _with_details(decisions: Decisions, by_row: dict[int, Division]) -> Decision
     """Adds what became of the footage that only the rejected clips show."""
     columns = decisions.columns
     details = []
-    for row, detail in zip(
-        decisions.rows.tolist(), columns["reason_detail"].to_pylist(), strict=True
-    ):
+    pairs = zip(decisions.rows.tolist(), columns["reason_detail"].to_pylist(), strict=True)
+    for row, detail in pairs:
         lines = [detail] if detail else []
         if (division := by_row.get(row)) is not None and division.pieces:
             own_s, n = sum(end - start for start, end in division.pieces), len(division.pieces)
@@ -270,25 +248,20 @@ def _with_details(decisions: Decisions, by_row: dict[int, Division]) -> Decision
     return Decisions(decisions.rows, columns)
 
 
-class _Numbers:
-    """Numbers of clips by id."""
+class _NumberedPairs:
+    """Rows of `PAIRS_SCHEMA` with the numbers of their clips, int64 [P]; -1 of others."""
 
-    def __init__(self, ids: pa.Array) -> None:
-        self._ids = ids
-        self.n = len(ids)
-
-    def of(self, names: pa.ChunkedArray) -> NDArray[np.int64]:
-        """Returns the number of each, int64 [P]; -1 of others."""
-        numbers = pc.index_in(names, value_set=self._ids).fill_null(-1)
-        row_numbers: NDArray[np.int64] = numbers.to_numpy().astype(np.int64)
-        return row_numbers
+    def __init__(self, table: pa.Table, ids: pa.Array) -> None:
+        self.table, self.ids = table, ids
+        self.place: NDArray[np.int32] = table["place"].to_numpy()
+        self.first, self.second = (
+            pc.index_in(table[name], value_set=ids).fill_null(-1).to_numpy().astype(np.int64)
+            for name in ("clip_id", "other")
+        )
 
 
 def _seen_from(pairs: pa.Table, is_first: NDArray[np.bool_]) -> pa.Table:
-    """Returns pairs as the dropped clip sees them: its share, and where the other one has it.
-
-    `offset_s` is the second of the clip that stays at which the dropped one begins.
-    """
+    """Returns pairs as the dropped clip sees them: its share, and where the other one has it."""
     swapped = pa.array(~is_first)
     speed = pairs["speed"]
     offset = pc.if_else(swapped, pc.divide(pc.negate(pairs["offset_s"]), speed), pairs["offset_s"])
@@ -304,14 +277,10 @@ def _seen_from(pairs: pa.Table, is_first: NDArray[np.bool_]) -> pa.Table:
 
 
 def _ranked(corpus: Corpus, config: DedupConfig) -> Ranked:
+    # Of clips with the same footage that one stays which somebody marked `keep`.
+    is_marked = corpus.marked("keep", corpus["clip_id"]).astype(np.float64)
     return Ranked(
-        # Of clips with the same footage that one stays which somebody marked `keep`.
-        order=rank_order(
-            [
-                corpus.marked("keep", corpus["clip_id"]).astype(np.float64),
-                *(criterion(corpus, name) for name in config.prefer),
-            ]
-        ),
+        order=rank_order([is_marked, *(criterion(corpus, name) for name in config.prefer)]),
         pixels=criterion(corpus, "pixels").astype(np.int64),
         n_frames=criterion(corpus, "length").astype(np.int64),
     )

@@ -23,8 +23,7 @@ from curator.storage.metadata_columns import is_metadata
 
 Severity = Literal["reject", "flag"]
 Unmeasured = Literal["reject", "keep"]
-Value = StrictBool | StrictInt | StrictFloat | StrictStr
-"""A value of metadata that a rule names."""
+Value = StrictBool | StrictInt | StrictFloat | StrictStr  # of metadata, named by a rule
 
 
 class Rule(StageConfig):

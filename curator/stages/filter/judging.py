@@ -4,11 +4,11 @@
 
 Shape letters: N clips, C checks in the order of precedence of their reasons.
 """
-# ruff: noqa: N806 - shape letters
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import add, attrgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -39,42 +39,28 @@ BUCKET_RULE = "shard.bucket"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterNeeds:
-    """Settings of other recipe sections that judging needs.
+    """Settings of other recipe sections that judging needs."""
 
-    Attributes:
-        min_s: Shortest length.
-        max_s: Longest clip. One of more than twice that is a still picture and rejected. None for
-            no limit, and where candidates have no stored length.
-        min_frames: Frames that each clip must have; None for any number.
-        classes: Buckets; a clip that fits none is rejected.
-        semantic: Content types that are rejected.
-    """
-
-    min_s: float
+    min_s: float  # shortest length
+    # Longest clip. One of more than twice that is a still picture and rejected. None for no limit,
+    # and where candidates have no stored length.
     max_s: float | None
-    min_frames: int | None
-    classes: BucketClasses
-    semantic: SemanticConfig
+    min_frames: int | None  # frames that each clip must have; None for any number
+    classes: BucketClasses  # buckets; a clip that fits none is rejected
+    semantic: SemanticConfig  # content types that are rejected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RuleCount:
-    """The clips that one rule rejects or flags.
+    """The clips that one rule rejects or flags."""
 
-    Attributes:
-        rule: Its name; `propose.min_s` for the shortest length, `semantic.reject` for unwanted
-            content types, `shard.bucket` for a fitting one.
-        bounds: Its bounds as numbers; None for those three.
-        n_first: Clips whose first reason it gives.
-        n_alone: Clips with no reason of another rule.
-        n_any: Clips that it rejects or flags.
-    """
-
+    # Its name; `propose.min_s` for the shortest length, `semantic.reject` for unwanted content
+    # types, `shard.bucket` for a fitting one.
     rule: str
-    bounds: Bounds | None
-    n_first: int
-    n_alone: int
-    n_any: int
+    bounds: Bounds | None  # its bounds as numbers; None for those three
+    n_first: int  # clips whose first reason it gives
+    n_alone: int  # clips with no reason of another rule
+    n_any: int  # clips that it rejects or flags
 
     def facts(self, rules: Mapping[str, Rule]) -> dict[str, Any]:
         """Returns the rule as applied, with bounds as numbers, for the summary."""
@@ -94,8 +80,7 @@ class FilteredClips:
     clips: pa.Table
     """The table given, with `decision`, `reason`, `reason_score`, `reason_threshold`, `reasons`,
     `bucket`, and `tags` with those of rules that flag."""
-    rules: list[RuleCount]
-    """In order; rules without bounds are left out."""
+    rules: list[RuleCount]  # in order; rules without bounds are left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,16 +176,18 @@ def checks_around(
 ) -> tuple[list[ReasonCheck], list[ReasonCheck]]:
     """Returns what is judged before the rules and after them, in the order of precedence.
 
-    Args:
-        clips: Columns of `candidates_schema`.
-        needs: Settings of other sections.
-        has_none: Clips that no bucket fits, bool [N]; None to find them.
+    `has_none` are the clips that no bucket fits, bool [N]; None to find them.
     """
     if has_none is None:
         has_none = _buckets(clips, needs.classes)[0] < 0
-    first = [_length_check(clips, needs.min_s, needs.min_frames)]
+    seconds = _floats(clips["seconds"])
+    hit, threshold = _too_short(clips, needs.min_s), np.full(clips.num_rows, needs.min_s)
+    if needs.min_frames is not None:
+        lacks = _floats(clips["n_frames"]) < needs.min_frames
+        threshold = np.where(lacks & ~hit, needs.min_frames / _floats(clips["fps"]), threshold)
+        hit |= lacks
+    first = [ReasonCheck(LENGTH_RULE, Reason.TOO_SHORT, hit, seconds, threshold)]
     if needs.max_s is not None:
-        seconds = _floats(clips["seconds"])
         # One picture, which nothing can split.
         hit = seconds > 2 * needs.max_s
         if hit.any():
@@ -233,15 +220,6 @@ def _too_short(clips: JudgedColumns, min_s: float) -> Mask:
     return short
 
 
-def _length_check(clips: pa.Table, min_s: float, min_frames: int | None) -> ReasonCheck:
-    hit, threshold = _too_short(clips, min_s), np.full(clips.num_rows, min_s)
-    if min_frames is not None:
-        lacks_frames = _floats(clips["n_frames"]) < min_frames
-        threshold = np.where(lacks_frames & ~hit, min_frames / _floats(clips["fps"]), threshold)
-        hit |= lacks_frames
-    return ReasonCheck(LENGTH_RULE, Reason.TOO_SHORT, hit, _floats(clips["seconds"]), threshold)
-
-
 def rule_checks(clips: JudgedColumns, bound: Bounds) -> Iterator[ReasonCheck]:
     """Yields what a rule has against clips, a reason each, whatever its severity."""
     if bound.is_idle:
@@ -269,10 +247,7 @@ def rule_checks(clips: JudgedColumns, bound: Bounds) -> Iterator[ReasonCheck]:
 
 
 def _is_unwanted(column: pa.ChunkedArray, bound: Bounds) -> Mask:
-    """Returns whether metadata has other values than a rule's; False where it has none.
-
-    Of a list, one value decides.
-    """
+    """Whether metadata has other values than a rule's, one of a list; False where it has none."""
     values = column.combine_chunks()
     rows = np.arange(len(values))
     if pa.types.is_list(values.type):
@@ -284,15 +259,12 @@ def _is_unwanted(column: pa.ChunkedArray, bound: Bounds) -> Mask:
     unwanted: Mask = np.zeros(len(column), np.bool_)
     for named, is_wanted in ((bound.one_of, True), (bound.none_of, False)):
         if named is not None:
-            is_named = pc.is_in(texts, value_set=pa.array(map(_text_of, named), pa.string()))
+            words = [str(pa.scalar(value).cast(pa.string())) for value in named]
+            is_named = pc.is_in(texts, value_set=pa.array(words, pa.string()))
             has_named = np.zeros(len(column), np.bool_)
             has_named[rows[np.asarray(is_named)]] = True
             unwanted |= has_named != is_wanted
     return unwanted & is_known
-
-
-def _text_of(value: bool | int | float | str) -> str:
-    return str(pa.scalar(value).cast(pa.string()))
 
 
 def _content_check(clips: pa.Table, semantic: SemanticConfig) -> ReasonCheck:
@@ -422,38 +394,25 @@ def _counts(
     of_rule = _by_rule(checks)
     hit_NR = np.stack([hit_NC[:, numbers].any(axis=1) for numbers in of_rule.values()], axis=1)
     alone = hit_NR.sum(axis=1) == 1
-    counts = {
-        rule: RuleCount(
-            rule=rule,
-            bounds=checks[numbers[0]].bounds,
-            n_first=int(np.isin(first, numbers).sum()),
-            n_alone=int((hit_NR[:, at] & alone).sum()),
-            n_any=int(hit_NR[:, at].sum()),
-        )
-        for at, (rule, numbers) in enumerate(of_rule.items())
-    }
+    counts: dict[str, RuleCount] = {}
+    for at, (rule, numbers) in enumerate(of_rule.items()):
+        own = hit_NR[:, at]
+        found = np.isin(first, numbers).sum(), (own & alone).sum(), own.sum()
+        counts[rule] = RuleCount(rule, checks[numbers[0]].bounds, *map(int, found))
     for rule, numbers in _by_rule(flagged).items():
         n_any = int(np.any([flagged[number].hit for number in numbers], axis=0).sum())
-        own = flagged[numbers[0]].bounds
-        counts[rule] = RuleCount(rule=rule, bounds=own, n_first=0, n_alone=0, n_any=n_any)
+        counts[rule] = RuleCount(rule, flagged[numbers[0]].bounds, 0, 0, n_any)
     return _in_order(counts, bounds)
 
 
 def total_counts(parts: Iterable[Sequence[RuleCount]], bounds: Sequence[Bounds]) -> list[RuleCount]:
     """Returns the counts of a table that was judged in parts by the same bounds."""
+    numbers = attrgetter("n_first", "n_alone", "n_any")
     counts: dict[str, RuleCount] = {}
     for count in itertools.chain.from_iterable(parts):
-        earlier = counts.get(count.rule)
-        counts[count.rule] = (
-            count
-            if earlier is None
-            else replace(
-                count,
-                n_first=count.n_first + earlier.n_first,
-                n_alone=count.n_alone + earlier.n_alone,
-                n_any=count.n_any + earlier.n_any,
-            )
-        )
+        earlier = numbers(counts[count.rule]) if count.rule in counts else (0, 0, 0)
+        total = map(add, numbers(count), earlier)
+        counts[count.rule] = RuleCount(count.rule, count.bounds, *total)
     return _in_order(counts, bounds)
 
 

@@ -21,27 +21,23 @@ from curator.measures.score_list import BUILT_IN, Measures
 from curator.stages.filter.config import Rule, Severity, Unmeasured, Value
 
 Values = NDArray[np.float64]
-Sides = tuple[float | None, float | None]
-"""Lower and upper bound of a rule; None for none."""
+Sides = tuple[float | None, float | None]  # lower and upper bound of a rule; None for none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
     """A rule with bounds as numbers, ready to judge."""
 
-    rule: str
-    """Its name in the recipe."""
+    rule: str  # its name in the recipe
     score: str
-    spec: ScoreSpec
-    """What the score is, and the reasons that it gives."""
+    spec: ScoreSpec  # what the score is, and the reasons that it gives
     min: float | None
     max: float | None
     severity: Severity
     one_of: tuple[Value, ...] | None = None
     none_of: tuple[Value, ...] | None = None
     unmeasured: Unmeasured = "reject"
-    n_measured: int | None = None
-    """Clips of the corpus that its quantiles were taken of; None where it has no quantile."""
+    n_measured: int | None = None  # clips that its quantiles were taken of, if any
 
     @classmethod
     def of(cls, facts: Mapping[str, Any], measures: Measures) -> "Bounds | None":
@@ -78,12 +74,9 @@ def resolve(
 
     Where a rule has a bound of both kinds on one side, the stricter counts.
 
-    Args:
-        rules: From the recipe.
-        corpus: Returns the values of a score over all candidate clips that are long enough and have
-            it, whatever other rules decide. None leaves bounds by quantile out.
-        frozen: Numbers of rules by quantile that earlier clips were held to, by rule.
-        measures: Those of the recipe.
+    `corpus` returns the values of a score over all candidate clips that are long enough and have
+    it, whatever other rules decide; None leaves bounds by quantile out. `frozen` has the numbers of
+    rules by quantile that earlier clips were held to.
     """
     bounds = []
     for name, rule in rules.items():
@@ -124,13 +117,8 @@ def quantile_bound(
     bound is kept, exactly k are dropped, or fewer where the bound is a tie: equal values share
     their outcome, and never more than the share is dropped.
 
-    Args:
-        values: [N] finite, in any order.
-        lowest: Share to drop from the low end.
-        highest: Share to drop from the high end.
-
-    Returns:
-        One of the values, or None without a share or values.
+    Values are finite, in any order; `lowest` and `highest` are shares of an end. The result is one
+    of the values, or None without a share or values.
     """
     share = lowest if lowest is not None else highest
     if share is None or not len(values):

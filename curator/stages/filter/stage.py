@@ -21,10 +21,8 @@ from curator.stages.filter.rules import Bounds, Sides, resolve
 from curator.tables.mark_table import VERDICTS
 from curator.tables.schemas import score_column
 
-BOUNDS, RULES = "bounds", "rules"
-"""Families: bounds by quantile as numbers, by rule; and each rule as applied, with its counts."""
-MAX_NAMED = 4
-"""Most rules that a wait names."""
+BOUNDS, RULES = "bounds", "rules"  # families: bounds by quantile; rules as applied
+MAX_NAMED = 4  # most rules that a wait names
 
 
 class FilterStage(CorpusStage[FilterConfig]):

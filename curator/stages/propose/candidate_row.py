@@ -1,6 +1,10 @@
-"""Makes a candidate clip: span, timing, size, scores."""
+"""Makes a candidate clip: span, timing, size, scores, and what its footage is compared by."""
 
 from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from curator.cut_requests import crop_within, cut_request, target_n_frames
 from curator.measures.camera import camera_tags
@@ -13,6 +17,7 @@ from curator.records.clips import Candidate, Span
 from curator.records.cuts import crop_columns
 from curator.records.tracks import Track
 from curator.stages.propose.clip_spans import clip_id
+from curator.tables.schemas import LUMA_HZ
 
 
 def candidate_of(
@@ -27,14 +32,8 @@ def candidate_of(
 ) -> Candidate:
     """One candidate clip, before any rule.
 
-    Args:
-        track: What was measured.
-        span: The candidate.
-        uri: Address of its source.
-        aggregates: How samples become scores, where not as their `ScoreSpec` says.
-        crop_borders: Whether black borders are cut away.
-        heads: Reads CLIP embeddings; None for nothing.
-        measures: Those of the recipe.
+    `aggregates` says how samples become scores, where not as their `ScoreSpec` says, and `heads`
+    reads CLIP embeddings. `crop_borders` cuts black borders away.
     """
     start_pts = int(track.frame_pts[span.start_frame])
     end_pts = track.pts_of_end(span.end_frame)
@@ -72,3 +71,46 @@ def candidate_of(
         seconds=view.seconds,
         **crop_columns(crop),
     )
+
+
+def footage_row(view: ClipView) -> dict[str, Any]:
+    """Returns the columns of `FOOTAGE_SCHEMA` without the id.
+
+    Pictures without structure have no vector.
+    """
+    track = view.track
+    shown = np.flatnonzero(view.holds(track.scene_frame))
+    shown = shown[np.any(track.scene_vector[shown] != 0, axis=1)]
+    return {
+        "second": _seconds(view, track.scene_frame[shown]).astype(np.float32),
+        "vector": track.scene_vector[shown].astype(np.float16).ravel(),
+    }
+
+
+def pictures_row(view: ClipView) -> dict[str, Any]:
+    """Returns the columns of `PICTURES_SCHEMA` without the id."""
+    track = view.track
+    shown = np.flatnonzero(view.holds(track.thumbnail_frame))
+    frames = np.arange(view.span.start_frame, view.span.end_frame)
+    at_s = _seconds(view, frames)
+    grid_s = np.arange(0.0, max(view.seconds, 1 / LUMA_HZ), 1 / LUMA_HZ)
+
+    def at_rate(values: NDArray[np.float32]) -> NDArray[np.float16]:
+        if len(values) != track.n_frames:
+            return np.zeros(0, np.float16)
+        resampled: NDArray[np.float16] = np.interp(grid_s, at_s, values[view.frames]).astype("f2")
+        return resampled
+
+    return {
+        "duration_s": view.seconds,
+        "second": _seconds(view, track.thumbnail_frame[shown]).astype(np.float32),
+        "jpeg": [track.thumbnails[number] for number in shown.tolist()],
+        "luma_mean": at_rate(track.luma_mean),
+        "luma_spread": at_rate(track.luma_spread),
+    }
+
+
+def _seconds(view: ClipView, frames: NDArray[Any]) -> NDArray[np.float64]:
+    pts = view.track.frame_pts[frames] - view.track.frame_pts[view.span.start_frame]
+    seconds: NDArray[np.float64] = pts.astype(np.float64) * float(view.track.time_base)
+    return seconds

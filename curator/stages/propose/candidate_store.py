@@ -40,16 +40,11 @@ from curator.tables.track_parts import TRACKS
 logger = logging.getLogger(__name__)
 
 FOLDER = "candidates"
-FLUSH_CLIPS = 50_000
-"""Clips that are held until they are written."""
-PACK_UNITS = 256
-"""Units that are held until they become one: a table takes many KB in addition to its rows."""
-SMALL_CLIPS = FLUSH_CLIPS // 2
-"""Clips of a source that is asked for below which a part is a small one."""
-MAX_PARTS = 16
-"""Small parts beyond which they are put together."""
-ROWS_PER_GROUP = {"footage": 64, "pictures": 8}
-"""Clips of a row group, of kinds that are read by the ids of a few clips."""
+FLUSH_CLIPS = 50_000  # clips that are held until they are written
+PACK_UNITS = 256  # units held until they become one: a table takes KB besides its rows
+SMALL_CLIPS = FLUSH_CLIPS // 2  # fewer clips of known sources make a part small
+MAX_PARTS = 16  # small parts beyond which they are put together
+ROWS_PER_GROUP = {"footage": 64, "pictures": 8}  # clips of a row group that is read by ids
 
 _KINDS = ("clips", "shots", "vectors", "clip_vectors", "footage", "pictures", "sources")
 _VECTORS = ("vectors", "clip_vectors")
@@ -61,11 +56,7 @@ _PLACE = ("source_id", "track_part", "track_bytes")
 class Candidates:
     """The candidates of a run: those that were stored, and those that are new.
 
-    Args:
-        store: Output root.
-        fingerprint: Fingerprint of the candidates.
-        has_clip: Whether there are embeddings by a CLIP model.
-        earlier: Objects that only earlier snapshots name: what they hold stands elsewhere too.
+    `earlier` are objects that only earlier snapshots name: what they hold stands elsewhere too.
     """
 
     def __init__(
@@ -75,18 +66,13 @@ class Candidates:
         self.fingerprint = fingerprint
         self._earlier = earlier
         self._kinds = [kind for kind in _KINDS if kind != "clip_vectors" or has_clip]
-        self._used: set[str] = set()
-        """Parts that have clips of the sources that were asked for or added."""
-        self._places: dict[str, pa.Table] = {}
-        """Sources of each part, and where their tracks are."""
-        self._parts: list[str] = []
-        """Names without folders of the parts that count."""
-        self._remainders: list[str] = []
-        """Names of the part that has the parts of clips, if there is one."""
+        self._used: set[str] = set()  # parts with clips of sources asked for or added
+        self._places: dict[str, pa.Table] = {}  # sources of each part, and where their tracks are
+        self._parts: list[str] = []  # names without folders of the parts that count
+        self._remainders: list[str] = []  # the part that has the parts of clips, if any
         self._new: list[ProposedUnit] = []
         self._n_new = self._n_loose = 0
-        self.track_part: dict[str, str] = {}
-        """The part of `tracks` that has the frames of each source."""
+        self.track_part: dict[str, str] = {}  # the part of `tracks` with each source's frames
 
     @classmethod
     def of_snapshot(cls, store: Store, summary: Mapping[str, Any]) -> "Candidates":
@@ -98,11 +84,9 @@ class Candidates:
         return candidates
 
     def load(self, uris: Mapping[str, str], *, all_: bool = True) -> Iterator[ProposedUnit]:
-        """Reads what is stored of some sources, a part at a time.
+        """Reads what is stored of some sources, by their ids, a part at a time.
 
-        Args:
-            uris: Address of each source id.
-            all_: Whether no other sources count: what is stored of those may be let go.
+        With `all_` no other sources count: what is stored of those may be let go.
 
         Yields:
             Their rows, under these addresses; `track_part` has their sources then.
@@ -112,37 +96,29 @@ class Candidates:
             return
         sizes = self._track_sizes()
         seen: set[str] = set()
+        # Which sources of small parts are valid, and the number of their clips.
         small: dict[str, tuple[pa.Array, int]] = {}
-        """Which sources of small parts are valid, and the number of their clips."""
-        large: list[str] = []
         for part in list(self._parts):
             sources = None
             if part not in self._places:
                 sources = self._read("sources", part)
                 self._places[part] = sources.select(_PLACE)
             columns = (self._places[part][name].to_pylist() for name in _PLACE)
-            rows = zip(*columns, strict=True)
-            valid = pa.array(
-                [
-                    source_id in uris and source_id not in seen and sizes.get(track) == n_bytes
-                    for source_id, track, n_bytes in rows
-                ],
-                pa.bool_(),
-            )
-            if not pc.any(valid).as_py():
+            valid = [
+                source_id in uris and source_id not in seen and sizes.get(track) == n_bytes
+                for source_id, track, n_bytes in zip(*columns, strict=True)
+            ]
+            if not any(valid):
                 continue
             self._used.add(part)
-            if sources is None:
-                sources = self._read("sources", part)
-            unit = self._unit(part, sources, valid)
-            if unit.clips.num_rows >= SMALL_CLIPS:
-                large.append(part)
-            else:
-                small[part] = valid, unit.clips.num_rows
+            unit = self._unit(part, pa.array(valid), sources)
+            if unit.clips.num_rows < SMALL_CLIPS:
+                small[part] = pa.array(valid), unit.clips.num_rows
             ids, parts = (unit.sources[name].to_pylist() for name in ("source_id", "track_part"))
             seen.update(ids)
             self.track_part |= zip(ids, parts, strict=True)
             yield _moved(unit, uris)
+        large = [part for part in self._parts if part in self._used and part not in small]
         if all_ and seen and len(self._parts) - len(large) > MAX_PARTS:
             self._parts = large
             self._put_together(small)
@@ -174,12 +150,9 @@ class Candidates:
     def remainders(
         self, parts: pa.Table, uris: Mapping[str, str], propose: Callable[[], list[ProposedUnit]]
     ) -> ProposedUnit:
-        """Returns clips that are parts of others, which are stored together.
+        """Returns clips that are `parts` of others, which are stored together.
 
-        Args:
-            parts: Which parts of which clips.
-            uris: Address of each source id.
-            propose: Makes them where others are stored.
+        `uris` has the address of each source id; `propose` makes them where others are stored.
         """
         wanted = fingerprint(parts.to_pylist())
         part = f"{remainders_fingerprint(self.fingerprint)}-{wanted}.parquet"
@@ -188,9 +161,7 @@ class Candidates:
         if is_new:
             self._write_as(part, _merged([_placed(unit, {}) for unit in propose()]))
         self._remainders = [part]
-        tables = {kind: self._read(kind, part) for kind in self._kinds if kind not in _READ_BY_ID}
-        empty = {kind: schema.empty_table() for kind, schema in _READ_BY_ID.items()}
-        return _moved(ProposedUnit(**tables, **empty), uris)
+        return _moved(self._unit(part), uris)
 
     def keep_remainders(self, summary: Mapping[str, Any]) -> None:
         """Lets the parts of clips count that a snapshot names, whose clips stay as they are."""
@@ -220,15 +191,9 @@ class Candidates:
         """Returns the names of the parts of which the objects of all kinds are there."""
         there = {info.key for info in self._store.list(f"{FOLDER}/")}.difference(self._earlier)
         prefix = f"{FOLDER}/sources/{self.fingerprint}-"
-        stored = [
-            self.fingerprint + "-" + k.removeprefix(prefix) for k in there if k.startswith(prefix)
-        ]
-        lost = [
-            name
-            for part in stored
-            for name in (f"{FOLDER}/{kind}/{part}" for kind in self._kinds)
-            if name not in there
-        ]
+        stored = [key.rpartition("/")[2] for key in there if key.startswith(prefix)]
+        names = [f"{FOLDER}/{kind}/{part}" for part in stored for kind in self._kinds]
+        lost = [name for name in names if name not in there]
         if lost:
             logger.warning(
                 "missing objects of stored candidates: %d, such as %s/%s; the clips of their "
@@ -246,20 +211,21 @@ class Candidates:
     def _read(self, kind: str, part: str) -> pa.Table:
         return read_parquet(self._store, f"{FOLDER}/{kind}/{part}")
 
-    def _unit(self, part: str, sources: pa.Table, valid: pa.Array) -> ProposedUnit:
-        clips, shots = (self._read(kind, part) for kind in ("clips", "shots"))
-        vectors = {kind: self._read(kind, part) for kind in _VECTORS if kind in self._kinds}
-        if pc.all(valid).as_py() is not True:
-            sources = sources.filter(valid)
-            clips, shots = (_only(table, "source_id", sources) for table in (clips, shots))
-            vectors = {kind: _only(table, "clip_id", clips) for kind, table in vectors.items()}
-        return ProposedUnit(
-            sources=sources,
-            shots=shots,
-            clips=clips,
-            **{kind: schema.empty_table() for kind, schema in _READ_BY_ID.items()},
-            **vectors,
-        )
+    def _unit(
+        self, part: str, valid: pa.Array | None = None, sources: pa.Table | None = None
+    ) -> ProposedUnit:
+        """What is stored of valid sources, without what is read by the ids of clips."""
+        tables = {} if sources is None else {"sources": sources}
+        for kind in self._kinds:
+            if kind not in tables and kind not in _READ_BY_ID:
+                tables[kind] = self._read(kind, part)
+        if valid is not None and pc.all(valid).as_py() is not True:
+            tables["sources"] = tables["sources"].filter(valid)
+            for kind in ("clips", "shots"):
+                tables[kind] = _only(tables[kind], "source_id", tables["sources"])
+            for kind in tables.keys() & {*_VECTORS}:
+                tables[kind] = _only(tables[kind], "clip_id", tables["clips"])
+        return ProposedUnit(**tables, **{k: s.empty_table() for k, s in _READ_BY_ID.items()})
 
     def _put_together(self, small: Mapping[str, tuple[pa.Array, int]]) -> None:
         """Writes small parts as fewer; what no source needs is let go."""
@@ -270,18 +236,13 @@ class Candidates:
             max_weight=FLUSH_CLIPS,
         )
         for group in list(groups):
-            merged = _merged(
-                [self._unit(name, self._read("sources", name), small[name][0]) for name in group]
-            )
+            merged = _merged([self._unit(name, small[name][0]) for name in group])
             by_id = {
-                kind: _only(
-                    pa.concat_tables([self._read(kind, name) for name in group]),
-                    "clip_id",
-                    merged.clips,
-                )
+                kind: pa.concat_tables([self._read(kind, name) for name in group])
                 for kind in _READ_BY_ID
             }
-            self._write(replace(merged, **by_id))
+            kept = {kind: _only(table, "clip_id", merged.clips) for kind, table in by_id.items()}
+            self._write(replace(merged, **kept))
 
     def _write(self, unit: ProposedUnit) -> None:
         ids = sorted(unit.sources["source_id"].to_pylist())
@@ -368,7 +329,6 @@ def _merged(units: Sequence[ProposedUnit]) -> ProposedUnit:
 
 
 def _packed(units: Sequence[ProposedUnit]) -> ProposedUnit:
-    """The rows of several units in one piece."""
     merged = _merged(units)
     tables = {kind: getattr(merged, kind).combine_chunks() for kind in _KINDS}
     parts = {source_id: part for unit in units for source_id, part in unit.track_parts.items()}

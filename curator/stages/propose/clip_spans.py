@@ -13,8 +13,7 @@ from curator.records.tracks import Track
 from curator.stages.propose.config import ProposeConfig
 
 _EPSILON_S = 1e-4
-MAX_KEY_SHARE = 0.1
-"""Share of key frames up to which one at a cut is no coincidence."""
+MAX_KEY_SHARE = 0.1  # share of key frames up to which one at a cut is no coincidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,21 +57,14 @@ def propose_clips(track: Track, shots: list[Shot], config: ProposeConfig) -> lis
 
 
 def _is_confirmed(track: Track, shot: Shot) -> bool:
-    """Whether a shot begins with a cut at a key frame, in a source where these are rare.
-
-    Encoders put key frames where the picture changes. So the cut stands where it was found, to the
-    frame, and the clip can be copied from there.
-    """
+    """Whether a shot begins with a cut at a key frame, where the source's encoder saw it too."""
     is_key = track.frame_flags & 1
     is_rare = np.count_nonzero(is_key) <= MAX_KEY_SHARE * track.n_frames
     return shot.transition_in == "cut" and bool(is_key[shot.start_frame]) and bool(is_rare)
 
 
 def _pieces(track: Track, start: int, end: int, max_s: float) -> list[tuple[int, int]]:
-    """Frames of even pieces; only at a variable rate can one be longer than `max_s`.
-
-    A frame that stands longer than that, as where timestamps jump, is a piece of its own.
-    """
+    """Frames of even pieces; a frame that stands longer than `max_s` is a piece of its own."""
     times = np.append(track.frame_pts[start:end], track.pts_of_end(end))
     stands = np.flatnonzero(np.diff(times) * float(track.time_base) > max_s) + start
     edges = sorted({start, end, *stands.tolist(), *(stands + 1).tolist()})

@@ -8,8 +8,6 @@ whose pictures next to their boundary show one scene.
 Shape letters: V pictures that have a scene vector.
 """
 
-# ruff: noqa: N806 - shape letters
-
 from dataclasses import replace
 from itertools import pairwise
 
@@ -21,16 +19,12 @@ from curator.records.clips import Shot, Transition
 from curator.records.tracks import Track
 from curator.stages.propose.config import ProposeConfig
 
-Gap = tuple[int, int]
-"""Half-open span of frames in no shot; empty at a cut, where only the position counts."""
-Run = tuple[int, int]
-"""First and last frame, inclusive, of neighbours that have something in common."""
+Gap = tuple[int, int]  # half-open frames in no shot; of an empty one, a cut, the place counts
+Run = tuple[int, int]  # first and last frame, inclusive, of neighbours
 
-FLAT_SPREAD = 0.012
-"""Spread of luma below which a frame shows nothing: 3 levels of 255, the noise of a black frame."""
+FLAT_SPREAD = 0.012  # of a frame that shows nothing: 3 levels of 255, noise of a black frame
 
-BLACK_LUMA, BLACK_SPREAD = 0.02, 0.03
-"""Mean and spread of luma below which a frame is black, with a line of small print at most."""
+BLACK_LUMA, BLACK_SPREAD = 0.02, 0.03  # of a black frame, with a line of small print
 
 
 def find_shots(track: Track, config: ProposeConfig) -> list[Shot]:
@@ -109,11 +103,7 @@ def _between(gaps: list[Gap], n_frames: int) -> list[Shot]:
 
 
 def _joined(track: Track, shots: list[Shot], flat: list[Gap], similarity: float) -> list[Shot]:
-    """Shots without the boundaries at which both sides show one scene.
-
-    A black or flat stretch parts shots whatever they show, and so does a boundary next to a shot
-    that has no vector.
-    """
+    """Shots without the boundaries at which both sides have vectors that show one scene."""
     joined = shots[:1]
     for before, after in pairwise(shots):
         is_flat = any(before.end_frame <= a and b <= after.start_frame for a, b in flat)

@@ -1,5 +1,4 @@
 """The stage that makes shots, candidate clips and their scores of tracks."""
-# ruff: noqa: N803, N806 - shape letters
 
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -18,53 +17,37 @@ from curator.records.columns import field_names
 from curator.records.sources import Failure
 from curator.records.tracks import Track
 from curator.stage import Phase, Resources, Scope, Stage
-from curator.stages.propose.candidate_row import candidate_of
-from curator.stages.propose.clip_footage_rows import footage_row, pictures_row
+from curator.stages.propose.candidate_row import candidate_of, footage_row, pictures_row
 from curator.stages.propose.clip_spans import ClipPart, propose_clips
 from curator.stages.propose.config import ProposeConfig
 from curator.stages.propose.shot_boundaries import find_shots
 from curator.tables.clip_rows import candidates_table
 from curator.tables.clip_vectors import vectors_table
 from curator.tables.parts import rows_to_table
-from curator.tables.schemas import (
-    FOOTAGE_SCHEMA,
-    PICTURES_SCHEMA,
-    SHOTS_SCHEMA,
-    embeddings_schema,
-)
+from curator.tables.schemas import FOOTAGE_SCHEMA, PICTURES_SCHEMA, SHOTS_SCHEMA, embeddings_schema
 from curator.tables.source_table import MEASURED_SCHEMA
 from curator.tables.track_items import TrackItem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposedUnit:
-    """Shots, candidate clips and measured facts of some sources.
+    """Shots, candidate clips and measured facts of some sources."""
 
-    Attributes:
-        track_parts: Of each source id, the part of `tracks` that has its frames; empty where
-            `sources` has them.
-        sources: Columns of `sources`; rows with a `source_id` hold for good, others for this run.
-        shots: Rows of `SHOTS_SCHEMA`.
-        clips: Rows of `candidates_schema`.
-        vectors: Rows of `embeddings_schema`.
-        clip_vectors: The same by the CLIP model; none without one.
-        footage: Rows of `FOOTAGE_SCHEMA`.
-        pictures: Rows of `PICTURES_SCHEMA`.
-    """
-
+    # Of each source id, the part of `tracks` that has its frames; empty where `sources` has them.
     track_parts: Mapping[str, str] = field(default_factory=dict)
+    # Columns of `sources`; rows with a `source_id` hold for good, others for this run.
     sources: pa.Table
-    shots: pa.Table
-    clips: pa.Table
-    vectors: pa.Table
+    shots: pa.Table  # rows of `SHOTS_SCHEMA`
+    clips: pa.Table  # rows of `candidates_schema`
+    vectors: pa.Table  # rows of `embeddings_schema`
+    # The same by the CLIP model; none without one.
     clip_vectors: pa.Table = field(default_factory=lambda: embeddings_schema(1).empty_table())
-    footage: pa.Table
-    pictures: pa.Table
+    footage: pa.Table  # rows of `FOOTAGE_SCHEMA`
+    pictures: pa.Table  # rows of `PICTURES_SCHEMA`
 
 
 Rows = list[dict[str, Any]]
-Vectors = list[tuple[str, NDArray[np.float32]]]
-"""Vectors by clip id, float32 [D] each."""
+Vectors = list[tuple[str, NDArray[np.float32]]]  # vectors by clip id, float32 [D] each
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,10 +66,8 @@ class ProposedRows:
 class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
     """Finds shots in tracks, cuts them into candidate clips, and scores these.
 
-    Args:
-        aggregates: How samples become scores, where not as their `ScoreSpec` says.
-        heads_fingerprint: Fingerprint of the heads that `with_heads` gets; None without any.
-        measures: Those of the recipe.
+    `aggregates` says how samples become scores, where not as their `ScoreSpec` says;
+    `heads_fingerprint` is that of the heads that `with_heads` gets.
     """
 
     name = "propose"

@@ -16,8 +16,7 @@ _CODECS = {"libdav1d": "av1", "libvpx": "vp8", "libvpx-vp9": "vp9"}
 """Codecs of decoders with other names."""
 
 
-ScanRow = dict[str, str | int | float | bool | None]
-"""A row of `SCAN_SCHEMA`."""
+ScanRow = dict[str, str | int | float | bool | None]  # a row of `SCAN_SCHEMA`
 
 
 def scan_source(uri: str, n_bytes: int, version: str) -> ScanRow:

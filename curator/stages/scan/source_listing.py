@@ -51,16 +51,14 @@ GIF can be one; so can .m4a and .ogg, whose containers also hold video.
 
 _THREADS = 16
 _BATCH = 16
-_SIDECARS = 512
-"""Sources whose sidecars are looked for together."""
+_SIDECARS = 512  # sources whose sidecars are looked for together
 _DIGEST_BYTES = 16
 _ROWS_PER_SOURCE, _FREE_ROWS = 1_000, 100_000
 """Most rows of a manifest for each different source, and rows that are not counted. A film of two
 hours that has a row for each of its clips of 5 s has 1,440."""
 _Item = TypeVar("_Item")
 _Named = TypeVar("_Named", "ManifestRow", "Listed")
-Metadata = Mapping[str, Any]
-"""What a manifest or a sidecar says of a source, by column; see `storage.metadata_columns`."""
+Metadata = Mapping[str, Any]  # of a source, by column; see `storage.metadata_columns`
 _NOTHING: Metadata = {}
 
 
@@ -139,8 +137,7 @@ class _Part:
 
     listed: Iterator[Listed] | None = None
     may_repeat: bool = False
-    rows: Iterator[ManifestRow] | None = None
-    """Of a manifest, instead of `listed`."""
+    rows: Iterator[ManifestRow] | None = None  # of a manifest, instead of `listed`
     argument: str = ""
 
 
@@ -241,11 +238,7 @@ def _failed(uri: str, error: SourceError, metadata: Metadata = _NOTHING) -> List
 
 
 def _checked_text(listed: Listed) -> Listed:
-    """Replaces entries that cannot be stored because their name is not text.
-
-    Linux lets a name be any bytes; Python shows those that are not UTF-8 as lone surrogates, which
-    neither Parquet nor JSON takes.
-    """
+    """Replaces entries whose name is not UTF-8: neither Parquet nor JSON takes that."""
     try:
         listed.uri.encode()
     except UnicodeEncodeError:
@@ -384,15 +377,8 @@ def _limited(listed: Iterable[Listed], limit: int | None) -> Iterator[Listed]:
 class ListedSources:
     """Yields sources to scan; notes all else of a listing as it passes.
 
-    Args:
-        listed: The listing.
-        sources: Gets what could not be listed.
-        metadata: Gets what the listing says of sources.
-        unreadable: Gets addresses that could not be read.
-
-    Attributes:
-        n_skipped_names: Files that are clearly no videos.
-        list_s: Seconds of waiting for the listing.
+    `sources` gets what could not be listed, `metadata` what the listing says of sources, and
+    `unreadable` addresses that could not be read. `list_s` are seconds of waiting for the listing.
     """
 
     def __init__(

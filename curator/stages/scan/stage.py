@@ -12,10 +12,8 @@ from curator.stages.scan.probe import ScanRow, scan_source
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MAX_PROBE_S = 30.0
-"""CPU-seconds for one header: the longest index, of a day at 120 frames/s, takes 5."""
-MAX_PROBE_BYTES = 768 << 20
-"""Memory for one header, of which an index of a day at 120 frames/s takes 500 MB."""
+MAX_PROBE_S = 30.0  # CPU-seconds: the longest index, of a day at 120 frames/s, takes 5
+MAX_PROBE_BYTES = 768 << 20  # an index of a day at 120 frames/s takes 500 MB
 
 
 class ScanStage(ItemStage[ScanConfig, SourceRef, ScanRow]):

@@ -1,17 +1,48 @@
-"""The stage that takes a share or a number of clips per group."""
+"""The stage that takes a share or a number of survivors of each group, by the hash of their ids.
 
-from collections.abc import Iterator, Mapping
+The choice depends on the seed and the ids alone, never on order or workers. A clip that is chosen
+for a share or a cap stays chosen when that grows, and another clip in the corpus can displace it
+only by coming before it in the order of hashes.
+"""
+
+import hashlib
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from curator.records.clips import Reason
 from curator.stage import Corpus, CorpusStage, Decisions, Left, Work
 from curator.stages.select.config import SelectConfig
-from curator.stages.select.selection import Selected, select
 
-TAKEN = "taken"
-"""Family: clips taken of each group, with those of earlier generations."""
+TAKEN = "taken"  # family: clips taken of each group, with those of earlier generations
+_AT_ONCE = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selected:
+    """The outcome of some clips."""
+
+    names: Sequence[str]  # names of the groups; one empty name where all are one
+    group: NDArray[np.int64]  # int64[N], the number of each clip's group
+    rank: NDArray[np.int64]  # int64[N], its place in the order of its group, from 1
+    quota: NDArray[np.int64]  # int64[G], the number of clips taken of each group
+    n_clips: NDArray[np.int64]  # int64[G], the number of its clips
+
+    @property
+    def n_taken(self) -> NDArray[np.int64]:
+        """Number of clips taken of each group, int64 [G]."""
+        return np.minimum(self.quota, self.n_clips)
+
+    @property
+    def is_taken(self) -> NDArray[np.bool_]:
+        """Whether each clip is among those taken, bool [N]."""
+        taken: NDArray[np.bool_] = self.rank <= self.quota[self.group]
+        return taken
 
 
 class SelectStage(CorpusStage[SelectConfig]):
@@ -75,3 +106,79 @@ class SelectStage(CorpusStage[SelectConfig]):
             "reason_threshold": (chosen.quota + n_before)[group].astype(np.float64),
         }
         return Decisions(rows, pa.table(columns))
+
+
+def select(
+    ids: pa.Array,
+    columns: Sequence[pa.ChunkedArray],
+    config: SelectConfig,
+    taken: Mapping[str, int] | None = None,
+) -> Selected:
+    """Chooses among clips by their ids and their values of the columns `select.by`.
+
+    `taken` has the clips of each group that earlier generations took.
+    """
+    names, group = groups_of(columns, len(ids))
+    # The hash of an id decides, so that nothing else does.
+    order = np.lexsort([*reversed(_hashes(ids, config.seed)), group])
+    n_clips = np.bincount(group, minlength=len(names))
+    first = np.cumsum(n_clips) - n_clips
+    rank = np.empty(len(group), np.int64)
+    rank[order] = np.arange(len(group)) - first[group[order]] + 1
+    pairs = zip(names, n_clips.tolist(), strict=True)
+    before = taken or {}
+    quota = np.array([_quota(name, n, config, before.get(name, 0)) for name, n in pairs], np.int64)
+    return Selected(names=names, group=group, rank=rank, quota=quota, n_clips=n_clips)
+
+
+def groups_of(
+    columns: Sequence[pa.ChunkedArray], n_rows: int
+) -> tuple[list[str], NDArray[np.int64]]:
+    """Returns the names of groups, which are the values of columns, and each row's group."""
+    group = np.zeros(n_rows, np.int64)
+    parts: list[tuple[str, ...]] = [()]
+    for column in columns:
+        texts, codes = _coded(column)
+        pairs, group = np.unique(group * max(1, len(texts)) + codes, return_inverse=True)
+        parts = [(*parts[at // len(texts)], texts[at % len(texts)]) for at in pairs.tolist()]
+    names: dict[str, int] = {}
+    # Other values may give the same name.
+    of = [names.setdefault(" | ".join(part), len(names)) for part in parts]
+    return list(names), np.array(of, np.int64)[group]
+
+
+def _coded(column: pa.ChunkedArray) -> tuple[list[str], NDArray[np.int64]]:
+    """Returns the texts of a column's values, and each row's text."""
+    code_of: dict[str, int] = {}
+    codes = [np.zeros(0, np.int64)]
+    for start in range(0, len(column), _AT_ONCE):
+        texts = map(_value, column.slice(start, _AT_ONCE).to_pylist())
+        block = [code_of.setdefault(text, len(code_of)) for text in texts]
+        codes.append(np.array(block, np.int64))
+    return list(code_of), np.concatenate(codes)
+
+
+def _hashes(ids: pa.Array, seed: int) -> NDArray[np.uint64]:
+    """Returns the hashes of ids as numbers, uint64 [4, N], the most significant first."""
+    digests = (
+        hashlib.sha256(f"{seed}:{name}".encode()).digest()
+        for start in range(0, len(ids), _AT_ONCE)
+        for name in ids.slice(start, _AT_ONCE).to_pylist()
+    )
+    return np.frombuffer(b"".join(digests), ">u8").reshape(-1, 4).T.astype(np.uint64)
+
+
+def _value(value: Hashable | Sequence[str] | None) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, list | tuple):
+        return "+".join(sorted(map(str, value))) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _quota(group: str, n_clips: int, config: SelectConfig, n_before: int) -> int:
+    share = config.keep_fractions.get(group, config.keep_fraction)
+    quota = n_clips if share is None else ceil(Fraction(repr(float(share))) * n_clips)
+    if config.max_per_group is None:
+        return quota
+    return min(quota, max(0, config.max_per_group - n_before))

@@ -15,10 +15,11 @@ from curator.executor.worker import Step
 from curator.records.sources import Failure, Note, SourceRef
 from curator.report.funnel import format_funnel
 from curator.stage import Resources
-from curator.stages.analyze import device_choice, gpu_engines
+from curator.stages.analyze import gpu_engines
 from curator.stages.analyze.analysis_driver import Analyzing
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.gpu_engines import CODECS, DEPTHS, GpuFacts
+from curator.stages.analyze.stage import AnalyzeStage
 from curator.storage import open_store
 from curator.tables.track_items import SourceItem
 
@@ -35,7 +36,7 @@ def test_a_gpu_that_is_left_idle_for_want_of_a_package_is_counted(
     monkeypatch.setattr(engine, "run", lambda *_, **more: iter(()))
     config = AnalyzeConfig.model_validate({"device": device})
     analyzing = Analyzing(
-        open_store(str(tmp_path)), config, engine, Progress(io.StringIO(), live=False)
+        open_store(str(tmp_path)), AnalyzeStage(config), engine, Progress(io.StringIO(), live=False)
     )
     sources = [SourceRef(uri=f"{n}.mp4", n_bytes=1, version="1", source_id=f"{n}") for n in "ab"]
     analyzing.run(sources, NEXT, print)
@@ -50,38 +51,32 @@ def with_gpu(monkeypatch: pytest.MonkeyPatch, device: str, out: Path) -> tuple[E
     """An engine of a machine with a GPU whose driver is too old, and the analysis there."""
     monkeypatch.setattr("curator.executor.engine.available_gpus", lambda: 1)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
-    monkeypatch.setattr(device_choice, "nvdec_refusal", lambda: "the driver is too old; update it")
+    monkeypatch.setattr(gpu_engines, "nvdec_refusal", lambda: "the driver is too old; update it")
     engine = Engine(address=None, workers=1)
     monkeypatch.setattr(engine, "run", lambda *_, **more: iter(()))
     config = AnalyzeConfig.model_validate({"device": device})
     return engine, Analyzing(
-        open_store(str(out)), config, engine, Progress(io.StringIO(), live=False)
+        open_store(str(out)), AnalyzeStage(config), engine, Progress(io.StringIO(), live=False)
     )
 
 
 SOURCE = SourceRef(uri="a.mp4", n_bytes=1, version="1", source_id="a")
 
 
-def test_a_gpu_that_cannot_be_used_is_counted_and_the_cpu_decodes(
+def test_a_gpu_that_cannot_be_used_is_counted_or_ends_a_run_that_requires_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Pins that it is found before a worker fails, and that the fall-back is said."""
+    # Pins that it is found before a worker fails, and that the fall-back is said.
     engine, analyzing = with_gpu(monkeypatch, "auto", tmp_path)
     analyzing.run([SOURCE], NEXT, print)
     words = "analyze: the driver is too old; update it"
     assert engine.facts() == {"cpu_instead_of_gpu": {words: 1}}
     assert words in caplog.text
-
-
-def test_a_recipe_that_requires_a_gpu_ends_where_none_can_be_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    # A recipe that requires a gpu ends where none can be used.
     _, analyzing = with_gpu(monkeypatch, "gpu", tmp_path)
     with pytest.raises(UsageError, match=r"analyze\.device is gpu, and the driver is too old"):
         analyzing.run([SOURCE], NEXT, print)
-
-
-def test_the_end_of_a_run_names_nodes_whose_gpus_were_not_used() -> None:
+    # The end of a run names nodes whose gpus were not used.
     engine = Engine(address=None, workers=1)
     engine.counts.workers = 3
     engine.counts.refusals = {"gpu 10.0.0.7": "NVDEC does not answer", "gpu 10.0.0.8": "no torch"}
@@ -114,7 +109,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> OneGpu:
     monkeypatch.setattr("curator.executor.engine.available_cpus", lambda: 16)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: "found")
     monkeypatch.setattr(gpu_engines, "ask", lambda: A100)
-    monkeypatch.setattr(device_choice, "nvdec_refusal", lambda: None)
+    monkeypatch.setattr(gpu_engines, "nvdec_refusal", lambda: None)
     return OneGpu(address=None, workers=16)
 
 
@@ -135,7 +130,9 @@ def source(name: str, seconds: float, codec: str = "h264") -> SourceRef:
 def ran(engine: OneGpu, folder: Path, sources: list[SourceRef], **settings: object) -> Any:  # noqa: ANN401
     config = AnalyzeConfig.model_validate(settings)
     progress = Progress(io.StringIO(), live=False)
-    Analyzing(open_store(str(folder)), config, engine, progress).run(sources, NEXT, print)
+    Analyzing(open_store(str(folder)), AnalyzeStage(config), engine, progress).run(
+        sources, NEXT, print
+    )
     return engine.ran
 
 

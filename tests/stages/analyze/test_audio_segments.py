@@ -7,48 +7,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from samples import StillNetwork, analyzed
+from samples import analyzed
+from segmented import segment_tracks, short_segments
 from sound import Sound, steps, write_film
 
-from curator.media import source_segments as segments
-from curator.media.source_segments import plan_segments
 from curator.records.sources import Note
 from curator.records.tracks import Track
-from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import HeaderClaims
-from curator.stages.analyze.measurer import AnalysisModels
-from curator.stages.analyze.segment_join import OVERLAP, analyze_segment, join_segments
+from curator.stages.analyze.segment_join import join_segments
 from curator.storage import ContentHashes
 
 SECONDS = 24
 
 
 @pytest.fixture(scope="module", autouse=True)
-def short_segments() -> Iterator[None]:
-    """Lets short films have segments."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segments, "LEAST_FRAMES", 240)
-        yield
-
-
-def in_segments(path: Path) -> list[Track]:
-    """The tracks of all segments."""
-    size = path.stat().st_size
-    with path.open("rb") as reader:
-        plan = plan_segments(
-            reader, "a", n_bytes=size, limit_s=10, shared_frames=OVERLAP, max_pixels=10**6
-        )
-    tracks = []
-    for segment in plan:
-        with path.open("rb") as reader:
-            track = analyze_segment(
-                reader, "a", segment, source_id=path.name, n_bytes=size,
-                analysis_models=AnalysisModels(network=StillNetwork()),  # type: ignore[arg-type]
-                config=AnalyzeConfig(), decoder_threads=1,
-            )  # fmt: skip
-        tracks.append(track)
-    assert len(tracks) >= 3
-    return tracks
+def short() -> Iterator[None]:
+    yield from short_segments(240)
 
 
 def joined(tracks: list[Track], whole: Track) -> Track:
@@ -81,7 +55,7 @@ def test_segments_hear_what_one_decode_hears(
     whole = analyzed(path)
     assert len(whole.audio_rms_db) >= 10 * SECONDS - 1
     assert np.std(whole.audio_rms_db) > 5
-    track = joined(in_segments(path), whole)
+    track = joined(segment_tracks(path), whole)
     assert track.audio_rms_first == whole.audio_rms_first
     assert not set(track.notes) & {Note.AUDIO_ERRORS, Note.AUDIO_UNPROVEN, Note.AUDIO_TIMESTAMPS}
     if codec == "aac":
@@ -97,7 +71,7 @@ def test_audio_that_one_segment_places_elsewhere_is_not_used(tmp_path: Path) -> 
     path = tmp_path / "a.mov"
     write_film(path, [Sound(wave=steps(SECONDS), codec="pcm_s16le")], n_frames=30 * SECONDS, gop=60)
     whole = analyzed(path)
-    first, second, *rest = in_segments(path)
+    first, second, *rest = segment_tracks(path)
     shifted = replace(second, audio_rms_first=second.audio_rms_first + 5)
     track = joined([first, shifted, *rest], whole)
     assert (len(track.audio_rms_db), track.notes) == (0, (Note.AUDIO_UNPROVEN,))
@@ -115,7 +89,7 @@ def test_damaged_audio_does_not_take_a_source_out_of_its_segments(tmp_path: Path
     whole = analyzed(path)
     assert whole.notes == (Note.AUDIO_ERRORS,)
     assert 20 < np.isnan(whole.audio_rms_db).sum() < 200
-    track = joined(in_segments(path), whole)
+    track = joined(segment_tracks(path), whole)
     assert track.notes == whole.notes
     np.testing.assert_array_equal(np.isnan(track.audio_rms_db), np.isnan(whole.audio_rms_db))
 
@@ -126,6 +100,6 @@ def test_audio_that_begins_or_ends_within_a_segment_is_all_heard(tmp_path: Path)
     write_film(path, [sound], n_frames=30 * SECONDS, gop=60)
     whole = analyzed(path)
     assert (whole.audio_rms_first, len(whole.audio_rms_db)) == (130, 33)
-    track = joined(in_segments(path), whole)
+    track = joined(segment_tracks(path), whole)
     assert (track.audio_rms_first, track.notes) == (130, ())
     np.testing.assert_array_equal(track.audio_rms_db, whole.audio_rms_db)

@@ -113,11 +113,7 @@ def test_a_batch_that_does_not_fit_is_halved(film: Path, monkeypatch: pytest.Mon
     nvdec = Nvdec(module=fake_module(), device="cpu")
     assert_alike(track(film, nvdec), expected)
     assert nvdec.n_halved > 3
-
-
-def test_where_not_one_frame_fits_the_device_is_at_fault(
-    film: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    # Where not one frame fits the device is at fault.
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(DeviceScaler, "scaled", scaling_up_to(0, DeviceScaler.scaled))
     with pytest.raises(DeviceMemoryError, match="pictures of one frame"):
@@ -125,7 +121,7 @@ def test_where_not_one_frame_fits_the_device_is_at_fault(
 
 
 def test_samples_and_pairs_follow_from_timestamps() -> None:
-    """Pins a grid of 0.5 s from the anchor, pairs 0.1 s behind, and frames that come late."""
+    # Pins a grid of 0.5 s from the anchor, pairs 0.1 s behind, and frames that come late.
     plan = SamplePlan(AnalyzeConfig(), Fraction(1, 100), anchor_pts=0, first_pts=7)
     roles = {pts: plan.role(pts) for pts in (7, 49, 50, 55, 63, 64, 170, 171, 180, 200)}
     nothing = Role()
@@ -134,9 +130,7 @@ def test_samples_and_pairs_follow_from_timestamps() -> None:
         64: nothing, 170: Role(step=3), 171: nothing, 180: Role(ends_pair=True),
         200: Role(step=4),
     }  # fmt: skip
-
-
-def test_a_frame_may_end_a_pair_and_begin_a_sample() -> None:
+    # A frame may end a pair and begin a sample.
     plan = SamplePlan(AnalyzeConfig(), Fraction(1, 100), anchor_pts=0, first_pts=0)
     assert [plan.role(pts) for pts in (0, 60, 61)] == [
         Role(step=0), Role(step=1, ends_pair=True), Role(),

@@ -15,16 +15,16 @@ from fake_nvdec import Decoded, Decoder, PacketData, PyNvVCException, Single, de
 from film_makers import MAKERS, write_video
 from film_shots import moving_texture
 from samples import StillNetwork, analyzed
+from segmented import segment_tracks
 
 from curator.media import source_segments as segments
 from curator.media.nvdec import Nvdec
-from curator.media.source_segments import plan_segments
 from curator.records.sources import Note
 from curator.records.tracks import UNIFORM, Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import HeaderClaims
 from curator.stages.analyze.measurer import AnalysisModels
-from curator.stages.analyze.segment_join import OVERLAP, analyze_segment, join_segments
+from curator.stages.analyze.segment_join import join_segments
 from curator.storage import NO_HASHES
 
 CONFIG = AnalyzeConfig(text=False)
@@ -104,32 +104,10 @@ def test_segments_on_the_engine_join_to_the_track_of_a_whole_decode(
     write_video(path, moving_texture(700, width_px=192, height_px=108), gop=25, bframes=2)
     nvdec = Nvdec(module=fake_module(), device="cpu")
     analysis_models = AnalysisModels(network=StillNetwork(), nvdec=nvdec)  # type: ignore[arg-type]
-    size = path.stat().st_size
-    with path.open("rb") as reader:
-        plan = plan_segments(
-            reader, "long", n_bytes=size, limit_s=8, shared_frames=OVERLAP, max_pixels=10**6
-        )
-    assert len(plan) >= 3
-    tracks = []
-    for segment in plan:
-        with path.open("rb") as reader:
-            tracks.append(
-                analyze_segment(
-                    reader,
-                    "long",
-                    segment,
-                    source_id="s",
-                    n_bytes=size,
-                    config=CONFIG,
-                    analysis_models=analysis_models,
-                    decoder_threads=1,
-                )
-            )
+    tracks = segment_tracks(path, limit_s=8, models=analysis_models, config=CONFIG)
     header = HeaderClaims(n_frames=700, duration_s=700 / 30)
-    joined, whole = (
-        join_segments(tracks, NO_HASHES, header),
-        analyzed(path, config=CONFIG, nvdec=nvdec),
-    )
+    joined = join_segments(tracks, NO_HASHES, header)
+    whole = analyzed(path, config=CONFIG, nvdec=nvdec)
     for field in ("frame_pts", "frame_bytes", "frame_flags", "sample_frame", "notes"):
         assert np.array_equal(getattr(joined, field), getattr(whole, field)), field
     assert joined.notes == ()
@@ -147,8 +125,10 @@ def counted(kind: type[Decoder], made: list[object]) -> Nvdec:
     return Nvdec(module=fake_module(CreateDecoder=create), device="cpu")
 
 
-def test_sources_of_one_form_share_a_decoder(made: Callable[[str], Path]) -> None:
-    """Pins that nothing of a source is left for the next, and that others get their own."""
+def test_sources_of_one_form_and_header_share_a_decoder(
+    made: Callable[[str], Path], tmp_path: Path
+) -> None:
+    # Pins that nothing of a source is left for the next, and that others get their own.
     decoders: list[object] = []
     nvdec = counted(Decoder, decoders)
     names = ["b_frames.mp4", "truncated.mp4", "b_frames.ts", "ten_bit.mp4", "b_frames.mp4"]
@@ -159,10 +139,7 @@ def test_sources_of_one_form_share_a_decoder(made: Callable[[str], Path]) -> Non
             assert np.array_equal(getattr(alone, field), getattr(shared, field)), (name, field)
     # One of 8 bits, one more after the damage, one of 10 bits.
     assert len(decoders) == 3
-
-
-def test_sources_of_one_size_and_other_headers_have_decoders_of_their_own(tmp_path: Path) -> None:
-    """Pins that a decoder made for one reference picture does not get a stream that needs six."""
+    # Pins that a decoder made for one reference picture does not get a stream that needs six.
     decoders: list[object] = []
     nvdec = counted(Decoder, decoders)
     for ref in (1, 6, 1):
@@ -172,8 +149,8 @@ def test_sources_of_one_size_and_other_headers_have_decoders_of_their_own(tmp_pa
     assert len(decoders) == 2
 
 
-def test_where_a_used_decoder_fails_a_new_one_decodes_and_none_is_used_again(
-    made: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+def test_where_a_decoder_fails_a_new_one_decides_who_is_to_blame(
+    made: Callable[[str], Path], caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     decoders: list[object] = []
     nvdec = counted(Single, decoders)
@@ -185,12 +162,7 @@ def test_where_a_used_decoder_fails_a_new_one_decodes_and_none_is_used_again(
             assert np.array_equal(track.luma_mean, alone.luma_mean)
     assert len(decoders) == 3
     assert caplog.text.count("a used decoder failed where a new one does not") == 1
-
-
-def test_what_no_decoder_decodes_does_not_end_the_use_of_others(
-    made: Callable[[str], Path], tmp_path: Path
-) -> None:
-    """Pins that a source is blamed, and not the decoder, where a new one fails too."""
+    # Pins that a source is blamed, and not the decoder, where a new one fails too.
     bad: list[bytes] = []
 
     class Choosy(Decoder):

@@ -13,6 +13,7 @@ from film_makers import variable_pts, write_video
 from film_shots import moving_texture
 from numpy.typing import NDArray
 from overlays import lettering, subtitled
+from segmented import FirstPixels, planned
 from sound import Sound, steps
 from sound import write_film as write_sound_film
 
@@ -20,7 +21,7 @@ from curator.errors import ErrorCode
 from curator.executor.unit_worker import UnitWorker
 from curator.measures.measure_contract import Measure, SamplePictures, Signal
 from curator.media import source_segments
-from curator.media.source_segments import WholeReason, plan_segments
+from curator.media.source_segments import WholeReason
 from curator.models.scene_network import SceneNetwork
 from curator.models.text_detector import TextDetector
 from curator.models.transnet import ShotNetwork
@@ -30,42 +31,17 @@ from curator.stages.analyze import stage as stage_module
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.families import families_of, measure_family
 from curator.stages.analyze.measurer import AnalysisModels
-from curator.stages.analyze.segment_join import OVERLAP
 from curator.stages.analyze.stage import AnalyzeStage, JoinStage
 from curator.storage import open_store
 from curator.storage.content_id import NO_HASHES
 from curator.storage.source_reader import stat_source
 from curator.tables.parts import Parts
 from curator.tables.track_items import FRAMES, HashItem, JoinItem, SegmentItem, SourceItem
-from curator.tables.track_parts import (
-    AnalyzedUnit,
-    StoredTrack,
-    TrackParts,
-)
+from curator.tables.track_parts import AnalyzedUnit, StoredTrack, TrackParts
 
 FPS = 25
 CONFIG = AnalyzeConfig(clip="looker", clip_every_s=1.5)
 IN_SEGMENTS = "words.mp4"
-
-
-class FirstPixels:
-    """Stands for a CLIP model: an embedding is made of a picture's corner."""
-
-    cpu_s = own_s = 0.0
-    n_halved = 0
-
-    def stream(self, *, in_background: bool) -> "FirstPixels":
-        looks = FirstPixels()
-        looks.frames, looks.rows = [], []
-        return looks
-
-    def push(self, index: int, rgb_HWC: NDArray[np.uint8]) -> None:  # noqa: N803 - shape letters
-        self.frames.append(index)
-        self.rows.append(rgb_HWC[0, :2].ravel() / 255)
-
-    def finish(self) -> tuple[NDArray[np.int32], NDArray[np.float16]]:
-        rows = np.array(self.rows, np.float16).reshape(-1, 6)
-        return np.array(self.frames, np.int32), rows
 
 
 class Redness(Measure):
@@ -153,11 +129,7 @@ class Place:
 
     def in_segments(self, source: SourceRef, families: frozenset[str]) -> AnalyzedUnit:
         """Measures families of a source segment by segment."""
-        with open(source.uri, "rb") as reader:
-            plan = plan_segments(
-                reader, source.uri, n_bytes=source.n_bytes, limit_s=10.0, shared_frames=OVERLAP,
-                max_pixels=10**7,
-            )  # fmt: skip
+        plan = planned(Path(source.uri))
         assert len(plan) > 1
         items = [SegmentItem(source=source, segment=segment, families=families) for segment in plan]
         for one in items:
@@ -219,14 +191,7 @@ def whole(
     return tracks
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "few words.mp4",
-        "sound.mp4",
-        "variable.mkv",
-    ],
-)
+@pytest.mark.parametrize("name", ["few words.mp4", "sound.mp4", "variable.mkv"])
 def test_one_family_at_a_time_gives_what_all_at_once_give(
     name: str, films: dict[str, SourceRef], whole: dict[str, Track], tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ TOUCHES = """
 import resource, sys
 import numpy as np
 if sys.argv[1] == "kept":
-    from curator.stages.analyze.analysis_models import keep_freed_memory
+    from curator.stages.analyze.stage import keep_freed_memory
     keep_freed_memory()
 np.ones(48 << 20, np.uint8)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -21,7 +21,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import numpy as np
-from curator.stages.analyze.analysis_models import keep_freed_memory
+from curator.stages.analyze.stage import keep_freed_memory
 keep_freed_memory()
 pools = [ThreadPoolExecutor(1) for _ in range(4)]
 for pool in pools:
@@ -39,13 +39,10 @@ def printed(script: str, how: str) -> int:
     return int(done.stdout)
 
 
-def test_large_blocks_of_memory_are_used_again() -> None:
-    """Glibc gives blocks above 32 MiB back whenever they are freed."""
+def test_memory_that_was_freed_is_used_again_by_any_thread() -> None:
+    # Glibc gives blocks above 32 MiB back whenever they are freed.
     kept, given_back = printed(TOUCHES, "kept"), printed(TOUCHES, "as it is")
     assert kept < 100
     assert given_back > 10 * kept
-
-
-def test_threads_use_the_memory_that_others_freed() -> None:
-    """Pins one heap: four threads that take 100 MB in turn need 100 MB, and not 400."""
+    # Pins one heap: four threads that take 100 MB in turn need 100 MB, and not 400.
     assert printed(IN_TURN, "kept") < 250

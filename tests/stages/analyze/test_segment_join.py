@@ -17,14 +17,13 @@ from film_shots import moving_texture
 from numpy.typing import NDArray
 from overlays import lettering, subtitled
 from samples import StillNetwork
+from segmented import FirstPixels, planned, short_segments
 
-from curator.media import source_segments as segments
 from curator.media.source_segments import (
     EVEN_BEYOND,
     NotInSegmentsError,
     Segment,
     WholeReason,
-    plan_segments,
 )
 from curator.models.scene_network import SceneNetwork
 from curator.models.text_detector import TextDetector
@@ -63,50 +62,20 @@ def pictures(n_frames: int) -> Iterator[NDArray[np.uint8]]:
         yield from subtitled(frames, [word, None], n_frames=50)
 
 
-def plan(path: Path, max_frames: int | None = None) -> list[Segment]:
-    with path.open("rb") as reader:
-        return plan_segments(
-            reader, str(path), n_bytes=path.stat().st_size, limit_s=LIMIT_S,
-            shared_frames=OVERLAP, max_pixels=10**6, max_frames=max_frames,
-        )  # fmt: skip
-
-
 def reason(path: Path, max_frames: int | None = None) -> WholeReason:
     with pytest.raises(NotInSegmentsError) as caught:
-        plan(path, max_frames)
+        planned(path, max_frames=max_frames)
     return caught.value.reason
 
 
 @pytest.fixture(scope="module", autouse=True)
-def short_segments() -> Iterator[None]:
-    """Lets short films have segments."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segments, "LEAST_FRAMES", LEAST_FRAMES)
-        yield
+def short() -> Iterator[None]:
+    yield from short_segments(LEAST_FRAMES)
 
 
 @pytest.fixture(scope="module")
 def network() -> ShotNetwork:
     return ShotNetwork()
-
-
-class FirstPixels:
-    """Stands for a CLIP model: an embedding is made of a picture's corner."""
-
-    def stream(self, *, in_background: bool) -> "FirstPixels":
-        looks = FirstPixels()
-        looks.frames, looks.rows = [], []
-        return looks
-
-    cpu_s = own_s = 0.0
-
-    def push(self, index: int, rgb_HWC: NDArray[np.uint8]) -> None:  # noqa: N803 - shape letters
-        self.frames.append(index)
-        self.rows.append(rgb_HWC[0, :2].ravel() / 255)
-
-    def finish(self) -> tuple[NDArray[np.int32], NDArray[np.float16]]:
-        rows = np.array(self.rows, np.float16).reshape(-1, 6)
-        return np.array(self.frames, np.int32), rows
 
 
 class Analyzed:
@@ -119,7 +88,7 @@ class Analyzed:
             self.whole = analyze_source(
                 reader, str(path), n_bytes=self.size, decoder_threads=1, **self.common()
             )
-        self.plan = plan(path)
+        self.plan = planned(path)
         self.tracks = [self.segment(segment) for segment in self.plan]
 
     def common(self, network: Any = None) -> dict[str, object]:  # noqa: ANN401
@@ -164,7 +133,7 @@ def film(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     network: ShotNetwork,
-    short_segments: None,
+    short: None,
 ) -> Analyzed:
     path = tmp_path_factory.mktemp("film") / request.param
     pts = None
@@ -201,7 +170,7 @@ def test_the_joined_track_is_the_whole_one(film: Analyzed) -> None:
         np.testing.assert_array_equal(np.flatnonzero(getattr(joined, name) > 0.4), ends)
 
 
-def test_a_segment_decodes_little_beyond_its_own_frames(film: Analyzed) -> None:
+def test_a_segment_decodes_and_reads_little_beyond_its_own_frames(film: Analyzed) -> None:
     n_decoded = sum(track.n_frames for track in film.tracks)
     # The film may end before all that two segments share has come.
     ends = [segment.end_pts for segment in film.plan if segment.end_pts is not None]
@@ -210,35 +179,7 @@ def test_a_segment_decodes_little_beyond_its_own_frames(film: Analyzed) -> None:
     assert film.whole.n_frames + n_shared <= n_decoded
     assert n_decoded <= film.whole.n_frames + n_shared + 10 * len(ends)
 
-
-def test_segments_that_decoded_other_frames_are_not_joined(film: Analyzed) -> None:
-    first, *rest = film.tracks
-    shifted = replace(first, frame_pts=first.frame_pts + 1)
-    darker = replace(first, luma_mean=first.luma_mean * np.float32(0.9))
-    short = replace(
-        first, **{f.name: getattr(first, f.name)[:-CONTEXT - 20] for f in fields(Track)
-                  if isinstance(getattr(first, f.name), np.ndarray)
-                  and len(getattr(first, f.name)) == first.n_frames},
-    )  # fmt: skip
-    for wrong in (shifted, darker, short):
-        with pytest.raises(NotInSegmentsError) as caught:
-            join_segments([wrong, *rest], "", film.header())
-        assert caught.value.reason == WholeReason.INDEX_LIES
-
-
-def test_frames_behind_a_segment_that_is_not_uniform_are_not_either(film: Analyzed) -> None:
-    """Pins that the last frame of a segment counts, after which parameter sets may be others."""
-    assert (film.whole.frame_flags & UNIFORM).all()
-    first, *rest = film.tracks
-    for begin, end, expected in ((90, None, 90), (90, 100, film.whole.n_frames - 10)):
-        flags = first.frame_flags.copy()
-        flags[begin:end] &= 3
-        tracks = [replace(first, frame_flags=flags), *rest]
-        joined = join_segments(tracks, ContentHashes(sha256="", blocks=b""), film.header())
-        assert np.count_nonzero(joined.frame_flags & UNIFORM) == expected
-
-
-def test_a_segment_reads_only_its_own_bytes(film: Analyzed) -> None:
+    # A segment reads only its own bytes.
     class Counting(io.BytesIO):
         n_read = 0
 
@@ -256,6 +197,44 @@ def test_a_segment_reads_only_its_own_bytes(film: Analyzed) -> None:
     film.segment(film.plan[0], reader, network=StillNetwork())
     share = film.tracks[0].n_frames / film.whole.n_frames
     assert reader.n_read <= (share + 0.1) * film.size + (1 << 19)
+
+
+def test_segments_with_other_frames_or_damage_are_refused(film: Analyzed) -> None:
+    first, *rest = film.tracks
+    shifted = replace(first, frame_pts=first.frame_pts + 1)
+    darker = replace(first, luma_mean=first.luma_mean * np.float32(0.9))
+    short = replace(
+        first, **{f.name: getattr(first, f.name)[:-CONTEXT - 20] for f in fields(Track)
+                  if isinstance(getattr(first, f.name), np.ndarray)
+                  and len(getattr(first, f.name)) == first.n_frames},
+    )  # fmt: skip
+    for wrong in (shifted, darker, short):
+        with pytest.raises(NotInSegmentsError) as caught:
+            join_segments([wrong, *rest], "", film.header())
+        assert caught.value.reason == WholeReason.INDEX_LIES
+    # A segment that begins elsewhere or is damaged is refused.
+    begin = film.plan[1]
+    with pytest.raises(NotInSegmentsError, match="index_lies"):
+        film.segment(replace(begin, start_pts=begin.start_pts + 1))
+    data = bytearray(film.path.read_bytes())
+    middle = len(data) // 2
+    for i in range(middle - 20_000, middle, 37):
+        data[i] ^= 0x55
+    hit = next(s for s in reversed(film.plan) if film.offset_of(s) < middle - 20_000)
+    with pytest.raises(NotInSegmentsError, match="damaged"):
+        film.segment(hit, io.BytesIO(bytes(data)), network=StillNetwork())
+
+
+def test_frames_behind_a_segment_that_is_not_uniform_are_not_either(film: Analyzed) -> None:
+    """Pins that the last frame of a segment counts, after which parameter sets may be others."""
+    assert (film.whole.frame_flags & UNIFORM).all()
+    first, *rest = film.tracks
+    for begin, end, expected in ((90, None, 90), (90, 100, film.whole.n_frames - 10)):
+        flags = first.frame_flags.copy()
+        flags[begin:end] &= 3
+        tracks = [replace(first, frame_flags=flags), *rest]
+        joined = join_segments(tracks, ContentHashes(sha256="", blocks=b""), film.header())
+        assert np.count_nonzero(joined.frame_flags & UNIFORM) == expected
 
 
 def test_a_segment_on_s3_fetches_its_own_ranges_ahead_of_the_decoder(
@@ -279,8 +258,7 @@ def test_a_segment_on_s3_fetches_its_own_ranges_ahead_of_the_decoder(
         return fetch(self, start, end, run)
 
     monkeypatch.setattr(RangeReader, "_fetch", watched)
-    planned = plan(path)
-    second = planned[1]
+    second = planned(path)[1]
     with open_source(f"s3://{s3_bucket}/large.mp4") as reader:
         track = analyze_segment(
             reader, "film", second, source_id="s", n_bytes=size, decoder_threads=1,
@@ -293,31 +271,35 @@ def test_a_segment_on_s3_fetches_its_own_ranges_ahead_of_the_decoder(
     assert sum(end - start for start, end, ahead in fetched if ahead) > 0.6 * n_fetched
 
 
-def test_a_segment_that_begins_elsewhere_or_is_damaged_is_refused(film: Analyzed) -> None:
-    begin = film.plan[1]
-    with pytest.raises(NotInSegmentsError, match="index_lies"):
-        film.segment(replace(begin, start_pts=begin.start_pts + 1))
-    data = bytearray(film.path.read_bytes())
-    middle = len(data) // 2
-    for i in range(middle - 20_000, middle, 37):
-        data[i] ^= 0x55
-    hit = next(s for s in reversed(film.plan) if film.offset_of(s) < middle - 20_000)
-    with pytest.raises(NotInSegmentsError, match="damaged"):
-        film.segment(hit, io.BytesIO(bytes(data)), network=StillNetwork())
-
-
-def test_many_segments_come_in_even_numbers(tmp_path: Path) -> None:
+def test_segments_come_in_even_numbers_of_what_the_index_has(
+    tmp_path: Path, film: Analyzed
+) -> None:
     n_frames = 7 * LEAST_FRAMES
     path = tmp_path / "long.mp4"
     write_video(
         path, moving_texture(n_frames, seed=1, width_px=32, height_px=32), fps=Fraction(FPS),
         gop=30, options={"preset": "ultrafast"},
     )  # fmt: skip
-    planned = plan(path)
-    assert len(planned) % EVEN_BEYOND == 0
-    assert [segment.end_pts for segment in planned[:-1]] == [s.start_pts for s in planned[1:]]
-    assert planned[-1].end_pts is None
-    assert {segment.n_segments for segment in planned} == {len(planned)}
+    plan = planned(path)
+    assert len(plan) % EVEN_BEYOND == 0
+    assert [segment.end_pts for segment in plan[:-1]] == [s.start_pts for s in plan[1:]]
+    assert plan[-1].end_pts is None
+    assert {segment.n_segments for segment in plan} == {len(plan)}
+    # A file that was cut off is planned by what is there or not at all.
+    path = tmp_path / "cut_off.avi"
+    write_video(
+        path, moving_texture(4 * LEAST_FRAMES, seed=3, width_px=64, height_px=48),
+        fps=Fraction(FPS), codec="mpeg4", gop=60,
+    )  # fmt: skip
+    assert len(planned(path)) == 3
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 3])
+    assert reason(path) in (
+        WholeReason.NO_INDEX, WholeReason.INDEX_LIES, WholeReason.NO_KEY_FRAMES
+    )  # fmt: skip
+    # The index counts and not the header.
+    assert len(planned(film.path, max_frames=10 * N_FRAMES)) > 1
+    assert reason(film.path, 3) is WholeReason.TOO_MANY_FRAMES
 
 
 @pytest.mark.parametrize(
@@ -339,20 +321,6 @@ def test_what_cannot_be_cut_at_key_frames_is_said(
     assert reason(path) == expected
 
 
-def test_a_file_that_was_cut_off_is_planned_by_what_is_there_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "cut_off.avi"
-    write_video(
-        path, moving_texture(4 * LEAST_FRAMES, seed=3, width_px=64, height_px=48),
-        fps=Fraction(FPS), codec="mpeg4", gop=60,
-    )  # fmt: skip
-    assert len(plan(path)) == 3
-    data = path.read_bytes()
-    path.write_bytes(data[: len(data) // 3])
-    assert reason(path) in (
-        WholeReason.NO_INDEX, WholeReason.INDEX_LIES, WholeReason.NO_KEY_FRAMES
-    )  # fmt: skip
-
-
 def listed(n_bytes: int, n_frames: int, width: int, height: int) -> SourceRef:
     return SourceRef(
         uri="/none.mp4", n_bytes=n_bytes, version="", header_duration_s=n_frames / 25,
@@ -372,8 +340,3 @@ def test_tiny_frames_without_number_get_the_one_limit_of_a_whole_source() -> Non
     films = ((30_000_000, 160, 120), (100_000_000, 426, 240), (6_000_000, 1920, 1080))
     for n_bytes, width, height in films:
         assert frame_limit(listed(n_bytes, n_frames, width, height)) > n_frames
-
-
-def test_the_index_counts_and_not_the_header(film: Analyzed) -> None:
-    assert len(plan(film.path, 10 * N_FRAMES)) > 1
-    assert reason(film.path, 3) is WholeReason.TOO_MANY_FRAMES

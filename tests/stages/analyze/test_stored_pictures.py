@@ -46,8 +46,8 @@ def tracked(film: Path, spent: dict[str, float] | None = None, **settings: objec
         )
 
 
-def test_pictures_are_stored_each_second_and_vectors_each_two(film: Path) -> None:
-    """Pins that a sample after a cut has both, and that each vector's picture is stored."""
+def test_pictures_are_stored_each_second_with_vectors_each_two(film: Path) -> None:
+    # Pins that a sample after a cut has both, and that each vector's picture is stored.
     spent: dict[str, float] = {}
     track = tracked(film, spent)
     after_cut = 3 * FPS
@@ -58,10 +58,7 @@ def test_pictures_are_stored_each_second_and_vectors_each_two(film: Path) -> Non
     assert spent["scenes"] > 0
     sparse = tracked(film, scene_every_s=60, thumbnail_every=100)
     assert sparse.scene_frame.tolist() == sparse.thumbnail_frame.tolist() == [0, after_cut]
-
-
-def test_a_stored_picture_has_the_vector_of_its_frame(film: Path) -> None:
-    """Pins 320 px, few bytes, and that the network knows the frame again by its JPEG."""
+    # Pins 320 px, few bytes, and that the network knows the frame again by its JPEG.
     track = tracked(film)
     pictures = [np.asarray(Image.open(BytesIO(jpeg))) for jpeg in track.thumbnails]
     assert {picture.shape for picture in pictures} == {(180, 320, 3)}

@@ -13,10 +13,9 @@ from curator.errors import RecipeError
 from curator.models.catalogue import ModelEntry
 from curator.models.weight_store import ModelStore
 from curator.recipe import load_recipe
-from curator.stages.cluster import cluster_words, stage
-from curator.stages.cluster.cluster_words import WORDS
+from curator.stages.cluster import stage
 from curator.stages.cluster.config import ClusterConfig
-from curator.stages.cluster.stage import ClusterStage, semantic_duplicates
+from curator.stages.cluster.stage import WORDS, ClusterStage, semantic_duplicates
 from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_vectors import vectors_table
 from tests.made_clips import clip_rows
@@ -96,7 +95,7 @@ def test_words_tell_a_cluster_from_the_others(
         of_words[0], of_words[1] = 0.0, np.eye(KINDS, 16, dtype=np.float32).sum(0)
         return lambda prompts: (of_words, 100.0)
 
-    monkeypatch.setattr(cluster_words, "text_embedder", embedder)
+    monkeypatch.setattr(stage, "text_embedder", embedder)
     rows = clips(KINDS * EACH)
     named = [(row.clip_id, v) for row, v in zip(rows, vectors(0.0), strict=True)]
     of_stage = ClusterStage(ClusterConfig(n=KINDS), clip=clip, models=models)
@@ -134,23 +133,16 @@ def test_the_best_of_like_clips_stays() -> None:
     assert {row.reason for row in rejected} == {"semantic_duplicate"}
     assert all(int(row.duplicate_of[4:]) == int(row.clip_id[4:]) % KINDS for row in rejected)
     assert all(row.duplicate_similarity >= 0.99 for row in rejected)
-
-
-def test_a_clip_without_a_vector_is_in_no_cluster_and_stays() -> None:
+    # A clip without a vector is in no cluster and stays.
     rows, _ = decided(0.005, without=2, n=KINDS, similarity=0.99)
     assert [(row.cluster, row.decision) for row in rows][:2] == [(None, "kept")] * 2
-
-
-def test_a_chain_rejects_only_its_middle() -> None:
-    """The second is like the first and the third, which are not like each other."""
+    # The second is like the first and the third, which are not like each other.
     angles = np.radians([0, 20, 40])
     chain = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
     order, cluster = np.arange(3), np.zeros(3, np.int64)
     assert semantic_duplicates(chain, cluster, order, 0.9).tolist() == [0, 0, 2]
     assert semantic_duplicates(chain, np.array([0, 1, 1]), order, 0.9).tolist() == [0, 1, 1]
-
-
-def test_without_clusters_the_stage_does_nothing() -> None:
+    # Without clusters the stage does nothing.
     rows, left = decided(0.02)
     assert (set(rows.values("cluster")), left) == ({None}, {})
     assert ClusterStage(ClusterConfig()).is_on is False

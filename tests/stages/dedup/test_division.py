@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from curator.matching.verify_pair import Match
-from curator.stages.dedup.division import Division, ShortestClip, ShownParts, divisions
 from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair
+from curator.stages.dedup.retention import Division, ShortestClip, ShownParts, divisions
 
 LEAST_S = 2.0
 Interval = tuple[float, float]
@@ -70,11 +70,21 @@ def test_the_worse_of_two_clips_that_share_a_part_retains_the_rest(is_turned: bo
     assert (divided["b"].shared_s, divided["b"].lost_s) == pytest.approx((8, 0), abs=1e-4)
 
 
-def test_a_clip_that_goes_retains_both_ends_and_says_what_is_too_short() -> None:
+def test_a_clip_that_goes_retains_what_no_other_one_has() -> None:
     clips = {"a": (3.0, 30.0), "b": (0.0, 31.0)}
     divided = found(clips, [pair("a", "b", *clips.values())], going="b")
     assert pieces(divided["b"]) == [(0.0, 3.0)]
     assert divided["b"].lost_s == pytest.approx(1.0, abs=1e-4)
+    # A clip of which two better ones have all is divided into nothing.
+    clips = {"a": (0.0, 10.0), "b": (10.0, 20.0), "c": (0.0, 20.0)}
+    pairs = [pair(name, "c", clips[name], clips["c"]) for name in "ab"]
+    divided = found(clips, pairs)
+    assert (divided["c"].pieces, divided["c"].lost_s) == ([], pytest.approx(0, abs=1e-4))
+    # Two copies retain the same rest once.
+    clips = {"a": (0.0, 20.0), "b": (0.0, 23.0), "c": (0.0, 23.0)}
+    pairs = [pair(x, y, clips[x], clips[y]) for x, y in ("ab", "ac", "bc")]
+    divided = found(clips, pairs, going="bc")
+    assert (pieces(divided["b"]), divided["c"].pieces) == ([(20.0, 23.0)], [])
 
 
 @pytest.mark.parametrize(
@@ -88,15 +98,12 @@ def test_a_clip_that_stays_is_divided_only_where_it_is_worth_it(a: Interval, b: 
     assert found({"a": a, "b": b}, [pair("a", "b", a, b)]) == {}
 
 
-def test_an_overlap_with_ends_of_unknown_place_divides_no_clip_that_stays() -> None:
+def test_only_what_others_retain_is_taken_at_its_time() -> None:
     clips = {"a": (0.0, 20.0), "b": (10.0, 32.0)}
     pairs = [pair("a", "b", *clips.values(), lacks_s=3.0)]
     assert found(clips, pairs) == {}
     assert pieces(found(clips, pairs, going="b")["b"]) == [(10.0, 22.0)]
-
-
-def test_only_what_others_retain_is_taken() -> None:
-    """`b` retains its end alone. Of what it had, `c` has the part that no pair says `a` has."""
+    # `b` retains its end alone. Of what it had, `c` has the part that no pair says `a` has.
     clips = {"a": (0.0, 20.0), "b": (10.0, 30.0), "c": (15.0, 40.0)}
     ab, bc = pair("a", "b", clips["a"], clips["b"]), pair("b", "c", clips["b"], clips["c"])
     divided = found(clips, [ab, bc])
@@ -104,35 +111,14 @@ def test_only_what_others_retain_is_taken() -> None:
     assert pieces(divided["c"]) == [(0.0, 5.0), (15.0, 25.0)]
     ac = pair("a", "c", clips["a"], clips["c"])
     assert pieces(found(clips, [ab, bc, ac])["c"]) == [(15.0, 25.0)]
-
-
-def test_a_clip_of_which_two_better_ones_have_all_is_divided_into_nothing() -> None:
-    clips = {"a": (0.0, 10.0), "b": (10.0, 20.0), "c": (0.0, 20.0)}
-    pairs = [pair(name, "c", clips[name], clips["c"]) for name in "ab"]
-    divided = found(clips, pairs)
-    assert (divided["c"].pieces, divided["c"].lost_s) == ([], pytest.approx(0, abs=1e-4))
-
-
-def test_two_copies_retain_the_same_rest_once() -> None:
-    clips = {"a": (0.0, 20.0), "b": (0.0, 23.0), "c": (0.0, 23.0)}
-    pairs = [pair(x, y, clips[x], clips[y]) for x, y in ("ab", "ac", "bc")]
-    divided = found(clips, pairs, going="bc")
-    assert (pieces(divided["b"]), divided["c"].pieces) == ([(20.0, 23.0)], [])
-
-
-def test_times_at_another_speed_are_those_of_the_clip() -> None:
-    """`b` plays 1.25 times as fast: its seconds are 0.8 of those of the film."""
+    # `b` plays 1.25 times as fast: its seconds are 0.8 of those of the film.
     clips = {"a": (0.0, 20.0), "b": (10.0, 30.0)}
     ab = pair("a", "b", *clips.values(), speed=0.8)
     assert pieces(found(clips, [ab], b_speed=0.8)["b"]) == [(8.0, 16.0)]
-
-
-def test_footage_elsewhere_is_taken_too() -> None:
+    # Footage elsewhere is taken too.
     own = pair("a", "far", (0.0, 20.0), (5.0, 12.0))
     far = Pair(clip_id="a", other="far", place="x", match=Match(**asdict(own.match)))
     assert pieces(found({"a": (0.0, 20.0)}, [far])["a"]) == [(0.0, 5.0), (12.0, 20.0)]
-
-
-def test_the_shortest_clip_has_enough_seconds_and_frames() -> None:
+    # The shortest clip has enough seconds and frames.
     shortest = ShortestClip(seconds=2.0, n_frames=50)
     assert shortest.seconds_at(np.array([30.0, 10.0])).tolist() == [2.0, 5.0]

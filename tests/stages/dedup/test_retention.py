@@ -31,42 +31,30 @@ def dropped(of: Ranked, pairs: Pairs, least: float = 0.8) -> dict[int, int]:
     return {clip: other for clip, (other, _) in found.items()}
 
 
-def test_the_worse_clip_goes() -> None:
+def test_the_worse_clip_goes_and_a_chain_drops_only_its_middle() -> None:
     assert dropped(ranked(2), [(0, 1, 1.0, 1.0)]) == {1: 0}
     assert dropped(ranked(2, order=[1, 0]), [(0, 1, 1.0, 1.0)]) == {0: 1}
-
-
-def test_a_chain_drops_only_its_middle() -> None:
-    """1 shows what 0 shows, and 2 what 1 shows; 0 and 2 have nothing in common."""
+    # 1 shows what 0 shows, and 2 what 1 shows; 0 and 2 have nothing in common.
     pairs: Pairs = [(0, 1, 1.0, 1.0), (1, 2, 1.0, 1.0)]
     assert dropped(ranked(3), pairs) == {1: 0}
-
-
-def test_less_than_the_share_drops_nothing() -> None:
+    # Less than the share drops nothing.
     assert dropped(ranked(2), [(0, 1, 0.79, 0.79)]) == {}
     assert dropped(ranked(2), [(0, 1, 0.8, 0.8)]) == {1: 0}
 
 
 def test_a_short_clip_goes_for_the_longer_one_that_has_it() -> None:
-    """The shorter one ranks first, by quality; the longer one loses only a tenth of itself."""
+    # The shorter one ranks first, by quality; the longer one loses only a tenth of itself.
     clips = ranked(2, n_frames=[10, 100])
     assert dropped(clips, [(0, 1, 1.0, 0.1)]) == {0: 1}
-
-
-def test_a_short_clip_of_more_pixels_stays() -> None:
+    # A short clip of more pixels stays.
     clips = ranked(2, n_frames=[10, 100], pixels=[4, 1])
     assert dropped(clips, [(0, 1, 1.0, 0.1)]) == {}
-
-
-def test_what_was_dropped_for_a_clip_that_goes_names_one_that_stays() -> None:
-    """2 is a copy of 0, which goes for the longer 1; 2 is in 1 as well, or else stays."""
+    # 2 is a copy of 0, which goes for the longer 1; 2 is in 1 as well, or else stays.
     clips = ranked(3, n_frames=[10, 100, 9])
     both: Pairs = [(0, 1, 1.0, 0.1), (0, 2, 1.0, 1.0), (1, 2, 0.1, 1.0)]
     assert dropped(clips, both) == {0: 1, 2: 1}
     assert dropped(clips, both[:2]) == {0: 1}
-
-
-def test_the_clip_that_shows_most_is_named() -> None:
+    # The clip that shows most is named.
     pairs: Pairs = [(0, 2, 1.0, 0.85), (1, 2, 1.0, 0.95)]
     assert dropped(ranked(3), pairs) == {2: 1}
 
@@ -102,8 +90,6 @@ def test_rank_order_takes_criteria_in_turn() -> None:
     pixels, length = np.array([1.0, 2.0, 2.0]), np.array([9.0, 1.0, 5.0])
     assert rank_order([pixels, length]).tolist() == [2, 1, 0]
     assert rank_order([length, pixels]).tolist() == [0, 2, 1]
-
-
-def test_a_criterion_without_order_is_refused() -> None:
+    # A criterion without order is refused.
     with pytest.raises(ValueError, match="a criterion is nan, expected finite numbers"):
         rank_order([np.array([1.0, np.nan])])

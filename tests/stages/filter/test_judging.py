@@ -99,14 +99,24 @@ def test_a_table_is_judged_as_its_clips_are_one_by_one() -> None:
         assert row["bucket"] == "720p_16-9_121f"
 
 
-def test_a_rule_may_keep_what_it_cannot_measure() -> None:
-    """Pins `unmeasured: keep` by columns and one by one; the bound itself still holds."""
+def test_rules_ask_for_what_they_name_and_no_more() -> None:
+    # Pins `unmeasured: keep` by columns and one by one; the bound itself still holds.
     clips = clips_with(3, motion=[None, 0.2, 3.0])
     rules: dict[str, Any] = {"motion": {"max": 2.0, "unmeasured": "keep"}}
     rows = columns_to_rows(decided(clips, rules).clips)
     assert [row["reasons"] for row in rows] == [[], [], ["motion_too_high"]]
     bounds = resolve(FilterConfig.model_validate(rules).root)
     assert judge(dict.fromkeys(SCORES), bounds) == []
+    # Pins that a rule on `fps` judges the score, and not the rate that the clip is written at.
+    clips = clips_with(2, fps=[30.0, 30.0], measured_fps=[8.0, 29.0])
+    rows = columns_to_rows(decided(clips, {"fps": {"min": 9.5}}).clips)
+    assert [row["reasons"] for row in rows] == [["fps_too_low"], []]
+    assert [row["fps"] for row in rows] == [30.0, 30.0]
+    # Pins that an older table without a score can be judged where no bound asks for it.
+    clips = clips_with(3).drop_columns(["noise", "tags"])
+    bounds = resolve(FilterConfig.model_validate({"noise": {}, "motion": {"min": 2}}).root)
+    result = judge_table(clips, bounds, needs(ShardConfig()))
+    assert result.clips["decision"].to_pylist().count("kept") == 0
 
 
 def test_what_a_rule_takes_is_counted_first_alone_and_in_all() -> None:
@@ -222,14 +232,6 @@ def test_no_clips_are_no_error(rules: dict[str, dict[str, Any]]) -> None:
     assert set(result.clips.column_names) >= {"decision", "reason", "reasons", "tags", "bucket"}
 
 
-def test_the_score_of_the_rate_is_what_was_measured() -> None:
-    """Pins that a rule on `fps` judges the score, and not the rate that the clip is written at."""
-    clips = clips_with(2, fps=[30.0, 30.0], measured_fps=[8.0, 29.0])
-    rows = columns_to_rows(decided(clips, {"fps": {"min": 9.5}}).clips)
-    assert [row["reasons"] for row in rows] == [["fps_too_low"], []]
-    assert [row["fps"] for row in rows] == [30.0, 30.0]
-
-
 def test_order_and_division_of_the_table_change_nothing() -> None:
     """Pins that each clip's row is the same in a shuffled table of several chunks."""
     rng = np.random.default_rng(3)
@@ -241,11 +243,3 @@ def test_order_and_division_of_the_table_change_nothing() -> None:
     result = decided(mixed, rules)
     assert {row["clip_id"]: row for row in columns_to_rows(result.clips)} == expected
     assert {row["reason"] for row in expected.values()} >= {None, str(Reason.NO_BUCKET)}
-
-
-def test_judging_needs_no_column_of_a_rule_that_is_idle() -> None:
-    """Pins that an older table without a score can be judged where no bound asks for it."""
-    clips = clips_with(3).drop_columns(["noise", "tags"])
-    bounds = resolve(FilterConfig.model_validate({"noise": {}, "motion": {"min": 2}}).root)
-    result = judge_table(clips, bounds, needs(ShardConfig()))
-    assert result.clips["decision"].to_pylist().count("kept") == 0

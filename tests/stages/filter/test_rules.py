@@ -33,50 +33,22 @@ def test_every_score_is_produced_and_is_what_the_track_says() -> None:
     flags[60:66] |= 2
     scores = BUILT_IN.score_clip(made_track(300, frame_flags=flags), span(60, 120))
     assert list(scores) == list(SCORES)
-    assert scores == {
-        "short_side_px": 720.0,
-        "aspect": pytest.approx(16 / 9),
-        "fps": 30.0,
-        "duration_s": pytest.approx(2.0),
-        "hdr": 0.0,
-        "bits_per_pixel": pytest.approx(8 * 4000 / (1280 * 720)),
-        "bit_rate_kbps": pytest.approx(8 * 4000 * 30 / 1000),
-        "interlaced": 0.0,
-        "corrupt_fraction": pytest.approx(0.1),
-        **dict.fromkeys(AUDIO_SCORES),
-        "luma": pytest.approx(0.5),
-        "contrast": pytest.approx(0.2),
-        "clipped_fraction": pytest.approx(0.03),
-        "sharpness": pytest.approx(0.4),
-        "noise": pytest.approx(0.0),
-        "motion": pytest.approx(0.1),
-        "camera_motion": pytest.approx(0.09),
-        "camera_jitter": pytest.approx(0.0),
-        "camera_share": pytest.approx(0.9),
-        "object_motion": pytest.approx(0.03),
-        "pan_rate": pytest.approx(0.08),
-        "tilt_rate": pytest.approx(-0.04),
-        "zoom_rate": pytest.approx(0.01),
-        "roll_rate": pytest.approx(0.5),
-        "blocking": 0.0,
-        "flattening": 0.0,
-        "quantizer": 0.0,
-        "banding": 0.0,
-        "combing": 0.0,
-        "true_resolution": pytest.approx(0.9),
-        "stripes": 0.0,
-        "frozen_fraction": 0.0,
-        "black_fraction": 0.0,
-        "content_area": 1.0,
-        "text_area": None,
-        "overlay_text_area": None,
-        "logo_area": 0.0,
-        "split_screen": None,
-        "picture_in_picture": None,
-        "shot_doubt": 0.0,
-        "layout_consistency": pytest.approx(1.0),
-        **dict.fromkeys(NEEDS),
-    }
+    nothing = (*AUDIO_SCORES, *NEEDS, "text_area", "overlay_text_area", "split_screen",
+               "picture_in_picture")  # fmt: skip
+    zero = (
+        "hdr", "interlaced", "noise", "camera_jitter", "blocking", "flattening", "quantizer",
+        "banding", "combing", "stripes", "frozen_fraction", "black_fraction", "logo_area",
+        "shot_doubt",
+    )  # fmt: skip
+    measured = {
+        "short_side_px": 720.0, "aspect": 16 / 9, "fps": 30.0, "duration_s": 2.0,
+        "bits_per_pixel": 8 * 4000 / (1280 * 720), "bit_rate_kbps": 8 * 4000 * 30 / 1000,
+        "corrupt_fraction": 0.1, "luma": 0.5, "contrast": 0.2, "clipped_fraction": 0.03,
+        "sharpness": 0.4, "motion": 0.1, "camera_motion": 0.09, "camera_share": 0.9,
+        "object_motion": 0.03, "pan_rate": 0.08, "tilt_rate": -0.04, "zoom_rate": 0.01,
+        "roll_rate": 0.5, "true_resolution": 0.9, "content_area": 1.0, "layout_consistency": 1.0,
+    }  # fmt: skip
+    assert scores == pytest.approx({**dict.fromkeys(nothing), **dict.fromkeys(zero, 0), **measured})
 
 
 def test_samples_count_only_with_both_frames_inside() -> None:
@@ -90,41 +62,14 @@ def test_samples_count_only_with_both_frames_inside() -> None:
 def test_scores_without_samples_are_absent_not_zero() -> None:
     """Pins that a short clip has no motion score, rather than a false one."""
     scores = BUILT_IN.score_clip(made_track(300), span(1, 10))
-    assert {name for name, value in scores.items() if value is None} == {
-        "clipped_fraction",
-        "sharpness",
-        "noise",
-        "motion",
-        "camera_motion",
-        "camera_jitter",
-        "camera_share",
-        "object_motion",
-        "pan_rate",
-        "tilt_rate",
-        "zoom_rate",
-        "roll_rate",
-        "blocking",
-        "flattening",
-        "quantizer",
-        "banding",
-        "combing",
-        "true_resolution",
-        "stripes",
-        "frozen_fraction",
-        "content_area",
-        "text_area",
-        "overlay_text_area",
-        "logo_area",
-        "split_screen",
-        "picture_in_picture",
-        "layout_consistency",
-        *AUDIO_SCORES,
-        *NEEDS,
-    }
+    assert {name for name, value in scores.items() if value is not None} == {
+        "short_side_px", "aspect", "fps", "duration_s", "hdr", "bits_per_pixel", "bit_rate_kbps",
+        "interlaced", "corrupt_fraction", "luma", "contrast", "black_fraction", "shot_doubt",
+    }  # fmt: skip
 
 
-def test_measurements_that_failed_do_not_count() -> None:
-    """Pins that NaN (a picture too small for flow) is left out, and alone gives no score."""
+def test_what_was_not_measured_has_no_score() -> None:
+    # Pins that NaN (a picture too small for flow) is left out, and alone gives no score.
     motion = made_track(300).signals["motion"].copy()
     motion[0] = np.nan
     track = made_track(300, signals=made_signals(len(motion), motion=motion))
@@ -132,24 +77,18 @@ def test_measurements_that_failed_do_not_count() -> None:
     motion[:] = np.nan
     track = made_track(300, signals=made_signals(len(motion), motion=motion))
     assert BUILT_IN.score_clip(track, span(0, 60))["motion"] is None
-
-
-def test_unknown_packet_sizes_give_no_bits_per_pixel() -> None:
-    """Pins that a container without packet sizes is not taken for a badly compressed one."""
+    # Pins that a container without packet sizes is not taken for a badly compressed one.
     track = made_track(300, frame_bytes=np.zeros(300, np.int32))
     assert BUILT_IN.score_clip(track, span(0, 60))["bits_per_pixel"] is None
 
 
-def test_sizes_are_upright_with_square_pixels() -> None:
-    """Pins that 720x576 with 16:15 pixels is 768x576."""
+def test_sizes_and_rates_are_those_of_the_clip_that_is_shown() -> None:
+    # Pins that 720x576 with 16:15 pixels is 768x576.
     scores = BUILT_IN.score_clip(
         made_track(300, width=720, height=576, pixel_aspect=Fraction(16, 15)), span(0, 60)
     )
     assert (scores["short_side_px"], scores["aspect"]) == (576.0, pytest.approx(4 / 3))
-
-
-def test_the_rate_of_a_variable_clip_is_its_own() -> None:
-    """Pins frames by seconds of the span, not of the film, where steps vary."""
+    # Pins frames by seconds of the span, not of the film, where steps vary.
     pts = np.concatenate([np.arange(60) * 512, 60 * 512 + np.arange(60) * 1024]).astype(np.int64)
     track = made_track(120, frame_pts=pts, end_pts=60 * 512 + 60 * 1024)
     assert track.is_vfr
@@ -177,10 +116,18 @@ def test_bounds_are_inclusive_and_each_side_has_its_reason(name: str) -> None:
     assert above == [Verdict(reason=spec.high, score=3.001, threshold=3.0)]
 
 
-def test_zero_is_a_bound_like_any_other() -> None:
-    """Pins that a bound of 0 is not taken for none: `hdr: {max: 0}` rejects HDR."""
+def test_zero_and_null_are_a_bound_and_none() -> None:
+    # Pins that a bound of 0 is not taken for none: `hdr: {max: 0}` rejects HDR.
     assert judge(scores_with(hdr=1.0), rules(hdr={"max": 0}))[0].reason == Reason.HIGH_DYNAMIC_RANGE
     assert judge(scores_with(hdr=0.0), rules(hdr={"max": 0})) == []
+    # Pins that `motion: {}` and nulls are no rule, even for a score that is absent.
+    assert judge(scores_with(motion=None), rules(motion={})) == []
+    assert judge(scores_with(), rules(motion={"min": None, "max": None})) == []
+    # Pins that a clip is never kept on a score it has not, with the bound that asked for it.
+    verdicts = judge(scores_with(motion=None), rules(motion={"min": 0.1, "max": 4}))
+    assert verdicts == [Verdict(reason=Reason.NOT_MEASURED, score=None, threshold=0.1)]
+    verdicts = judge(scores_with(motion=None), rules(motion={"max": 4}))
+    assert verdicts == [Verdict(reason=Reason.NOT_MEASURED, score=None, threshold=4)]
 
 
 def test_reasons_come_in_the_order_of_the_rules() -> None:
@@ -193,39 +140,19 @@ def test_reasons_come_in_the_order_of_the_rules() -> None:
     assert found == ["motion_too_low", "too_dark", "fps_too_low"]
 
 
-def test_a_rule_on_an_absent_score_rejects_as_not_measured() -> None:
-    """Pins that a clip is never kept on a score it has not, with the bound that asked for it."""
-    verdicts = judge(scores_with(motion=None), rules(motion={"min": 0.1, "max": 4}))
-    assert verdicts == [Verdict(reason=Reason.NOT_MEASURED, score=None, threshold=0.1)]
-    verdicts = judge(scores_with(motion=None), rules(motion={"max": 4}))
-    assert verdicts == [Verdict(reason=Reason.NOT_MEASURED, score=None, threshold=4)]
-
-
-def test_a_rule_without_bounds_rejects_nothing() -> None:
-    """Pins that `motion: {}` and nulls are no rule, even for a score that is absent."""
-    assert judge(scores_with(motion=None), rules(motion={})) == []
-    assert judge(scores_with(), rules(motion={"min": None, "max": None})) == []
-
-
-def test_unknown_scores_name_the_nearest() -> None:
-    """Pins the message for a misspelt score, and for one that is like no other."""
+def test_unknown_scores_and_bounds_that_keep_nothing_are_refused() -> None:
+    # Pins the message for a misspelt score, and for one that is like no other.
     with pytest.raises(ValidationError, match=r"unknown score 'motoin'; did you mean 'motion'\?"):
         rules(motoin={"min": 1})
     with pytest.raises(ValidationError, match="unknown score 'zzz'; known: short_side_px, aspect"):
         rules(zzz={"min": 1})
     assert unknown_key("a", ["b"], "key") == "unknown key 'a'; known: b"
-
-
-def test_bounds_that_keep_nothing_are_refused() -> None:
-    """Pins that crossed bounds and unknown bounds are errors, not empty results."""
+    # Pins that crossed bounds and unknown bounds are errors, not empty results.
     with pytest.raises(ValidationError, match=r"min 3\.0 is above max 2\.0; no clip could be kept"):
         rules(luma={"min": 3, "max": 2})
     with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
         rules(luma={"minimum": 3})
-
-
-def test_every_score_says_its_unit_and_meaning() -> None:
-    """Pins that no column of scores is without explanation."""
+    # Pins that no column of scores is without explanation.
     assert all(spec.unit and spec.meaning for spec in SCORES.values())
 
 

@@ -44,50 +44,51 @@ def test_a_kept_clip_has_span_timing_size_scores_and_bucket() -> None:
     row = row_of(track)
     assert row["clip_id"] == clip_id(track.source_id, 30 * 512, 180 * 512)
     expected = {
-        "source_uri": "s3://films/a.mp4",
-        "shot": 4,
-        "start_frame": 30,
-        "end_frame": 180,
-        "start_s": 1.0,
-        "end_s": 6.0,
-        "start_pts": 30 * 512,
-        "end_pts": 180 * 512,
-        "time_base": "1/15360",
-        "n_frames": 150,
-        "fps": 30.0,
-        "fps_fraction": "30",
-        "is_vfr": False,
-        "width": 1280,
-        "height": 720,
-        "decision": "kept",
-        "reasons": [],
+        "source_uri": "s3://films/a.mp4", "shot": 4, "start_frame": 30, "end_frame": 180,
+        "start_s": 1.0, "end_s": 6.0, "start_pts": 30 * 512, "end_pts": 180 * 512,
+        "time_base": "1/15360", "n_frames": 150, "fps": 30.0, "fps_fraction": "30",
+        "is_vfr": False, "width": 1280, "height": 720, "decision": "kept", "reasons": [],
         "bucket": "720p_16-9_121f",
-    }
+    }  # fmt: skip
     assert {name: row[name] for name in expected} == expected
     assert row["reason"] is row["reason_score"] is row["reason_threshold"] is None
     assert set(SCORES) <= set(row)
     assert rows_to_table([row], clips_schema(SCORES)).num_rows == 1
 
 
-def test_seconds_count_from_the_first_frame() -> None:
-    """Pins that a stream which starts late in its own clock starts at 0 s, with its own ticks."""
+def test_seconds_count_from_the_first_frame_at_the_nominal_rate() -> None:
+    # Pins that a stream which starts late in its own clock starts at 0 s, with its own ticks.
     track = made_track(300)
     late = made_track(300, frame_pts=track.frame_pts + 7000, end_pts=track.end_pts + 7000)
     row = row_of(late)
     assert (row["start_s"], row["start_pts"]) == (1.0, 30 * 512 + 7000)
+    # Pins that frames and rate of the row are those of the file that will be written.
+    steps = np.tile([10, 20, 20, 35, 15], 60)
+    pts = np.concatenate([[0], np.cumsum(steps)[:-1]]).astype(np.int64)
+    track = made_track(300, time_base=Fraction(1, 600), frame_pts=pts, end_pts=int(steps.sum()))
+    row = row_of(track, 50, 200)
+    request = cut_request(track, "x", Span(start_frame=50, end_frame=200, shot=0))
+    assert (row["is_vfr"], row["fps_fraction"]) == (True, "30")
+    assert row["n_frames"] == target_n_frames(request) == 150 * 20 // 20
+    # Pins what is asked of the cut at the end of a film, where no frame tells the end.
+    track = made_track(300, rotation_deg=90, is_interlaced=True)
+    request = cut_request(track, "name", Span(start_frame=290, end_frame=300, shot=0))
+    assert request.frame_pts.tolist() == [i * 512 for i in range(290, 300)]
+    assert (request.start_pts, request.end_pts) == (290 * 512, 300 * 512)
+    assert (request.clip_id, request.rotation_deg, request.is_interlaced) == ("name", 90, True)
+    # Pins that the row has the size which is written.
+    row = row_of(made_track(300, width=853, height=481))
+    assert (row["width"], row["height"]) == (852, 480)
 
 
-def test_a_short_clip_is_rejected_with_its_length_first() -> None:
-    """Pins that length stands before the rules, and that all reasons are listed once."""
+def test_the_shortest_length_is_just_long_enough() -> None:
+    # Pins that length stands before the rules, and that all reasons are listed once.
     row = row_of(made_track(300, luma_mean=np.zeros(300, np.float32)), 30, 60)
     assert row["decision"] == "rejected"
     assert (row["reason"], row["reason_score"], row["reason_threshold"]) == ("too_short", 1.0, 2.0)
     assert row["reasons"] == ["too_short", "too_dark"]
     assert row["luma"] == 0.0
-
-
-def test_exactly_the_shortest_length_is_long_enough() -> None:
-    """Pins that 2 s at 29.97 frames/s, which is no round number of ticks, is not too short."""
+    # Pins that 2 s at 29.97 frames/s, which is no round number of ticks, is not too short.
     pts = np.arange(300, dtype=np.int64) * 1001
     track = made_track(300, time_base=Fraction(1, 30_000), frame_pts=pts, end_pts=300 * 1001)
     assert row_of(track, 0, 60)["decision"] == "kept"
@@ -110,29 +111,3 @@ def test_a_clip_for_no_bucket_says_what_it_lacks(
     assert row["reasons"] == ["no_bucket"]
     assert (row["reason_score"], row["reason_threshold"]) == (score, threshold)
     assert row["bucket"] is None
-
-
-def test_odd_sizes_lose_a_row_and_a_column() -> None:
-    """Pins that the row has the size which is written."""
-    row = row_of(made_track(300, width=853, height=481))
-    assert (row["width"], row["height"]) == (852, 480)
-
-
-def test_a_variable_rate_is_written_at_its_nominal_rate() -> None:
-    """Pins that frames and rate of the row are those of the file that will be written."""
-    steps = np.tile([10, 20, 20, 35, 15], 60)
-    pts = np.concatenate([[0], np.cumsum(steps)[:-1]]).astype(np.int64)
-    track = made_track(300, time_base=Fraction(1, 600), frame_pts=pts, end_pts=int(steps.sum()))
-    row = row_of(track, 50, 200)
-    request = cut_request(track, "x", Span(start_frame=50, end_frame=200, shot=0))
-    assert (row["is_vfr"], row["fps_fraction"]) == (True, "30")
-    assert row["n_frames"] == target_n_frames(request) == 150 * 20 // 20
-
-
-def test_the_request_names_frames_and_end() -> None:
-    """Pins what is asked of the cut at the end of a film, where no frame tells the end."""
-    track = made_track(300, rotation_deg=90, is_interlaced=True)
-    request = cut_request(track, "name", Span(start_frame=290, end_frame=300, shot=0))
-    assert request.frame_pts.tolist() == [i * 512 for i in range(290, 300)]
-    assert (request.start_pts, request.end_pts) == (290 * 512, 300 * 512)
-    assert (request.clip_id, request.rotation_deg, request.is_interlaced) == ("name", 90, True)

@@ -8,12 +8,7 @@ from pydantic import ValidationError
 from samples import made_track
 
 from curator.records.clips import Shot, Span, Transition
-from curator.stages.propose.clip_spans import (
-    ClipPart,
-    clip_id,
-    duration_s,
-    propose_clips,
-)
+from curator.stages.propose.clip_spans import ClipPart, clip_id, duration_s, propose_clips
 from curator.stages.propose.config import ProposeConfig
 
 CONFIG = ProposeConfig()
@@ -28,13 +23,16 @@ def shot(start: int, end: int, kind_in: str = "cut", kind_out: str = "cut") -> S
     )
 
 
-def test_guards_stand_beside_transitions_only() -> None:
-    """Pins that the film's own start and end give up no frame."""
+def test_guards_stand_beside_transitions_unless_they_use_up_the_shot() -> None:
+    # Pins that the film's own start and end give up no frame.
     track = made_track(300)
     shots = [shot(0, 100, "none", "cut"), shot(100, 200), shot(200, 300, "gradual", "none")]
     clips = propose_clips(track, shots, ProposeConfig(guard_frames=3))
     assert [(c.start_frame, c.end_frame) for c in clips] == [(0, 97), (103, 197), (203, 300)]
     assert [c.shot for c in clips] == [0, 1, 2]
+    # Pins that every shot leaves a row, so that nothing is dropped without a reason.
+    clips = propose_clips(made_track(300), [shot(10, 16)], ProposeConfig(guard_frames=3))
+    assert clips == [Span(start_frame=10, end_frame=16, shot=0)]
 
 
 @pytest.mark.parametrize(
@@ -52,27 +50,23 @@ def test_a_cut_at_a_key_frame_needs_no_guard_after_it(
     assert [(c.start_frame, c.end_frame) for c in clips] == [(0, 97), (start, 300)]
 
 
-def test_a_shot_that_its_guards_use_up_is_proposed_whole() -> None:
-    """Pins that every shot leaves a row, so that nothing is dropped without a reason."""
-    clips = propose_clips(made_track(300), [shot(10, 16)], ProposeConfig(guard_frames=3))
-    assert clips == [Span(start_frame=10, end_frame=16, shot=0)]
-
-
-def test_long_shots_are_split_evenly() -> None:
-    """Pins equal pieces that cover the shot: 9 s at most 4 s long are three of 3 s."""
+def test_long_shots_are_split_evenly_and_just_as_much_as_needed() -> None:
+    # Pins equal pieces that cover the shot: 9 s at most 4 s long are three of 3 s.
     track = made_track(270)
     config = ProposeConfig(min_s=1, max_s=4)
     clips = propose_clips(track, [shot(0, 270, "none", "none")], config)
     assert [(c.start_frame, c.end_frame) for c in clips] == [(0, 90), (90, 180), (180, 270)]
-
-
-def test_a_shot_of_exactly_the_longest_length_stays_whole() -> None:
-    """Pins that rounding of seconds splits nothing."""
+    # Pins that rounding of seconds splits nothing.
     track = made_track(
         240, time_base=Fraction(1, 90_000), frame_pts=np.arange(240) * 3003, end_pts=240 * 3003
     )
     config = ProposeConfig(min_s=1, max_s=240 * 3003 / 90_000)
     assert len(propose_clips(track, [shot(0, 240, "none", "none")], config)) == 1
+    # Pins that a split shot's halves must be long enough, with both values in the message.
+    with pytest.raises(ValidationError, match=r"max_s is 3\.0 and min_s 2\.0; max_s must be at"):
+        ProposeConfig(min_s=2, max_s=3)
+    with pytest.raises(ValidationError, match="less than 1"):
+        ProposeConfig(shot_threshold=1.0)
 
 
 @pytest.mark.parametrize("n_frames", [181, 239, 240, 241, 359, 360, 361, 479, 480])
@@ -87,8 +81,8 @@ def test_no_piece_is_longer_than_the_limit(n_frames: int) -> None:
     assert sum(c.n_frames for c in clips) == n_frames
 
 
-def test_variable_rate_is_split_by_time_not_by_count() -> None:
-    """Pins halves of equal time where the second half has a tenth of the frames."""
+def test_time_and_not_frames_decides_where_rates_vary_and_timestamps_jump() -> None:
+    # Pins halves of equal time where the second half has a tenth of the frames.
     pts = np.concatenate([np.arange(100) * 10, 1000 + np.arange(10) * 100]).astype(np.int64)
     track = made_track(110, time_base=Fraction(1, 100), frame_pts=pts, end_pts=2000)
     clips = propose_clips(
@@ -96,19 +90,13 @@ def test_variable_rate_is_split_by_time_not_by_count() -> None:
     )
     assert [(c.start_frame, c.end_frame) for c in clips] == [(0, 100), (100, 110)]
     assert [duration_s(track, c.start_frame, c.end_frame) for c in clips] == [10, 10]
-
-
-def test_a_frame_longer_than_the_limit_is_no_endless_split() -> None:
-    """Pins a slide show: one frame cannot be cut, and no clip is empty."""
+    # Pins a slide show: one frame cannot be cut, and no clip is empty.
     pts = np.array([0, 1, 2, 5000, 5001], np.int64)
     track = made_track(5, time_base=Fraction(1, 100), frame_pts=pts, end_pts=5002)
     clips = propose_clips(track, [shot(0, 5, "none", "none")], ProposeConfig(min_s=1, max_s=4))
     assert sum(c.n_frames for c in clips) == 5
     assert all(c.n_frames > 0 for c in clips)
-
-
-def test_where_timestamps_jump_the_frame_before_is_a_clip_of_its_own() -> None:
-    """Pins that a jump of days makes no clip of as many frames as fit in days."""
+    # Pins that a jump of days makes no clip of as many frames as fit in days.
     pts = np.array([*range(300), *range(10**12, 10**12 + 300)], np.int64)
     track = made_track(600, time_base=Fraction(1, 30), frame_pts=pts, end_pts=10**12 + 300)
     clips = propose_clips(track, [shot(0, 600, "none", "none")], ProposeConfig(max_s=60))
@@ -121,14 +109,6 @@ def test_ids_come_from_content_and_span() -> None:
     ids = {clip_id(s, a, b) for s in ("x", "y") for a in range(9) for b in range(10, 19)}
     assert len(ids) == 2 * 9 * 9
     assert all(len(i) == 24 and i.isalnum() for i in ids)
-
-
-def test_lengths_that_cannot_be_met_are_refused() -> None:
-    """Pins that a split shot's halves must be long enough, with both values in the message."""
-    with pytest.raises(ValidationError, match=r"max_s is 3\.0 and min_s 2\.0; max_s must be at"):
-        ProposeConfig(min_s=2, max_s=3)
-    with pytest.raises(ValidationError, match="less than 1"):
-        ProposeConfig(shot_threshold=1.0)
 
 
 @pytest.mark.parametrize(

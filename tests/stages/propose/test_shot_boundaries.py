@@ -43,75 +43,47 @@ def spans(shots: list[Shot]) -> list[tuple[int, int, str, str]]:
     return [(s.start_frame, s.end_frame, s.transition_in, s.transition_out) for s in shots]
 
 
-def test_a_peak_marks_the_last_frame_before_a_cut() -> None:
-    """Pins the network's convention, turned into half-open spans: frame 39 ends the shot."""
-    assert spans(find_shots(*heads({39: 0.9}), CONFIG)) == [
-        (0, 40, "none", "cut"),
-        (40, F, "cut", "none"),
-    ]
+WHOLE = [(0, F, "none", "none")]
 
 
-def test_a_gradual_transition_belongs_to_no_shot() -> None:
-    """Pins that the second head's run widens the peak, and is named gradual on both sides."""
-    assert spans(find_shots(*heads({45: 0.7}, many=(40, 50)), CONFIG)) == [
-        (0, 41, "none", "gradual"),
-        (51, F, "gradual", "none"),
-    ]
+def parted(end: int, start: int) -> list[tuple[int, int, str, str]]:
+    """Two shots, with a transition of some frames between them, or a cut."""
+    kind = "cut" if end == start else "gradual"
+    return [(0, end, "none", kind), (start, F, kind, "none")]
 
 
-def test_a_run_of_peaks_is_one_transition() -> None:
-    """Pins that neighbouring frames above the threshold make no shot of one frame."""
-    assert spans(find_shots(*heads({39: 0.9, 40: 0.8}), CONFIG)) == [
-        (0, 40, "none", "gradual"),
-        (41, F, "gradual", "none"),
-    ]
+@pytest.mark.parametrize(
+    ("single", "many", "expected"),
+    [
+        # The network's convention, turned into half-open spans: frame 39 ends the shot.
+        ({39: 0.9}, None, parted(40, 40)),
+        # The second head's run widens the peak; neighbours above the threshold make no shot.
+        ({45: 0.7}, (40, 50), parted(41, 51)),
+        ({39: 0.9, 40: 0.8}, None, parted(40, 41)),
+        # Only the first head decides whether there is one.
+        ({}, (40, 50), WHOLE),
+        # Runs touch when no frame lies between them, and not when one does.
+        ({39: 0.9}, (40, 45), parted(40, 46)),
+        ({39: 0.9}, (41, 45), parted(40, 40)),
+        # A dissolve with two peaks of the first head leaves no shot inside.
+        ({42: 0.8, 47: 0.8}, (40, 50), parted(41, 51)),
+        # No shot stands after the last frame, and frames of a fade-out belong to no shot.
+        ({F - 1: 0.9}, None, WHOLE),
+        ({F - 4: 0.9}, (F - 8, F - 1), [(0, F - 7, "none", "gradual")]),
+        # A fade-in costs one shot of one frame, which is later rejected as too short.
+        ({3: 0.9}, (0, 6), parted(1, 7)),
+    ],
+)
+def test_a_peak_marks_the_last_frame_before_a_cut_or_a_transition(
+    single: dict[int, float], many: tuple[int, int] | None, expected: list[object]
+) -> None:
+    assert spans(find_shots(*heads(single, many), CONFIG)) == expected
 
 
-def test_the_second_head_alone_makes_no_transition() -> None:
-    """Pins that only the first head decides whether there is one."""
-    assert spans(find_shots(*heads(many=(40, 50)), CONFIG)) == [(0, F, "none", "none")]
-
-
-def test_a_run_beside_the_peak_still_widens_it() -> None:
-    """Pins that runs touch when no frame lies between them, and not when one does."""
-    assert spans(find_shots(*heads({39: 0.9}, many=(40, 45)), CONFIG))[0][:2] == (0, 40)
-    assert spans(find_shots(*heads({39: 0.9}, many=(40, 45)), CONFIG))[1][:2] == (46, F)
-    assert spans(find_shots(*heads({39: 0.9}, many=(41, 45)), CONFIG))[1][:2] == (40, F)
-
-
-def test_two_peaks_in_one_run_are_one_transition() -> None:
-    """Pins that a dissolve with two peaks of the first head leaves no shot inside."""
-    assert spans(find_shots(*heads({42: 0.8, 47: 0.8}, many=(40, 50)), CONFIG)) == [
-        (0, 41, "none", "gradual"),
-        (51, F, "gradual", "none"),
-    ]
-
-
-def test_thresholds_are_exclusive() -> None:
-    """Pins that a probability at the threshold is none."""
+def test_a_probability_at_the_threshold_is_none() -> None:
     config = ProposeConfig(shots="network", shot_threshold=0.5)
     assert len(find_shots(*heads({39: 0.5}), config)) == 1
     assert len(find_shots(*heads({39: 0.501}), config)) == 2
-
-
-def test_a_peak_on_the_last_frame_is_the_end_of_the_film() -> None:
-    """Pins that no shot stands after the last frame, and that the film ends without transition."""
-    assert spans(find_shots(*heads({F - 1: 0.9}), CONFIG)) == [(0, F, "none", "none")]
-
-
-def test_a_transition_at_the_end_ends_the_last_shot() -> None:
-    """Pins a fade-out: its frames belong to no shot."""
-    assert spans(find_shots(*heads({F - 4: 0.9}, many=(F - 8, F - 1)), CONFIG)) == [
-        (0, F - 7, "none", "gradual")
-    ]
-
-
-def test_a_transition_at_the_start_leaves_its_first_frame_as_a_shot() -> None:
-    """Pins that a fade-in costs one shot of one frame, which is later rejected as too short."""
-    assert spans(find_shots(*heads({3: 0.9}, many=(0, 6)), CONFIG)) == [
-        (0, 1, "none", "gradual"),
-        (7, F, "gradual", "none"),
-    ]
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -152,72 +124,47 @@ def learned(peaks: dict[int, float], inside: tuple[int, int] | None = None, n: i
 HEAD = ProposeConfig()
 
 
-def test_a_peak_of_the_head_is_a_cut_after_its_frame() -> None:
-    assert spans(shots_of(learned({39: 0.9}), HEAD)) == [
-        (0, 40, "none", "cut"),
-        (40, F, "cut", "none"),
-    ]
+@pytest.mark.parametrize(
+    ("peaks", "inside", "expected"),
+    [
+        ({39: 0.9}, None, parted(40, 40)),
+        # The cut of interlaced and of blended films leaves one frame of both shots.
+        ({39: 0.9}, (40, 40), parted(40, 41)),
+        # A run without a peak and one far from it change nothing.
+        ({}, (40, 50), WHOLE),
+        ({30: 0.9}, (40, 50), parted(31, 31)),
+        # Of a run with the peak about its middle all frames are inside.
+        *(({peak: 0.7}, (40, 50), parted(40, 51)) for peak in (43, 45, 46)),
+        # A run is followed as far as twice its other side and a frame.
+        ({40: 0.7}, (40, 50), parted(40, 44)),
+        ({50: 0.7}, (40, 50), parted(50, 51)),
+    ],
+)
+def test_a_peak_of_the_head_is_a_cut_or_a_transition(
+    peaks: dict[int, float], inside: tuple[int, int] | None, expected: list[object]
+) -> None:
+    assert spans(shots_of(learned(peaks, inside), HEAD)) == expected
 
 
-@pytest.mark.parametrize("peak", [43, 45, 46])
-def test_what_the_head_marks_as_inside_belongs_to_no_shot(peak: int) -> None:
-    """Pins the whole run around the peak, where that is about its middle."""
-    assert spans(shots_of(learned({peak: 0.7}, (40, 50)), HEAD)) == [
-        (0, 40, "none", "gradual"),
-        (51, F, "gradual", "none"),
-    ]
-
-
-@pytest.mark.parametrize(("peak", "gap"), [(40, (40, 44)), (50, (50, 51))])
-def test_a_run_that_goes_on_after_a_cut_is_a_fast_move(peak: int, gap: tuple[int, int]) -> None:
-    """Pins how far a run is followed beyond twice its other side and a frame."""
-    assert spans(shots_of(learned({peak: 0.7}, (40, 50)), HEAD)) == [
-        (0, gap[0], "none", "gradual"),
-        (gap[1], F, "gradual", "none"),
-    ]
-
-
-def test_a_mixed_frame_after_the_peak_belongs_to_no_shot() -> None:
-    """Pins the cut of interlaced and of blended films, which leaves one frame of both shots."""
-    assert spans(shots_of(learned({39: 0.9}, (40, 40)), HEAD)) == [
-        (0, 40, "none", "gradual"),
-        (41, F, "gradual", "none"),
-    ]
-
-
-def test_a_run_without_a_peak_and_one_far_from_it_change_nothing() -> None:
-    assert len(shots_of(learned({}, (40, 50)), HEAD)) == 1
-    assert spans(shots_of(learned({30: 0.9}, (40, 50)), HEAD))[1][0] == 31
-
-
-def test_of_peaks_close_by_the_likelier_stands() -> None:
+def test_near_peaks_are_one_boundary_from_the_recipes_threshold_on() -> None:
     """Pins that frames 6 apart are one boundary, and frames 7 apart two."""
     assert [s.start_frame for s in shots_of(learned({39: 0.7, 45: 0.9}), HEAD)] == [0, 46]
     assert [s.start_frame for s in shots_of(learned({39: 0.7, 46: 0.9}), HEAD)] == [0, 40, 47]
-
-
-def test_the_threshold_of_the_head_is_the_recipe_s() -> None:
     track = learned({38: 0.6})
     assert len(shots_of(track, ProposeConfig(boundary_threshold=0.59))) == 2
     assert len(shots_of(track, ProposeConfig(boundary_threshold=0.61))) == 1
 
 
 def test_black_and_flat_stretches_belong_to_no_shot() -> None:
-    """Pins pauses of 0.5 s and trailing black; two black frames are no pause."""
+    # Pins pauses of 0.5 s and trailing black; two black frames are no pause.
     luma_spread = np.full(200, 0.2, np.float32)
     luma_spread[60:75] = 0.005
     luma_spread[120:122] = 0.005
     luma_spread[180:] = 0.005
     shots = shots_of(made_track(200, luma_spread=luma_spread), HEAD)
-    assert spans(shots) == [
-        (0, 60, "none", "gradual"),
-        (75, 180, "gradual", "gradual"),
-    ]
+    assert spans(shots) == [(0, 60, "none", "gradual"), (75, 180, "gradual", "gradual")]
     assert shots_of(made_track(200, luma_spread=np.zeros(200, np.float32)), HEAD) == []
-
-
-def test_a_fade_to_black_goes_with_the_black() -> None:
-    """Pins that frames inside of a transition widen a black stretch, small print in it or not."""
+    # Pins that frames inside of a transition widen a black stretch, small print in it or not.
     luma_mean, luma_spread = np.full(200, 0.4, np.float32), np.full(200, 0.2, np.float32)
     luma_mean[100:120], luma_spread[100:120] = 0.005, 0.02
     fading = np.zeros(200, np.float32)
@@ -286,7 +233,7 @@ def test_shots_are_joined_where_both_sides_show_one_scene(
     assert [shot.end_frame for shot in shots_of(track, HEAD)] == [40, 70, F]
 
 
-def test_a_joined_transition_is_in_the_shot_and_a_black_stretch_is_not() -> None:
+def test_joined_shots_have_vectors_and_no_black_between_them() -> None:
     marked = heads({45: 0.9}, (40, 50))
     track = seen((10, 80), "AA", boundary_probability=marked[0], inside_probability=marked[1])
     assert spans(shots_of(track, JOINING)) == [(0, F, "none", "none")]
@@ -294,8 +241,6 @@ def test_a_joined_transition_is_in_the_shot_and_a_black_stretch_is_not() -> None
     luma_spread[40:60] = 0.005
     black = seen((10, 80), "AA", luma_spread=luma_spread)
     assert len(shots_of(black, JOINING)) == 2
-
-
-def test_shots_are_not_joined_without_vectors() -> None:
+    # Shots are not joined without vectors.
     with pytest.raises(RecipeError, match=r"join_similarity is 0.9, and analyze.scenes is false"):
         load_recipe("quickstart", ["propose.join_similarity=0.9", "analyze.scenes=false"])

@@ -67,37 +67,45 @@ def test_a_folder_is_listed_in_order_without_hidden_names(tree: Path) -> None:
     ]
     skipped = [item.uri for item in found if isinstance(item, SkippedName)]
     assert skipped == [str(tree / "a/notes.TXT"), str(tree / "cover.jpg")]
-
-
-def test_what_is_listed_opens_with_its_version(tree: Path) -> None:
+    # What is listed opens with its version.
     for item in list_sources([str(tree)]):
         if isinstance(item, ListedSource):
             with open_source(item.uri, expected_version=item.version) as stream:
                 assert len(stream.read()) == item.bytes
-
-
-def test_a_file_is_a_source_whatever_its_name(tree: Path) -> None:
+    # A file is a source whatever its name.
     for name in ("cover.jpg", ".hidden.mp4"):
         (item,) = list_sources([str(tree / name)])
         assert isinstance(item, ListedSource)
 
 
-def test_paths_become_absolute_and_normal_and_links_stay(
+def test_each_uri_comes_once_under_its_absolute_path(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tree)
-    (tree / "link.mp4").symlink_to(tree / "b.mp4")
-    assert uris(list_sources(["./a/../b.mp4", "link.mp4"]), tree) == ["b.mp4", "link.mp4"]
-    assert uris(list_sources([f"//{tree}//b.mp4"]), tree) == ["b.mp4"]
-    assert uris(list_sources(["."]))[0] == str(tree / "a-b.mkv")
-
-
-def test_each_uri_comes_once(tree: Path) -> None:
     arguments = [str(tree / "b.mp4"), str(tree), str(tree / "a"), str(tree / "b.*")]
     found = uris(list_sources(arguments), tree)
     assert found[0] == "b.mp4"
     assert sorted(found) == sorted(set(found))
     assert set(found) == set(uris(list_sources([str(tree)]), tree))
+    # All files under a pattern of folders come once.
+    assert sorted(uris(list_sources([str(tree / "**")]))) == sorted(uris(list_sources([str(tree)])))
+    everything = sorted(uris(list_sources([str(tree / "**/*")])))
+    assert everything == sorted(uris(list_sources([str(tree)])))
+    # Limit counts sources and not skipped names.
+    assert len(uris(list_sources([str(tree)], limit=3))) == 3
+    assert list(list_sources([str(tree)], limit=0)) == []
+    assert len(uris(list_sources([str(tree)], limit=1000))) == 10
+    with pytest.raises(UsageError, match="limit is -1"):
+        list_sources([str(tree)], limit=-1)
+    # Paths become absolute and normal and links stay.
+    monkeypatch.chdir(tree)
+    (tree / "link.mp4").symlink_to(tree / "b.mp4")
+    assert uris(list_sources(["./a/../b.mp4", "link.mp4"]), tree) == ["b.mp4", "link.mp4"]
+    assert uris(list_sources([f"//{tree}//b.mp4"]), tree) == ["b.mp4"]
+    assert uris(list_sources(["."]))[0] == str(tree / "a-b.mkv")
+    # A file with the name of a pattern wins.
+    (tree / "a[1]*.mp4").write_bytes(b"")
+    (tree / "a1x.mp4").write_bytes(b"")
+    assert uris(list_sources([str(tree / "a[1]*.mp4")]), tree) == ["a[1]*.mp4"]
 
 
 @pytest.mark.parametrize(
@@ -119,18 +127,6 @@ def test_patterns(tree: Path, pattern: str, expected: list[str]) -> None:
     assert uris(list_sources([str(tree / pattern)]), tree) == expected
     (tree / "a" / "2.mov").rename(tree / "a" / "2.mov")
     assert uris(list_sources([f"{tree}//{pattern}"]), tree) == expected
-
-
-def test_all_files_under_a_pattern_of_folders_come_once(tree: Path) -> None:
-    assert sorted(uris(list_sources([str(tree / "**")]))) == sorted(uris(list_sources([str(tree)])))
-    everything = sorted(uris(list_sources([str(tree / "**/*")])))
-    assert everything == sorted(uris(list_sources([str(tree)])))
-
-
-def test_a_file_with_the_name_of_a_pattern_wins(tree: Path) -> None:
-    (tree / "a[1]*.mp4").write_bytes(b"")
-    (tree / "a1x.mp4").write_bytes(b"")
-    assert uris(list_sources([str(tree / "a[1]*.mp4")]), tree) == ["a[1]*.mp4"]
 
 
 def test_links_are_followed_and_loops_end(tree: Path, tmp_path: Path) -> None:
@@ -187,14 +183,6 @@ def test_a_folder_without_permission_is_listed_as_failed(tree: Path) -> None:
     finally:
         (tree / "a").chmod(0o700)
     assert [(item.uri, item.code) for item in failed] == [(str(tree / "a"), ErrorCode.UNREADABLE)]
-
-
-def test_limit_counts_sources_and_not_skipped_names(tree: Path) -> None:
-    assert len(uris(list_sources([str(tree)], limit=3))) == 3
-    assert list(list_sources([str(tree)], limit=0)) == []
-    assert len(uris(list_sources([str(tree)], limit=1000))) == 10
-    with pytest.raises(UsageError, match="limit is -1"):
-        list_sources([str(tree)], limit=-1)
 
 
 @pytest.mark.parametrize(
@@ -285,7 +273,7 @@ def test_objects_prefixes_and_patterns_on_s3(
             assert len(stream.read()) == item.bytes
 
 
-def test_a_bucket_is_listed_whole(bucket: str) -> None:
+def test_a_bucket_is_listed_whole_or_missing(bucket: str) -> None:
     found = list(list_sources([f"s3://{bucket}"]))
     assert uris(iter(found), f"s3://{bucket}") == sorted(
         key for key in KEYS if "/." not in key and not key.endswith("json")
@@ -294,18 +282,16 @@ def test_a_bucket_is_listed_whole(bucket: str) -> None:
         f"s3://{bucket}/set/notes.json"
     ]
     assert list(list_sources([f"s3://{bucket}/"])) == found
+    # A missing bucket is an error with a remedy.
+    for argument in ("", "/", "/key", "/pre*"):
+        with pytest.raises(UsageError, match=f"input .*there is no such bucket.*{bucket}-none"):
+            list_sources([f"s3://{bucket}-none{argument}"])
 
 
 @pytest.mark.parametrize("argument", ["none", "se", "set/none*", "none/", "**/none"])
 def test_nothing_on_s3_is_an_error_with_a_remedy(bucket: str, argument: str) -> None:
     with pytest.raises(UsageError, match=r"matches no objects|no objects under it; .* append"):
         list_sources([f"s3://{bucket}/{argument}"])
-
-
-def test_a_missing_bucket_is_an_error_with_a_remedy(bucket: str) -> None:
-    for argument in ("", "/", "/key", "/pre*"):
-        with pytest.raises(UsageError, match=f"input .*there is no such bucket.*{bucket}-none"):
-            list_sources([f"s3://{bucket}-none{argument}"])
 
 
 def test_a_listing_that_breaks_off_is_an_error_in_the_stream(

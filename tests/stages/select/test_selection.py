@@ -10,8 +10,7 @@ from judged import run_stage
 from pydantic import ValidationError
 
 from curator.stages.select.config import SelectConfig
-from curator.stages.select.selection import Selected, groups_of, select
-from curator.stages.select.stage import SelectStage
+from curator.stages.select.stage import Selected, SelectStage, groups_of, select
 from curator.tables.clip_rows import ClipRow, ClipRows
 from tests.made_clips import clip_rows
 
@@ -35,23 +34,13 @@ def chosen_of(rows: Sequence[ClipRow], config: SelectConfig) -> tuple[list[str],
     return ids, select(pa.array(ids), columns, config)
 
 
-def test_a_cap_holds_for_each_group_and_small_groups_are_whole() -> None:
-    """Pins so many of each group, all where there are fewer."""
+def test_a_cap_holds_for_each_group_and_shares_for_single_ones() -> None:
+    # Pins so many of each group, all where there are fewer.
     rows = clips(20, bucket=["wide"] * 9 + ["tall"])
     names = taken(rows, by=["bucket"], max_per_group=3)
     groups = [row.bucket for row in rows if row.clip_id in names]
     assert sorted(groups) == ["tall", "tall", "wide", "wide", "wide"]
-
-
-@pytest.mark.parametrize(("share", "n"), [(0.0, 0), (0.1, 10), (0.29, 29), (0.5, 50), (1.0, 100)])
-def test_a_share_is_exact_and_rounded_up(share: float, n: int) -> None:
-    """Pins the count: 0.29 of 100 is 29, although the float is a little less."""
-    assert len(taken(clips(100), keep_fraction=share)) == n
-    assert len(taken(clips(3), keep_fraction=0.1)) == 1
-
-
-def test_single_groups_have_their_own_share() -> None:
-    """Pins down-sampling per category, by one column and by two."""
+    # Pins down-sampling per category, by one column and by two.
     rows = clips(40, tags=[["b", "a"], ["a", "b"], []])
     names = taken(rows, by=["bucket"], keep_fractions={"wide": 0.25})
     assert len(names) == 10
@@ -60,13 +49,21 @@ def test_single_groups_have_their_own_share() -> None:
     assert set(chosen.names) == {"wide | a+b", "wide | none"}
     left = [row for row, one in zip(rows, chosen.is_taken, strict=True) if one]
     assert {tuple(row.tags) for row in left} == {()}
-
-
-def test_values_of_the_same_name_are_one_group() -> None:
-    """Pins that a missing value and its name are one, and the sign between columns too."""
+    # Pins that a missing value and its name are one, and the sign between columns too.
     columns = [["a | b", "a", None, "none"], ["c", "b | c", "d", "d"]]
     names, group = groups_of([pa.chunked_array([values]) for values in columns], 4)
     assert [names[number] for number in group] == ["a | b | c"] * 2 + ["none | d"] * 2
+    # Pins that a section which only names columns selects nothing.
+    rows = clips(5)
+    run_stage(SelectStage(SelectConfig(by=("bucket",))), rows)
+    assert {row.decision for row in rows} == {"kept"}
+
+
+@pytest.mark.parametrize(("share", "n"), [(0.0, 0), (0.1, 10), (0.29, 29), (0.5, 50), (1.0, 100)])
+def test_a_share_is_exact_and_rounded_up(share: float, n: int) -> None:
+    """Pins the count: 0.29 of 100 is 29, although the float is a little less."""
+    assert len(taken(clips(100), keep_fraction=share)) == n
+    assert len(taken(clips(3), keep_fraction=0.1)) == 1
 
 
 def test_what_is_taken_depends_on_seed_and_ids_alone() -> None:
@@ -81,8 +78,8 @@ def test_what_is_taken_depends_on_seed_and_ids_alone() -> None:
     assert sorted(first)[:3] == ["clip1", "clip10", "clip101"]
 
 
-def test_only_survivors_are_chosen_from_and_the_others_keep_their_reason() -> None:
-    """Pins the columns of a clip that is left out, and that rejected ones take no place."""
+def test_only_survivors_of_this_generation_are_chosen_from() -> None:
+    # Pins the columns of a clip that is left out, and that rejected ones take no place.
     rows = clips(6)
     rows[0].decision, rows[0].reason, rows[0].reasons = "rejected", "too_dark", ["too_dark"]
     run_stage(SelectStage(SelectConfig(by=("bucket",), max_per_group=2)), rows)
@@ -94,10 +91,7 @@ def test_only_survivors_are_chosen_from_and_the_others_keep_their_reason() -> No
         assert (row.reason, row.reasons) == ("not_selected", ["not_selected"])
         assert row.reason_threshold == 2.0
         assert row.reason_detail.startswith("group wide: 2 of 5 taken, this is no. ")
-
-
-def test_a_cap_counts_what_earlier_generations_took() -> None:
-    """Pins that a rejected clip says the cap that would have kept it."""
+    # Pins that a rejected clip says the cap that would have kept it.
     stage = SelectStage(SelectConfig(max_per_group=3))
     rows = clips(3)
     left = run_stage(stage, rows, earlier={"taken": {"": 2}})
@@ -107,13 +101,6 @@ def test_a_cap_counts_what_earlier_generations_took() -> None:
     details = [str(row.reason_detail) for row in rows if row.decision == "rejected"]
     assert all("1 of 3 taken" in d and "after 2 of earlier generations" in d for d in details)
     assert left == {"taken": {"": 3}}
-
-
-def test_without_shares_and_caps_nothing_is_left_out() -> None:
-    """Pins that a section which only names columns selects nothing."""
-    rows = clips(5)
-    run_stage(SelectStage(SelectConfig(by=("bucket",))), rows)
-    assert {row.decision for row in rows} == {"kept"}
 
 
 @pytest.mark.parametrize(
