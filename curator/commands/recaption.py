@@ -48,7 +48,7 @@ def main(options: argparse.Namespace) -> int:
     from curator.runs.preflight import check_captions, check_shared, check_writable
     from curator.runs.progress_report import reported
     from curator.runs.recaptioning import Recaption
-    from curator.runs.state_repair import CACHES, with_repair
+    from curator.runs.repair import CACHES, with_repair
     from curator.storage import open_store
     from curator.tables.output_format import read_current_summary
 

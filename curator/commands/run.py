@@ -144,7 +144,7 @@ def main(options: argparse.Namespace) -> int:
 def _execute(options: argparse.Namespace, store: "Store", recipe: "Recipe") -> int:
     from curator.executor.progress import Progress
     from curator.report.funnel import format_funnel
-    from curator.runs.earlier_sources import CARRIED
+    from curator.runs.generations import CARRIED
     from curator.runs.lease import held
     from curator.runs.start import start_run
     from curator.telemetry.run_metrics import served

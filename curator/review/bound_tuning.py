@@ -23,7 +23,7 @@ from curator.pipeline import graph_of
 from curator.recipe import Recipe, with_changes
 from curator.records.clips import COMPARED, Reason
 from curator.review.finished_run import Finished, is_of_stage
-from curator.runs.corpus import RULES, Compared, DecidedClips
+from curator.runs.corpus import RULES, DecidedClips
 from curator.stage import AnyCorpusStage
 from curator.stages.filter.config import Rule
 from curator.stages.filter.rules import Bounds
@@ -121,7 +121,8 @@ def _judged(finished: Finished, candidates: pa.Table, rules: AnyCorpusStage) -> 
         vectors=finished.vectors,
         tables=finished.tables(),
         writes=False,
-        compared=Compared(footage=finished.footage, elsewhere=finished.elsewhere),
+        footage=finished.footage,
+        elsewhere=finished.elsewhere,
         marks=finished.marks,
     )
     clips.decide(rules, CorpusWork(rules.name))

@@ -10,7 +10,7 @@ from curator.pipeline import graph_of
 from curator.recipe import Recipe, measures_of, semantics_of
 from curator.records.sources import SourceRef
 from curator.runs.dropped_clips import DropCheck, by_source
-from curator.runs.earlier_sources import earlier_sources
+from curator.runs.generations import earlier_sources
 from curator.stages.analyze.families import families_of
 from curator.stages.analyze.identity_driver import decided_sources
 from curator.stages.scan.source_listing import SkippedName, UnlistedSource, list_sources

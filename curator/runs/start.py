@@ -20,8 +20,8 @@ from curator.runs.preflight import (
     preflight,
 )
 from curator.runs.progress_report import reported
-from curator.runs.run_log import RunLog
-from curator.runs.state_repair import ALL, with_repair
+from curator.runs.repair import ALL, with_repair
+from curator.runs.run_context import RunLog
 from curator.storage import Store, open_store
 from curator.tables.parts import SUMMARY
 from curator.telemetry.spans import exported_spans

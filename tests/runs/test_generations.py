@@ -29,7 +29,7 @@ from curator.run_config import RunConfig
 from curator.runs.curation import Run
 from curator.runs.generations import numbered
 from curator.runs.measuring import Ahead
-from curator.runs.run_log import RunLog
+from curator.runs.run_context import RunLog
 from curator.storage import open_store
 from curator.tables.checksums import read_parquet
 from curator.tables.snapshot_store import archived, read_snapshot, snapshot_numbers

@@ -21,7 +21,7 @@ from curator.errors import UsageError
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.executor.ray_cluster import RayCluster
-from curator.runs.run_log import RunLog
+from curator.runs.run_context import RunLog
 from curator.stages.commit.commit_run import clip_outcomes
 from curator.storage import open_store
 from curator.storage.traffic import TRAFFIC
