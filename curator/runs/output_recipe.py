@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,8 +71,13 @@ def recipe_for(store: Store, name: str | None, overrides: Sequence[str]) -> Reci
         RecipeError: A key or value is wrong.
         UsageError: The recipe of the output is to be kept, and cannot be read.
     """
-    # Before the other one: a process uses the measures of the recipe that it read last.
-    before = stored_recipe(store) if name is None else _readable(store)
+    before = None
+    try:
+        before = _stored_recipe(store)
+    except UsageError as error:
+        if name is None:
+            raise
+        logger.warning("what changes in the recipe cannot be said: %s", error)
     if name is None and before is not None:
         recipe = with_changes(before, overrides)
     else:
@@ -81,12 +87,8 @@ def recipe_for(store: Store, name: str | None, overrides: Sequence[str]) -> Reci
     return recipe
 
 
-def stored_recipe(store: Store) -> Recipe | None:
-    """Returns the recipe of the last finished run; None for an output without one.
-
-    Raises:
-        UsageError: There is one, and it cannot be read.
-    """
+def _stored_recipe(store: Store) -> Recipe | None:
+    """Returns the recipe of the last finished run; None for an output without one."""
     remedy = "name the recipe with --recipe"
     try:
         settings = _settings(store)
@@ -100,27 +102,14 @@ def stored_recipe(store: Store) -> Recipe | None:
     return recipe_used(settings, store.uri)
 
 
-def _readable(store: Store) -> Recipe | None:
-    """As `stored_recipe`, for comparison alone."""
-    try:
-        return stored_recipe(store)
-    except UsageError as error:
-        logger.warning("what changes in the recipe cannot be said: %s", error)
-        return None
-
-
 def _settings(store: Store) -> Mapping[str, Any]:
     """Returns what has the recipe of the last commit: its summary, or a copy if that is lost."""
-    try:
-        if summary := read_summary(store):
-            return summary
-    except DamagedError:
+    for read in (read_summary, lambda store: find_json(store, CONFIG) or {}):
         # The run makes it again.
-        pass
-    try:
-        return find_json(store, CONFIG) or {}
-    except DamagedError:
-        return {}
+        with suppress(DamagedError):
+            if settings := read(store):
+                return settings
+    return {}
 
 
 def log_changes(uri: str, before: Recipe, recipe: Recipe) -> None:

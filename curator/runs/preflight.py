@@ -11,7 +11,10 @@ from curator.measures.clip_semantics import check_content
 from curator.models.scene_network import scene_weights_file
 from curator.models.text_detector import text_model_file
 from curator.models.weight_store import ModelStore
+from curator.pipeline import graph_of
 from curator.recipe import Recipe, learned_score_of, measures_of, semantics_of
+from curator.runs.elsewhere import other_output
+from curator.runs.output_recipe import recipe_for
 from curator.stages.analyze.device_choice import device_here
 from curator.stages.scan.source_listing import ListedSource, list_sources
 from curator.storage import Store, open_store
@@ -25,28 +28,58 @@ from curator.tables.parts import SUMMARY
 logger = logging.getLogger(__name__)
 
 
-def preflight(
-    sources: Sequence[str], out: str, *, ray_address: str | None, shared_out: bool, writes: bool
-) -> Store:
-    """Checks places; the recipe has been checked when it was loaded.
+def check_run(
+    sources: Sequence[str],
+    out: str,
+    *,
+    recipe: str | None,
+    overrides: Sequence[str],
+    ray_address: str | None,
+    shared_out: bool,
+    writes: bool = True,
+) -> tuple[Store, Recipe]:
+    """Checks recipe, places, models and servers, before any work.
 
     Args:
         sources: As the user named them.
         out: Output root.
+        recipe: Name, or path of a YAML file; None for that of the output, or where nothing has
+            run yet, `quickstart`.
+        overrides: `key=value` each.
         ray_address: Cluster to run on, or None for this machine alone.
         shared_out: The user says that all nodes see the same folders.
         writes: Whether something will be written.
 
-    Returns:
-        The output root.
+    Raises:
+        RecipeError: A key or value of the recipe is wrong.
+        UsageError: A place, a model, a package, a GPU or a server is missing.
+    """
+    loaded = recipe_for(open_store(out), recipe, overrides)
+    check_measured(loaded)
+    check_cpu_scores(loaded, ray_address=ray_address)
+    check_models(loaded)
+    graph_of(loaded)
+    check_shared((*sources, out), ray_address=ray_address, shared_out=shared_out)
+    store = check_places(sources, out, writes=writes)
+    for other in loaded.dedup.against:
+        other_output(other, store)
+    # A rerun may have nothing to decode or ask: its GPU or server may be gone.
+    is_first = not store.exists(SUMMARY)
+    if is_first and ray_address is None and loaded.analyze.device == "gpu":
+        device_here("gpu", available_gpus())
+    check_captions(loaded, asks_server=loaded.caption.asks and is_first)
+    return store, loaded
+
+
+def check_places(sources: Sequence[str], out: str, *, writes: bool) -> Store:
+    """Returns the output root; `writes` says that something will be written there.
 
     Raises:
-        UsageError: A place does not exist, a cluster could not reach it, the output root cannot
-            be written, or originals lie where outputs go.
+        UsageError: A place does not exist, the output root cannot be written, or originals lie
+            where outputs go.
     """
     store = open_store(out)
     _check_apart(sources, store.uri)
-    check_shared((*sources, out), ray_address=ray_address, shared_out=shared_out)
     list_sources(sources, limit=1)
     _check_foreign(sources, store)
     if writes:
@@ -55,15 +88,10 @@ def preflight(
 
 
 def check_shared(places: Sequence[str], *, ray_address: str | None, shared_out: bool) -> None:
-    """Checks that the nodes of a cluster can see what a run reads and writes.
-
-    Args:
-        places: As the user named them.
-        ray_address: Cluster to run on, or None for this machine alone.
-        shared_out: The user says that all nodes see the same folders.
+    """Checks that the nodes of a cluster, if there is one, can see what a run reads and writes.
 
     Raises:
-        UsageError: One is a folder of this machine.
+        UsageError: One is a folder of this machine, and the user does not say that all see it.
     """
     if ray_address is None or shared_out:
         return
@@ -76,11 +104,7 @@ def check_shared(places: Sequence[str], *, ray_address: str | None, shared_out: 
 
 
 def check_writable(store: Store) -> None:
-    """Checks that an output root can be written, before any work.
-
-    Raises:
-        UsageError: It cannot.
-    """
+    """Raises `UsageError` for an output root that cannot be written."""
     try:
         store.check_writable()
     except StorageError as error:
@@ -88,11 +112,7 @@ def check_writable(store: Store) -> None:
 
 
 def _check_apart(sources: Sequence[str], out: str) -> None:
-    """Refuses an output root that is a source folder, or has sources where outputs go.
-
-    Raises:
-        UsageError: Says which, and what to do.
-    """
+    """Refuses an output root that is a source folder, or has sources where outputs go."""
     root = _place(out)
     for source in sources:
         place = _place(source)
@@ -119,9 +139,6 @@ def _check_foreign(sources: Sequence[str], store: Store) -> None:
 
     Once a run has finished there, such objects are let be, unless one is a source: that is looked
     for in the whole listing, which few outputs need.
-
-    Raises:
-        UsageError: Says what lies there, and what to do.
     """
     others = foreign_objects(store)
     is_finished = _is_ours(store, SUMMARY, "curate_version")
@@ -144,10 +161,9 @@ def _check_foreign(sources: Sequence[str], store: Store) -> None:
 
 
 def _is_ours(store: Store, name: str, key: str) -> bool:
-    """Whether an object that a run writes is there; one between results of runs may be damaged.
+    """Whether an object that a run writes is there; refuses one that another program wrote.
 
-    Raises:
-        UsageError: It is there, and is not of a run.
+    Between results of runs it may be damaged.
     """
     entry = store.read_versioned(name)
     if entry is None:
@@ -176,10 +192,8 @@ def _place(named: str) -> str:
 def check_captions(recipe: Recipe, *, asks_server: bool) -> None:
     """Checks that the captioner that a recipe names can be asked.
 
-    Args:
-        recipe: What will be run.
-        asks_server: Whether a server is asked a first question now; else it is before the first of
-            the run, which may have none.
+    A server is asked a first question now with `asks_server`; else it is before the first of the
+    run, which may have none.
 
     Raises:
         UsageError: The server does not answer or has no such model, the model's files or a package
@@ -204,9 +218,6 @@ def check_captions(recipe: Recipe, *, asks_server: bool) -> None:
 
 def check_measured(recipe: Recipe) -> None:
     """Checks that what the recipe's rules ask for will be measured, and that its models are here.
-
-    Args:
-        recipe: What will be run.
 
     Raises:
         UsageError: A rule has bounds for a score that is switched off, or a model is missing.
@@ -236,22 +247,10 @@ def check_measured(recipe: Recipe) -> None:
             raise UsageError(str(error)) from error
 
 
-def check_device(recipe: Recipe) -> None:
-    """Checks that this machine's GPU can be used, where the recipe requires one.
-
-    Raises:
-        UsageError: There is no GPU, or driver and packages do not fit.
-    """
-    if recipe.analyze.device == "gpu":
-        device_here("gpu", available_gpus())
-
-
 def check_cpu_scores(recipe: Recipe, *, ray_address: str | None) -> None:
     """Checks that no rule uses a score that is absent where sources are decoded.
 
-    Args:
-        recipe: What will be run.
-        ray_address: Cluster to run on, which may have GPUs; None for this machine alone.
+    A cluster at `ray_address` may have GPUs.
 
     Raises:
         UsageError: A GPU may decode, and the recipe uses a score that only CPUs give.

@@ -13,7 +13,7 @@ from typing import Any
 
 from curator.errors import CuratorError, UsageError, one_line
 from curator.executor.progress import Progress
-from curator.runs.lease_holder import read_holder, utc_now
+from curator.runs.lease import read_holder, utc_now
 from curator.stages.commit.commit_run import alone
 from curator.storage import Store
 from curator.tables.out_layout import LEASE, PROGRESS
@@ -31,10 +31,7 @@ logger = logging.getLogger(__name__)
 def reported(store: Store, progress: Progress, check: Callable[[], None] = alone) -> Iterator[None]:
     """Reports progress while the block runs, in a thread.
 
-    Args:
-        store: Output root.
-        progress: What is reported.
-        check: Raises if this run may not write to the root any more.
+    `check` raises if this run may not write to the root any more.
     """
     end = threading.Event()
 
@@ -56,24 +53,22 @@ def reported(store: Store, progress: Progress, check: Callable[[], None] = alone
             check()
             store.delete([PROGRESS])
 
-    def stop() -> None:
-        end.set()
-        thread.join(PATIENCE_S)
-
     thread = threading.Thread(target=report, name="progress report", daemon=True)
     thread.start()
+    failure: BaseException | None = None
     try:
         yield
     except BaseException as error:
-        stop()
-        if isinstance(error, UsageError):
-            # A run that is refused changes nothing.
+        failure = error
+        raise
+    finally:
+        end.set()
+        thread.join(PATIENCE_S)
+        # A run that is refused changes nothing.
+        if failure is None or isinstance(failure, UsageError):
             remove()
         else:
-            write(error=one_line(error) or type(error).__name__)
-        raise
-    stop()
-    remove()
+            write(error=one_line(failure) or type(failure).__name__)
 
 
 def run_status(store: Store) -> dict[str, Any]:

@@ -35,8 +35,8 @@ from curator.errors import (
 )
 from curator.executor import heartbeat as heartbeat_module
 from curator.executor.heartbeat import Heartbeat
-from curator.runs import lease, lease_holder
-from curator.runs.lease_holder import Holder, read_holder, this_process
+from curator.runs import lease
+from curator.runs.lease import Holder, read_holder, this_process
 from curator.storage import Store, open_store
 from curator.storage.local_store import LocalStore
 from curator.tables.out_layout import LEASE
@@ -211,7 +211,7 @@ def test_a_later_process_with_the_number_of_a_dead_one_is_another(
     mine = this_process("run", EXPIRES_S)
     # As a run of this process that ended while it could not reach its root.
     assert mine.is_dead()
-    monkeypatch.setattr(lease_holder, "IN_THIS_PROCESS", {mine.holder})
+    monkeypatch.setattr(lease, "IN_THIS_PROCESS", {mine.holder})
     assert not mine.is_dead()
     assert replace(mine, started="1").is_dead()
     assert replace(mine, pid=2**22 + 1).is_dead()

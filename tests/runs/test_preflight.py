@@ -8,11 +8,11 @@ import pytest
 from curator.cli import main
 from curator.commands.arguments import EXIT_USAGE
 from curator.errors import UsageError
-from curator.runs.preflight import preflight
+from curator.runs.preflight import check_places
 
 
 def checked(source: str, out: str) -> None:
-    preflight([source], out, ray_address=None, shared_out=False, writes=False)
+    check_places([source], out, writes=False)
 
 
 @pytest.fixture
