@@ -13,7 +13,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import ceil
 from typing import Any, Generic, Protocol, TypeVar
@@ -89,8 +89,8 @@ class Annotated:
 
     Attributes:
         members: Members of each clip.
-        columns: Values of families of columns, each with the number of each clip's value, -1 for
-            none.
+        columns: Values of families of columns, each with the number of each clip's value, int32
+            [clips], -1 for none.
         rejected: Name of the stage that failed and its error, by clip: of required stages.
         lacking: Clips that lack values of stages that are not required, by stage.
         n_made: Values made now, by family.
@@ -98,9 +98,9 @@ class Annotated:
     """
 
     members: Members
-    columns: Sequence[tuple[MemberColumn, NDArray[np.int32]]]
-    rejected: Mapping[str, tuple[str, str]]
-    lacking: Mapping[str, int] = field(default_factory=dict)
+    columns: list[tuple[MemberColumn, NDArray[np.int32]]] = field(default_factory=list)
+    rejected: dict[str, tuple[str, str]] = field(default_factory=dict)
+    lacking: Counter[str] = field(default_factory=Counter)
     n_made: Counter[str] = field(default_factory=Counter)
     cpu_s: Counter[str] = field(default_factory=Counter)
 
@@ -135,12 +135,9 @@ class UnitRunner:
         `here` runs them in this process, one by one and in order.
         """
         engine = self._engine
-        if here:
-            results = engine.run_here(steps, units)
-        else:
-            results = engine.run(
-                steps, units, small=small, without_gpu=without_gpu, check=check, is_shown=is_shown
-            )
+        results = engine.run_here(steps, units) if here else engine.run(
+            steps, units, small=small, without_gpu=without_gpu, check=check, is_shown=is_shown
+        )  # fmt: skip
         with self._progress.polling(engine.progress):
             for unit in results:
                 self.cpu_s.update(unit.cpu_s)
@@ -367,14 +364,7 @@ class RowScheduler(Generic[ItemT]):
 
 
 class Scheduler:
-    """Runs annotators over written clips.
-
-    Args:
-        store: Where values are.
-        engine: Where work runs.
-        progress: Where it is shown.
-        decode: Decodes clips; made with the threads of a worker.
-    """
+    """Runs annotators over written clips; `decode` makes their decoder, with so many threads."""
 
     def __init__(
         self,
@@ -384,35 +374,26 @@ class Scheduler:
         *,
         decode: Callable[[int], AnyStage] = SampleFramesStage,
     ) -> None:
-        self._store = store
-        self._engine = engine
-        self._progress = progress
+        self._store, self._engine, self._progress = store, engine, progress
         self._decode = decode
 
     def annotate(self, stages: Sequence[AnyAnnotator], clips: Clips) -> Annotated:
         """Returns what stages make of clips: stored values, and those that are made now.
 
-        Args:
-            stages: Annotators of a graph, in its order.
-            clips: Those to annotate.
-
         Raises:
             UsageError: A stage needs a GPU and no node has one, or its `preflight` refuses.
             CuratorError: A required stage failed on all clips that it got.
         """
-        members = Members(clips.ids())
-        columns: list[tuple[MemberColumn, NDArray[np.int32]]] = []
-        rejected: dict[str, tuple[str, str]] = {}
-        lacking, made = Counter[str](), Counter[str]()
+        made = Annotated(members=Members(clips.ids()))
         runner = UnitRunner(self._engine, self._progress)
         for kind, chain in self._chains(stages):
             work = self._missing(chain, clips)
             for values in work.values:
                 for column in values.columns:
                     if column.version.family.columns:
-                        columns.append((column, values.of))
+                        made.columns.append((column, values.of))
                     else:
-                        members.add(column, values.of)
+                        made.members.add(column, values.of)
             if not len(work.numbers):
                 continue
             for stage, values in zip(chain, work.values, strict=True):
@@ -425,31 +406,12 @@ class Scheduler:
                         errors[number][int(work.values[number].of[result.number])] = error
                     for number, some in result.members.items():
                         work.values[number].take(result.number, some)
-                        made.update(member.version.family.name for member in some)
+                        made.n_made.update(member.version.family.name for member in some)
             for stage, values, wrong in zip(chain, work.values, errors, strict=True):
-                failed = values.clips_of(wrong)
-                if not failed:
-                    continue
-                number, error = next(iter(failed.items()))
-                first = f"such as {clips[number][0].clip_id}: {error}"
-                if not stage.required:
-                    lacking[stage.name] = len(failed)
-                    logger.warning("%s: clips without its values: %d, %s", stage.name, len(failed),
-                                   first)  # fmt: skip
-                    continue
-                # One clip alone may be at fault, where others have values.
-                is_alone = len(failed) == 1 and not values.is_missing.all()
-                if len(failed) == values.n_wanting and not is_alone:
-                    raise CuratorError(
-                        f"{stage.name} failed on all {len(failed)} clips that it got, {first}; "
-                        "nothing was committed"
-                    )
-                for number, error in failed.items():
-                    rejected[clips[number][0].clip_id] = (stage.name, error)
-        return Annotated(
-            members=members, columns=columns, rejected=rejected, lacking=lacking, n_made=made,
-            cpu_s=runner.cpu_s,
-        )  # fmt: skip
+                if wrong:
+                    _add_failures(made, stage, values, clips, wrong)
+        made.cpu_s.update(runner.cpu_s)
+        return made
 
     def _chains(self, stages: Sequence[AnyAnnotator]) -> list[tuple[Resources, list[AnyAnnotator]]]:
         """Groups stages by the kind of their workers: those of one group share a decode."""
@@ -474,7 +436,8 @@ class Scheduler:
             frames[number] = _frames_of(facts)
             seconds[number] = facts.n_frames / facts.fps
             for stage, own in zip(chain, keys, strict=True):
-                own.append(stage.key(_own(facts, stage), sha256))
+                columns = {name: facts.columns[name] for name in stage.columns}
+                own.append(stage.key(replace(facts, columns=columns), sha256))
             if len(keys[0]) == _KEYS_AT_ONCE or number == len(clips) - 1:
                 for own, done in zip(keys, chunks, strict=True):
                     done.append(pa.array(own, pa.string()))
@@ -581,17 +544,28 @@ class _Values:
         for member in members:
             by_name[member.version.family.name].set(at, member.where)
 
-    @property
-    def n_wanting(self) -> int:
-        """Clips whose values were missing."""
-        return int(self.is_missing[self.of[self.of >= 0]].sum())
 
-    def clips_of(self, errors: Mapping[int, str]) -> dict[int, str]:
-        """Returns clips by number with their errors, which are by number of the key."""
-        if not errors:
-            return {}
-        numbers = np.flatnonzero(np.isin(self.of, list(errors))).tolist()
-        return {number: errors[int(self.of[number])] for number in numbers}
+def _add_failures(
+    made: Annotated, stage: AnyAnnotator, values: _Values, clips: Clips, errors: Mapping[int, str]
+) -> None:
+    """Rejects the clips on which a stage failed, by the numbers of their keys, or counts them."""
+    failed = np.flatnonzero(np.isin(values.of, list(errors))).tolist()
+    first = f"such as {clips[failed[0]][0].clip_id}: {errors[int(values.of[failed[0]])]}"
+    if not stage.required:
+        made.lacking[stage.name] = len(failed)
+        logger.warning("%s: clips without its values: %d, %s", stage.name, len(failed), first)
+        return
+    n_wanting = int(values.is_missing[values.of[values.of >= 0]].sum())
+    # One clip alone may be at fault, where others have values.
+    is_alone = len(failed) == 1 and not values.is_missing.all()
+    if len(failed) == n_wanting and not is_alone:
+        raise CuratorError(
+            f"{stage.name} failed on all {len(failed)} clips that it got, {first}; nothing was "
+            "committed"
+        )
+    for number in failed:
+        error = errors[int(values.of[number])]
+        made.rejected[clips[number][0].clip_id] = (stage.name, error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -624,15 +598,6 @@ def _kind_of(stage: AnyStage, engine: Engine) -> Resources:
 
 def _refusal(chain: Sequence[AnyAnnotator]) -> str | None:
     return next(filter(None, (stage.node_refusal() for stage in chain)), None)
-
-
-def _own(facts: ClipFacts, stage: AnyAnnotator) -> ClipFacts:
-    """Returns a clip with the columns that a stage reads alone."""
-    columns = {name: facts.columns[name] for name in stage.columns}
-    return ClipFacts(
-        clip_id=facts.clip_id, source_id=facts.source_id, n_frames=facts.n_frames, fps=facts.fps,
-        width=facts.width, height=facts.height, columns=columns,
-    )  # fmt: skip
 
 
 def _frames_of(clip: ClipFacts) -> float:
