@@ -21,11 +21,10 @@ from captioned import work_here
 from film_makers import write_video
 from film_shots import moving_texture
 from PIL import Image
+from place import QVGA, SMALL, Place
 
-from curator.cli import main
-from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
+from curator.commands.arguments import EXIT_BROKEN_OFF
 
-SMALL = {"width_px": 160, "height_px": 120}
 BLOCK = 16
 EVENTS = [
     {"time_s": 2.0, "label": "near_collision", "about": "a van cuts in"},
@@ -34,14 +33,34 @@ EVENTS = [
     # The source has ended by then.
     {"time_s": 70, "label": "collision"},
 ]
-PLAIN = (
-    "propose.max_s=5",
-    "shard.resolutions=[120]",
-    "filters.short_side_px.min=100",
-    "filters.frozen_fraction.max=1",
-    "analyze.text=false",
-    "caption.event_window_s=2",
-)
+
+
+class Drives(Place):
+    """Ten seconds with events, cut in two, and three seconds that nobody says anything of."""
+
+    recipe = "driving"
+    settings = (*SMALL, "propose.max_s=5", "filters.frozen_fraction.max=1", "analyze.text=false",
+                "caption.event_window_s=2")  # fmt: skip
+
+    def around(self) -> dict[str, dict[str, Any]]:
+        """Windows around events by their label, with the row of their clip as `clip`."""
+        clips = {row["clip_id"]: row for row in self.table("clips")}
+        rows = [row for row in self.table("annotations") if row["label"] is not None]
+        found = {row["label"]: row | {"clip": clips[row["clip_id"]]} for row in rows}
+        assert len(found) == len(rows)
+        return found
+
+    def move_the_collision(self) -> None:
+        moved = [EVENTS[0], EVENTS[1] | {"time_s": 7.0, "end_s": 7.0}, EVENTS[2]]
+        said = {"events": moved, "weather": 3, "light": "day"}
+        (self.sources / "drive.json").write_text(json.dumps(said))
+
+    def moved_frames(self) -> list[int]:
+        """Frames of the source that the window around the moved event shows."""
+        row = self.around()["collision"]
+        begin = row["clip_start_frame"]
+        assert (begin + row["start_frame"], begin + row["end_frame"]) == (180, 240)
+        return [begin + frame for frame in row["shown"]]
 
 
 class Server(ThreadingHTTPServer):
@@ -119,7 +138,7 @@ def filled(schema: dict[str, Any], name: str = "") -> Any:  # noqa: ANN401 - a v
 
 def numbered(n_frames: int, seed: int) -> Iterator[np.ndarray]:
     """A moving shot whose corner has the number of each frame, nine bits as grey squares."""
-    for number, picture in enumerate(moving_texture(n_frames, **SMALL, seed=seed)):
+    for number, picture in enumerate(moving_texture(n_frames, **QVGA, seed=seed)):
         marked = picture.copy()
         for bit in range(9):
             left = bit * BLOCK
@@ -150,55 +169,26 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def sources(tmp_path: Path) -> Path:
-    """Ten seconds with events, cut in two, and three seconds that nobody says anything of."""
+def place(tmp_path: Path) -> Drives:
     folder = tmp_path / "in"
     folder.mkdir()
     # Key frames every 7 frames: the second clip begins later than proposed when it is copied.
     write_video(folder / "drive.mp4", numbered(300, 0), gop=7, bframes=0)
     write_video(folder / "plain.mp4", numbered(90, 1))
     (folder / "drive.json").write_text(json.dumps({"events": EVENTS, "weather": 3, "light": "day"}))
-    return folder
+    return Drives(folder, tmp_path / "out")
 
 
-def code(sources: Path, out: Path, *more: str) -> int:
-    settings = [part for setting in (*PLAIN, *more) for part in ("--set", setting)]
-    return main(["run", str(sources), str(out), "--recipe", "driving", *settings])
-
-
-def run(sources: Path, out: Path, *more: str) -> dict[str, Any]:
-    assert code(sources, out, *more) == EXIT_OK
-    summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
-    return summary
-
-
-def rows(out: Path, name: str) -> list[dict[str, Any]]:
-    parts = json.loads((out / "summary.json").read_text())["tables"][name]
-    return [row for part in parts for row in pq.ParquetFile(out / part).read().to_pylist()]
-
-
-def around(out: Path) -> dict[str, dict[str, Any]]:
-    """Windows around events by their label, with the row of their clip as `clip`."""
-    clips = {row["clip_id"]: row for row in rows(out, "clips")}
-    found = {}
-    for row in rows(out, "annotations"):
-        if row["label"] is not None:
-            assert row["label"] not in found
-            found[row["label"]] = row | {"clip": clips[row["clip_id"]]}
-    return found
-
-
-def test_captions_from_metadata_need_no_model(sources: Path, tmp_path: Path) -> None:
+def test_captions_from_metadata_need_no_model(place: Drives) -> None:
     """Pins labels, captions, problems and questions of a run that asks nobody."""
-    out = tmp_path / "out"
-    summary = run(sources, out)
+    summary = place.run()
     counted = {name: n for name, n in summary["work"].items() if name.startswith("events")}
     assert counted == {"events": 3, "events_in_windows": 2, "events_bad_value": 1}
-    found = around(out)
+    found = place.around()
     assert set(found) == {"near_collision", "collision"}
     assert found["collision"]["clip"]["caption"].startswith("Collision: ")
     assert found["collision"]["clip"]["caption_model"] == "curate/metadata-1"
-    for row in rows(out, "annotations"):
+    for row in place.table("annotations"):
         assert row["request_keys"] == []
         assert {made["origin"] for made in json.loads(row["questions"])} == {"metadata"}
         is_told = row["label"] is not None
@@ -206,11 +196,11 @@ def test_captions_from_metadata_need_no_model(sources: Path, tmp_path: Path) -> 
         assert problems == (["weather is 3; expected words"] if is_told else [])
 
 
-def test_only_clips_with_events_can_be_kept_without_a_model(sources: Path, tmp_path: Path) -> None:
+def test_only_clips_with_events_can_be_kept_without_a_model(place: Drives) -> None:
     """Pins that metadata decides before anything is cut."""
-    (sources / "plain.json").write_text(json.dumps({"events": []}))
-    run(sources, tmp_path / "out", "caption.reject.content_type=[normal_driving]")
-    clips = rows(tmp_path / "out", "clips")
+    (place.sources / "plain.json").write_text(json.dumps({"events": []}))
+    place.run("caption.reject.content_type=[normal_driving]")
+    clips = place.table("clips")
     decided = [(Path(c["source_uri"]).name, c["decision"], c["reason"]) for c in clips]
     assert sorted(decided, key=str) == [
         ("drive.mp4", "kept", None),
@@ -221,12 +211,11 @@ def test_only_clips_with_events_can_be_kept_without_a_model(sources: Path, tmp_p
 
 @pytest.mark.parametrize("more", [(), ("caption.failed=reject",)], ids=["as_cut", "before_cut"])
 def test_models_are_shown_the_frames_around_events(
-    more: tuple[str, ...], server: Server, sources: Path, tmp_path: Path
+    more: tuple[str, ...], server: Server, place: Drives
 ) -> None:
     """Pins each picture to its frame of the source, in copies that begin late too, and a rerun."""
-    out = tmp_path / "out"
-    run(sources, out, *server.settings, *more)
-    found = around(out)
+    place.run(*server.settings, *more)
+    found = place.around()
     for label, first, end in (("near_collision", 30, 90), ("collision", 198, 264)):
         row, clip = found[label], found[label]["clip"]
         begin = row["clip_start_frame"]
@@ -249,50 +238,32 @@ def test_models_are_shown_the_frames_around_events(
     late = found["collision"]
     assert (late["clip_start_frame"] < late["clip"]["start_frame"]) == bool(more)
     n_asked = len(server.shown)
-    assert n_asked == len(rows(out, "annotations"))
-    before = rows(out, "annotations")
-    run(sources, out, *server.settings, *more)
+    assert n_asked == len(place.table("annotations"))
+    before = place.table("annotations")
+    place.run(*server.settings, *more)
     assert len(server.shown) == n_asked
-    assert rows(out, "annotations") == before
+    assert place.table("annotations") == before
 
 
-def test_a_corrected_sidecar_asks_about_its_windows_alone(
-    server: Server, sources: Path, tmp_path: Path
-) -> None:
+def test_a_corrected_sidecar_asks_about_its_windows_alone(server: Server, place: Drives) -> None:
     """Pins that where windows move, pictures are taken anew, out of written clips."""
-    out = tmp_path / "out"
-    run(sources, out, *server.settings)
-    move_the_collision(sources)
+    place.run(*server.settings)
+    place.move_the_collision()
     server.shown.clear()
-    run(sources, out, *server.settings)
-    assert server.shown == [moved_frames(out)]
+    place.run(*server.settings)
+    assert server.shown == [place.moved_frames()]
 
 
 def test_pictures_of_a_run_that_broke_off_are_taken_for_their_windows_alone(
-    server: Server, sources: Path, tmp_path: Path
+    server: Server, place: Drives
 ) -> None:
     """Pins that pictures around an event are not looked for among those around another moment."""
-    out = tmp_path / "out"
     server.refuses = True
-    assert code(sources, out, *server.settings) == EXIT_BROKEN_OFF
-    taken = [pq.read_table(part).num_rows for part in (out / "frames").glob("*.parquet")]
+    assert place.code(*server.settings) == EXIT_BROKEN_OFF
+    taken = [pq.read_table(part).num_rows for part in (place.out / "frames").glob("*.parquet")]
     assert sum(taken) == 3
     server.refuses = False
-    move_the_collision(sources)
-    run(sources, out, *server.settings)
-    assert moved_frames(out) in server.shown
-    assert {row["failure"] for row in rows(out, "annotations")} == {None}
-
-
-def move_the_collision(sources: Path) -> None:
-    moved = [EVENTS[0], EVENTS[1] | {"time_s": 7.0, "end_s": 7.0}, EVENTS[2]]
-    said = {"events": moved, "weather": 3, "light": "day"}
-    (sources / "drive.json").write_text(json.dumps(said))
-
-
-def moved_frames(out: Path) -> list[int]:
-    """Frames of the source that the window around the moved event shows."""
-    row = around(out)["collision"]
-    begin = row["clip_start_frame"]
-    assert (begin + row["start_frame"], begin + row["end_frame"]) == (180, 240)
-    return [begin + frame for frame in row["shown"]]
+    place.move_the_collision()
+    place.run(*server.settings)
+    assert place.moved_frames() in server.shown
+    assert {row["failure"] for row in place.table("annotations")} == {None}
