@@ -106,12 +106,7 @@ class Annotated:
 
 
 class UnitRunner:
-    """Sends units to workers, shows what is done, and adds up what workers report.
-
-    Attributes:
-        cpu_s: CPU-seconds of workers, by what they went into.
-        counts: What stages counted.
-    """
+    """Sends units to workers, shows what is done, and adds up what workers report."""
 
     def __init__(self, engine: Engine, progress: Progress) -> None:
         self._engine = engine
@@ -183,8 +178,7 @@ class UnitStream(Generic[ItemT, ResultT]):
     def poll(self) -> list[ResultT]:
         """Sends full units, and returns new results; does not wait.
 
-        Raises:
-            CuratorError: The first that the stage raised, unchanged.
+        The first error that the stage raised is raised unchanged.
         """
         results = [] if self._workers is None else list(map(self._taken, self._workers.poll()))
         self._send()
@@ -193,8 +187,7 @@ class UnitStream(Generic[ItemT, ResultT]):
     def finish(self) -> Iterator[list[ResultT]]:
         """Yields all other results as they come; raises errors as `poll`.
 
-        Raises:
-            CuratorError: A service did not answer for `GIVE_UP_S`.
+        Raises `CuratorError` if a service did not answer for `GIVE_UP_S`.
         """
         while True:
             self._send(is_end=True)
@@ -327,10 +320,7 @@ class RowScheduler(Generic[ItemT]):
     """Runs a stage over a stream of items, of which earlier runs have rows.
 
     The stream is taken as there is room: memory holds a window of it and the units in progress.
-
-    Args:
-        rows: Those of the stage.
-        take: Gets all rows, stored and new, in tables of some items.
+    `take` gets all rows, stored and new, in tables of some items.
     """
 
     def __init__(self, rows: FamilyRows[ItemT], take: Callable[[pa.Table], None]) -> None:

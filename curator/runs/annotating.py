@@ -46,8 +46,7 @@ def annotate(
         short_caption: Gives the short caption of a clip; None without a captioner.
         in_tars: From `stored_values`.
 
-    Returns:
-        What gives the members of a clip.
+    Returns what gives the members of a clip.
     """
     store = FamilyStore(run.store, in_tars)
     scheduler = Scheduler(store, run.engine, run.log.progress)

@@ -148,8 +148,7 @@ class DecidedClips:
     def decide(self, stage: AnyCorpusStage, work: Work) -> None:
         """Runs a stage.
 
-        Raises:
-            CuratorError: A stage from outside this package raised, or leaves what another one does.
+        Raises `CuratorError` where a custom stage raised, or leaves what another one does.
         """
         candidates, self._candidates, self.parts = self._candidates, None, None
         corpus = (
@@ -456,11 +455,7 @@ class ClipCorpus:
         return self.decided.rows
 
     def add(self, proposed: ProposedUnit) -> pa.Table:
-        """Takes the candidates of some sources; returns them as they would be written.
-
-        Raises:
-            StorageError: Writing to the local disk failed.
-        """
+        """Takes the candidates of some sources; returns them as they would be written."""
         clips = self._formed(proposed.clips)
         if self._candidates is None:
             self._candidates = self._none()

@@ -52,15 +52,10 @@ SMALL_BYTES = 64 << 20
 
 
 class Run:
-    """A run of one recipe over some sources.
+    """A run of one recipe over some sources, into an output root.
 
-    Args:
-        store: Output root.
-        recipe: Settings.
-        engine: Where work is done.
-        progress: Where it is shown.
-        check: Raises if this run may not write to the root any more.
-        memory_bytes: What the columns of clips may take; None for a share of this machine.
+    `check` raises if this run may not write there any more. `memory_bytes` is what the columns of
+    clips may take; None for a share of this machine.
     """
 
     def __init__(
@@ -102,16 +97,13 @@ class Run:
     def execute(
         self, arguments: Sequence[str], *, limit: int | None, replace: bool = False
     ) -> dict[str, Any]:
-        """Runs the stages of the graph.
+        """Runs the stages of the graph; returns what `summary.json` holds.
 
         Args:
             arguments: Sources as the user named them.
             limit: Most sources.
             replace: Whether OUT is to hold these sources alone; else they are added to those of
                 earlier runs.
-
-        Returns:
-            What `summary.json` holds.
 
         Raises:
             UsageError: Clips would be lost that may not.

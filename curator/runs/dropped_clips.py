@@ -96,21 +96,13 @@ class DropCheck:
         """Contents whose loss was allowed after the scan."""
 
     def after_scan(self, sources: SourceTable) -> None:
-        """Logs the clips whose content is not in a scanned run, and checks that they may go.
-
-        Raises:
-            UsageError: They may not.
-        """
+        """Logs clips whose content is not in a scanned run; raises `UsageError` if they may not go."""
         missing = self.missing(sources.contents())
         self._accepted = missing["source_id"]
         self._judge(by_source(missing, sources.contents_of), sources)
 
     def refuse_unread(self, sources: SourceTable) -> None:
-        """Refuses a run that can add nothing to a finished one: its sources are misnamed.
-
-        Raises:
-            UsageError: None of them can be read.
-        """
+        """Raises `UsageError` for a run whose misnamed sources add nothing to a finished one."""
         if not len(sources.contents()) and self._shard_clips.num_rows:
             first = f" (the first: {sources.first_error()})" if len(sources) else ""
             raise UsageError(
@@ -125,16 +117,10 @@ class DropCheck:
         generation: int | None = None,
         failures: Collection[str] = (),
     ) -> None:
-        """Logs what else is lost once clips are cut, and checks that it may go.
+        """Logs what else is lost once clips are cut; raises `UsageError` if it must stay.
 
-        Args:
-            sources: Sources of the run, analyzed.
-            clips: Clips of the run.
-            generation: The one that `clips` are of; None for all.
-            failures: Reasons that say that an annotator failed.
-
-        Raises:
-            UsageError: It may not.
+        `clips` are those of one generation, or of all. `failures` are the reasons that say that an
+        annotator failed.
         """
         if not self._n_in_shards:
             return
@@ -165,9 +151,7 @@ class DropCheck:
     def missing(self, contents: pa.ChunkedArray, unread: Sequence[str] = ()) -> pa.Table:
         """Returns the clips in the shards whose content is not in a run.
 
-        Args:
-            contents: Ids of the run's contents.
-            unread: Addresses whose content is not known, and whose clips are left out.
+        Clips of `unread` addresses, whose content is not known, are left out.
 
         Raises:
             UsageError: What the shards hold cannot be known, and the run may not replace it.

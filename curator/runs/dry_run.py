@@ -28,8 +28,7 @@ def dry_run(
 ) -> tuple[str, str | None]:
     """Says what a run would do, as far as clips are not judged and sources not read for it.
 
-    Returns:
-        The text, and why the run would be refused; None where it would not, or may not.
+    Returns the text, and why the run would be refused; None where it would not, or may not.
     """
     decided = decided_sources(store).select(["uri", "version", "source_id"]).to_pylist()
     own_id = {(row["uri"], row["version"]): row["source_id"] for row in decided}

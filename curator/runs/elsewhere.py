@@ -44,11 +44,7 @@ def elsewhere_of(
 ) -> list[Elsewhere]:
     """Returns all clips elsewhere.
 
-    Args:
-        store: Output root.
-        recipe: Settings.
-        removals: Of the output root.
-        before: Summary of the generations before; None where all clips are decided about.
+    `before` is the summary of the generations before; None where all clips are decided about.
 
     Raises:
         UsageError: `dedup.against` names an output that cannot be used.
@@ -119,12 +115,10 @@ def exclude_removed_sources(sources: SourceTable, removals: Removals) -> None:
 def without_removed(
     store: Store, unit: ProposedUnit, removals: Removals
 ) -> tuple[ProposedUnit, int]:
-    """Drops candidates that share more than a frame with removed footage.
+    """Returns candidates without those that share more than a frame with removed footage.
 
-    That is a removed clip of the same source, or the same decoded frames in any other file.
-
-    Returns:
-        What is left, and the number of clips that were dropped.
+    That is a removed clip of the same source, or the same decoded frames in any other file. The
+    second value is the number of clips that were dropped.
     """
     if not removals:
         return unit, 0

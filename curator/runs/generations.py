@@ -83,11 +83,7 @@ def earlier_sources(store: Store, previous: Mapping[str, Any]) -> pa.Table:
 
 
 def carry(earlier: pa.Table, sources: SourceTable, metadata: SourceMetadata) -> int:
-    """Adds earlier sources that are not in a run, neither their address nor their content.
-
-    Returns:
-        Their number.
-    """
+    """Adds earlier sources that are not in a run by address or content; returns their number."""
     rows = sources.carry(earlier)
     names = [name for name in rows.column_names if name.startswith(PREFIX)]
     if names:
@@ -161,12 +157,7 @@ def judged_by(
 ) -> dict[str, Any]:
     """Returns what decisions and shards follow from, but for the sources and their grouping.
 
-    Args:
-        recipe: Settings.
-        graph: Its stages.
-        fingerprints: Of each stage.
-        extensions: Classes from outside this package, with their origins.
-        metadata: Columns of metadata.
+    `extensions` are the classes from outside this package, `metadata` the columns of metadata.
     """
     left_out = {"run", "about", "caption"}
     if recipe.suitability.model is None:
@@ -195,7 +186,7 @@ def _of_captions(
 
 
 def numbered(contents: pa.Table, earlier: pa.Table, config: RunConfig) -> pa.Table:
-    """Puts contents into generations.
+    """Puts contents into generations; returns `source_id` and `generation` of each, from 1.
 
     Those of earlier runs keep theirs. New ones come in the order of their ids, which are hashes.
 
@@ -203,9 +194,6 @@ def numbered(contents: pa.Table, earlier: pa.Table, config: RunConfig) -> pa.Tab
         contents: Each once, with `source_id` and `seconds`.
         earlier: `source_id` and `generation` of contents of earlier runs; null counts as 1.
         config: How long a generation is.
-
-    Returns:
-        `source_id` and `generation` of each, from 1.
     """
     contents = contents.sort_by("source_id")
     ids, seconds = contents["source_id"].combine_chunks(), contents["seconds"].to_numpy()

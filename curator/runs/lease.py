@@ -208,14 +208,9 @@ def held(store: Store, command: str) -> "Iterator[Lease]":
 
 
 class Lease:
-    """A root that is held; made by `held`.
+    """A root that is held, since the request that began at `begun`; made by `held`.
 
-    Args:
-        store: Output root.
-        mine: This process.
-        version: Of the object.
-        begun: When the request began that wrote it.
-        is_guarded: Whether the store supports this at all.
+    `version` is that of the object. `is_guarded` is False where the store does not support this.
     """
 
     def __init__(
@@ -360,10 +355,9 @@ class Lease:
 
 
 def _taken(store: Store, mine: Holder) -> tuple[str, float]:
-    """Creates the object, or takes over that of a run that has ended; refuses while it lives.
+    """Creates the object, or takes over that of a run that has ended.
 
-    Returns:
-        Its version, and the time before it was written.
+    Returns its version, and the time before it was written.
     """
     while True:
         begun, data = _now(), replace(mine, renewed=utc_now()).to_bytes()
@@ -376,10 +370,9 @@ def _taken(store: Store, mine: Holder) -> tuple[str, float]:
 
 
 def _abandoned(store: Store) -> str | None:
-    """Waits until the object may be taken over: returns its version, or None if it is gone.
+    """Waits until the object may be taken over, unless its holder lives; returns its version.
 
-    Raises:
-        UsageError: Its holder lives.
+    None if it is gone.
     """
     watched, since = "", 0.0
     while (entry := store.read_versioned(LEASE)) is not None:

@@ -84,11 +84,8 @@ def remainders(
 ) -> ProposedUnit:
     """Returns the clips that parts of clips are, scored from stored tracks.
 
-    Args:
-        run: The run.
-        sources: By id, those of the clips.
-        candidates: Where they are stored.
-        parts: A row per part, with the columns of its clip, `part_start_s` and `part_end_s`.
+    `parts` has a row per part, with the columns of its clip, `part_start_s` and `part_end_s`;
+    `sources` are those of the clips by id.
     """
 
     def propose() -> list[ProposedUnit]:

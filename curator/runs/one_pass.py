@@ -172,8 +172,7 @@ class Pass:
     def execute(self) -> Results:
         """Runs the stages of the graph behind the scan.
 
-        Raises:
-            UsageError: Clips would be lost that may not.
+        Raises `UsageError` if clips would be lost that must stay.
         """
         work: dict[Phase, Callable[..., None]] = {
             Phase.MEASURE: self._measure,

@@ -60,12 +60,8 @@ class RecipeChange:
 def recipe_for(store: Store, name: str | None, overrides: Sequence[str]) -> Recipe:
     """Returns the recipe of a run: the one named, or that of the output, or the default one.
 
-    Logs what changes against the recipe that made the output.
-
-    Args:
-        store: Output root.
-        name: As `load_recipe` takes it; None keeps the recipe of the output.
-        overrides: `key=value` each, on top of it.
+    Logs what changes against the recipe that made the output. `name` is as `load_recipe` takes it;
+    None keeps the recipe of the output. `overrides` are `key=value` each, on top of it.
 
     Raises:
         RecipeError: A key or value is wrong.

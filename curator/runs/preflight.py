@@ -43,8 +43,7 @@ def check_run(
     Args:
         sources: As the user named them.
         out: Output root.
-        recipe: Name, or path of a YAML file; None for that of the output, or where nothing has
-            run yet, `quickstart`.
+        recipe: Name, or path of a YAML file; None for that of the output, or `quickstart`.
         overrides: `key=value` each.
         ray_address: Cluster to run on, or None for this machine alone.
         shared_out: The user says that all nodes see the same folders.
@@ -74,9 +73,8 @@ def check_run(
 def check_places(sources: Sequence[str], out: str, *, writes: bool) -> Store:
     """Returns the output root; `writes` says that something will be written there.
 
-    Raises:
-        UsageError: A place does not exist, the output root cannot be written, or originals lie
-            where outputs go.
+    Raises `UsageError` for a place that does not exist, for one that cannot be written, and for
+    originals where outputs go.
     """
     store = open_store(out)
     _check_apart(sources, store.uri)
@@ -88,11 +86,7 @@ def check_places(sources: Sequence[str], out: str, *, writes: bool) -> Store:
 
 
 def check_shared(places: Sequence[str], *, ray_address: str | None, shared_out: bool) -> None:
-    """Checks that the nodes of a cluster, if there is one, can see what a run reads and writes.
-
-    Raises:
-        UsageError: One is a folder of this machine, and the user does not say that all see it.
-    """
+    """Raises `UsageError` where a cluster may not see a folder of this machine that a run names."""
     if ray_address is None or shared_out:
         return
     local = [place for place in places if scheme_of(place) is None]
@@ -193,11 +187,8 @@ def check_captions(recipe: Recipe, *, asks_server: bool) -> None:
     """Checks that the captioner that a recipe names can be asked.
 
     A server is asked a first question now with `asks_server`; else it is before the first of the
-    run, which may have none.
-
-    Raises:
-        UsageError: The server does not answer or has no such model, the model's files or a package
-            are not there, or a prompt cannot be read.
+    run, which may have none. Raises `UsageError` where a server does not answer or has no such
+    model, files or a package are missing, or a prompt cannot be read.
     """
     name = recipe.caption.embedding
     if name is not None:
@@ -219,8 +210,7 @@ def check_captions(recipe: Recipe, *, asks_server: bool) -> None:
 def check_measured(recipe: Recipe) -> None:
     """Checks that what the recipe's rules ask for will be measured, and that its models are here.
 
-    Raises:
-        UsageError: A rule has bounds for a score that is switched off, or a model is missing.
+    Raises `UsageError` for bounds of a score that is switched off, and for a model that is missing.
     """
     learned_score_of(recipe)
     for name, score in recipe.filters.rejecting().items():
@@ -248,12 +238,9 @@ def check_measured(recipe: Recipe) -> None:
 
 
 def check_cpu_scores(recipe: Recipe, *, ray_address: str | None) -> None:
-    """Checks that no rule uses a score that is absent where sources are decoded.
+    """Raises `UsageError` for rules by a score that CPUs alone give, where a GPU may decode.
 
     A cluster at `ray_address` may have GPUs.
-
-    Raises:
-        UsageError: A GPU may decode, and the recipe uses a score that only CPUs give.
     """
     rules = recipe.filters.root.items()
     used = {f"filters.{name}": rule.score or name for name, rule in rules if rule.bounds}
@@ -276,8 +263,7 @@ def check_cpu_scores(recipe: Recipe, *, ray_address: str | None) -> None:
 def check_models(recipe: Recipe) -> None:
     """Checks that the recipe's models are here, and that each score it asks for is made.
 
-    Raises:
-        UsageError: Says which key to set, or which model to pull.
+    Raises `UsageError`, which says which key to set, or which model to pull.
     """
     try:
         semantics = semantics_of(recipe)

@@ -67,13 +67,8 @@ _PLACE = ("clip_id", "shard", "mp4_offset", "mp4_bytes")
 class Recaption:
     """New annotations for the clips that a finished run kept.
 
-    Args:
-        store: Output root.
-        changes: `key=value` each; keys of the section `caption` alone.
-        engine: Where frames are taken, and models in workers run.
-        progress: Where it is shown.
-        check: Raises if this run may not write to the root any more.
-        memory_bytes: What the columns of clips may take; None for a share of this machine.
+    `changes` are `key=value` each, keys of the section `caption` alone; `check` and `memory_bytes`
+    are as for `Run`.
 
     Raises:
         UsageError: There is no finished run, or a change is not one of `caption`.
@@ -126,13 +121,9 @@ class Recaption:
         mark_processes()
 
     def execute(self) -> dict[str, Any]:
-        """Does it.
+        """Does it; returns what `summary.json` holds.
 
-        Returns:
-            What `summary.json` holds.
-
-        Raises:
-            UsageError: A tar is missing or damaged.
+        Raises `UsageError` if a tar is missing or damaged.
         """
         log = self._log(cut=cut_facts((), self.recipe.cut.crf))
         graph = graph_of(self.recipe).since(SECTION)
@@ -204,8 +195,7 @@ class Snapshot:
     def of(cls, run: RunContext, summary: Mapping[str, Any]) -> "Snapshot":
         """Reads a snapshot, as far as the stages of a run from `caption` on need it.
 
-        Raises:
-            UsageError: A tar is missing or damaged.
+        Raises `UsageError` if a tar is missing or damaged.
         """
         store, graph, tables = run.store, run.graph, summary["tables"]
         columns = [*graph.columns(), *MarkedClips(run.marks).columns()]

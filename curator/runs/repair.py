@@ -112,10 +112,8 @@ def repair_objects(
 ) -> None:
     """Writes what is damaged again from an equal copy, and removes what has no equal copy.
 
-    Args:
-        store: Output root.
-        check: Raises if nothing may be written any more.
-        makes_again: Whether a run with the sources follows; without one all damaged objects stay.
+    Nothing is removed without `makes_again`, which says that a run with the sources follows.
+    `check` raises if nothing may be written any more.
     """
     fenced = FencedStore(store, check)
     numbers = snapshot_numbers(store)
@@ -147,10 +145,7 @@ def repair_objects(
 
 
 def restored(store: FencedStore, names: Collection[str]) -> frozenset[str]:
-    """Writes damaged objects of the newest snapshot again from equal copies.
-
-    Returns those that are whole now.
-    """
+    """Writes damaged objects of the newest snapshot again from equal copies; returns those."""
     summary = _newest(store)
     objects, whole = objects_of(summary), set()
     for own, fixed in copies_of(summary).items():
