@@ -213,7 +213,7 @@ class DecidedClips:
             )
         self.left[left.family] = left.rows
 
-    def add(self, decided: pa.Table) -> None:
+    def add_decided(self, decided: pa.Table) -> None:
         """Adds the next clips, with decisions."""
         if self._store is None:
             self._store = ClipStore(decided.schema, self._memory_budget_bytes)
@@ -264,7 +264,7 @@ class _CandidateClips(_Shared):
             at = clips.schema.get_field_index(name)
             changed = clips.append_column if at < 0 else partial(clips.set_column, at)
             clips = changed(name, column)
-        self._of.add(clips)
+        self._of.add_decided(clips)
 
 
 class _KeptClips(_Shared):
@@ -395,7 +395,7 @@ def _parents(clips: pa.Table, parts: pa.Table) -> Iterator[str]:
         yield next(c for a, b, c in by_source[source_id] if a <= start and end <= b)
 
 
-class ClipCorpus:
+class ClipCorpus(DecidedClips):
     """Shots, clips and vectors of all sources.
 
     Args:
@@ -418,73 +418,47 @@ class ClipCorpus:
         propose: Callable[[pa.Table], ProposedUnit] | None = None,
         **compared: Any,  # noqa: ANN401 - checked by `DecidedClips`
     ) -> None:
-        self._formed, self._tables, self._propose, self._scores = formed, tables, propose, scores
+        self._formed, self._propose, budget = formed, propose, memory_budget_of(memory_bytes)
         self._rules: list[AnyCorpusStage] = []
         """Stages that have decided, and that decide about parts of clips too."""
-        self._memory_budget_bytes = memory_budget_of(memory_bytes)
-        self.shots = SortedRows(SHOTS_SCHEMA, SHOT_ORDER, self._memory_budget_bytes)
-        self._candidates: SortedRows | None = None
-        self._decided: DecidedClips | None = None
-        self.vectors = {
-            name: StoredVectors(embeddings_schema(1).empty_table(), self._memory_budget_bytes)
+        self.shots = SortedRows(SHOTS_SCHEMA, SHOT_ORDER, budget)
+        self.stored_vectors = {
+            name: StoredVectors(embeddings_schema(1).empty_table(), budget)
             for name in ("embeddings", "clip_embeddings")
         }
         """Vectors of all clips: of what they show; and by the CLIP model, none without one."""
         self._over = partial(
             DecidedClips,
-            memory_budget_bytes=self._memory_budget_bytes,
-            vectors=self.vectors.__getitem__,
+            memory_budget_bytes=budget,
+            vectors=self.stored_vectors.__getitem__,
             ready=set(),
             **compared,
         )
-
-    @property
-    def decided(self) -> DecidedClips:
-        """The clips, from the first decision on."""
-        assert self._decided is not None, "no stage has decided"
-        return self._decided
-
-    @property
-    def clips(self) -> ClipStore:
-        """All clips, from the first decision on."""
-        return self.decided.clips
-
-    @property
-    def rows(self) -> ClipRows:
-        """The clips that the rules keep."""
-        return self.decided.rows
+        schema = formed(candidates_schema(scores).empty_table()).schema
+        candidates = SortedRows(schema, CLIP_ORDER, budget)
+        super().__init__(candidates, tables=tables, **self._over.keywords)
 
     def add(self, proposed: ProposedUnit) -> pa.Table:
         """Takes the candidates of some sources; returns them as they would be written."""
         clips = self._formed(proposed.clips)
-        if self._candidates is None:
-            self._candidates = self._none()
+        assert isinstance(self._candidates, SortedRows), "a stage has decided"
         self._candidates.add(clips)
         self.shots.add(proposed.shots)
-        self.vectors["embeddings"].add(proposed.vectors)
-        self.vectors["clip_embeddings"].add(proposed.clip_vectors)
+        self._add_vectors(proposed)
         return clips
 
-    def add_decided(self, clips: pa.Table) -> None:
-        """Takes the next clips of a snapshot, with its decisions."""
-        if self._decided is None:
-            self._decided = self._over(clips=self._none())
-        self._decided.add(clips)
+    def _add_vectors(self, proposed: ProposedUnit) -> None:
+        self.stored_vectors["embeddings"].add(proposed.vectors)
+        self.stored_vectors["clip_embeddings"].add(proposed.clip_vectors)
 
     def decide(self, stage: AnyCorpusStage, work: Work) -> None:
         """Lets a stage decide about all clips; the first one gets the candidates."""
-        if self._decided is None:
-            candidates, self._candidates = self._candidates, None
-            if candidates is None:
-                candidates = self._none()
-            self._decided = self._over(clips=candidates, tables=self._tables)
-        n_known = len(self._decided.warnings)
-        self._decided.decide(stage, work)
-        for line in self._decided.warnings[n_known:]:
+        n_known = len(self.warnings)
+        super().decide(stage, work)
+        for line in self.warnings[n_known:]:
             logger.warning(line)
-        parts = self._decided.parts
-        if parts is not None and parts.num_rows and self._propose is not None:
-            self._add_parts(self._decided, parts, self._propose(parts))
+        if self.parts is not None and self.parts.num_rows and self._propose is not None:
+            self._add_parts(self.parts, self._propose(self.parts))
         if not self._rules or isinstance(stage, ClipFilter):
             self._rules.append(stage)
 
@@ -495,24 +469,19 @@ class ClipCorpus:
             some.decide(stage, CorpusWork(stage.name))
         return some.rows
 
-    def _add_parts(self, clips: DecidedClips, parts: pa.Table, proposed: ProposedUnit) -> None:
+    def _add_parts(self, parts: pa.Table, proposed: ProposedUnit) -> None:
         """Adds clips that are parts of others: the rules judge them by the bounds of all clips."""
         candidates = self._formed(proposed.clips)
         order = pc.sort_indices(candidates, [(name, "ascending") for name in CLIP_ORDER])
-        some = self._over(clips=candidates.take(order), earlier=clips.left.get)
+        some = self._over(clips=candidates.take(order), earlier=self.left.get)
         for stage in self._rules:
             some.decide(stage, CorpusWork(stage.name))
         decided = pa.concat_tables(some.clips.blocks())
         details = pa.array([f"{REMAINDER} of {name}" for name in _parents(decided, parts)])
         at = decided.schema.get_field_index("reason_detail")
-        clips.clips.append(decided.set_column(at, "reason_detail", details.cast(pa.string())))
-        self.vectors["embeddings"].add(proposed.vectors)
-        self.vectors["clip_embeddings"].add(proposed.clip_vectors)
+        self.clips.append(decided.set_column(at, "reason_detail", details.cast(pa.string())))
+        self._add_vectors(proposed)
         counts = {rule["rule"]: rule for rule in some.left[RULES]}
-        for rule in clips.left[RULES]:
+        for rule in self.left[RULES]:
             more = counts.get(rule["rule"], {})
             rule |= {name: rule[name] + more.get(name, 0) for name in ("first", "alone", "any")}
-
-    def _none(self) -> SortedRows:
-        schema = self._formed(candidates_schema(self._scores).empty_table()).schema
-        return SortedRows(schema, CLIP_ORDER, self._memory_budget_bytes)

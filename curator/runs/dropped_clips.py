@@ -96,7 +96,7 @@ class DropCheck:
         """Contents whose loss was allowed after the scan."""
 
     def after_scan(self, sources: SourceTable) -> None:
-        """Logs clips whose content is not in a scanned run; raises `UsageError` if they may not go."""
+        """Logs clips whose content is not in a run; raises `UsageError` if they must stay."""
         missing = self.missing(sources.contents())
         self._accepted = missing["source_id"]
         self._judge(by_source(missing, sources.contents_of), sources)

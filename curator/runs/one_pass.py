@@ -363,7 +363,7 @@ class Pass:
         if kind == "none":
             return None
         name = "clip_embeddings" if kind == "clip" else "embeddings"
-        return self._corpus.vectors[name].some(self._corpus.rows.kept_ids())
+        return self._corpus.stored_vectors[name].some(self._corpus.rows.kept_ids())
 
     def _annotate(self, *_: AnyStage) -> None:
         """Runs all annotators: those that look at frames of the same clips share a decode."""
@@ -442,7 +442,7 @@ class Pass:
     def _decided(self) -> dict[str, Any]:
         """Returns the fields of the summary that the stages before `caption` make."""
         corpus, run = self._corpus, self._run
-        left = dict(corpus.decided.left)
+        left = dict(corpus.left)
         rules = left.pop(RULES)
         judged = {STAMP: run.judged[STAMP], **left, GENERATION: self._sources.last_generation()}
         return {
@@ -460,11 +460,11 @@ class Pass:
         if self._scope.snapshot is None:
             tables: dict[str, SortedRows | StoredVectors] = {
                 "shots": corpus.shots,
-                "embeddings": corpus.vectors["embeddings"],
+                "embeddings": corpus.stored_vectors["embeddings"],
             }
             if self._recipe.analyze.clip is not None:
                 # A separate table: the length of a vector is part of a column's type.
-                tables["clip_embeddings"] = corpus.vectors["clip_embeddings"]
+                tables["clip_embeddings"] = corpus.stored_vectors["clip_embeddings"]
             yield from ((n, (rows.blocks(), rows.schema)) for n, rows in tables.items())
         if captioning is not None:
             if captioning.sidecars is not None:

@@ -214,7 +214,7 @@ class Snapshot:
         reads.update(packed[graph["shard"].config.embedding])
         for name, table in ((EMBEDDING, "embeddings"), (CLIP_EMBEDDING, "clip_embeddings")):
             for part in tables.get(table, ()) if name in reads else ():
-                corpus.vectors[table].add(read_parquet(store, part))
+                corpus.stored_vectors[table].add(read_parquet(store, part))
         n_kept, reusable = kept_by_source(corpus.clips), ReusableShards(store, summary)
         return cls(
             summary=summary,
