@@ -56,9 +56,8 @@ def main(options: argparse.Namespace) -> int:
     from curator.errors import UsageError
     from curator.executor.host_resources import available_cpus
     from curator.executor.progress import Progress
-    from curator.planning.machine_kinds import read_machines
-    from curator.planning.plan_sample import choose_sample
-    from curator.planning.planner import Planner, run_sample
+    from curator.planning.extrapolation import choose_sample
+    from curator.planning.planner import Planner, read_machines, run_sample
     from curator.runs.curation import Run
     from curator.runs.lease import held
     from curator.runs.output_recipe import recipe_for

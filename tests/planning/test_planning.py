@@ -9,11 +9,9 @@ from curator.cli import main
 from curator.errors import UsageError
 from curator.executor.engine import Engine
 from curator.executor.time_left import Expected
-from curator.planning import plan_sample
-from curator.planning.extrapolation import Extrapolation
-from curator.planning.machine_kinds import MachineKind, cost, read_machines
-from curator.planning.plan_sample import choose_sample
-from curator.planning.planner import Planner, SampleRun
+from curator.planning import extrapolation
+from curator.planning.extrapolation import Extrapolation, choose_sample
+from curator.planning.planner import MachineKind, Planner, SampleRun, cost, read_machines
 from curator.recipe import load_recipe
 from curator.records.sources import SourceRef
 from curator.runs.run_plan import expected_of, read_plan, write_plan
@@ -44,7 +42,7 @@ def test_sample_has_its_share_of_each_stratum_and_is_repeatable() -> None:
 
 def test_intervals_hold_for_costs_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pins that nine in ten hold: of sources that differ, sampled one in five."""
-    monkeypatch.setattr(plan_sample, "DRAWS", 1)
+    monkeypatch.setattr(extrapolation, "DRAWS", 1)
     chance = np.random.default_rng(0)
     held = np.zeros(2)
     for _ in range(100):

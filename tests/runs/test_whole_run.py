@@ -18,7 +18,6 @@ from captioned import work_here
 from film_makers import MAKERS
 from place import Place
 
-from curator.executor.engine import Engine
 from curator.footage.demo_films import make_demo
 
 FAILS = {
@@ -146,14 +145,6 @@ def test_static_shots_and_duplicates_are_rejected_for_what_they_are(whole: Whole
             assert clip["duplicate_similarity"] >= clip["reason_threshold"]
 
 
-def test_the_same_bytes_are_analyzed_once(whole: Whole) -> None:
-    rows = [row for row in whole.table("sources") if "same_bytes" in (row["notes"] or [])]
-    assert len(rows) == len(ODD_NAMES)
-    assert {row["n_clips"] for row in rows} == {0}
-    n_readable = whole.summary()["counts"]["done"] + list(FAILS.values()).count("no_frames")
-    assert whole.summary()["work"]["sources_analyzed"] <= n_readable - len(ODD_NAMES)
-
-
 def test_every_sample_decodes_to_the_frames_that_its_json_names(whole: Whole) -> None:
     clips = {clip["clip_id"]: clip for clip in whole.table("clips")}
     seen = set()
@@ -198,35 +189,6 @@ def test_report_and_config_stand_beside_the_tables(whole: Whole) -> None:
     }
     assert reusable == listed
     assert not list(whole.out.glob("cuts/*"))
-
-
-def test_reruns_decode_nothing_and_lost_or_dropped_clips_are_cut_to_the_same_bytes(
-    whole: Whole, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before, clips = whole.tars(), whole.table("clips")
-
-    def refuse(_: Engine) -> None:
-        raise AssertionError("Ray was started for a run that has nothing to decode")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Engine, "_start", refuse)
-        again = whole.run()
-        assert set(again["work"].values()) == {0}
-        assert whole.tars() == before
-        assert whole.table("clips") == clips
-        strict = whole.run("filters.motion.min=0.15")
-    assert strict["work"]["sources_analyzed"] == 0
-    assert strict["work"]["clips_cut"] == 0
-    for clip in whole.table("clips"):
-        if clip["decision"] == "kept":
-            assert clip["motion"] >= 0.15
-    kept = strict["counts"]["kept"]
-    assert 0 < kept < again["counts"]["kept"]
-    assert set(whole.tars()) == {shard["name"] for shard in strict["shards"]}
-    (whole.out / strict["shards"][0]["name"]).unlink()
-    back = whole.run("shard.append=false")
-    assert back["work"]["sources_analyzed"] == 0
-    assert whole.tars() == before
 
 
 README = Path(__file__).parents[2] / "README.md"
