@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,22 +64,6 @@ class Lifetime(StrEnum):
     """Until somebody removes the folder `families/`: another recipe may need them again."""
 
 
-class Content(Protocol):
-    """The values of a family: how they are encoded, read and checked."""
-
-    endings: ClassVar[tuple[str, ...]]
-    """Endings of members that can hold them."""
-
-    def encode(self, value: Any, ending: str) -> bytes | Row:  # noqa: ANN401 - checked here
-        """Returns a value as it is stored; raises `FamilyError` where it does not fit."""
-
-    def decode(self, data: bytes, ending: str) -> Any:  # noqa: ANN401 - by the declaration
-        """Returns the value; raises `FamilyError` where the bytes do not hold one."""
-
-    def feature(self, ending: str) -> dict[str, Any]:
-        """Returns the type by which Hugging Face `datasets` reads the member."""
-
-
 _NUMPY = {
     "f16": "<f2", "f32": "<f4", "f64": "<f8", "u8": "u1", "i8": "i1", "i16": "<i2", "i32": "<i4",
     "i64": "<i8", "bool": "?",
@@ -103,6 +87,7 @@ class Array:
     axes: tuple[str | int, ...]
 
     endings: ClassVar[tuple[str, ...]] = ("npy", "safetensors")
+    """Endings of members that can hold such values."""
 
     def __post_init__(self) -> None:
         # Lists where JSON was read.

@@ -456,7 +456,7 @@ def assert_as_alone(store: Store, finished: Place) -> None:
     }
     assert shards == finished.files()
     # Sources that were young when they were probed are probed again, and not stored.
-    folders = {path.name for path in finished.out.iterdir() if any(path.rglob("*"))}
+    folders = {name.split("/")[0] for name in finished.files("")}
     assert {key.split("/")[0] for key in keys} - {"scan"} == folders - {"scan"}
 
 
