@@ -311,10 +311,7 @@ def _insert(stages: list[AnyGraphStage], stage: AnyGraphStage, entry: StageEntry
 
 
 def _insert_annotator(
-    stages: list[AnyGraphStage],
-    stage: AnyAnnotator,
-    entry: StageEntry,
-    scores: Iterable[str],
+    stages: list[AnyGraphStage], stage: AnyAnnotator, entry: StageEntry, scores: Iterable[str]
 ) -> None:
     """Puts an annotator before `shard`, behind those that come before it in the recipe.
 

@@ -165,12 +165,7 @@ class Extrapolation:
         return costs
 
     def total(
-        self,
-        sampled: Floats,
-        regressor: Floats,
-        *,
-        differs: float,
-        is_count: bool = False,
+        self, sampled: Floats, regressor: Floats, *, differs: float, is_count: bool = False
     ) -> tuple[float, float]:
         """Returns the sum over all sources, and the distance to the ends of its 90% interval.
 

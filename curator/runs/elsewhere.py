@@ -37,10 +37,7 @@ EXCLUDED_CLIPS = "clips_of_removed_footage"
 
 
 def elsewhere_of(
-    store: Store,
-    recipe: Recipe,
-    removals: Removals,
-    before: Mapping[str, Any] | None = None,
+    store: Store, recipe: Recipe, removals: Removals, before: Mapping[str, Any] | None = None
 ) -> list[Elsewhere]:
     """Returns all clips elsewhere.
 

@@ -77,10 +77,7 @@ def measure(
 
 
 def remainders(
-    run: RunContext,
-    sources: Mapping[str, SourceRef],
-    candidates: Candidates,
-    parts: pa.Table,
+    run: RunContext, sources: Mapping[str, SourceRef], candidates: Candidates, parts: pa.Table
 ) -> ProposedUnit:
     """Returns the clips that parts of clips are, scored from stored tracks.
 

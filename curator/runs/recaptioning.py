@@ -45,12 +45,7 @@ from curator.tables.output_format import read_current_summary
 from curator.tables.parts import as_runs_write
 from curator.tables.removal_records import finished_removals
 from curator.tables.sample_members import MEMBERS
-from curator.tables.schemas import (
-    SOURCES_SCHEMA,
-    clips_schema,
-    metadata_fields,
-    with_declared,
-)
+from curator.tables.schemas import SOURCES_SCHEMA, clips_schema, metadata_fields, with_declared
 from curator.tables.source_table import SourceTable
 
 SECTION = "caption"

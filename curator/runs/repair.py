@@ -16,14 +16,7 @@ from curator.stages.commit.commit_run import alone
 from curator.storage import ObjectInfo, Store
 from curator.tables.checksums import find_json, is_damaged, sealed_json, to_json
 from curator.tables.fenced_store import Digest, FencedStore
-from curator.tables.out_layout import (
-    CONFIG,
-    LAYOUT,
-    SHARDS,
-    FolderLifetime,
-    is_own,
-    listed_objects,
-)
+from curator.tables.out_layout import CONFIG, LAYOUT, SHARDS, FolderLifetime, is_own, listed_objects
 from curator.tables.output_format import read_summary
 from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import (
@@ -53,11 +46,7 @@ _READERS = 8
 
 
 def with_repair(
-    store: Store,
-    work: Callable[[], T],
-    kinds: frozenset[str],
-    *,
-    check: Callable[[], None] = alone,
+    store: Store, work: Callable[[], T], kinds: frozenset[str], *, check: Callable[[], None] = alone
 ) -> T:
     """Does some work, again after each removal of what it found damaged.
 

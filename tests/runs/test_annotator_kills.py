@@ -40,10 +40,7 @@ STAGE = "stages=[{use: killer:Killer}]"
 
 
 def test_a_killed_run_makes_the_rest_and_the_same_tars(
-    finished: Annotated,
-    place: Annotated,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    finished: Annotated, place: Annotated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run before had no annotator, so the killed process only annotates."""
     own = tmp_path / "own"

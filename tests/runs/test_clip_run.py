@@ -49,9 +49,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Clip:
     return Clip(sources, folder / "out", str(tiny_folder(folder / "models")))
 
 
-def test_a_run_stores_scores_types_and_embeddings_and_reruns_without_pixels(
-    place: Clip,
-) -> None:
+def test_a_run_stores_scores_types_and_embeddings_and_reruns_without_pixels(place: Clip) -> None:
     """Pins what readers see with a model; bounds, its removal and its return decode nothing.
 
     Adding it to what is measured runs no other network.

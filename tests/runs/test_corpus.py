@@ -188,10 +188,7 @@ def test_what_a_stage_may_not_leave_is_said(
 
     store = open_store(str(tmp_path_factory.mktemp("out")))
     decided = DecidedClips(
-        candidates_table(5),
-        1 << 20,
-        vectors={}.__getitem__,
-        tables=CorpusTables(store, "0" * 16),
+        candidates_table(5), 1 << 20, vectors={}.__getitem__, tables=CorpusTables(store, "0" * 16)
     )
     decided.decide(filter_stage(**RULES), CorpusWork("filter"))
     with pytest.raises(CuratorError, match=said):

@@ -146,8 +146,7 @@ def test_of_processes_at_once_one_holds_the_root(root: str, store: Store) -> Non
     if root.startswith("s3") and "real" not in os.environ.get("AWS_ENDPOINT_URL", "real"):
         pytest.skip("moto looks and writes in two steps")
     code = HOLDER.format(
-        "sys.stdin.readline()",
-        "print('held', flush=True)\n        sys.stdin.readline()",
+        "sys.stdin.readline()", "print('held', flush=True)\n        sys.stdin.readline()"
     )
     for _ in range(2):
         runs = [

@@ -77,10 +77,7 @@ def test_prefixes_are_compared_before_they_are_listed(source: str) -> None:
 
 
 def test_a_gpu_that_a_recipe_requires_is_looked_at_before_work(
-    data: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Pins that a driver too old for torch ends a run at once, and not in its workers."""
     monkeypatch.setattr("curator.runs.preflight.available_gpus", lambda: 1)
