@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +166,5 @@ def place(
 ) -> Captioned:
     """The finished run in another place, whose further work is done in this process."""
     work_here(monkeypatch)
-    shutil.copytree(described.out, tmp_path / "out")
     fake_server.start(captions=True)
-    return Captioned(described.sources, tmp_path / "out", fake_server)
+    return replace(described.copy(tmp_path), server=fake_server)

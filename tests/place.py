@@ -2,20 +2,24 @@
 
 import hashlib
 import json
+import shutil
 import tarfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow.parquet as pq
+import pytest
 from film_makers import write_video
 from film_shots import moving_texture
 from newest import earlier_objects
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK
+from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
+from curator.errors import StorageError
+from curator.stages.commit import stage as commit_stage
 
 SMALL = ("shard.resolutions=[120]", "filters.short_side_px.min=100")
 """Settings with which small films are kept."""
@@ -96,3 +100,17 @@ class Place:
 
     def tars(self) -> dict[str, str]:
         return {name: digest for name, digest in self.files().items() if name.endswith(".tar")}
+
+    def copy(self, folder: Path) -> Self:
+        """The same sources with a copy of the output in a folder."""
+        return replace(self, out=Path(shutil.copytree(self.out, folder / "out")))
+
+    def break_off(self, monkeypatch: pytest.MonkeyPatch, *more: str) -> None:
+        """Runs to the commit, where the disk is full."""
+
+        def fail(_: object) -> None:
+            raise StorageError("full")
+
+        with monkeypatch.context() as context:
+            context.setattr(commit_stage, "commit_run", fail)
+            assert self.code(*more) == EXIT_BROKEN_OFF

@@ -94,7 +94,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Annotated:
 @pytest.fixture
 def place(finished: Annotated, tmp_path: Path) -> Annotated:
     """A copy of the finished run: analyzed and cut."""
-    return Annotated(finished.sources, Path(shutil.copytree(finished.out, tmp_path / "out")))
+    return finished.copy(tmp_path)
 
 
 @pytest.fixture

@@ -15,9 +15,6 @@ from film_makers import write_video
 from film_shots import moving_texture
 from place import QVGA, SHORT, Place
 
-from curator.commands.arguments import EXIT_BROKEN_OFF
-from curator.errors import StorageError
-from curator.stages.commit import stage as commit_stage
 from curator.stages.cut.stage import CutStage
 from curator.stages.propose.clip_spans import clip_id
 
@@ -109,13 +106,7 @@ def test_a_rerun_takes_over_what_was_written(
     broken = Cut(place.sources, tmp_path / "broken")
     place.run(FEW)
     before = place.results()
-
-    def fail(_: object) -> None:
-        raise StorageError("full")
-
-    with monkeypatch.context() as context:
-        context.setattr(commit_stage, "commit_run", fail)
-        assert broken.code(FEW) == EXIT_BROKEN_OFF
+    broken.break_off(monkeypatch, FEW)
     assert broken.files("cuts")
     monkeypatch.setattr(CutStage, "process", None)
     for here in (place, broken):

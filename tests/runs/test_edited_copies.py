@@ -115,7 +115,7 @@ def test_what_only_a_part_of_a_clip_shows_is_a_clip(
     # Scores are of the part.
     assert part["duration_s"] == pytest.approx(70 / 30, abs=0.1)
     assert part["motion"] != whole["motion"]
-    again = Copies(first.sources, Path(shutil.copytree(first.out, tmp_path / "out")))
+    again = first.copy(tmp_path)
     work = again.run()["work"]
     assert again.by_film() == clips
     assert (work["sources_analyzed"], work["clips_cut"]) == (0, 0)
