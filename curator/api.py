@@ -20,8 +20,7 @@ from curator.retrieval.clip_search import ClipSearch
 from curator.retrieval.clip_search import FoundClip as FoundClip
 from curator.review.finished_run import Finished, open_finished
 from curator.runs.lease import held
-from curator.runs.preflight import check_run
-from curator.runs.start import start_run
+from curator.runs.start import check_run, start_run
 
 Place = str | os.PathLike[str]
 """A path, or `s3://bucket/prefix`."""

@@ -61,8 +61,8 @@ def main(options: argparse.Namespace) -> int:
     from curator.runs.curation import Run
     from curator.runs.lease import held
     from curator.runs.output_recipe import recipe_for
-    from curator.runs.preflight import check_run
-    from curator.runs.run_plan import write_plan
+    from curator.runs.progress_report import write_plan
+    from curator.runs.start import check_run
     from curator.tables.parts import leave_pandas_out
 
     leave_pandas_out()

@@ -45,10 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     from curator.executor.progress import Progress
     from curator.runs.lease import held
-    from curator.runs.preflight import check_captions, check_shared, check_writable
     from curator.runs.progress_report import reported
     from curator.runs.recaptioning import Recaption
     from curator.runs.repair import CACHES, with_repair
+    from curator.runs.start import check_captions, check_shared, check_writable
     from curator.storage import open_store
     from curator.tables.output_format import read_current_summary
 

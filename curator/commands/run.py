@@ -107,7 +107,7 @@ def main(options: argparse.Namespace) -> int:
     """Checks, then runs; with `--dry-run`, describes the run."""
     from curator.errors import UsageError
     from curator.runs.dry_run import dry_run
-    from curator.runs.preflight import check_run
+    from curator.runs.start import check_run
     from curator.storage.base import has_scheme
     from curator.tables.parts import leave_pandas_out
 

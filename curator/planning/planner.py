@@ -33,7 +33,7 @@ from curator.planning.extrapolation import (
 from curator.recipe import Recipe, with_changes
 from curator.records.sources import FULL_HD
 from curator.runs.curation import Run
-from curator.runs.run_plan import FORMAT
+from curator.runs.progress_report import FORMAT
 from curator.stages.propose.stage import ProposedUnit
 from curator.storage import open_store
 from curator.storage.range_reader import BLOCK_BYTES

@@ -24,9 +24,9 @@ from curator.runs.elsewhere import exclude_removed_sources
 from curator.runs.generations import CARRIED, Generations, carry, earlier_sources, why_stale
 from curator.runs.measuring import Ahead
 from curator.runs.one_pass import Pass, PassScope, Results, earlier_results
+from curator.runs.progress_report import expected_of, read_plan
 from curator.runs.repair import repair_objects
 from curator.runs.run_context import RunContext, RunLog
-from curator.runs.run_plan import expected_of, read_plan
 from curator.scheduler import RowScheduler, UnitRunner
 from curator.stages.analyze.identity_driver import Identifying
 from curator.stages.commit.commit_run import alone

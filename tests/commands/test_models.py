@@ -55,9 +55,9 @@ def test_unknown_models_and_empty_mirrors_are_usage_errors(
 def test_a_run_without_clip_imports_no_open_clip() -> None:
     """Pins that six seconds of import are paid for by those who use it."""
     program = (
-        "import sys, curator.stages.analyze.stage, curator.runs.curation, curator.runs.preflight\n"
+        "import sys, curator.stages.analyze.stage, curator.runs.curation, curator.runs.start\n"
         "from curator.recipe import load_recipe\n"
-        "curator.runs.preflight.check_models(load_recipe('quickstart'))\n"
+        "curator.runs.start.check_models(load_recipe('quickstart'))\n"
         "print('loaded:', sorted({'open_clip', 'torchvision', 'torch', 'PIL', 'timm'} "
         "& set(sys.modules)))"
     )

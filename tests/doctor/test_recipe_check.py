@@ -15,7 +15,7 @@ from curator.doctor.recipe_check import (
 )
 from curator.errors import UsageError
 from curator.recipe import Recipe, load_recipe
-from curator.runs import preflight
+from curator.runs import start
 from curator.stages.analyze import device_choice
 from curator.storage import open_store
 
@@ -141,7 +141,7 @@ def test_a_score_that_gpus_do_not_give_is_refused_where_one_may_decode(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Pins that no clip is judged by an absent quantiser: it is said before work begins."""
-    monkeypatch.setattr(preflight, "available_gpus", lambda: n_gpus)
+    monkeypatch.setattr(start, "available_gpus", lambda: n_gpus)
     monkeypatch.setattr(device_choice, "nvdec_refusal", lambda: None)
     bound = ["filters.coarse.max=38"] if "coarse" in rule else []
     recipe = load_recipe("quickstart", [rule, *bound, f"analyze.device={device}"])
@@ -152,13 +152,13 @@ def test_a_score_that_gpus_do_not_give_is_refused_where_one_may_decode(
             assert "a GPU's video engine does not give" in row.found
             assert "--set analyze.device=cpu" in (row.remedy or "")
     with pytest.raises(UsageError, match=r"quantizer|coarse") if is_refused else nullcontext():
-        preflight.check_cpu_scores(recipe, ray_address=ray_address)
+        start.check_cpu_scores(recipe, ray_address=ray_address)
 
 
 def test_a_gpu_that_cannot_be_used_leaves_the_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "available_gpus", lambda: 1)
+    monkeypatch.setattr(start, "available_gpus", lambda: 1)
     monkeypatch.setattr(device_choice, "nvdec_refusal", lambda: "the driver is too old")
-    preflight.check_cpu_scores(
+    start.check_cpu_scores(
         load_recipe("quickstart", ["filters.quantizer.max=38"]), ray_address=None
     )
 

@@ -14,7 +14,7 @@ from curator.planning.extrapolation import Extrapolation, choose_sample
 from curator.planning.planner import MachineKind, Planner, SampleRun, cost, read_machines
 from curator.recipe import load_recipe
 from curator.records.sources import SourceRef
-from curator.runs.run_plan import expected_of, read_plan, write_plan
+from curator.runs.progress_report import expected_of, read_plan, write_plan
 from curator.storage import open_store
 
 ENGINE = Engine(address=None, workers=None)
