@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as changed
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -39,9 +39,6 @@ from curator.tables.family_store import FamilyRows
 from curator.tables.output_format import earlier_state, log_older
 from curator.tables.removal_records import finished_removals
 from curator.tables.source_table import SourceTable
-
-if TYPE_CHECKING:
-    from curator.records.sources import SourceRef
 
 logger = logging.getLogger(__name__)
 
@@ -232,7 +229,9 @@ class Run:
         log.progress.stage("scan")
         scan.finish(runner)
         log.progress.sources(len(self._sources))
-        if not self._previous and new and self._is_small(new):
+        n_bytes = sum(source.n_bytes for source in new or ())
+        is_small = n_bytes <= SMALL_BYTES and run.engine.is_small(len(new or ()), 0)
+        if not self._previous and new and is_small:
             # The process for small work loads the modules of the analysis ahead.
             run.engine.preload(("torch", "cv2", "curator.stages.analyze.stage"))
         Identifying(
@@ -262,8 +261,3 @@ class Run:
         named = [*recipe.select.by, *(name.removeprefix(LEAST) for name in recipe.dedup.prefer)]
         groups = [name for name in named if name.startswith(PREFIX)]
         metadata.check(numbers, [*texts, *groups])
-
-    def _is_small(self, new: "Sequence[SourceRef]") -> bool:
-        """Whether the sources of a first run are likely small work."""
-        n_bytes = sum(source.n_bytes for source in new)
-        return n_bytes <= SMALL_BYTES and self.context.engine.is_small(len(new), 0)

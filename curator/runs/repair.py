@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from curator.errors import DamagedError, StorageError
 from curator.stages.commit.commit_run import alone
-from curator.storage import ObjectInfo, Store
+from curator.storage import Store
 from curator.tables.checksums import find_json, is_damaged, sealed_json, to_json
 from curator.tables.fenced_store import Digest, FencedStore
 from curator.tables.out_layout import CONFIG, LAYOUT, SHARDS, FolderLifetime, is_own, listed_objects
@@ -120,7 +120,8 @@ def repair_objects(
     suspects = {
         name: digest
         for name, digest in objects_of(summary).items()
-        if not _is_unchanged(there.get(name), digest, versions.get(name))
+        if (info := there.get(name)) is None
+        or (info.bytes, info.version) != (digest.n_bytes, versions.get(name))
     }
     damaged = _those(lambda name: not _has(store, name, suspects[name]), suspects)
     lost = sorted(set(damaged) - restored(fenced, damaged))
@@ -183,10 +184,6 @@ def _newest(store: Store) -> dict[str, Any]:
     except DamagedError:
         # The run meets it too.
         return {}
-
-
-def _is_unchanged(info: ObjectInfo | None, digest: Digest, version: str | None) -> bool:
-    return info is not None and info.bytes == digest.n_bytes and info.version == version
 
 
 def _has(store: Store, name: str, digest: Digest) -> bool:

@@ -181,7 +181,8 @@ def test_the_same_run_again_does_nothing_and_changes_nothing(
 def test_sources_that_moved_or_were_touched_are_only_scanned(place: Rerun) -> None:
     before = {clip["clip_id"]: clip for clip in place.table("clips")}
     work = place.run()["work"]
-    assert work == dict.fromkeys(work, 0) | {"sources_scanned": 4}
+    assert work["sources_scanned"] == 4
+    assert work["sources_analyzed"] == work["clips_cut"] == 0
     after = {clip["clip_id"]: clip for clip in place.table("clips")}
     assert set(after) == set(before)
     for name, clip in after.items():
