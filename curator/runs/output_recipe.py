@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from curator.errors import DamagedError, StorageError, UsageError
@@ -38,23 +37,6 @@ CONSEQUENCES: Mapping[str, str] = {
     "models": "weights are read from there",
 }
 """What a run does about a change, by section or key of a recipe."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecipeChange:
-    """A key whose value is another one than in the recipe that made an output."""
-
-    key: str
-    old: object
-    new: object
-
-    @property
-    def consequence(self) -> str:
-        """What a run does about it."""
-        return CONSEQUENCES.get(self.key) or CONSEQUENCES[self.key.split(".")[0]]
-
-    def __str__(self) -> str:
-        return f"{self.key}: {_shown(self.old)} -> {_shown(self.new)} ({self.consequence})"
 
 
 def recipe_for(store: Store, name: str | None, overrides: Sequence[str]) -> Recipe:
@@ -116,12 +98,16 @@ def log_changes(uri: str, before: Recipe, recipe: Recipe) -> None:
         logger.warning("the recipe of %s changes:%s", uri, lines)
 
 
-def recipe_changes(before: Recipe, recipe: Recipe) -> Iterator[RecipeChange]:
-    """Returns the keys whose values differ, in their order; `about` says nothing to a run."""
+def recipe_changes(before: Recipe, recipe: Recipe) -> Iterator[str]:
+    """Says which keys have other values, in their order, and what a run does about each.
+
+    `about` says nothing to a run.
+    """
     old, new = (dict(_leaves(version.model_dump(mode="json"))) for version in (before, recipe))
     for key in {**new, **old}:
         if key != "about" and old.get(key) != new.get(key):
-            yield RecipeChange(key=key, old=old.get(key), new=new.get(key))
+            consequence = CONSEQUENCES.get(key) or CONSEQUENCES[key.split(".")[0]]
+            yield f"{key}: {_shown(old.get(key))} -> {_shown(new.get(key))} ({consequence})"
 
 
 def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
