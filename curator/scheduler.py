@@ -377,27 +377,29 @@ class Scheduler:
         made = Annotated(members=Members(clips.ids()))
         runner = UnitRunner(self._engine, self._progress)
         for kind, chain in self._chains(stages):
-            work = self._missing(chain, clips)
-            for values in work.values:
+            all_values = self._stored(chain, clips)
+            for values in all_values:
                 for column in values.columns:
                     if column.version.family.columns:
                         made.columns.append((column, values.of))
                     else:
                         made.members.add(column, values.of)
-            if not len(work.numbers):
+            # Clips with the same key share a value: the first makes it.
+            numbers = np.unique(np.concatenate([values.makers for values in all_values]))
+            if not len(numbers):
                 continue
-            for stage, values in zip(chain, work.values, strict=True):
+            for stage, values in zip(chain, all_values, strict=True):
                 if values.is_missing.any():
                     stage.preflight()
             errors: list[dict[int, str]] = [{} for _ in chain]
-            for results in self._run(runner, chain, kind, clips, work):
+            for results in self._run(runner, chain, kind, clips, all_values, numbers):
                 for result in results:
                     for number, error in result.errors.items():
-                        errors[number][int(work.values[number].of[result.number])] = error
+                        errors[number][int(all_values[number].of[result.number])] = error
                     for number, some in result.members.items():
-                        work.values[number].take(result.number, some)
+                        all_values[number].take(result.number, some)
                         made.n_made.update(member.version.family.name for member in some)
-            for stage, values, wrong in zip(chain, work.values, errors, strict=True):
+            for stage, values, wrong in zip(chain, all_values, errors, strict=True):
                 if wrong:
                     _add_failures(made, stage, values, clips, wrong)
         made.cpu_s.update(runner.cpu_s)
@@ -416,15 +418,12 @@ class Scheduler:
                 chains[key] = (kind, [stage])
         return list(chains.values())
 
-    def _missing(self, chain: Sequence[AnyAnnotator], clips: Clips) -> "_Missing":
+    def _stored(self, chain: Sequence[AnyAnnotator], clips: Clips) -> list["_Values"]:
         """Returns the stored values of a chain, and what is missing of them."""
         keys: list[list[str | None]] = [[] for _ in chain]
         chunks: list[list[pa.Array]] = [[] for _ in chain]
-        frames, seconds = np.zeros(len(clips), np.float32), np.zeros(len(clips), np.float32)
         for number in range(len(clips)):
             facts, sha256, _ = clips[number]
-            frames[number] = _frames_of(facts)
-            seconds[number] = facts.n_frames / facts.fps
             for stage, own in zip(chain, keys, strict=True):
                 columns = {name: facts.columns[name] for name in stage.columns}
                 own.append(stage.key(replace(facts, columns=columns), sha256))
@@ -432,13 +431,10 @@ class Scheduler:
                 for own, done in zip(keys, chunks, strict=True):
                     done.append(pa.array(own, pa.string()))
                     own.clear()
-        values = [
+        return [
             _Values.find(self._store, stage, pa.chunked_array(done, pa.string()))
             for stage, done in zip(chain, chunks, strict=True)
         ]
-        # Clips with the same key share a value: the first makes it.
-        numbers = np.unique(np.concatenate([own.makers for own in values]))
-        return _Missing(values=values, numbers=numbers, frames=frames, seconds=seconds)
 
     def _run(
         self,
@@ -446,21 +442,27 @@ class Scheduler:
         chain: Sequence[AnyAnnotator],
         kind: Resources,
         clips: Clips,
-        work: "_Missing",
+        values: Sequence["_Values"],
+        numbers: NDArray[np.int64],
     ) -> Iterator[list[ClipResult]]:
-        is_maker = [np.isin(work.numbers, own.makers) for own in work.values]
+        """Makes values of clips, by their numbers."""
+        is_maker = [np.isin(numbers, own.makers) for own in values]
 
         def to_do() -> Iterator[ClipWork]:
-            for at, number in enumerate(work.numbers.tolist()):
+            for at, number in enumerate(numbers.tolist()):
                 facts, _, where = clips[number]
                 keys = {
-                    own: work.values[own].key(number)
+                    own: values[own].key(number)
                     for own, is_one in enumerate(is_maker)
                     if is_one[at]
                 }
                 yield ClipWork(number=number, facts=facts, where=where, keys=keys)
 
-        frames, n_clips = float(work.frames[work.numbers].sum()), len(work.numbers)
+        frames, seconds, n_clips = 0.0, 0.0, len(numbers)
+        for number in numbers.tolist():
+            facts = clips[number][0]
+            frames += _frames_of(facts)
+            seconds += float(facts.n_frames / facts.fps)
         if any(stage.frames for stage in chain):
             units = pack(
                 to_do(),
@@ -472,7 +474,7 @@ class Scheduler:
         else:
             units = pack(to_do(), max_items=UNIT_ROWS)
             n_units = n_clips / UNIT_ROWS
-        self._progress.work(n_clips, float(work.seconds[work.numbers].sum()))
+        self._progress.work(n_clips, seconds)
         small = not kind.gpus and self._engine.is_small(n_clips, frames)
         n_workers = 1 if small else self._engine.n_workers(ceil(n_units), kind)
         step = Step(
@@ -556,23 +558,6 @@ def _add_failures(
     for number in failed:
         error = errors[int(values.of[number])]
         made.rejected[clips[number][0].clip_id] = (stage.name, error)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Missing:
-    """What is missing of a chain.
-
-    Attributes:
-        values: Of each stage.
-        numbers: Of clips to work on, int64, ascending.
-        frames: Frames of each clip, weighted by size: 1 for 1080p; float32 [clips].
-        seconds: Likewise.
-    """
-
-    values: Sequence[_Values]
-    numbers: NDArray[np.int64]
-    frames: NDArray[np.float32]
-    seconds: NDArray[np.float32]
 
 
 def _kind_of(stage: AnyStage, engine: Engine) -> Resources:
