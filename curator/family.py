@@ -198,11 +198,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """Bytes of any kind, such as a PNG.
-
-    Attributes:
-        media_type: For people, such as `image/png`.
-    """
+    """Bytes of any kind, such as a PNG; `media_type` is for people, such as `image/png`."""
 
     media_type: str
 
@@ -366,22 +362,14 @@ class Family:
         return self.member.rpartition(".")[2]
 
     def encode(self, value: Any) -> bytes | Row:  # noqa: ANN401 - checked by the content
-        """Returns a value as bytes of the member, or as a row.
-
-        Raises:
-            FamilyError: It does not fit the declaration.
-        """
+        """Returns a value as bytes or as a row; raises `FamilyError` if it does not fit."""
         try:
             return self.content.encode(value, self.ending)
         except FamilyError as error:
             raise FamilyError(f"family {self.name}: {error}") from error
 
     def decode(self, data: bytes) -> Any:  # noqa: ANN401 - by the content
-        """Returns the value of a member.
-
-        Raises:
-            FamilyError: The bytes hold no value of the declaration.
-        """
+        """Returns the value of a member; raises `FamilyError` for bytes that hold none."""
         try:
             return self.content.decode(data, self.ending)
         except FamilyError as error:
@@ -398,11 +386,7 @@ class Family:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Family":
-        """Reads a declaration.
-
-        Raises:
-            FamilyError: It is none.
-        """
+        """Reads a declaration; raises `FamilyError` for anything else."""
         try:
             kind = _CONTENTS[value["content"]["kind"]]
             own = {name: value["content"][name] for name in kind.__slots__}

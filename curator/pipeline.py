@@ -162,11 +162,7 @@ class Graph:
         )
 
     def fingerprints(self) -> dict[str, str]:
-        """Fingerprint of each stage's results, by the stage's name.
-
-        Raises:
-            ModelError: Weights that a fingerprint depends on are missing.
-        """
+        """Fingerprints of results by stage; raises `ModelError` if weights are missing."""
         tables: dict[str, str] = {}
         fingerprints: dict[str, str] = {}
         for stage in self.stages:
@@ -228,8 +224,7 @@ class Graph:
 def graph_of(recipe: Recipe) -> Graph:
     """The graph of a recipe.
 
-    Raises:
-        RecipeError: A stage that the recipe names cannot be loaded, or not stand where it says.
+    Raises `RecipeError` for a stage that cannot be loaded, or not stand where the recipe says.
     """
     extensions: list[Extension] = []
     own: list[tuple[StageEntry, AnyGraphStage]] = []
@@ -316,9 +311,6 @@ def _insert_annotator(
     """Puts an annotator before `shard`, behind those that come before it in the recipe.
 
     `scores` are names of the scores of the recipe's measures, which are columns of `clips`.
-
-    Raises:
-        RecipeError: It stands elsewhere, declares no family, or one that another stage declares.
     """
     if entry.before is not None or entry.after is not None:
         raise RecipeError(
