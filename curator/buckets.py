@@ -76,9 +76,8 @@ def bucket_of(
 ) -> Bucket | None:
     """Bucket of a written clip of a size in pixels.
 
-    Returns:
-        None for a clip below the smallest resolution or length class, and with `aspects_strict` for
-        one that is near no aspect class.
+    None for a clip below the smallest resolution or length class, and with `aspects_strict` for one
+    that is near no aspect class.
     """
     resolutions = [size for size in config.resolutions if size <= min(width, height)]
     lengths = [length for length in config.lengths if length + 1 <= n_frames]

@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
 from enum import StrEnum
+from typing import ClassVar
 
 MAX_ERROR = 1000
 """Characters of a user's error that are kept."""
@@ -71,6 +72,14 @@ RETRIED = frozenset(
 class CuratorError(Exception):
     """Base of all errors that this package raises on purpose."""
 
+    _made_from: ClassVar[tuple[str, ...]] = ()
+    """Attributes that are the arguments, where the message alone is not the only one."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickles with its arguments, so that the error crosses processes."""
+        arguments = tuple(getattr(self, name) for name in self._made_from) or self.args
+        return type(self), arguments, vars(self)
+
 
 class RecipeError(CuratorError):
     """A recipe or an override is wrong; the message names the file, the key and the remedy."""
@@ -91,6 +100,8 @@ class UnconditionalStoreError(StorageError):
 class FullDiskError(StorageError):
     """Temporary files cannot be written in a folder, by no fault of a source: ends the run."""
 
+    _made_from = ("folder",)
+
     def __init__(self, folder: str) -> None:
         super().__init__(
             f"cannot write temporary files in {folder!r}: no space left on its disk; free some, or "
@@ -98,13 +109,11 @@ class FullDiskError(StorageError):
         )
         self.folder = folder
 
-    def __reduce__(self) -> tuple[type["FullDiskError"], tuple[str]]:
-        """Pickles with its argument, so that the error crosses processes."""
-        return type(self), (self.folder,)
-
 
 class LeaseLostError(CuratorError):
     """Another run may write to the output root now, so that this one changes nothing more there."""
+
+    _made_from = ("root", "why")
 
     def __init__(self, root: str, why: str) -> None:
         super().__init__(
@@ -113,13 +122,11 @@ class LeaseLostError(CuratorError):
         )
         self.root, self.why = root, why
 
-    def __reduce__(self) -> tuple[type["LeaseLostError"], tuple[str, str]]:
-        """Pickles with its arguments, so that the error crosses processes."""
-        return type(self), (self.root, self.why)
-
 
 class DamagedError(StorageError):
     """An object of the output root is missing, cut off or changed; `curate run` makes it again."""
+
+    _made_from = ("root", "name", "why")
 
     def __init__(self, root: str, name: str, why: str) -> None:
         super().__init__(
@@ -128,22 +135,16 @@ class DamagedError(StorageError):
         )
         self.root, self.name, self.why = root, name, why
 
-    def __reduce__(self) -> tuple[type["DamagedError"], tuple[str, str, str]]:
-        """Pickles with its arguments, so that the error crosses processes."""
-        return type(self), (self.root, self.name, self.why)
-
 
 class SourceError(CuratorError):
     """A source cannot be used: a public code, and what was found, what was expected, what to do."""
+
+    _made_from = ("code", "message")
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
-
-    def __reduce__(self) -> tuple[type["SourceError"], tuple[ErrorCode, str]]:
-        """Pickles with both arguments, so that the error crosses processes."""
-        return type(self), (self.code, self.message)
 
 
 class DecodeError(SourceError):

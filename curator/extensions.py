@@ -69,9 +69,7 @@ def load_extension(
     """Loads a class that a user names: `package.module:Class`, or an entry point of its kind.
 
     `built_in` are dotted paths of this package's own classes by short names, which come first.
-
-    Raises:
-        RecipeError: The name leads nowhere; the message says what was expected.
+    Raises `RecipeError` for a name that leads nowhere, with what was expected.
     """
     path = built_in.get(name, name)
     target = _from_path(path) if ":" in path else _from_entry_point(kind, name, built_in)

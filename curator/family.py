@@ -11,10 +11,10 @@ them from the declaration, and knows no family by name.
 import io
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,9 @@ Value = NDArray[np.generic] | str | bytes | Row
 """A value before it is encoded. Tensors of torch are taken as arrays."""
 Kind = Literal["f16", "bf16", "f32", "f64", "u8", "i8", "i16", "i32", "i64", "bool"]
 
-_MEMBER = re.compile(r"[a-z0-9_]+(?:\.[a-z0-9_]+)+")
 ColumnKind = Literal["i32", "i64", "f32", "f64", "bool", "text"]
 
+_MEMBER = re.compile(r"[a-z0-9_]+(?:\.[a-z0-9_]+)+")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _OF_BATCHES = frozenset(
     {
@@ -64,31 +64,12 @@ class Lifetime(StrEnum):
     """Until somebody removes the folder `families/`: another recipe may need them again."""
 
 
-class Content(Protocol):
-    """The values of a family: how they are encoded, read and checked."""
-
-    endings: ClassVar[tuple[str, ...]]
-    """Endings of members that can hold them."""
-
-    def encode(self, value: Any, ending: str) -> bytes | Row:  # noqa: ANN401 - checked here
-        """Returns a value as it is stored; raises `FamilyError` where it does not fit."""
-
-    def decode(self, data: bytes, ending: str) -> Any:  # noqa: ANN401 - by the declaration
-        """Returns the value; raises `FamilyError` where the bytes do not hold one."""
-
-    def feature(self, ending: str) -> dict[str, Any]:
-        """Returns the type by which Hugging Face `datasets` reads the member."""
-
-
 _NUMPY = {
     "f16": "<f2", "f32": "<f4", "f64": "<f8", "u8": "u1", "i8": "i1", "i16": "<i2", "i32": "<i4",
     "i64": "<i8", "bool": "?",
 }  # fmt: skip
 """As stored; NumPy has no bfloat16."""
-_FEATURES = {
-    "f16": "float16", "f32": "float32", "f64": "float64", "u8": "uint8", "i8": "int8",
-    "i16": "int16", "i32": "int32", "i64": "int64", "bool": "bool", "text": "string",
-}  # fmt: skip
+_FEATURES = {name: np.dtype(stored).name for name, stored in _NUMPY.items()} | {"text": "string"}
 TENSOR = "value"
 """Name of the only tensor in a safetensors member."""
 
@@ -106,8 +87,11 @@ class Array:
     axes: tuple[str | int, ...]
 
     endings: ClassVar[tuple[str, ...]] = ("npy", "safetensors")
+    """Endings of members that can hold such values."""
 
     def __post_init__(self) -> None:
+        # Lists where JSON was read.
+        object.__setattr__(self, "axes", tuple(self.axes))
         if self.dtype not in (*_NUMPY, "bf16"):
             dtypes = ", ".join((*_NUMPY, "bf16"))
             raise FamilyError(f"dtype {self.dtype!r}; expected one of {dtypes}")
@@ -115,8 +99,9 @@ class Array:
     def encode(self, value: Any, ending: str) -> bytes:  # noqa: ANN401 - an array or a tensor
         """Returns an array as a NumPy file, or as safetensors with one tensor `value`."""
         name = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
-        if name != self._name():
-            raise FamilyError(f"a value of {name}; expected {self._name()} {self._shape()}")
+        expected = "bfloat16" if self.dtype == "bf16" else _FEATURES[self.dtype]
+        if name != expected:
+            raise FamilyError(f"a value of {name}; expected {expected} {self._shape()}")
         self._fits(tuple(value.shape))
         if self.dtype == "bf16":
             from safetensors import torch
@@ -136,11 +121,14 @@ class Array:
     def decode(self, data: bytes, ending: str) -> NDArray[np.generic]:
         """Returns the array; bfloat16 as float32."""
         if ending == "npy":
-            array = self._from_npy(data)
-        elif self.dtype == "bf16":
-            array = self._from_torch(data)
+            try:
+                array: NDArray[np.generic] = np.load(io.BytesIO(data), allow_pickle=False)
+            except (ValueError, OSError, EOFError) as error:
+                raise FamilyError(f"no NumPy file ({error})") from error
         else:
             array = self._from_safetensors(data)
+        if array.dtype != (np.float32 if self.dtype == "bf16" else np.dtype(_NUMPY[self.dtype])):
+            raise FamilyError(f"a value of {array.dtype}; expected {self.dtype}")
         self._fits(array.shape)
         return array
 
@@ -161,45 +149,26 @@ class Array:
         if not is_same:
             raise FamilyError(f"a value of shape {list(shape)}; expected {self._shape()}")
 
-    def _name(self) -> str:
-        return "bfloat16" if self.dtype == "bf16" else np.dtype(_NUMPY[self.dtype]).name
-
     def _shape(self) -> str:
         return f"[{', '.join(map(str, self.axes))}]"
 
-    def _from_npy(self, data: bytes) -> NDArray[np.generic]:
-        try:
-            array: NDArray[np.generic] = np.load(io.BytesIO(data), allow_pickle=False)
-        except (ValueError, OSError, EOFError) as error:
-            raise FamilyError(f"no NumPy file ({error})") from error
-        return self._of_dtype(array)
-
     def _from_safetensors(self, data: bytes) -> NDArray[np.generic]:
         from safetensors import SafetensorError
-        from safetensors.numpy import load
 
         try:
-            return self._of_dtype(load(data)[TENSOR])
-        except (ValueError, KeyError, SafetensorError) as error:
-            raise FamilyError(f"no safetensors with {TENSOR!r} ({error})") from error
+            if self.dtype != "bf16":
+                from safetensors.numpy import load
 
-    def _from_torch(self, data: bytes) -> NDArray[np.generic]:
-        import torch
-        from safetensors import SafetensorError
-        from safetensors.torch import load
+                return load(data)[TENSOR]
+            import torch
+            from safetensors.torch import load as load_tensors
 
-        try:
-            tensor = load(data)[TENSOR]
+            tensor = load_tensors(data)[TENSOR]
         except (ValueError, KeyError, SafetensorError) as error:
             raise FamilyError(f"no safetensors with {TENSOR!r} ({error})") from error
         if tensor.dtype != torch.bfloat16:
             raise FamilyError(f"a value of {tensor.dtype}; expected {self.dtype}")
         array: NDArray[np.generic] = tensor.float().numpy()
-        return array
-
-    def _of_dtype(self, array: NDArray[np.generic]) -> NDArray[np.generic]:
-        if array.dtype != np.dtype(_NUMPY[self.dtype]):
-            raise FamilyError(f"a value of {array.dtype}; expected {self.dtype}")
         return array
 
 
@@ -229,11 +198,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """Bytes of any kind, such as a PNG.
-
-    Attributes:
-        media_type: For people, such as `image/png`.
-    """
+    """Bytes of any kind, such as a PNG; `media_type` is for people, such as `image/png`."""
 
     media_type: str
 
@@ -331,12 +296,7 @@ def _scalar(name: str, kind: ColumnKind, value: Any) -> Scalar:  # noqa: ANN401 
     return scalar
 
 
-_CONTENTS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
-    "array": lambda value: Array(value["dtype"], tuple(value["axes"])),
-    "text": lambda value: Text(),
-    "bytes": lambda value: Bytes(str(value["media_type"])),
-    "columns": lambda value: Columns(value["columns"]),
-}
+_CONTENTS = {kind.__name__.lower(): kind for kind in (Array, Text, Bytes, Columns)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,26 +327,29 @@ class Family:
             raise FamilyError(f"family {self.name!r}; expected a name like `latents`, of lower "
                               "case letters, digits and underscores")  # fmt: skip
         if self.name in _OF_BATCHES:
-            raise FamilyError(f"family {self.name!r}: batches of the loader have that name "
-                              "already; choose another one")  # fmt: skip
+            raise self._error("batches of the loader have that name already; choose another one")
         if self.lifetime is None:
             default = Lifetime.CACHE if self.columns else Lifetime.RUN
             object.__setattr__(self, "lifetime", default)
         if self.columns:
             if self.member:
-                raise FamilyError(f"family {self.name!r}: member {self.member!r}; columns go into "
-                                  "the table `clips`, and into no member")  # fmt: skip
+                raise self._error(
+                    f"member {self.member!r}; columns go into the table `clips`, and into no member"
+                )
             return
         if self.member in _OWN_MEMBERS or _MEMBER.fullmatch(self.member) is None:
             example = f"{self.name}.{self.content.endings[0]}"
-            raise FamilyError(f"family {self.name!r}: member {self.member!r}; expected a name and "
-                              f"an ending, such as {example}")  # fmt: skip
+            raise self._error(
+                f"member {self.member!r}; expected a name and an ending, such as {example}"
+            )
         if self.ending not in self.content.endings:
-            raise FamilyError(f"family {self.name!r}: the ending of {self.member!r}; expected one "
-                              f"of {', '.join(self.content.endings)}")  # fmt: skip
+            expected = ", ".join(self.content.endings)
+            raise self._error(f"the ending of {self.member!r}; expected one of {expected}")
         if self.ending == "npy" and getattr(self.content, "dtype", None) == "bf16":
-            raise FamilyError(f"family {self.name!r}: NumPy files hold no bf16; expected "
-                              f"{self.name}.safetensors")  # fmt: skip
+            raise self._error(f"NumPy files hold no bf16; expected {self.name}.safetensors")
+
+    def _error(self, why: str) -> FamilyError:
+        return FamilyError(f"family {self.name!r}: {why}")
 
     @property
     def columns(self) -> Mapping[str, ColumnKind]:
@@ -399,22 +362,14 @@ class Family:
         return self.member.rpartition(".")[2]
 
     def encode(self, value: Any) -> bytes | Row:  # noqa: ANN401 - checked by the content
-        """Returns a value as bytes of the member, or as a row.
-
-        Raises:
-            FamilyError: It does not fit the declaration.
-        """
+        """Returns a value as bytes or as a row; raises `FamilyError` if it does not fit."""
         try:
             return self.content.encode(value, self.ending)
         except FamilyError as error:
             raise FamilyError(f"family {self.name}: {error}") from error
 
     def decode(self, data: bytes) -> Any:  # noqa: ANN401 - by the content
-        """Returns the value of a member.
-
-        Raises:
-            FamilyError: The bytes hold no value of the declaration.
-        """
+        """Returns the value of a member; raises `FamilyError` for bytes that hold none."""
         try:
             return self.content.decode(data, self.ending)
         except FamilyError as error:
@@ -431,16 +386,14 @@ class Family:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Family":
-        """Reads a declaration.
-
-        Raises:
-            FamilyError: It is none.
-        """
+        """Reads a declaration; raises `FamilyError` for anything else."""
         try:
+            kind = _CONTENTS[value["content"]["kind"]]
+            own = {name: value["content"][name] for name in kind.__slots__}
             return cls(
                 name=value["name"],
                 scope=Scope(value["scope"]),
-                content=_CONTENTS[value["content"]["kind"]](value["content"]),
+                content=kind(**own),
                 version=int(value["version"]),
                 member=value["member"],
                 lifetime=Lifetime(value["lifetime"]),

@@ -59,6 +59,9 @@ def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyGrap
     """The stages of this package, each with its section of the recipe."""
     semantics = semantics_of(recipe)
     cut = CutStageConfig(cut=recipe.cut, max_pixels=recipe.analyze.max_pixels)
+    n_frames = max(recipe.cut.length_frames or 0, min(recipe.shard.lengths) + 1)
+    shortest = ShortestClip(seconds=recipe.propose.min_s, n_frames=n_frames)
+    is_growing = recipe.run.mode == "growing"
     measures, stored = measures_of(recipe), stored_measures_of(recipe)
     return [
         ScanStage(recipe.scan),
@@ -70,12 +73,9 @@ def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyGrap
             measures=stored,
         ),
         FilterStage(recipe.filters, filter_needs(recipe), measures),
-        DedupStage(recipe.dedup, _shortest(recipe), divides=recipe.run.mode != "growing"),
+        DedupStage(recipe.dedup, shortest, divides=not is_growing),
         ClusterStage(
-            recipe.cluster,
-            clip=semantics.clip,
-            models=semantics.store,
-            is_growing=recipe.run.mode == "growing",
+            recipe.cluster, clip=semantics.clip, models=semantics.store, is_growing=is_growing
         ),
         SelectStage(recipe.select),
         CaptionStage(recipe.caption),
@@ -100,8 +100,6 @@ def _caption_annotators(recipe: Recipe, semantics: Semantics) -> list[AnyGraphSt
 
 _MOVABLE = ("dedup", "cluster", "select")
 """Stages of this package that a recipe may move: they reject clips that others kept."""
-
-
 _OF_GENERATIONS = {
     "growing": "a stage waits for the sources or clips of its generation alone.",
     "exact": "a stage waits for the sources or clips of its generation and of all before it.",
@@ -164,11 +162,7 @@ class Graph:
         )
 
     def fingerprints(self) -> dict[str, str]:
-        """Fingerprint of each stage's results, by the stage's name.
-
-        Raises:
-            ModelError: Weights that a fingerprint depends on are missing.
-        """
+        """Fingerprints of results by stage; raises `ModelError` if weights are missing."""
         tables: dict[str, str] = {}
         fingerprints: dict[str, str] = {}
         for stage in self.stages:
@@ -183,25 +177,17 @@ class Graph:
 
     def text(self) -> str:
         """A table for people."""
+        stage_fingerprints, missing = {}, ""
         try:
             stage_fingerprints = self.fingerprints()
         except ModelError as error:
-            stage_fingerprints = {}
             missing = f"\nfingerprints are not known: {error}"
-        else:
-            missing = ""
-        head = ("stage", "scope", "takes", "reads", "writes", "fingerprint")
-        rows = [head] + [
-            (
-                stage.name,
-                str(stage.scope),
-                _takes(stage),
-                ", ".join(stage.reads) or "-",
-                ", ".join([*stage.writes, *_families(stage)]) or "-",
-                stage_fingerprints.get(stage.name, "-"),
-            )
-            for stage in self.stages
-        ]
+        rows = [("stage", "scope", "takes", "reads", "writes", "fingerprint")]
+        for stage in self.stages:
+            families = stage.families if isinstance(stage, Annotator) else ()
+            row = stage.name, str(stage.scope), _takes(stage), ", ".join(stage.reads) or "-"
+            writes = ", ".join([*stage.writes, *(family.name for family in families)]) or "-"
+            rows.append((*row, writes, stage_fingerprints.get(stage.name, "-")))
         waits = [("stage", "goes", "waits for")]
         waits += [(wait.stage, wait.granularity, str(wait)) for wait in self.waits()]
         parts = [
@@ -217,7 +203,10 @@ class Graph:
         """A Mermaid flowchart: stages as boxes, tables on the arrows between them."""
         lines = ["flowchart LR"]
         for stage, wait in zip(self.stages, self.waits(), strict=True):
-            label = f"{stage.name}<br/>{stage.scope}, {_takes(stage)}{_waits_label(wait)}"
+            on = f"<br/>waits for {wait.on}:<br/>{wait.why}".replace('"', "#quot;")
+            if not wait.on:
+                on = f"<br/>{OFF}" if wait.granularity == OFF else ""
+            label = f"{stage.name}<br/>{stage.scope}, {_takes(stage)}{on}"
             # A second line at the sides: results depend on the wait.
             box = ("[[", "]]") if wait.is_needed else ("[", "]")
             lines.append(f'  {stage.name}{box[0]}"{label}"{box[1]}')
@@ -235,8 +224,7 @@ class Graph:
 def graph_of(recipe: Recipe) -> Graph:
     """The graph of a recipe.
 
-    Raises:
-        RecipeError: A stage that the recipe names cannot be loaded, or not stand where it says.
+    Raises `RecipeError` for a stage that cannot be loaded, or not stand where the recipe says.
     """
     extensions: list[Extension] = []
     own: list[tuple[StageEntry, AnyGraphStage]] = []
@@ -258,6 +246,8 @@ def graph_of(recipe: Recipe) -> Graph:
             stages.remove(moved)
             _insert(stages, moved, entry)
     for entry, stage in own:
+        if stage.name in [other.name for other in stages]:
+            raise RecipeError(f"stages: {entry.use!r}: there is a stage {stage.name!r} already")
         if isinstance(stage, Annotator):
             _insert_annotator(stages, stage, entry, measures_of(recipe).specs)
         else:
@@ -298,7 +288,6 @@ def _refuse_incomplete(use: str, target: type) -> None:
 
 def _insert(stages: list[AnyGraphStage], stage: AnyGraphStage, entry: StageEntry) -> None:
     names = [other.name for other in stages]
-    _refuse_twice(names, stage, entry)
     place = entry.before or entry.after
     default = "cut" if isinstance(stage, PixelStage) else "select"
     if place is None:
@@ -316,29 +305,13 @@ def _insert(stages: list[AnyGraphStage], stage: AnyGraphStage, entry: StageEntry
     stages.insert(at, stage)
 
 
-def _refuse_twice(names: Sequence[str], stage: AnyGraphStage, entry: StageEntry) -> None:
-    if stage.name in names:
-        raise RecipeError(f"stages: {entry.use!r}: there is a stage {stage.name!r} already")
-
-
 def _insert_annotator(
-    stages: list[AnyGraphStage],
-    stage: AnyAnnotator,
-    entry: StageEntry,
-    scores: Iterable[str],
+    stages: list[AnyGraphStage], stage: AnyAnnotator, entry: StageEntry, scores: Iterable[str]
 ) -> None:
     """Puts an annotator before `shard`, behind those that come before it in the recipe.
 
-    Args:
-        stages: Of the graph.
-        stage: The annotator.
-        entry: Its entry in the recipe.
-        scores: Names of the scores of the recipe's measures, which are columns of `clips`.
-
-    Raises:
-        RecipeError: It stands elsewhere, declares no family, or one that another stage declares.
+    `scores` are names of the scores of the recipe's measures, which are columns of `clips`.
     """
-    _refuse_twice([other.name for other in stages], stage, entry)
     if entry.before is not None or entry.after is not None:
         raise RecipeError(
             f"stages: {entry.use!r} is an annotator, which looks at written clips: it stands "
@@ -392,16 +365,6 @@ def _declared(stage: AnyAnnotator) -> Iterator[tuple[str, str]]:
         yield from (("column", name) for name in family.columns)
 
 
-def _families(stage: AnyGraphStage) -> list[str]:
-    """Names of what an annotator leaves in samples and columns."""
-    return [family.name for family in stage.families] if isinstance(stage, Annotator) else []
-
-
-def _shortest(recipe: Recipe) -> ShortestClip:
-    n_frames = max(recipe.cut.length_frames or 0, min(recipe.shard.lengths) + 1)
-    return ShortestClip(seconds=recipe.propose.min_s, n_frames=n_frames)
-
-
 def filter_needs(recipe: Recipe) -> FilterNeeds:
     """Returns what judging needs of other sections than `filters`."""
     return FilterNeeds(
@@ -420,13 +383,6 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
-
-
-def _waits_label(wait: Wait) -> str:
-    """What a stage waits for, for the label of a Mermaid box."""
-    if not wait.on:
-        return f"<br/>{OFF}" if wait.granularity == OFF else ""
-    return f"<br/>waits for {wait.on}:<br/>{wait.why}".replace('"', "#quot;")
 
 
 def _takes(stage: AnyGraphStage) -> str:

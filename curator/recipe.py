@@ -180,8 +180,7 @@ def stored_measures_of(recipe: Recipe) -> Measures:
 def learned_score_of(recipe: Recipe) -> LearnedScore | None:
     """Reads the model of `curate learn` that a recipe names; None for none.
 
-    Raises:
-        UsageError: It cannot be read, or uses what the recipe does not measure.
+    Raises `UsageError` if it cannot be read, or uses what the recipe does not measure.
     """
     address = recipe.suitability.model
     if address is None:
@@ -202,11 +201,7 @@ def learned_score_of(recipe: Recipe) -> LearnedScore | None:
 
 
 def semantics_of(recipe: Recipe) -> Semantics:
-    """The models that a recipe names, and where their weights lie.
-
-    Raises:
-        ModelError: A name is unknown.
-    """
+    """The models that a recipe names; raises `ModelError` for an unknown name."""
     return Semantics(recipe.semantic, recipe.analyze.clip, ModelStore.at(recipe.models))
 
 
@@ -253,8 +248,7 @@ _RETIRED = frozenset({"exact_below", "probes"})
 def recipe_used(summary: Mapping[str, Any], uri: str) -> Recipe:
     """The recipe of a finished run, by its summary.
 
-    Raises:
-        UsageError: This version cannot read it.
+    Raises `UsageError` if this version cannot read it.
     """
     try:
         return Recipe.model_validate(_as_now(summary.get("recipe") or {}))
@@ -280,11 +274,7 @@ def _as_now(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_changes(recipe: Recipe, changes: Sequence[str]) -> Recipe:
-    """A recipe with some keys changed: `key=value` each, as for `load_recipe`.
-
-    Raises:
-        RecipeError: Naming the key, what is wrong and the nearest valid key.
-    """
+    """A recipe with some keys changed: `key=value` each; raises errors as `load_recipe`."""
     return _changed(recipe.model_dump(mode="json"), changes, Path("as it was used"))
 
 

@@ -13,7 +13,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import ceil
 from typing import Any, Generic, Protocol, TypeVar
@@ -89,8 +89,8 @@ class Annotated:
 
     Attributes:
         members: Members of each clip.
-        columns: Values of families of columns, each with the number of each clip's value, -1 for
-            none.
+        columns: Values of families of columns, each with the number of each clip's value, int32
+            [clips], -1 for none.
         rejected: Name of the stage that failed and its error, by clip: of required stages.
         lacking: Clips that lack values of stages that are not required, by stage.
         n_made: Values made now, by family.
@@ -98,20 +98,15 @@ class Annotated:
     """
 
     members: Members
-    columns: Sequence[tuple[MemberColumn, NDArray[np.int32]]]
-    rejected: Mapping[str, tuple[str, str]]
-    lacking: Mapping[str, int] = field(default_factory=dict)
+    columns: list[tuple[MemberColumn, NDArray[np.int32]]] = field(default_factory=list)
+    rejected: dict[str, tuple[str, str]] = field(default_factory=dict)
+    lacking: Counter[str] = field(default_factory=Counter)
     n_made: Counter[str] = field(default_factory=Counter)
     cpu_s: Counter[str] = field(default_factory=Counter)
 
 
 class UnitRunner:
-    """Sends units to workers, shows what is done, and adds up what workers report.
-
-    Attributes:
-        cpu_s: CPU-seconds of workers, by what they went into.
-        counts: What stages counted.
-    """
+    """Sends units to workers, shows what is done, and adds up what workers report."""
 
     def __init__(self, engine: Engine, progress: Progress) -> None:
         self._engine = engine
@@ -135,12 +130,9 @@ class UnitRunner:
         `here` runs them in this process, one by one and in order.
         """
         engine = self._engine
-        if here:
-            results = engine.run_here(steps, units)
-        else:
-            results = engine.run(
-                steps, units, small=small, without_gpu=without_gpu, check=check, is_shown=is_shown
-            )
+        results = engine.run_here(steps, units) if here else engine.run(
+            steps, units, small=small, without_gpu=without_gpu, check=check, is_shown=is_shown
+        )  # fmt: skip
         with self._progress.polling(engine.progress):
             for unit in results:
                 self.cpu_s.update(unit.cpu_s)
@@ -186,8 +178,7 @@ class UnitStream(Generic[ItemT, ResultT]):
     def poll(self) -> list[ResultT]:
         """Sends full units, and returns new results; does not wait.
 
-        Raises:
-            CuratorError: The first that the stage raised, unchanged.
+        The first error that the stage raised is raised unchanged.
         """
         results = [] if self._workers is None else list(map(self._taken, self._workers.poll()))
         self._send()
@@ -196,8 +187,7 @@ class UnitStream(Generic[ItemT, ResultT]):
     def finish(self) -> Iterator[list[ResultT]]:
         """Yields all other results as they come; raises errors as `poll`.
 
-        Raises:
-            CuratorError: A service did not answer for `GIVE_UP_S`.
+        Raises `CuratorError` if a service did not answer for `GIVE_UP_S`.
         """
         while True:
             self._send(is_end=True)
@@ -330,10 +320,7 @@ class RowScheduler(Generic[ItemT]):
     """Runs a stage over a stream of items, of which earlier runs have rows.
 
     The stream is taken as there is room: memory holds a window of it and the units in progress.
-
-    Args:
-        rows: Those of the stage.
-        take: Gets all rows, stored and new, in tables of some items.
+    `take` gets all rows, stored and new, in tables of some items.
     """
 
     def __init__(self, rows: FamilyRows[ItemT], take: Callable[[pa.Table], None]) -> None:
@@ -367,14 +354,7 @@ class RowScheduler(Generic[ItemT]):
 
 
 class Scheduler:
-    """Runs annotators over written clips.
-
-    Args:
-        store: Where values are.
-        engine: Where work runs.
-        progress: Where it is shown.
-        decode: Decodes clips; made with the threads of a worker.
-    """
+    """Runs annotators over written clips; `decode` makes their decoder, with so many threads."""
 
     def __init__(
         self,
@@ -384,72 +364,46 @@ class Scheduler:
         *,
         decode: Callable[[int], AnyStage] = SampleFramesStage,
     ) -> None:
-        self._store = store
-        self._engine = engine
-        self._progress = progress
+        self._store, self._engine, self._progress = store, engine, progress
         self._decode = decode
 
     def annotate(self, stages: Sequence[AnyAnnotator], clips: Clips) -> Annotated:
         """Returns what stages make of clips: stored values, and those that are made now.
 
-        Args:
-            stages: Annotators of a graph, in its order.
-            clips: Those to annotate.
-
         Raises:
             UsageError: A stage needs a GPU and no node has one, or its `preflight` refuses.
             CuratorError: A required stage failed on all clips that it got.
         """
-        members = Members(clips.ids())
-        columns: list[tuple[MemberColumn, NDArray[np.int32]]] = []
-        rejected: dict[str, tuple[str, str]] = {}
-        lacking, made = Counter[str](), Counter[str]()
+        made = Annotated(members=Members(clips.ids()))
         runner = UnitRunner(self._engine, self._progress)
         for kind, chain in self._chains(stages):
-            work = self._missing(chain, clips)
-            for values in work.values:
+            all_values = self._stored(chain, clips)
+            for values in all_values:
                 for column in values.columns:
                     if column.version.family.columns:
-                        columns.append((column, values.of))
+                        made.columns.append((column, values.of))
                     else:
-                        members.add(column, values.of)
-            if not len(work.numbers):
+                        made.members.add(column, values.of)
+            # Clips with the same key share a value: the first makes it.
+            numbers = np.unique(np.concatenate([values.makers for values in all_values]))
+            if not len(numbers):
                 continue
-            for stage, values in zip(chain, work.values, strict=True):
+            for stage, values in zip(chain, all_values, strict=True):
                 if values.is_missing.any():
                     stage.preflight()
             errors: list[dict[int, str]] = [{} for _ in chain]
-            for results in self._run(runner, chain, kind, clips, work):
+            for results in self._run(runner, chain, kind, clips, all_values, numbers):
                 for result in results:
                     for number, error in result.errors.items():
-                        errors[number][int(work.values[number].of[result.number])] = error
+                        errors[number][int(all_values[number].of[result.number])] = error
                     for number, some in result.members.items():
-                        work.values[number].take(result.number, some)
-                        made.update(member.version.family.name for member in some)
-            for stage, values, wrong in zip(chain, work.values, errors, strict=True):
-                failed = values.clips_of(wrong)
-                if not failed:
-                    continue
-                number, error = next(iter(failed.items()))
-                first = f"such as {clips[number][0].clip_id}: {error}"
-                if not stage.required:
-                    lacking[stage.name] = len(failed)
-                    logger.warning("%s: clips without its values: %d, %s", stage.name, len(failed),
-                                   first)  # fmt: skip
-                    continue
-                # One clip alone may be at fault, where others have values.
-                is_alone = len(failed) == 1 and not values.is_missing.all()
-                if len(failed) == values.n_wanting and not is_alone:
-                    raise CuratorError(
-                        f"{stage.name} failed on all {len(failed)} clips that it got, {first}; "
-                        "nothing was committed"
-                    )
-                for number, error in failed.items():
-                    rejected[clips[number][0].clip_id] = (stage.name, error)
-        return Annotated(
-            members=members, columns=columns, rejected=rejected, lacking=lacking, n_made=made,
-            cpu_s=runner.cpu_s,
-        )  # fmt: skip
+                        all_values[number].take(result.number, some)
+                        made.n_made.update(member.version.family.name for member in some)
+            for stage, values, wrong in zip(chain, all_values, errors, strict=True):
+                if wrong:
+                    _add_failures(made, stage, values, clips, wrong)
+        made.cpu_s.update(runner.cpu_s)
+        return made
 
     def _chains(self, stages: Sequence[AnyAnnotator]) -> list[tuple[Resources, list[AnyAnnotator]]]:
         """Groups stages by the kind of their workers: those of one group share a decode."""
@@ -464,28 +418,23 @@ class Scheduler:
                 chains[key] = (kind, [stage])
         return list(chains.values())
 
-    def _missing(self, chain: Sequence[AnyAnnotator], clips: Clips) -> "_Missing":
+    def _stored(self, chain: Sequence[AnyAnnotator], clips: Clips) -> list["_Values"]:
         """Returns the stored values of a chain, and what is missing of them."""
         keys: list[list[str | None]] = [[] for _ in chain]
         chunks: list[list[pa.Array]] = [[] for _ in chain]
-        frames, seconds = np.zeros(len(clips), np.float32), np.zeros(len(clips), np.float32)
         for number in range(len(clips)):
             facts, sha256, _ = clips[number]
-            frames[number] = _frames_of(facts)
-            seconds[number] = facts.n_frames / facts.fps
             for stage, own in zip(chain, keys, strict=True):
-                own.append(stage.key(_own(facts, stage), sha256))
+                columns = {name: facts.columns[name] for name in stage.columns}
+                own.append(stage.key(replace(facts, columns=columns), sha256))
             if len(keys[0]) == _KEYS_AT_ONCE or number == len(clips) - 1:
                 for own, done in zip(keys, chunks, strict=True):
                     done.append(pa.array(own, pa.string()))
                     own.clear()
-        values = [
+        return [
             _Values.find(self._store, stage, pa.chunked_array(done, pa.string()))
             for stage, done in zip(chain, chunks, strict=True)
         ]
-        # Clips with the same key share a value: the first makes it.
-        numbers = np.unique(np.concatenate([own.makers for own in values]))
-        return _Missing(values=values, numbers=numbers, frames=frames, seconds=seconds)
 
     def _run(
         self,
@@ -493,21 +442,27 @@ class Scheduler:
         chain: Sequence[AnyAnnotator],
         kind: Resources,
         clips: Clips,
-        work: "_Missing",
+        values: Sequence["_Values"],
+        numbers: NDArray[np.int64],
     ) -> Iterator[list[ClipResult]]:
-        is_maker = [np.isin(work.numbers, own.makers) for own in work.values]
+        """Makes values of clips, by their numbers."""
+        is_maker = [np.isin(numbers, own.makers) for own in values]
 
         def to_do() -> Iterator[ClipWork]:
-            for at, number in enumerate(work.numbers.tolist()):
+            for at, number in enumerate(numbers.tolist()):
                 facts, _, where = clips[number]
                 keys = {
-                    own: work.values[own].key(number)
+                    own: values[own].key(number)
                     for own, is_one in enumerate(is_maker)
                     if is_one[at]
                 }
                 yield ClipWork(number=number, facts=facts, where=where, keys=keys)
 
-        frames, n_clips = float(work.frames[work.numbers].sum()), len(work.numbers)
+        frames, seconds, n_clips = 0.0, 0.0, len(numbers)
+        for number in numbers.tolist():
+            facts = clips[number][0]
+            frames += _frames_of(facts)
+            seconds += float(facts.n_frames / facts.fps)
         if any(stage.frames for stage in chain):
             units = pack(
                 to_do(),
@@ -519,7 +474,7 @@ class Scheduler:
         else:
             units = pack(to_do(), max_items=UNIT_ROWS)
             n_units = n_clips / UNIT_ROWS
-        self._progress.work(n_clips, float(work.seconds[work.numbers].sum()))
+        self._progress.work(n_clips, seconds)
         small = not kind.gpus and self._engine.is_small(n_clips, frames)
         n_workers = 1 if small else self._engine.n_workers(ceil(n_units), kind)
         step = Step(
@@ -581,34 +536,28 @@ class _Values:
         for member in members:
             by_name[member.version.family.name].set(at, member.where)
 
-    @property
-    def n_wanting(self) -> int:
-        """Clips whose values were missing."""
-        return int(self.is_missing[self.of[self.of >= 0]].sum())
 
-    def clips_of(self, errors: Mapping[int, str]) -> dict[int, str]:
-        """Returns clips by number with their errors, which are by number of the key."""
-        if not errors:
-            return {}
-        numbers = np.flatnonzero(np.isin(self.of, list(errors))).tolist()
-        return {number: errors[int(self.of[number])] for number in numbers}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Missing:
-    """What is missing of a chain.
-
-    Attributes:
-        values: Of each stage.
-        numbers: Of clips to work on, int64, ascending.
-        frames: Frames of each clip, weighted by size: 1 for 1080p; float32 [clips].
-        seconds: Likewise.
-    """
-
-    values: Sequence[_Values]
-    numbers: NDArray[np.int64]
-    frames: NDArray[np.float32]
-    seconds: NDArray[np.float32]
+def _add_failures(
+    made: Annotated, stage: AnyAnnotator, values: _Values, clips: Clips, errors: Mapping[int, str]
+) -> None:
+    """Rejects the clips on which a stage failed, by the numbers of their keys, or counts them."""
+    failed = np.flatnonzero(np.isin(values.of, list(errors))).tolist()
+    first = f"such as {clips[failed[0]][0].clip_id}: {errors[int(values.of[failed[0]])]}"
+    if not stage.required:
+        made.lacking[stage.name] = len(failed)
+        logger.warning("%s: clips without its values: %d, %s", stage.name, len(failed), first)
+        return
+    n_wanting = int(values.is_missing[values.of[values.of >= 0]].sum())
+    # One clip alone may be at fault, where others have values.
+    is_alone = len(failed) == 1 and not values.is_missing.all()
+    if len(failed) == n_wanting and not is_alone:
+        raise CuratorError(
+            f"{stage.name} failed on all {len(failed)} clips that it got, {first}; nothing was "
+            "committed"
+        )
+    for number in failed:
+        error = errors[int(values.of[number])]
+        made.rejected[clips[number][0].clip_id] = (stage.name, error)
 
 
 def _kind_of(stage: AnyStage, engine: Engine) -> Resources:
@@ -624,15 +573,6 @@ def _kind_of(stage: AnyStage, engine: Engine) -> Resources:
 
 def _refusal(chain: Sequence[AnyAnnotator]) -> str | None:
     return next(filter(None, (stage.node_refusal() for stage in chain)), None)
-
-
-def _own(facts: ClipFacts, stage: AnyAnnotator) -> ClipFacts:
-    """Returns a clip with the columns that a stage reads alone."""
-    columns = {name: facts.columns[name] for name in stage.columns}
-    return ClipFacts(
-        clip_id=facts.clip_id, source_id=facts.source_id, n_frames=facts.n_frames, fps=facts.fps,
-        width=facts.width, height=facts.height, columns=columns,
-    )  # fmt: skip
 
 
 def _frames_of(clip: ClipFacts) -> float:

@@ -16,17 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from hashlib import sha256
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Generic,
-    Literal,
-    Protocol,
-    Self,
-    TypeAlias,
-    TypeVar,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,7 +80,6 @@ class Wait:
     """What a stage waits for in a generation. `curate graph` prints it.
 
     Attributes:
-        stage: Its name.
         granularity: Source by source, clip by clip, or all at once; `off` where it does nothing.
         on: What must be complete before it begins; empty for nothing.
         why: The reason.
@@ -160,23 +149,16 @@ class GraphStage(ABC, Generic[ConfigT]):
         return True
 
     def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
-        """Returns what it waits for; nothing unless a stage says otherwise.
+        """Returns what it waits for, after waits `before` of earlier stages; by default nothing.
 
-        Args:
-            before: Waits of the stages before it.
-            is_growing: Whether earlier generations stay as they are.
+        `is_growing` says that earlier generations stay as they are.
         """
         return self.waits_for()
 
     def waits_for(self, on: str = "", why: str = "", *, is_needed: bool = True) -> Wait:
         """Returns a wait of this stage, for `wait`."""
-        return Wait(
-            stage=self.name,
-            granularity=GRANULARITY[self.scope],
-            on=on,
-            why=why,
-            is_needed=is_needed and bool(on),
-        )
+        granularity, is_needed = GRANULARITY[self.scope], is_needed and bool(on)
+        return Wait(stage=self.name, granularity=granularity, on=on, why=why, is_needed=is_needed)
 
     def waits_for_decisions(self, before: Sequence[Wait]) -> Wait:
         """Returns the wait for the stages that reject clips, for `wait`."""
@@ -207,11 +189,7 @@ class GraphStage(ABC, Generic[ConfigT]):
     def fingerprint(self, inputs: Mapping[str, str]) -> str:
         """Fingerprint of the results: name, version, configuration, models and inputs.
 
-        Args:
-            inputs: Fingerprint of each table in `reads`, by name.
-
-        Raises:
-            KeyError: The fingerprint of a table that is read is missing.
+        `inputs` are the fingerprints of the tables in `reads`, by name.
         """
         read = {name: inputs[name] for name in self.reads if name not in self.by_content}
         return fingerprint(self.name, self.version, self.settings(), self.models(), read)
@@ -263,10 +241,7 @@ class Stage(GraphStage[ConfigT], Generic[ConfigT, UnitT, ResultT]):
     def preflight(self) -> None:
         """Runs in the driver before any work, if something is missing: weights, services.
 
-        A service is asked again when it is silent for long.
-
-        Raises:
-            UsageError: It cannot work.
+        A service is asked again when it is silent for long. Raises `UsageError` if it cannot work.
         """
 
     def node_refusal(self) -> str | None:
@@ -299,11 +274,7 @@ class Stage(GraphStage[ConfigT], Generic[ConfigT, UnitT, ResultT]):
         """Turns one unit into one result."""
 
     def failed(self, unit: UnitT, failure: Failure, /) -> ResultT:
-        """The result of a unit that could not be processed.
-
-        Raises:
-            CuratorError: The stage has no such result, and the run ends.
-        """
+        """The result of a unit that could not be processed; a stage that has none ends the run."""
         raise CuratorError(f"{self.name}: {failure.message}")
 
     def on_cpu(self, note: Note, /) -> Self | None:
@@ -355,7 +326,6 @@ class ClipFrames:
     """The frames of a clip on their way into the encoder.
 
     Attributes:
-        clip_id: Its id.
         fps: Frames per second.
         frames: uint8 [height, width, 3] RGB each, BT.709, upright, in order.
     """
@@ -579,7 +549,6 @@ class Rejection:
     """A clip that a `ClipFilter` rejects.
 
     Attributes:
-        clip_id: Its id.
         reason: Public name of the fact, such as `on_blocklist`.
         detail: One line for people.
     """
@@ -624,15 +593,10 @@ class ClipFilter(CorpusStage[ConfigT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipFacts:
-    """A written clip, as an annotator sees it.
+    """A written clip, with sizes in pixels, as an annotator sees it.
 
     Attributes:
-        clip_id: Its id.
-        source_id: Id of its source.
-        n_frames: Frames of the clip.
         fps: Frames per second.
-        width: Of its pictures, in pixels.
-        height: Likewise.
         columns: Values of the columns that the annotator reads, by name.
     """
 
@@ -665,16 +629,17 @@ class FrameRequest:
     def numbers(self, clip: ClipFacts) -> list[int]:
         """Returns the numbers of the frames that it wants of a clip, ascending.
 
-        Raises:
-            ValueError: The function names frames that the clip does not have.
+        Raises `ValueError` where the function names frames that the clip does not have.
         """
         if self.at == "all":
             return list(range(clip.n_frames))
         if callable(self.at):
             wanted = sorted(set(self.at(clip)))
             if not wanted or wanted[0] < 0 or wanted[-1] >= clip.n_frames:
-                raise ValueError(f"frames {wanted} of a clip of {clip.n_frames} frames; expected "
-                                 "some from 0 on, and none behind the last")  # fmt: skip
+                raise ValueError(
+                    f"frames {wanted} of a clip of {clip.n_frames} frames; expected some from 0 "
+                    "on, and none behind the last"
+                )
             return wanted
         step = max(float(clip.fps) / float(self.at), 1.0)
         n_frames = max(1, round(clip.n_frames / step))
@@ -691,17 +656,15 @@ class FrameRequest:
         return max(1, round(clip.height * scale)), max(1, round(clip.width * scale))
 
 
-Pixels: TypeAlias = Any
+Pixels = Any
 """An array of NumPy or a tensor of torch, by the `device` of a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedFrames:
-    """Frames of a clip for one request.
+    """Frames of a clip for one request, with their numbers in the clip, from 0.
 
-    Attributes:
-        numbers: Their numbers in the clip, from 0.
-        pixels: uint8 [T, H, W, 3] RGB, upright: a NumPy array, or a tensor of torch.
+    `pixels` are uint8 [T, H, W, 3] RGB, upright: a NumPy array, or a tensor of torch.
     """
 
     numbers: tuple[int, ...]
@@ -710,12 +673,7 @@ class RequestedFrames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledClip:
-    """A clip with the frames that an annotator asked for.
-
-    Attributes:
-        facts: The clip.
-        requested: Frames for each request, in their order.
-    """
+    """A clip with the frames that an annotator asked for, by request."""
 
     facts: ClipFacts
     requested: tuple[RequestedFrames, ...]
@@ -775,17 +733,14 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
 
     def versions(self) -> dict[str, FamilyVersion]:
         """Returns the families with their fingerprints, by name."""
-        requests = [(_frames_name(frame.at), frame.size) for frame in self.frames]
+        requests = [(getattr(f.at, "__qualname__", str(f.at)), f.size) for f in self.frames]
+        made_by = self.name, self.version, self.settings(), self.models()
         return {
             family.name: FamilyVersion(
-                family,
-                fingerprint(
-                    self.name, self.version, self.settings(), self.models(), family.to_json(),
-                    requests, self.columns,
-                ),
+                family, fingerprint(*made_by, family.to_json(), requests, self.columns)
             )
             for family in self.families
-        }  # fmt: skip
+        }
 
     def writes_columns(self) -> list[str]:
         """Returns the columns of `clips` that it writes."""
@@ -804,7 +759,3 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
 
 
 AnyAnnotator = Annotator[Any]
-
-
-def _frames_name(at: object) -> str:
-    return at.__qualname__ if callable(at) and hasattr(at, "__qualname__") else str(at)

@@ -22,10 +22,8 @@ class StrictYamlError(ValueError):
 def load_yaml(text: str, *, max_characters: int = MAX_CHARACTERS) -> Any:  # noqa: ANN401
     """Reads YAML; None for nothing.
 
-    `max_characters` bounds the text, as it is and with all aliases written out.
-
-    Raises:
-        StrictYamlError: Naming line, column and what is wrong.
+    `max_characters` bounds the text, as it is and with all aliases written out. Raises
+    `StrictYamlError`, which names line, column and what is wrong.
     """
     if len(text) > max_characters:
         raise StrictYamlError(f"{len(text)} characters; expected at most {max_characters}")

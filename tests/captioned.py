@@ -1,19 +1,16 @@
 """Runs whose clips are described by a server that says which pictures it was shown."""
 
-import hashlib
 import json
 import re
 import shutil
-import tarfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from films import write_film
-from newest import earlier_objects
+from place import Place, sets
 from served import FakeServer, without_keys
 
 from curator.cli import main
@@ -47,45 +44,26 @@ def run_arguments(sources: Path | str, out: Path, *more: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Captioned:
+class Captioned(Place):
     """An output, its sources, and the server that is asked."""
 
-    sources: Path
-    out: Path
     server: FakeServer
 
     @property
-    def settings(self) -> tuple[str, ...]:
+    def settings(self) -> tuple[str, ...]:  # type: ignore[override]
         url = f"http://127.0.0.1:{self.server.port}/v1"
         asked = {"captioner": "openai", "model": "tiny-vlm", "url": url, **WINDOWS}
         return (*SETTINGS, *(f"caption.{name}={value}" for name, value in asked.items()))
 
     def arguments(self, *more: str) -> list[str]:
-        changes = [part for change in (*self.settings, *more) for part in ("--set", change)]
-        return run_arguments(self.sources, self.out, *changes)
-
-    def run(self, *more: str) -> dict[str, Any]:
-        assert main(self.arguments(*more)) == EXIT_OK
-        return self.summary()
+        return run_arguments(self.sources, self.out, *sets((*self.settings, *more)))
 
     def recaption(self, *changes: str) -> dict[str, Any]:
         assert self.recaption_code(*changes) == EXIT_OK
         return self.summary()
 
     def recaption_code(self, *changes: str) -> int:
-        sets = [part for change in changes for part in ("--set", change)]
-        return main(["recaption", str(self.out), *ALL_MAY_FAIL, *sets])
-
-    def summary(self) -> dict[str, Any]:
-        summary: dict[str, Any] = json.loads((self.out / "summary.json").read_text())
-        return summary
-
-    def table(self, name: str) -> list[dict[str, Any]]:
-        parts = [self.out / part for part in self.summary()["tables"][name]]
-        return [row for part in parts for row in pq.ParquetFile(part).read().to_pylist()]
-
-    def clips(self, decision: str = "kept") -> list[dict[str, Any]]:
-        return [clip for clip in self.table("clips") if clip["decision"] == decision]
+        return main(["recaption", str(self.out), *ALL_MAY_FAIL, *sets(changes)])
 
     def annotations(self) -> dict[str, list[dict[str, Any]]]:
         """Rows of `annotations` by clip, as they stand."""
@@ -93,21 +71,6 @@ class Captioned:
         for row in self.table("annotations"):
             found.setdefault(row["clip_id"], []).append(row)
         return found
-
-    def sample(self, clip: Mapping[str, Any], suffix: str) -> bytes:
-        with tarfile.open(self.out / clip["shard"]) as tar:
-            member = tar.extractfile(f"{clip['key']}.{suffix}")
-            assert member is not None
-            return member.read()
-
-    def files(self, folder: str = "shards") -> dict[str, str]:
-        """Digests by name, without what only earlier snapshots name."""
-        earlier = earlier_objects(self.out)
-        return {
-            str(path.relative_to(self.out)): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in sorted((self.out / folder).rglob("*"))
-            if path.is_file() and str(path.relative_to(self.out)) not in earlier
-        }
 
     def forget(self, *folders: str) -> None:
         for folder in folders:
@@ -203,6 +166,5 @@ def place(
 ) -> Captioned:
     """The finished run in another place, whose further work is done in this process."""
     work_here(monkeypatch)
-    shutil.copytree(described.out, tmp_path / "out")
     fake_server.start(captions=True)
-    return Captioned(described.sources, tmp_path / "out", fake_server)
+    return replace(described.copy(tmp_path), server=fake_server)

@@ -152,7 +152,7 @@ class Server:
             self.note("dropped", key)
             raise ConnectionResetError
         if options["captions"]:
-            text = captions(request, images, options["yes"])
+            text = captions(request, images, options["yes"], "".join(said))
         else:
             text = json.dumps(
                 {"seen": images, "said": said, "guided": "response_format" in request, "key": key}
@@ -179,14 +179,17 @@ def key_of(request: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def captions(request: dict[str, Any], marks: list[list[int]], yes: dict[str, list[int]]) -> str:
-    """A caption in JSON that tells the marks of what it describes."""
+def captions(
+    request: dict[str, Any], marks: list[list[int]], yes: dict[str, list[int]], said: str
+) -> str:
+    """A caption in JSON that tells the marks of what it describes; the owner's class is taken."""
     given = request.get("response_format", {}).get("json_schema", {}).get("schema", DESCRIBED)
     told = " and ".join(f"{source}:{frame}" for source, frame in marks)
 
     def filled(schema: dict[str, Any], name: str) -> Any:  # noqa: ANN401
         if "enum" in schema:
-            return schema["enum"][-1 if schema["type"] == "integer" else 0]
+            own = [value for value in schema["enum"] if f"from its owner: {value}" in said]
+            return own[0] if own else schema["enum"][-1 if schema["type"] == "integer" else 0]
         if schema["type"] == "object":
             return {name: filled(field, name) for name, field in schema["properties"].items()}
         if schema["type"] == "array":

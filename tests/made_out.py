@@ -15,7 +15,7 @@ from curator.measures.score_list import SCORES
 from curator.pipeline import graph_of
 from curator.recipe import Recipe
 from curator.records.cuts import CROP_COLUMNS
-from curator.runs.corpus import SHOT_ORDER, Compared, DecidedClips
+from curator.runs.corpus import SHOT_ORDER, DecidedClips
 from curator.stages.commit.commit_run import Commit, alone, commit_run, kept_by_source
 from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair
 from curator.stages.dedup.stage import PAIRS, search_settings
@@ -166,7 +166,7 @@ def finish_run(
         1 << 30,
         vectors=lambda _: stored,
         tables=tables,
-        compared=Compared(footage=candidates.footage),
+        footage=candidates.footage,
     )
     for stage in graph_of(recipe).deciding():
         decided.decide(stage, CorpusWork(stage.name))

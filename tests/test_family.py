@@ -4,16 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from curator.family import (
-    Array,
-    Bytes,
-    Family,
-    FamilyError,
-    FamilyVersion,
-    Kind,
-    Scope,
-    Text,
-)
+from curator.family import Array, Bytes, Family, FamilyError, FamilyVersion, Kind, Scope, Text
 
 OneOf = Array | Text | Bytes
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 import software_cuda
 import torch
+from captioned import work_here
 
 from curator import annotator_worker
 from curator.annotator_worker import AnnotatorWorker, ClipResult, ClipWork
@@ -147,13 +148,9 @@ def test_frames_beyond_memory_are_decoded_by_stage_and_a_batch_holds_fewer_clips
     assert worked.decode.n_bytes == [4 * frame, 2 * frame, 4 * frame, 4 * frame, 2 * frame]
     assert sizes == [1, 1, 1]
     assert [len(worked.results[name].members) for name in "abc"] == [2, 1, 2]
-
-
-def test_frames_of_one_clip_beyond_memory_fail_it_and_say_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    # Frames of one clip beyond it fail the clip.
     monkeypatch.setattr(annotator_worker, "MAX_BATCH_BYTES", SIDE_PX)
-    worked = Worked(tmp_path, [Means(StageConfig())], has_gpu=False)
+    worked = Worked(tmp_path / "less", [Means(StageConfig())], has_gpu=False)
     assert all("ask for fewer" in result.errors[0] for result in worked.results.values())
     assert worked.decode.n_bytes == []
 
@@ -266,17 +263,6 @@ class More(Words):
     families = (family("more"),)
 
 
-class Here(Engine):
-    """Runs all units in this process."""
-
-    def __init__(self) -> None:
-        super().__init__(address=None, workers=1)
-
-    def run(self, steps: Any, units: Any, **how: Any) -> Any:  # noqa: ANN401 - as `Engine.run`
-        del how
-        return self.run_here(steps, units)
-
-
 class ThreeClips:
     """The clips of `works`."""
 
@@ -291,11 +277,12 @@ class ThreeClips:
         return pa.array(list("abc"))
 
 
-def test_cpu_seconds_are_those_of_one_call(tmp_path: Path) -> None:
+def test_cpu_seconds_are_those_of_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stages that read columns of others come in a second call, whose seconds are added."""
+    work_here(monkeypatch)
     scheduler = Scheduler(
         FamilyStore(LocalStore(str(tmp_path))),
-        Here(),
+        Engine(address=None, workers=1),
         Progress(io.StringIO(), live=False),
         decode=lambda threads: Decode(),
     )

@@ -115,9 +115,11 @@ class Streaming:
         worker = UnitWorker(**steps[0].settings)
         return map(worker, units)
 
-    def submit(self, n: int, key: str = "") -> None:
+    def submit(self, n: int, key: str = "") -> list[list[Item]]:
+        """Submits items, and returns what `poll` gives then."""
         for number in range(n):
             self.stream.submit((key or str(number), number))
+        return self.stream.poll()
 
     def rest(self) -> list[Item]:
         return [item for units in self.stream.finish() for unit in units for item in unit]
@@ -128,10 +130,7 @@ def test_few_items_go_to_a_thread_of_this_process(monkeypatch: pytest.MonkeyPatc
     stage = Service()
     stage.may.clear()
     streaming = Streaming(monkeypatch, stage)
-    streaming.submit(1)
-    assert streaming.stream.poll() == []
-    streaming.submit(5)
-    assert streaming.stream.poll() == []
+    assert streaming.submit(1) == streaming.submit(5) == []
     assert (stage.n_shares, streaming.stream._workers.n_open) == (1, 1)  # type: ignore[union-attr]
     stage.may.set()
     assert sorted(streaming.rest()) == sorted([("0", 0), *((str(n), n) for n in range(5))])
@@ -144,7 +143,6 @@ def test_a_thread_that_waits_ends_with_the_run(monkeypatch: pytest.MonkeyPatch) 
     stage.may.clear()
     streaming = Streaming(monkeypatch, stage)
     streaming.submit(3)
-    streaming.stream.poll()
     threads = threading.active_count()
     streaming.stream.close()
     assert threading.active_count() < threads
@@ -158,9 +156,7 @@ def test_many_items_go_to_workers_at_the_end(
     stage.may.clear()
     streaming = Streaming(monkeypatch, stage)
     streaming.submit(1)
-    streaming.stream.poll()
     streaming.submit(MANY_ITEMS)
-    streaming.stream.poll()
     assert streaming.pools == []
     stage.may.set()
     items = streaming.rest()
@@ -177,11 +173,10 @@ def test_workers_get_full_units_as_items_come_and_keep_what_belongs_together(
     streaming = Streaming(monkeypatch, Service())
     streaming.is_started = True
     streaming.submit(3)
-    streaming.stream.poll()
     assert streaming.pools == [], "fewer than are asked at a time"
-    streaming.submit(4 * FEW_ROUNDS)
+    for number in range(4 * FEW_ROUNDS):
+        streaming.stream.submit((str(number), number))
     streaming.submit(30, key="same")
-    streaming.stream.poll()
     (pool,) = streaming.pools
     sizes = [len(batch.items) for (batch,) in pool.units]
     assert sum(sizes) == 3 + 4 * FEW_ROUNDS + 30
@@ -194,8 +189,7 @@ def test_workers_get_full_units_as_items_come_and_keep_what_belongs_together(
 def test_a_stage_that_needs_cores_works_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     streaming = Streaming(monkeypatch, Service(in_flight=None))
     streaming.is_started = True
-    streaming.submit(19)
-    assert streaming.stream.poll() == []
+    assert streaming.submit(19) == []
     assert streaming.at_end == []
     assert len(streaming.rest()) == 19
     assert [len(batch.items) for (batch,) in streaming.at_end] == [8, 8, 3]
@@ -207,7 +201,6 @@ def test_a_service_that_answers_nobody_ends_the_run_at_last(
     streaming = Streaming(monkeypatch, Service())
     streaming.is_started = True
     streaming.submit(19)
-    streaming.stream.poll()
     stream = streaming.stream
     stream._heard_s -= scheduler.GIVE_UP_S - 10
     stream._mind_silence(is_silent=True)

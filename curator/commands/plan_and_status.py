@@ -47,13 +47,12 @@ def plan(options: argparse.Namespace) -> int:
     from curator.errors import UsageError
     from curator.executor.host_resources import available_cpus
     from curator.executor.progress import Progress
-    from curator.planning.machine_kinds import read_machines
-    from curator.planning.plan_sample import choose_sample
-    from curator.planning.planner import Planner, run_sample
+    from curator.planning.extrapolation import choose_sample
+    from curator.planning.planner import Planner, read_machines, run_sample
     from curator.runs.curation import Run
     from curator.runs.lease import held
     from curator.runs.output_recipe import recipe_for
-    from curator.runs.run_plan import write_plan
+    from curator.runs.progress_report import write_plan
     from curator.runs.start import check_run
     from curator.tables.parts import leave_pandas_out
 

@@ -124,7 +124,7 @@ def run(options: argparse.Namespace) -> int:
     from curator.executor.progress import Progress
     from curator.report.funnel import format_funnel
     from curator.runs.dry_run import dry_run
-    from curator.runs.earlier_sources import CARRIED
+    from curator.runs.generations import CARRIED
     from curator.runs.lease import held
     from curator.runs.start import check_run, start_run
     from curator.storage.base import has_scheme
@@ -206,10 +206,10 @@ def run(options: argparse.Namespace) -> int:
 def recaption(options: argparse.Namespace) -> int:
     from curator.executor.progress import Progress
     from curator.runs.lease import held
-    from curator.runs.preflight import check_captions, check_shared, check_writable
     from curator.runs.progress_report import reported
     from curator.runs.recaptioning import Recaption
-    from curator.runs.state_repair import CACHES, with_repair
+    from curator.runs.repair import CACHES, with_repair
+    from curator.runs.start import check_captions, check_shared, check_writable
     from curator.storage import open_store
     from curator.tables.output_format import read_current_summary
 

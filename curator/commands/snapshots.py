@@ -194,7 +194,7 @@ def clean(options: argparse.Namespace) -> int:
 def remove(options: argparse.Namespace) -> int:
     from curator.removal.removing import STATE, delete_returned, finish_removal, repair_before
     from curator.runs.lease import held
-    from curator.runs.state_repair import with_repair
+    from curator.runs.repair import with_repair
     from curator.storage import open_store
     from curator.tables.out_layout import has_results
     from curator.tables.removal_records import read_removals

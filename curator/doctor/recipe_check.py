@@ -12,7 +12,7 @@ from curator.models.text_reader import READ_MODEL
 from curator.models.weight_store import ModelStore, mirrored_names
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, load_recipe, semantics_of
-from curator.runs.preflight import check_captions, check_cpu_scores, check_measured
+from curator.runs.start import check_captions, check_cpu_scores, check_measured
 from curator.storage.object_service import scheme_of
 
 _SHOT_MODEL, _SCENE_MODEL = "transnetv2", "efficientnet-lite0"

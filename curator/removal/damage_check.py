@@ -10,7 +10,7 @@ from typing import Any
 
 from curator.errors import ShardError, UsageError
 from curator.removal.snapshot_rewriting import SnapshotRewriting
-from curator.runs.object_repair import restored
+from curator.runs.repair import restored
 from curator.storage import Store
 from curator.tables.checksums import is_damaged
 from curator.tables.fenced_store import FencedStore

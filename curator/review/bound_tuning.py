@@ -28,7 +28,7 @@ from curator.report.funnel import AFTER_SELECTION
 from curator.report.histogram import histogram
 from curator.report.page_templates import render
 from curator.review.finished_run import Finished, is_of_stage
-from curator.runs.corpus import Compared, DecidedClips
+from curator.runs.corpus import DecidedClips
 from curator.stages.filter.config import Rule
 from curator.stages.filter.judging import corpus_of, score_values
 from curator.stages.filter.rules import Bounds, resolve
@@ -97,7 +97,8 @@ def tune(finished: Finished, changes: Sequence[str], *, rules_only: bool = False
         vectors=finished.vectors,
         tables=finished.tables(),
         writes=False,
-        compared=Compared(footage=finished.footage, elsewhere=finished.elsewhere),
+        footage=finished.footage,
+        elsewhere=finished.elsewhere,
         marks=finished.marks,
     )
     clips.decide(rules, CorpusWork(rules.name))

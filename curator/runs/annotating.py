@@ -1,7 +1,6 @@
-"""Hands the kept clips of a run, or of a snapshot, to the scheduler for its annotators."""
+"""Gives the written clips of a run, or of a snapshot, to the scheduler for its annotators."""
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -11,18 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.errors import DamagedError, ShardError
-from curator.executor.engine import Engine
-from curator.executor.progress import Progress
-from curator.pipeline import Graph
 from curator.records.clips import Clip
+from curator.runs.run_context import RunContext
 from curator.scheduler import Scheduler
-from curator.stage import (
-    CLIP_EMBEDDING,
-    EMBEDDING,
-    SHORT_CAPTION,
-    AnyAnnotator,
-    ClipFacts,
-)
+from curator.stage import CLIP_EMBEDDING, EMBEDDING, SHORT_CAPTION, AnyAnnotator, ClipFacts
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.stages.shard.tar_reader import declared_families
 from curator.storage import Store
@@ -37,101 +28,76 @@ from curator.tables.sample_members import Members, StoredMember
 logger = logging.getLogger(__name__)
 
 
-class Annotating:
-    """The members and columns of clips that annotators make; none where a graph has none.
+def annotate(
+    run: RunContext,
+    clips: ClipRows,
+    locations: Mapping[str, Location],
+    vectors: Callable[[str], Vectors | None],
+    short_caption: Callable[[Clip], str | None] | None,
+    in_tars: Mapping[str, pa.Table],
+) -> Callable[[Clip], Sequence[StoredMember]]:
+    """Makes what annotators have not made yet; rejects clips on which a required one fails.
 
     Args:
-        graph: Whose annotators run.
-        previous: Summary of the last finished run, whose tars may hold values; empty without one.
-        reusable: Its tars.
+        run: Its log gets CPU-seconds, values that were made, and clips that lack some.
+        clips: The kept ones are annotated, and get values in columns.
+        locations: Their MP4s.
+        vectors: Gives vectors of kept clips, `clip` or `scene`.
+        short_caption: Gives the short caption of a clip; None without a captioner.
+        in_tars: From `stored_values`.
+
+    Returns what gives the members of a clip.
     """
+    store = FamilyStore(run.store, in_tars)
+    scheduler = Scheduler(store, run.engine, run.log.progress)
+    all_members: list[Members] = []
+    for stages in _rounds(run.graph.annotators()):
+        columns = {name for stage in stages for name in stage.columns}
+        given: dict[str, Callable[[Clip], Any]] = {
+            name: _vector_in(vectors(kind))
+            for name, kind in ((EMBEDDING, "scene"), (CLIP_EMBEDDING, "clip"))
+            if name in columns
+        }
+        given[SHORT_CAPTION] = short_caption or (lambda clip: None)
+        written = _ClipsToAnnotate(clips, locations, sorted(columns), given)
+        made = scheduler.annotate(stages, written)
+        all_members.append(made.members)
+        # Not by |=, which drops what is zero.
+        run.log.counts.update({f"{name}_made": n for name, n in made.n_made.items()})
+        run.log.counts.update({f"{name}_lacking": n for name, n in made.lacking.items()})
+        run.log.cpu_s.update(made.cpu_s)
+        for clip in clips.kept() if made.rejected else ():
+            if clip.clip_id in made.rejected:
+                name, error = made.rejected[clip.clip_id]
+                reject(clip, f"{name}_failed", detail=error)
+        for column, of in made.columns:
+            # By the clips' numbers: what rejected ones had is cleared.
+            rows = np.full(len(clips), -1, np.int32)
+            rows[written.numbers] = of
+            rows[pc.not_equal(clips.column("decision"), "kept").to_numpy()] = -1
+            taken = store.rows(column).take(pa.array(rows, mask=rows < 0))
+            for name in taken.column_names:
+                clips.set_column(name, taken[name])
+    return lambda clip: [m for members in all_members for m in members.of(clip.clip_id)]
 
-    def __init__(
-        self,
-        store: Store,
-        graph: Graph,
-        engine: Engine,
-        progress: Progress,
-        *,
-        previous: Mapping[str, Any],
-        reusable: ReusableShards,
-    ) -> None:
-        self._graph = graph
-        self._store = store
-        self._previous, self._reusable = previous, reusable
-        self._engine, self._progress = engine, progress
-        self._members: list[Members] = []
-        self.cpu_s: Counter[str] = Counter()
-        """CPU-seconds of the workers."""
-        self.counts: dict[str, int] = {}
-        """Values that were made, and clips that lack some, for `work` of the summary."""
 
-    def annotate(
-        self,
-        clips: ClipRows,
-        locations: Mapping[str, Location],
-        vectors: Callable[[str], Vectors | None],
-        short_caption: Callable[[Clip], str | None] | None,
-    ) -> None:
-        """Makes what is missing; rejects clips on which a required annotator fails.
-
-        Args:
-            clips: The kept ones are annotated, and get values in columns.
-            locations: Their MP4s.
-            vectors: Gives vectors of kept clips, `clip` or `scene`.
-            short_caption: Gives the short caption of a clip; None without a captioner.
-        """
-        store = FamilyStore(self._store, self._in_tars())
-        scheduler = Scheduler(store, self._engine, self._progress)
-        for stages in _rounds(self._graph.annotators()):
-            columns = {name for stage in stages for name in stage.columns}
-            given: dict[str, Callable[[Clip], Any]] = {
-                name: _vector_in(vectors(kind))
-                for name, kind in ((EMBEDDING, "scene"), (CLIP_EMBEDDING, "clip"))
-                if name in columns
-            }
-            given[SHORT_CAPTION] = short_caption or (lambda clip: None)
-            written = _ClipsToAnnotate(clips, locations, sorted(columns), given)
-            made = scheduler.annotate(stages, written)
-            self._members.append(made.members)
-            self.counts |= {f"{name}_made": n for name, n in made.n_made.items()}
-            self.counts |= {f"{name}_lacking": n for name, n in made.lacking.items()}
-            self.cpu_s.update(made.cpu_s)
-            for clip in clips.kept() if made.rejected else ():
-                if clip.clip_id in made.rejected:
-                    name, error = made.rejected[clip.clip_id]
-                    reject(clip, f"{name}_failed", detail=error)
-            for column, of in made.columns:
-                # By the clips' numbers: what rejected ones had is cleared.
-                rows = np.full(len(clips), -1, np.int32)
-                rows[written.numbers] = of
-                rows[pc.not_equal(clips.column("decision"), "kept").to_numpy()] = -1
-                taken = store.rows(column).take(pa.array(rows, mask=rows < 0))
-                for name in taken.column_names:
-                    clips.set_column(name, taken[name])
-
-    def members(self, clip: Clip) -> Sequence[StoredMember]:
-        """Returns the members of a clip."""
-        return [member for members in self._members for member in members.of(clip.clip_id)]
-
-    def _in_tars(self) -> dict[str, pa.Table]:
-        if not self._previous:
-            return {}
-        try:
-            declared = declared_families(find_json(self._store, MANIFEST))
-        except (DamagedError, ShardError) as error:
-            # The commit writes it again; until then the tars' values are made anew.
-            logger.warning("values in tars are not used again: %s", error)
-            return {}
-        return values_in_tars(self._store, self._previous, declared, self._reusable.sizes)
+def stored_values(
+    store: Store, previous: Mapping[str, Any], reusable: ReusableShards
+) -> dict[str, pa.Table]:
+    """Returns the values that the tars of a finished run hold; none for an empty summary."""
+    if not previous:
+        return {}
+    try:
+        declared = declared_families(find_json(store, MANIFEST))
+    except (DamagedError, ShardError) as error:
+        # The commit writes it again; until then the tars' values are made anew.
+        logger.warning("values in tars are not used again: %s", error)
+        return {}
+    return values_in_tars(store, previous, declared, reusable.sizes)
 
 
 class _ClipsToAnnotate:
-    """The kept clips as annotators see them, with these columns.
-
-    Attributes:
-        numbers: Of their rows.
-    """
+    """The kept clips as annotators see them; `numbers` are those of their rows."""
 
     def __init__(
         self,

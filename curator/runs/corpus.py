@@ -8,7 +8,6 @@ import json
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -47,54 +46,34 @@ logger = logging.getLogger(__name__)
 
 CLIP_ORDER = ("source_id", "start_pts", "end_pts")
 SHOT_ORDER = ("source_id", "shot")
-N_HELD = 8
+_N_HELD = 8
 """Things that share the memory: candidates, clips of either kind, shots, vectors of two models, and
 what is put together of them."""
-MAX_ROOM_BYTES = 1 << 30
+_MAX_ROOM_BYTES = 1 << 30
 """An Arrow array of texts ends at 2 GiB."""
 
-PUBLIC_NAME = r"[a-z][a-z0-9_]{0,63}"
+_PUBLIC_NAME = r"[a-z][a-z0-9_]{0,63}"
 _PUBLIC = "lower case letters, digits and _, at most 64"
-MAX_LEFT_BYTES = 8 << 20
+_MAX_LEFT_BYTES = 8 << 20
 RULES = "rules"
 """Family: each rule as applied, with its counts, as `summary.json` has it."""
-PART_OF = ("clip_id", "source_id", "shot", "start_frame", "end_frame")
+_PART_OF = ("clip_id", "source_id", "shot", "start_frame", "end_frame")
 """Columns of the clip of a part; the row of a part has `part_start_s` and `part_end_s`, too."""
-RESERVED = frozenset({"stamp", "generation"})
+_RESERVED = frozenset({"stamp", "generation"})
 """Names that no family of a stage has: a run leaves these."""
-Earlier = Callable[[str], Any]
-"""Gives what an earlier generation left of a family."""
 
 
 def memory_budget_of(memory_bytes: int) -> int:
     """Returns the share of the memory that each of the things may take that are held at a time."""
-    return min(MAX_ROOM_BYTES, memory_bytes // N_HELD)
+    return min(_MAX_ROOM_BYTES, memory_bytes // _N_HELD)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """What clips are compared by, and with which others; each is read when a stage asks for it.
-
-    Attributes:
-        footage: Gives the footage of the clips.
-        elsewhere: Gives clips that stay whatever is decided.
-    """
-
-    footage: Callable[[], Footage]
-    elsewhere: Callable[[], Sequence[Elsewhere]] = tuple
-
-
-def no_footage() -> Footage:
-    """Refuses: no stage that decides about some sources alone compares clips."""
+def _no_footage() -> Footage:
     raise CuratorError("clips of some sources alone are not compared")
 
 
-NOT_COMPARED = Compared(footage=no_footage)
-
-
-def nothing_earlier(family: str) -> None:
-    """What is left where no earlier generation counts."""
-    del family
+def _nothing(family: str) -> None:
+    """Is left where no earlier generation counts."""
 
 
 class DecidedClips:
@@ -108,7 +87,8 @@ class DecidedClips:
         tables: Of earlier runs; None for none.
         writes: Whether new tables are stored.
         ready: Names of stages that are set up; None for none.
-        compared: What clips are compared by.
+        footage: Gives the footage of the clips.
+        elsewhere: Gives clips that stay whatever is decided.
         marks: Of clips, by id.
 
     Attributes:
@@ -123,21 +103,22 @@ class DecidedClips:
         memory_budget_bytes: int,
         *,
         vectors: Callable[[str], StoredVectors],
-        earlier: Earlier = nothing_earlier,
+        earlier: Callable[[str], Any] = _nothing,
         tables: CorpusTables | None = None,
         writes: bool = True,
         ready: set[str] | None = None,
-        compared: Compared = NOT_COMPARED,
+        footage: Callable[[], Footage] = _no_footage,
+        elsewhere: Callable[[], Sequence[Elsewhere]] = tuple,
         marks: Mapping[str, Mark] = MappingProxyType({}),
     ) -> None:
         self._marked = {
             verdict: pa.array([n for n, m in marks.items() if m.verdict == verdict], pa.string())
             for verdict in VERDICTS
         }
-        self.footage, self.elsewhere = compared.footage, compared.elsewhere
+        self.footage, self.elsewhere = footage, elsewhere
         self._memory_budget_bytes = memory_budget_bytes
         self.vectors, self.earlier, self._tables = vectors, earlier, tables
-        self.read = nothing_earlier if tables is None else tables.read
+        self.read = _nothing if tables is None else tables.read
         self._writes, self._ready = writes, set() if ready is None else ready
         self._candidates = None if isinstance(clips, ClipRows) else clips
         self._rows = clips if isinstance(clips, ClipRows) else None
@@ -167,14 +148,12 @@ class DecidedClips:
     def decide(self, stage: AnyCorpusStage, work: Work) -> None:
         """Runs a stage.
 
-        Args:
-            stage: Any that decides about a corpus.
-            work: Where it has its work done.
-
-        Raises:
-            CuratorError: A stage from outside this package raised, or leaves what another one does.
+        Raises `CuratorError` where a custom stage raised, or leaves what another one does.
         """
-        corpus, self.parts = self._corpus(), None
+        candidates, self._candidates, self.parts = self._candidates, None, None
+        corpus = (
+            _KeptClips(self, self.rows) if candidates is None else _CandidateClips(self, candidates)
+        )
         try:
             if stage.name not in self._ready:
                 stage.setup()
@@ -204,12 +183,6 @@ class DecidedClips:
                 "was changed"
             ) from error
 
-    def _corpus(self) -> "_CandidateClips | _KeptClips":
-        candidates, self._candidates = self._candidates, None
-        return (
-            _KeptClips(self, self.rows) if candidates is None else _CandidateClips(self, candidates)
-        )
-
     def _leave(self, stage: str, left: Left) -> None:
         if isinstance(left.rows, pa.Table):
             if left.family not in OWN_FOLDERS:
@@ -220,11 +193,11 @@ class DecidedClips:
             if self._tables is not None and self._writes:
                 self._tables.write(left.family, left.rows)
             return
-        if left.family in RESERVED or left.family in self.left:
+        if left.family in _RESERVED or left.family in self.left:
             raise CuratorError(
                 f"stage {stage}: {left.family!r} is left twice, by this stage or another one"
             )
-        if re.fullmatch(PUBLIC_NAME, left.family) is None:
+        if re.fullmatch(_PUBLIC_NAME, left.family) is None:
             raise CuratorError(f"stage {stage} leaves {left.family!r}; expected {_PUBLIC}")
         try:
             n_bytes = len(json.dumps(left.rows, allow_nan=False))
@@ -233,14 +206,14 @@ class DecidedClips:
                 f"stage {stage}: {left.family!r} is left with what JSON cannot hold: {error}; "
                 "expected dicts with texts as keys, lists, texts, numbers that are finite, or None"
             ) from error
-        if n_bytes > MAX_LEFT_BYTES:
+        if n_bytes > _MAX_LEFT_BYTES:
             raise CuratorError(
                 f"stage {stage}: {left.family!r} takes {n_bytes} bytes as JSON; expected at most "
-                f"{MAX_LEFT_BYTES}, because each snapshot holds it"
+                f"{_MAX_LEFT_BYTES}, because each snapshot holds it"
             )
         self.left[left.family] = left.rows
 
-    def add(self, decided: pa.Table) -> None:
+    def add_decided(self, decided: pa.Table) -> None:
         """Adds the next clips, with decisions."""
         if self._store is None:
             self._store = ClipStore(decided.schema, self._memory_budget_bytes)
@@ -291,7 +264,7 @@ class _CandidateClips(_Shared):
             at = clips.schema.get_field_index(name)
             changed = clips.append_column if at < 0 else partial(clips.set_column, at)
             clips = changed(name, column)
-        self._of.add(clips)
+        self._of.add_decided(clips)
 
 
 class _KeptClips(_Shared):
@@ -358,7 +331,7 @@ class _KeptClips(_Shared):
             remainders.rows[is_gone], remainders.start_s[is_gone], remainders.end_s[is_gone]
         )
         numbers = pa.array(self._numbers[remainders.rows])
-        columns = {name: self._rows.column(name).take(numbers) for name in PART_OF}
+        columns = {name: self._rows.column(name).take(numbers) for name in _PART_OF}
         # Rounded, so that the same parts have the same name.
         columns["part_start_s"] = pa.array(np.round(remainders.start_s, 3))
         columns["part_end_s"] = pa.array(np.round(remainders.end_s, 3))
@@ -366,15 +339,7 @@ class _KeptClips(_Shared):
 
 
 def _check(decisions: Decisions, is_decided: NDArray[np.bool_]) -> None:
-    """Refuses decisions that are not what `Decisions` says.
-
-    Args:
-        decisions: What a stage yields.
-        is_decided: Clips that it has decided about, bool [clips].
-
-    Raises:
-        ValueError: A number, a column or a reason is wrong.
-    """
+    """Refuses decisions that are not what `Decisions` says; `is_decided` is bool [clips]."""
     rows, n_clips = np.asarray(decisions.rows), len(is_decided)
     if not rows.size and not decisions.columns.num_rows:
         return
@@ -399,7 +364,7 @@ def _check(decisions: Decisions, is_decided: NDArray[np.bool_]) -> None:
     if not (is_text or pa.types.is_null(reason.type)):
         raise ValueError(f"reason is {reason.type}; expected string")
     for name in pc.unique(reason.cast(pa.string())).drop_null().to_pylist():
-        if re.fullmatch(PUBLIC_NAME, name) is None or name == "kept":
+        if re.fullmatch(_PUBLIC_NAME, name) is None or name == "kept":
             raise ValueError(f"the reason {name[:80]!r}; expected {_PUBLIC}, and not 'kept'")
 
 
@@ -422,7 +387,7 @@ def _parents(clips: pa.Table, parts: pa.Table) -> Iterator[str]:
     """Yields the clip of which each clip is a part."""
     by_source: dict[str, list[tuple[int, int, str]]] = {}
     for name, source_id, _, start, end in zip(
-        *(parts[n].to_pylist() for n in PART_OF), strict=True
+        *(parts[n].to_pylist() for n in _PART_OF), strict=True
     ):
         by_source.setdefault(source_id, []).append((start, end, name))
     columns = (clips[name].to_pylist() for name in ("source_id", "start_frame", "end_frame"))
@@ -430,7 +395,7 @@ def _parents(clips: pa.Table, parts: pa.Table) -> Iterator[str]:
         yield next(c for a, b, c in by_source[source_id] if a <= start and end <= b)
 
 
-class ClipCorpus:
+class ClipCorpus(DecidedClips):
     """Shots, clips and vectors of all sources.
 
     Args:
@@ -438,11 +403,9 @@ class ClipCorpus:
             metadata of their sources.
         memory_bytes: What may be held in memory; the rest is on the local disk.
         scores: Names of the scores that candidates have.
-        earlier: Gives what an earlier generation left of a family.
         tables: Of earlier runs; None for none.
-        compared: What clips are compared by.
-        marks: Of clips, by id.
         propose: Makes candidates of parts of clips; None where these do not become clips.
+        compared: `earlier`, `footage`, `elsewhere` and `marks` of `DecidedClips`.
     """
 
     def __init__(
@@ -451,136 +414,74 @@ class ClipCorpus:
         memory_bytes: int,
         *,
         scores: Collection[str] = SCORES,
-        earlier: Earlier = nothing_earlier,
         tables: CorpusTables | None = None,
-        compared: Compared = NOT_COMPARED,
-        marks: Mapping[str, Mark] = MappingProxyType({}),
         propose: Callable[[pa.Table], ProposedUnit] | None = None,
+        **compared: Any,  # noqa: ANN401 - checked by `DecidedClips`
     ) -> None:
-        self._formed, self._earlier, self._tables = formed, earlier, tables
-        self._compared, self._propose, self._marks = compared, propose, marks
+        self._formed, self._propose, budget = formed, propose, memory_budget_of(memory_bytes)
         self._rules: list[AnyCorpusStage] = []
         """Stages that have decided, and that decide about parts of clips too."""
-        self._scores = scores
-        self._memory_budget_bytes = memory_budget_of(memory_bytes)
-        self.shots = SortedRows(SHOTS_SCHEMA, SHOT_ORDER, self._memory_budget_bytes)
-        self._candidates: SortedRows | None = None
-        self._decided: DecidedClips | None = None
-        self._ready: set[str] = set()
-        self.vectors = {
-            name: StoredVectors(embeddings_schema(1).empty_table(), self._memory_budget_bytes)
+        self.shots = SortedRows(SHOTS_SCHEMA, SHOT_ORDER, budget)
+        self.stored_vectors = {
+            name: StoredVectors(embeddings_schema(1).empty_table(), budget)
             for name in ("embeddings", "clip_embeddings")
         }
         """Vectors of all clips: of what they show; and by the CLIP model, none without one."""
-
-    @property
-    def decided(self) -> DecidedClips:
-        """The clips, from the first decision on."""
-        assert self._decided is not None, "no stage has decided"
-        return self._decided
-
-    @property
-    def clips(self) -> ClipStore:
-        """All clips, from the first decision on."""
-        return self.decided.clips
-
-    @property
-    def rows(self) -> ClipRows:
-        """The clips that the rules keep."""
-        return self.decided.rows
+        self._over = partial(
+            DecidedClips,
+            memory_budget_bytes=budget,
+            vectors=self.stored_vectors.__getitem__,
+            ready=set(),
+            **compared,
+        )
+        schema = formed(candidates_schema(scores).empty_table()).schema
+        candidates = SortedRows(schema, CLIP_ORDER, budget)
+        super().__init__(candidates, tables=tables, **self._over.keywords)
 
     def add(self, proposed: ProposedUnit) -> pa.Table:
-        """Takes the candidates of some sources; returns them as they would be written.
-
-        Raises:
-            StorageError: Writing to the local disk failed.
-        """
+        """Takes the candidates of some sources; returns them as they would be written."""
         clips = self._formed(proposed.clips)
-        if self._candidates is None:
-            self._candidates = self._none()
+        assert isinstance(self._candidates, SortedRows), "a stage has decided"
         self._candidates.add(clips)
         self.shots.add(proposed.shots)
-        self.vectors["embeddings"].add(proposed.vectors)
-        self.vectors["clip_embeddings"].add(proposed.clip_vectors)
+        self._add_vectors(proposed)
         return clips
 
-    def add_decided(self, clips: pa.Table) -> None:
-        """Takes the next clips of a snapshot, with its decisions."""
-        if self._decided is None:
-            self._decided = self._over(self._none())
-        self._decided.add(clips)
+    def _add_vectors(self, proposed: ProposedUnit) -> None:
+        self.stored_vectors["embeddings"].add(proposed.vectors)
+        self.stored_vectors["clip_embeddings"].add(proposed.clip_vectors)
 
     def decide(self, stage: AnyCorpusStage, work: Work) -> None:
         """Lets a stage decide about all clips; the first one gets the candidates."""
-        if self._decided is None:
-            candidates, self._candidates = self._candidates, None
-            if candidates is None:
-                candidates = self._none()
-            self._decided = self._over(candidates, tables=self._tables)
-        n_known = len(self._decided.warnings)
-        self._decided.decide(stage, work)
-        for line in self._decided.warnings[n_known:]:
+        n_known = len(self.warnings)
+        super().decide(stage, work)
+        for line in self.warnings[n_known:]:
             logger.warning(line)
-        parts = self._decided.parts
-        if parts is not None and parts.num_rows and self._propose is not None:
-            self._add_parts(self._decided, parts, self._propose)
+        if self.parts is not None and self.parts.num_rows and self._propose is not None:
+            self._add_parts(self.parts, self._propose(self.parts))
         if not self._rules or isinstance(stage, ClipFilter):
             self._rules.append(stage)
 
     def alone(self, stages: Iterable[AnyCorpusStage], clips: pa.Table) -> ClipRows:
-        """Returns clips of some sources that pass stages, none of which depends on other clips.
-
-        Args:
-            stages: They decide one after the other.
-            clips: Candidates, as `add` returns them.
-        """
-        some = self._over(clips)
+        """Returns candidates of some sources that pass stages, none of which needs other clips."""
+        some = self._over(clips=clips)
         for stage in stages:
             some.decide(stage, CorpusWork(stage.name))
         return some.rows
 
-    def _add_parts(
-        self,
-        clips: DecidedClips,
-        parts: pa.Table,
-        propose: Callable[[pa.Table], ProposedUnit],
-    ) -> None:
+    def _add_parts(self, parts: pa.Table, proposed: ProposedUnit) -> None:
         """Adds clips that are parts of others: the rules judge them by the bounds of all clips."""
-        proposed = propose(parts)
         candidates = self._formed(proposed.clips)
         order = pc.sort_indices(candidates, [(name, "ascending") for name in CLIP_ORDER])
-        some = self._over(candidates.take(order), earlier=clips.left.get)
+        some = self._over(clips=candidates.take(order), earlier=self.left.get)
         for stage in self._rules:
             some.decide(stage, CorpusWork(stage.name))
         decided = pa.concat_tables(some.clips.blocks())
         details = pa.array([f"{REMAINDER} of {name}" for name in _parents(decided, parts)])
         at = decided.schema.get_field_index("reason_detail")
-        clips.clips.append(decided.set_column(at, "reason_detail", details.cast(pa.string())))
-        self.vectors["embeddings"].add(proposed.vectors)
-        self.vectors["clip_embeddings"].add(proposed.clip_vectors)
+        self.clips.append(decided.set_column(at, "reason_detail", details.cast(pa.string())))
+        self._add_vectors(proposed)
         counts = {rule["rule"]: rule for rule in some.left[RULES]}
-        for rule in clips.left[RULES]:
+        for rule in self.left[RULES]:
             more = counts.get(rule["rule"], {})
             rule |= {name: rule[name] + more.get(name, 0) for name in ("first", "alone", "any")}
-
-    def _over(
-        self,
-        clips: SortedRows | pa.Table,
-        *,
-        tables: CorpusTables | None = None,
-        earlier: Earlier | None = None,
-    ) -> DecidedClips:
-        return DecidedClips(
-            clips,
-            self._memory_budget_bytes,
-            vectors=self.vectors.__getitem__,
-            earlier=earlier or self._earlier,
-            tables=tables,
-            ready=self._ready,
-            compared=self._compared,
-            marks=self._marks,
-        )
-
-    def _none(self) -> SortedRows:
-        schema = self._formed(candidates_schema(self._scores).empty_table()).schema
-        return SortedRows(schema, CLIP_ORDER, self._memory_budget_bytes)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as changed
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -20,18 +20,16 @@ from curator.executor.progress import Progress
 from curator.pipeline import graph_of
 from curator.recipe import Recipe
 from curator.runs.dropped_clips import DropCheck
-from curator.runs.earlier_sources import CARRIED, carry, earlier_sources
-from curator.runs.excluded_footage import exclude_removed_sources
-from curator.runs.generations import Generations, why_stale
+from curator.runs.elsewhere import exclude_removed_sources
+from curator.runs.generations import CARRIED, Generations, carry, earlier_sources, why_stale
 from curator.runs.measuring import Ahead
-from curator.runs.object_repair import repair_objects
-from curator.runs.one_pass import Pass, PassScope, Results, RunContext, earlier_results
-from curator.runs.run_log import RunLog
-from curator.runs.run_plan import expected_of, read_plan
+from curator.runs.one_pass import Pass, PassScope, Results, earlier_results
+from curator.runs.progress_report import expected_of, read_plan
+from curator.runs.repair import repair_objects
+from curator.runs.run_context import RunContext, RunLog
 from curator.scheduler import RowScheduler, UnitRunner
 from curator.stages.analyze.identity_driver import Identifying
 from curator.stages.commit.commit_run import alone
-from curator.stages.propose.candidate_store import Candidates
 from curator.stages.scan.source_listing import ListedSources, list_sources
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.storage import Store
@@ -40,11 +38,7 @@ from curator.tables.clip_rank import LEAST
 from curator.tables.family_store import FamilyRows
 from curator.tables.output_format import earlier_state, log_older
 from curator.tables.removal_records import finished_removals
-from curator.tables.snapshot_store import EARLIER
 from curator.tables.source_table import SourceTable
-
-if TYPE_CHECKING:
-    from curator.records.sources import SourceRef
 
 logger = logging.getLogger(__name__)
 
@@ -55,15 +49,10 @@ SMALL_BYTES = 64 << 20
 
 
 class Run:
-    """A run of one recipe over some sources.
+    """A run of one recipe over some sources, into an output root.
 
-    Args:
-        store: Output root.
-        recipe: Settings.
-        engine: Where work is done.
-        progress: Where it is shown.
-        check: Raises if this run may not write to the root any more.
-        memory_bytes: What the columns of clips may take; None for a share of this machine.
+    `check` raises if this run may not write there any more. `memory_bytes` is what the columns of
+    clips may take; None for a share of this machine.
     """
 
     def __init__(
@@ -79,7 +68,7 @@ class Run:
         self._sources = SourceTable()
         self.log = RunLog(progress=progress, sources=self._sources.sums)
         """What the run took and did until now."""
-        self._run = RunContext(
+        self.context = RunContext(
             store=store,
             recipe=recipe,
             engine=engine,
@@ -89,16 +78,15 @@ class Run:
             check=check,
             removals=finished_removals(store),
         )
+        """What its passes share."""
         # Hashes hold again when a removal is finished.
         repair_objects(store, check=check)
-        self._store, self._previous = store, earlier_state(store)
+        self._previous = earlier_state(store)
         log_older(store, self._previous)
         plan = read_plan(store, recipe)
         progress.expect(expected_of(plan, self._previous))
         if not self._previous:
-            self._run.log.plan = {key: plan[key] for key in PLANNED if plan}
-        self._arguments: Sequence[str] = ()
-        self._limit: int | None = None
+            self.log.plan = {key: plan[key] for key in PLANNED if plan}
         self._unlisted: list[str] = []
         """Addresses that could not be listed or read."""
         mark_processes()
@@ -106,7 +94,7 @@ class Run:
     def execute(
         self, arguments: Sequence[str], *, limit: int | None, replace: bool = False
     ) -> dict[str, Any]:
-        """Runs the stages of the graph.
+        """Runs the stages of the graph; returns what `summary.json` holds.
 
         Args:
             arguments: Sources as the user named them.
@@ -114,19 +102,16 @@ class Run:
             replace: Whether OUT is to hold these sources alone; else they are added to those of
                 earlier runs.
 
-        Returns:
-            What `summary.json` holds.
-
         Raises:
             UsageError: Clips would be lost that may not.
         """
-        self._arguments, self._limit, run = arguments, limit, self._run
+        run = self.context
         run.check()
-        self._scan(run.graph["scan"])
+        self._scan(arguments, limit)
         drop_check = self._drop_check = DropCheck(
-            self._store, self._previous, replace=replace, unlisted=self._unlisted
+            run.store, self._previous, replace=replace, unlisted=self._unlisted
         )
-        earlier = earlier_sources(self._store, self._previous)
+        earlier = earlier_sources(run.store, self._previous)
         if not replace:
             drop_check.refuse_unread(self._sources)
             # Sources of earlier runs that this one does not name stay.
@@ -138,15 +123,9 @@ class Run:
         drop_check.after_scan(self._sources)
         return self._whole(generations)
 
-    @property
-    def context(self) -> RunContext:
-        """What its passes share."""
-        return self._run
-
     def scanned(self, arguments: Sequence[str], *, limit: int | None) -> SourceTable:
         """Lists and probes sources alone; arguments as of `execute`."""
-        self._arguments, self._limit = arguments, limit
-        self._scan(self._run.graph["scan"])
+        self._scan(arguments, limit)
         self._check_metadata()
         return self._sources
 
@@ -155,133 +134,115 @@ class Run:
         previous = self._previous
         numbers = generations.new or (generations.last_earlier,)
         for number, after in zip_longest(numbers, numbers[1:]):
-            scope = PassScope(
-                sources=self._sources.up_to(number),
-                candidates=self._candidates(previous),
-                reusable=ReusableShards(self._store, previous),
-                reuses=previous,
-                drop_check=self._drop_check,
-                ahead=self._ahead(after, previous),
-            )
-            previous = dict(self._passed(scope, previous, number, generations).summary)
+            scope = self._scope(previous, sources=self._sources.up_to(number), ahead=after)
+            previous = dict(self._passed(scope, number, generations).summary)
         return previous
-
-    def _passed(
-        self,
-        scope: PassScope,
-        previous: dict[str, Any],
-        number: int,
-        generations: Generations,
-    ) -> Results:
-        """Runs a pass, and waits for what it measured ahead."""
-        self._run.log.progress.generation(number, generations.last)
-        try:
-            results = Pass(self._run, scope, previous).execute()
-        except DamagedError:
-            # The run starts over: two analyses of the same sources must not write at once.
-            if scope.ahead is not None:
-                scope.ahead.join(self._run.log)
-            raise
-        if scope.ahead is not None:
-            scope.ahead.join(self._run.log)
-        return results
-
-    def _ahead(self, number: int | None, previous: Mapping[str, Any]) -> Ahead | None:
-        """The analysis of a generation during the pass before it; None for no generation."""
-        if number is None:
-            return None
-        sources = list(self._sources.to_analyze(number))
-        return Ahead(self._run.measuring, sources, self._candidates(previous))
 
     def _grown(self, generations: Generations, earlier: pa.Table) -> dict[str, Any]:
         """Decides about each new generation alone, and about all of them if that must be."""
-        previous, store = self._previous, self._store
-        reusable = ReusableShards(store, previous)
+        previous, run = self._previous, self.context
+        scope = self._scope(previous, sources=self._sources)
         before: Results | None = None
         if previous:
             why = why_stale(
-                store,
+                run.store,
                 previous,
                 self._sources,
-                self._run.metadata,
+                run.metadata,
                 earlier,
-                reusable,
-                self._run.judged,
+                scope.reusable,
+                run.judged,
             )
             if why is None:
                 n_kept = self._sources.settle(earlier)
-                before = earlier_results(store, previous, n_kept)
+                before = earlier_results(run.store, previous, n_kept)
+                scope.candidates.keep_remainders(previous)
             else:
                 logger.warning("all clips are decided about again: %s", why)
                 self._drop_check.after_scan(self._sources)
-        carried = () if before is not None else generations.earlier
-        candidates = self._candidates(previous)
-        if before is not None:
-            candidates.keep_remainders(previous)
-        scope = PassScope(
-            sources=self._sources,
-            candidates=candidates,
-            reusable=reusable,
-            reuses=previous,
-            drop_check=self._drop_check,
-        )
-        numbers = (*carried, *generations.new) or (generations.last_earlier + 1,)
+        last, carried = generations.last_earlier, () if before is not None else generations.earlier
+        numbers = (*carried, *generations.new) or (last + 1,)
         for number, after in zip_longest(numbers, numbers[1:]):
-            is_new = number > generations.last_earlier
-            ahead = after if after is not None and after > generations.last_earlier else None
-            if is_new:
+            if number > last:
                 # Of what is new there are no clips yet.
-                scope = changed(scope, reuses={}, reusable=ReusableShards(store, {}))
+                scope = changed(scope, reuses={}, reusable=ReusableShards(run.store, {}))
             scope = changed(
                 scope,
                 sources=self._sources.up_to(number),
+                previous=previous,
                 generation=number,
                 before=before,
-                publishes=is_new or number == generations.last_earlier,
-                ahead=self._ahead(ahead, previous),
+                publishes=number >= last,
+                ahead=self._ahead(after, previous) if after is not None and after > last else None,
             )
-            before = self._passed(scope, previous, number, generations)
+            before = self._passed(scope, number, generations)
             if scope.publishes:
                 previous = dict(before.summary)
         assert before is not None, "there is at least one pass"
         return dict(before.summary)
 
-    def _candidates(self, previous: Mapping[str, Any]) -> Candidates:
-        """Stored candidates, without objects that only earlier snapshots name."""
-        return Candidates(
-            self._run.fenced,
-            self._run.fingerprints["propose"],
-            has_clip=self._run.recipe.analyze.clip is not None,
-            earlier=frozenset(previous.get(EARLIER, ())),
+    def _scope(
+        self, previous: Mapping[str, Any], *, sources: SourceTable, ahead: int | None = None
+    ) -> PassScope:
+        """Returns the scope of a pass that may use again what the newest snapshot holds."""
+        return PassScope(
+            sources=sources,
+            candidates=self.context.candidates(previous),
+            previous=previous,
+            reuses=previous,
+            reusable=ReusableShards(self.context.store, previous),
+            drop_check=self._drop_check,
+            ahead=self._ahead(ahead, previous) if ahead is not None else None,
         )
 
-    def _scan(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
-        run, log, begun = self._run, self._run.log, time.monotonic()
+    def _ahead(self, number: int, previous: Mapping[str, Any]) -> Ahead:
+        """Returns the analysis of a generation during the pass before it."""
+        sources = list(self._sources.to_analyze(number))
+        return Ahead(self.context, sources, self.context.candidates(previous))
+
+    def _passed(self, scope: PassScope, number: int, generations: Generations) -> Results:
+        """Runs a pass, and waits for what it measured ahead."""
+        self.log.progress.generation(number, generations.last)
+        try:
+            results = Pass(self.context, scope).execute()
+        except DamagedError:
+            # The run starts over: two analyses of the same sources must not write at once.
+            if scope.ahead is not None:
+                scope.ahead.join(self.log)
+            raise
+        if scope.ahead is not None:
+            scope.ahead.join(self.log)
+        return results
+
+    def _scan(self, arguments: Sequence[str], limit: int | None) -> None:
+        run, log, begun = self.context, self.log, time.monotonic()
+        stage = run.graph["scan"]
         log.listed_ns = time.time_ns()
         runner = UnitRunner(run.engine, log.progress)
         sidecar_meta = stage.config.sidecar_meta
-        listed = list_sources(self._arguments, limit=self._limit, sidecar_meta=sidecar_meta)
+        listed = list_sources(arguments, limit=limit, sidecar_meta=sidecar_meta)
         listing = ListedSources(listed, self._sources, run.metadata, self._unlisted)
-        rows = FamilyRows(stage, self._store, removals=run.removals, may_write=True)
+        rows = FamilyRows(stage, run.store, removals=run.removals, may_write=True)
         scan = RowScheduler(rows, self._add_probes)
         log.progress.stage("list")
         new = scan.begin(listing)
         log.progress.stage("scan")
         scan.finish(runner)
         log.progress.sources(len(self._sources))
-        if not self._previous and new and self._is_small(new):
+        n_bytes = sum(source.n_bytes for source in new or ())
+        is_small = n_bytes <= SMALL_BYTES and run.engine.is_small(len(new or ()), 0)
+        if not self._previous and new and is_small:
             # The process for small work loads the modules of the analysis ahead.
             run.engine.preload(("torch", "cv2", "curator.stages.analyze.stage"))
-        identifying = Identifying(
-            self._store,
+        Identifying(
+            run.store,
             run.recipe.analyze,
             runner,
             log.progress,
             sources=self._sources,
             previous=self._previous,
             since_ns=log.listed_ns,
-        )
-        identifying.run()
+        ).run()
         exclude_removed_sources(self._sources, run.removals)
         log.n_skipped_names = listing.n_skipped_names
         log.counts["sources_scanned"] = scan.n_made
@@ -291,17 +252,12 @@ class Run:
 
     def _add_probes(self, rows: pa.Table) -> None:
         self._sources.add_probes(rows)
-        self._run.log.progress.sources(len(self._sources))
+        self.log.progress.sources(len(self._sources))
 
     def _check_metadata(self) -> None:
-        self._run.metadata.warn()
-        numbers, texts = self._run.recipe.filters.metadata()
-        recipe = self._run.recipe
+        recipe, metadata = self.context.recipe, self.context.metadata
+        metadata.warn()
+        numbers, texts = recipe.filters.metadata()
         named = [*recipe.select.by, *(name.removeprefix(LEAST) for name in recipe.dedup.prefer)]
         groups = [name for name in named if name.startswith(PREFIX)]
-        self._run.metadata.check(numbers, [*texts, *groups])
-
-    def _is_small(self, new: "Sequence[SourceRef]") -> bool:
-        """Whether the sources of a first run are likely small work."""
-        n_bytes = sum(source.n_bytes for source in new)
-        return n_bytes <= SMALL_BYTES and self._run.engine.is_small(len(new), 0)
+        metadata.check(numbers, [*texts, *groups])

@@ -29,11 +29,11 @@ from curator.tables.source_table import SourceTable
 
 logger = logging.getLogger(__name__)
 
-MAX_REPAIRED = 0.1
+_MAX_REPAIRED = 0.1
 """Share of the clips in the shards that may be lost without `replace` because their sources have
 other content now: repairing a few files is normal work."""
-INDEXES = (f"{SHARDS}/{DATASET}", MANIFEST)
-SHARD_CLIPS_SCHEMA = pa.schema(
+_INDEXES = (f"{SHARDS}/{DATASET}", MANIFEST)
+_SHARD_CLIPS_SCHEMA = pa.schema(
     [
         ("clip_id", pa.string()),
         ("source_id", pa.string()),
@@ -59,26 +59,19 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DroppedClips:
-    """Clips that leave the shards for one reason.
-
-    Attributes:
-        example: Address of a source.
-        cause: What failed; empty where nothing did.
-    """
+    """Clips that leave the shards for one reason: `cause` says what failed, if anything did."""
 
     why: Why
-    n_clips: int
-    seconds: float
-    n_sources: int
-    example: str
+    clips: pa.Table
     cause: str = ""
 
     def __str__(self) -> str:
-        clips, sources = amount(self.n_clips, "clip"), amount(self.n_sources, "source")
+        n_sources = pc.count_distinct(self.clips["source_id"]).as_py()
+        seconds, example = pc.sum(self.clips["seconds"]), pc.min(self.clips["source_uri"])
         cause = f" ({self.cause})" if self.cause else ""
         return (
-            f"{clips} ({length(self.seconds)} of {sources}, such as {self.example}) "
-            f"{self.why}{cause}"
+            f"{amount(self.clips.num_rows, 'clip')} ({length(seconds.as_py())} of "
+            f"{amount(n_sources, 'source')}, such as {example}) {self.why}{cause}"
         )
 
 
@@ -103,24 +96,13 @@ class DropCheck:
         """Contents whose loss was allowed after the scan."""
 
     def after_scan(self, sources: SourceTable) -> None:
-        """Logs the clips whose content is not in a run, and checks that they may go.
-
-        Args:
-            sources: Sources of the run, scanned.
-
-        Raises:
-            UsageError: They may not.
-        """
+        """Logs clips whose content is not in a run; raises `UsageError` if they must stay."""
         missing = self.missing(sources.contents())
         self._accepted = missing["source_id"]
         self._judge(by_source(missing, sources.contents_of), sources)
 
     def refuse_unread(self, sources: SourceTable) -> None:
-        """Refuses a run that can add nothing to a finished one: its sources are misnamed.
-
-        Raises:
-            UsageError: None of them can be read.
-        """
+        """Raises `UsageError` for a run whose misnamed sources add nothing to a finished one."""
         if not len(sources.contents()) and self._shard_clips.num_rows:
             first = f" (the first: {sources.first_error()})" if len(sources) else ""
             raise UsageError(
@@ -135,16 +117,10 @@ class DropCheck:
         generation: int | None = None,
         failures: Collection[str] = (),
     ) -> None:
-        """Logs what else is lost once clips are cut, and checks that it may go.
+        """Logs what else is lost once clips are cut; raises `UsageError` if it must stay.
 
-        Args:
-            sources: Sources of the run, analyzed.
-            clips: Clips of the run.
-            generation: The one that `clips` are of; None for all.
-            failures: Reasons that say that an annotator failed.
-
-        Raises:
-            UsageError: It may not.
+        `clips` are those of one generation, or of all. `failures` are the reasons that say that an
+        annotator failed.
         """
         if not self._n_in_shards:
             return
@@ -165,17 +141,17 @@ class DropCheck:
         for why, names in reasons.items():
             is_failed = pc.is_in(clips.column("reason"), value_set=pa.array(names, pa.string()))
             rest = _without(gone, "clip_id", clips.column("clip_id").filter(is_failed))
-            causes = clips.column("reason_detail").filter(is_failed).slice(0, 1).to_pylist()
-            dropped += _summed(why, _without(gone, "clip_id", rest["clip_id"]), *causes)
+            causes = clips.column("reason_detail").filter(is_failed).slice(0, 1).drop_null()
+            lost = _without(gone, "clip_id", rest["clip_id"])
+            dropped.append(DroppedClips(why=why, clips=lost, cause="".join(causes.to_pylist())))
             gone = rest
-        self._judge([*dropped, *_summed(Why.RECIPE, gone)], sources)
+        dropped.append(DroppedClips(why=Why.RECIPE, clips=gone))
+        self._judge([lost for lost in dropped if lost.clips.num_rows], sources)
 
     def missing(self, contents: pa.ChunkedArray, unread: Sequence[str] = ()) -> pa.Table:
         """Returns the clips in the shards whose content is not in a run.
 
-        Args:
-            contents: Ids of the run's contents.
-            unread: Addresses whose content is not known, and whose clips are left out.
+        Clips of `unread` addresses, whose content is not known, are left out.
 
         Raises:
             UsageError: What the shards hold cannot be known, and the run may not replace it.
@@ -186,15 +162,11 @@ class DropCheck:
         return _without(missing, "source_uri", pa.chunked_array([unread], pa.string()))
 
     def problem(self, dropped: Sequence[DroppedClips]) -> str | None:
-        """Says why a run may not go on, and what to do; None if it may.
-
-        Args:
-            dropped: From `by_source`.
-        """
-        dropped = [clips for clips in dropped if clips.why is not Why.RECIPE]
+        """Says why a run may not go on, and what to do; None if it may."""
+        dropped = [lost for lost in dropped if lost.why is not Why.RECIPE]
         if not dropped:
             return None
-        n_lost = sum(clips.n_clips for clips in dropped)
+        n_lost = sum(lost.clips.num_rows for lost in dropped)
         is_repair = all(clips.why in (Why.REPLACED, Why.STAGE_FAILED) for clips in dropped)
         folder = next((uri for uri in self._unlisted if os.path.isdir(uri)), None)
         if self._replace and folder is not None:
@@ -202,7 +174,7 @@ class DropCheck:
                 f"nothing is removed while a part of the sources cannot be listed: make {folder} "
                 "readable, or leave it out of SOURCE"
             )
-        elif self._replace or (is_repair and n_lost <= MAX_REPAIRED * self._n_in_shards):
+        elif self._replace or (is_repair and n_lost <= _MAX_REPAIRED * self._n_in_shards):
             return None
         else:
             failed = [clips for clips in dropped if clips.why in (Why.CUT_FAILED, Why.STAGE_FAILED)]
@@ -224,20 +196,20 @@ class DropCheck:
                     f"{sources.first_error()}); {problem}"
                 )
             raise UsageError(problem)
-        for clips in dropped:
-            logger.warning("clips leave the shards of %s: %s", self._store.uri, clips)
+        for lost in dropped:
+            logger.warning("clips leave the shards of %s: %s", self._store.uri, lost)
 
     @cached_property
     def _shard_clips(self) -> pa.Table:
-        """The clips whose tars exist, with `SHARD_CLIPS_SCHEMA`; about 150 bytes each."""
+        """The clips whose tars exist, with `_SHARD_CLIPS_SCHEMA`; about 150 bytes each."""
         tars = pa.array(
             [info.key for info in self._store.list(f"{SHARDS}/") if info.key.endswith(".tar")],
             pa.string(),
         )
         parts = self._previous.get("tables", {}).get("clips")
-        if not len(tars) or (parts is None and not any(map(self._store.exists, INDEXES))):
+        if not len(tars) or (parts is None and not any(map(self._store.exists, _INDEXES))):
             # Tars that no index names are those of a first run that was broken off.
-            return SHARD_CLIPS_SCHEMA.empty_table()
+            return _SHARD_CLIPS_SCHEMA.empty_table()
         names = ["clip_id", "source_id", "source_uri", "shard"]
         if parts is not None:
             with suppress(StorageError, pa.ArrowException, OSError):
@@ -250,26 +222,24 @@ class DropCheck:
                 seconds = pc.subtract(table["end_s"], table["start_s"])
                 return _rows_in_tars(table, table["shard"], seconds, tars)
         try:
-            table = read_parquet(self._store, INDEXES[0], [*names, "duration"])
+            table = read_parquet(self._store, _INDEXES[0], [*names, "duration"])
             shards = pc.binary_join_element_wise(SHARDS, table["shard"], "/")
             return _rows_in_tars(table, shards, table["duration"], tars)
         except (StorageError, pa.ArrowException, OSError) as error:
             if self._replace:
-                return SHARD_CLIPS_SCHEMA.empty_table()
+                return _SHARD_CLIPS_SCHEMA.empty_table()
             raise UsageError(
                 f"{self._store.uri}/{SHARDS} has {len(tars)} tars, and neither the tables of the "
-                f"run that wrote them nor {INDEXES[0]} can be read ({error}), so it is unknown "
+                f"run that wrote them nor {_INDEXES[0]} can be read ({error}), so it is unknown "
                 "which of their clips this run would remove: name another OUT, or add --replace to "
                 "keep the clips of this run alone"
             ) from error
 
 
 def by_source(missing: pa.Table, contents_of: Contents) -> list[DroppedClips]:
-    """Sorts clips whose content is not in a run by what became of their sources.
+    """Sorts clips from `DropCheck.missing` by what became of their sources.
 
-    Args:
-        missing: From `DropCheck.missing`.
-        contents_of: Says what addresses of the run hold.
+    `contents_of` says what addresses of the run hold.
     """
     sources = missing.group_by(["source_uri", "source_id"]).aggregate([])
     uris, ids = (sources[name].to_pylist() for name in ("source_uri", "source_id"))
@@ -284,33 +254,18 @@ def by_source(missing: pa.Table, contents_of: Contents) -> list[DroppedClips]:
     dropped = []
     for reason in (Why.NOT_NAMED, Why.REPLACED, Why.UNREADABLE):
         wanted = sources.filter(pc.equal(whys, str(reason)))
-        dropped += _summed(
-            reason, missing.join(wanted, ["source_uri", "source_id"], join_type="inner")
-        )
+        clips = missing.join(wanted, ["source_uri", "source_id"], join_type="inner")
+        if clips.num_rows:
+            dropped.append(DroppedClips(why=reason, clips=clips))
     return dropped
-
-
-def _summed(why: Why, clips: pa.Table, cause: str = "") -> list[DroppedClips]:
-    if not clips.num_rows:
-        return []
-    return [
-        DroppedClips(
-            why=why,
-            n_clips=clips.num_rows,
-            seconds=pc.sum(clips["seconds"]).as_py(),
-            n_sources=pc.count_distinct(clips["source_id"]).as_py(),
-            example=pc.min(clips["source_uri"]).as_py(),
-            cause=cause,
-        )
-    ]
 
 
 def _rows_in_tars(
     table: pa.Table, shards: pa.ChunkedArray, seconds: pa.ChunkedArray, tars: pa.Array
 ) -> pa.Table:
-    """Returns rows of `SHARD_CLIPS_SCHEMA` of the clips in `tars`."""
-    in_shards = table.select(SHARD_CLIPS_SCHEMA.names[:3]).append_column("seconds", seconds)
-    return in_shards.filter(pc.is_in(shards, value_set=tars)).cast(SHARD_CLIPS_SCHEMA)
+    """Returns rows of `_SHARD_CLIPS_SCHEMA` of the clips in `tars`."""
+    in_shards = table.select(_SHARD_CLIPS_SCHEMA.names[:3]).append_column("seconds", seconds)
+    return in_shards.filter(pc.is_in(shards, value_set=tars)).cast(_SHARD_CLIPS_SCHEMA)
 
 
 def _without(table: pa.Table, column: str, values: pa.ChunkedArray) -> pa.Table:

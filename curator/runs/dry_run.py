@@ -10,7 +10,7 @@ from curator.pipeline import graph_of
 from curator.recipe import Recipe, measures_of, semantics_of
 from curator.records.sources import SourceRef
 from curator.runs.dropped_clips import DropCheck, by_source
-from curator.runs.earlier_sources import earlier_sources
+from curator.runs.generations import earlier_sources
 from curator.stages.analyze.families import families_of
 from curator.stages.analyze.identity_driver import decided_sources
 from curator.stages.scan.source_listing import SkippedName, UnlistedSource, list_sources
@@ -26,13 +26,9 @@ MAX_NAMED = 5
 def dry_run(
     sources: Sequence[str], store: Store, recipe: Recipe, *, limit: int | None, replace: bool
 ) -> tuple[str, str | None]:
-    """Says what a run would do.
+    """Says what a run would do, as far as clips are not judged and sources not read for it.
 
-    Which clips the recipe would reject shows when they are judged; what a source holds that no run
-    has read yet, when it is read.
-
-    Returns:
-        The text, and why the run would be refused; None where it would not, or may not.
+    Returns the text, and why the run would be refused; None where it would not, or may not.
     """
     decided = decided_sources(store).select(["uri", "version", "source_id"]).to_pylist()
     own_id = {(row["uri"], row["version"]): row["source_id"] for row in decided}
@@ -70,9 +66,8 @@ def dry_run(
     whole = {source_id for source_id, names in tracks.items() if len(names) == len(families)}
     n_analyzed = sum(ids[source_id] for source_id in whole | failed)
     text = (
-        f"{counts['sources']} sources, {counts['bytes'] / 1e9:.3f} GB; "
-        f"{n_analyzed} are analyzed already; "
-        f"{len(unreadable)} cannot be read; "
+        f"{counts['sources']} sources, {counts['bytes'] / 1e9:.3f} GB; {n_analyzed} are analyzed "
+        f"already; {len(unreadable)} cannot be read; "
         f"{counts['skipped']} skipped by name; nothing was written to {store.uri}"
         + "".join(f"\n  {message}" for message in unreadable[:MAX_NAMED])
         + (f"\n  and {len(unreadable) - MAX_NAMED} more" * (len(unreadable) > MAX_NAMED))
@@ -87,10 +82,8 @@ def dry_run(
         n_new = len(set(stays) - usable)
         usable.update(stays)
         if n_new:
-            text += (
-                f"\n  {amount(n_new, 'source')} of earlier runs would stay; --replace leaves them "
-                "out"
-            )
+            stay = f"{amount(n_new, 'source')} of earlier runs would stay"
+            text += f"\n  {stay}; --replace leaves them out"
     there = pa.chunked_array([sorted(usable)], pa.string())
     dropped = by_source(
         drop_check.missing(there, unread),

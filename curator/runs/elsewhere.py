@@ -1,12 +1,17 @@
-"""Clips that stay whatever a run decides: of earlier generations, of other outputs, and removed.
+"""Footage that stays away: of clips elsewhere that stay, and what `curate remove` took out of OUT.
 
-A clip whose footage one of them has is rejected.
+Clips elsewhere are those of earlier generations, of other outputs, and removed ones: a clip whose
+footage one of them has is rejected.
 """
 
+import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,64 +21,54 @@ from curator.recipe import Recipe
 from curator.records.clips import Reason
 from curator.stage import Elsewhere
 from curator.stages.propose.candidate_store import stored_candidates
+from curator.stages.propose.stage import ProposedUnit
 from curator.storage import Store, open_store
 from curator.tables.checksums import read_parquet
+from curator.tables.clip_rows import ClipRows, reject
 from curator.tables.footage_store import FootageStore
+from curator.tables.frame_hashes import frame_regions, overlapping_regions
 from curator.tables.output_format import read_current_summary
 from curator.tables.removal_records import Removals
 from curator.tables.removed_footage import read_removed_footage
+from curator.tables.source_table import SourceTable
+
+EXCLUDED_CLIPS = "clips_of_removed_footage"
+"""Count in `work` of the summary: new candidates that were dropped."""
 
 
 def elsewhere_of(
-    store: Store,
-    recipe: Recipe,
-    removals: Removals,
-    before: Mapping[str, Any] | None = None,
+    store: Store, recipe: Recipe, removals: Removals, before: Mapping[str, Any] | None = None
 ) -> list[Elsewhere]:
     """Returns all clips elsewhere.
 
-    Args:
-        store: Output root.
-        recipe: Settings.
-        removals: Of the output root.
-        before: Summary of the generations before; None where all clips are decided about.
+    `before` is the summary of the generations before; None where all clips are decided about.
 
     Raises:
         UsageError: `dedup.against` names an output that cannot be used.
     """
-    return [
-        *removed_footage(store, removals),
-        *against(recipe.dedup.against, store),
-        *(generations_before(store, before) if before is not None else ()),
-    ]
-
-
-def generations_before(store: Store, summary: Mapping[str, Any]) -> Iterator[Elsewhere]:
-    """Yields the clips that earlier generations keep."""
-    names = stored_candidates(store, summary, "footage")
-    yield Elsewhere(
-        key="earlier generations",
-        reason=Reason.DUPLICATE,
-        footage=FootageStore.of(store, names),
-        clip_ids=kept_ids(store, summary),
-    )
-
-
-def against(outs: Sequence[str], own: Store) -> Iterator[Elsewhere]:
-    """Yields the clips that other outputs keep.
-
-    Raises:
-        UsageError: One cannot be used, as `other_output` says.
-    """
-    for out in outs:
-        store, summary, names = other_output(out, own)
-        yield Elsewhere(
-            key=fingerprint("against", store.uri, names, summary["tables"]["clips"]),
+    places: list[Elsewhere] = []
+    removed = read_removed_footage(store, removals.footage)
+    if removed is not None:
+        places.append(Elsewhere(key=removed.key, reason=Reason.REMOVED_BEFORE, footage=removed))
+    for out in recipe.dedup.against:
+        other, summary, names = other_output(out, store)
+        place = Elsewhere(
+            key=fingerprint("against", other.uri, names, summary["tables"]["clips"]),
             reason=Reason.DUPLICATE_ELSEWHERE,
-            footage=FootageStore.of(store, names),
-            clip_ids=kept_ids(store, summary),
+            footage=FootageStore.of(other, names),
+            clip_ids=_kept_ids(other, summary),
             name=out,
         )
+        places.append(place)
+    if before is not None:
+        place = Elsewhere(
+            key="earlier generations",
+            reason=Reason.DUPLICATE,
+            footage=FootageStore.of(store, stored_candidates(store, before, "footage")),
+            clip_ids=_kept_ids(store, before),
+        )
+        places.append(place)
+    return places
 
 
 def other_output(out: str, own: Store) -> tuple[Store, Mapping[str, Any], list[str]]:
@@ -97,18 +92,66 @@ def other_output(out: str, own: Store) -> tuple[Store, Mapping[str, Any], list[s
     return store, summary, names
 
 
-def removed_footage(store: Store, removals: Removals) -> Iterator[Elsewhere]:
-    """Yields footage that `curate remove` took out, where its records keep what to know it by."""
-    removed = read_removed_footage(store, removals.footage)
-    if removed is not None:
-        yield Elsewhere(key=removed.key, reason=Reason.REMOVED_BEFORE, footage=removed)
-
-
-def kept_ids(store: Store, summary: Mapping[str, Any]) -> pa.Array:
-    """Returns the ids of the clips that a snapshot keeps."""
+def _kept_ids(store: Store, summary: Mapping[str, Any]) -> pa.Array:
     kept = [pa.array([], pa.string())]
     for name in summary["tables"]["clips"]:
         block = read_parquet(store, name, ["clip_id", "decision"])
         own = block["clip_id"].filter(pc.equal(block["decision"], "kept"))
         kept.append(own.combine_chunks())
     return pa.concat_arrays(kept)
+
+
+def exclude_removed_sources(sources: SourceTable, removals: Removals) -> None:
+    """Fails sources whose content was removed, by the ids that they have after the scan."""
+    if removals.sources:
+        failed = {"source_id": None, "outcome": "failed"}
+        refused = filter(None, itertools.starmap(removals.refusal, sources.ids()))
+        sources.revise([{"uri": source.uri} | failed | source.columns() for source in refused])
+
+
+def without_removed(
+    store: Store, unit: ProposedUnit, removals: Removals
+) -> tuple[ProposedUnit, int]:
+    """Returns candidates without those that share more than a frame with removed footage.
+
+    That is a removed clip of the same source, or the same decoded frames in any other file. The
+    second value is the number of clips that were dropped.
+    """
+    if not removals:
+        return unit, 0
+    is_gone = removals.rows(unit.clips)
+    regions = frame_regions(store, removals.frames, sorted(set(unit.track_parts.values())))
+    is_gone |= overlapping_regions(unit.clips, regions)
+    if not is_gone.any():
+        return unit, 0
+    gone = unit.clips.filter(pa.array(is_gone))
+    ids = gone["clip_id"].combine_chunks()
+    kept = {
+        name: table.filter(pc.invert(pc.is_in(table["clip_id"], value_set=ids)))
+        for name in ("clips", "vectors", "clip_vectors", "footage", "pictures")
+        for table in (getattr(unit, name),)
+    }
+    lost = Counter(gone["source_id"].to_pylist())
+    return replace(unit, sources=fewer(unit.sources, "n_clips", lost), **kept), gone.num_rows
+
+
+def reject_removed(clips: ClipRows, removals: Removals) -> None:
+    """Rejects clips whose MP4 has the bytes of a removed one.
+
+    Frames exclude most of them before they are cut; records of older versions have none.
+    """
+    if not removals.mp4:
+        return
+    removed = pa.array(sorted(removals.mp4), pa.string())
+    is_listed = pc.is_in(clips.column("mp4_sha256"), value_set=removed)
+    for number in np.flatnonzero(is_listed.to_numpy(zero_copy_only=False)).tolist():
+        if clips[number].decision == "kept":
+            reject(clips[number], Reason.REMOVED, detail="`curate remove` took this MP4 out of OUT")
+
+
+def fewer(sources: pa.Table, column: str, lost: Mapping[str, int]) -> pa.Table:
+    """Returns rows of `sources` with clips taken off where they were counted."""
+    rows = zip(sources["source_id"].to_pylist(), sources[column].to_pylist(), strict=True)
+    now = [max(0, count - lost.get(name, 0)) if count else count for name, count in rows]
+    at = sources.schema.get_field_index(column)
+    return sources.set_column(at, sources.schema.field(at), pa.array(now, pa.int32()))

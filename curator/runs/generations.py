@@ -15,15 +15,20 @@ from curator.recipe import Recipe
 from curator.run_config import RunConfig
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.storage import Store
-from curator.storage.metadata_columns import is_metadata
+from curator.storage.metadata_columns import PREFIX, is_metadata
+from curator.tables.checksums import read_parquet
 from curator.tables.out_layout import listed
+from curator.tables.output_format import existing
+from curator.tables.schemas import SOURCES_SCHEMA
 from curator.tables.snapshot_store import INDEXES, JUDGED
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable, without_copies
 
+CARRIED = "sources_of_earlier_runs"
+"""Count in `work` of the summary: sources that stay although the run does not name them."""
 STAMP, GENERATION = "stamp", "generation"
 """Fields of `judged`: fingerprint, number of the last generation."""
-CAPTIONS = "captions"
+_CAPTIONS = "captions"
 _CAPTIONERS = "captioners"
 _WITH_WORDS = frozenset({"caption", "caption_alignment", "shard", "commit"})
 """Stages whose fingerprints change with captions."""
@@ -55,13 +60,7 @@ class Generations:
 
     @classmethod
     def of(cls, sources: SourceTable, earlier: pa.Table, config: RunConfig) -> "Generations":
-        """Puts the sources of a run into generations.
-
-        Args:
-            sources: Gets their numbers.
-            earlier: Rows of `sources` of the run before.
-            config: How long a generation is.
-        """
+        """Numbers the sources of a run; `earlier` are rows of `sources` of the run before."""
         contents = sources.by_content()
         numbers = numbered(contents, earlier, config)
         sources.set_generations(numbers)
@@ -71,6 +70,27 @@ class Generations:
             for mask in (is_known, pc.invert(is_known))
         )
         return cls(earlier=tuple(old), new=tuple(new))
+
+
+def earlier_sources(store: Store, previous: Mapping[str, Any]) -> pa.Table:
+    """Returns the rows of `sources` that did not fail, by the summary of the newest snapshot."""
+    parts = [read_parquet(store, name) for name in existing(store, previous, "sources")]
+    if not parts:
+        return SOURCES_SCHEMA.empty_table()
+    # Older versions had no generations.
+    table = pa.concat_tables([*parts, SOURCES_SCHEMA.empty_table()], promote_options="default")
+    return table.filter(pc.equal(table["outcome"], "done"))
+
+
+def carry(earlier: pa.Table, sources: SourceTable, metadata: SourceMetadata) -> int:
+    """Adds earlier sources that are not in a run by address or content; returns their number."""
+    rows = sources.carry(earlier)
+    names = [name for name in rows.column_names if name.startswith(PREFIX)]
+    if names:
+        for row in rows.select(["uri", *names]).to_pylist():
+            uri = row.pop("uri")
+            metadata.add(uri, {name: value for name, value in row.items() if value is not None})
+    return int(rows.num_rows)
 
 
 def why_stale(
@@ -96,7 +116,7 @@ def why_stale(
     before = previous.get(JUDGED, {})
     if before.get(STAMP) != judged[STAMP]:
         return "the recipe, this version, or the columns of metadata changed"
-    if _of_captions(previous["recipe"], previous["extensions"]) != judged[CAPTIONS]:
+    if _of_captions(previous["recipe"], previous["extensions"]) != judged[_CAPTIONS]:
         return "the section caption of the recipe changed"
     contents = sources.by_content()
     there = pc.is_in(earlier["source_id"], value_set=contents["source_id"].combine_chunks())
@@ -116,12 +136,7 @@ def why_stale(
 
 
 def _described_otherwise(contents: pa.Table, earlier: pa.Table) -> list[str]:
-    """Returns addresses of earlier sources whose metadata is another now.
-
-    Args:
-        contents: Of the run, with columns of metadata.
-        earlier: Rows of `sources` of the run before, one of each content.
-    """
+    """Returns addresses of earlier sources whose metadata is another now; each content once."""
     place = pc.index_in(earlier["source_id"], value_set=contents["source_id"].combine_chunks())
     is_other = np.zeros(earlier.num_rows, bool)
     for name in filter(is_metadata, contents.column_names):
@@ -140,14 +155,9 @@ def judged_by(
     extensions: Sequence[Mapping[str, Any]],
     metadata: pa.Schema,
 ) -> dict[str, Any]:
-    """Returns what decisions and shards follow from, but for the sources.
+    """Returns what decisions and shards follow from, but for the sources and their grouping.
 
-    Args:
-        recipe: How sources are grouped changes nothing in a generation.
-        graph: The stages of the recipe.
-        fingerprints: Of each stage.
-        extensions: Classes from outside this package, with their origins.
-        metadata: Columns of metadata.
+    `extensions` are the classes from outside this package, `metadata` the columns of metadata.
     """
     left_out = {"run", "about", "caption"}
     if recipe.suitability.model is None:
@@ -163,7 +173,7 @@ def judged_by(
     columns = sorted((field.name, str(field.type)) for field in metadata)
     return {
         STAMP: fingerprint("judged", settings, stage_fingerprints, versions, others, columns),
-        CAPTIONS: _of_captions(recipe.model_dump(mode="json"), extensions),
+        _CAPTIONS: _of_captions(recipe.model_dump(mode="json"), extensions),
     }
 
 
@@ -176,7 +186,7 @@ def _of_captions(
 
 
 def numbered(contents: pa.Table, earlier: pa.Table, config: RunConfig) -> pa.Table:
-    """Puts contents into generations.
+    """Puts contents into generations; returns `source_id` and `generation` of each, from 1.
 
     Those of earlier runs keep theirs. New ones come in the order of their ids, which are hashes.
 
@@ -184,9 +194,6 @@ def numbered(contents: pa.Table, earlier: pa.Table, config: RunConfig) -> pa.Tab
         contents: Each once, with `source_id` and `seconds`.
         earlier: `source_id` and `generation` of contents of earlier runs; null counts as 1.
         config: How long a generation is.
-
-    Returns:
-        `source_id` and `generation` of each, from 1.
     """
     contents = contents.sort_by("source_id")
     ids, seconds = contents["source_id"].combine_chunks(), contents["seconds"].to_numpy()

@@ -7,17 +7,27 @@ until the object has not changed for the time of expiry, by its own clock. The h
 time too, from before its last renewal, and stops earlier.
 """
 
+import getpass
 import logging
+import os
+import secrets
+import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
 
 from curator.errors import LeaseLostError, StorageError, UnconditionalStoreError, UsageError
 from curator.executor.heartbeat import Heartbeat
-from curator.runs.lease_holder import IN_THIS_PROCESS, Holder, read_holder, this_process, utc_now
+from curator.json_bounds import load_bounded
+from curator.number_text import plain
 from curator.storage import Store
+from curator.tables.checksums import opened_json, sealed_json
 from curator.tables.out_layout import LEASE
 
 RENEW_S = 20.0
@@ -36,18 +46,143 @@ _LOOKS = 4
 _PATIENCE_S = 10.0
 """Most time that a release may take: the network may be gone."""
 
+IN_THIS_PROCESS: set[str] = set()
+"""Holders whose runs go on in this process; one that could not release its root has ended too."""
+
+
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """The contents of `lease.json`.
+
+    Attributes:
+        holder: Random, another one for each run.
+        state: `held`, or `released` in the moment before the object is removed.
+        machine: Identifies the running kernel and the space of its process numbers: the same for
+            two processes that see each other. Empty where the system has no such thing.
+        started: When the driver's process started, in the kernel's ticks; tells it from a later
+            process with its number.
+        command: The subcommand of `curate`.
+        since: When the root was taken, in UTC.
+        renewed: Last sign of life, in UTC.
+        expires_s: Others may take over when there was no sign of life for so long.
+    """
+
+    holder: str
+    state: str
+    host: str
+    machine: str
+    pid: int
+    started: str
+    user: str
+    command: str
+    since: str
+    renewed: str
+    expires_s: float
+
+    def to_bytes(self) -> bytes:
+        """As JSON with a checksum: a flipped bit must not make it another's."""
+        options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+        return sealed_json(asdict(self), lambda v: orjson.dumps(v, option=options), LEASE)
+
+    @property
+    def words(self) -> str:
+        """Who this is, on one line."""
+        return plain(
+            f"`curate {self.command}` of {self.user or 'an unknown user'} on {self.host}, process "
+            f"{self.pid}, since {self.since}"
+        )
+
+    def silent_s(self) -> float:
+        """Seconds since the last sign of life; wrong by the difference of two machines' clocks."""
+        try:
+            return (datetime.now(UTC) - datetime.fromisoformat(self.renewed)).total_seconds()
+        except (ValueError, TypeError, OverflowError):
+            return float("inf")
+
+    def is_dead(self) -> bool:
+        """Whether the run surely has ended; False for one of another machine or container."""
+        if not self.machine or self.machine != _machine() or self.pid <= 0:
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except (ProcessLookupError, OverflowError):
+            return True
+        except OSError:
+            # It is another user's.
+            pass
+        state, started = _process(self.pid)
+        if state in ("Z", "X") or (started and started != self.started):
+            return True
+        return self.pid == os.getpid() and self.holder not in IN_THIS_PROCESS
+
+
+def this_process(command: str, expires_s: float) -> Holder:
+    """Describes this process as a holder that has just begun."""
+    user = ""
+    with suppress(KeyError, OSError, ImportError):
+        user = getpass.getuser()
+    now = utc_now()
+    return Holder(
+        holder=secrets.token_hex(16),
+        state="held",
+        host=socket.gethostname(),
+        machine=_machine(),
+        pid=os.getpid(),
+        started=_process(os.getpid())[1],
+        user=user,
+        command=command,
+        since=now,
+        renewed=now,
+        expires_s=expires_s,
+    )
+
+
+def read_holder(data: bytes) -> Holder | None:
+    """Reads `lease.json`; None where it is cut off, damaged or of another form."""
+    try:
+        load_bounded(data)
+        content: Any = opened_json(data, LEASE)
+        values = {field.name: content[field.name] for field in fields(Holder)}
+    except (ValueError, KeyError, TypeError):
+        return None
+    kinds = {"pid": (int,), "expires_s": (int, float)}
+    if not all(isinstance(value, kinds.get(name, (str,))) for name, value in values.items()):
+        return None
+    return Holder(**values)
+
+
+def utc_now() -> str:
+    """The time for people and for a first guess; nothing is decided by it alone."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def _machine() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _process(pid: int) -> tuple[str, str]:
+    """Returns state and start of a process; empty where that cannot be seen."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            # The name before may hold spaces and parentheses.
+            columns = file.read().rpartition(")")[2].split()
+            return columns[0], columns[19]
+    except (OSError, IndexError):
+        return "", ""
 
 
 @contextmanager
 def held(store: Store, command: str) -> "Iterator[Lease]":
-    """Holds an output root while the block runs.
+    """Holds an output root while the block runs of a command, for others to see.
 
     A possibly dead holder is waited for, at most for the time of expiry.
-
-    Args:
-        store: Output root.
-        command: The subcommand, for others to see.
 
     Raises:
         UsageError: Another run holds it.
@@ -63,7 +198,7 @@ def held(store: Store, command: str) -> "Iterator[Lease]":
             yield Lease(store, mine, "", 0.0, is_guarded=False)
             return
         lease = Lease(store, mine, version, begun)
-        lease.start()
+        lease.thread.start()
         try:
             yield lease
         finally:
@@ -73,14 +208,9 @@ def held(store: Store, command: str) -> "Iterator[Lease]":
 
 
 class Lease:
-    """A root that is held; made by `held`.
+    """A root that is held, since the request that began at `begun`; made by `held`.
 
-    Args:
-        store: Output root.
-        mine: This process.
-        version: Of the object.
-        begun: When the request began that wrote it.
-        is_guarded: Whether the store supports this at all.
+    `version` is that of the object. `is_guarded` is False where the store does not support this.
     """
 
     def __init__(
@@ -94,7 +224,8 @@ class Lease:
         self._is_stalled = False
         self._lock = threading.RLock()
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
+        self.thread = threading.Thread(target=self._beat, name="lease", daemon=True)
+        """Renews the lease, and releases it at the end."""
 
     def follow(self, heartbeat: Heartbeat) -> None:
         """Renews only while there is progress from here on."""
@@ -104,8 +235,7 @@ class Lease:
     def check(self, *, beats: bool = True) -> None:
         """Makes sure that the root is held still; to be called before each step of a commit.
 
-        Args:
-            beats: Whether the call is a sign of progress.
+        The call is a sign of progress unless `beats` is False.
 
         Raises:
             LeaseLostError: It is not, or that cannot be confirmed.
@@ -129,15 +259,11 @@ class Lease:
             if self._lost is not None:
                 raise LeaseLostError(self._store.uri, self._lost)
 
-    def start(self) -> None:
-        """Begins to renew."""
-        self._thread.start()
-
     def stop(self) -> None:
         """Releases the root, unless another run has it."""
         self._ending.set()
-        self._thread.join(_PATIENCE_S)
-        if self._thread.is_alive():
+        self.thread.join(_PATIENCE_S)
+        if self.thread.is_alive():
             self._warn_left("the store does not answer")
 
     def _beat(self) -> None:
@@ -161,11 +287,8 @@ class Lease:
                 "no progress for %.0f min: no result came, and neither this process nor a worker "
                 "used a core; %s/%s is not renewed until there is some, so that in %g s another "
                 "run may take over; end this one and run the same command, which resumes",
-                idle_s / 60,
-                self._store.uri,
-                LEASE,
-                EXPIRES_S,
-            )
+                idle_s / 60, self._store.uri, LEASE, EXPIRES_S,
+            )  # fmt: skip
         return self._is_stalled
 
     def _renew(self) -> bool:
@@ -227,21 +350,14 @@ class Lease:
     def _warn_left(self, why: str) -> None:
         logger.warning(
             "%s/%s was not removed (%s); the next run may have to wait for %g s",
-            self._store.uri,
-            LEASE,
-            why,
-            EXPIRES_S,
-        )
+            self._store.uri, LEASE, why, EXPIRES_S,
+        )  # fmt: skip
 
 
 def _taken(store: Store, mine: Holder) -> tuple[str, float]:
     """Creates the object, or takes over that of a run that has ended.
 
-    Returns:
-        Its version, and the time before it was written.
-
-    Raises:
-        UsageError: Its holder lives.
+    Returns its version, and the time before it was written.
     """
     while True:
         begun, data = _now(), replace(mine, renewed=utc_now()).to_bytes()
@@ -254,13 +370,9 @@ def _taken(store: Store, mine: Holder) -> tuple[str, float]:
 
 
 def _abandoned(store: Store) -> str | None:
-    """Waits until the object may be taken over.
+    """Waits until the object may be taken over, unless its holder lives; returns its version.
 
-    Returns:
-        Its version; None if it is gone.
-
-    Raises:
-        UsageError: Its holder lives.
+    None if it is gone.
     """
     watched, since = "", 0.0
     while (entry := store.read_versioned(LEASE)) is not None:
@@ -270,7 +382,10 @@ def _abandoned(store: Store) -> str | None:
             if holder is not None and _lives(holder, has_changed=bool(watched)):
                 raise _busy(store, holder)
             if patience_s and (holder is None or holder.state != "released"):
-                _say_waiting(store, holder, patience_s)
+                logger.warning(
+                    "%s is held by %s without a sign of life; waiting for one, for %g s at most",
+                    store.uri, "an unknown run" if holder is None else holder.words, patience_s,
+                )  # fmt: skip
             watched, since = version, _now()
         if _now() - since >= patience_s:
             return version
@@ -303,15 +418,6 @@ def _busy(store: Store, holder: Holder) -> UsageError:
         f"{max(0.0, holder.silent_s()):.0f} s ago); wait until it has ended, or stop it. If it is "
         f"gone already, run again in a minute: {holder.expires_s:g} s after its last sign of life "
         "this command takes over"
-    )
-
-
-def _say_waiting(store: Store, holder: Holder | None, patience_s: float) -> None:
-    logger.warning(
-        "%s is held by %s without a sign of life; waiting for one, for %g s at most",
-        store.uri,
-        "an unknown run" if holder is None else holder.words,
-        patience_s,
     )
 
 

@@ -12,175 +12,125 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
-from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import stage_step
 from curator.executor.worker import Step
-from curator.measures.clip_semantics import Semantics
-from curator.pipeline import Graph
-from curator.recipe import Recipe
 from curator.records.clips import Span
 from curator.records.columns import field_names
 from curator.records.sources import SourceRef
-from curator.runs.excluded_footage import EXCLUDED_CLIPS, without_removed
-from curator.runs.run_log import RunLog
+from curator.runs.elsewhere import EXCLUDED_CLIPS, without_removed
+from curator.runs.run_context import RunContext, RunLog
 from curator.stages.analyze.analysis_driver import Analyzing
 from curator.stages.analyze.config import ANALYZED_IN
-from curator.stages.analyze.gpu_engines import GpuProbe
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.propose.clip_spans import ClipPart
 from curator.stages.propose.stage import KeepProposed, ProposedUnit
-from curator.storage import Store
-from curator.tables.removal_records import Removals
 
 logger = logging.getLogger(__name__)
 
 
-class Measuring:
+def measure(
+    run: RunContext,
+    sources: Sequence[SourceRef],
+    candidates: Candidates,
+    take: Callable[[ProposedUnit], None],
+    log: RunLog,
+    *,
+    all_: bool = True,
+    is_ahead: bool = False,
+) -> None:
     """Analyzes sources that have no candidates yet, and proposes clips in the same processes.
 
     Args:
-        store: Output root.
-        recipe: Settings.
-        graph: The stages.
-        engine: Where work is done.
-        semantics: The models that the recipe names.
-        removals: What may not come back.
+        run: The run.
+        sources: Each content once.
+        candidates: Where they are stored.
+        take: Called with what is stored of them and what is new.
+        log: Gets the counts, and has the display.
+        all_: Whether no other sources count.
+        is_ahead: Whether another chain runs at the same time.
+    """
+    analyzing = _analyzing(run, log, is_ahead=is_ahead)
+
+    def take_new(proposed: ProposedUnit) -> None:
+        proposed, n_excluded = without_removed(run.store, proposed, run.removals)
+        if n_excluded:
+            log.counts[EXCLUDED_CLIPS] += n_excluded
+        candidates.add(proposed)
+        take(proposed)
+
+    uris = {str(source.source_id): source.uri for source in sources}
+    for stored in candidates.load(uris, all_=all_):
+        take(stored)
+    missing = [s for s in sources if str(s.source_id) not in candidates.track_part]
+    if missing:
+        n_known = len(sources) - len(missing)
+        analyzing.run(missing, _propose_step(run, analyzing), take_new, n_known=n_known)
+    candidates.flush()
+    counts = analyzing.runner.counts
+    arithmetic = {name: n for name, n in counts.items() if name.startswith(ANALYZED_IN)}
+    halved = counts["gpu_batches_halved"]
+    log.counts.update(analyzing.counts, gpu_batches_halved=halved, **arithmetic)
+    log.long_whole.update(analyzing.whole)
+    log.cpu_s.update(analyzing.runner.cpu_s)
+
+
+def remainders(
+    run: RunContext, sources: Mapping[str, SourceRef], candidates: Candidates, parts: pa.Table
+) -> ProposedUnit:
+    """Returns the clips that parts of clips are, scored from stored tracks.
+
+    `parts` has a row per part, with the columns of its clip, `part_start_s` and `part_end_s`;
+    `sources` are those of the clips by id.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        recipe: Recipe,
-        graph: Graph,
-        engine: Engine,
-        semantics: Semantics,
-        removals: Removals,
-    ) -> None:
-        self._store, self._recipe, self._graph = store, recipe, graph
-        self._engine, self._semantics, self._removals = engine, semantics, removals
-        self._gpu = GpuProbe(engine)
+    def propose() -> list[ProposedUnit]:
+        by_source: dict[str, list[ClipPart]] = {}
+        for row in parts.to_pylist():
+            span = Span(**{name: row[name] for name in field_names(Span)})
+            part = ClipPart(clip=span, start_s=row["part_start_s"], end_s=row["part_end_s"])
+            by_source.setdefault(row["source_id"], []).append(part)
+        units: list[ProposedUnit] = []
+        analyzing = _analyzing(run, run.log)
+        step = _propose_step(run, analyzing, by_source)
+        analyzing.run(list(sources.values()), step, units.append)
+        run.log.cpu_s.update(analyzing.runner.cpu_s)
+        return units
 
-    @property
-    def has_workers(self) -> bool:
-        """Whether several processes can work at a time."""
-        return self._engine.is_started
-
-    def run(
-        self,
-        sources: Sequence[SourceRef],
-        candidates: Candidates,
-        take: Callable[[ProposedUnit], None],
-        log: RunLog,
-        *,
-        all_: bool = True,
-        is_ahead: bool = False,
-    ) -> None:
-        """Gives sources their candidates.
-
-        Args:
-            sources: Each content once.
-            candidates: Where they are stored.
-            take: Called with what is stored of them and what is new.
-            log: Gets the counts, and has the display.
-            all_: Whether no other sources count.
-            is_ahead: Whether another chain runs at the same time.
-        """
-        analyzing = self._analyzing(log, is_ahead=is_ahead)
-
-        def take_new(proposed: ProposedUnit) -> None:
-            proposed, n_excluded = without_removed(self._store, proposed, self._removals)
-            if n_excluded:
-                log.counts[EXCLUDED_CLIPS] += n_excluded
-            candidates.add(proposed)
-            take(proposed)
-
-        uris = {str(source.source_id): source.uri for source in sources}
-        for stored in candidates.load(uris, all_=all_):
-            take(stored)
-        missing = [s for s in sources if str(s.source_id) not in candidates.track_part]
-        if missing:
-            n_known = len(sources) - len(missing)
-            analyzing.run(missing, self._propose_step(analyzing), take_new, n_known=n_known)
-        candidates.flush()
-        counts = analyzing.runner.counts
-        arithmetic = {name: n for name, n in counts.items() if name.startswith(ANALYZED_IN)}
-        halved = counts["gpu_batches_halved"]
-        log.counts.update(analyzing.counts, gpu_batches_halved=halved, **arithmetic)
-        log.long_whole.update(analyzing.whole)
-        log.cpu_s.update(analyzing.runner.cpu_s)
-
-    def _analyzing(self, log: RunLog, *, is_ahead: bool = False) -> Analyzing:
-        return Analyzing(
-            self._store,
-            self._graph["analyze"],
-            self._engine,
-            log.progress,
-            removals=self._removals,
-            is_ahead=is_ahead,
-            gpu=self._gpu,
-        )
-
-    def remainders(
-        self,
-        sources: Mapping[str, SourceRef],
-        candidates: Candidates,
-        parts: pa.Table,
-        log: RunLog,
-    ) -> ProposedUnit:
-        """Returns the clips that parts of clips are, scored from stored tracks.
-
-        Args:
-            sources: By id, those of the clips.
-            candidates: Where they are stored.
-            parts: A row per part, with the columns of its clip, `part_start_s` and `part_end_s`.
-            log: Gets the CPU-seconds.
-        """
-
-        def propose() -> list[ProposedUnit]:
-            units: list[ProposedUnit] = []
-            analyzing = self._analyzing(log)
-            step = self._propose_step(analyzing, _by_source(parts))
-            analyzing.run(list(sources.values()), step, units.append)
-            log.cpu_s.update(analyzing.runner.cpu_s)
-            return units
-
-        uris = {name: source.uri for name, source in sources.items()}
-        remainders = candidates.remainders(parts, uris, propose)
-        return without_removed(self._store, remainders, self._removals)[0]
-
-    def _propose_step(
-        self, analyzing: Analyzing, parts: Mapping[str, Sequence[ClipPart]] | None = None
-    ) -> Step:
-        stage = self._graph["propose"].with_heads(self._semantics.heads())
-        if parts is not None:
-            stage = stage.with_parts(parts)
-        keep = KeepProposed(self._recipe.analyze.clip, stage.measures)
-        return stage_step(stage, load=analyzing.tracks.load, keep=keep)
+    uris = {name: source.uri for name, source in sources.items()}
+    clips = candidates.remainders(parts, uris, propose)
+    return without_removed(run.store, clips, run.removals)[0]
 
 
-def _by_source(parts: pa.Table) -> dict[str, list[ClipPart]]:
-    by_source: dict[str, list[ClipPart]] = {}
-    for row in parts.to_pylist():
-        span = Span(**{name: row[name] for name in field_names(Span)})
-        part = ClipPart(clip=span, start_s=row["part_start_s"], end_s=row["part_end_s"])
-        by_source.setdefault(row["source_id"], []).append(part)
-    return by_source
+def _analyzing(run: RunContext, log: RunLog, *, is_ahead: bool = False) -> Analyzing:
+    return Analyzing(
+        run.store,
+        run.graph["analyze"],
+        run.engine,
+        log.progress,
+        removals=run.removals,
+        is_ahead=is_ahead,
+        gpu=run.gpu,
+    )
+
+
+def _propose_step(
+    run: RunContext, analyzing: Analyzing, parts: Mapping[str, Sequence[ClipPart]] | None = None
+) -> Step:
+    stage = run.graph["propose"].with_heads(run.semantics.heads())
+    if parts is not None:
+        stage = stage.with_parts(parts)
+    keep = KeepProposed(run.recipe.analyze.clip, stage.measures)
+    return stage_step(stage, load=analyzing.tracks.load, keep=keep)
 
 
 class Ahead:
-    """Measures sources in a thread, for a later pass.
-
-    Args:
-        measuring: How.
-        sources: Each content once.
-        candidates: Of its own.
-    """
+    """Measures sources, each content once, in a thread for a later pass; it has own candidates."""
 
     def __init__(
-        self, measuring: Measuring, sources: Sequence[SourceRef], candidates: Candidates
+        self, run: RunContext, sources: Sequence[SourceRef], candidates: Candidates
     ) -> None:
-        self._measuring, self._sources, self._candidates = measuring, sources, candidates
+        self._run_context, self._sources, self._candidates = run, sources, candidates
         # The display shows the pass that is under way.
         self._log = RunLog(progress=Progress(io.StringIO(), live=False))
         self._thread = threading.Thread(target=self._run, name="ahead", daemon=True)
@@ -191,7 +141,7 @@ class Ahead:
 
         Without Ray it does not: the only process for work is that of the pass under way.
         """
-        if not self._is_begun and self._measuring.has_workers:
+        if not self._is_begun and self._run_context.engine.is_started:
             self._is_begun = True
             self._thread.start()
 
@@ -204,11 +154,11 @@ class Ahead:
             log.long_whole.update(self._log.long_whole)
 
     def _run(self) -> None:
+        run, log = self._run_context, self._log
         try:
-            self._measuring.run(
-                self._sources, self._candidates, lambda _: None, self._log, all_=False,
-                is_ahead=True,
-            )  # fmt: skip
+            measure(
+                run, self._sources, self._candidates, lambda _: None, log, all_=False, is_ahead=True
+            )
         except Exception:
             # The pass that needs these sources meets it again, and reports it.
             logger.debug("a generation was not analyzed ahead", exc_info=True)

@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import groupby
 from operator import attrgetter
@@ -18,28 +18,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curator.executor.corpus_work import CorpusWork
-from curator.executor.engine import Engine
 from curator.executor.host_resources import device_of
-from curator.extensions import named
 from curator.fingerprints import fingerprint
-from curator.measures.clip_semantics import Semantics
-from curator.measures.learned_score import LearnedScore
 from curator.measures.score_list import SUITABILITY
-from curator.pipeline import Graph
-from curator.recipe import Recipe, learned_score_of, measures_of, semantics_of
+from curator.recipe import measures_of
+from curator.records.clips import Clip
 from curator.records.sources import SourceRef
-from curator.runs.annotating import Annotating
-from curator.runs.corpus import RULES, ClipCorpus, Compared
+from curator.runs.annotating import annotate, stored_values
+from curator.runs.corpus import RULES, ClipCorpus
 from curator.runs.dropped_clips import DropCheck
-from curator.runs.elsewhere import elsewhere_of
-from curator.runs.excluded_footage import reject_removed
-from curator.runs.generations import GENERATION, STAMP, judged_by
-from curator.runs.marked_clips import SUMMARY_KEY, MarkedClips, honoured_marks
-from curator.runs.measuring import Ahead, Measuring
-from curator.runs.run_log import RunLog
-from curator.runs.snapshot_scope import FOLDERS, Snapshot
-from curator.stage import AnyCorpusStage, AnyStage, Elsewhere, Phase
-from curator.stages.caption.captioners.captioner_list import captioner_extensions
+from curator.runs.elsewhere import elsewhere_of, reject_removed
+from curator.runs.generations import GENERATION, STAMP
+from curator.runs.marked_clips import SUMMARY_KEY, MarkedClips
+from curator.runs.measuring import Ahead, measure, remainders
+from curator.runs.run_context import RunContext
+from curator.stage import AnyCorpusStage, AnyStage, Phase
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.caption.sidecar_table import SIDECARS
 from curator.stages.commit.commit_run import Commit, Rows, clip_outcomes, kept_by_source
@@ -56,11 +49,8 @@ from curator.tables.clip_locations import Location
 from curator.tables.clip_vectors import StoredVectors, Vectors
 from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import SortedRows
-from curator.tables.fenced_store import FencedStore
-from curator.tables.mark_table import Mark
 from curator.tables.out_layout import DATASET, INDEX, LAYOUT, MANIFEST
-from curator.tables.removal_records import Removals
-from curator.tables.sample_members import MEMBERS, MEMBERS_SCHEMA
+from curator.tables.sample_members import MEMBERS, MEMBERS_SCHEMA, StoredMember
 from curator.tables.schemas import (
     ANNOTATIONS_SCHEMA,
     SIDECARS_SCHEMA,
@@ -68,10 +58,10 @@ from curator.tables.schemas import (
     with_declared,
 )
 from curator.tables.snapshot_store import CANDIDATES, EARLIER, INDEXES, JUDGED
-from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable
 
 if TYPE_CHECKING:
+    from curator.runs.recaptioning import Snapshot
     from curator.stages.caption.caption_driver import Captioning
 
 STAMPED = {"scan": "scan", "tracks": "analyze", "candidates": "propose", "cuts": "cut"}
@@ -80,117 +70,6 @@ UNDECIDED = ("undecided", "")
 """Stands for decision and reason of a candidate before all of them are there."""
 _ANALYZED = frozenset({"segments", "candidates", "tracks", "scan", INDEX})
 """Folders in which the analysis of another generation may be writing."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunContext:
-    """What all passes of a run share.
-
-    Attributes:
-        store: Output root.
-        recipe: Settings.
-        engine: Where work is done.
-        graph: The stages.
-        log: What the run took and did.
-        memory_bytes: What the columns of clips may take.
-        check: Raises if this run may not write to the root any more.
-        removals: What may not come back.
-        metadata: Of the sources.
-    """
-
-    store: Store
-    recipe: Recipe
-    engine: Engine
-    graph: Graph
-    log: RunLog
-    memory_bytes: int
-    check: Callable[[], None]
-    removals: Removals
-    metadata: SourceMetadata = field(default_factory=SourceMetadata)
-
-    @cached_property
-    def fenced(self) -> FencedStore:
-        """The output root, for what snapshots name."""
-        return FencedStore(self.store, self.check)
-
-    @cached_property
-    def marks(self) -> dict[str, Mark]:
-        """Marks by hand that count, by clip id: those of the time when the run asks first."""
-        return honoured_marks(self.store, self.recipe)
-
-    @cached_property
-    def semantics(self) -> Semantics:
-        """The models that the recipe names."""
-        return semantics_of(self.recipe)
-
-    @cached_property
-    def learned(self) -> LearnedScore | None:
-        """The model of the score `suitability`."""
-        return learned_score_of(self.recipe)
-
-    @cached_property
-    def fingerprints(self) -> dict[str, str]:
-        """Of each stage, by its name."""
-        return self.graph.fingerprints()
-
-    @cached_property
-    def extensions(self) -> list[dict[str, Any]]:
-        """Classes from outside this package, with their origins."""
-        captioners = captioner_extensions(self.recipe.caption.captioner)
-        measures = measures_of(self.recipe).extensions
-        return list(map(named, (*self.graph.extensions, *measures, *captioners)))
-
-    @cached_property
-    def judged(self) -> dict[str, Any]:
-        """What decisions and captions follow from, once all metadata is known."""
-        columns = self.metadata.schema()
-        fingerprints = dict(self.fingerprints)
-        if self.learned is not None:
-            fingerprints[SUITABILITY] = self.learned.fingerprint
-        return judged_by(self.recipe, self.graph, fingerprints, self.extensions, columns)
-
-    @cached_property
-    def measuring(self) -> Measuring:
-        """How sources get their candidates."""
-        return Measuring(
-            self.store, self.recipe, self.graph, self.engine, self.semantics, self.removals
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassScope:
-    """What a pass is over.
-
-    Attributes:
-        sources: Those whose rows are in the table `sources`, up to this generation.
-        candidates: Stored clips with their scores.
-        reusable: Tars that may stay if their clips do.
-        generation: Number of the generation whose clips are decided about; None for all sources.
-        before: Results of the generations before it; None for all sources.
-        reuses: Summary whose clips, tars and answers may be used again; empty for none.
-        publishes: Whether readers see the results.
-        ahead: What is measured while clips of this pass are cut; None for nothing.
-        drop_check: Checks that no clips are lost that may not; None where they may.
-        snapshot: What stands for the stages that the graph leaves out; None where it has all.
-    """
-
-    sources: SourceTable
-    candidates: Candidates
-    reusable: ReusableShards
-    reuses: Mapping[str, Any]
-    generation: int | None = None
-    before: "Results | None" = None
-    publishes: bool = True
-    ahead: Ahead | None = None
-    drop_check: DropCheck | None = None
-    snapshot: Snapshot | None = None
-
-    @property
-    def folders(self) -> Sequence[str]:
-        """Folders of which what no snapshot names may go once the pass is committed."""
-        if self.snapshot is not None:
-            return FOLDERS
-        return [name for name in LAYOUT if self.ahead is None or name not in _ANALYZED]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,38 +87,60 @@ class Results:
     n_kept: Counter[str]
 
 
-class Pass:
-    """The stages from analysis to commit.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassScope:
+    """What a pass is over.
 
-    Args:
-        run: What it shares with others.
-        scope: What it is over.
+    Attributes:
+        sources: Those whose rows are in the table `sources`, up to this generation.
+        candidates: Stored clips with their scores.
         previous: Summary of the newest snapshot; empty without one.
+        reuses: Summary whose clips, tars and answers may be used again; empty for none.
+        reusable: Its tars.
+        generation: Number of the generation whose clips are decided about; None for all sources.
+        before: Results of the generations before it; None for all sources.
+        publishes: Whether readers see the results.
+        ahead: What is measured while clips of this pass are cut; None for nothing.
+        drop_check: Checks that no clips are lost that may not; None where they may.
+        snapshot: What stands for the stages that the graph leaves out; None where it has all.
     """
 
-    def __init__(self, run: RunContext, scope: PassScope, previous: Mapping[str, Any]) -> None:
-        self._run, self._scope, self._previous = run, scope, previous
-        self._store, self._recipe, self._graph = run.store, run.recipe, run.graph
-        self._fenced = run.fenced
-        self._engine, self._progress, self._log = run.engine, run.log.progress, run.log
-        self._check = run.check
-        self._sources, self._metadata = scope.sources, run.metadata
-        self._candidates, self._reusable = scope.candidates, scope.reusable
-        before = scope.before.summary if scope.before is not None else None
-        self._marks = MarkedClips(run.marks, before)
+    sources: SourceTable
+    candidates: Candidates
+    previous: Mapping[str, Any]
+    reuses: Mapping[str, Any]
+    reusable: ReusableShards
+    generation: int | None = None
+    before: Results | None = None
+    publishes: bool = True
+    ahead: Ahead | None = None
+    drop_check: DropCheck | None = None
+    snapshot: "Snapshot | None" = None
+
+    @property
+    def folders(self) -> Sequence[str]:
+        """Folders of which what no snapshot names may go once the pass is committed."""
+        if self.snapshot is not None:
+            return self.snapshot.folders
+        return [name for name in LAYOUT if self.ahead is None or name not in _ANALYZED]
+
+
+class Pass:
+    """The stages from analysis to commit."""
+
+    def __init__(self, run: RunContext, scope: PassScope) -> None:
+        self._run, self._scope = run, scope
+        self._recipe, self._graph, self._log = run.recipe, run.graph, run.log
+        self._sources, self._candidates = scope.sources, scope.candidates
+        self._before = scope.before.summary if scope.before is not None else None
+        self._n_before = scope.before.n_kept if scope.before is not None else Counter[str]()
+        self._marks = MarkedClips(run.marks, self._before)
         self._columns = [*run.graph.columns(), *self._marks.columns()]
         at = scope.snapshot
         self._is_whole = scope.generation is None
         self._corpus = self._empty() if at is None else at.corpus
         self._locations: Mapping[str, Location] = {} if at is None else at.locations
-        self._annotating = Annotating(
-            run.store,
-            run.graph,
-            run.engine,
-            self._progress,
-            previous=scope.reuses,
-            reusable=scope.reusable,
-        )
+        self._members: Callable[[Clip], Sequence[StoredMember]] = lambda clip: ()
         self._captioning: Captioning | None = None
         self._closing = ExitStack()
         """Closes captioners and workers at the end of the pass."""
@@ -251,26 +152,27 @@ class Pass:
     @cached_property
     def _left(self) -> CorpusTables:
         """Tables that stages left."""
-        earlier = frozenset(self._previous.get(EARLIER, ()))
-        return CorpusTables(self._fenced, self._run.fingerprints["propose"], earlier=earlier)
+        earlier = frozenset(self._scope.previous.get(EARLIER, ()))
+        return CorpusTables(self._run.fenced, self._run.fingerprints["propose"], earlier=earlier)
 
     def _empty(self) -> ClipCorpus:
+        run = self._run
         return ClipCorpus(
             self._formed,
-            self._run.memory_bytes,
-            scores=measures_of(self._run.recipe).specs,
-            earlier=self._earlier,
+            run.memory_bytes,
+            scores=measures_of(run.recipe).specs,
             tables=self._left if self._is_whole else None,
-            compared=Compared(footage=self._candidates.footage, elsewhere=self._elsewhere),
-            marks=self._run.marks,
             propose=self._propose,
+            earlier=self._earlier,
+            footage=self._candidates.footage,
+            elsewhere=lambda: elsewhere_of(run.store, run.recipe, run.removals, self._before),
+            marks=run.marks,
         )
 
     def execute(self) -> Results:
         """Runs the stages of the graph behind the scan.
 
-        Raises:
-            UsageError: Clips would be lost that may not.
+        Raises `UsageError` if clips would be lost that must stay.
         """
         work: dict[Phase, Callable[..., None]] = {
             Phase.MEASURE: self._measure,
@@ -283,7 +185,7 @@ class Pass:
         with self._closing:
             for phase, stages in groupby(self._graph, attrgetter("phase")):
                 if phase in work:
-                    self._check()
+                    self._run.check()
                     work[phase](*stages)
         assert self._results is not None, "a graph ends with a commit"
         return self._results
@@ -291,7 +193,7 @@ class Pass:
     def _formed(self, clips: pa.Table) -> pa.Table:
         """Candidates as they would be written, with metadata, and columns for annotators."""
         formed = as_written(clips, self._recipe.cut, self._recipe.shard)
-        return with_declared(self._metadata.joined(formed, "source_uri"), self._columns)
+        return with_declared(self._run.metadata.joined(formed, "source_uri"), self._columns)
 
     def _measure(self, *_: AnyStage) -> None:
         """Analyzes what has no candidates yet, and proposes clips in the same processes."""
@@ -302,12 +204,8 @@ class Pass:
         if self._may_cut_ahead(sources):
             self._ahead = {str(source.source_id): source for source in sources}
         with self._log.timed("analyze"):
-            self._run.measuring.run(
-                sources,
-                self._candidates,
-                self._take,
-                self._log,
-                all_=self._is_whole,
+            measure(
+                self._run, sources, self._candidates, self._take, self._log, all_=self._is_whole
             )
 
     def _take(self, proposed: ProposedUnit) -> None:
@@ -319,7 +217,7 @@ class Pass:
         if self._ahead is not None:
             passing = self._corpus.alone(self._graph.deciding(), clips)
             self._n_passed += len(passing.kept_numbers())
-            self._progress.clips(self._n_before() + self._n_passed)
+            self._log.progress.clips(self._n_before.total() + self._n_passed)
             self._cutting.ahead(passing, self._ahead)
 
     def _scored(self, proposed: ProposedUnit) -> ProposedUnit:
@@ -337,74 +235,56 @@ class Pass:
         On a single machine without a GPU the analysis takes all cores. Frames for questions about
         clips are taken while they are cut, which is after all of them are known.
         """
+        engine = self._run.engine
+        frames = sum(source.work for source in sources)
+        # A GPU of this machine may analyze while Ray runs other work.
+        leaves_cores = engine.joins or (
+            device_of(self._recipe.analyze.device, engine.n_gpus()) == "gpu"
+            and not engine.is_small(len(sources), frames)
+        )
         return (
-            (self._engine.joins or self._decodes_on_gpu(sources))
+            leaves_cores
             and self._graph.may_cut_ahead()
             and not self._recipe.caption.asks
             and not self._cutting.has_written()
         )
 
-    def _decodes_on_gpu(self, sources: Sequence[SourceRef]) -> bool:
-        """Returns whether a GPU of this machine analyzes while Ray runs other work."""
-        device = device_of(self._recipe.analyze.device, self._engine.n_gpus())
-        frames = sum(source.work for source in sources)
-        return device == "gpu" and not self._engine.is_small(len(sources), frames)
-
     def _decide(self, *stages: AnyCorpusStage) -> None:
         for stage in stages:
-            self._check()
-            work = CorpusWork(stage.name, self._store, self._engine)
+            self._run.check()
+            work = CorpusWork(stage.name, self._run.store, self._run.engine)
             with self._log.timed(stage.name):
                 self._corpus.decide(stage, work)
             self._log.cpu_s.update(work.cpu_s)
-            self._show_kept()
-
-    def _show_kept(self) -> None:
-        """Shows the clips that are kept so far, with those of earlier generations."""
-        self._progress.clips(self._n_before() + len(self._corpus.rows.kept_numbers()))
-        self._note_outcomes()
+            n_kept = self._n_before.total() + len(self._corpus.rows.kept_numbers())
+            self._log.progress.clips(n_kept)
+            self._note_outcomes()
 
     def _note_outcomes(self) -> None:
         if self._log.is_watched:
             self._log.clips = clip_outcomes(self._corpus.clips)
 
-    def _n_before(self) -> int:
-        """Returns the clips that earlier generations keep."""
-        before = self._scope.before
-        return before.n_kept.total() if before is not None else 0
-
     def _earlier(self, family: str) -> Any:  # noqa: ANN401 - as the stage left it
         """Returns what the generations before left of a family; None where none count."""
-        before = self._scope.before
-        if before is None:
-            return None
-        return before.summary[JUDGED].get(family)
+        return None if self._before is None else self._before[JUDGED].get(family)
 
     def _propose(self, parts: pa.Table) -> ProposedUnit:
         """Returns the clips that parts of clips are."""
         sources = self._sources.find(parts["source_id"].to_pylist())
-        return self._scored(
-            self._run.measuring.remainders(sources, self._candidates, parts, self._log)
-        )
-
-    def _elsewhere(self) -> list[Elsewhere]:
-        """Returns clips that stay whatever is decided now."""
-        before = self._scope.before
-        summary = before.summary if before is not None else None
-        return elsewhere_of(self._store, self._recipe, self._run.removals, summary)
+        return self._scored(remainders(self._run, sources, self._candidates, parts))
 
     @cached_property
     def _cutting(self) -> Cutting:
         cutting = Cutting(
             self._graph["cut"],
-            self._store,
-            self._engine,
-            self._progress,
+            self._run.store,
+            self._run.engine,
+            self._log.progress,
             self._candidates.track_part,
             min_s=self._recipe.propose.min_s,
             buckets=self._recipe.shard,
             previous=self._scope.reuses,
-            reusable=lambda: self._reusable.sizes,
+            reusable=lambda: self._scope.reusable.sizes,
         )
         self._closing.callback(cutting.close)
         return cutting
@@ -422,7 +302,7 @@ class Pass:
             with log.timed("caption"):
                 self._cutting.refuse_hdr(clips)
                 captioning.before_cut(partial(self._cutting.look, sources=self._kept_sources()))
-        self._check()
+        self._run.check()
         if not is_written:
             with log.timed("cut"):
                 self._write_clips(captioning if caption.asks and not decides else None)
@@ -444,13 +324,13 @@ class Pass:
 
         at = self._scope.snapshot
         captioning = Captioning(
-            self._store,
+            self._run.store,
             config,
-            self._engine,
-            self._progress,
+            self._run.engine,
+            self._log.progress,
             self._corpus.rows,
             # Without a finished run the server was asked before all work.
-            checks=bool(self._previous),
+            checks=bool(self._scope.previous),
             pixels=self._graph.pixels_fingerprint(),
             snapshot=at.summary["tables"] if at is not None else None,
         )
@@ -464,7 +344,7 @@ class Pass:
         """Cuts clips; what was sampled of them goes to captions, and sources are measured ahead."""
         log, cutting, clips = self._log, self._cutting, self._corpus.rows
         begin = self._scope.ahead.begin if self._scope.ahead is not None else lambda: None
-        if self._engine.joins:
+        if self._run.engine.joins:
             # There is room for both; on one machine the cut takes its cores first.
             begin()
         order = captioning.order if captioning is not None else None
@@ -483,69 +363,67 @@ class Pass:
         if kind == "none":
             return None
         name = "clip_embeddings" if kind == "clip" else "embeddings"
-        return self._corpus.vectors[name].some(self._corpus.rows.kept_ids())
+        return self._corpus.stored_vectors[name].some(self._corpus.rows.kept_ids())
 
     def _annotate(self, *_: AnyStage) -> None:
         """Runs all annotators: those that look at frames of the same clips share a decode."""
+        run, scope = self._run, self._scope
         short = self._captioning.short_caption if self._captioning is not None else None
         with self._log.timed("annotate"):
-            self._annotating.annotate(self._corpus.rows, self._locations, self._vectors, short)
-        self._log.counts.update(self._annotating.counts)
-        self._log.cpu_s.update(self._annotating.cpu_s)
+            in_tars = stored_values(run.store, scope.reuses, scope.reusable)
+            self._members = annotate(
+                run, self._corpus.rows, self._locations, self._vectors, short, in_tars
+            )
 
     def _pack(self, stage: Any) -> None:  # noqa: ANN401 - a stage with its config
-        log, recipe, clips = self._log, self._recipe, self._corpus.rows
+        log, recipe, clips, scope = self._log, self._recipe, self._corpus.rows, self._scope
         # Clips that could not be cut or annotated are rejected by now.
         self._note_outcomes()
         with log.timed("shard"):
-            if self._scope.drop_check is not None and self._scope.reuses:
+            if scope.drop_check is not None and scope.reuses:
                 failures = [f"{stage.name}_failed" for stage in self._graph.annotators()]
-                self._scope.drop_check.before_shard(
-                    self._sources, clips, self._scope.generation, failures
-                )
-            before = self._scope.before
+                scope.drop_check.before_shard(self._sources, clips, scope.generation, failures)
             sharding = self._sharding = Sharding(
-                self._store,
+                self._run.store,
                 stage.config,
                 fingerprint(recipe.model_dump(mode="json")),
-                self._engine,
-                reusable=self._reusable,
-                before=before.shards() if before is not None else None,
+                self._run.engine,
+                reusable=scope.reusable,
+                before=scope.before.shards() if scope.before is not None else None,
             )
-            vectors = self._vectors(recipe.shard.embedding)
-            sample = self._captioning.sample if self._captioning is not None else None
-            generation_of = self._sources.generation_of()
             sharding.shard(
-                clips, self._locations, vectors, self._annotating.members, sample, generation_of
+                clips,
+                self._locations,
+                self._vectors(recipe.shard.embedding),
+                self._members,
+                self._captioning.sample if self._captioning is not None else None,
+                self._sources.generation_of(),
             )
         log.counts["shards_written"] += sharding.n_written
 
     def _commit(self, stage: Any) -> None:  # noqa: ANN401 - a stage with `process`
-        scope, log, corpus = self._scope, self._log, self._corpus
-        at, before, sharding = scope.snapshot, scope.before, self._sharding
+        run, scope, log, corpus = self._run, self._scope, self._log, self._corpus
+        at, sharding = scope.snapshot, self._sharding
         n_kept = kept_by_source(corpus.clips)
         with log.timed("commit"):
             if at is not None:
                 log.counts["clips_rejected"] = (at.n_kept - n_kept).total()
-                facts, parts = at.facts(log.counts["clips_rejected"], self._recipe), at.parts
+                facts, parts = at.facts(self._recipe), at.parts
             else:
-                facts, parts = self._decided(), before.summary["tables"] if before else {}
-            n_kept += before.n_kept if before is not None else Counter()
+                facts, parts = self._decided(), self._before["tables"] if self._before else {}
+            n_kept += self._n_before
             facts.pop(SUMMARY_KEY, None)
-            facts |= self._marks.facts(corpus.clips, self._store)
-            facts |= {
-                "recipe": self._recipe.model_dump(mode="json"),
-                "shards": sharding.summary,
-            }
+            facts |= self._marks.facts(corpus.clips, run.store)
+            facts |= {"recipe": self._recipe.model_dump(mode="json"), "shards": sharding.summary}
             summary: dict[str, Any] = stage.process(
                 Commit(
-                    store=self._fenced,
-                    previous=self._previous,
-                    before=before.summary if before is not None else None,
-                    facts=lambda: facts | log.facts() | self._engine.facts(),
+                    store=run.fenced,
+                    previous=scope.previous,
+                    before=self._before,
+                    facts=lambda: facts | log.facts() | run.engine.facts(),
                     parts=parts,
                     sources=(
-                        self._metadata.joined(rows, "uri") for rows in self._sources.rows(n_kept)
+                        run.metadata.joined(rows, "uri") for rows in self._sources.rows(n_kept)
                     ),
                     clips=corpus.clips,
                     tables=dict(self._tables()),
@@ -564,21 +442,16 @@ class Pass:
     def _decided(self) -> dict[str, Any]:
         """Returns the fields of the summary that the stages before `caption` make."""
         corpus, run = self._corpus, self._run
-        left = dict(corpus.decided.left)
+        left = dict(corpus.left)
         rules = left.pop(RULES)
-        judged = {
-            STAMP: run.judged[STAMP],
-            **left,
-            GENERATION: self._sources.last_generation(),
-        }
-        candidates = self._candidates.names() | self._left.names("alike")
+        judged = {STAMP: run.judged[STAMP], **left, GENERATION: self._sources.last_generation()}
         return {
             "fingerprints": {folder: run.fingerprints[name] for folder, name in STAMPED.items()},
             "extensions": run.extensions,
             **({} if run.learned is None else {SUITABILITY: run.learned.fingerprint}),
             "rules": rules,
             JUDGED: judged,
-            CANDIDATES: sorted(candidates),
+            CANDIDATES: sorted(self._candidates.names() | self._left.names("alike")),
         }
 
     def _tables(self) -> Iterator[tuple[str, Rows]]:
@@ -587,11 +460,11 @@ class Pass:
         if self._scope.snapshot is None:
             tables: dict[str, SortedRows | StoredVectors] = {
                 "shots": corpus.shots,
-                "embeddings": corpus.vectors["embeddings"],
+                "embeddings": corpus.stored_vectors["embeddings"],
             }
             if self._recipe.analyze.clip is not None:
                 # A separate table: the length of a vector is part of a column's type.
-                tables["clip_embeddings"] = corpus.vectors["clip_embeddings"]
+                tables["clip_embeddings"] = corpus.stored_vectors["clip_embeddings"]
             yield from ((n, (rows.blocks(), rows.schema)) for n, rows in tables.items())
         if captioning is not None:
             if captioning.sidecars is not None:
@@ -613,13 +486,7 @@ def _summed(before: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, An
 
 
 def earlier_results(store: Store, summary: Mapping[str, Any], n_kept: Counter[str]) -> Results:
-    """Returns what the runs before left.
-
-    Args:
-        store: Output root.
-        summary: Of the newest snapshot.
-        n_kept: Clips kept of each source id.
-    """
+    """Returns what the runs before left, by the newest snapshot and the clips kept by source."""
 
     def shards() -> EarlierShards:
         indexes = summary[INDEXES]

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any
 
 from curator.errors import DamagedError, StorageError, UsageError
@@ -39,39 +39,23 @@ CONSEQUENCES: Mapping[str, str] = {
 """What a run does about a change, by section or key of a recipe."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecipeChange:
-    """A key whose value is another one than in the recipe that made an output."""
-
-    key: str
-    old: object
-    new: object
-
-    @property
-    def consequence(self) -> str:
-        """What a run does about it."""
-        return CONSEQUENCES.get(self.key) or CONSEQUENCES[self.key.split(".")[0]]
-
-    def __str__(self) -> str:
-        return f"{self.key}: {_shown(self.old)} -> {_shown(self.new)} ({self.consequence})"
-
-
 def recipe_for(store: Store, name: str | None, overrides: Sequence[str]) -> Recipe:
     """Returns the recipe of a run: the one named, or that of the output, or the default one.
 
-    Logs what changes against the recipe that made the output.
-
-    Args:
-        store: Output root.
-        name: As `load_recipe` takes it; None keeps the recipe of the output.
-        overrides: `key=value` each, on top of it.
+    Logs what changes against the recipe that made the output. `name` is as `load_recipe` takes it;
+    None keeps the recipe of the output. `overrides` are `key=value` each, on top of it.
 
     Raises:
         RecipeError: A key or value is wrong.
         UsageError: The recipe of the output is to be kept, and cannot be read.
     """
-    # Before the other one: a process uses the measures of the recipe that it read last.
-    before = stored_recipe(store) if name is None else _readable(store)
+    before = None
+    try:
+        before = _stored_recipe(store)
+    except UsageError as error:
+        if name is None:
+            raise
+        logger.warning("what changes in the recipe cannot be said: %s", error)
     if name is None and before is not None:
         recipe = with_changes(before, overrides)
     else:
@@ -81,12 +65,8 @@ def recipe_for(store: Store, name: str | None, overrides: Sequence[str]) -> Reci
     return recipe
 
 
-def stored_recipe(store: Store) -> Recipe | None:
-    """Returns the recipe of the last finished run; None for an output without one.
-
-    Raises:
-        UsageError: There is one, and it cannot be read.
-    """
+def _stored_recipe(store: Store) -> Recipe | None:
+    """Returns the recipe of the last finished run; None for an output without one."""
     remedy = "name the recipe with --recipe"
     try:
         settings = _settings(store)
@@ -100,27 +80,14 @@ def stored_recipe(store: Store) -> Recipe | None:
     return recipe_used(settings, store.uri)
 
 
-def _readable(store: Store) -> Recipe | None:
-    """As `stored_recipe`, for comparison alone."""
-    try:
-        return stored_recipe(store)
-    except UsageError as error:
-        logger.warning("what changes in the recipe cannot be said: %s", error)
-        return None
-
-
 def _settings(store: Store) -> Mapping[str, Any]:
     """Returns what has the recipe of the last commit: its summary, or a copy if that is lost."""
-    try:
-        if summary := read_summary(store):
-            return summary
-    except DamagedError:
+    for read in (read_summary, lambda store: find_json(store, CONFIG) or {}):
         # The run makes it again.
-        pass
-    try:
-        return find_json(store, CONFIG) or {}
-    except DamagedError:
-        return {}
+        with suppress(DamagedError):
+            if settings := read(store):
+                return settings
+    return {}
 
 
 def log_changes(uri: str, before: Recipe, recipe: Recipe) -> None:
@@ -131,12 +98,16 @@ def log_changes(uri: str, before: Recipe, recipe: Recipe) -> None:
         logger.warning("the recipe of %s changes:%s", uri, lines)
 
 
-def recipe_changes(before: Recipe, recipe: Recipe) -> Iterator[RecipeChange]:
-    """Returns the keys whose values differ, in their order; `about` says nothing to a run."""
+def recipe_changes(before: Recipe, recipe: Recipe) -> Iterator[str]:
+    """Says which keys have other values, in their order, and what a run does about each.
+
+    `about` says nothing to a run.
+    """
     old, new = (dict(_leaves(version.model_dump(mode="json"))) for version in (before, recipe))
     for key in {**new, **old}:
         if key != "about" and old.get(key) != new.get(key):
-            yield RecipeChange(key=key, old=old.get(key), new=new.get(key))
+            consequence = CONSEQUENCES.get(key) or CONSEQUENCES[key.split(".")[0]]
+            yield f"{key}: {_shown(old.get(key))} -> {_shown(new.get(key))} ({consequence})"
 
 
 def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

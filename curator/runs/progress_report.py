@@ -1,4 +1,4 @@
-"""How far a run is, for others to read: `progress.json` under its output root.
+"""How far a run is, and what it is expected to take: `progress.json` and `plan.json` under OUT.
 
 A run that has finished removes it; one that broke off leaves the error in it, and one that was
 killed its last report.
@@ -7,22 +7,27 @@ killed its last report.
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from curator.errors import CuratorError, UsageError, one_line
 from curator.executor.progress import Progress
-from curator.runs.lease_holder import read_holder, utc_now
+from curator.executor.time_left import Expected
+from curator.fingerprints import fingerprint
+from curator.recipe import Recipe
+from curator.runs.lease import read_holder, utc_now
 from curator.stages.commit.commit_run import alone
 from curator.storage import Store
-from curator.tables.out_layout import LEASE, PROGRESS
+from curator.tables.out_layout import LEASE, PLAN, PROGRESS
 from curator.tables.output_format import read_summary
 
 REPORT_EVERY_S, PATIENCE_S = 10.0, 10.0
 """Time between reports; most time that the end of a run waits for one that is being written."""
 SILENT_S = 120.0
 """Time without a sign of life after which a run is likely gone: that of a lease."""
+FORMAT = 1
+"""Of `plan.json`."""
 
 logger = logging.getLogger(__name__)
 
@@ -31,10 +36,7 @@ logger = logging.getLogger(__name__)
 def reported(store: Store, progress: Progress, check: Callable[[], None] = alone) -> Iterator[None]:
     """Reports progress while the block runs, in a thread.
 
-    Args:
-        store: Output root.
-        progress: What is reported.
-        check: Raises if this run may not write to the root any more.
+    `check` raises if this run may not write to the root any more.
     """
     end = threading.Event()
 
@@ -56,24 +58,22 @@ def reported(store: Store, progress: Progress, check: Callable[[], None] = alone
             check()
             store.delete([PROGRESS])
 
-    def stop() -> None:
-        end.set()
-        thread.join(PATIENCE_S)
-
     thread = threading.Thread(target=report, name="progress report", daemon=True)
     thread.start()
+    failure: BaseException | None = None
     try:
         yield
     except BaseException as error:
-        stop()
-        if isinstance(error, UsageError):
-            # A run that is refused changes nothing.
+        failure = error
+        raise
+    finally:
+        end.set()
+        thread.join(PATIENCE_S)
+        # A run that is refused changes nothing.
+        if failure is None or isinstance(failure, UsageError):
             remove()
         else:
-            write(error=one_line(error) or type(error).__name__)
-        raise
-    stop()
-    remove()
+            write(error=one_line(failure) or type(failure).__name__)
 
 
 def run_status(store: Store) -> dict[str, Any]:
@@ -94,3 +94,27 @@ def run_status(store: Store) -> dict[str, Any]:
         return status | {"state": "failed" if "error" in status else "silent"}
     summary = read_summary(store)
     return status | ({"state": "finished", "summary": summary} if summary else {"state": "none"})
+
+
+def write_plan(store: Store, plan: Mapping[str, Any], recipe: Recipe) -> None:
+    """Writes `plan.json`, of a run by a recipe."""
+    plan = {**plan, "recipe": fingerprint(recipe.model_dump(mode="json"))}
+    store.write(PLAN, json.dumps(plan, indent=1).encode() + b"\n")
+
+
+def read_plan(store: Store, recipe: Recipe) -> dict[str, Any]:
+    """Reads the plan of a recipe; empty if OUT has no plan, or the plan of another recipe."""
+    found, plan = store.read_versioned(PLAN), {}
+    with suppress(ValueError, TypeError):
+        plan = dict(json.loads(found[1])) if found is not None else {}
+    is_own = plan.get("recipe") == fingerprint(recipe.model_dump(mode="json"))
+    return plan if is_own and plan.get("format") == FORMAT else {}
+
+
+def expected_of(plan: Mapping[str, Any], previous: Mapping[str, Any]) -> Expected:
+    """Returns what stages are expected to take: by the plan, the last run, or the defaults."""
+    if plan and not previous:
+        return Expected(seconds=plan["stage_s"], is_planned=True)
+    if previous.get("work", {}).get("sources_analyzed"):
+        return Expected(seconds=previous["stage_seconds"])
+    return Expected()

@@ -1,46 +1,69 @@
 """Annotates the clips of a finished run anew: a pass over a snapshot, from `caption` on.
 
-Clips stay as they are: pictures come out of the written MP4s, tars whose captions change are put
+What the snapshot holds stands for what the stages before leave: its clips stay as they are, and
+rejected ones stay so. Pictures come out of the written MP4s, tars whose captions change are put
 together anew from the same bytes, and all other tables and tracks stay.
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from curator.errors import UsageError
 from curator.executor.cpu_accounting import mark_processes
-from curator.executor.engine import Engine
+from curator.executor.engine import FACTS, Engine
 from curator.executor.host_resources import default_memory_bytes
 from curator.executor.progress import Progress
+from curator.extensions import named
 from curator.pipeline import graph_of
-from curator.recipe import measures_of, recipe_used, with_changes
-from curator.runs.marked_clips import MarkedClips, honoured_marks
-from curator.runs.object_repair import repair_objects
-from curator.runs.one_pass import Pass, PassScope, RunContext
+from curator.recipe import Recipe, measures_of, recipe_used, with_changes
+from curator.runs.corpus import ClipCorpus
+from curator.runs.elsewhere import fewer
+from curator.runs.marked_clips import MarkedClips
+from curator.runs.one_pass import Pass, PassScope
 from curator.runs.output_recipe import log_changes
-from curator.runs.run_log import RunLog
-from curator.runs.snapshot_scope import Snapshot
-from curator.stages.commit.commit_run import alone
+from curator.runs.repair import repair_objects
+from curator.runs.run_context import RunContext, RunLog
+from curator.stage import CLIP_EMBEDDING, EMBEDDING
+from curator.stages.caption.captioners.captioner_list import captioner_extensions
+from curator.stages.commit.commit_run import alone, kept_by_source
 from curator.stages.cut.cut_driver import cut_facts
+from curator.stages.propose.candidate_store import Candidates
+from curator.stages.shard.reusable_shards import ReusableShards
 from curator.storage import Store
+from curator.tables.checksums import read_parquet
+from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
+from curator.tables.clip_rows import fields_of
+from curator.tables.disk_table import widened
+from curator.tables.out_layout import SHARDS, TABLES, VALUES
 from curator.tables.output_format import read_current_summary
+from curator.tables.parts import as_runs_write
 from curator.tables.removal_records import finished_removals
+from curator.tables.sample_members import MEMBERS
+from curator.tables.schemas import SOURCES_SCHEMA, clips_schema, metadata_fields, with_declared
+from curator.tables.source_table import SourceTable
 
 SECTION = "caption"
 UNASKED = frozenset({"captioner", "enabled", "embedding"})
 """Keys of `caption` that say something where no model is asked."""
+_MADE_AGAIN = frozenset(
+    {"caption", "caption_model", "caption_failure", "caption_alignment"}
+    | {"shard", "key", "mp4_offset", "bucket"}
+)
+"""Columns of `clips` that `caption` and `shard` set."""
+_PLACE = ("clip_id", "shard", "mp4_offset", "mp4_bytes")
 
 
 class Recaption:
     """New annotations for the clips that a finished run kept.
 
-    Args:
-        store: Output root.
-        changes: `key=value` each; keys of the section `caption` alone.
-        engine: Where frames are taken, and models in workers run.
-        progress: Where it is shown.
-        check: Raises if this run may not write to the root any more.
-        memory_bytes: What the columns of clips may take; None for a share of this machine.
+    `changes` are `key=value` each, keys of the section `caption` alone; `check` and `memory_bytes`
+    are as for `Run`.
 
     Raises:
         UsageError: There is no finished run, or a change is not one of `caption`.
@@ -63,11 +86,23 @@ class Recaption:
                     f"--set {change!r}: only keys of {SECTION} can change without touching clips; "
                     "`curate run` takes all keys"
                 )
-        self._store, self._engine, self._progress = store, engine, progress
-        self._check, self._memory_bytes = check, memory_bytes or default_memory_bytes()
-        self._removals = finished_removals(store)
+        self._store = store
+        self._run = partial(
+            RunContext,
+            store=store,
+            engine=engine,
+            memory_bytes=memory_bytes or default_memory_bytes(),
+            check=check,
+            removals=finished_removals(store),
+        )
         repair_objects(store, check=check, makes_again=False)
         self._previous = read_current_summary(store)
+        self._log = partial(
+            RunLog,
+            progress=progress,
+            listed_ns=self._previous["listed_ns"],
+            n_skipped_names=self._previous["counts"]["skipped_names"],
+        )
         before = recipe_used(self._previous, store.uri)
         self.recipe = with_changes(before, changes)
         caption = self.recipe.caption
@@ -81,39 +116,136 @@ class Recaption:
         mark_processes()
 
     def execute(self) -> dict[str, Any]:
-        """Does it.
+        """Does it; returns what `summary.json` holds.
 
-        Returns:
-            What `summary.json` holds.
-
-        Raises:
-            UsageError: A tar is missing or damaged.
+        Raises `UsageError` if a tar is missing or damaged.
         """
-        store, recipe, previous = self._store, self.recipe, self._previous
-        graph = graph_of(recipe).since(SECTION)
-        scores = measures_of(recipe).specs
-        columns = [*graph.columns(), *MarkedClips(honoured_marks(store, recipe)).columns()]
-        snapshot = Snapshot.of(store, previous, graph, columns, scores, self._memory_bytes)
-        run = RunContext(
-            store=store,
-            recipe=recipe,
-            engine=self._engine,
-            graph=graph,
-            log=RunLog(
-                progress=self._progress,
-                listed_ns=previous["listed_ns"],
-                n_skipped_names=previous["counts"]["skipped_names"],
-                cut=cut_facts((), recipe.cut.crf),
-            ),
-            memory_bytes=self._memory_bytes,
-            check=self._check,
-            removals=self._removals,
-        )
+        log = self._log(cut=cut_facts((), self.recipe.cut.crf))
+        graph = graph_of(self.recipe).since(SECTION)
+        run = self._run(recipe=self.recipe, graph=graph, log=log)
+        snapshot = Snapshot.of(run, self._previous)
         scope = PassScope(
             sources=snapshot.sources,
-            candidates=snapshot.candidates,
+            candidates=Candidates.of_snapshot(self._store, self._previous),
+            previous=self._previous,
+            reuses=self._previous,
             reusable=snapshot.reusable,
-            reuses=previous,
             snapshot=snapshot,
         )
-        return dict(Pass(run, scope, previous).execute().summary)
+        return dict(Pass(run, scope).execute().summary)
+
+
+class SnapshotSources(SourceTable):
+    """The sources of a snapshot: all are analyzed, and some may lose clips.
+
+    `parts` are those of the table `sources`, `n_kept` the clips kept of each source id.
+    """
+
+    def __init__(self, store: Store, parts: Sequence[str], n_kept: Counter[str]) -> None:
+        super().__init__()
+        self._store, self._parts, self._n_kept = store, parts, n_kept
+
+    def rows(self, n_kept: Mapping[str, int]) -> Iterator[pa.Table]:
+        """Yields rows of `sources`, a table for each part."""
+        lost = self._n_kept - Counter(n_kept)
+        for part in self._parts:
+            yield fewer(as_runs_write(read_parquet(self._store, part)), "n_kept", lost)
+
+    def generation_of(self) -> dict[str, int] | None:
+        """Returns the generation of each content; None where older versions set none."""
+        schema = fields_of(SOURCES_SCHEMA, ("source_id", "outcome", "generation"))
+        by_source: dict[str, int | None] = {}
+        for part in self._parts:
+            rows = widened(read_parquet(self._store, part), schema)
+            rows = rows.filter(pc.equal(rows["outcome"], "done"))
+            pairs = zip(rows["source_id"].to_pylist(), rows["generation"].to_pylist(), strict=True)
+            by_source.update(pairs)
+        numbers = {name: number for name, number in by_source.items() if number is not None}
+        return numbers if len(numbers) == len(by_source) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What a snapshot holds.
+
+    Attributes:
+        summary: As the commit wrote it.
+        reusable: Its tars.
+        corpus: Its clips and vectors.
+        locations: Of the MP4s of its kept clips.
+        n_kept: Clips kept of each source id.
+    """
+
+    summary: Mapping[str, Any]
+    sources: SnapshotSources
+    reusable: ReusableShards
+    corpus: ClipCorpus
+    locations: Locations
+    n_kept: Counter[str]
+
+    folders = (*TABLES, SHARDS, "frames", VALUES)
+    """Folders of which a pass over a snapshot removes what no snapshot names."""
+
+    @classmethod
+    def of(cls, run: RunContext, summary: Mapping[str, Any]) -> "Snapshot":
+        """Reads a snapshot, as far as the stages of a run from `caption` on need it.
+
+        Raises `UsageError` if a tar is missing or damaged.
+        """
+        store, graph, tables = run.store, run.graph, summary["tables"]
+        columns = [*graph.columns(), *MarkedClips(run.marks).columns()]
+        scores = measures_of(run.recipe).specs
+        corpus = ClipCorpus(lambda clips: clips, run.memory_bytes, scores=scores)
+        places = []
+        for part in tables["clips"]:
+            clips = as_runs_write(read_parquet(store, part))
+            places.append(clips.filter(pc.equal(clips["decision"], "kept")).select(_PLACE))
+            names = [f.name for f in clips_schema(scores) if f.name in clips.column_names]
+            names += [field.name for field in metadata_fields(clips.schema)]
+            clips = clips.select([name for name in names if name not in _MADE_AGAIN])
+            corpus.add_decided(with_declared(clips, columns))
+        reads = {name for stage in graph.annotators() for name in stage.columns}
+        packed = {"clip": [CLIP_EMBEDDING], "scene": [EMBEDDING], "none": []}
+        reads.update(packed[graph["shard"].config.embedding])
+        for name, table in ((EMBEDDING, "embeddings"), (CLIP_EMBEDDING, "clip_embeddings")):
+            for part in tables.get(table, ()) if name in reads else ():
+                corpus.stored_vectors[table].add(read_parquet(store, part))
+        n_kept, reusable = kept_by_source(corpus.clips), ReusableShards(store, summary)
+        return cls(
+            summary=summary,
+            sources=SnapshotSources(store, tables["sources"], n_kept),
+            reusable=reusable,
+            corpus=corpus,
+            locations=_locations(pa.concat_tables(places), store, reusable),
+            n_kept=n_kept,
+        )
+
+    @property
+    def parts(self) -> dict[str, list[str]]:
+        """Parts of the tables that `caption` and the stages behind it do not write."""
+        written = ("sources", "clips", "annotations", MEMBERS)
+        return {n: parts for n, parts in self.summary["tables"].items() if n not in written}
+
+    def facts(self, recipe: Recipe) -> dict[str, Any]:
+        """Returns the fields of the summary that stay; its captioner may be a user's own."""
+        facts = {name: value for name, value in self.summary.items() if name not in FACTS}
+        extensions = [e for e in facts.get("extensions", ()) if e["kind"] != "captioners"]
+        extensions += map(named, captioner_extensions(recipe.caption.captioner))
+        return facts | {"extensions": extensions}
+
+
+def _locations(places: pa.Table, store: Store, reusable: ReusableShards) -> Locations:
+    there = pa.array(sorted(reusable.sizes), pa.string())
+    gone = places.filter(pc.invert(pc.is_in(places["shard"], value_set=there)))
+    for row in gone.slice(0, 1).to_pylist():
+        raise UsageError(
+            f"{store.uri}/{row['shard']} is missing or damaged, which has clip {row['clip_id']}; "
+            "`curate run` cuts it again, `curate verify` tells more"
+        )
+    return Locations(
+        pa.table(
+            [places["clip_id"], places["shard"], pa.nulls(places.num_rows, pa.int64()),
+             places["mp4_offset"], places["mp4_bytes"]],
+            schema=LOCATION_SCHEMA,
+        )
+    )  # fmt: skip

@@ -1,30 +1,41 @@
 """How a run starts, from the command line and from Python: all checks, then the run itself."""
 
-from collections.abc import Callable, Sequence
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from curator.errors import CuratorError, ModelError, StorageError, UsageError
 from curator.executor.engine import Engine
+from curator.executor.host_resources import available_gpus
 from curator.executor.progress import Progress
+from curator.measures.clip_semantics import check_content
+from curator.models.scene_network import scene_weights_file
+from curator.models.text_detector import text_model_file
+from curator.models.weight_store import ModelStore
 from curator.pipeline import graph_of
-from curator.recipe import Recipe
+from curator.recipe import Recipe, learned_score_of, measures_of, semantics_of
 from curator.runs.elsewhere import other_output
 from curator.runs.lease import Lease
 from curator.runs.output_recipe import recipe_for
-from curator.runs.preflight import (
-    check_captions,
-    check_cpu_scores,
-    check_device,
-    check_measured,
-    check_models,
-    preflight,
-)
 from curator.runs.progress_report import reported
-from curator.runs.run_log import RunLog
-from curator.runs.state_repair import ALL, with_repair
+from curator.runs.repair import ALL, with_repair
+from curator.runs.run_context import RunLog
+from curator.stages.analyze.gpu_engines import device_here
+from curator.stages.scan.source_listing import ListedSource, list_sources
 from curator.storage import Store, open_store
+from curator.storage.base import has_scheme
+from curator.storage.file_walk import is_pattern
+from curator.storage.object_service import scheme_of
+from curator.tables.clip_rank import LEAST
+from curator.tables.out_layout import CONFIG, OWN_FOLDERS, foreign_objects, has_results
 from curator.tables.parts import SUMMARY
 from curator.telemetry.spans import exported_spans
+
+logger = logging.getLogger(__name__)
 
 
 def check_run(
@@ -42,8 +53,7 @@ def check_run(
     Args:
         sources: As the user named them.
         out: Output root.
-        recipe: Name, or path of a YAML file; None for that of the output, or where nothing has
-            run yet, `quickstart`.
+        recipe: Name, or path of a YAML file; None for that of the output, or `quickstart`.
         overrides: `key=value` each.
         ray_address: Cluster to run on, or None for this machine alone.
         shared_out: The user says that all nodes see the same folders.
@@ -58,13 +68,14 @@ def check_run(
     check_cpu_scores(loaded, ray_address=ray_address)
     check_models(loaded)
     graph_of(loaded)
-    store = preflight(sources, out, ray_address=ray_address, shared_out=shared_out, writes=writes)
+    check_shared((*sources, out), ray_address=ray_address, shared_out=shared_out)
+    store = check_places(sources, out, writes=writes)
     for other in loaded.dedup.against:
         other_output(other, store)
     # A rerun may have nothing to decode or ask: its GPU or server may be gone.
     is_first = not store.exists(SUMMARY)
-    if is_first and ray_address is None:
-        check_device(loaded)
+    if is_first and ray_address is None and loaded.analyze.device == "gpu":
+        device_here("gpu", available_gpus())
     check_captions(loaded, asks_server=loaded.caption.asks and is_first)
     return store, loaded
 
@@ -82,7 +93,7 @@ def start_run(
     memory_bytes: int | None = None,
     watch: Callable[[RunLog], None] = lambda log: None,
 ) -> dict[str, Any]:
-    """Runs what `check_run` checked, in a root that is held; returns what `summary.json` holds.
+    """Runs in a root that is held; returns what `summary.json` holds.
 
     `memory_bytes` is what columns of clips may take; None for a share of this machine. `watch` gets
     what the run does, before it begins and again where it starts over after a repair.
@@ -103,3 +114,214 @@ def start_run(
         reported(store, progress, partial(lease.check, beats=False)),
     ):
         return with_repair(store, run, ALL, check=lease.check)
+
+
+def check_places(sources: Sequence[str], out: str, *, writes: bool) -> Store:
+    """Returns the output root; `writes` says that something will be written there.
+
+    Raises `UsageError` for a place that does not exist, for one that cannot be written, and for
+    originals where outputs go.
+    """
+    store = open_store(out)
+    _check_apart(sources, store.uri)
+    list_sources(sources, limit=1)
+    _check_foreign(sources, store)
+    if writes:
+        check_writable(store)
+    return store
+
+
+def check_shared(places: Sequence[str], *, ray_address: str | None, shared_out: bool) -> None:
+    """Raises `UsageError` where a cluster may not see a folder of this machine that a run names."""
+    if ray_address is None or shared_out:
+        return
+    local = [place for place in places if scheme_of(place) is None]
+    if local:
+        raise UsageError(
+            f"{local[0]!r} is on this machine and the cluster {ray_address!r} may not see it; "
+            "use s3://bucket/prefix, or add --shared-out if every node has the same path"
+        )
+
+
+def check_writable(store: Store) -> None:
+    """Raises `UsageError` for an output root that cannot be written."""
+    with _usage_errors(kind=StorageError):
+        store.check_writable()
+
+
+@contextmanager
+def _usage_errors(of: str = "", kind: type[CuratorError] = ModelError) -> Iterator[None]:
+    """Turns errors of a kind into those of a user, of a key."""
+    try:
+        yield
+    except kind as error:
+        raise UsageError(f"{of}{error}") from error
+
+
+def _check_apart(sources: Sequence[str], out: str) -> None:
+    """Refuses an output root that is a source folder, or has sources where outputs go."""
+    root = _place(out)
+    for source in sources:
+        place = _place(source)
+        if place == root and (is_pattern(source) or not os.path.isfile(source)):
+            raise UsageError(
+                f"OUT {out!r} is the folder of the source {source!r}; outputs would lie among the "
+                f"originals: choose another OUT, such as {out.rstrip('/') + '-out'!r}"
+            )
+        if place.startswith(f"{root.rstrip('/')}/"):
+            folder = place[len(root.rstrip("/")) + 1 :].split("/")[0]
+            if folder in OWN_FOLDERS or place in (f"{root}/{SUMMARY}", f"{root}/{CONFIG}"):
+                raise _inside(source, folder, out)
+
+
+def _inside(source: str, folder: str, out: str) -> UsageError:
+    return UsageError(
+        f"the source {source!r} lies in {folder!r} of OUT {out!r}, where outputs go and old ones "
+        "are deleted: choose another OUT, or move the source"
+    )
+
+
+def _check_foreign(sources: Sequence[str], store: Store) -> None:
+    """Refuses an output root where results would lie among what others put there.
+
+    Once a run has finished there, such objects are let be, unless one is a source: that is looked
+    for in the whole listing, which few outputs need.
+    """
+    others = foreign_objects(store)
+    is_finished = _is_ours(store, SUMMARY, "curate_version")
+    if not is_finished:
+        _is_ours(store, CONFIG, "fingerprints")
+        if others:
+            raise UsageError(
+                f"OUT {store.uri!r} has {len(others)} objects that curate did not write in folders "
+                f"for results, such as {others[0]!r}: choose another OUT, or move them elsewhere"
+            )
+    if not others:
+        return
+    root = _place(store.uri).rstrip("/") + "/"
+    for item in list_sources(sources):
+        if isinstance(item, ListedSource) and has_scheme(item.uri) == has_scheme(root):
+            place = item.uri if has_scheme(root) else os.path.realpath(item.uri)
+            folder = place.removeprefix(root).split("/")[0]
+            if place.startswith(root) and folder in OWN_FOLDERS:
+                raise _inside(item.uri, folder, store.uri)
+
+
+def _is_ours(store: Store, name: str, key: str) -> bool:
+    """Whether an object that a run writes is there; refuses one that another program wrote.
+
+    Between results of runs it may be damaged.
+    """
+    entry = store.read_versioned(name)
+    if entry is None:
+        return False
+    try:
+        value = json.loads(entry[1])
+    except ValueError:
+        value = None
+    if (not isinstance(value, dict) or key not in value) and not has_results(store):
+        raise UsageError(
+            f"OUT {store.uri!r} has a {name} that curate did not write, and that a run would write "
+            "over: choose another OUT, or move it elsewhere"
+        )
+    return True
+
+
+def _place(named: str) -> str:
+    """Where something lies, links followed; of a pattern the folder before its first mark."""
+    segments = named.split("/")
+    marks = [i for i, segment in enumerate(segments) if is_pattern(segment)]
+    if marks and (has_scheme(named) or not os.path.lexists(named)):
+        named = "/".join(segments[: marks[0]]) or ("/" if named.startswith("/") else ".")
+    return named.rstrip("/") if has_scheme(named) else os.path.realpath(named)
+
+
+def check_captions(recipe: Recipe, *, asks_server: bool) -> None:
+    """Checks that the captioner that a recipe names can be asked.
+
+    A server is asked a first question now with `asks_server`; else it is before the first of the
+    run, which may have none. Raises `UsageError` where a server does not answer or has no such
+    model, files or a package are missing, or a prompt cannot be read.
+    """
+    name = recipe.caption.embedding
+    if name is not None:
+        from curator.models.text_encoder import check_transformers
+
+        with _usage_errors(f"caption.embedding is {name}: "):
+            check_transformers()
+            models = ModelStore.at(recipe.models)
+            models.find(models.catalogue.find(name, "text"))
+    if recipe.caption.asks:
+        # Imported here: recipes that ask no model need nothing of it.
+        from curator.stages.caption.stage import check_captioner
+
+        check_captioner(recipe.caption, asks_service=asks_server)
+
+
+def check_measured(recipe: Recipe) -> None:
+    """Checks that what the recipe's rules ask for will be measured, and that its models are here.
+
+    Raises `UsageError` for bounds of a score that is switched off, and for a model that is missing.
+    """
+    learned_score_of(recipe)
+    for name, score in recipe.filters.rejecting().items():
+        key = measures_of(recipe).spec_of(score).needs
+        if key is None:
+            continue
+        section, _, leaf = key.partition(".")
+        if not getattr(getattr(recipe, section), leaf):
+            raise UsageError(
+                f"filters.{name} asks for a score that is not measured with {key} = false; add "
+                f"--set {key}=true, or leave the rule out"
+            )
+    if recipe.dedup.enabled and not recipe.analyze.scenes:
+        logger.warning(
+            "analyze.scenes is false, so no duplicates are found; add --set analyze.scenes=true, "
+            "or --set dedup.enabled=false to leave duplicates in"
+        )
+    with _usage_errors():
+        if recipe.analyze.text:
+            text_model_file()
+        if recipe.analyze.scenes:
+            scene_weights_file()
+
+
+def check_cpu_scores(recipe: Recipe, *, ray_address: str | None) -> None:
+    """Raises `UsageError` for rules by a score that CPUs alone give, where a GPU may decode.
+
+    A cluster at `ray_address` may have GPUs.
+    """
+    rules = recipe.filters.root.items()
+    used = {f"filters.{name}": rule.score or name for name, rule in rules if rule.bounds}
+    used |= {f"select.by {name}": name for name in recipe.select.by}
+    used |= {f"dedup.prefer {name}": name.removeprefix(LEAST) for name in recipe.dedup.prefer}
+    specs = measures_of(recipe).specs
+    absent = [key for key, score in used.items() if score in specs and specs[score].cpu_only]
+    asked = recipe.analyze.device
+    if not absent or asked == "cpu":
+        return
+    may_decode = asked == "gpu" or ray_address is not None
+    if may_decode or device_here(asked, available_gpus())[0] == "gpu":
+        raise UsageError(
+            f"{absent[0]} asks for a score that a GPU's video engine does not give, and "
+            f"analyze.device is {asked}, so that a GPU may decode; add --set analyze.device=cpu, "
+            "or leave it out"
+        )
+
+
+def check_models(recipe: Recipe) -> None:
+    """Checks that the recipe's models are here, and that each score it asks for is made.
+
+    Raises `UsageError`, which says which key to set, or which model to pull.
+    """
+    with _usage_errors():
+        semantics = semantics_of(recipe)
+    semantics.check(recipe.filters.rejecting(), recipe.select.by)
+    if recipe.shard.by_content_type:
+        with _usage_errors():
+            check_content(recipe.semantic, recipe.analyze.clip, key="shard.by_content_type")
+    if recipe.shard.embedding == "clip" and recipe.analyze.clip is None:
+        raise UsageError(
+            "shard.embedding=clip asks for embeddings of a CLIP model; set analyze.clip, or "
+            "shard.embedding=scene"
+        )

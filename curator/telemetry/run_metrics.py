@@ -20,7 +20,7 @@ from curator.errors import UsageError, install_extra
 from curator.executor.cpu_accounting import cpu_profile
 from curator.executor.engine import Engine
 from curator.executor.ray_cluster import Number
-from curator.runs.run_log import RunLog
+from curator.runs.run_context import RunLog
 from curator.storage import Store
 from curator.storage.traffic import TRAFFIC
 

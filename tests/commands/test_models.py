@@ -50,9 +50,9 @@ def test_models_are_pulled_listed_and_verified(
 def test_a_run_without_clip_imports_no_open_clip() -> None:
     """Pins that six seconds of import are paid for by those who use it."""
     program = (
-        "import sys, curator.stages.analyze.stage, curator.runs.curation, curator.runs.preflight\n"
+        "import sys, curator.stages.analyze.stage, curator.runs.curation, curator.runs.start\n"
         "from curator.recipe import load_recipe\n"
-        "curator.runs.preflight.check_models(load_recipe('quickstart'))\n"
+        "curator.runs.start.check_models(load_recipe('quickstart'))\n"
         "print('loaded:', sorted({'open_clip', 'torchvision', 'torch', 'PIL', 'timm'} "
         "& set(sys.modules)))"
     )

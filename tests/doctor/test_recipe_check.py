@@ -10,7 +10,7 @@ from curator.doctor.diagnosis import CheckRow, State
 from curator.doctor.recipe_check import model_rows, needs_of, read_recipe, recipe_rows
 from curator.errors import UsageError
 from curator.recipe import Recipe, load_recipe
-from curator.runs import preflight
+from curator.runs import start
 from curator.stages.analyze import gpu_engines
 from curator.storage import open_store
 
@@ -129,7 +129,7 @@ def test_a_score_that_gpus_do_not_give_is_refused_where_one_may_decode(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Pins that no clip is judged by an absent quantiser: it is said before work begins."""
-    monkeypatch.setattr(preflight, "available_gpus", lambda: n_gpus)
+    monkeypatch.setattr(start, "available_gpus", lambda: n_gpus)
     monkeypatch.setattr(gpu_engines, "nvdec_refusal", lambda: None)
     bound = ["filters.coarse.max=38"] if "coarse" in rule else []
     recipe = load_recipe("quickstart", [rule, *bound, f"analyze.device={device}"])
@@ -140,8 +140,8 @@ def test_a_score_that_gpus_do_not_give_is_refused_where_one_may_decode(
             assert "a GPU's video engine does not give" in row.found
             assert "--set analyze.device=cpu" in (row.remedy or "")
     with pytest.raises(UsageError, match=r"quantizer|coarse") if is_refused else nullcontext():
-        preflight.check_cpu_scores(recipe, ray_address=ray_address)
+        start.check_cpu_scores(recipe, ray_address=ray_address)
     # A GPU that cannot be used leaves the score.
     monkeypatch.setattr(gpu_engines, "nvdec_refusal", lambda: "the driver is too old")
     if device == "auto" and ray_address is None:
-        preflight.check_cpu_scores(recipe, ray_address=None)
+        start.check_cpu_scores(recipe, ray_address=None)

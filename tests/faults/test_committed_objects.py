@@ -22,7 +22,7 @@ from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
 from curator.errors import DamagedError
 from curator.executor.engine import Engine
 from curator.runs import lease
-from curator.runs.lease_holder import this_process
+from curator.runs.lease import this_process
 from curator.stages.commit import stage
 from curator.storage import open_store
 from curator.storage.local_store import LocalStore

@@ -16,7 +16,7 @@ from curator.recipe import describe, load_recipe
 from curator.records.clips import Reason, Span
 from curator.records.sources import Note
 from curator.records.tracks import Track
-from curator.runs.preflight import check_measured
+from curator.runs.start import check_measured
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.families import families_of
 from curator.stages.filter.config import FilterConfig

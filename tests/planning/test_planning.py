@@ -9,14 +9,12 @@ from curator.cli import main
 from curator.errors import UsageError
 from curator.executor.engine import Engine
 from curator.executor.time_left import Expected
-from curator.planning import plan_sample
-from curator.planning.extrapolation import Extrapolation
-from curator.planning.machine_kinds import MachineKind, cost, read_machines
-from curator.planning.plan_sample import choose_sample
-from curator.planning.planner import Planner, SampleRun
+from curator.planning import extrapolation
+from curator.planning.extrapolation import Extrapolation, choose_sample
+from curator.planning.planner import MachineKind, Planner, SampleRun, cost, read_machines
 from curator.recipe import load_recipe
 from curator.records.sources import SourceRef
-from curator.runs.run_plan import expected_of, read_plan, write_plan
+from curator.runs.progress_report import expected_of, read_plan, write_plan
 from curator.storage import open_store
 
 ENGINE = Engine(address=None, workers=None)
@@ -44,7 +42,7 @@ def test_sample_has_its_share_of_each_stratum_and_is_repeatable() -> None:
 
 def test_intervals_hold_for_costs_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pins that nine in ten hold: of sources that differ, sampled one in five."""
-    monkeypatch.setattr(plan_sample, "DRAWS", 1)
+    monkeypatch.setattr(extrapolation, "DRAWS", 1)
     chance = np.random.default_rng(0)
     held = np.zeros(2)
     for _ in range(100):
@@ -94,12 +92,8 @@ def test_plan_is_the_sample_times_its_share_and_what_is_the_same_for_any_number(
     kind = MachineKind(name="eight", cpus=8, price_per_hour=2.0)
     plan = made_planner().plan(recipe, [kind], ENGINE, is_small=False)
     parts = plan["cpu_s_by_part"]
-    assert [parts[name] for name in ("decode", "shot_network", "cut", "start_up")] == [
-        10,
-        20,
-        10,
-        2,
-    ]
+    names = ("decode", "shot_network", "cut", "start_up")
+    assert [parts[name] for name in names] == [10, 20, 10, 2]
     assert plan["cpu_s"]["value"] == pytest.approx(10 + 20 + 10 + 2 + 3 + 0.02 * 10, abs=0.01)
     assert plan["clips"]["value"] == plan["candidates"]["value"] / 2 == 10
     assert plan["clips"]["low"] < 10 < plan["clips"]["high"]
@@ -111,8 +105,9 @@ def test_plan_is_the_sample_times_its_share_and_what_is_the_same_for_any_number(
     assert row["hours"]["value"] == pytest.approx((plan["cpu_s"]["value"] / (8 * 0.9) + 3.2) / 3600)
     assert row["money"]["value"] == pytest.approx(2 * row["hours"]["value"])
     assert plan["assumptions"] == []
-    small = made_planner().plan(recipe, [], ENGINE, is_small=True)
-    assert small["cpu_s"] == plan["cpu_s"]
+    assert made_planner().plan(recipe, [], ENGINE, is_small=True)["cpu_s"] == plan["cpu_s"]
+    whole = made_planner(10, 10).plan(recipe, [], ENGINE, is_small=False)
+    assert whole["clips"] == {"value": 10, "low": 10, "high": 10}, "none of it is uncertain"
     many = made_planner(5, 500).plan(recipe, [], ENGINE, is_small=True)["cpu_s_by_part"]
     assert (many["start_up"], many["engine"]) == (5, 2)
 
@@ -127,12 +122,6 @@ def test_gpu_hours_are_the_time_for_which_workers_hold_gpus() -> None:
     }
     plan = planner.plan(load_recipe("quickstart"), [], ENGINE, is_small=False)
     assert plan["gpu_s"] == pytest.approx(0.25 * 8 / 0.5)
-
-
-def test_whole_corpus_as_the_sample_has_no_uncertain_clips() -> None:
-    recipe = load_recipe("quickstart")
-    plan = made_planner(10, 10).plan(recipe, [], ENGINE, is_small=False)
-    assert plan["clips"] == {"value": 10, "low": 10, "high": 10}
 
 
 def test_machines_without_enough_memory_or_a_gpu_are_told() -> None:

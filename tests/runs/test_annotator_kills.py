@@ -1,7 +1,5 @@
 """A run that is killed while it annotates: what was stored is found again, and nothing is lost."""
 
-import hashlib
-import json
 import os
 import shutil
 import signal
@@ -11,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_annotators import EXAMPLE, SETTINGS, curated, finished, latents, out, sources
+from test_annotators import EXAMPLE, Annotated, finished, place
 
-__all__ = ["finished", "out", "sources"]
+__all__ = ["finished", "place"]
 
 KILLER = f"""
 import os, signal
@@ -41,19 +39,8 @@ raise SystemExit(main({arguments!r}))
 STAGE = "stages=[{use: killer:Killer}]"
 
 
-def digests(out: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted((out / "shards").rglob("*.tar"))
-    }
-
-
 def test_a_killed_run_makes_the_rest_and_the_same_tars(
-    sources: Path,
-    finished: Path,
-    out: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    finished: Annotated, place: Annotated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run before had no annotator, so the killed process only annotates."""
     own = tmp_path / "own"
@@ -64,24 +51,23 @@ def test_a_killed_run_makes_the_rest_and_the_same_tars(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(own), str(EXAMPLE.parent))))
     began = tmp_path / "began"
     monkeypatch.setenv("BEGAN", str(began))
-    whole = Path(shutil.copytree(finished, tmp_path / "whole"))
-    settings = [part for setting in (*SETTINGS, STAGE) for part in ("--set", setting)]
-    arguments = ["run", "--recipe", "quickstart", str(sources), str(out), *settings]
-    script = RUN.format(arguments=arguments)
+    out = place.out
+    whole = Annotated(place.sources, shutil.copytree(finished.out, tmp_path / "whole"))
+    script = RUN.format(arguments=place.arguments(STAGE))
     killed = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL
     first = began.read_text().split()
     assert len(set(first)) == 3
     stored = list((out / "values" / "latents").glob("*.parquet"))
     assert len(stored) == 2, "a part for each unit that was done"
-    assert "latents_made" not in json.loads((out / "summary.json").read_text())["work"]
+    assert "latents_made" not in place.summary()["work"]
 
     # The lease of the killed process is on this machine, so it is known to be over.
-    summary = curated(sources, out, STAGE)
+    summary = place.run(STAGE)
     assert summary["work"]["latents_made"] == 1
     assert began.read_text().split()[3:] == first[2:]
-    curated(sources, whole, STAGE)
-    assert digests(out) == digests(whole)
-    values, others = latents(out), latents(whole)
+    whole.run(STAGE)
+    assert place.tars() == whole.tars()
+    values, others = place.values(), whole.values()
     assert values.keys() == others.keys()
     assert all(np.array_equal(values[key], others[key]) for key in values)

@@ -6,8 +6,7 @@ The class is copied to a folder, used by a run, and deleted before anything read
 import json
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from fractions import Fraction
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ import pytest
 import torch
 import yaml
 from captioned import work_here
-from film_makers import write_video
-from film_shots import moving_texture
+from place import QVGA, SHORT, Place, write_films
 from safetensors.torch import load
 from tiny_text import text_folder
 
@@ -36,11 +34,37 @@ from curator.tables.out_layout import MANIFEST, NEXT_MANIFEST
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mean_latents.py"
 LIGHT = EXAMPLE.with_name("light_columns.py")
-SETTINGS = (
-    "shard.resolutions=[120]", "filters.short_side_px.min=100", "propose.min_s=1",
-    "shard.lengths=[17]", "dedup.enabled=false", "filters.motion.min=0.0001",
-    "filters.sharpness.min=0.0001", "shard.val_share=0",
-)  # fmt: skip
+
+
+class Annotated(Place):
+    """Three films of a clip each."""
+
+    settings = (*SHORT, "shard.lengths=[17]", "shard.val_share=0")
+
+    @property
+    def manifest(self) -> Path:
+        return self.out / "shards" / "manifest.json"
+
+    def redeclare(self, old: str, new: str) -> None:
+        """Changes a declaration in the manifest."""
+        value = json.loads(self.manifest.read_text().replace(old, new))
+        del value["checksum"]
+        self.manifest.write_text(json.dumps(value))
+
+    def values(self) -> dict[str, torch.Tensor]:
+        """Latents by clip, as a training reads them: without frames."""
+        dataset = ClipDataset(str(self.out), members=["latents"], video=False, batch_size=1)
+        found = {}
+        for batch in ClipLoader(dataset, num_workers=0):
+            assert "video" not in batch
+            found[batch["key"][0]] = batch["latents"][0]
+        return found
+
+    def remove(self, clip_id: str) -> None:
+        named = self.out.parent / "gone.txt"
+        named.write_text(clip_id)
+        assert main(["remove", str(self.out), "--clips", str(named)]) == EXIT_OK
+        assert main(["verify", str(self.out), "--removed"]) == EXIT_OK
 
 
 def stage(block_px: int = 16) -> str:
@@ -58,35 +82,19 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "own_latents.py"
 
 
-@pytest.fixture(scope="session")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("annotated") / "in"
-    folder.mkdir()
-    for number, name in enumerate(("beach.mp4", "holiday.mp4", "lake.mp4")):
-        frames = moving_texture(60, width_px=160, height_px=120, seed=number)
-        write_video(folder / name, frames, fps=Fraction(30))
-    return folder
-
-
-def curated(sources: Path, out: Path, *own: str, more: Sequence[str] = ()) -> dict[str, Any]:
-    settings = [part for setting in (*SETTINGS, *own) for part in ("--set", setting)]
-    run = ["run", "--recipe", "quickstart", str(sources), str(out), *settings, *more]
-    assert main(run) == EXIT_OK
-    summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
-    return summary
-
-
 @pytest.fixture(scope="module")
-def finished(sources: Path) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Annotated:
     """A run without annotators; not to be changed."""
-    curated(sources, sources.with_name("out"))
-    return sources.with_name("out")
+    folder = tmp_path_factory.mktemp("annotated")
+    place = Annotated(write_films(folder / "in", (60, 60, 60), fps=30, **QVGA), folder / "out")
+    place.run()
+    return place
 
 
 @pytest.fixture
-def out(finished: Path, tmp_path: Path) -> Path:
+def place(finished: Annotated, tmp_path: Path) -> Annotated:
     """A copy of the finished run: analyzed and cut."""
-    return Path(shutil.copytree(finished, tmp_path / "out"))
+    return finished.copy(tmp_path)
 
 
 @pytest.fixture
@@ -95,117 +103,90 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     work_here(monkeypatch)
 
 
-def latents(out: Path) -> dict[str, torch.Tensor]:
-    """Values by clip, as a training reads them: without frames."""
-    dataset = ClipDataset(str(out), members=["latents"], video=False, batch_size=1)
-    found = {}
-    for batch in ClipLoader(dataset, num_workers=0):
-        assert "video" not in batch
-        found[batch["key"][0]] = batch["latents"][0]
-    return found
-
-
 def test_values_go_from_the_class_to_the_trainer_and_need_the_class_no_more(
-    sources: Path, own: Path, out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: Annotated, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    summary = curated(sources, out, stage())
+    summary = place.run(stage())
     assert (summary["counts"]["kept"], summary["work"]["latents_made"]) == (3, 3)
-    values = latents(out)
+    values = place.values()
     assert {(v.dtype, v.shape) for v in values.values()} == {(torch.float16, (3, 16, 6, 10))}
     # The second frame is the first of sixteen that it saw, as the loader decodes and crops it.
-    dataset = ClipDataset(str(out), frames=2, window="first", size=(96, 160), batch_size=3)
+    dataset = ClipDataset(str(place.out), frames=2, window="first", size=(96, 160), batch_size=3)
     (batch,) = list(dataset)
     for key, video in zip(batch["key"], batch["video"], strict=True):
         blocks = torch.nn.functional.avg_pool2d(video[:, 1].float(), 16) / 127.5 - 1
         assert (values[key][:, 0].float() - blocks).abs().max() < 0.02
 
-    again = curated(sources, out, stage())
+    again = place.run(stage())
     assert again["work"].get("latents_made", 0) == again["work"]["clips_cut"] == 0
     assert [s["name"] for s in again["shards"]] == [s["name"] for s in summary["shards"]]
-    coarser = curated(sources, out, stage(32))
+    coarser = place.run(stage(32))
     assert coarser["work"]["latents_made"] == 3
     assert coarser["work"]["clips_cut"] == coarser["work"]["sources_analyzed"] == 0
-    assert {v.shape for v in latents(out).values()} == {(3, 16, 3, 5)}
-    assert not list((out / "values").rglob("*.parquet"))
+    assert {v.shape for v in place.values().values()} == {(3, 16, 3, 5)}
+    assert not list((place.out / "values").rglob("*.parquet"))
 
     # A run that finds the manifest damaged makes values again, and the manifest.
-    manifest = out / "shards" / "manifest.json"
-    text = manifest.read_text()
-    manifest.write_text(text[: len(text) // 2])
-    curated(sources, out, stage(8), "shard.max_bytes=65536", "shard.min_bytes=1024")
-    assert json.loads(manifest.read_text())["counts"]["shards"] > 1
+    text = place.manifest.read_text()
+    place.manifest.write_text(text[: len(text) // 2])
+    place.run(stage(8), "shard.max_bytes=65536", "shard.min_bytes=1024")
+    assert json.loads(place.manifest.read_text())["counts"]["shards"] > 1
 
     own.unlink()
     sys.modules.pop("own_latents")
-    assert main(["verify", str(out), "--json"]) == EXIT_OK
-    last = json.loads((out / "summary.json").read_text())
-    (table,) = [pq.read_table(out / part) for part in last["tables"]["members"]]
-    assert table["member"].to_pylist() == ["latents.safetensors"] * 3
-    gone = table["clip_id"][0].as_py()
-    named = tmp_path / "gone.txt"
-    named.write_text(gone)
-    assert main(["remove", str(out), "--clips", str(named)]) == EXIT_OK
-    assert main(["verify", str(out), "--removed"]) == EXIT_OK
-    left = latents(out)
+    assert main(["verify", str(place.out), "--json"]) == EXIT_OK
+    rows = place.table("members")
+    assert [row["member"] for row in rows] == ["latents.safetensors"] * 3
+    gone = rows[0]["clip_id"]
+    place.remove(gone)
+    left = place.values()
     assert len(left) == 2
     assert gone not in left
     exported = tmp_path / "exported"
-    assert main(["export", str(out), str(exported), "--format", "wids"]) == EXIT_OK
+    assert main(["export", str(place.out), str(exported), "--format", "wids"]) == EXIT_OK
     assert "left out" not in capsys.readouterr().out
-    assert main(["export", str(out), str(exported / "cosmos"), "--format", "cosmos"]) == EXIT_OK
+    assert (
+        main(["export", str(place.out), str(exported / "cosmos"), "--format", "cosmos"]) == EXIT_OK
+    )
     assert "latents.safetensors of each sample is left out: cosmos" in capsys.readouterr().out
-    assert main(["export", str(out), str(exported / "rows"), "--format", "parquet"]) == EXIT_OK
+    assert (
+        main(["export", str(place.out), str(exported / "rows"), "--format", "parquet"]) == EXIT_OK
+    )
     assert "left out" not in capsys.readouterr().out
     for part in (exported / "rows").rglob("*.parquet"):
         for row in pq.read_table(part).to_pylist():
-            tar = (out / "shards" / row["shard"]).read_bytes()
+            tar = (place.out / "shards" / row["shard"]).read_bytes()
             value = tar[row["latents_offset"] :][: row["latents_bytes"]]
             assert torch.equal(load(value)["value"], left[row["clip_id"]])
+    place.redeclare('"dtype": "f16"', '"dtype": "f32"')
+    capsys.readouterr()
+    assert main(["verify", str(place.out)]) != EXIT_OK
+    assert "expected f32" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("here")
 def test_captions_are_embedded_each_once_and_again_only_where_they_change(
-    sources: Path, out: Path, tmp_path: Path
+    place: Annotated, tmp_path: Path
 ) -> None:
     """Pins that member, card and loader agree, and that equal captions share a value."""
     models = text_folder(tmp_path / "models")
     settings = (f"models={models}", "caption.embedding=tiny-t5")
-    summary = curated(sources, out, *settings)
-    clips = [r for p in summary["tables"]["clips"] for r in pq.read_table(out / p).to_pylist()]
+    summary = place.run(*settings)
+    clips = place.table("clips")
     distinct = {clip["caption"] for clip in clips}
     assert summary["work"]["caption_embeddings_made"] == len(distinct) <= len(clips)
-    (batch,) = list(ClipDataset(str(out), caption_embedding=True, video=False, batch_size=3))
+    (batch,) = list(ClipDataset(str(place.out), caption_embedding=True, video=False, batch_size=3))
     found = batch["caption_embedding"]
     assert len(found.unique) == len(distinct)
     assert {value.dtype for value in found.unique} == {torch.float16}
-    again = curated(sources, out, *settings)
+    again = place.run(*settings)
     assert "caption_embeddings_made" not in again["work"]
     assert [s["name"] for s in again["shards"]] == [s["name"] for s in summary["shards"]]
-    assert "text.npy" in (out / "shards" / "README.md").read_text()
-    assert main(["recaption", str(out), "--set", "caption.enabled=false"]) == EXIT_OK
-    (batch,) = list(ClipDataset(str(out), caption_embedding=True, video=False, batch_size=3))
+    assert "text.npy" in (place.out / "shards" / "README.md").read_text()
+    assert main(["recaption", str(place.out), "--set", "caption.enabled=false"]) == EXIT_OK
+    (batch,) = list(ClipDataset(str(place.out), caption_embedding=True, video=False, batch_size=3))
     assert batch["caption_embedding"].unique == [None]
-    assert main(["verify", str(out), "--json"]) == EXIT_OK
-
-
-@pytest.mark.usefixtures("here")
-def test_verify_finds_a_value_that_is_not_as_declared(
-    sources: Path, own: Path, out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    curated(sources, out, stage())
-    manifest = out / "shards" / "manifest.json"
-    text = manifest.read_text().replace('"dtype": "f16"', '"dtype": "f32"')
-    value = json.loads(text)
-    del value["checksum"]
-    manifest.write_text(json.dumps(value))
-    capsys.readouterr()
-    assert main(["verify", str(out)]) != EXIT_OK
-    assert "expected f32" in capsys.readouterr().out
-
-
-def clip_rows(out: Path) -> list[dict[str, Any]]:
-    summary = json.loads((out / "summary.json").read_text())
-    return [r for p in summary["tables"]["clips"] for r in pq.read_table(out / p).to_pylist()]
+    assert main(["verify", str(place.out), "--json"]) == EXIT_OK
 
 
 def samples(out: Path) -> dict[str, dict[str, Any]]:
@@ -215,9 +196,8 @@ def samples(out: Path) -> dict[str, dict[str, Any]]:
 
 
 def test_columns_go_from_the_class_to_tables_and_samples_and_need_the_class_no_more(
-    sources: Path,
+    place: Annotated,
     own: Path,
-    out: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -225,19 +205,18 @@ def test_columns_go_from_the_class_to_tables_and_samples_and_need_the_class_no_m
     shutil.copy(LIGHT, own.parent / "own_light.py")
     columns = ("brightness", "n_dark", "light")
     light = "stages=[{use: own_light:LightColumns, config: {dark: %s}}]"
-    settings = [part for one in (*SETTINGS, light % 0.5) for part in ("--set", one)]
     with monkeypatch.context() as patch:
         # As if it were killed after annotators, before anything is committed.
         patch.setattr(Sharding, "shard", lambda *_, **__: sys.exit(9))
         with pytest.raises(SystemExit):
-            main(["run", "--recipe", "quickstart", str(sources), str(out), *settings])
-    summary = curated(sources, out, light % 0.5)
+            place.code(light % 0.5)
+    summary = place.run(light % 0.5)
     assert summary["work"].get("light_made", 0) == 0, "values of the killed run are found"
     assert summary["counts"]["kept"] == 3
-    schema = pq.read_schema(out / summary["tables"]["clips"][0])
+    schema = pq.read_schema(place.out / summary["tables"]["clips"][0])
     assert [str(schema.field(name).type) for name in columns] == ["float", "int32", "string"]
-    rows = {row["clip_id"]: row for row in clip_rows(out)}
-    told = samples(out)
+    rows = {row["clip_id"]: row for row in place.table("clips")}
+    told = samples(place.out)
     assert set(told) == set(rows)
     for clip_id, row in rows.items():
         assert 0 < row["brightness"] < 1
@@ -245,59 +224,55 @@ def test_columns_go_from_the_class_to_tables_and_samples_and_need_the_class_no_m
         assert {name: row[name] for name in columns[1:]} == {
             name: told[clip_id]["columns"][name] for name in columns[1:]
         }
-    card = yaml.safe_load((out / "shards" / "README.md").read_text().split("---")[1])
+    card = yaml.safe_load((place.out / "shards" / "README.md").read_text().split("---")[1])
     (fields,) = [f for f in card["dataset_info"]["features"] if f["name"] == "json"]
     (typed,) = [field for field in fields["struct"] if field["name"] == "columns"]
     assert [one["dtype"] for one in typed["struct"]] == ["float32", "int32", "string"]
 
-    other = curated(sources, out, light % 0, "select.max_per_group=2")
+    other = place.run(light % 0, "select.max_per_group=2")
     assert (other["work"]["light_made"], other["work"]["clips_cut"]) == (2, 0)
     values = {"kept": (0, "light"), "rejected": (None, None)}
-    assert [(row["n_dark"], row["light"]) for row in clip_rows(out)] == [
-        values[row["decision"]] for row in clip_rows(out)
+    assert [(row["n_dark"], row["light"]) for row in place.table("clips")] == [
+        values[row["decision"]] for row in place.table("clips")
     ]
-    assert main(["recaption", str(out), "--set", "caption.enabled=false"]) == EXIT_OK
-    assert {row["light"] for row in clip_rows(out)} == {"light", None}
-    again = json.loads((out / "summary.json").read_text())
+    assert main(["recaption", str(place.out), "--set", "caption.enabled=false"]) == EXIT_OK
+    assert {row["light"] for row in place.table("clips")} == {"light", None}
+    again = place.summary()
     assert again["work"].get("light_made", 0) == 0
 
     (own.parent / "own_light.py").unlink()
     sys.modules.pop("own_light")
-    assert main(["verify", str(out), "--json"]) == EXIT_OK
-    kept = sorted(row["clip_id"] for row in clip_rows(out) if row["decision"] == "kept")
+    assert main(["verify", str(place.out), "--json"]) == EXIT_OK
+    kept = sorted(row["clip_id"] for row in place.table("clips") if row["decision"] == "kept")
     gone = kept[0]
-    (tmp_path / "gone.txt").write_text(gone)
-    assert main(["remove", str(out), "--clips", str(tmp_path / "gone.txt")]) == EXIT_OK
-    assert main(["verify", str(out), "--removed"]) == EXIT_OK
+    place.remove(gone)
     capsys.readouterr()
-    assert main(["verify", str(out)]) == EXIT_OK, capsys.readouterr().out
+    assert main(["verify", str(place.out)]) == EXIT_OK, capsys.readouterr().out
     parts = [
-        pq.read_table(part)["clip_id"].to_pylist() for part in out.rglob("families/*/*.parquet")
+        pq.read_table(part)["clip_id"].to_pylist()
+        for part in place.out.rglob("families/*/*.parquet")
     ]
     # Values of clips that stay are not lost with the removed one's.
     assert parts
     assert all(kept[1] in ids and gone not in ids for ids in parts)
-    (row,) = [row for row in clip_rows(out) if row["decision"] == "kept"]
+    (row,) = [row for row in place.table("clips") if row["decision"] == "kept"]
     assert (row["clip_id"], row["light"]) == (kept[1], "light")
-    assert {one["columns"]["light"] for one in samples(out).values()} == {"light"}
-    assert "light" in read_clips(out).to_arrow().column_names
+    assert {one["columns"]["light"] for one in samples(place.out).values()} == {"light"}
+    assert "light" in read_clips(place.out).to_arrow().column_names
     exported = tmp_path / "exported"
-    assert main(["export", str(out), str(exported), "--format", "parquet"]) == EXIT_OK
+    assert main(["export", str(place.out), str(exported), "--format", "parquet"]) == EXIT_OK
     (table,) = map(pq.read_table, exported.rglob("*.parquet"))
     assert '"light":"light"' in table["json"][0].as_py()
     assert [str(table.schema.field(name).type) for name in columns] == ["float", "int32", "string"]
     assert table["light"].to_pylist() == ["light"]
     capsys.readouterr()
-    assert main(["explain", str(out), kept[1]]) == EXIT_OK
+    assert main(["explain", str(place.out), kept[1]]) == EXIT_OK
     assert "n_dark 0" in capsys.readouterr().out
-    assert "n_dark" in (out / "report" / "index.html").read_text()
+    assert "n_dark" in (place.out / "report" / "index.html").read_text()
 
-    manifest = out / "shards" / "manifest.json"
-    value = json.loads(manifest.read_text().replace('"n_dark": "i32"', '"n_dark": "i64"'))
-    del value["checksum"]
-    manifest.write_text(json.dumps(value))
+    place.redeclare('"n_dark": "i32"', '"n_dark": "i64"')
     capsys.readouterr()
-    assert main(["verify", str(out)]) != EXIT_OK
+    assert main(["verify", str(place.out)]) != EXIT_OK
     assert "n_dark (int64, light" in capsys.readouterr().out
 
 
@@ -330,25 +305,27 @@ class Reader(LightColumns):
 
 @pytest.mark.usefixtures("here")
 def test_an_annotator_leaves_columns_and_members_and_another_reads_its_columns(
-    sources: Path, own: Path, out: Path, caplog: pytest.LogCaptureFixture
+    place: Annotated, own: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Pins also that a row which does not fit fails its own clip."""
     shutil.copy(LIGHT, own.parent / "light_columns.py")
-    curated(sources, out, "stages=[light_columns:LightColumns]")
-    bright = sorted(row["brightness"] for row in clip_rows(out))
+    place.run("stages=[light_columns:LightColumns]")
+    bright = sorted(row["brightness"] for row in place.table("clips"))
     (own.parent / "both.py").write_text(BOTH.replace("BOUND", str(np.mean(bright[1:]))))
-    summary = curated(sources, out, "stages=[both:Both, both:Reader]")
+    summary = place.run("stages=[both:Both, both:Reader]")
     work = summary["work"]
     assert (work["both_lacking"], work["light_made"], work["word_made"]) == (1, 2, 2)
-    rows = sorted(clip_rows(out), key=lambda row: (row["brightness"] is None, row["brightness"]))
+    rows = sorted(
+        place.table("clips"), key=lambda row: (row["brightness"] is None, row["brightness"])
+    )
     assert [row["brightness"] for row in rows] == [*bright[:2], None]
     assert [row["twice"] for row in rows] == [*(2 * one for one in bright[:2]), None]
     assert "column n_dark: 'many' of str; expected i32 or None" in caplog.text
-    assert main(["verify", str(out), "--json"]) == EXIT_OK
+    assert main(["verify", str(place.out), "--json"]) == EXIT_OK
 
 
 def test_a_commit_that_adds_members_and_breaks_off_is_no_damage(
-    sources: Path, own: Path, out: Path, monkeypatch: pytest.MonkeyPatch,
+    place: Annotated, own: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """Pins that tars of the commit under way are checked by its own declarations."""
@@ -359,10 +336,10 @@ def test_a_commit_that_adds_members_and_breaks_off_is_no_damage(
 
     with monkeypatch.context() as patch:
         patch.setattr(commit_run, "write_shard_files", ends)
-        assert main(["run", str(sources), str(out), "--set", stage()]) == EXIT_INTERRUPTED
-    assert (out / NEXT_MANIFEST).exists()
+        assert place.code(stage()) == EXIT_INTERRUPTED
+    assert (place.out / NEXT_MANIFEST).exists()
     capsys.readouterr()
-    assert main(["verify", str(out)]) == EXIT_OK, capsys.readouterr().out
+    assert main(["verify", str(place.out)]) == EXIT_OK, capsys.readouterr().out
     assert "broken off" in capsys.readouterr().out
 
 
@@ -456,12 +433,12 @@ class Failing(Base):
 @pytest.mark.parametrize("required", [True, False])
 @pytest.mark.usefixtures("here")
 def test_a_clip_on_which_it_fails_is_rejected_or_lacks_the_value(
-    required: bool, sources: Path, own: Path, out: Path, capsys: pytest.CaptureFixture[str]
+    required: bool, place: Annotated, own: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Pins also that a clip in the shards, on which it fails, goes only where that is allowed."""
     shutil.copy(EXAMPLE, own.parent / "mean_latents.py")
-    curated(sources, out, stage())
-    bright = sorted(float(value.float().mean()) for value in latents(out).values())
+    place.run(stage())
+    bright = sorted(float(value.float().mean()) for value in place.values().values())
     bound = (np.mean(bright[1:]) + 1) * 127.5
     text = FAILING.format(required="" if required else "required = False", bound=bound)
     (own.parent / "failing.py").write_text(text)
@@ -469,11 +446,11 @@ def test_a_clip_on_which_it_fails_is_rejected_or_lacks_the_value(
     failing, more = "stages=[{use: failing:Failing}]", []
     if required:
         capsys.readouterr()
-        assert main(["run", str(sources), str(out), "--set", failing]) == EXIT_USAGE
+        assert place.code(failing) == EXIT_USAGE
         assert "on which a stage failed" in capsys.readouterr().err
         more = ["--replace"]
-    summary = curated(sources, out, failing, more=more)
-    rows = [r for p in summary["tables"]["clips"] for r in pq.read_table(out / p).to_pylist()]
+    summary = place.run(failing, *more)
+    rows = place.table("clips")
     if required:
         (rejected,) = [row for row in rows if row["decision"] == "rejected"]
         assert rejected["reason"] == "mean_latents_failed"
@@ -483,7 +460,7 @@ def test_a_clip_on_which_it_fails_is_rejected_or_lacks_the_value(
     else:
         assert summary["counts"]["kept"] == 3
         assert summary["work"]["mean_latents_lacking"] == 1
-        values = ClipDataset(str(out), members=["latents"], video=False, batch_size=3)
+        values = ClipDataset(str(place.out), members=["latents"], video=False, batch_size=3)
         (batch,) = list(values)
         assert sum(value is None for value in batch["latents"]) == 1
-    assert main(["verify", str(out), "--json"]) == EXIT_OK
+    assert main(["verify", str(place.out), "--json"]) == EXIT_OK

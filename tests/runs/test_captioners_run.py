@@ -1,8 +1,8 @@
 """Each captioner over footage with text, a logo, an inset and a border: no clip is lost."""
 
 import re
-import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,9 +50,8 @@ def overlaid(
 ) -> Overlaid:
     """The finished run in another place, whose further work is done in this process."""
     work_here(monkeypatch)
-    shutil.copytree(measured.out, tmp_path / "out")
     fake_server.start(captions=True)
-    return Overlaid(measured.sources, tmp_path / "out", fake_server)
+    return replace(measured.copy(tmp_path), server=fake_server)
 
 
 def kept(place: Captioned) -> list[str]:

@@ -12,9 +12,7 @@ from tiny_vlm import tiny_folder
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
-from curator.errors import StorageError
 from curator.sample_frames import SampleFramesStage
-from curator.stages.commit import stage as commit_stage
 from curator.stages.cut.stage import CutStage, LookStage
 
 UNCUT = ("shards", "replies")
@@ -174,13 +172,7 @@ def test_pictures_that_a_broken_run_left_are_used(
 ) -> None:
     place.forget(*UNCUT)
     (place.out / "summary.json").unlink()
-
-    def fail(_: object) -> None:
-        raise StorageError("full")
-
-    with monkeypatch.context() as context:
-        context.setattr(commit_stage, "commit_run", fail)
-        assert main(place.arguments()) == EXIT_BROKEN_OFF
+    place.break_off(monkeypatch)
     assert place.files("frames")
     place.forget("replies")
     for stage in (CutStage, LookStage, SampleFramesStage):

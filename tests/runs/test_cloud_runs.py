@@ -3,11 +3,9 @@
 import hashlib
 import io
 import tarfile
-from fractions import Fraction
 from pathlib import Path
 
-from film_makers import write_video
-from film_shots import moving_texture
+from place import QVGA, sets, write_films
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
@@ -35,17 +33,14 @@ def videos(out: str) -> set[tuple[str, str]]:
 
 def test_clips_are_those_of_a_folder(gs_bucket: str, az_container: str, tmp_path: Path) -> None:
     """Sources and OUT are in the same bucket, and a second run changes nothing."""
-    film = tmp_path / "in/1.mp4"
-    film.parent.mkdir()
-    frames = moving_texture(50, seed=1, width_px=160, height_px=120)
-    write_video(film, frames, fps=Fraction(25))
-    sets = [part for setting in SETTINGS for part in ("--set", setting)]
-    assert main(["run", str(film.parent), f"{tmp_path}/out", *sets]) == EXIT_OK
+    film = write_films(tmp_path / "in", (50,), **QVGA) / "0.mp4"
+    changes = sets(SETTINGS)
+    assert main(["run", str(film.parent), f"{tmp_path}/out", *changes]) == EXIT_OK
     expected = videos(f"{tmp_path}/out")
     assert expected
     for root in (f"gs://{gs_bucket}", f"az://{az_container}"):
-        open_store(f"{root}/in").write("1.mp4", film.read_bytes())
+        open_store(f"{root}/in").write("0.mp4", film.read_bytes())
         for _ in range(2):
-            assert main(["run", f"{root}/in", f"{root}/out", *sets]) == EXIT_OK
+            assert main(["run", f"{root}/in", f"{root}/out", *changes]) == EXIT_OK
             assert videos(f"{root}/out") == expected
         assert main(["verify", f"{root}/out"]) == EXIT_OK

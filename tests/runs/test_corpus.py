@@ -15,6 +15,7 @@ from curator.errors import CuratorError
 from curator.executor.corpus_work import CorpusWork
 from curator.runs.corpus import CLIP_ORDER, ClipCorpus, DecidedClips
 from curator.stage import (
+    AnyCorpusStage,
     ClipFilter,
     CorpusStage,
     Decisions,
@@ -41,12 +42,17 @@ def filter_stage(**rules: object) -> FilterStage:
     return FilterStage(FilterConfig.model_validate(rules), needs(ShardConfig()))
 
 
-def corpus_of(*tables: pa.Table) -> ClipCorpus:
-    corpus = ClipCorpus(lambda clips: clips, 1 << 24)
+def corpus_of(*tables: pa.Table, **options: Any) -> ClipCorpus:  # noqa: ANN401 - as `ClipCorpus`
+    corpus = ClipCorpus(lambda clips: clips, 1 << 24, **options)
     corpus._candidates = SortedRows(tables[0].schema, CLIP_ORDER, 1 << 20)
     for table in tables:
         corpus._candidates.add(table)
     return corpus
+
+
+def decide(corpus: ClipCorpus, *stages: AnyCorpusStage) -> None:
+    for stage in stages:
+        corpus.decide(stage, CorpusWork(stage.name))
 
 
 @pytest.mark.parametrize("unmeasured", ["keep", "reject"])
@@ -61,7 +67,7 @@ def test_clips_without_a_score_that_only_cpus_give_are_counted_aloud(
     given = {"max": 38, "severity": severity, "unmeasured": unmeasured}
     clips = candidates_table(5, quantizer=[30.0, None, 45.0, None, 1.0], luma=[None] * 5)
     corpus = corpus_of(clips)
-    corpus.decide(filter_stage(quantizer=given, luma={"min": 0.1}), CorpusWork("filter"))
+    decide(corpus, filter_stage(quantizer=given, luma={"min": 0.1}))
     (said,) = [record.getMessage() for record in caplog.records]
     assert said.startswith("filters.quantizer: 2 clips have no quantizer, because a GPU decoded")
 
@@ -90,12 +96,11 @@ def test_clips_of_some_sources_are_decided_about_as_among_all() -> None:
     parts = [whole.slice(0, 50), whole.slice(50, 50), whole.slice(100)]
     corpus, stages = corpus_of(*parts), [filter_stage(**RULES), Early(StageConfig())]
     alone = [name for part in parts for name in corpus.alone(stages, part).kept_ids().to_pylist()]
-    for stage in stages:
-        corpus.decide(stage, CorpusWork(stage.name))
+    decide(corpus, *stages)
     assert alone == corpus.rows.kept_ids().to_pylist()
     (rejected,) = {tuple(row.reasons) for row in corpus.rows if row.decision == "rejected"}
     assert rejected == ("early",)
-    assert (stages[1].n_setups, corpus.decided.left["early"]) == (1, 3)
+    assert (stages[1].n_setups, corpus.left["early"]) == (1, 3)
 
 
 @pytest.mark.parametrize(
@@ -114,8 +119,7 @@ def test_a_stage_may_reject_nothing(nothing: Decisions) -> None:
             yield nothing
 
     corpus = corpus_of(candidates_table(5))
-    for stage in (filter_stage(**RULES), Nothing(StageConfig())):
-        corpus.decide(stage, CorpusWork(stage.name))
+    decide(corpus, filter_stage(**RULES), Nothing(StageConfig()))
     assert len(corpus.rows.kept_ids()) == 5
 
 
@@ -138,8 +142,7 @@ class Everything(ClipFilter[StageConfig]):
 def test_a_filter_of_a_user_gets_one_table_though_there_be_no_clips(n: int) -> None:
     """Pins the form that filters have had: no clips are a table too, and other ids are no error."""
     corpus, stage = corpus_of(candidates_table(n)), Everything(StageConfig())
-    for one in (filter_stage(**RULES), stage):
-        corpus.decide(one, CorpusWork(one.name))
+    decide(corpus, filter_stage(**RULES), stage)
     assert stage.n_rows == n
     found = [(row.reason, row.reasons, row.reason_detail) for row in corpus.rows]
     all_ = [("twice", ["unwanted", "twice"], "so"), *(n * [("unwanted", ["unwanted"], None)])]
@@ -185,10 +188,7 @@ def test_what_a_stage_may_not_leave_is_said(
 
     store = open_store(str(tmp_path_factory.mktemp("out")))
     decided = DecidedClips(
-        candidates_table(5),
-        1 << 20,
-        vectors={}.__getitem__,
-        tables=CorpusTables(store, "0" * 16),
+        candidates_table(5), 1 << 20, vectors={}.__getitem__, tables=CorpusTables(store, "0" * 16)
     )
     decided.decide(filter_stage(**RULES), CorpusWork("filter"))
     with pytest.raises(CuratorError, match=said):
@@ -212,12 +212,8 @@ def test_a_divided_clip_that_is_marked_keep_has_no_parts() -> None:
     span = {name: clips[name][1].as_py() for name in names}
     mark = Mark(**span, verdict="keep", marked_at=utc_now())
     propose = MagicMock(side_effect=AssertionError("there are no parts"))
-    marks = {mark.clip_id: mark}
-    corpus = ClipCorpus(lambda table: table, 1 << 24, propose=propose, marks=marks)
-    corpus._candidates = SortedRows(clips.schema, CLIP_ORDER, 1 << 20)
-    corpus._candidates.add(clips)
-    corpus.decide(filter_stage(), CorpusWork("filter"))
-    corpus.decide(Divides(StageConfig()), CorpusWork("divides"))
+    corpus = corpus_of(clips, propose=propose, marks={mark.clip_id: mark})
+    decide(corpus, filter_stage(), Divides(StageConfig()))
     assert [clip.decision for clip in corpus.clips.take(range(3))] == ["kept"] * 3
 
 
@@ -241,11 +237,8 @@ def test_parts_of_clips_are_judged_by_the_bounds_of_all_others() -> None:
         return MagicMock(clips=made, vectors=none, clip_vectors=none)
 
     clips = candidates_table(10, luma=[n / 10 for n in range(10)])
-    corpus = ClipCorpus(lambda table: table, 1 << 24, propose=propose)
-    corpus._candidates = SortedRows(clips.schema, CLIP_ORDER, 1 << 20)
-    corpus._candidates.add(clips)
-    for stage in (filter_stage(luma={"drop_lowest": 0.1}), Divides(StageConfig())):
-        corpus.decide(stage, CorpusWork(stage.name))
+    corpus = corpus_of(clips, propose=propose)
+    decide(corpus, filter_stage(luma={"drop_lowest": 0.1}), Divides(StageConfig()))
     whole = clips["clip_id"][2].as_py()
     assert [part["clip_id"] for part in asked] == [whole, whole]
     assert [(part["part_start_s"], part["part_end_s"]) for part in asked] == [(0, 2), (3, 5)]
@@ -256,9 +249,8 @@ def test_parts_of_clips_are_judged_by_the_bounds_of_all_others() -> None:
         ("dark", "too_dark"), ("light", None),
     ]  # fmt: skip
     assert {row["reason_detail"] for row in rows[10:]} == {f"remainder of {whole}"}
-    (rule,) = (rule for rule in corpus.decided.left["rules"] if rule["rule"] == "luma")
+    (rule,) = (rule for rule in corpus.left["rules"] if rule["rule"] == "luma")
     assert (rule["first"], rule["n_measured"]) == (2, 10)
-    early = Early(StageConfig())
-    corpus.decide(early, CorpusWork("early"))
+    decide(corpus, Early(StageConfig()))
     assert "light" not in corpus.rows.kept_ids().to_pylist()
     assert corpus.clips.floats("luma")[10:].tolist() == [0.05, 0.9]

@@ -1,40 +1,38 @@
-"""Copied clips in a whole run: the span written, in table, sample and shard, and taken over later.
+"""Copied clips, and clips in another form, in whole runs: table, sample, shard, and reruns.
 
 The steps run in this process, so that no Ray is needed.
 """
 
-import hashlib
 import io
 import json
-import tarfile
 from pathlib import Path
-from typing import Any
 
 import av
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from captioned import work_here
 from film_makers import write_video
 from film_shots import moving_texture
-from newest import earlier_objects
+from place import QVGA, SHORT, Place
 
-from curator.cli import main
-from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
-from curator.errors import StorageError
-from curator.stages.commit import stage as commit_stage
 from curator.stages.cut.stage import CutStage
 from curator.stages.propose.clip_spans import clip_id
 
 N = 100
 GOP = 6
-SETTINGS = (
-    "shard.resolutions=[120]", "filters.short_side_px.min=100", "propose.min_s=1",
-    "propose.max_s=2.5", "dedup.enabled=false", "filters.motion.min=0.0001",
-    "filters.sharpness.min=0.0001",
-)  # fmt: skip
-SHORT, LONG = "shard.lengths=[17,33]", "shard.lengths=[17,33,49]"
+FEW, MANY = "shard.lengths=[17,33]", "shard.lengths=[17,33,49]"
 """Buckets that a clip of 50 frames stays in without its first four, and those it does not."""
+FORM = ("cut.size=bucket", "cut.fps=15", "cut.length_frames=18", "cut.audio=aac",
+        "shard.lengths=[17]")  # fmt: skip
+
+
+class Cut(Place):
+    """Films of short clips, all of which are kept."""
+
+    settings = (*SHORT, "propose.max_s=2.5")
+
+    def results(self) -> dict[str, str]:
+        return self.files("shards", "clips", "sources", "shots")
 
 
 @pytest.fixture(autouse=True)
@@ -43,53 +41,32 @@ def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def sources(tmp_path: Path) -> Path:
-    folder = tmp_path / "in"
-    folder.mkdir()
+def place(tmp_path: Path) -> Cut:
+    """Films with many key frames."""
+    (tmp_path / "in").mkdir()
     params = f"keyint={GOP}:min-keyint={GOP}:scenecut=0:b-adapt=0"
     for number, suffix in enumerate((".mp4", ".mkv")):
         write_video(
-            folder / f"{number}{suffix}",
-            moving_texture(N, width_px=160, height_px=120, seed=number),
+            tmp_path / "in" / f"{number}{suffix}",
+            moving_texture(N, **QVGA, seed=number),
             bframes=2,
             options={"preset": "veryfast", "x264-params": params},
         )
-    return folder
+    return Cut(tmp_path / "in", tmp_path / "out")
 
 
-def code(sources: Path, out: Path, *more: str) -> int:
-    settings = [part for setting in (*SETTINGS, *more) for part in ("--set", setting)]
-    return main(["run", "--recipe", "quickstart", str(sources), str(out), *settings])
+@pytest.fixture
+def heard(tmp_path: Path) -> Cut:
+    """Films with sound and without."""
+    (tmp_path / "in").mkdir()
+    write_video(tmp_path / "in/heard.mp4", moving_texture(100, **QVGA), audio_tone_s=4.0)
+    write_video(tmp_path / "in/mute.mkv", moving_texture(110, **QVGA, seed=1))
+    return Cut(tmp_path / "in", tmp_path / "out")
 
 
-def curated(sources: Path, out: Path, *more: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Summary, and rows of the clips that were kept."""
-    assert code(sources, out, *more) == EXIT_OK
-    summary = json.loads((out / "summary.json").read_text())
-    rows = [
-        row
-        for part in summary["tables"]["clips"]
-        for row in pq.ParquetFile(out / part).read().to_pylist()
-    ]
-    return summary, [row for row in rows if row["decision"] == "kept"]
-
-
-def objects(out: Path, *folders: str) -> dict[str, str]:
-    earlier = earlier_objects(out)
-    return {
-        str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for folder in folders
-        for path in sorted((out / folder).rglob("*"))
-        if path.is_file() and str(path.relative_to(out)) not in earlier
-    }
-
-
-RESULTS = ("shards", "clips", "sources", "shots")
-
-
-def test_table_and_sample_carry_the_span_that_was_written(sources: Path, tmp_path: Path) -> None:
+def test_table_and_sample_carry_the_span_that_was_written(place: Cut, tmp_path: Path) -> None:
     """Pins frames, seconds and timestamps of a copy, under the id of what was proposed."""
-    summary, clips = curated(sources, tmp_path / "out", SHORT)
+    summary, clips = place.run(FEW), place.clips()
     assert [clip["cut_mode"] for clip in clips] == ["copy"] * 4
     assert summary["counts"]["by_cut_mode"] == {"copy": 4}
     assert summary["cut"]["copied"] == summary["work"]["clips_cut"] == 4
@@ -106,10 +83,8 @@ def test_table_and_sample_carry_the_span_that_was_written(sources: Path, tmp_pat
         times = [*(frame.pts for frame in frames), frames[-1].pts + frames[-1].duration]
         assert (clip["start_pts"], clip["end_pts"]) == (times[start], times[end])
         assert clip["clip_id"] == clip_id(clip["source_id"], times[half], times[half + 50])
-        with tarfile.open(tmp_path / "out" / clip["shard"]) as tar:
-            sample = json.load(tar.extractfile(f"{clip['key']}.json"))  # type: ignore[arg-type]
-            caption = tar.extractfile(f"{clip['key']}.txt").read()  # type: ignore[union-attr]
-            mp4 = tar.extractfile(f"{clip['key']}.mp4").read()  # type: ignore[union-attr]
+        sample = json.loads(place.sample(clip, "json"))
+        caption, mp4 = place.sample(clip, "txt"), place.sample(clip, "mp4")
         for name, column in (
             ("source_start_s", "start_s"), ("source_end_s", "end_s"), ("n_frames", "n_frames"),
             ("source_start_pts", "start_pts"), ("source_end_pts", "end_pts"),
@@ -125,48 +100,92 @@ def test_table_and_sample_carry_the_span_that_was_written(sources: Path, tmp_pat
 
 @pytest.mark.usefixtures("unsandboxed")
 def test_a_rerun_takes_over_what_was_written(
-    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Cut, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pins that nothing is cut again, from shards and from parts, and all bytes are the same."""
-    out, broken = tmp_path / "out", tmp_path / "broken"
-    curated(sources, out, SHORT)
-    before = objects(out, *RESULTS)
-
-    def fail(_: object) -> None:
-        raise StorageError("full")
-
-    with monkeypatch.context() as context:
-        context.setattr(commit_stage, "commit_run", fail)
-        assert code(sources, broken, SHORT) == EXIT_BROKEN_OFF
-    assert objects(broken, "cuts")
+    broken = Cut(place.sources, tmp_path / "broken")
+    place.run(FEW)
+    before = place.results()
+    broken.break_off(monkeypatch, FEW)
+    assert broken.files("cuts")
     monkeypatch.setattr(CutStage, "process", None)
-    for folder in (out, broken):
-        summary, _ = curated(sources, folder, SHORT)
+    for here in (place, broken):
+        summary = here.run(FEW)
         assert summary["work"]["clips_cut"] == summary["cut"]["copied"] == 0
         assert summary["counts"]["by_cut_mode"] == {"copy": 4}
-        assert objects(folder, *RESULTS) == before
+        assert here.results() == before
 
 
-def test_other_buckets_cut_again_what_would_be_written_otherwise(
-    sources: Path, tmp_path: Path
+def test_other_buckets_and_modes_cut_again_what_would_be_written_otherwise(
+    place: Cut, tmp_path: Path
 ) -> None:
     """Pins that results do not depend on what was written before: either way and back."""
-    out = tmp_path / "out"
-    curated(sources, out, SHORT)
-    short = objects(out, *RESULTS)
-    summary, clips = curated(sources, out, LONG)
-    modes = {clip["start_frame"]: (clip["cut_mode"], clip["copy_frames"]) for clip in clips}
+    place.run(FEW)
+    few = place.results()
+    summary = place.run(MANY)
+    modes = {c["start_frame"]: (c["cut_mode"], c["copy_frames"]) for c in place.clips()}
     assert modes == {0: ("encode", 49), 50: ("encode", 46)}
     assert summary["cut"]["not_copied"] == {"too_few_frames": summary["cut"]["encoded"]}
-    curated(sources, tmp_path / "fresh", LONG)
-    assert objects(out, *RESULTS) == objects(tmp_path / "fresh", *RESULTS)
-    curated(sources, out, SHORT)
-    assert objects(out, *RESULTS) == short
-
-
-def test_mode_encode_encodes_everything(sources: Path, tmp_path: Path) -> None:
-    """Pins that the recipe decides, and that a change of it cuts anew."""
-    curated(sources, tmp_path / "out", SHORT)
-    summary, clips = curated(sources, tmp_path / "out", SHORT, "cut.mode=encode")
+    fresh = Cut(place.sources, tmp_path / "fresh")
+    fresh.run(MANY)
+    assert place.results() == fresh.results()
+    place.run(FEW)
+    assert place.results() == few
+    summary = place.run(FEW, "cut.mode=encode")
     assert summary["cut"]["encoded"] == summary["counts"]["by_cut_mode"]["encode"] == 4
-    assert {clip["start_frame"] for clip in clips} == {0, 50}
+    assert {clip["start_frame"] for clip in place.clips()} == {0, 50}
+
+
+def test_clips_have_the_form_of_their_bucket(heard: Cut) -> None:
+    """Pins size, rate, length and audio in tables, samples and the file itself, and a rerun."""
+    summary, clips = heard.run(*FORM), heard.clips()
+    assert len(clips) >= 4
+    audio = [clip["audio"] for clip in clips if clip["source_uri"].endswith("heard.mp4")]
+    assert set(audio) == {"aac"}
+    assert {c["audio"] for c in clips} == {"aac", "none"}
+    assert summary["cut"]["audio"] == {"aac": len(audio), "none": len(clips) - len(audio)}
+    for clip in clips:
+        assert (clip["width"], clip["height"], clip["fps"]) == (160, 128, 15)
+        assert clip["n_frames"] == 18
+        assert clip["end_frame"] - clip["start_frame"] == 35
+        assert clip["bucket"] == "120p_4-3_17f"
+        sample = json.loads(heard.sample(clip, "json"))
+        assert (sample["audio"], sample["n_frames"]) == (clip["audio"], 18)
+        with av.open(io.BytesIO(heard.sample(clip, "mp4"))) as container:
+            assert sum(1 for _ in container.decode(video=0)) == 18
+            assert container.streams.video[0].average_rate == 15
+            assert bool(container.streams.audio) == (clip["audio"] == "aac")
+    assert heard.run(*FORM)["work"]["clips_cut"] == 0
+    assert [c["mp4_sha256"] for c in heard.clips()] == [c["mp4_sha256"] for c in clips]
+
+
+def test_clips_too_short_for_the_length_are_rejected(heard: Cut) -> None:
+    """Pins the reason, and that nothing is scored again for another length."""
+    heard.code(*FORM[3:], "cut.length_frames=1000")
+    summary = heard.summary()
+    assert summary["counts"]["kept"] == 0
+    assert summary["counts"]["by_any_reason"]["too_short"] == summary["counts"]["clips"]
+    heard.run(*FORM[3:], "cut.length_frames=40")
+    assert {clip["n_frames"] for clip in heard.clips()} == {40}
+
+
+def test_hdr_without_a_rule_is_rejected_before_it_is_cut(tmp_path: Path) -> None:
+    """Pins the default of `cut.hdr`, and that `tonemap` writes the same clips."""
+    place = Cut(tmp_path / "in", tmp_path / "out")
+    place.sources.mkdir()
+    with av.open(str(place.sources / "hdr.mp4"), "w") as output:
+        stream = output.add_stream("libx264", rate=30)
+        stream.width, stream.height, stream.pix_fmt = 160, 120, "yuv420p"
+        context = stream.codec_context
+        context.color_primaries, context.color_trc, context.colorspace = 9, 16, 9
+        for picture in moving_texture(80, **QVGA):
+            frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+            output.mux(stream.encode(frame.reformat(format="yuv420p")))
+        output.mux(stream.encode(None))
+    free = [*FORM[4:], "filters.hdr.max=1", "filters.contrast.min=0"]
+    place.code(*free)
+    counts = place.summary()["counts"]
+    assert (counts["kept"], counts["by_reason"]) == (0, {"high_dynamic_range": counts["clips"]})
+    summary = place.run(*free, "cut.hdr=tonemap")
+    assert place.clips()
+    assert summary["cut"]["not_copied"] == {"high_dynamic_range": len(place.clips())}

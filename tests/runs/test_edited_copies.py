@@ -1,6 +1,5 @@
 """Edited copies: in one output, in another one, and of footage that was removed."""
 
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,12 +7,12 @@ from typing import Any
 
 import cv2
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from captioned import work_here
 from film_makers import write_video
 from film_shots import photograph
 from numpy.typing import NDArray
+from place import Place
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
@@ -21,7 +20,6 @@ from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 Picture = NDArray[np.uint8]
 Edit = Callable[[Picture], Picture]
 N_FRAMES = 120
-SETTINGS = ("shard.max_bytes=10000000", "caption.enabled=false")
 
 
 def plain(picture: Picture) -> Picture:
@@ -57,19 +55,17 @@ def write(path: Path, name: str, edit: Edit = plain, **frames: int) -> None:
     write_video(path, film(name, edit, **frames), options={"crf": "26"})
 
 
-def run(sources: Path, out: Path, *more: str) -> int:
-    settings = [part for one in SETTINGS for part in ("--set", one)]
-    return main(["run", str(sources), str(out), *settings, *more])
+class Copies(Place):
+    """Films of the same footage."""
 
+    settings = ("shard.max_bytes=10000000", "caption.enabled=false")
 
-def clips_of(out: Path) -> dict[str, dict[str, Any]]:
-    """The clip of each film, by its name; a part of it has a `+` behind that."""
-    rows = [
-        row
-        for part in json.loads((out / "summary.json").read_text())["tables"]["clips"]
-        for row in pq.read_table(out / part).to_pylist()
-    ]
-    return {Path(row["source_uri"]).stem + "+" * ("remainder" in row["tags"]): row for row in rows}
+    def by_film(self) -> dict[str, dict[str, Any]]:
+        """The clip of each film, by its name; a part of it has a `+` behind that."""
+        return {
+            Path(row["source_uri"]).stem + "+" * ("remainder" in row["tags"]): row
+            for row in self.table("clips")
+        }
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -80,19 +76,20 @@ def _here() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def first(tmp_path_factory: pytest.TempPathFactory) -> Copies:
     """An output of two films, an edited copy of one, and more of the other; not to be changed."""
     folder = tmp_path_factory.mktemp("copies")
     write(folder / "in" / "coins.mp4", "coins")
     write(folder / "in" / "motorcycle.mp4", "motorcycle")
     write(folder / "in" / "copy.mp4", "coins", mirrored_crop, since=24)
     write(folder / "in" / "more.mp4", "motorcycle", small, since=50, until=190)
-    assert run(folder / "in", folder / "out") == EXIT_OK
-    return folder / "out"
+    place = Copies(folder / "in", folder / "out")
+    place.run()
+    return place
 
 
-def test_an_edited_copy_names_the_clip_that_stays_and_where_it_is(first: Path) -> None:
-    clips = clips_of(first)
+def test_an_edited_copy_names_the_clip_that_stays_and_where_it_is(first: Copies) -> None:
+    clips = first.by_film()
     assert {name for name, clip in clips.items() if clip["decision"] == "kept"} == {
         "coins", "motorcycle", "more+",
     }  # fmt: skip
@@ -104,10 +101,10 @@ def test_an_edited_copy_names_the_clip_that_stays_and_where_it_is(first: Path) -
 
 
 def test_what_only_a_part_of_a_clip_shows_is_a_clip(
-    first: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    first: Copies, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Pins the part's span, that a rerun makes nothing anew, and what `explain` says."""
-    clips = clips_of(first)
+    clips = first.by_film()
     whole, part = clips["more"], clips["more+"]
     assert (whole["reason"], whole["duplicate_of"]) == ("divided", clips["motorcycle"]["clip_id"])
     assert whole["reason_score"] == pytest.approx(70 / 140, abs=0.03)
@@ -118,54 +115,53 @@ def test_what_only_a_part_of_a_clip_shows_is_a_clip(
     # Scores are of the part.
     assert part["duration_s"] == pytest.approx(70 / 30, abs=0.1)
     assert part["motion"] != whole["motion"]
-    out = shutil.copytree(first, tmp_path / "out")
-    assert run(first.parent / "in", out) == EXIT_OK
-    assert clips_of(out) == clips
-    work = json.loads((out / "summary.json").read_text())["work"]
+    again = first.copy(tmp_path)
+    work = again.run()["work"]
+    assert again.by_film() == clips
     assert (work["sources_analyzed"], work["clips_cut"]) == (0, 0)
     for of, said in ((whole, f"is {part['clip_id']}, kept"), (part, part["reason_detail"])):
         capsys.readouterr()
-        assert main(["explain", str(out), of["clip_id"]]) == EXIT_OK
+        assert main(["explain", str(again.out), of["clip_id"]]) == EXIT_OK
         assert said in capsys.readouterr().out
-    assert main(["tune", str(out), "dedup.min_share=0.3"]) == EXIT_OK
+    assert main(["tune", str(again.out), "dedup.min_share=0.3"]) == EXIT_OK
 
 
 def test_footage_of_another_output_is_rejected_and_new_footage_stays(
-    first: Path, tmp_path: Path
+    first: Copies, tmp_path: Path
 ) -> None:
     write(tmp_path / "in" / "again.mp4", "motorcycle", mirrored_crop)
     write(tmp_path / "in" / "coffee.mp4", "coffee")
-    out = tmp_path / "out"
-    assert run(tmp_path / "in", out, "--against", str(first)) == EXIT_OK
-    clips = clips_of(out)
+    place = Copies(tmp_path / "in", tmp_path / "out")
+    place.run(f"--against={first.out}")
+    clips = place.by_film()
     assert clips["coffee"]["decision"] == "kept"
     assert clips["again"]["reason"] == "duplicate_elsewhere"
-    theirs = clips_of(first)["motorcycle"]["clip_id"]
-    assert clips["again"]["reason_detail"] == f"{first}: {theirs}"
+    theirs = first.by_film()["motorcycle"]["clip_id"]
+    assert clips["again"]["reason_detail"] == f"{first.out}: {theirs}"
     assert clips["again"]["duplicate_of"] is None
     # What was compared is stored, and the recipe names the other output now.
-    before = sorted((out / "alike").iterdir())
-    assert main(["run", str(tmp_path / "in"), str(out)]) == EXIT_OK
-    assert sorted((out / "alike").iterdir()) == before
-    assert clips_of(out) == clips
+    before = sorted((place.out / "alike").iterdir())
+    assert main(["run", str(place.sources), str(place.out)]) == EXIT_OK
+    assert sorted((place.out / "alike").iterdir()) == before
+    assert place.by_film() == clips
 
 
 def test_an_output_is_not_compared_with_itself(
-    first: Path, capsys: pytest.CaptureFixture[str]
+    first: Copies, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sources = str(first.parent / "in")
-    assert main(["run", sources, str(first), "--against", str(first)]) == EXIT_USAGE
+    assert first.code(f"--against={first.out}") == EXIT_USAGE
     assert "that is this run's own output" in capsys.readouterr().err
 
 
-def test_edited_copies_of_removed_footage_stay_out(first: Path, tmp_path: Path) -> None:
-    out = shutil.copytree(first, tmp_path / "out")
-    (tmp_path / "names").write_text(str(first.parent / "in" / "motorcycle.mp4"))
+def test_edited_copies_of_removed_footage_stay_out(first: Copies, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(first.out, tmp_path / "out"))
+    (tmp_path / "names").write_text(str(first.sources / "motorcycle.mp4"))
     assert main(["remove", str(out), "--sources", str(tmp_path / "names")]) == EXIT_OK
     write(tmp_path / "in" / "returned.mp4", "motorcycle", mirrored_crop)
     write(tmp_path / "in" / "coffee.mp4", "coffee")
-    assert run(tmp_path / "in", out) == EXIT_OK
-    clips = clips_of(out)
+    place = Copies(tmp_path / "in", out)
+    place.run()
+    clips = place.by_film()
     assert clips["returned"]["reason"] == "removed_before"
     # The removed part of it does not come back either.
     assert (clips["more"]["reason"], clips["more+"]["decision"]) == ("removed_before", "kept")

@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ import made_corpus
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from film_makers import write_video
-from film_shots import moving_texture
+from place import SMALL, write_films
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
@@ -29,7 +27,7 @@ from curator.run_config import RunConfig
 from curator.runs.curation import Run
 from curator.runs.generations import numbered
 from curator.runs.measuring import Ahead
-from curator.runs.run_log import RunLog
+from curator.runs.run_context import RunLog
 from curator.storage import open_store
 from curator.tables.checksums import read_parquet
 from curator.tables.snapshot_store import archived, read_snapshot, snapshot_numbers
@@ -38,10 +36,7 @@ N = 4000
 N_SOURCES = N // made_corpus.PER_SOURCE
 HOURS = 250 / 3600
 """Length of each source."""
-RULES = [
-    *made_corpus.SETTINGS,
-    "shard.max_bytes=65536",
-]
+RULES = [*made_corpus.SETTINGS, "shard.max_bytes=65536"]
 
 
 def recipe(mode: str, *settings: str, n_per_generation: int = 20) -> Recipe:
@@ -144,6 +139,9 @@ def test_tars_hold_clips_of_one_generation(mode: str, request: pytest.FixtureReq
 def test_growing_generations_leave_earlier_clips_as_they_are(growing: Path) -> None:
     """Pins that each commit adds, and that bounds and kept clips of the first one stay."""
     found = snapshots(growing)
+    assert set(summary_of(growing)["judged"]) == {
+        "stamp", "bounds", "clusters", "centroids", "taken", "generation",
+    }  # fmt: skip
     assert [one["counts"]["sources"] for one in found] == [20, 40, 60, 80]
     for before, after in itertools.pairwise(found):
         for name in ("clips", "shots", "embeddings"):
@@ -302,38 +300,27 @@ NONE = pa.table({"source_id": pa.array([], pa.string()), "generation": pa.array(
 HOUR = 3600.0
 
 
-def test_small_corpora_are_one_generation_and_a_short_rest_joins_the_last() -> None:
+def test_contents_get_numbers_by_length_and_keep_those_that_they_had() -> None:
     growing = RunConfig(generation_hours=2, mode="growing")
     assert numbers(numbered(contents(HOUR, HOUR / 2), NONE, growing)) == [1, 1]
     assert numbers(numbered(contents(*[HOUR] * 7), NONE, growing)) == [1, 1, 2, 2, 3, 3, 4]
+    # A short rest joins the last one.
     assert numbers(numbered(contents(*[HOUR] * 5, HOUR / 2), NONE, growing)) == [1, 1, 2, 2, 3, 3]
     assert numbers(numbered(contents(HOUR).slice(1), NONE, growing)) == []
-
-
-def test_exact_generations_are_at_least_as_long_as_all_before() -> None:
-    exact = RunConfig(generation_hours=1)
-    found = numbers(numbered(contents(*[HOUR] * 16), NONE, exact))
+    # Exact generations are at least as long as all before.
+    found = numbers(numbered(contents(*[HOUR] * 16), NONE, RunConfig(generation_hours=1)))
     assert [found.count(number) for number in sorted(set(found))] == [1, 1, 2, 4, 8]
-
-
-def test_new_sources_fill_the_last_exact_generation_and_begin_a_growing_one() -> None:
+    # New sources fill the last exact generation, and begin a growing one.
     known = numbered(contents(HOUR, HOUR), NONE, RunConfig(generation_hours=10))
     more = contents(*[HOUR] * 3)
     assert numbers(numbered(more, known, RunConfig(generation_hours=10))) == [1, 1, 1]
     growing = RunConfig(generation_hours=10, mode="growing")
     assert numbers(numbered(more, known, growing)) == [1, 1, 2]
-
-
-def test_a_broken_off_run_makes_the_same_generations_again() -> None:
+    # A run that broke off makes the same ones again.
     made = RunConfig(generation_hours=2)
     whole = numbered(contents(*[HOUR] * 12), NONE, made)
     first = whole.filter(pc.equal(whole["generation"], 1))
     assert numbered(contents(*[HOUR] * 12), first, made) == whole
-
-
-def test_summaries_are_plain_json(growing: Path) -> None:
-    judged = json.loads((growing / "summary.json").read_text())["judged"]
-    assert set(judged) == {"stamp", "bounds", "clusters", "centroids", "taken", "generation"}
 
 
 @pytest.mark.long
@@ -341,12 +328,8 @@ def test_the_next_generation_is_analyzed_while_this_one_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pins that work ahead is found by the next pass, counted once, and cleaned up in the end."""
-    for number in range(3):
-        film = tmp_path / "in" / f"{number}.mp4"
-        film.parent.mkdir(exist_ok=True)
-        write_video(film, moving_texture(75, seed=number), fps=Fraction(25))
-    settings = ["run.mode=growing", "run.generation_hours=0.0008", "dedup.enabled=false"]
-    settings += ["filters.short_side_px.min=100", "shard.resolutions=[120]"]
+    write_films(tmp_path / "in", (75, 75, 75))
+    settings = ["run.mode=growing", "run.generation_hours=0.0008", "dedup.enabled=false", *SMALL]
     found: list[tuple[str, int]] = []
     join = Ahead.join
 

@@ -1,7 +1,5 @@
 """A run that adds sources reads what is new: keys of what is stored come from the index."""
 
-import hashlib
-import json
 from fractions import Fraction
 from pathlib import Path
 from typing import BinaryIO
@@ -9,14 +7,12 @@ from typing import BinaryIO
 import pytest
 from film_makers import text_file, write_video
 from film_shots import moving_texture
+from place import QVGA, Place
 
-from curator.cli import main
-from curator.commands.arguments import EXIT_OK
 from curator.storage import ObjectInfo
 from curator.storage.local_store import LocalStore
 from curator.tables import key_index
 
-SETTINGS = ["--set", "shard.resolutions=[120]", "--set", "filters.short_side_px.min=100"]
 FILMS = ("a", "b", "c")
 
 
@@ -26,7 +22,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("growth")
     for number, name in enumerate(FILMS):
         (folder / name).mkdir()
-        frames = moving_texture(60 + 10 * number, seed=number, width_px=160, height_px=120)
+        frames = moving_texture(60 + 10 * number, seed=number, **QVGA)
         write_video(folder / name / f"{name}.mp4", frames, fps=Fraction(25))
     text_file(folder / "a/text.mp4")
     return folder
@@ -34,15 +30,14 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def grow(sources: Path, out: Path, *names: str) -> None:
     for name in names:
-        assert main(["run", str(sources / name), str(out), *SETTINGS]) == EXIT_OK
+        Place(sources / name, out).run()
 
 
 def results(out: Path) -> dict[str, str]:
     """Digests of tars, and of the parts of tables."""
-    summary = json.loads((out / "summary.json").read_text())
-    names = [name for parts in summary["tables"].values() for name in parts]
-    names += [shard["name"] for shard in summary["shards"]]
-    return {name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in names}
+    place = Place(out, out)
+    parts = {name for parts in place.summary()["tables"].values() for name in parts}
+    return place.tars() | {n: d for n, d in place.files("").items() if n in parts}
 
 
 def test_a_run_that_adds_a_source_reads_no_footer_of_earlier_parts(

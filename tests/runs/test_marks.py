@@ -10,13 +10,13 @@ import orjson
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from place import Place
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.review.bound_tuning import tune
 from curator.review.finished_run import open_finished
 from curator.storage import open_store
-from curator.tables.checksums import read_parquet
 from curator.tables.mark_table import read_marks
 
 N, N_SOURCES = 1000, 20
@@ -24,10 +24,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SETTINGS = [*made_corpus.SETTINGS, "shard.max_bytes=1000000", "select.keep_fraction=0.8"]
 
 
-def rows_of(out: Path, summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    store = open_store(str(out))
-    parts = (read_parquet(store, name) for name in summary["tables"]["clips"])
-    return {row["clip_id"]: row for part in parts for row in part.to_pylist()}
+def rows_of(out: Path) -> dict[str, dict[str, Any]]:
+    return {row["clip_id"]: row for row in Place(out, out).table("clips")}
 
 
 def tars(out: Path, summary: dict[str, Any]) -> dict[str, dict[str, bytes]]:
@@ -82,7 +80,7 @@ def test_a_run_honours_marks_and_other_tars_stay(
     out = made_corpus.copied(finished, tmp_path / "out")
     recipe = made_corpus.recipe_of(SETTINGS)
     summary = json.loads((out / "summary.json").read_bytes())
-    before, packed = rows_of(out, summary), tars(out, summary)
+    before, packed = rows_of(out), tars(out, summary)
     assert "marks" not in summary
     kept = [last(before, reason) for reason in ("motion_too_low", "duplicate", "not_selected")]
     original = before[kept[1]]["duplicate_of"]
@@ -95,7 +93,7 @@ def test_a_run_honours_marks_and_other_tars_stay(
     mark(out, described, "--label", "dog", "--caption", "A dog")
     moved = tune(open_finished(str(out)), ["motion.min=0.02"])
     summary = made_corpus.execute(out, recipe, N_SOURCES)
-    after = rows_of(out, summary)
+    after = rows_of(out)
     assert after[dropped]["reason"] == "marked_drop"
     assert after[dropped]["reasons"] == ["marked_drop"]
     assert [after[name]["reason"] for name in kept] == [None] * 3
@@ -144,7 +142,7 @@ def test_a_run_honours_marks_and_other_tars_stay(
     assert not read_marks(open_store(str(out)))
     cleared = made_corpus.execute(out, recipe, N_SOURCES)
     assert "marks" not in cleared
-    assert decisions(rows_of(out, cleared)) == decisions(before)
+    assert decisions(rows_of(out)) == decisions(before)
     assert samples(tars(out, cleared)) == samples(packed)
 
 
@@ -155,7 +153,8 @@ def test_frozen_generations_say_what_they_do_not_honour(
     out = tmp_path / "out"
     recipe = made_corpus.recipe_of([*SETTINGS, "run.mode=growing", "run.generation_hours=0.7"])
     made_corpus.make(out, N, recipe)
-    rows = rows_of(out, made_corpus.execute(out, recipe, N_SOURCES // 2))
+    made_corpus.execute(out, recipe, N_SOURCES // 2)
+    rows = rows_of(out)
     mark(out, last(rows, None), "--drop")
     mark(out, last(rows, "motion_too_low"), "--label", "dark")
     summary = made_corpus.execute(out, recipe, N_SOURCES)

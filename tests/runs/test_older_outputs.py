@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from film_makers import write_video
 from film_shots import moving_texture
+from place import QVGA, Place
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
@@ -27,17 +28,19 @@ REMEDY = f"in output format 1; expected {FORMAT}: `curate run SOURCE... OUT` bri
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("in")
-    frames = moving_texture(90, seed=1, width_px=160, height_px=120)
+    frames = moving_texture(90, seed=1, **QVGA)
     write_video(folder / "film.mp4", frames, fps=Fraction(30), audio_tone_s=3.0)
     return folder
 
 
+class Audible(Place):
+    """A film with sound."""
+
+    settings = ("filters.short_side_px.min=60", "propose.min_s=1.0", "shard.resolutions=[64, 120]")
+
+
 def run(sources: Path, out: Path) -> dict[str, Any]:
-    changes = ("filters.short_side_px.min=60", "propose.min_s=1.0", "shard.resolutions=[64, 120]")
-    given = [part for change in changes for part in ("--set", change)]
-    assert main(["run", "--recipe", "quickstart", str(sources), str(out), *given]) == EXIT_OK
-    summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
-    return summary
+    return Audible(sources, out).run()
 
 
 @pytest.fixture(scope="module")
@@ -53,18 +56,8 @@ def old(fresh: Path, tmp_path: Path) -> Path:
     out = tmp_path / "out"
     shutil.copytree(fresh, out)
     summary = json.loads((out / "summary.json").read_text())
-    for field in (
-        "format",
-        "checksum",
-        "snapshot",
-        "made",
-        "earlier",
-        "indexes",
-        "head",
-        "objects",
-        "previous",
-        "object",
-    ):
+    for field in ("format", "checksum", "snapshot", "made", "earlier", "indexes", "head",
+                  "objects", "previous", "object"):  # fmt: skip
         del summary[field]
     del summary["candidates"]
     shutil.rmtree(out / "snapshots")

@@ -129,7 +129,7 @@ def test_entries_of_lists_are_said_as_a_recipe_has_them() -> None:
     two = Recipe.model_validate({"stages": ["mine:One", config]})
     (change,) = recipe_changes(one, two)
     said = "stages: [mine:One] -> [mine:One, {use: mine:Two, after: dedup, config: {px: 3, "
-    assert str(change).startswith(f"{said}exact: true}}}}]")
+    assert change.startswith(f"{said}exact: true}}}}]")
 
 
 def test_recipes_of_older_versions_are_read_without_the_keys_that_are_gone() -> None:

@@ -8,20 +8,15 @@ import io
 import json
 import shutil
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import redirect_stdout
-from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 import webdataset
-from captioned import run_arguments
-from film_makers import text_file, write_video
-from film_shots import moving_texture
-from newest import earlier_objects
+from film_makers import text_file
+from place import Place, sets, write_films
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
@@ -33,64 +28,34 @@ from curator.stages.scan import probe as scan
 from curator.storage.local_store import LocalStore
 from curator.tables import track_parts
 
-SETTINGS = ["--set", "shard.resolutions=[120]", "--set", "filters.short_side_px.min=100"]
 TABLES = ("sources", "shots", "clips", "embeddings")
 
 
-@dataclass(frozen=True)
-class Place:
-    """Sources, and the output of their last run."""
+class Rerun(Place):
+    """The output of the last run, in which all sources may fail."""
 
-    sources: Path
-    out: Path
-
-    def run(self, *more: str) -> dict[str, Any]:
-        assert self.code(*more) == EXIT_OK
-        return self.summary()
-
-    def code(self, *more: str) -> int:
-        return main(run_arguments(self.sources, self.out, *SETTINGS, *more))
-
-    def summary(self) -> dict[str, Any]:
-        summary: dict[str, Any] = json.loads((self.out / "summary.json").read_text())
-        return summary
-
-    def table(self, name: str) -> list[dict[str, Any]]:
-        """Rows of a table as a strict reader finds them: by the list of the summary."""
-        parts = [self.out / part for part in self.summary()["tables"][name]]
-        return [row for part in parts for row in pq.ParquetFile(part).read().to_pylist()]
+    settings = (*Place.settings, "--max-failed=1")
 
     def source(self, name: str) -> dict[str, Any]:
         (row,) = (row for row in self.table("sources") if row["uri"].endswith(f"/{name}"))
         return row
 
-    def objects(self, *folders: str) -> dict[str, str]:
-        """Digests by name, without what only earlier snapshots name."""
-        earlier = earlier_objects(self.out)
-        return {
-            str(path.relative_to(self.out)): hashlib.sha256(path.read_bytes()).hexdigest()
-            for folder in folders
-            for path in sorted((self.out / folder).rglob("*"))
-            if path.is_file() and str(path.relative_to(self.out)) not in earlier
-        }
-
-    def tars(self) -> dict[str, str]:
-        return {n: h for n, h in self.objects("shards").items() if n.endswith(".tar")}
-
     def manifest(self) -> dict[str, Any]:
         manifest: dict[str, Any] = json.loads((self.out / "shards/manifest.json").read_text())
         return manifest
 
+    def texts(self) -> Iterator[dict[str, Any]]:
+        """All samples."""
+        for name in self.tars():
+            yield from webdataset.WebDataset(str(self.out / name), shardshuffle=False)
+
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, str]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rerun, str]:
     """A finished run, and what it printed."""
     folder = tmp_path_factory.mktemp("finished")
-    place = Place(folder / "in", folder / "out")
-    place.sources.mkdir()
-    for number in range(3):
-        frames = moving_texture(65 + 15 * number, seed=number)
-        write_video(place.sources / f"{number}.mp4", frames, fps=Fraction(25))
+    place = Rerun(folder / "in", folder / "out")
+    write_films(place.sources, (65, 80, 95))
     text_file(place.sources / "text.mp4")
     (place.sources / "0.json").write_text("{}")
     printed = io.StringIO()
@@ -100,7 +65,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, str]:
 
 
 @pytest.fixture
-def place(finished: tuple[Place, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(finished: tuple[Rerun, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rerun:
     """The finished run in another place, where Ray does not start."""
 
     def refuse(_: Engine) -> None:
@@ -109,10 +74,10 @@ def place(finished: tuple[Place, str], tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(Engine, "_start", refuse)
     shutil.copytree(finished[0].sources, tmp_path / "in")
     shutil.copytree(finished[0].out, tmp_path / "out")
-    return Place(tmp_path / "in", tmp_path / "out")
+    return Rerun(tmp_path / "in", tmp_path / "out")
 
 
-def assert_whole(place: Place) -> None:
+def assert_whole(place: Rerun) -> None:
     """All that the summary lists is there, with the counts that it gives."""
     summary = place.summary()
     counts, sources, clips = summary["counts"], place.table("sources"), place.table("clips")
@@ -141,28 +106,23 @@ def assert_whole(place: Place) -> None:
         assert hashlib.sha256(mp4).hexdigest() == clip["mp4_sha256"]
 
 
-def assert_no_more_than_whole(place: Place) -> None:
-    """Nothing of older runs is there either."""
+def assert_no_more_than_whole(place: Rerun) -> None:
+    """Nothing of older runs is there either, and the manifest names each object with its hash."""
     assert_whole(place)
     summary = place.summary()
     listed = {part for parts in summary["tables"].values() for part in parts}
-    assert set(place.objects(*TABLES)) == listed
+    assert set(place.files(*TABLES)) == listed
     assert set(place.tars()) == {shard["name"] for shard in summary["shards"]}
-    assert_manifest_names_all(place)
-    assert not place.objects("cuts")
+    assert not place.files("cuts")
     assert not [path for path in place.out.rglob("*") if path.name.startswith(".tmp")]
-
-
-def assert_manifest_names_all(place: Place) -> None:
-    """Each object under `shards` is named by the manifest, with its hash."""
-    manifest, summary = place.manifest(), place.summary()
+    manifest = place.manifest()
     expected = {name: facts["sha256"] for name, facts in manifest["files"].items()}
     for shard in manifest["shards"]:
         tar = shard["name"]
         expected[tar] = shard["sha256"]
         expected[f"{tar}.idx"] = shard["idx_sha256"]
         expected[tar.replace(".tar", ".meta.jsonl")] = shard["meta_sha256"]
-    objects = place.objects("shards")
+    objects = place.files("shards")
     del objects["shards/manifest.json"]
     assert objects == {f"shards/{name}": digest for name, digest in expected.items()}
     counts = manifest["counts"]
@@ -174,7 +134,7 @@ def assert_manifest_names_all(place: Place) -> None:
 
 
 def test_the_summary_agrees_with_the_tables_and_the_funnel_is_printed(
-    finished: tuple[Place, str],
+    finished: tuple[Rerun, str],
 ) -> None:
     place, printed = finished
     assert_no_more_than_whole(place)
@@ -182,14 +142,10 @@ def test_the_summary_agrees_with_the_tables_and_the_funnel_is_printed(
     assert summary["counts"]["kept"] >= 3
     assert summary["counts"]["skipped_names"] == 1
     # The arithmetic is the CPU's.
-    analyzed_in = {k: n for k, n in summary["work"].items() if k.startswith("analyzed_in_")}
-    assert [*analyzed_in.values()] == [3]
-    assert summary["work"] == analyzed_in | {
-        "sources_scanned": 4, "sources_analyzed": 3, "segments_analyzed": 0, "sources_joined": 0,
-        "sources_of_earlier_runs": 0,
-        "gpu_batches_halved": 0,
-        "clips_cut": summary["counts"]["kept"], "shards_written": len(summary["shards"]),
-    }  # fmt: skip
+    (in_cpu,) = (k for k in summary["work"] if k.startswith("analyzed_in_"))
+    counts = {in_cpu: 3, "sources_scanned": 4, "sources_analyzed": 3}
+    counts |= {"clips_cut": summary["counts"]["kept"], "shards_written": len(summary["shards"])}
+    assert {name: n for name, n in summary["work"].items() if n} == counts
     lines = {line.split("  ")[0].strip(): line for line in printed.splitlines()}
     assert lines["sources"].split()[1] == "4"
     assert lines["kept"].split()[1] == str(summary["counts"]["kept"])
@@ -199,66 +155,53 @@ def test_the_summary_agrees_with_the_tables_and_the_funnel_is_printed(
 
 
 def test_a_dry_run_knows_what_is_analyzed(
-    finished: tuple[Place, str], capsys: pytest.CaptureFixture[str]
+    finished: tuple[Rerun, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     place, _ = finished
-    before = place.objects("")
+    before = place.files("")
     assert place.code("--dry-run") == EXIT_OK
     assert "4 sources" in (said := capsys.readouterr().out)
     assert "3 are analyzed already" in said
-    assert place.objects("") == before
+    assert place.files("") == before
 
 
 def test_the_same_run_again_does_nothing_and_changes_nothing(
-    finished: tuple[Place, str], monkeypatch: pytest.MonkeyPatch
+    finished: tuple[Rerun, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, _ = finished
     monkeypatch.setattr(Engine, "_start", None)
     kinds = ("shards", "tracks", "scan", *TABLES, "config.json")
-    before = place.objects(*kinds)
+    before = place.files(*kinds)
     times = {name: (place.out / name).stat().st_mtime_ns for name in before}
     assert set(place.run()["work"].values()) == {0}
-    assert place.objects(*kinds) == before
+    assert place.files(*kinds) == before
     assert {name: (place.out / name).stat().st_mtime_ns for name in before} == times
 
 
-def test_sources_that_moved_are_not_decoded_again(place: Place) -> None:
+def test_sources_that_moved_or_were_touched_are_only_scanned(place: Rerun) -> None:
     before = {clip["clip_id"]: clip for clip in place.table("clips")}
-    summary = place.run()
-    assert summary["work"]["sources_scanned"] == 4
-    assert summary["work"]["sources_analyzed"] == summary["work"]["clips_cut"] == 0
+    work = place.run()["work"]
+    assert work["sources_scanned"] == 4
+    assert work["sources_analyzed"] == work["clips_cut"] == 0
     after = {clip["clip_id"]: clip for clip in place.table("clips")}
     assert set(after) == set(before)
     for name, clip in after.items():
         assert clip["source_uri"].startswith(str(place.sources))
         assert clip["mp4_sha256"] == before[name]["mp4_sha256"]
     assert_no_more_than_whole(place)
-
-
-def test_a_source_that_was_written_anew_with_the_same_bytes_is_only_scanned(place: Place) -> None:
-    place.run()
-    shards = place.objects("shards")
+    shards = place.files("shards")
     (place.sources / "1.mp4").touch()
     work = place.run()["work"]
-    assert work == {
-        "sources_scanned": 1,
-        "sources_analyzed": 0,
-        "segments_analyzed": 0,
-        "sources_joined": 0,
-        "sources_of_earlier_runs": 0,
-        "gpu_batches_halved": 0,
-        "clips_cut": 0,
-        "shards_written": 0,
-    }
-    assert place.objects("shards") == shards
+    assert work == dict.fromkeys(work, 0) | {"sources_scanned": 1}
+    assert place.files("shards") == shards
 
 
-def test_a_copy_adds_a_row_and_a_removed_source_takes_its_clips_along(place: Place) -> None:
+def test_a_copy_adds_a_row_and_a_removed_source_takes_its_clips_along(place: Rerun) -> None:
     place.run()
-    shards, clips = place.objects("shards"), place.table("clips")
+    shards, clips = place.files("shards"), place.table("clips")
     shutil.copy(place.sources / "1.mp4", place.sources / "9 copy.mp4")
     place.run()
-    assert place.objects("shards") == shards
+    assert place.files("shards") == shards
     assert place.table("clips") == clips
     copy, first = place.source("9 copy.mp4"), place.source("1.mp4")
     assert (copy["notes"], copy["n_clips"]) == (["same_bytes"], 0)
@@ -270,48 +213,45 @@ def test_a_copy_adds_a_row_and_a_removed_source_takes_its_clips_along(place: Pla
     (place.sources / "9 copy.mp4").unlink()
     place.run("--replace")
     where = {"shard", "mp4_offset"}
-    assert [_without(clip, where) for clip in place.table("clips")] == [
-        _without(clip, where) for clip in clips if clip["source_id"] != first["source_id"]
-    ]
+    assert _without(place.table("clips"), where) == _without(
+        (clip for clip in clips if clip["source_id"] != first["source_id"]), where
+    )
     assert_no_more_than_whole(place)
 
 
-def test_settings_of_late_stages_change_what_they_name_and_nothing_else(place: Place) -> None:
+def test_settings_of_late_stages_change_what_they_name_and_nothing_else(place: Rerun) -> None:
     place.run()
     shards, clips = place.tars(), place.table("clips")
-    place.run("--set", "caption.enabled=false")
+    place.run("caption.enabled=false")
     assert_no_more_than_whole(place)
-    for name in place.tars():
-        for sample in webdataset.WebDataset(str(place.out / name), shardshuffle=False):
-            assert {key for key in sample if not key.startswith("__")} == {"mp4", "json", "txt"}
-            assert sample["txt"] == b""
+    for sample in place.texts():
+        assert {key for key in sample if not key.startswith("__")} == {"mp4", "json", "txt"}
+        assert sample["txt"] == b""
     nothing = {"shard", "mp4_offset", "caption", "caption_model"}
-    assert [_without(clip, nothing) for clip in place.table("clips")] == [
-        _without(clip, nothing) for clip in clips
-    ]
-    place.run("--set", "shard.max_bytes=65536")
+    assert _without(place.table("clips"), nothing) == _without(clips, nothing)
+    place.run("shard.max_bytes=65536")
     small = place.tars()
     assert len(small) == place.summary()["counts"]["kept"]
     assert_no_more_than_whole(place)
     assert place.run()["work"]["shards_written"] == 0
     assert place.tars() == small
-    place.run("--set", "shard.append=false")
+    place.run("shard.append=false")
     assert place.tars() == shards
     assert_no_more_than_whole(place)
 
 
-def _without(row: dict[str, Any], names: set[str]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key not in names}
+def _without(rows: Iterable[dict[str, Any]], names: set[str]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key not in names} for row in rows]
 
 
 def test_other_bounds_read_no_tracks_and_give_what_tracks_give(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Rerun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.run()
     middle = statistics.median(clip["motion"] for clip in place.table("clips"))
     changed = (
-        "--set", f"filters.motion.max={middle}", "--set", "filters.sharpness.drop_lowest=0.4",
-        "--set", "filters.lively={score: motion, max: 0, severity: flag}",
+        f"filters.motion.max={middle}", "filters.sharpness.drop_lowest=0.4",
+        "filters.lively={score: motion, max: 0, severity: flag}",
     )  # fmt: skip
     with monkeypatch.context() as patch:
         patch.setattr(track_parts, "table_to_tracks", None)
@@ -320,54 +260,37 @@ def test_other_bounds_read_no_tracks_and_give_what_tracks_give(
     assert 0 < summary["counts"]["kept"] < 3
     (kept, *_) = (clip for clip in place.table("clips") if clip["decision"] == "kept")
     assert "lively" in kept["tags"]
-    (sample,) = (
-        sample
-        for name in place.tars()
-        for sample in webdataset.WebDataset(str(place.out / name), shardshuffle=False)
-        if sample["__key__"] == kept["clip_id"]
-    )
+    (sample,) = (s for s in place.texts() if s["__key__"] == kept["clip_id"])
     assert json.loads(sample["json"])["tags"] == kept["tags"]
     kinds = ("shards", *TABLES, "config.json")
-    expected = place.objects(*kinds)
+    expected = place.files(*kinds)
     shutil.rmtree(place.out / "candidates")
     place.run(*changed)
-    assert place.objects(*kinds) == expected
-    assert len(place.objects("candidates")) == 6
+    assert place.files(*kinds) == expected
+    assert len(place.files("candidates")) == 6
 
 
 def test_candidates_are_only_taken_for_tracks_that_stand(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Rerun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A shortest length needs no new candidates, another longest one does; a lost part is seen."""
     place.run()
-    before = set(place.objects("candidates"))
-    place.run("--set", "propose.min_s=0.5")
-    assert set(place.objects("candidates")) == before
-    place.run("--set", "propose.max_s=4")
-    assert not set(place.objects("candidates")) & before
+    before = set(place.files("candidates"))
+    place.run("propose.min_s=0.5")
+    assert set(place.files("candidates")) == before
+    place.run("propose.max_s=4")
+    assert not set(place.files("candidates")) & before
     (place.sources / "1.mp4").unlink()
-    place.run("--set", "propose.max_s=4", "--replace")
+    place.run("propose.max_s=4", "--replace")
     assert place.summary()["counts"]["clips"] == len(place.table("clips")) == 2
     monkeypatch.setattr(candidates, "MAX_PARTS", 0)
-    place.run("--set", "propose.max_s=4")
-    assert len(place.objects("candidates/sources")) == 1
+    place.run("propose.max_s=4")
+    assert len(place.files("candidates/sources")) == 1
     assert_no_more_than_whole(place)
-
-
-def test_a_selection_takes_its_share_and_records_the_rest(place: Place) -> None:
-    place.run()
-    every = {clip["clip_id"] for clip in place.table("clips")}
-    summary = place.run("--set", "select.max_per_group=2")
-    assert_no_more_than_whole(place)
-    assert summary["counts"]["by_reason"] == {"not_selected": 1}
-    assert summary["work"]["clips_cut"] == 0
-    (out,) = (clip for clip in place.table("clips") if clip["decision"] == "rejected")
-    assert (out["reason_score"], out["reason_threshold"]) == (3.0, 2.0)
-    assert {clip["clip_id"] for clip in place.table("clips")} == every
 
 
 def test_summary_and_report_have_the_timeline_of_their_own_run(
-    finished: tuple[Place, str], monkeypatch: pytest.MonkeyPatch
+    finished: tuple[Rerun, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, _ = finished
     timeline = Timeline()
@@ -381,8 +304,8 @@ def test_summary_and_report_have_the_timeline_of_their_own_run(
     assert "Since 2026-09-21 14:13:20 UTC" not in page.read_text()
 
 
-def test_a_run_that_keeps_nothing_is_whole(place: Place) -> None:
-    place.run("--set", "filters.motion.max=0.0001", "--set", "filters.motion.min=0")
+def test_a_run_that_keeps_nothing_is_whole(place: Rerun) -> None:
+    place.run("filters.motion.max=0.0001", "filters.motion.min=0")
     assert_no_more_than_whole(place)
     assert {clip["reason"] for clip in place.table("clips")} == {"motion_too_high"}
     assert {clip["shard"] for clip in place.table("clips")} == {None}
@@ -392,7 +315,7 @@ def test_a_run_that_keeps_nothing_is_whole(place: Place) -> None:
 
 @pytest.mark.usefixtures("unsandboxed")
 def test_a_source_that_was_locked_is_done_once_it_can_be_read(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Rerun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     locked = {f"locked {number}.mp4" for number in range(5)}
     for name in sorted(locked):
@@ -417,15 +340,15 @@ def test_a_source_that_was_locked_is_done_once_it_can_be_read(
 
 @pytest.mark.parametrize("operation", ["write", "delete"])
 def test_a_commit_that_breaks_off_leaves_a_whole_run_and_the_next_finishes_it(
-    place: Place, monkeypatch: pytest.MonkeyPatch, operation: str
+    place: Rerun, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
     place.run()
     middle = statistics.median(clip["motion"] for clip in place.table("clips"))
-    changed = ("--set", "caption.enabled=false", "--set", f"filters.motion.max={middle}")
+    changed = ("caption.enabled=false", f"filters.motion.max={middle}")
     begun = shutil.copytree(place.out, place.out.with_name("begun"))
     place.run(*changed)
     kinds = ("shards", "tracks", "scan", *TABLES, "config.json")
-    expected = place.objects(*kinds)
+    expected = place.files(*kinds)
     n_broken = 0
     while True:
         shutil.rmtree(place.out)
@@ -440,7 +363,7 @@ def test_a_commit_that_breaks_off_leaves_a_whole_run_and_the_next_finishes_it(
         n_broken += 1
         place.run(*changed)
         assert_no_more_than_whole(place)
-        assert place.objects(*kinds) == expected
+        assert place.files(*kinds) == expected
     assert n_broken >= {"write": 5, "delete": 1}[operation]
 
 
@@ -456,26 +379,15 @@ def _fails_after(n: int, operation: str) -> Callable[..., None]:
     return fails
 
 
-def test_a_damaged_part_is_named_and_made_again(
-    place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Pins one warning, and that the sources of the part are analyzed again."""
-    part = next((place.out / "tracks" / "frames").glob("*.parquet"))
-    part.write_bytes(part.read_bytes()[:-100])
-    assert place.code() == EXIT_OK
-    assert f"tracks/frames/{part.name}" in caplog.text
-    assert pq.read_table(part).num_rows
-
-
 def test_sources_none_of_which_is_there_replace_nothing(
-    place: Place, capsys: pytest.CaptureFixture[str]
+    place: Rerun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Pins that results outlive a text file that is no manifest, or one of a place that is gone."""
     before = {path: path.read_bytes() for path in place.out.rglob("*.tar")}
     notes = place.out.parent / "notes.txt"
     notes.write_text("remember the milk\nand bread\n")
     capsys.readouterr()
-    assert main(["run", str(notes), str(place.out), *SETTINGS]) == EXIT_USAGE
+    assert main(["run", str(notes), str(place.out), *sets(Rerun.settings)]) == EXIT_USAGE
     error = capsys.readouterr().err
     for word in ("no source of 2 can be read", "remember the milk", "nothing was changed"):
         assert word in error

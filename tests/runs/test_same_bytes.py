@@ -1,34 +1,24 @@
 """Workers, kills and interrupts show in no byte of the result, and leave no process behind."""
 
-import hashlib
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from fractions import Fraction
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from film_makers import write_video
-from film_shots import moving_texture
-from newest import earlier_objects
+from place import Place, sets, write_films
 
 MARK = "CURATE_TEST_MARK"
-SETTINGS = ["--set", "filters.short_side_px.min=100", "--set", "shard.resolutions=[120]",
-            "--set", "dedup.enabled=false", "--set", "analyze.thumbnail_every=1"]  # fmt: skip
+SETTINGS = sets((*Place.settings, "dedup.enabled=false", "analyze.thumbnail_every=1"))
 
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("same") / "in"
-    folder.mkdir()
-    for number in range(4):
-        frames = moving_texture(60 + 10 * number, seed=number)
-        write_video(folder / f"{number}.mp4", frames, fps=Fraction(25))
-    return folder
+    return write_films(tmp_path_factory.mktemp("same") / "in", (60, 70, 80, 90))
 
 
 @pytest.fixture(scope="module")
@@ -94,12 +84,7 @@ def wait_for_part(out: Path, process: "subprocess.Popen[bytes]") -> None:
 
 
 def shards(out: Path) -> dict[str, str]:
-    earlier = earlier_objects(out)
-    return {
-        str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted((out / "shards").rglob("*"))
-        if path.is_file() and str(path.relative_to(out)) not in earlier
-    }
+    return Place(out, out).files()
 
 
 def test_a_killed_run_with_one_worker_goes_on_to_the_bytes_of_two(

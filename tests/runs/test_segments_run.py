@@ -3,22 +3,15 @@
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from film_makers import flip_bytes, write_video
 from film_shots import moving_texture
+from place import Place
 
-from curator.errors import StorageError
 from curator.executor.engine import Engine
-from curator.executor.progress import Progress
 from curator.media import source_segments as segments
-from curator.recipe import load_recipe
-from curator.runs.curation import Run
 from curator.stages.analyze.stage import PlanStage
-from curator.stages.commit import stage as commit_stage
-from curator.storage import open_store
 
 SHOTS = (150, 170, 160)
 
@@ -33,17 +26,10 @@ def film(path: Path, seed: int, *, height_px: int = 270) -> None:
     )  # fmt: skip
 
 
-def curated(sources: Path, out: Path, segment_s: float) -> dict[str, Any]:
-    recipe = load_recipe("quickstart", [f"analyze.segment_s={segment_s}"])
-    with Progress(live=False) as progress, Engine(address=None, workers=None) as engine:
-        return Run(open_store(str(out)), recipe, engine, progress).execute(
-            [str(sources)], limit=None
-        )
+class Long(Place):
+    """Films of three shots, which default settings keep."""
 
-
-def rows(out: Path, table: str) -> list[dict[str, Any]]:
-    listed: list[dict[str, Any]] = pq.read_table(out / table).to_pylist()
-    return listed
+    settings = ()
 
 
 @pytest.mark.long
@@ -59,27 +45,29 @@ def test_segments_change_no_table_and_what_cannot_be_joined_is_analyzed_whole(
     flip_bytes(sources / "damaged.mp4", 60, seed=5, start_fraction=0.8)
     film(sources / "stream.ts", seed=21)
 
-    whole = curated(sources, tmp_path / "whole", segment_s=120)
+    one, many = Long(sources, tmp_path / "whole"), Long(sources, tmp_path / "cut")
+    whole = one.run("analyze.segment_s=120")
     assert whole["work"]["segments_analyzed"] == 0
-    cut = curated(sources, tmp_path / "cut", segment_s=10)
+    cut = many.run("analyze.segment_s=10")
     assert cut["work"]["segments_analyzed"] == 4
     assert cut["work"]["sources_joined"] == 1
     assert cut["long_sources_analyzed_whole"] == {"damaged": 1, "no_index": 1}
     assert cut["counts"] == whole["counts"]
     assert cut["counts"]["kept"] >= 3
     for table in ("sources", "shots", "clips", "embeddings"):
-        assert rows(tmp_path / "cut", table) == rows(tmp_path / "whole", table), table
+        assert many.table(table) == one.table(table), table
     assert [s["name"] for s in cut["shards"]] == [s["name"] for s in whole["shards"]]
     assert not list((tmp_path / "cut" / "segments").glob("*.parquet"))
 
-    again = curated(sources, tmp_path / "cut", segment_s=20)
+    again = many.run("analyze.segment_s=20")
     assert set(again["work"].values()) == {0}
 
 
 def test_the_cpu_seconds_of_a_run_are_divided_among_what_it_did(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     write_video(tmp_path / "in" / "film.mp4", moving_texture(60, width_px=480, height_px=270))
-    spent = curated(tmp_path / "in", tmp_path / "out", segment_s=120)["cpu_seconds"]
+    place = Long(tmp_path / "in", tmp_path / "out")
+    spent = place.run("analyze.segment_s=120")["cpu_seconds"]
     assert {"decode", "scale", "shot_network", "measure", "start_up"} <= set(spent)
     assert all(seconds >= 0 for seconds in spent.values())
     assert spent["shot_network"] > spent["scale"]
@@ -95,18 +83,12 @@ def test_a_run_that_broke_off_goes_on_from_the_segments_that_it_has(
     sources, out = tmp_path / "in", tmp_path / "out"
     sources.mkdir()
     film(sources / "film.mp4", seed=1, height_px=90)
-
-    def full(_: object) -> None:
-        raise StorageError("no space")
-
-    with monkeypatch.context() as context:
-        context.setattr(commit_stage, "commit_run", full)
-        with pytest.raises(StorageError, match="no space"):
-            curated(sources, out, segment_s=10)
+    place = Long(sources, out)
+    place.break_off(monkeypatch, "analyze.segment_s=10")
     assert len(list((out / "segments").glob("*.parquet"))) == 2
     for part in (out / "tracks").glob("*/*.parquet"):
         part.unlink()
-    again = curated(sources, out, segment_s=10)
+    again = place.run("analyze.segment_s=10")
     assert again["work"]["segments_analyzed"] == 0
     assert again["work"]["sources_joined"] == 1
     assert again["counts"]["done"] == 1

@@ -3,11 +3,11 @@
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,16 @@ import pyarrow.parquet as pq
 import pytest
 import webdataset
 import yaml
-from film_makers import write_video
-from film_shots import moving_texture
+from place import SMALL, sets, write_films
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
 from curator.storage import open_store
 
-SETTINGS = [
-    "--set", "shard.resolutions=[120]", "--set", "filters.short_side_px.min=100",
-    "--set", "dedup.enabled=false", "--set", "shard.val_share=0.4",
-    "--set", "shard.max_bytes=100000", "--set", "shard.lengths=[17, 66]",
-]  # fmt: skip
+SETTINGS = sets((
+    *SMALL, "dedup.enabled=false", "shard.val_share=0.4", "shard.max_bytes=100000",
+    "shard.lengths=[17, 66]",
+))  # fmt: skip
 READER = Path(__file__).parent.parent / "energon_reader.py"
 
 Samples = dict[str, dict[str, dict[str, str]]]
@@ -73,10 +71,7 @@ def said_by(out: Path) -> Samples:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder = tmp_path_factory.mktemp("readers")
-    (folder / "in").mkdir()
-    for number in range(8):
-        frames = moving_texture(60 + 15 * (number % 3), seed=number)
-        write_video(folder / "in" / f"{number}.mp4", frames, fps=Fraction(25))
+    write_films(folder / "in", [60 + 15 * (number % 3) for number in range(8)])
     out = folder / "out"
     assert main(["run", str(folder / "in"), str(out), *SETTINGS]) == EXIT_OK
     samples = said_by(out)
@@ -271,10 +266,7 @@ def test_datasets_from_a_folder_and_from_one_bucket(
 def test_an_embedding_comes_with_each_sample(finished: Finished, tmp_path: Path) -> None:
     """The member `npy` is the clip's row in `embeddings`; nothing is cut or decoded for it."""
     out = tmp_path / "out"
-    store = open_store(str(out))
-    for path in finished.out.rglob("*"):
-        if path.is_file():
-            store.write(str(path.relative_to(finished.out)), path.read_bytes())
+    shutil.copytree(finished.out, out)
     command = ["run", str(finished.sources), str(out), *SETTINGS]
     assert main([*command, "--set", "shard.embedding=scene"]) == EXIT_OK
     assert json.loads((out / "summary.json").read_text())["work"]["clips_cut"] == 0

@@ -10,23 +10,18 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
-from fractions import Fraction
 from pathlib import Path
 
 import boto3
 import pytest
-from film_makers import write_video
-from film_shots import moving_texture
+from place import SMALL, sets, write_films
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
 from curator.stages.shard.tar_writer import TarWriter
 from curator.storage import Store, open_store
 
-SETTINGS = [
-    "--set", "shard.resolutions=[120]", "--set", "filters.short_side_px.min=100",
-    "--set", "dedup.enabled=false", "--set", "shard.val_share=0",
-]  # fmt: skip
+SETTINGS = sets((*SMALL, "dedup.enabled=false", "shard.val_share=0"))
 MANIFEST = "shards/manifest.json"
 
 
@@ -37,15 +32,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     In `both` all sources were packed at once.
     """
     folder = tmp_path_factory.mktemp("appended")
-    for name, numbers in (("in", range(3)), ("more", range(3, 5))):
-        (folder / name).mkdir()
-        for number in numbers:
-            path = folder / name / f"{number}.mp4"
-            write_video(path, moving_texture(60 + 8 * number, seed=number), fps=Fraction(25))
+    write_films(folder / "in", (60, 68, 76))
+    write_films(folder / "more", (84, 92))
     assert run(folder / "out", folder / "in") == EXIT_OK
     shutil.copytree(folder / "out", folder / "both")
     everything = folder / "in", folder / "more"
-    assert run(folder / "both", *everything, "--set", "shard.append=false") == EXIT_OK
+    assert run(folder / "both", *everything, "shard.append=false") == EXIT_OK
     clean(folder / "both")
     return folder
 
@@ -61,15 +53,8 @@ def place(finished: Path, tmp_path: Path) -> Path:
 
 def command(out: object, *arguments: object) -> list[str]:
     sources = [str(a) for a in arguments if isinstance(a, Path)]
-    return [
-        "run",
-        "--recipe",
-        "quickstart",
-        *sources,
-        str(out),
-        *SETTINGS,
-        *(a for a in arguments if isinstance(a, str)),
-    ]
+    more = [argument for argument in arguments if isinstance(argument, str)]
+    return ["run", "--recipe", "quickstart", *sources, str(out), *SETTINGS, *sets(more)]
 
 
 def run(out: object, *arguments: object) -> int:
@@ -135,7 +120,7 @@ def test_new_sources_go_into_new_shards_and_old_ones_are_not_touched(
     assert run(place, finished / "in", "--replace") == EXIT_OK
     clean(place)
     assert tars(store) == before
-    assert run(place, finished / "in", finished / "more", "--set", "shard.append=false") == EXIT_OK
+    assert run(place, finished / "in", finished / "more", "shard.append=false") == EXIT_OK
     clean(place)
     assert tars(store) == tars(open_store(str(finished / "both")))
 
@@ -240,11 +225,11 @@ def test_a_kill_while_shards_are_written_leaves_only_whole_ones(
     finished: Path, copied: Store, tmp_path: Path
 ) -> None:
     """Two tars are to be written, of three clips and of two; the kill comes within each."""
-    arguments = (finished / "in", finished / "more", "--set", "caption.enabled=false")
+    arguments = (finished / "in", finished / "more", "caption.enabled=false")
     before = shards(copied)
     for dies_at, n_new in ((2, 0), (4, 1)):
         # A limit that parts the five clips in two tars.
-        killed(dies_at, copied.uri, *arguments, "--set", "shard.max_bytes=150000")
+        killed(dies_at, copied.uri, *arguments, "shard.max_bytes=150000")
         now = shards(copied)
         assert {name: now[name] for name in before} == before, "what readers see has changed"
         assert len({n for n in now if n.endswith(".tar")} - set(before)) == n_new
@@ -254,15 +239,15 @@ def test_a_kill_while_shards_are_written_leaves_only_whole_ones(
     read = TarWriter._read
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TarWriter, "_read", lambda s, x: written.append(x.key) or read(s, x))
-        assert run(copied.uri, *arguments, "--set", "shard.max_bytes=150000") == EXIT_OK
+        assert run(copied.uri, *arguments, "shard.max_bytes=150000") == EXIT_OK
     assert len(written) == 2, "a tar that was whole was written again"
     assert_readers_find_only_whole_shards(copied)
     clean(copied.uri)
     reached = shards(copied)
     undisturbed = open_store(str(tmp_path / "undisturbed"))
     shutil.copytree(finished / "both", undisturbed.uri)
-    more = ("--set", "shard.append=false")
-    assert run(undisturbed.uri, *arguments, "--set", "shard.max_bytes=150000", *more) == EXIT_OK
+    more = "shard.append=false"
+    assert run(undisturbed.uri, *arguments, "shard.max_bytes=150000", more) == EXIT_OK
     clean(undisturbed.uri)
     assert tars(undisturbed) == {n: d for n, d in reached.items() if n.endswith(".tar")}
 

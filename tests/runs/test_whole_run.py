@@ -1,6 +1,5 @@
 """One run over sound and broken sources, then reruns of it: every promise that a user can check."""
 
-import hashlib
 import io
 import json
 import re
@@ -8,7 +7,6 @@ import shlex
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +14,12 @@ import av
 import pyarrow.parquet as pq
 import pytest
 import webdataset
-from captioned import run_arguments, work_here
+from captioned import work_here
 from film_makers import MAKERS
-from newest import earlier_objects
+from place import Place
 
-from curator.cli import main
-from curator.commands.arguments import EXIT_OK
-from curator.executor.engine import Engine
 from curator.footage.demo_films import make_demo
 
-SETTINGS = [
-    "--set", "filters.short_side_px.min=100", "--set", "propose.min_s=1.0",
-    "--set", "shard.resolutions=[120, 240, 480]",
-]  # fmt: skip
 FAILS = {
     "audio_only.mp4": "no_video_stream",
     "empty.mp4": "empty_file",
@@ -48,30 +39,11 @@ LIKE_OTHERS = (
 ODD_NAMES = ("a b's #1 100%.mp4", 'new\nline "quoted".mp4', "日本語 ü.mp4", "no_extension")
 
 
-@dataclass(frozen=True)
-class Whole:
+class Whole(Place):
     """A finished run."""
 
-    sources: Path
-    out: Path
-    summary: dict[str, Any]
-
-    def table(self, name: str) -> list[dict[str, Any]]:
-        return pq.read_table(self.out / name).to_pylist()
-
-
-def run(sources: Path, out: Path, *more: str) -> Whole:
-    assert main(run_arguments(sources, out, *SETTINGS, *more)) == EXIT_OK
-    return Whole(sources, out, json.loads((out / "summary.json").read_text()))
-
-
-def shard_hashes(out: Path) -> dict[str, str]:
-    earlier = earlier_objects(out)
-    return {
-        str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted((out / "shards").rglob("*.tar"))
-        if str(path.relative_to(out)) not in earlier
-    }
+    settings = ("filters.short_side_px.min=100", "propose.min_s=1.0",
+                "shard.resolutions=[120, 240, 480]", "--max-failed=1")  # fmt: skip
 
 
 def name_of(row: dict[str, Any]) -> str:
@@ -97,11 +69,13 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "some":
             work_here(patch)
-        return run(sources, folder / "out")
+        done = Whole(sources, folder / "out")
+        done.run()
+        return done
 
 
 def test_every_input_has_one_row_and_every_clip_a_decision(whole: Whole) -> None:
-    sources, clips, counts = whole.table("sources"), whole.table("clips"), whole.summary["counts"]
+    sources, clips, counts = whole.table("sources"), whole.table("clips"), whole.summary()["counts"]
     files = [p for p in whole.sources.rglob("*") if p.is_file()]
     assert Counter(row["uri"] for row in sources) == Counter(
         str(p) for p in files if p.suffix not in (".json", ".txt")
@@ -136,7 +110,7 @@ def test_what_decodes_of_damaged_files_is_used_and_noted(whole: Whole) -> None:
     (clip,) = clips
     assert 80 <= clip["end_frame"] <= 87
     assert clip["decision"] == "kept"
-    assert "cut_failed" not in whole.summary["counts"]["by_reason"]
+    assert "cut_failed" not in whole.summary()["counts"]["by_reason"]
 
 
 def test_shots_of_an_edited_film_are_those_of_its_edit(whole: Whole) -> None:
@@ -169,14 +143,6 @@ def test_static_shots_and_duplicates_are_rejected_for_what_they_are(whole: Whole
             kept = clips[clip["duplicate_of"]]
             assert kept["decision"] == "kept"
             assert clip["duplicate_similarity"] >= clip["reason_threshold"]
-
-
-def test_the_same_bytes_are_analyzed_once(whole: Whole) -> None:
-    rows = [row for row in whole.table("sources") if "same_bytes" in (row["notes"] or [])]
-    assert len(rows) == len(ODD_NAMES)
-    assert {row["n_clips"] for row in rows} == {0}
-    n_readable = whole.summary["counts"]["done"] + list(FAILS.values()).count("no_frames")
-    assert whole.summary["work"]["sources_analyzed"] <= n_readable - len(ODD_NAMES)
 
 
 def test_every_sample_decodes_to_the_frames_that_its_json_names(whole: Whole) -> None:
@@ -214,8 +180,8 @@ def test_report_and_config_stand_beside_the_tables(whole: Whole) -> None:
     assert "motion_too_low" in page
     config = json.loads((whole.out / "config.json").read_text())
     assert config["recipe"]["propose"]["min_s"] == 1.0
-    assert config["fingerprints"] == whole.summary["fingerprints"]
-    listed = {part for parts in whole.summary["tables"].values() for part in parts}
+    assert config["fingerprints"] == whole.summary()["fingerprints"]
+    listed = {part for parts in whole.summary()["tables"].values() for part in parts}
     reusable = {
         str(path.relative_to(whole.out))
         for table in ("sources", "shots", "clips", "embeddings")
@@ -223,35 +189,6 @@ def test_report_and_config_stand_beside_the_tables(whole: Whole) -> None:
     }
     assert reusable == listed
     assert not list(whole.out.glob("cuts/*"))
-
-
-def test_reruns_decode_nothing_and_lost_or_dropped_clips_are_cut_to_the_same_bytes(
-    whole: Whole, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before, clips = shard_hashes(whole.out), whole.table("clips")
-
-    def refuse(_: Engine) -> None:
-        raise AssertionError("Ray was started for a run that has nothing to decode")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Engine, "_start", refuse)
-        again = run(whole.sources, whole.out)
-        assert set(again.summary["work"].values()) == {0}
-        assert shard_hashes(whole.out) == before
-        assert again.table("clips") == clips
-        strict = run(whole.sources, whole.out, "--set", "filters.motion.min=0.15")
-    assert strict.summary["work"]["sources_analyzed"] == 0
-    assert strict.summary["work"]["clips_cut"] == 0
-    for clip in strict.table("clips"):
-        if clip["decision"] == "kept":
-            assert clip["motion"] >= 0.15
-    kept = strict.summary["counts"]["kept"]
-    assert 0 < kept < again.summary["counts"]["kept"]
-    assert set(shard_hashes(whole.out)) == {shard["name"] for shard in strict.summary["shards"]}
-    (whole.out / strict.summary["shards"][0]["name"]).unlink()
-    back = run(whole.sources, whole.out, "--set", "shard.append=false")
-    assert back.summary["work"]["sources_analyzed"] == 0
-    assert shard_hashes(whole.out) == before
 
 
 README = Path(__file__).parents[2] / "README.md"

@@ -21,7 +21,7 @@ from curator.errors import UsageError
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.executor.ray_cluster import RayCluster
-from curator.runs.run_log import RunLog
+from curator.runs.run_context import RunLog
 from curator.stages.commit.commit_run import clip_outcomes
 from curator.storage import open_store
 from curator.storage.traffic import TRAFFIC
@@ -182,22 +182,13 @@ def test_ray_gets_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_clips_are_counted_by_outcome() -> None:
+    decided = [("kept", None), ("rejected", "too_dark"), ("kept", None)]
     rows = [
-        {
-            "clip_id": f"{number}",
-            "decision": decision,
-            "reason": reason,
-            "start_s": 1.0,
-            "end_s": 3.5,
-        }
-        for number, (decision, reason) in enumerate(
-            [("kept", None), ("rejected", "too_dark"), ("kept", None)]
-        )
+        {"clip_id": f"{n}", "decision": decision, "reason": reason, "start_s": 1.0, "end_s": 3.5}
+        for n, (decision, reason) in enumerate(decided)
     ]
-    assert clip_outcomes(clip_rows(rows)) == {
-        ("kept", ""): (2, 5.0),
-        ("rejected", "too_dark"): (1, 2.5),
-    }
+    expected = {("kept", ""): (2, 5.0), ("rejected", "too_dark"): (1, 2.5)}
+    assert clip_outcomes(clip_rows(rows)) == expected
 
 
 def test_requests_to_s3_are_counted(s3_bucket: str) -> None:

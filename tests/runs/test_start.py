@@ -8,11 +8,11 @@ import pytest
 from curator.cli import main
 from curator.commands.arguments import EXIT_USAGE
 from curator.errors import UsageError
-from curator.runs.preflight import preflight
+from curator.runs.start import check_places
 
 
 def checked(source: str, out: str) -> None:
-    preflight([source], out, ray_address=None, shared_out=False, writes=False)
+    check_places([source], out, writes=False)
 
 
 @pytest.fixture
@@ -77,13 +77,10 @@ def test_prefixes_are_compared_before_they_are_listed(source: str) -> None:
 
 
 def test_a_gpu_that_a_recipe_requires_is_looked_at_before_work(
-    data: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Pins that a driver too old for torch ends a run at once, and not in its workers."""
-    monkeypatch.setattr("curator.runs.preflight.available_gpus", lambda: 1)
+    monkeypatch.setattr("curator.runs.start.available_gpus", lambda: 1)
     fault = "torch is built for CUDA 13.2, and the driver is too old; update it"
     monkeypatch.setattr("curator.stages.analyze.gpu_engines.nvdec_refusal", lambda: fault)
     out = tmp_path / "out"

@@ -1,4 +1,4 @@
-"""Repairs what the newest snapshot names from equal copies, and says what is lost.
+"""Repairs damaged objects from equal copies, and removes others, so that a run makes them again.
 
 A snapshot has its own parts of tables and its own indexes, and the same bytes are at fixed paths:
 each is the copy of the other. What was changed is known by size and version, as the store gave it
@@ -6,16 +6,17 @@ when the snapshot was made, so that nothing is read that did not change.
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from curator.errors import DamagedError, StorageError
 from curator.stages.commit.commit_run import alone
-from curator.storage import ObjectInfo, Store
-from curator.tables.checksums import find_json, sealed_json, to_json
+from curator.storage import Store
+from curator.tables.checksums import find_json, is_damaged, sealed_json, to_json
 from curator.tables.fenced_store import Digest, FencedStore
-from curator.tables.out_layout import listed_objects
+from curator.tables.out_layout import CONFIG, LAYOUT, SHARDS, FolderLifetime, is_own, listed_objects
 from curator.tables.output_format import read_summary
 from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import (
@@ -30,7 +31,69 @@ from curator.tables.snapshot_store import (
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+_FOR_GOOD = {name for name, life in LAYOUT.items() if life is FolderLifetime.RECORD}
+ALL = frozenset(LAYOUT) - {SHARDS, "report", *_FOR_GOOD} | {SUMMARY, CONFIG}
+"""Folders and objects that `curate run` makes again."""
+CACHES = frozenset(
+    name for name, life in LAYOUT.items() if life is FolderLifetime.CACHE and name != "tracks"
+) | {"frames"}
+"""Folders that `curate recaption` makes again, which has no sources."""
+_ROUNDS = 2 * len(ALL)
+"""Kinds of damage that one command repairs; more is a store that cannot be trusted."""
 _READERS = 8
+
+
+def with_repair(
+    store: Store, work: Callable[[], T], kinds: frozenset[str], *, check: Callable[[], None] = alone
+) -> T:
+    """Does some work, again after each removal of what it found damaged.
+
+    Args:
+        store: Output root.
+        work: Can be done again at any time: it goes on from what is stored.
+        kinds: Folders and objects that it makes again: `ALL` or `CACHES`.
+        check: Raises if nothing may be removed any more.
+
+    Raises:
+        DamagedError: An object of another kind is damaged, or one that is missing is needed.
+    """
+    for _ in range(_ROUNDS):
+        try:
+            return work()
+        except DamagedError as error:
+            check()
+            if not _remove(store, error, kinds, check):
+                raise
+    return work()
+
+
+def _remove(
+    store: Store, error: DamagedError, kinds: frozenset[str], check: Callable[[], None]
+) -> bool:
+    """Removes the damaged objects of the kind that an error names; says whether there were any.
+
+    Those of which the newest snapshot has an equal copy are written again.
+    """
+    if error.name.split("/")[0] not in kinds:
+        return False
+    folder = error.name.rpartition("/")[0]
+    # An object at the root is a kind of its own.
+    prefix = f"{folder}/" if folder else error.name
+    names = [info.key for info in store.list(prefix) if is_own(info.key)]
+    damaged = _those(partial(is_damaged, store), names)
+    if not damaged:
+        return False
+    logger.warning(
+        "damaged objects in %s/%s: %d of %d, such as %s (%s); they are removed, and what they held "
+        "is made again",
+        store.uri, folder or error.name, len(damaged), len(names),
+        error.name if error.name in damaged else damaged[0], error.why,
+    )  # fmt: skip
+    whole = restored(FencedStore(store, check), damaged)
+    store.delete([name for name in damaged if name not in whole])
+    return True
 
 
 def repair_objects(
@@ -38,10 +101,8 @@ def repair_objects(
 ) -> None:
     """Writes what is damaged again from an equal copy, and removes what has no equal copy.
 
-    Args:
-        store: Output root.
-        check: Raises if nothing may be written any more.
-        makes_again: Whether a run with the sources follows; without one all damaged objects stay.
+    Nothing is removed without `makes_again`, which says that a run with the sources follows.
+    `check` raises if nothing may be written any more.
     """
     fenced = FencedStore(store, check)
     numbers = snapshot_numbers(store)
@@ -59,11 +120,10 @@ def repair_objects(
     suspects = {
         name: digest
         for name, digest in objects_of(summary).items()
-        if not _is_unchanged(there.get(name), digest, versions.get(name))
+        if (info := there.get(name)) is None
+        or (info.bytes, info.version) != (digest.n_bytes, versions.get(name))
     }
-    with ThreadPoolExecutor(_READERS) as pool:
-        is_same = pool.map(lambda item: _has(store, *item), suspects.items())
-        damaged = [n for n, same in zip(suspects, is_same, strict=True) if not same]
+    damaged = _those(lambda name: not _has(store, name, suspects[name]), suspects)
     lost = sorted(set(damaged) - restored(fenced, damaged))
     if lost and makes_again:
         fenced.delete(lost)
@@ -75,10 +135,7 @@ def repair_objects(
 
 
 def restored(store: FencedStore, names: Collection[str]) -> frozenset[str]:
-    """Writes damaged objects of the newest snapshot again from equal copies.
-
-    Returns those that are whole now.
-    """
+    """Writes damaged objects of the newest snapshot again from equal copies; returns those."""
     summary = _newest(store)
     objects, whole = objects_of(summary), set()
     for own, fixed in copies_of(summary).items():
@@ -129,10 +186,6 @@ def _newest(store: Store) -> dict[str, Any]:
         return {}
 
 
-def _is_unchanged(info: ObjectInfo | None, digest: Digest, version: str | None) -> bool:
-    return info is not None and info.bytes == digest.n_bytes and info.version == version
-
-
 def _has(store: Store, name: str, digest: Digest) -> bool:
     """Returns whether an object is there with these bytes."""
     try:
@@ -141,3 +194,10 @@ def _has(store: Store, name: str, digest: Digest) -> bool:
         if store.exists(name):
             raise
         return False
+
+
+def _those(is_so: Callable[[str], bool], names: Iterable[str]) -> list[str]:
+    """Returns the names for which a function, run in threads, says so."""
+    names = list(names)
+    with ThreadPoolExecutor(_READERS) as pool:
+        return [name for name, yes in zip(names, pool.map(is_so, names), strict=True) if yes]

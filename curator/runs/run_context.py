@@ -1,0 +1,160 @@
+"""What the passes of a run share, and what the run took and did, for the summary."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from curator.executor.cpu_accounting import cpu_profile
+from curator.executor.engine import Engine
+from curator.executor.progress import Progress
+from curator.extensions import named
+from curator.measures.clip_semantics import Semantics
+from curator.measures.learned_score import LearnedScore
+from curator.measures.score_list import SUITABILITY
+from curator.pipeline import Graph
+from curator.recipe import Recipe, learned_score_of, measures_of, semantics_of
+from curator.runs.generations import judged_by
+from curator.runs.marked_clips import honoured_marks
+from curator.stages.analyze.gpu_engines import GpuProbe
+from curator.stages.caption.captioners.captioner_list import captioner_extensions
+from curator.stages.propose.candidate_store import Candidates
+from curator.storage import Store
+from curator.tables.fenced_store import FencedStore
+from curator.tables.mark_table import Mark
+from curator.tables.removal_records import Removals
+from curator.tables.snapshot_store import EARLIER
+from curator.tables.source_metadata import SourceMetadata
+
+
+@dataclass(slots=True, kw_only=True)
+class RunLog:
+    """Collects what the stages of a run report.
+
+    Attributes:
+        seconds: Wall time by stage.
+        cpu_s: CPU-seconds of the workers, by what they went into.
+        counts: Counts of work, by name.
+        listed_ns: Unix time before the listing: versions of files that were young then say nothing.
+        n_skipped_names: Objects that the listing passed over by their names.
+        long_whole: Long sources that were analyzed whole, by reason.
+        cut: How clips were written.
+        sources: `SourceTable.sums`.
+        clips: Numbers and seconds of clips so far, by decision and reason.
+        is_watched: Whether somebody reads `clips` during the run.
+        plan: What a plan expected of this run; empty without one.
+    """
+
+    progress: Progress
+    seconds: dict[str, float] = field(default_factory=dict)
+    cpu_s: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    listed_ns: int = 0
+    n_skipped_names: int = 0
+    long_whole: Counter[str] = field(default_factory=Counter)
+    cut: dict[str, Any] = field(default_factory=dict)
+    sources: Mapping[str, float] = field(default_factory=Counter)
+    clips: Mapping[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
+    is_watched: bool = False
+    plan: dict[str, Any] = field(default_factory=dict)
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Shows a stage, and adds the time of the block to its seconds."""
+        self.progress.stage(stage)
+        start = time.monotonic()
+        yield
+        self.seconds[stage] = round(self.seconds.get(stage, 0.0) + time.monotonic() - start, 3)
+
+    def facts(self) -> dict[str, Any]:
+        """Returns the fields of the summary that say what the run took and did until now."""
+        return {
+            **({"plan": dict(self.plan)} if self.plan else {}),
+            "listed_ns": self.listed_ns,
+            "work": dict(self.counts),
+            "long_sources_analyzed_whole": dict(self.long_whole),
+            "cut": dict(self.cut),
+            "stage_seconds": dict(self.seconds),
+            "cpu_seconds": cpu_profile(self.cpu_s),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """What all passes of a run share.
+
+    Attributes:
+        store: Output root.
+        memory_bytes: What the columns of clips may take.
+        check: Raises if this run may not write to the root any more.
+        removals: What may not come back.
+        metadata: Of the sources.
+    """
+
+    store: Store
+    recipe: Recipe
+    engine: Engine
+    graph: Graph
+    log: RunLog
+    memory_bytes: int
+    check: Callable[[], None]
+    removals: Removals
+    metadata: SourceMetadata = field(default_factory=SourceMetadata)
+
+    @cached_property
+    def fenced(self) -> FencedStore:
+        """The output root, for what snapshots name."""
+        return FencedStore(self.store, self.check)
+
+    @cached_property
+    def gpu(self) -> GpuProbe:
+        """Whether GPUs can decode."""
+        return GpuProbe(self.engine)
+
+    @cached_property
+    def marks(self) -> dict[str, Mark]:
+        """Marks by hand that count, by clip id: those of the time when the run asks first."""
+        return honoured_marks(self.store, self.recipe)
+
+    @cached_property
+    def semantics(self) -> Semantics:
+        """The models that the recipe names."""
+        return semantics_of(self.recipe)
+
+    @cached_property
+    def learned(self) -> LearnedScore | None:
+        """The model of the score `suitability`."""
+        return learned_score_of(self.recipe)
+
+    @cached_property
+    def fingerprints(self) -> dict[str, str]:
+        """Of each stage, by its name."""
+        return self.graph.fingerprints()
+
+    @cached_property
+    def extensions(self) -> list[dict[str, Any]]:
+        """Classes from outside this package, with their origins."""
+        captioners = captioner_extensions(self.recipe.caption.captioner)
+        measures = measures_of(self.recipe).extensions
+        return list(map(named, (*self.graph.extensions, *measures, *captioners)))
+
+    @cached_property
+    def judged(self) -> dict[str, Any]:
+        """What decisions and captions follow from, once all metadata is known."""
+        fingerprints = dict(self.fingerprints)
+        if self.learned is not None:
+            fingerprints[SUITABILITY] = self.learned.fingerprint
+        columns = self.metadata.schema()
+        return judged_by(self.recipe, self.graph, fingerprints, self.extensions, columns)
+
+    def candidates(self, previous: Mapping[str, Any]) -> Candidates:
+        """Stored candidates, without objects that only snapshots before `previous` name."""
+        return Candidates(
+            self.fenced,
+            self.fingerprints["propose"],
+            has_clip=self.recipe.analyze.clip is not None,
+            earlier=frozenset(previous.get(EARLIER, ())),
+        )
