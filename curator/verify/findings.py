@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -16,7 +17,15 @@ REMAKE = (
     "delete the object and run `curate run` again, which writes it again; or copy it again from "
     "its origin"
 )
-EXPORT = "`curate export OUT OUT --format {}` writes it again"
+COPIED = "run `curate run` again with the same recipe: it writes it again from {}"
+LOST = (
+    "no whole copy is left: restore it from a backup, or remove old snapshots with `curate clean`"
+)
+RESTORE_SOURCE = (
+    "restore it from a copy, or run `curate run` again, which analyzes it again if its size or "
+    "times changed too (`touch` it if not)"
+)
+_EXPORT = "`curate export OUT OUT --format {}` writes it again"
 
 
 class FindingCode(StrEnum):
@@ -89,6 +98,26 @@ WARNINGS = frozenset(
 )
 
 
+REMEDIES = {
+    FindingCode.MANIFEST_MISSING: RERUN,
+    FindingCode.MANIFEST_WRONG: RERUN,
+    FindingCode.INDEX: _EXPORT.format("energon"),
+    FindingCode.ENERGON: _EXPORT.format("energon"),
+    FindingCode.WIDS: _EXPORT.format("wids"),
+    FindingCode.DATASET: RERUN,
+    FindingCode.CLIPS: RERUN,
+    FindingCode.SPLIT: "delete OUT/shards and run `curate run` again with the same recipe",
+    FindingCode.REMOVED: "`curate remove OUT --finish` takes it out again; what is not of this "
+    "package must be removed by hand",
+    FindingCode.SOURCE_CHANGED: RESTORE_SOURCE,
+    FindingCode.SOURCE_GONE: RESTORE_SOURCE,
+    FindingCode.UNHASHED: "none is needed: the next snapshot names them",
+    FindingCode.UNNAMED: "delete it: readers that list the folder would take it for data",
+    FindingCode.INTERRUPTED: RERUN,
+}
+"""What helps against a fault, unless its finding says something else; `REMAKE` for the others."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One fault."""
@@ -115,26 +144,41 @@ class Findings:
         self.counts: Counter[FindingCode] = Counter()
 
     def add(
-        self, code: FindingCode, path: str, actual: str, expected: str, remedy: str = REMAKE
+        self, code: FindingCode, path: str, actual: str, expected: str, remedy: str | None = None
     ) -> None:
-        """Records a finding."""
+        """Records a finding; None for the remedy of its code."""
+        remedy = remedy or REMEDIES.get(code, REMAKE)
         finding = Finding(code=code, path=path, found=actual, expected=expected, remedy=remedy)
         with self._lock:
             self.counts[code] += 1
             if self.counts[code] <= MAX_STORED:
                 self._stored.append(finding)
 
+    def compare(
+        self,
+        code: FindingCode,
+        path: str,
+        actual: Mapping[str, object],
+        expected: Mapping[str, object],
+    ) -> None:
+        """Records each field that is there with another value than the expected one."""
+        for name, value in expected.items():
+            if name in actual and actual[name] != value:
+                self.add(code, path, f"{name} {actual[name]!r}", repr(value))
+
     def take(self, other: "Findings") -> None:
         """Takes over the findings of another."""
+        for finding in other._stored:
+            self.add(*(getattr(finding, name) for name in Finding.__slots__))
         with self._lock:
-            shown = Counter(finding.code for finding in self._stored)
-            for finding in other._stored:
-                shown[finding.code] += 1
-                if shown[finding.code] <= MAX_STORED:
-                    self._stored.append(finding)
-            self.counts += other.counts
+            for code, number in other.counts.items():
+                self.counts[code] += max(0, number - MAX_STORED)
 
     def sorted(self) -> list[Finding]:
         """Returns findings in the order of their codes, then paths; warnings last."""
-        order = {code: number for number, code in enumerate(FindingCode)}
-        return sorted(self._stored, key=lambda f: (order[f.code], f.path, f.found))
+        order = list(FindingCode)
+        return sorted(self._stored, key=lambda f: (order.index(f.code), f.path, f.found))
+
+    def by_code(self) -> dict[str, int]:
+        """Returns the number of all findings of each code, sorted by code."""
+        return {str(code): number for code, number in sorted(self.counts.items())}

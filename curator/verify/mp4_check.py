@@ -19,21 +19,19 @@ def header_differences(mp4: bytes, sample: dict[str, Any], uri: str) -> list[tup
     try:
         with open_container(io.BytesIO(mp4), uri, n_bytes=len(mp4)) as container:
             stream = video_stream(container, uri)
-            size = (stream.width, stream.height)
+            size = f"{stream.width}x{stream.height}"
             n_frames, fps = stream.frames, stream.average_rate
     except Exception as error:  # noqa: BLE001 - damage may raise anything; it becomes a finding
         return [(f"it cannot be opened: {error}", "an MP4")]
-    differences = []
-    wanted_size = (sample["width"], sample["height"])
-    if size != wanted_size:
-        differences.append((_size(size), _size(wanted_size)))
-    if n_frames != sample["n_frames"]:
-        differences.append((f"{n_frames} frames", f"{sample['n_frames']} frames"))
     wanted_fps = float(rate_of(sample))
+    pairs = [
+        (size, f"{sample['width']}x{sample['height']}"),
+        (f"{n_frames} frames", f"{sample['n_frames']} frames"),
+    ]
     # Containers round a rate to their time base.
     if fps is None or abs(float(fps) - wanted_fps) > 1e-3 * wanted_fps:
-        differences.append((f"{_words(fps)} frames/s", f"{wanted_fps:g} frames/s"))
-    return differences
+        pairs.append((f"{fps or 'unknown'} frames/s", f"{wanted_fps:g} frames/s"))
+    return [(actual, expected) for actual, expected in pairs if actual != expected]
 
 
 def frame_differences(
@@ -51,18 +49,15 @@ def frame_differences(
     except Exception as error:  # noqa: BLE001 - damage may raise anything; it becomes a finding
         return [(f"it cannot be decoded: {error}", "frames")]
     report = reader.report
-    differences = []
-    if report.n_frames != sample["n_frames"]:
-        differences.append((f"{report.n_frames} frames decode", f"{sample['n_frames']} frames"))
-    sizes = {(sample["width"], sample["height"])}
-    if set(report.sizes) != sizes:
-        actual = ", ".join(map(_size, report.sizes)) or "none"
-        differences.append((f"frames of {actual}", f"frames of {_size(*sizes)}"))
-    if first_s != 0.0:
-        differences.append((f"first frame at {_words(first_s)} s", "first frame at 0 s"))
+    sizes = ", ".join(f"{width}x{height}" for width, height in report.sizes) or "none"
+    pairs = [
+        (f"{report.n_frames} frames decode", f"{sample['n_frames']} frames decode"),
+        (f"frames of {sizes}", f"frames of {sample['width']}x{sample['height']}"),
+        (f"first frame at {first_s} s", "first frame at 0.0 s"),
+    ]
     if report.is_damaged:
-        differences.append((f"{report.n_errors + report.n_concealed} damaged frames", "none"))
-    return differences
+        pairs.append((f"{report.n_errors + report.n_concealed} damaged frames", "none"))
+    return [(actual, expected) for actual, expected in pairs if actual != expected]
 
 
 def rate_of(sample: dict[str, Any]) -> Fraction:
@@ -75,11 +70,3 @@ def rate_of(sample: dict[str, Any]) -> Fraction:
         return Fraction(str(sample.get("fps_fraction") or sample["fps"]))
     except ZeroDivisionError as error:
         raise ValueError(str(error)) from error
-
-
-def _size(size: tuple[int, int]) -> str:
-    return f"{size[0]}x{size[1]}"
-
-
-def _words(value: object) -> str:
-    return "unknown" if value is None else str(value)
