@@ -1,7 +1,6 @@
 """Takes removed footage out of rows: of tables, tracks, probes and candidates."""
 
 import json
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -28,22 +27,17 @@ def scrubbed(table: pa.Table, removals: Removals) -> pa.Table | None:
     left = table.filter(pa.array(~is_gone)) if gone.num_rows else table
     left = _without_thumbnails(_without_names(left, removals), removals)
     metadata = dict(table.schema.metadata or {})
+    # The keys by which probes of some sources are done.
+    is_scan = {"uri", "version"} <= set(table.column_names)
+    lost = set(row_keys(gone, ("version", "uri")).to_pylist()) if is_scan else set()
     for field in (KEYS, FAILED):
         if field in metadata:
             keys = json.loads(metadata[field])
-            lost = scan_keys(gone)
             rest = [key for key in keys if key not in lost and not names_removed(key, removals)]
             if len(rest) < len(keys):
                 metadata[field] = json.dumps(rest).encode()
                 left = left.replace_schema_metadata(metadata)
     return None if left is table else left
-
-
-def scan_keys(rows: pa.Table) -> set[str]:
-    """Returns the keys by which probes of some sources are done."""
-    if not {"uri", "version"} <= set(rows.column_names):
-        return set()
-    return set(row_keys(rows, ("version", "uri")).to_pylist())
 
 
 def names_removed(key: str, removals: Removals) -> bool:
@@ -88,9 +82,3 @@ def _without_thumbnails(table: pa.Table, removals: Removals) -> pa.Table:
     for name, values in columns.items():
         table = with_column(table, name, pa.array(values, table[name].type))
     return table
-
-
-def rows_of(table: pa.Table, column: str, values: Collection[str]) -> pa.Table:
-    """Returns the rows with one of some values in a column."""
-    wanted = pa.array(sorted(values), table[column].type)
-    return table.filter(pc.is_in(table[column], value_set=wanted))

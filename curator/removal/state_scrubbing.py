@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curator.models.text_encoder import text_hash
-from curator.removal.part_scrubbing import names_removed, rows_of, scrubbed
+from curator.removal.part_scrubbing import names_removed, scrubbed
+from curator.removal.removal_selection import Summaries, stored_clips, tables_of
 from curator.stages.caption.frame_store import FRAMES as FRAME_PARTS
 from curator.stages.caption.reply_store import REPLIES
 from curator.stages.propose.candidate_store import FOLDER as CANDIDATES
@@ -21,8 +22,8 @@ from curator.tables.corpus_tables import FOLDER as ALIKE
 from curator.tables.footage_index import FOLDER as VECTORS
 from curator.tables.mark_table import mark_objects, write_marks
 from curator.tables.out_layout import FAMILIES, VALUES, is_own
-from curator.tables.parts import KEYS, Parts, to_parquet, with_column
-from curator.tables.removal_records import Removals
+from curator.tables.parts import KEYS, Parts, table_rows, to_parquet, with_column
+from curator.tables.removal_records import CAPTION_COLUMNS, Removals
 from curator.tables.sample_members import VALUE
 from curator.tables.track_items import FRAMES
 from curator.tables.track_parts import SEGMENTS, TRACKS
@@ -44,51 +45,42 @@ class StateScrubbing:
 
     def pairs(self) -> list[str]:
         """Returns objects of similar pairs that name a removed clip: clips are compared anew."""
-        return [name for name in self._own(ALIKE) if self._is_of_removed(name)]
+        return [n for n in self._own(ALIKE) if self._names(n, "clip_id") or self._names(n, "other")]
 
-    def _is_of_removed(self, name: str) -> bool:
-        return any(self._names(name, column) for column in ("clip_id", "other"))
-
-    def scrub(
-        self, *, texts: Collection[str], requests: Collection[str], clip_ids: pa.Array
-    ) -> None:
-        """Rewrites or removes what holds removed footage.
-
-        Args:
-            texts: Captions that stay.
-            requests: Keys of replies that stay.
-            clip_ids: Clips that snapshots and candidates have, with removed ones or without.
-        """
+    def scrub(self, summaries: Summaries) -> None:
+        """Rewrites or removes what holds removed footage, given the rewritten snapshots."""
+        clip_ids = _surviving_clips(self._store, summaries)
         for folder in ("scan", "hashes"):
             for name in self._own(folder):
                 self._rewrite(name)
         self._candidates(self._tracks())
         # Made again where they are needed: only a run that was broken off leaves some.
         unfinished = [name for name in self._own(SEGMENTS) if self._names(name, "source_id")]
-        unfinished += [
-            name
-            for folder in ("cuts", FRAME_PARTS, VALUES)
-            for name in self._own(folder)
-            if name.endswith(".parquet")
-            and (self._names(name, "clip_id") or self._has_others(name, clip_ids))
-        ]
-        for name in self._own(FAMILIES):
-            if name.endswith(".parquet"):
-                self._values(name, clip_ids)
+        for folder in ("cuts", FRAME_PARTS, VALUES):
+            for name in filter(_is_parquet, self._own(folder)):
+                own = self._columns(name, "clip_id")["clip_id"]
+                is_known = pc.all(pc.is_in(own, value_set=clip_ids)).as_py() is not False
+                if not is_known or self._names(name, "clip_id"):
+                    unfinished.append(name)
+        for name in filter(_is_parquet, self._own(FAMILIES)):
+            self._values(name, clip_ids)
         self.marks()
         # Their keys are hashes, of clips that are not known any more; codes are of any clips.
         self._store.delete([*unfinished, *self._own("alignments"), *self._own(VECTORS)])
-        self._texts({text_hash(text) for text in texts})
-        self._replies(frozenset(requests))
+        self._texts({text_hash(text) for text in _surviving_texts(self._store, summaries)})
+        self._replies(frozenset(_surviving_requests(self._store, summaries)))
 
     def _own(self, folder: str) -> Iterator[str]:
         names = [info.key for info in self._store.list(f"{folder}/")]
         return (name for name in names if is_own(name))
 
+    def _columns(self, name: str, *columns: str) -> pa.Table:
+        read = partial(pq.ParquetFile.read, columns=list(columns))
+        return read_rows(self._store, name, read)
+
     def _names(self, name: str, column: str) -> bool:
         """Returns whether a part has rows or keys of removed footage."""
-        table = read_rows(self._store, name, partial(pq.ParquetFile.read, columns=[column]))
-        removals = self._removals
+        table, removals = self._columns(name, column), self._removals
         if column not in table.column_names:
             # Older versions named no other clip.
             return False
@@ -96,38 +88,28 @@ class StateScrubbing:
             return True
         return any(names_removed(key, removals) for key in Parts(self._store, "", "").keys(name))
 
-    def _has_others(self, name: str, clip_ids: pa.Array) -> bool:
-        """Returns whether a part has clips of which it is not known whose they are."""
-        table = read_rows(self._store, name, partial(pq.ParquetFile.read, columns=["clip_id"]))
-        return pc.all(pc.is_in(table["clip_id"], value_set=clip_ids)).as_py() is False
+    def _keep(self, name: str, left: pa.Table, rows_per_group: int | None = None) -> None:
+        """Writes an object again with the rows that are left; removes it if none is."""
+        if left.num_rows or name.startswith(f"{CANDIDATES}/"):
+            data = to_parquet(left.combine_chunks(), name, rows_per_group=rows_per_group)
+            self._store.write(name, data)
+        else:
+            self._store.delete([name])
 
     def _rewrite(self, name: str, rows_per_group: int | None = None) -> None:
-        table = read_parquet(self._store, name)
-        left = scrubbed(table, self._removals)
-        if left is None:
-            return
-        if not left.num_rows and not name.startswith(f"{CANDIDATES}/"):
-            self._store.delete([name])
-            return
-        data = to_parquet(left.combine_chunks(), name, rows_per_group=rows_per_group)
-        self._store.write(name, data)
+        left = scrubbed(read_parquet(self._store, name), self._removals)
+        if left is not None:
+            self._keep(name, left, rows_per_group)
 
     def _values(self, name: str, clip_ids: pa.Array) -> None:
         """Takes values of removed and of unknown clips out of a part."""
         table = read_parquet(self._store, name)
         stays = pc.is_in(table["clip_id"], value_set=clip_ids)
         left = table.filter(pc.and_(stays, pa.array(~self._removals.rows(table))))
-        if left.num_rows == table.num_rows:
-            return
-        if not left.num_rows:
-            self._store.delete([name])
-            return
-        keys = json.dumps(left["key"].to_pylist()).encode()
-        left = left.combine_chunks().replace_schema_metadata(
-            {**(table.schema.metadata or {}), KEYS: keys}
-        )
-        rows_per_group = 1 if VALUE in left.column_names else None
-        self._store.write(name, to_parquet(left, name, rows_per_group=rows_per_group))
+        if left.num_rows < table.num_rows:
+            keys = json.dumps(left["key"].to_pylist()).encode()
+            left = left.replace_schema_metadata({**(table.schema.metadata or {}), KEYS: keys})
+            self._keep(name, left, 1 if VALUE in left.column_names else None)
 
     def marks(self) -> None:
         """Takes out marks of removed clips, and of others that show removed frames."""
@@ -144,11 +126,7 @@ class StateScrubbing:
             if self._names(name, "source_id"):
                 self._rewrite(name)
         after = {info.key: info.bytes for info in self._store.list(prefix)}
-        return {
-            (name, n_bytes): after[name]
-            for name, n_bytes in before.items()
-            if after.get(name, n_bytes) != n_bytes
-        }
+        return {(name, n): after[name] for name, n in before.items() if after.get(name, n) != n}
 
     def _candidates(self, sizes: _Sizes) -> None:
         """Rewrites candidates; those that stay go on to be valid with the rewritten tracks."""
@@ -170,7 +148,7 @@ class StateScrubbing:
             left = _resized(table if left is None else left, sizes)
             left = self._recounted(left, f"{CANDIDATES}/clips/{name.rpartition('/')[2]}")
             if left is not table:
-                self._store.write(name, to_parquet(left.combine_chunks(), name))
+                self._keep(name, left)
 
     def _recounted(self, sources: pa.Table, clips: str) -> pa.Table:
         """Returns rows of candidates' sources with the number of clips that sources still have."""
@@ -181,25 +159,19 @@ class StateScrubbing:
         counts, old = Counter(ids), sources["n_clips"].to_pylist()
         rows = zip(is_less.tolist(), sources["source_id"].to_pylist(), old, strict=True)
         now = [counts[name] if less and count else count for less, name, count in rows]
-        if now == old:
-            return sources
-        return with_column(sources, "n_clips", pa.array(now, pa.int32()))
+        return sources if now == old else with_column(sources, "n_clips", pa.array(now, pa.int32()))
 
     def _texts(self, hashes: Collection[str]) -> None:
         """Removes embeddings of captions that no clip has: whose they were is not known."""
         for name in self._own("text_embeddings"):
             table = read_parquet(self._store, name)
-            left = rows_of(table, "text_hash", hashes)
+            left = _rows_of(table, "text_hash", hashes)
             if left.num_rows == table.num_rows:
                 continue
-            if not left.num_rows:
-                self._store.delete([name])
-                continue
             keys = left["text_hash"].to_pylist()
-            left = left.combine_chunks()
             parts = Parts(self._store, "text_embeddings", name.partition("/")[2].split("-")[0])
             # Under the name of the keys that are left; the old one goes then.
-            if parts.write(left, keys, one_row_groups=True) != name:
+            if not keys or parts.write(left.combine_chunks(), keys, one_row_groups=True) != name:
                 self._store.delete([name])
 
     def _replies(self, keys: frozenset[str]) -> None:
@@ -211,14 +183,46 @@ class StateScrubbing:
                     loose.append(name)
                 continue
             table = read_parquet(self._store, name)
-            left = rows_of(table, "key", keys)
+            left = _rows_of(table, "key", keys)
             self.n_replies += table.num_rows - left.num_rows
-            if left.num_rows and left.num_rows < table.num_rows:
-                self._store.write(name, to_parquet(left.combine_chunks(), name))
-            elif not left.num_rows:
-                self._store.delete([name])
+            if left.num_rows < table.num_rows or not left.num_rows:
+                self._keep(name, left)
         self.n_replies += len(loose)
         self._store.delete(loose)
+
+
+def _is_parquet(name: str) -> bool:
+    return name.endswith(".parquet")
+
+
+def _rows_of(table: pa.Table, column: str, values: Collection[str]) -> pa.Table:
+    """Returns the rows with one of some values in a column."""
+    wanted = pa.array(sorted(values), table[column].type)
+    return table.filter(pc.is_in(table[column], value_set=wanted))
+
+
+def _surviving_texts(store: Store, summaries: Summaries) -> Iterator[str]:
+    """Yields the captions of all snapshots, each at least once."""
+    for name, columns in CAPTION_COLUMNS.items():
+        for table in tables_of(store, summaries, name, columns):
+            for column in columns:
+                yield from table[column].unique().drop_null().to_pylist()
+
+
+def _surviving_requests(store: Store, summaries: Summaries) -> set[str]:
+    """Returns the keys of replies of all annotations: what they are made of, and their own."""
+    keys: set[str] = set()
+    for table in tables_of(store, summaries, "annotations", ("request_keys", "annotation_key")):
+        for row in table_rows(table):
+            keys.update(filter(None, (row.get("annotation_key"), *(row["request_keys"] or ()))))
+    return keys
+
+
+def _surviving_clips(store: Store, summaries: Summaries) -> pa.Array:
+    """Returns the ids of the clips of all snapshots and of stored candidates."""
+    clips = [*tables_of(store, summaries, "clips", ("clip_id",)), *stored_clips(store)]
+    chunks = [chunk for table in clips for chunk in table["clip_id"].chunks]
+    return pa.chunked_array(chunks, pa.string()).unique()
 
 
 def _resized(sources: pa.Table, sizes: _Sizes) -> pa.Table:

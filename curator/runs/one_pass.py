@@ -505,10 +505,10 @@ class Pass:
                 )
             before = self._scope.before
             sharding = self._sharding = Sharding(
-                self._store,
-                stage.config,
-                fingerprint(recipe.model_dump(mode="json")),
-                self._engine,
+                store=self._store,
+                config=stage.config,
+                fingerprint=fingerprint(recipe.model_dump(mode="json")),
+                engine=self._engine,
                 reusable=self._reusable,
                 before=before.shards() if before is not None else None,
             )

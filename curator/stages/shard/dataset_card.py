@@ -53,8 +53,8 @@ folder holds the clips of one class of resolution, shape and least length.
 def dataset_card(
     tars: Mapping[Split, Sequence[str]],
     *,
-    with_embedding: bool,
-    with_id: bool,
+    with_embedding: bool = False,
+    with_id: bool = False,
     with_annotation: bool = False,
     declared: Declared = MappingProxyType({}),
     fields: Collection[str] | None = None,

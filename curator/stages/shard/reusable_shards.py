@@ -4,7 +4,6 @@
 object that has another one now is read and compared with the hash in the manifest.
 """
 
-import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,17 +11,17 @@ from functools import cached_property
 from typing import Any
 
 from curator.errors import DamagedError
-from curator.stages.shard.shard_index import DATASET, ShardFacts, known_facts
+from curator.stages.shard.shard_index import DATASET, DescribedTar, known_tars
 from curator.stages.shard.tar_reader import index_name, meta_name
 from curator.storage import ObjectInfo, Store
 from curator.tables.checksums import find_json, read_parquet
+from curator.tables.fenced_store import Digest
 from curator.tables.out_layout import MANIFEST, SHARDS
 from curator.tables.parts import column_values
 
 logger = logging.getLogger(__name__)
 
 DATASET_KEY = f"{SHARDS}/{DATASET}"
-_READ_BYTES = 4 << 20
 _READERS = 8
 
 
@@ -39,10 +38,11 @@ class ReusableShards:
         self._previous = previous
 
     @cached_property
-    def facts(self) -> dict[str, ShardFacts]:
-        """Sizes and hashes of the tars, by name; none where the manifest is lost."""
+    def tars(self) -> dict[str, DescribedTar]:
+        """The tars with their sizes and hashes, by name; none where the manifest is lost."""
         try:
-            return known_facts(find_json(self._store, MANIFEST) or {})
+            known = known_tars(find_json(self._store, MANIFEST) or {})
+            return {f"{SHARDS}/{name}": tar for name, tar in known.items()}
         except DamagedError as error:
             where = f"{error.root}/{MANIFEST}"
             logger.warning("%s is damaged (%s): it is made again", where, error.why)
@@ -99,14 +99,10 @@ class ReusableShards:
             yield from zip(*(column_values(table[n]) for n in ("shard", "clip_id")), strict=True)
 
     def _hashes(self) -> Iterator[tuple[str, str]]:
-        for name, facts in self.facts.items():
-            yield name, facts.sha256
-            yield index_name(name), facts.idx_sha256
-            yield meta_name(name), facts.meta_sha256
+        for name, tar in self.tars.items():
+            yield name, tar.sha256
+            yield index_name(name), tar.idx_sha256
+            yield meta_name(name), tar.meta_sha256
 
     def _is_same(self, info: ObjectInfo, sha256: str | None) -> bool:
-        digest = hashlib.sha256()
-        with self._store.open(info.key) as stream:
-            while data := stream.read(_READ_BYTES):
-                digest.update(data)
-        return digest.hexdigest() == sha256
+        return Digest.of_object(self._store, info.key).sha256 == sha256

@@ -17,7 +17,7 @@ from curator.records.cuts import CROP_COLUMNS
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample import Sample
 from curator.stages.shard.shard_index import members_of
-from curator.stages.shard.shard_plan import ShardPlan, TarLayout, split_of
+from curator.stages.shard.shard_plan import ShardPlan, split_of
 from curator.stages.shard.tar_reader import Split
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRow, ClipRows, reject
@@ -119,7 +119,7 @@ def sample_metadata(
         "crop": None if clip.crop_x is None else crop,
         "scores": {n: _rounded(score) for n, score in clip.scores.items() if n != "fps"},
         "caption": clip.caption or "",
-        **({} if annotation is None else _annotated(clip, annotation)),
+        **(_annotated(clip, annotation) if annotation is not None else {}),
         **({"meta": meta} if meta else {}),
         **({"columns": columns} if columns else {}),
         "models": {"shots": transnet_model_name(), "scene": SCENE_MODEL},
@@ -138,28 +138,27 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
 
 
-def place_samples(shards: Sequence[tuple[ShardPlan, TarLayout]], clips: ClipRows) -> None:
+def place_samples(plans: Sequence[ShardPlan], clips: ClipRows) -> None:
     """Records in the clips their position in the shards."""
-    keys = pa.array((key for _, layout in shards for key in layout.keys), pa.string())
-    names = pa.array([plan.name for plan, _ in shards], pa.string())
-    codes = np.repeat(np.arange(len(shards)), [len(layout.keys) for _, layout in shards])
-    offsets = np.concatenate(
-        [np.zeros(0, np.int64), *(np.array(layout.mp4_starts, np.int64) for _, layout in shards)]
-    )
+    keys = pa.array([sample.key for plan in plans for sample in plan.samples], pa.string())
+    names = pa.array([plan.name for plan in plans], pa.string())
+    codes = np.repeat(np.arange(len(plans)), [len(plan.samples) for plan in plans])
+    starts = [np.array(plan.layout.mp4_starts, np.int64) for plan in plans]
+    offsets = np.concatenate([np.zeros(0, np.int64), *starts])
     ids = clips.column("clip_id").combine_chunks()
     rows = pc.index_in(keys, value_set=ids).to_numpy(zero_copy_only=False)
     placed = {"shard": names.take(pa.array(codes)), "key": keys, "mp4_offset": pa.array(offsets)}
     clips.scatter(rows, pa.table(placed))
 
 
-def shard_facts(plan: ShardPlan, n_bytes: int) -> dict[str, Any]:
-    """Returns facts about a shard of `n_bytes` for the summary."""
+def shard_facts(plan: ShardPlan) -> dict[str, Any]:
+    """Returns facts about a shard for the summary."""
     return {
         "name": plan.name,
         "bucket": plan.bucket,
         "split": plan.split,
         "n_samples": len(plan.samples),
         "n_frames": plan.totals[0],
-        "bytes": n_bytes,
-        "members": asdict(members_of(plan.samples[0])),
+        "bytes": plan.layout.n_bytes,
+        "members": members_of(plan.samples[0]),
     }

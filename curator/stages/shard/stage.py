@@ -4,15 +4,13 @@ from collections.abc import Sequence
 
 from curator.stage import OFF, Phase, Resources, Scope, Stage, Wait
 from curator.stages.shard.config import ShardConfig
-from curator.stages.shard.shard_index import ShardFacts
+from curator.stages.shard.shard_index import DescribedTar
 from curator.stages.shard.shard_plan import SHARD_VERSION
 from curator.stages.shard.tar_writer import ShardUnit, TarWriter
 
 
-class ShardStage(Stage[ShardConfig, ShardUnit, tuple[str, ShardFacts]]):
+class ShardStage(Stage[ShardConfig, ShardUnit, DescribedTar]):
     """Assembles tars from written clips, each with its index and metadata.
-
-    A result is the name of a finished tar and the facts about it.
 
     Args:
         tars: Writes them; None if the stage is only described.
@@ -43,7 +41,7 @@ class ShardStage(Stage[ShardConfig, ShardUnit, tuple[str, ShardFacts]]):
         why = "a hash orders the clips of each tar, and tars that hold the same clips stay"
         return self.waits_for(f"every kept clip to be cut{captioned}", why)
 
-    def process(self, unit: ShardUnit) -> tuple[str, ShardFacts]:
+    def process(self, unit: ShardUnit) -> DescribedTar:
         """Writes the missing objects of a tar; reads an existing tar for its hashes.
 
         Raises:

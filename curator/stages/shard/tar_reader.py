@@ -93,7 +93,7 @@ class Shard:
         return self.name.rpartition("/")[2].removesuffix(".tar")
 
     @property
-    def split(self) -> str:
+    def split(self) -> Split:
         """`train` or `val`; tars of versions that did not split are for training."""
         return "val" if self.stem.startswith("val-") else "train"
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from curator.errors import DamagedError, ShardError
 from curator.stages.shard.sample import Sample
-from curator.stages.shard.shard_index import ShardFacts, index_bytes, meta_lines
-from curator.stages.shard.shard_plan import ShardPlan, tar_layout, write_shard
-from curator.stages.shard.tar_reader import index_name, meta_name
+from curator.stages.shard.shard_index import DescribedTar, index_bytes, meta_lines
+from curator.stages.shard.shard_plan import ShardPlan, write_shard
 from curator.storage import Store
 from curator.tables.clip_locations import located_bytes
 from curator.tables.sample_members import StoredMember
@@ -24,26 +23,20 @@ class ShardUnit:
     """Names of the objects to write: the tar, its index, its metadata."""
 
 
-def object_names(plan: ShardPlan) -> tuple[str, str, str]:
-    """Returns the names of a tar, of its index and of its metadata."""
-    return plan.name, index_name(plan.name), meta_name(plan.name)
-
-
 class TarWriter:
     """Writes the missing objects of tars under an output root."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def write(self, unit: ShardUnit) -> tuple[str, ShardFacts]:
+    def write(self, unit: ShardUnit) -> DescribedTar:
         """Writes the missing objects of a tar; reads an existing tar for its hashes.
 
         Raises:
             ShardError: A clip's bytes are not those that were written.
         """
-        plan = unit.plan
-        tar, index, meta = object_names(plan)
-        layout = tar_layout(plan)
+        plan, layout = unit.plan, unit.plan.layout
+        tar, index, meta = plan.objects
         described = {index: index_bytes((*layout.starts, layout.end)), meta: meta_lines(plan)}
         # Before the tar, so that no reader finds a tar without its index.
         for name, data in described.items():
@@ -64,19 +57,19 @@ class TarWriter:
                     count(data)
                     output.write(data)
 
-                write_shard(plan, write, self._read, self._read_member)
+                write_shard(plan, write, self.read, self._read_member)
         else:
             with self._store.open(tar) as reader:
                 while data := reader.read(_READ_BYTES):
                     count(data)
-        facts = ShardFacts(
+        return DescribedTar.of(
+            plan,
             bytes=n_bytes,
             sha256=sha256.hexdigest(),
             md5=md5.hexdigest(),
             idx_sha256=hashlib.sha256(described[index]).hexdigest(),
             meta_sha256=hashlib.sha256(described[meta]).hexdigest(),
         )
-        return tar, facts
 
     def _read_member(self, member: StoredMember) -> bytes:
         where = member.where
@@ -86,15 +79,12 @@ class TarWriter:
             raise DamagedError(self._store.uri, where.name, detail)
         return value
 
-    def check(self, sample: Sample) -> None:
+    def read(self, sample: Sample) -> bytes:
         """Reads the MP4 of a sample.
 
         Raises:
             ShardError: Its bytes are not those that were written.
         """
-        self._read(sample)
-
-    def _read(self, sample: Sample) -> bytes:
         where = sample.location
         mp4 = located_bytes(self._store, where)
         if len(mp4) != sample.mp4_bytes or hashlib.sha256(mp4).hexdigest() != sample.mp4_sha256:

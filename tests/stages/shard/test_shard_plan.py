@@ -20,7 +20,6 @@ from curator.stages.shard.shard_plan import (
     ShardPlan,
     plan_shards,
     split_of,
-    tar_layout,
     write_shard,
 )
 from curator.stages.shard.tar_reader import Split
@@ -213,7 +212,7 @@ def test_the_last_tar_is_not_below_the_floor(n: int) -> None:
     config = ShardConfig(max_bytes=1 << 16, min_bytes=40_000)
     plans = plan_shards([(WIDE, sample(i)) for i in range(n)], config)
     assert sum(len(plan.samples) for plan in plans) == n
-    sizes = [tar_layout(plan).n_bytes for plan in plans]
+    sizes = [plan.layout.n_bytes for plan in plans]
     assert len(sizes) == 1 or min(sizes) >= config.floor_bytes
     assert max(sizes) < config.max_bytes + config.floor_bytes
 
@@ -356,7 +355,7 @@ def test_webdataset_reads_samples(tmp_path: Path) -> None:
 def test_the_layout_says_where_clips_lie() -> None:
     """Pins the offsets in `clips.mp4_offset` and the size, without writing the tar."""
     plan = plan_of(7)
-    layout = tar_layout(plan)
+    layout = plan.layout
     data = written(plan)
     assert layout.n_bytes == len(data)
     for s, start, offset in zip(plan.samples, layout.starts, layout.mp4_starts, strict=True):
@@ -380,7 +379,7 @@ def test_an_embedding_is_the_last_member_and_read_back_by_numpy() -> None:
     both = [(WIDE, sample(1, embedding=vector)), (WIDE, sample(2))]
     (plan,) = plan_shards(both, CONFIG)
     data = written(plan)
-    assert tar_layout(plan).n_bytes == len(data)
+    assert plan.layout.n_bytes == len(data)
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         names = [name for name in tar.getnames() if name.startswith(sample(1).key)]
         assert [name.rpartition(".")[2] for name in names] == ["json", "mp4", "txt", "npy"]
@@ -419,7 +418,7 @@ def test_a_member_id_is_a_whole_number_for_every_reader() -> None:
     both = [(WIDE, sample(number, has_id=True)) for number in (1, 2)]
     (plan,) = plan_shards(both, CONFIG)
     data = written(plan)
-    assert tar_layout(plan).n_bytes == len(data)
+    assert plan.layout.n_bytes == len(data)
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         names = tar.getnames()
         assert [name.rpartition(".")[2] for name in names[:4]] == ["json", "mp4", "txt", "id"]
