@@ -230,21 +230,21 @@ class FuzzStep:
         clips: pa.Table, recipe: Any, digest: Any,  # noqa: ANN401
     ) -> None:  # fmt: skip
         from curator.records.clips import Span
-        from curator.stages.cut.cut_driver import CutGroup, CutUnit
+        from curator.stages.cut.cut_driver import CutUnit
         from curator.stages.cut.stage import ClipToCut
 
         size = recipe.cut.size if isinstance(recipe.cut.size, tuple) else None
-        wanted = tuple(
+        wanted = [
             ClipToCut(
-                clip_id=row["clip_id"], min_frames=1, size=size,
+                source=source, track_part=part, clip_id=row["clip_id"], min_frames=1, size=size,
                 span=Span(start_frame=row["start_frame"], end_frame=row["end_frame"],
                           shot=row["shot"]),
             )
             for row in clips.to_pylist()[:6]
-        )  # fmt: skip
+        ]  # fmt: skip
         ids, n_frames = (clips[name].to_pylist() for name in ("clip_id", "n_frames"))
         proposed = dict(zip(ids, n_frames, strict=True))
-        result: CutUnit = cut([CutGroup(source=source, track_part=part, clips=wanted)]).results
+        result: CutUnit = cut(wanted).results
         mp4s = {
             row["clip_id"]: row["mp4"]
             for info in store.list("cuts/")

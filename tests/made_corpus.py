@@ -350,7 +350,7 @@ def execute(
         patch.object(curation, "list_sources", lambda *_, **__: listed(n_sources, meta=meta)),
         patch.object(cut_driver.Cutting, "cut", lambda *_: iter(())),
         patch.object(cut_driver.Cutting, "finish", _cut),
-        patch.object(tar_writer.TarWriter, "_read", lambda self, sample: MP4),
+        patch.object(tar_writer.TarWriter, "read", lambda self, sample: MP4),
         patch.object(dedup_stage, "find_pairs", _find_pairs),
     ):
         for one in replaced:

@@ -35,7 +35,6 @@ from av.video.stream import VideoStream
 from torch.utils.data import get_worker_info
 
 from curator.errors import DeviceLostError, DeviceMemoryError, SourceError, UsageError
-from curator.loading.batch_values import Packed
 from curator.loading.window_decoder import (
     ClipWindow,
     decode_window,
@@ -92,30 +91,6 @@ def engines_of(gpu: int) -> Nvdec:
             "multiprocessing_context='spawn', or decode in the trainer's process (num_workers=0)"
         )
     return Nvdec(gpu, device=f"cuda:{gpu}")
-
-
-def owned(batches: Iterator[Packed], gpu: int) -> Iterator[Packed]:
-    """Yields workers' batches from a GPU, with their frames copied into memory of this process.
-
-    A worker's memory is mapped here until its tensor is freed, which the worker must outlive, and
-    freeing waits for the current stream. So frames are copied at once, on a separate stream, which
-    does not wait for the trainer's work. The workers' videos are emptied.
-    """
-    own_stream = torch.cuda.Stream(gpu)
-    while True:
-        with torch.cuda.stream(own_stream):
-            held = next(batches, None)
-            if held is None:
-                return
-            if held.video is None:
-                yield held
-                continue
-            video = held.video.clone()
-            held.video.data = video.new_empty(0)
-        using = torch.cuda.current_stream(gpu)
-        using.wait_stream(own_stream)
-        video.record_stream(using)
-        yield Packed(video, held.rest)
 
 
 class DeviceDecoder:

@@ -1,5 +1,6 @@
 """Compares the tables for readers with the tars."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 
 from curator.errors import CuratorError
 from curator.family import FamilyVersion
+from curator.stages.shard.shard_index import DATASET_SCHEMA, sample_row
 from curator.stages.shard.tar_reader import (
     DATASET,
     FOLDER,
@@ -21,10 +23,9 @@ from curator.stages.shard.tar_reader import (
 from curator.tables.parts import SUMMARY
 from curator.tables.schemas import declared_columns, declared_fields
 from curator.verify.findings import FindingCode, Findings
-from curator.verify.tar_check import REPEATED, TarFacts, columns_digest, json_columns
+from curator.verify.tar_check import TarFacts, row_digest
 
 BATCH_ROWS = 4096
-_DERIVED = ("aspect_ratio", "resolution")
 
 
 class _TableCheck:
@@ -134,28 +135,26 @@ def check_dataset(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
 
     def check(path: str, row: Mapping[str, Any]) -> None:
         tar, at = table.find(path, row, "clip_id")
-        places = {"offset": int(tar.mp4_offsets[at]), "bytes": int(tar.mp4_bytes[at])}
-        table.compare(path, row, places | {"split": tar.shard.split, "bucket": tar.shard.bucket})
-        height, width = row.get("height"), row.get("width")
-        if height and width:
-            wanted = {"aspect_ratio": height / width, "resolution": height * width}
-            for name, expected in wanted.items():
-                actual = row.get(name, expected)
-                # A table may hold it in single precision.
-                if actual is None or abs(actual - expected) > 1e-4 * expected:
-                    table.differs(path, f"{name} {actual!r}", f"{expected:g}")
         digest = int(tar.digests[at])
-        if digest and digest != columns_digest(dict(row)):
-            repeated = {name: row.get(name) for name in REPEATED}
-            table.compare(path, repeated, _of_sample(shards, tar, at))
+        if digest and digest != row_digest(row):
+            for name, expected in _of_sample(shards, tar, at).items():
+                if name in row and not _is_same(row[name], expected):
+                    table.differs(path, f"{name} {row[name]!r}", repr(expected))
 
-    columns = ["clip_id", "shard", "split", "bucket", "offset", "bytes", *REPEATED, *_DERIVED]
+    columns = [name for name in DATASET_SCHEMA.names if name != "path"]
     if table.rows(shards.dataset, columns, check):
         table.finish(f"{shards.store.uri}/{shards.dataset}")
 
 
+def _is_same(actual: object, expected: object) -> bool:
+    # A table may hold it in single precision.
+    if isinstance(actual, float) and isinstance(expected, int | float):
+        return math.isclose(actual, expected, rel_tol=1e-4)
+    return actual == expected
+
+
 def _of_sample(shards: ShardSet, tar: TarFacts, at: int) -> dict[str, Any]:
-    """Reads again the columns that repeat a sample's JSON and caption.
+    """Reads a sample again, and returns its row.
 
     Raises:
         ValueError: It cannot be read any more, or is of another kind.
@@ -175,8 +174,10 @@ def _of_sample(shards: ShardSet, tar: TarFacts, at: int) -> dict[str, Any]:
                     text = reader.read(member).decode("utf-8", "replace")
                 if fields and text is not None:
                     break
-        return json_columns(fields, text or "")
-    except (CuratorError, OSError) as error:
+        key = tar.keys[at].decode("utf-8", "replace")
+        places = {"offset": int(tar.mp4_offsets[at]), "bytes": int(tar.mp4_bytes[at])}
+        return sample_row(tar.shard.name, key, fields, text or "") | places
+    except (CuratorError, OSError, KeyError) as error:
         raise ValueError(str(error)) from error
 
 

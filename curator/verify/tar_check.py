@@ -1,7 +1,7 @@
 """Reads one tar from front to end, and checks everything that its bytes show."""
 
 import hashlib
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
@@ -9,10 +9,12 @@ from typing import Any, BinaryIO
 import numpy as np
 import orjson
 from numpy.typing import NDArray
+from pydantic import BaseModel, PositiveFloat, PositiveInt, ValidationError
 
 from curator.errors import CuratorError, ShardError
 from curator.family import Family, FamilyError
 from curator.json_bounds import load_bounded
+from curator.stages.shard.shard_index import DATASET_SCHEMA, sample_row
 from curator.stages.shard.tar_reader import (
     MAX_TEXT_BYTES,
     Member,
@@ -30,16 +32,18 @@ ALLOWED = frozenset({*NEEDED, "npy", "id"})
 UNDECLARED = "text.npy"
 """Member that older versions wrote and did not declare."""
 MAX_VALUE_BYTES = MAX_MP4_BYTES = 2 << 30
-FIELDS: dict[str, type | tuple[type, ...]] = {
-    "key": str,
-    "source_id": str,
-    "n_frames": int,
-    "fps": (int, float),
-    "width": int,
-    "height": int,
-    "mp4_sha256": str,
-}
-"""Fields of a sample's JSON that readers and these checks need."""
+
+
+class SampleFields(BaseModel, strict=True):
+    """Fields of a sample's JSON that readers and these checks need."""
+
+    key: str
+    source_id: str
+    n_frames: PositiveInt
+    fps: PositiveFloat
+    width: PositiveInt
+    height: PositiveInt
+    mp4_sha256: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +61,7 @@ class TarFacts:
     mp4_offsets: NDArray[np.int64]
     mp4_bytes: NDArray[np.int64]
     digests: NDArray[np.uint64]
-    """Of the columns that `dataset.parquet` repeats."""
+    """Of rows in `dataset.parquet`; 0 where the JSON does not say what is in one."""
     sources: frozenset[bytes]
     n_frames: int
     bytes: int
@@ -266,8 +270,10 @@ class TarCheck:
         if fields is not None:
             self._n_frames += fields["n_frames"]
             self._sources.add(fields["source_id"].encode())
-            columns = json_columns(fields, sample.text.decode("utf-8", "replace"))
-            self._digests[-1] = columns_digest(columns)
+            text = sample.text.decode("utf-8", "replace")
+            row = sample_row(self._shard.name, sample.key, fields, text)
+            row |= {"offset": sample.mp4_offset, "bytes": n_bytes}
+            self._digests[-1] = row_digest(row)
         self._seen(max(0, n_bytes))
         if fields is not None and "mp4" in sample.sizes:
             self._check_mp4(
@@ -303,21 +309,18 @@ class TarCheck:
         if not isinstance(fields, dict):
             self._add(FindingCode.JSON, path, f"JSON of a {type(fields).__name__}", "a JSON object")
             return None
-        values = [(name, kind, fields.get(name)) for name, kind in FIELDS.items()]
-        wrong = [
-            name
-            for name, kind, value in values
-            if not isinstance(value, kind)
-            or isinstance(value, bool)
-            or (isinstance(value, int | float) and value <= 0)
-        ]
+        wrong: list[object] = []
         try:
-            wrong += [] if wrong or rate_of(fields) > 0 else ["fps_fraction"]
+            SampleFields.model_validate(fields)
+            wrong += [] if rate_of(fields) > 0 else ["fps_fraction"]
+        except ValidationError as error:
+            wrong += [fault["loc"][0] for fault in error.errors()]
         except ValueError:
             wrong.append("fps_fraction")
         if wrong:
-            actual = f"no usable {', '.join(wrong)}"
-            self._add(FindingCode.JSON, path, actual, f"fields {', '.join(FIELDS)}")
+            actual = f"no usable {', '.join(map(str, wrong))}"
+            expected = f"fields {', '.join(SampleFields.model_fields)}"
+            self._add(FindingCode.JSON, path, actual, expected)
             return None
         if fields["key"] != sample.key:
             self._add(FindingCode.JSON, path, f"key {fields['key']!r}", f"key {sample.key!r}")
@@ -351,28 +354,10 @@ def _is_same(line: bytes, json: bytes) -> bool:
         return False
 
 
-def json_columns(fields: dict[str, Any], text: str) -> dict[str, Any]:
-    """Returns the columns of `dataset.parquet` that repeat a sample's JSON and caption."""
-    repeated = {column: fields.get(name) for column, name in _REPEATED.items()}
-    return {"text": text} | repeated
-
-
-_REPEATED = {
-    "num_frames": "n_frames",
-    "height": "height",
-    "width": "width",
-    "fps": "fps",
-    "source_id": "source_id",
-    "source_uri": "source_uri",
-    "sha256": "mp4_sha256",
-}
-REPEATED = ("text", *_REPEATED)
-"""Columns of `dataset.parquet` that repeat a sample's JSON."""
-
-
-def columns_digest(columns: dict[str, Any]) -> int:
-    """Returns 64 bits of a hash of `REPEATED`, never 0."""
-    # A table may hold the rate in single precision.
-    rounded = columns | {"fps": round(float(columns.get("fps") or 0.0), 3)}
-    data = orjson.dumps([rounded.get(name) for name in REPEATED], default=str)
+def row_digest(row: Mapping[str, Any]) -> int:
+    """Returns 64 bits of a hash of a sample's row in `dataset.parquet`, never 0."""
+    # A table may hold floats in single precision, and name MP4s in another way.
+    values = (row.get(name) for name in DATASET_SCHEMA.names if name != "path")
+    rounded = [f"{value:.6g}" if isinstance(value, float) else value for value in values]
+    data = orjson.dumps(rounded, default=str)
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") or 1

@@ -196,7 +196,7 @@ from curator.stages.shard import tar_writer as sharding
 from curator.storage import s3_store as s3
 
 dies_at, calls = int(sys.argv[1]), []
-read = sharding.TarWriter._read
+read = sharding.TarWriter.read
 s3.PART_BYTES = 1 << 12
 s3._BUFFER_BYTES = 1 << 10
 
@@ -208,7 +208,7 @@ def dying(self, sample):
     return read(self, sample)
 
 
-sharding.TarWriter._read = dying
+sharding.TarWriter.read = dying
 main(sys.argv[2:])
 """
 
@@ -251,9 +251,9 @@ def test_a_kill_while_shards_are_written_leaves_only_whole_ones(
         assert_readers_find_only_whole_shards(copied)
     assert unfinished(copied) == 2
     written: list[str] = []
-    read = TarWriter._read
+    read = TarWriter.read
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TarWriter, "_read", lambda s, x: written.append(x.key) or read(s, x))
+        patch.setattr(TarWriter, "read", lambda s, x: written.append(x.key) or read(s, x))
         assert run(copied.uri, *arguments, "--set", "shard.max_bytes=150000") == EXIT_OK
     assert len(written) == 2, "a tar that was whole was written again"
     assert_readers_find_only_whole_shards(copied)

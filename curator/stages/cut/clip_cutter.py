@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from fractions import Fraction
+from itertools import chain
 from typing import Any, BinaryIO, Self, TypeVar
 
 import av
@@ -357,7 +358,7 @@ class ClipCutter:
             deinterlace=request.is_interlaced,
             cover=request.size,
         )
-        pictures = at_constant_rate(upright, first, exact, frame_plan(request))
+        pictures = at_constant_rate(upright, chain([first], exact), frame_plan(request))
         for stage in self._pixels:
             pictures = changed_pixels(stage, pictures, request.clip_id, request.fps)
         return upright, pictures

@@ -2,9 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from itertools import groupby
-from operator import attrgetter
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -58,20 +56,6 @@ _ROWS_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutGroup:
-    """Clips of one source to cut, and the part of `tracks` that has its timestamps."""
-
-    source: SourceRef
-    track_part: str
-    clips: tuple[ClipToCut, ...]
-    """In order."""
-
-    def divided(self) -> "list[CutGroup]":
-        """A group for each clip, because a worker died on one of them."""
-        return [replace(self, clips=(clip,)) for clip in self.clips]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CutUnit:
     """What became of the clips of a unit.
 
@@ -96,18 +80,17 @@ class TrackLoader:
 
     def __init__(self, store: Store) -> None:
         self._tracks = Parts(store, "tracks", "")
-        self._last: tuple[str, SourceFrames] | None = None
-        """Part and frame times of the source read last."""
+        self._last: tuple[tuple[str, str], SourceFrames] | None = None
+        """Part, id and frame times of the source read last."""
 
-    def __call__(self, unit: Sequence[CutGroup]) -> list[CutItem]:
+    def __call__(self, unit: Sequence[ClipToCut]) -> list[CutItem]:
         """Returns the clips of the unit with their tracks."""
         items = []
-        for group in unit:
-            source, part, source_id = group.source, group.track_part, str(group.source.source_id)
-            if self._last is None or (self._last[0], self._last[1].source_id) != (part, source_id):
-                self._last = part, table_to_source_frames(self._tracks.read(part), source_id)
-            track = self._last[1]
-            items += [CutItem(source=source, track=track, clip=clip) for clip in group.clips]
+        for clip in unit:
+            part, source_id = place = clip.track_part, str(clip.source.source_id)
+            if self._last is None or self._last[0] != place:
+                self._last = place, table_to_source_frames(self._tracks.read(part), source_id)
+            items.append(CutItem(clip=clip, track=self._last[1]))
         return items
 
 
@@ -199,7 +182,7 @@ class Cutting:
             self._pool = self._engine.pool([self._step(CutStage, 1, None)], keeps=False)
         self.refuse_hdr(clips)
         self._waiting += clips.kept()
-        if sum(clip.end_s - clip.start_s for clip in self._waiting) >= CUT_UNIT_S:
+        if sum(map(_seconds, self._waiting)) >= CUT_UNIT_S:
             for unit in self._units(self._waiting, sources, None, CUT_UNIT_S):
                 self._pool.submit(unit)
             self._waiting = []
@@ -303,7 +286,7 @@ class Cutting:
         if not clips:
             return
         engine = self._engine
-        total_s = sum(clip.end_s - clip.start_s for clip in clips)
+        total_s = sum(map(_seconds, clips))
         unit_s = min(CUT_UNIT_S, total_s / (UNITS_PER_WORKER * engine.n_workers(len(clips))))
         units = list(self._units(clips, sources, order, unit_s))
         self._progress.work(len(clips), total_s, n_before=n_before)
@@ -324,23 +307,10 @@ class Cutting:
         sources: Mapping[str, SourceRef],
         order: FrameOrder | None,
         unit_s: float,
-    ) -> Iterator[list[CutGroup]]:
+    ) -> Iterator[list[ClipToCut]]:
         """Divides clips, in the order of their sources, into units of about `unit_s` seconds."""
-        packed = pack(
-            clips,
-            max_items=CUT_UNIT_CLIPS,
-            weight=lambda clip: clip.end_s - clip.start_s,
-            max_weight=unit_s,
-        )
-        for unit in packed:
-            yield [
-                CutGroup(
-                    source=sources[source_id],
-                    track_part=self._track_part[source_id],
-                    clips=tuple(self._to_cut(clip, order) for clip in group),
-                )
-                for source_id, group in groupby(unit, attrgetter("source_id"))
-            ]
+        for unit in pack(clips, max_items=CUT_UNIT_CLIPS, weight=_seconds, max_weight=unit_s):
+            yield [self._to_cut(clip, sources, order) for clip in unit]
 
     def _step(self, kind: type[CutStage], n_workers: int, order: FrameOrder | None) -> Step:
         threads = self._engine.threads(n_workers)
@@ -351,8 +321,12 @@ class Cutting:
             keep=CutKeeper(self._parts, order.keep if order is not None else None),
         )
 
-    def _to_cut(self, clip: ClipRow, order: FrameOrder | None) -> ClipToCut:
+    def _to_cut(
+        self, clip: ClipRow, sources: Mapping[str, SourceRef], order: FrameOrder | None
+    ) -> ClipToCut:
         return ClipToCut(
+            source=sources[clip.source_id],
+            track_part=self._track_part[clip.source_id],
             clip_id=clip.clip_id,
             span=Span(start_frame=clip.start_frame, end_frame=clip.end_frame, shot=clip.shot),
             min_frames=self._least(*(getattr(clip, name) for name in _FORM)),
@@ -427,6 +401,10 @@ class Cutting:
         # -1: nothing was to be copied.
         is_short = _filled(stored["copy_frames"]) < least
         return pa.array(is_same & np.where(is_copy, is_long, is_short))
+
+
+def _seconds(clip: ClipRow) -> float:
+    return clip.end_s - clip.start_s
 
 
 def _in_part(table: pa.Table, name: str) -> pa.Table:

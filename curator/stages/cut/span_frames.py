@@ -1,7 +1,8 @@
 """The frames of a span: exactly the analyzed ones, as often and as changed as they are written."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -61,32 +62,18 @@ def exact_frames(
 
 
 def at_constant_rate(
-    upright: Upright, first: DecodedFrame, rest: Iterator[DecodedFrame], plan: NDArray[np.int64]
+    upright: Upright, frames: Iterable[DecodedFrame], plan: NDArray[np.int64]
 ) -> Iterator[VideoFrame]:
     """Yields each source frame as often as the plan names it."""
-    repeats = np.bincount(plan)
-    position = 0
 
-    def repeated(ready: list[VideoFrame]) -> Iterator[VideoFrame]:
-        nonlocal position
-        for picture in ready:
-            times = int(repeats[position]) if position < len(repeats) else 0
-            for _ in range(times):
-                yield picture
-            position += 1
+    def ready() -> Iterator[VideoFrame]:
+        for frame in frames:
+            yield from upright.push(frame.picture)
+        yield from upright.flush()
 
-    yield from repeated(upright.push(first.picture))
-    for frame in rest:
-        yield from repeated(upright.push(frame.picture))
-    yield from repeated(upright.flush())
-
-
-def pixel_fingerprints(stages: Sequence[PixelStage[Any]]) -> list[tuple[str, str, str]]:
-    """Module, class and fingerprint of each stage."""
-    return [
-        (type(stage).__module__, type(stage).__qualname__, stage.fingerprint({}))
-        for stage in stages
-    ]
+    # All frames are read, also behind the last one of the plan: they are checked then.
+    for picture, times in zip(ready(), chain(np.bincount(plan).tolist(), repeat(0)), strict=False):
+        yield from repeat(picture, times)
 
 
 def changed_pixels(

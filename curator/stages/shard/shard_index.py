@@ -340,29 +340,40 @@ def members_table(plans: Iterable[ShardPlan]) -> Iterator[pa.Table]:
 
 def dataset_table(plan: ShardPlan) -> pa.Table:
     """Returns the rows of a tar in `dataset.parquet`."""
-    rows, shard = [], plan.name.removeprefix(f"{SHARDS}/")
-    same = ("height", "width", "fps", "duration", "source_id", "source_uri")
+    shard = plan.name.removeprefix(f"{SHARDS}/")
+    rows = []
     for sample, offset in zip(plan.samples, plan.layout.mp4_starts, strict=True):
-        json_text, text, sha256 = sample.texts()
-        facts = orjson.loads(json_text)
-        rows.append(
-            {name: facts[name] for name in same}
-            | {
-                "clip_id": sample.key,
-                "path": f"{shard}#{sample.key}.mp4",
-                "shard": shard,
-                "split": sample.split,
-                "bucket": plan.bucket,
-                "offset": offset,
-                "bytes": sample.mp4_bytes,
-                "text": text.decode(),
-                "num_frames": facts["n_frames"],
-                "aspect_ratio": facts["height"] / facts["width"],
-                "resolution": facts["height"] * facts["width"],
-                "sha256": sha256.decode(),
-            }
-        )
+        json_text, text, _ = sample.texts()
+        row = sample_row(shard, sample.key, orjson.loads(json_text), text.decode())
+        rows.append(row | {"offset": offset, "bytes": sample.mp4_bytes})
     return rows_to_table(rows, DATASET_SCHEMA)
+
+
+def sample_row(shard: str, key: str, fields: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """Returns the columns of `dataset.parquet` that follow from a sample's JSON and caption.
+
+    `shard` is the name of its tar, relative to `shards/`.
+    """
+    bucket, _, name = shard.rpartition("/")
+    height, width = fields["height"], fields["width"]
+    return {
+        "clip_id": key,
+        "path": f"{shard}#{key}.mp4",
+        "shard": shard,
+        "split": "val" if name.startswith("val-") else "train",
+        "bucket": bucket,
+        "text": text,
+        "num_frames": fields["n_frames"],
+        "height": height,
+        "width": width,
+        "aspect_ratio": height / width,
+        "resolution": height * width,
+        "fps": fields["fps"],
+        "duration": fields.get("duration"),
+        "source_id": fields["source_id"],
+        "source_uri": fields.get("source_uri"),
+        "sha256": fields["mp4_sha256"],
+    }
 
 
 def _files(
