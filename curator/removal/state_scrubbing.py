@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
@@ -34,14 +35,13 @@ _Sizes = Mapping[tuple[str, int], int]
 """New size of a part of tracks, by its name and its size before."""
 
 
+@dataclass
 class StateScrubbing:
-    """What runs stored under an output root."""
+    """What runs stored under an output root; counts the replies that were removed."""
 
-    def __init__(self, store: Store, removals: Removals) -> None:
-        self._store = store
-        self._removals = removals
-        self.n_replies = 0
-        """Replies that were removed."""
+    store: Store
+    removals: Removals
+    n_replies: int = 0
 
     def pairs(self) -> list[str]:
         """Returns objects of similar pairs that name a removed clip: clips are compared anew."""
@@ -49,7 +49,7 @@ class StateScrubbing:
 
     def scrub(self, summaries: Summaries) -> None:
         """Rewrites or removes what holds removed footage, given the rewritten snapshots."""
-        clip_ids = _surviving_clips(self._store, summaries)
+        clip_ids = _surviving_clips(self.store, summaries)
         for folder in ("scan", "hashes"):
             for name in self._own(folder):
                 self._rewrite(name)
@@ -66,46 +66,46 @@ class StateScrubbing:
             self._values(name, clip_ids)
         self.marks()
         # Their keys are hashes, of clips that are not known any more; codes are of any clips.
-        self._store.delete([*unfinished, *self._own("alignments"), *self._own(VECTORS)])
-        self._texts({text_hash(text) for text in _surviving_texts(self._store, summaries)})
-        self._replies(frozenset(_surviving_requests(self._store, summaries)))
+        self.store.delete([*unfinished, *self._own("alignments"), *self._own(VECTORS)])
+        self._texts({text_hash(text) for text in _surviving_texts(self.store, summaries)})
+        self._replies(frozenset(_surviving_requests(self.store, summaries)))
 
     def _own(self, folder: str) -> Iterator[str]:
-        names = [info.key for info in self._store.list(f"{folder}/")]
+        names = [info.key for info in self.store.list(f"{folder}/")]
         return (name for name in names if is_own(name))
 
     def _columns(self, name: str, *columns: str) -> pa.Table:
         read = partial(pq.ParquetFile.read, columns=list(columns))
-        return read_rows(self._store, name, read)
+        return read_rows(self.store, name, read)
 
     def _names(self, name: str, column: str) -> bool:
         """Returns whether a part has rows or keys of removed footage."""
-        table, removals = self._columns(name, column), self._removals
+        table, removals = self._columns(name, column), self.removals
         if column not in table.column_names:
             # Older versions named no other clip.
             return False
         if removals.named(table[column], removals.ids | removals.spans.keys()).any():
             return True
-        return any(names_removed(key, removals) for key in Parts(self._store, "", "").keys(name))
+        return any(names_removed(key, removals) for key in Parts(self.store, "", "").keys(name))
 
     def _keep(self, name: str, left: pa.Table, rows_per_group: int | None = None) -> None:
         """Writes an object again with the rows that are left; removes it if none is."""
         if left.num_rows or name.startswith(f"{CANDIDATES}/"):
             data = to_parquet(left.combine_chunks(), name, rows_per_group=rows_per_group)
-            self._store.write(name, data)
+            self.store.write(name, data)
         else:
-            self._store.delete([name])
+            self.store.delete([name])
 
     def _rewrite(self, name: str, rows_per_group: int | None = None) -> None:
-        left = scrubbed(read_parquet(self._store, name), self._removals)
+        left = scrubbed(read_parquet(self.store, name), self.removals)
         if left is not None:
             self._keep(name, left, rows_per_group)
 
     def _values(self, name: str, clip_ids: pa.Array) -> None:
         """Takes values of removed and of unknown clips out of a part."""
-        table = read_parquet(self._store, name)
+        table = read_parquet(self.store, name)
         stays = pc.is_in(table["clip_id"], value_set=clip_ids)
-        left = table.filter(pc.and_(stays, pa.array(~self._removals.rows(table))))
+        left = table.filter(pc.and_(stays, pa.array(~self.removals.rows(table))))
         if left.num_rows < table.num_rows:
             keys = json.dumps(left["key"].to_pylist()).encode()
             left = left.replace_schema_metadata({**(table.schema.metadata or {}), KEYS: keys})
@@ -113,19 +113,19 @@ class StateScrubbing:
 
     def marks(self) -> None:
         """Takes out marks of removed clips, and of others that show removed frames."""
-        for name in mark_objects(self._store):
-            table = read_parquet(self._store, name)
-            is_gone = self._removals.rows(table) | self._removals.sharing_frames(table)
+        for name in mark_objects(self.store):
+            table = read_parquet(self.store, name)
+            is_gone = self.removals.rows(table) | self.removals.sharing_frames(table)
             if is_gone.any():
-                write_marks(self._store, name, table.filter(pa.array(~is_gone)))
+                write_marks(self.store, name, table.filter(pa.array(~is_gone)))
 
     def _tracks(self) -> _Sizes:
         prefix = f"{TRACKS}/{FRAMES}/"
-        before = {info.key: info.bytes for info in self._store.list(prefix)}
+        before = {info.key: info.bytes for info in self.store.list(prefix)}
         for name in self._own(TRACKS):
             if self._names(name, "source_id"):
                 self._rewrite(name)
-        after = {info.key: info.bytes for info in self._store.list(prefix)}
+        after = {info.key: info.bytes for info in self.store.list(prefix)}
         return {(name, n): after[name] for name, n in before.items() if after.get(name, n) != n}
 
     def _candidates(self, sizes: _Sizes) -> None:
@@ -137,14 +137,14 @@ class StateScrubbing:
         for kinds in parts.values():
             if not kinds.keys() >= _WHOLE:
                 # No run reads what is left of a part of which something is lost.
-                self._store.delete(kinds.values())
+                self.store.delete(kinds.values())
                 continue
             for kind, name in kinds.items():
                 if kind != "sources":
                     self._rewrite(name, ROWS_PER_GROUP.get(kind))
         for name in self._own(f"{CANDIDATES}/sources"):
-            table = read_parquet(self._store, name)
-            left = scrubbed(table, self._removals)
+            table = read_parquet(self.store, name)
+            left = scrubbed(table, self.removals)
             left = _resized(table if left is None else left, sizes)
             left = self._recounted(left, f"{CANDIDATES}/clips/{name.rpartition('/')[2]}")
             if left is not table:
@@ -152,10 +152,10 @@ class StateScrubbing:
 
     def _recounted(self, sources: pa.Table, clips: str) -> pa.Table:
         """Returns rows of candidates' sources with the number of clips that sources still have."""
-        is_less = self._removals.named(sources["source_id"], self._removals.spans)
-        if not is_less.any() or not self._store.exists(clips):
+        is_less = self.removals.named(sources["source_id"], self.removals.spans)
+        if not is_less.any() or not self.store.exists(clips):
             return sources
-        ids = read_parquet(self._store, clips, ["source_id"])["source_id"].to_pylist()
+        ids = read_parquet(self.store, clips, ["source_id"])["source_id"].to_pylist()
         counts, old = Counter(ids), sources["n_clips"].to_pylist()
         rows = zip(is_less.tolist(), sources["source_id"].to_pylist(), old, strict=True)
         now = [counts[name] if less and count else count for less, name, count in rows]
@@ -164,15 +164,15 @@ class StateScrubbing:
     def _texts(self, hashes: Collection[str]) -> None:
         """Removes embeddings of captions that no clip has: whose they were is not known."""
         for name in self._own("text_embeddings"):
-            table = read_parquet(self._store, name)
+            table = read_parquet(self.store, name)
             left = _rows_of(table, "text_hash", hashes)
             if left.num_rows == table.num_rows:
                 continue
             keys = left["text_hash"].to_pylist()
-            parts = Parts(self._store, "text_embeddings", name.partition("/")[2].split("-")[0])
+            parts = Parts(self.store, "text_embeddings", name.partition("/")[2].split("-")[0])
             # Under the name of the keys that are left; the old one goes then.
             if not keys or parts.write(left.combine_chunks(), keys, one_row_groups=True) != name:
-                self._store.delete([name])
+                self.store.delete([name])
 
     def _replies(self, keys: frozenset[str]) -> None:
         """Removes replies that no annotation was made of: whose they were is not known."""
@@ -182,13 +182,13 @@ class StateScrubbing:
                 if name.removesuffix(".json").rpartition("-")[2] not in keys:
                     loose.append(name)
                 continue
-            table = read_parquet(self._store, name)
+            table = read_parquet(self.store, name)
             left = _rows_of(table, "key", keys)
             self.n_replies += table.num_rows - left.num_rows
             if left.num_rows < table.num_rows or not left.num_rows:
                 self._keep(name, left)
         self.n_replies += len(loose)
-        self._store.delete(loose)
+        self.store.delete(loose)
 
 
 def _is_parquet(name: str) -> bool:

@@ -48,6 +48,7 @@ from curator.stages.cut.output_form import as_written
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.propose.stage import ProposedUnit
 from curator.stages.shard.reusable_shards import ReusableShards
+from curator.stages.shard.sample_plan import plan_samples
 from curator.stages.shard.shard_driver import Sharding
 from curator.stages.shard.shard_index import EarlierShards
 from curator.storage import Store
@@ -70,6 +71,7 @@ from curator.tables.schemas import (
 from curator.tables.snapshot_store import CANDIDATES, EARLIER, INDEXES, JUDGED
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable
+from curator.tables.spill_file import Spill
 
 if TYPE_CHECKING:
     from curator.stages.caption.caption_driver import Captioning
@@ -515,9 +517,17 @@ class Pass:
             vectors = self._vectors(recipe.shard.embedding)
             sample = self._captioning.sample if self._captioning is not None else None
             generation_of = self._sources.generation_of()
-            sharding.shard(
-                clips, self._locations, vectors, self._annotating.members, sample, generation_of
+            samples = plan_samples(
+                clips,
+                self._locations,
+                stage.config,
+                vectors,
+                stored_of=self._annotating.members,
+                annotation_of=sample,
+                generation_of=generation_of,
+                spill=Spill(),
             )
+            sharding.shard(clips, samples)
         log.counts["shards_written"] += sharding.n_written
 
     def _commit(self, stage: Any) -> None:  # noqa: ANN401 - a stage with `process`

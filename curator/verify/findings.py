@@ -26,14 +26,29 @@ RESTORE_SOURCE = (
     "times changed too (`touch` it if not)"
 )
 _EXPORT = "`curate export OUT OUT --format {}` writes it again"
+_PACK_AGAIN = "delete OUT/shards and run `curate run` again with the same recipe"
+_FINISH = (
+    "`curate remove OUT --finish` takes it out again; what is not of this package must be removed "
+    "by hand"
+)
+_NONE = "none is needed: the next snapshot names them"
+_DELETE = "delete it: readers that list the folder would take it for data"
 
 
 class FindingCode(StrEnum):
-    """Kinds of faults. Public: printed, and in the JSON."""
+    """Kinds of faults, and what helps unless a finding says more. Public: printed, and in JSON."""
 
-    MANIFEST_MISSING = "manifest_missing"
+    remedy: str
+
+    def __new__(cls, value: str, remedy: str = REMAKE) -> "FindingCode":
+        """Returns a code with its remedy."""
+        code = str.__new__(cls, value)
+        code._value_, code.remedy = value, remedy
+        return code
+
+    MANIFEST_MISSING = "manifest_missing", RERUN
     """No manifest: an older version's run, or one that did not finish."""
-    MANIFEST_WRONG = "manifest_wrong"
+    MANIFEST_WRONG = "manifest_wrong", RERUN
     """The manifest cannot be read, or its sums differ from its shards."""
     MISSING = "missing"
     """An object that the manifest or the summary names is not there."""
@@ -61,34 +76,34 @@ class FindingCode(StrEnum):
     """A clip cannot be opened, or its header has another size, rate or number of frames."""
     FRAMES = "frames"
     """A clip decodes to other frames than its JSON says."""
-    INDEX = "index"
+    INDEX = "index", _EXPORT.format("energon")
     """A `.tar.idx` has other offsets than the tar."""
     META = "meta"
     """A `.meta.jsonl` has other lines than the tar's JSON."""
-    ENERGON = "energon"
+    ENERGON = "energon", _EXPORT.format("energon")
     """`.nv-meta` names other shards or counts."""
-    WIDS = "wids"
+    WIDS = "wids", _EXPORT.format("wids")
     """A wids index names other shards, sizes or counts."""
-    DATASET = "dataset"
+    DATASET = "dataset", RERUN
     """`dataset.parquet` has other rows than the tars."""
-    CLIPS = "clips"
+    CLIPS = "clips", RERUN
     """The table `clips` has other rows than the tars."""
-    SPLIT = "split"
+    SPLIT = "split", _PACK_AGAIN
     """A source has clips in both splits."""
-    REMOVED = "removed"
+    REMOVED = "removed", _FINISH
     """Something of footage that `curate remove` took out is there."""
     REMOVAL_RECORD = "removal_record"
     """A record of a removal is lost or was changed."""
-    SOURCE_CHANGED = "source_changed"
+    SOURCE_CHANGED = "source_changed", RESTORE_SOURCE
     """A source has other bytes than those that were analyzed."""
-    SOURCE_GONE = "source_gone"
+    SOURCE_GONE = "source_gone", RESTORE_SOURCE
     """A source that was analyzed does not exist any more; a warning."""
-    UNHASHED = "unhashed"
+    UNHASHED = "unhashed", _NONE
     """A snapshot of an older version names no hashes: only that its objects are there was checked;
     a warning."""
-    UNNAMED = "unnamed"
+    UNNAMED = "unnamed", _DELETE
     """An object that no manifest names; a warning."""
-    INTERRUPTED = "interrupted"
+    INTERRUPTED = "interrupted", RERUN
     """A commit was begun and is not finished: each index is whole, of the old set or of the new
     one; a warning."""
 
@@ -96,26 +111,6 @@ class FindingCode(StrEnum):
 WARNINGS = frozenset(
     {FindingCode.SOURCE_GONE, FindingCode.UNHASHED, FindingCode.UNNAMED, FindingCode.INTERRUPTED}
 )
-
-
-REMEDIES = {
-    FindingCode.MANIFEST_MISSING: RERUN,
-    FindingCode.MANIFEST_WRONG: RERUN,
-    FindingCode.INDEX: _EXPORT.format("energon"),
-    FindingCode.ENERGON: _EXPORT.format("energon"),
-    FindingCode.WIDS: _EXPORT.format("wids"),
-    FindingCode.DATASET: RERUN,
-    FindingCode.CLIPS: RERUN,
-    FindingCode.SPLIT: "delete OUT/shards and run `curate run` again with the same recipe",
-    FindingCode.REMOVED: "`curate remove OUT --finish` takes it out again; what is not of this "
-    "package must be removed by hand",
-    FindingCode.SOURCE_CHANGED: RESTORE_SOURCE,
-    FindingCode.SOURCE_GONE: RESTORE_SOURCE,
-    FindingCode.UNHASHED: "none is needed: the next snapshot names them",
-    FindingCode.UNNAMED: "delete it: readers that list the folder would take it for data",
-    FindingCode.INTERRUPTED: RERUN,
-}
-"""What helps against a fault, unless its finding says something else; `REMAKE` for the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +142,9 @@ class Findings:
         self, code: FindingCode, path: str, actual: str, expected: str, remedy: str | None = None
     ) -> None:
         """Records a finding; None for the remedy of its code."""
-        remedy = remedy or REMEDIES.get(code, REMAKE)
-        finding = Finding(code=code, path=path, found=actual, expected=expected, remedy=remedy)
+        finding = Finding(
+            code=code, path=path, found=actual, expected=expected, remedy=remedy or code.remedy
+        )
         with self._lock:
             self.counts[code] += 1
             if self.counts[code] <= MAX_STORED:

@@ -126,10 +126,11 @@ class CutKeeper:
         return CutUnit(written=_in_part(table, name), failures=failures, frames=frames)
 
 
+@dataclass
 class Cutting:
     """Cuts the kept clips of a pass that have no written clip.
 
-    Args:
+    Attributes:
         stage: The stage `cut`.
         store: Output root.
         engine: Where clips are cut.
@@ -141,27 +142,22 @@ class Cutting:
         reusable: Gives the bytes of each object of the shards that is what was written.
     """
 
-    def __init__(
-        self,
-        stage: CutStage,
-        store: Store,
-        engine: Engine,
-        progress: Progress,
-        track_part: Mapping[str, str],
-        *,
-        min_s: float,
-        buckets: BucketClasses,
-        previous: Mapping[str, Any],
-        reusable: Callable[[], Mapping[str, int]],
-    ) -> None:
-        self._stage, self._config = stage, stage.config.cut
-        self._min_s, self._buckets = min_s, buckets
-        self._store, self._engine, self._progress = store, engine, progress
-        self._track_part = track_part
-        self._previous, self._reusable = previous, reusable
-        self.fingerprint = stage.fingerprint({})
-        self._parts = Parts(store, "cuts", self.fingerprint)
-        self._runner = UnitRunner(engine, progress)
+    stage: CutStage
+    store: Store
+    engine: Engine
+    progress: Progress
+    track_part: Mapping[str, str]
+    min_s: float
+    buckets: BucketClasses
+    previous: Mapping[str, Any]
+    reusable: Callable[[], Mapping[str, int]]
+
+    def __post_init__(self) -> None:
+        """Has no clips yet."""
+        self._config = self.stage.config.cut
+        self.fingerprint = self.stage.fingerprint({})
+        self._parts = Parts(self.store, "cuts", self.fingerprint)
+        self._runner = UnitRunner(self.engine, self.progress)
         self.cpu_s = self._runner.cpu_s
         """CPU-seconds of the workers, by what they did."""
         self._earlier: list[pa.Table] = []
@@ -179,7 +175,7 @@ class Cutting:
         cluster come and go with the work.
         """
         if self._pool is None:
-            self._pool = self._engine.pool([self._step(CutStage, 1, None)], keeps=False)
+            self._pool = self.engine.pool([self._step(CutStage, 1, None)], keeps=False)
         self.refuse_hdr(clips)
         self._waiting += clips.kept()
         if sum(map(_seconds, self._waiting)) >= CUT_UNIT_S:
@@ -261,7 +257,7 @@ class Cutting:
 
     def has_written(self) -> bool:
         """Returns whether there are written clips of an earlier run."""
-        return bool(self._previous) or bool(self._parts.names())
+        return bool(self.previous) or bool(self._parts.names())
 
     def close(self) -> None:
         """Ends workers that cut ahead."""
@@ -285,11 +281,11 @@ class Cutting:
         """Runs a stage over some clips; the work begins when the first result is asked for."""
         if not clips:
             return
-        engine = self._engine
+        engine = self.engine
         total_s = sum(map(_seconds, clips))
         unit_s = min(CUT_UNIT_S, total_s / (UNITS_PER_WORKER * engine.n_workers(len(clips))))
         units = list(self._units(clips, sources, order, unit_s))
-        self._progress.work(len(clips), total_s, n_before=n_before)
+        self.progress.work(len(clips), total_s, n_before=n_before)
         pixels = sum(clip.n_frames * clip.width * clip.height for clip in clips)
         # Frames of 1080p to decode, and to encode, which takes twice as long.
         small = engine.is_small(len(clips), 3.0 * float(pixels) / FULL_HD)
@@ -313,11 +309,11 @@ class Cutting:
             yield [self._to_cut(clip, sources, order) for clip in unit]
 
     def _step(self, kind: type[CutStage], n_workers: int, order: FrameOrder | None) -> Step:
-        threads = self._engine.threads(n_workers)
+        threads = self.engine.threads(n_workers)
         return stage_step(
-            kind(self._stage.config, self._stage.pixels, threads=threads),
+            kind(self.stage.config, self.stage.pixels, threads=threads),
             keeps_state=True,
-            load=TrackLoader(self._store),
+            load=TrackLoader(self.store),
             keep=CutKeeper(self._parts, order.keep if order is not None else None),
         )
 
@@ -326,7 +322,7 @@ class Cutting:
     ) -> ClipToCut:
         return ClipToCut(
             source=sources[clip.source_id],
-            track_part=self._track_part[clip.source_id],
+            track_part=self.track_part[clip.source_id],
             clip_id=clip.clip_id,
             span=Span(start_frame=clip.start_frame, end_frame=clip.end_frame, shot=clip.shot),
             min_frames=self._least(*(getattr(clip, name) for name in _FORM)),
@@ -340,7 +336,7 @@ class Cutting:
         """Returns the fewest frames of a copy: all requested ones, which an encoded clip has."""
         least = self._config.length_frames
         return least or least_frames(
-            width, height, n_frames, fps, min_s=self._min_s, shard=self._buckets
+            width, height, n_frames, fps, min_s=self.min_s, shard=self.buckets
         )
 
     def _written(self, clips: ClipRows) -> list[pa.Table]:
@@ -366,12 +362,12 @@ class Cutting:
         columns = ("clip_id", *CUT_FACTS)
         for name in self._parts.names():
             yield _in_part(self._parts.read_columns(name, columns), name)
-        if self._previous.get("fingerprints", {}).get("cuts") != self.fingerprint:
+        if self.previous.get("fingerprints", {}).get("cuts") != self.fingerprint:
             # Written with other settings, and perhaps before these columns existed.
             return
-        columns, reusable = (*columns, "shard", "mp4_offset", "cut_fingerprint"), self._reusable()
-        for name in existing(self._store, self._previous, "clips"):
-            table = Parts(self._store, "clips", "").read(name, columns)
+        columns, reusable = (*columns, "shard", "mp4_offset", "cut_fingerprint"), self.reusable()
+        for name in existing(self.store, self.previous, "clips"):
+            table = Parts(self.store, "clips", "").read(name, columns)
             if not set(columns) <= set(table.column_names):
                 continue
             # A tar may have been removed or damaged since.

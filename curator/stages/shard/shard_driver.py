@@ -5,7 +5,7 @@ name only when it is whole, and after its index and metadata; the commit writes 
 describe all tars, the manifest last.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
@@ -14,13 +14,14 @@ from typing import Any
 import pyarrow as pa
 
 import curator
+from curator.buckets import Bucket
 from curator.executor.engine import Engine
 from curator.executor.unit_worker import PlainWorker
 from curator.executor.worker import Step
-from curator.records.clips import Clip
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.reusable_shards import ReusableShards
-from curator.stages.shard.sample_plan import place_samples, plan_samples, shard_facts
+from curator.stages.shard.sample import Sample
+from curator.stages.shard.sample_plan import place_samples, shard_facts
 from curator.stages.shard.shard_index import (
     DescribedTar,
     EarlierShards,
@@ -31,13 +32,9 @@ from curator.stages.shard.shard_plan import plan_shards
 from curator.stages.shard.stage import ShardStage
 from curator.stages.shard.tar_writer import ShardUnit, TarWriter
 from curator.storage import Store
-from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows
-from curator.tables.clip_vectors import Vectors
 from curator.tables.out_layout import SHARDS
-from curator.tables.sample_members import StoredMember
 from curator.tables.schemas import declared_columns
-from curator.tables.spill_file import Spill
 
 COPIED_HERE_BYTES = 256 << 20
 """Clips that the driver puts into tars by itself."""
@@ -71,30 +68,8 @@ class Sharding:
     members: Callable[[], Iterator[pa.Table]] | None = None
     files: dict[str, bytes] = field(default_factory=dict)
 
-    def shard(
-        self,
-        clips: ClipRows,
-        locations: Mapping[str, Location],
-        vectors: Vectors | None = None,
-        stored_of: Callable[[Clip], Sequence[StoredMember]] | None = None,
-        annotation_of: Callable[[Clip], Mapping[str, Any]] | None = None,
-        generation_of: Mapping[str, int] | None = None,
-    ) -> None:
-        """Writes missing tars with their indexes and metadata.
-
-        Kept rows of `clips` get the position of their samples. Samples omit embeddings, members
-        of families or annotations that are None.
-        """
-        samples = plan_samples(
-            clips,
-            locations,
-            self.config,
-            vectors,
-            stored_of=stored_of,
-            annotation_of=annotation_of,
-            generation_of=generation_of,
-            spill=Spill(),
-        )
+    def shard(self, clips: ClipRows, samples: Iterable[tuple[Bucket, Sample]]) -> None:
+        """Writes missing tars; kept rows of `clips` get the position of their samples."""
         sizes, reusable = self.reusable.sizes, self.reusable.tars
         earlier = self.before.facts if self.before is not None else ()
         taken = [entry["name"] for entry in earlier]
