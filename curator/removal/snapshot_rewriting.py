@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.family import FamilyVersion
-from curator.removal.part_scrubbing import scrubbed
+from curator.removal.state_scrubbing import scrubbed
 from curator.removal.tar_rewriting import RewrittenTar, TarRewriting, Values
 from curator.runs.excluded_footage import fewer
 from curator.stages.commit.commit_run import table_facts

@@ -16,8 +16,8 @@ from curator.stages.shard.sample import Sample
 from curator.stages.shard.sample_plan import shard_facts
 from curator.stages.shard.shard_index import DescribedTar
 from curator.stages.shard.shard_plan import place_of, plan_shard
+from curator.stages.shard.stage import ShardUnit, TarWriter
 from curator.stages.shard.tar_reader import Member, Split, TarReader
-from curator.stages.shard.tar_writer import ShardUnit, TarWriter
 from curator.storage import Store
 from curator.tables.clip_locations import Location
 from curator.tables.out_layout import SHARDS

@@ -32,6 +32,8 @@ from curator.verify.index_check import (
     COUNTS_FILE,
     ENERGON,
     ENERGON_FILES,
+    check_clips,
+    check_dataset,
     check_energon,
     check_idx,
     check_wids,
@@ -40,7 +42,6 @@ from curator.verify.index_check import (
 )
 from curator.verify.object_check import Expected, check_chain, check_objects, check_sources
 from curator.verify.removed_check import check_records
-from curator.verify.table_check import check_clips, check_dataset
 from curator.verify.tar_check import SuffixRules, TarCheck, TarFacts
 
 FramesToDecode = int | Literal["all", "none"]

@@ -20,7 +20,7 @@ from film_shots import moving_texture
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
-from curator.stages.shard.tar_writer import TarWriter
+from curator.stages.shard.stage import TarWriter
 from curator.storage import Store, open_store
 
 SETTINGS = [
@@ -192,7 +192,7 @@ def test_shards_of_an_older_version_are_replaced_without_cutting(
 DYING = """
 import os, signal, sys
 from curator.cli import main
-from curator.stages.shard import tar_writer as sharding
+from curator.stages.shard import stage as sharding
 from curator.storage import s3_store as s3
 
 dies_at, calls = int(sys.argv[1]), []

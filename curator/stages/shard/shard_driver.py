@@ -29,8 +29,7 @@ from curator.stages.shard.shard_index import (
     set_files,
 )
 from curator.stages.shard.shard_plan import plan_shards
-from curator.stages.shard.stage import ShardStage
-from curator.stages.shard.tar_writer import ShardUnit, TarWriter
+from curator.stages.shard.stage import ShardStage, ShardUnit, TarWriter
 from curator.storage import Store
 from curator.tables.clip_rows import ClipRows
 from curator.tables.out_layout import SHARDS
