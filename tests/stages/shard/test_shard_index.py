@@ -13,6 +13,7 @@ import yaml
 
 from curator.buckets import Bucket
 from curator.stages.shard.config import ShardConfig
+from curator.stages.shard.dataset_card import dataset_card
 from curator.stages.shard.sample import Sample
 from curator.stages.shard.shard_index import (
     DATASET_SCHEMA,
@@ -52,6 +53,7 @@ def sample(number: int, split: Split) -> Sample:
         metadata={
             "n_frames": 60 + number, "fps": 30.0, "duration": (60 + number) / 30, "width": 1280,
             "height": 720, "source_id": f"s{number % 7}", "source_uri": f"/in/{number}.mp4",
+            "mp4_sha256": f"{number:064x}",
         },
         caption=f"Clip {number}, größer.",
         mp4_bytes=24 * (40 + number),
@@ -216,3 +218,19 @@ def test_cards_name_the_tars_of_each_split(shards: Shards) -> None:
                 if tar.startswith(f"shards/{folder}") and tar.rpartition("/")[2].startswith(split)
             ]
             assert named.get(name, []) == inside
+
+
+@pytest.mark.parametrize("more", [(), ("npy",), ("id",)])
+def test_a_card_types_the_members_that_samples_have(more: tuple[str, ...]) -> None:
+    """Pins that a member or split which is not there is not declared: loaders refuse it."""
+    names = {"npy": "with_embedding", "id": "with_id"}
+    tars = {"train": ["a/train-000000-0.tar"], "val": []}
+    card = dataset_card(tars, **{names[name]: True for name in more})  # type: ignore[arg-type]
+    start, header, _ = card.decode().split("---\n")
+    assert start == ""
+    read = yaml.safe_load(header)
+    features = {feature["name"]: feature for feature in read["dataset_info"]["features"]}
+    assert sorted(features) == sorted(["mp4", "txt", "json", "__key__", "__url__", *more])
+    assert features["mp4"]["dtype"] == "video"
+    (config,) = read["configs"]
+    assert config["data_files"] == [{"split": "train", "path": tars["train"]}]
