@@ -36,12 +36,7 @@ from curator.loading.batch_values import (
     rate_of,
     repeated,
 )
-from curator.loading.shard_reader import (
-    LoadedBucket,
-    LocalShard,
-    SampleReader,
-    read_buckets,
-)
+from curator.loading.shard_reader import LoadedBucket, LocalShard, SampleReader, read_buckets
 from curator.loading.window_decoder import (
     MULTIPLE,
     ClipWindow,

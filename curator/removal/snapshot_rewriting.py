@@ -17,11 +17,7 @@ from curator.removal.state_scrubbing import scrubbed
 from curator.removal.tar_rewriting import RewrittenTar, TarRewriting, Values
 from curator.runs.excluded_footage import fewer
 from curator.stages.commit.commit_run import table_facts
-from curator.stages.shard.shard_index import (
-    DATASET_SCHEMA,
-    described_files,
-    described_tars,
-)
+from curator.stages.shard.shard_index import DATASET_SCHEMA, described_files, described_tars
 from curator.stages.shard.tar_reader import declared_families
 from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet, sealed_json, to_json
@@ -69,11 +65,7 @@ class SnapshotRewriting:
     """
 
     def __init__(
-        self,
-        store: Store,
-        removals: Removals,
-        gone: Collection[str],
-        records: Mapping[str, str],
+        self, store: Store, removals: Removals, gone: Collection[str], records: Mapping[str, str]
     ) -> None:
         self._store = store
         self._removals = removals

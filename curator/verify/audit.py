@@ -187,10 +187,7 @@ def _of_summary(shards: ShardSet, summary: Mapping[str, Any] | None) -> ShardSet
 
 
 def _check_named(
-    sets: Sequence[ShardSet],
-    summary: Mapping[str, Any] | None,
-    pool: Executor,
-    findings: Findings,
+    sets: Sequence[ShardSet], summary: Mapping[str, Any] | None, pool: Executor, findings: Findings
 ) -> list[Shard]:
     """Checks what manifests and summary name by size and known hash; returns tars that exist.
 

@@ -116,10 +116,7 @@ def test_the_last_window_of_a_clip_is_reached_and_none_beyond(tmp_path: Path) ->
     assert {sample["start_frame"] for sample in first} == {0}
 
 
-@pytest.mark.parametrize(
-    ("ranks", "workers", "shuffle"),
-    [(1, 0, 64), (3, 0, 4), (2, 2, 4)],
-)
+@pytest.mark.parametrize(("ranks", "workers", "shuffle"), [(1, 0, 64), (3, 0, 4), (2, 2, 4)])
 def test_each_sample_comes_once_over_ranks_and_workers(
     out: str, ranks: int, workers: int, shuffle: int
 ) -> None:

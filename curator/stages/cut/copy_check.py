@@ -120,10 +120,7 @@ def _are_known(request: CutRequest, span: PacketSpan) -> bool:
 
 
 def _compare_packets(
-    container: av.container.InputContainer,
-    fps: Fraction,
-    span: PacketSpan,
-    extradata: bytes | None,
+    container: av.container.InputContainer, fps: Fraction, span: PacketSpan, extradata: bytes | None
 ) -> None:
     """Compares parameter sets, NAL units and times of a copy's packets with those of the source.
 

@@ -13,13 +13,7 @@ from curator.cut_requests import cut_request
 from curator.media.clip_frames import FrameChoice, FrameSampler
 from curator.media.encode import refuse_without
 from curator.records.clips import Span, Written
-from curator.records.cuts import (
-    Crop,
-    CutRequest,
-    NotCopied,
-    SampledFrames,
-    crop_columns,
-)
+from curator.records.cuts import Crop, CutRequest, NotCopied, SampledFrames, crop_columns
 from curator.records.sources import Failure, SourceRef, decode_limit_s
 from curator.records.tracks import SourceFrames
 from curator.sample_frames import read_text
@@ -136,11 +130,7 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
     config_type = CutConfig
 
     def __init__(
-        self,
-        config: CutStageConfig,
-        pixels: Sequence[PixelStage[Any]] = (),
-        *,
-        threads: int = 1,
+        self, config: CutStageConfig, pixels: Sequence[PixelStage[Any]] = (), *, threads: int = 1
     ) -> None:
         super().__init__(config)
         self.pixels = tuple(pixels)

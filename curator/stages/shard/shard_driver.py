@@ -22,12 +22,7 @@ from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.stages.shard.sample import Sample
 from curator.stages.shard.sample_plan import place_samples, shard_facts
-from curator.stages.shard.shard_index import (
-    DescribedTar,
-    EarlierShards,
-    members_table,
-    set_files,
-)
+from curator.stages.shard.shard_index import DescribedTar, EarlierShards, members_table, set_files
 from curator.stages.shard.shard_plan import plan_shards
 from curator.stages.shard.stage import ShardStage, ShardUnit, TarWriter
 from curator.storage import Store

@@ -23,13 +23,7 @@ import pyarrow.compute as pc
 from curator.stages.shard.dataset_card import CARD, dataset_card
 from curator.stages.shard.sample import Sample
 from curator.stages.shard.shard_plan import ShardPlan
-from curator.stages.shard.tar_reader import (
-    COLUMNS,
-    SPLITS,
-    Declared,
-    Split,
-    declared_families,
-)
+from curator.stages.shard.tar_reader import COLUMNS, SPLITS, Declared, Split, declared_families
 from curator.tables.checksums import sealed_json
 from curator.tables.fenced_store import Digest
 from curator.tables.out_layout import DATASET as DATASET_KEY

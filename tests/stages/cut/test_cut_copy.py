@@ -265,9 +265,7 @@ def test_only_idr_pictures_begin_a_copy(name: str, film: MakeFilm) -> None:
     assert struct.unpack_from(">III", clip.mp4, at + 4) == (0, 1, 1)
 
 
-def test_both_bounds_hold_for_start_and_end_together(
-    film: MakeFilm,
-) -> None:
+def test_both_bounds_hold_for_start_and_end_together(film: MakeFilm) -> None:
     """Pins seconds and share, each at its last frame that is allowed."""
     path, track = film("b_frames.mp4")
     # 9 to 12 and one or more at the end.
@@ -288,9 +286,7 @@ def test_both_bounds_hold_for_start_and_end_together(
     assert give_up_ticks(request_of(track, 0, 60), at_most_s=0.1, at_most_share=0.1) == 3 * 512
 
 
-def test_a_copy_that_would_be_too_short_is_encoded(
-    film: MakeFilm,
-) -> None:
+def test_a_copy_that_would_be_too_short_is_encoded(film: MakeFilm) -> None:
     """Pins the fewest frames: at them a copy, one above them all frames of the span."""
     path, track = film("plain.mp4")
     assert cutter_of(path, LENIENT).cut(request_of(track, 9, 100, min_frames=88)).n_frames == 88
@@ -313,9 +309,7 @@ def test_the_fewest_frames_keep_bucket_and_length() -> None:
     assert least(3.0, 60, "30000/1001") == 60
 
 
-def test_a_recipe_and_hdr_may_forbid_copies(
-    film: MakeFilm,
-) -> None:
+def test_a_recipe_and_hdr_may_forbid_copies(film: MakeFilm) -> None:
     path, track = film("plain.mp4")
     clip = cutter_of(path, CutConfig(mode="encode")).cut(request_of(track, 0, N))
     assert (clip.cut_mode, clip.not_copied) == ("encode", None)
@@ -327,9 +321,7 @@ def test_a_recipe_and_hdr_may_forbid_copies(
     assert cutter_of(path, LENIENT).cut(hdr).not_copied == NotCopied.HIGH_DYNAMIC_RANGE
 
 
-def test_bytes_depend_on_nothing_but_the_request(
-    film: MakeFilm,
-) -> None:
+def test_bytes_depend_on_nothing_but_the_request(film: MakeFilm) -> None:
     """Pins equal bytes for other decoder threads and other clips before, copied and encoded."""
     path, track = film("b_frames.ts")
     request, other = request_of(track, 9, 100), request_of(track, 50, 60)
@@ -433,9 +425,7 @@ def test_a_flipped_bit_is_seen_where_packets_are_known(
         assert cutter_of(path, LENIENT).cut(request).not_copied == NotCopied.CHECK_FAILED
 
 
-def test_packets_that_the_analysis_did_not_see_are_decoded(
-    film: MakeFilm,
-) -> None:
+def test_packets_that_the_analysis_did_not_see_are_decoded(film: MakeFilm) -> None:
     """Pins the full check for another size, for unchecked sources, and where frames are sampled."""
     path, track = film("plain.mp4")
     other = replace(track, frame_bytes=track.frame_bytes + (np.arange(N) == 60))

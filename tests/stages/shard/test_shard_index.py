@@ -128,9 +128,7 @@ def test_the_index_leads_to_each_sample(shards: Shards) -> None:
         assert not any(data[offsets[-1] :])
 
 
-def test_the_metadata_is_a_line_of_json_for_each_sample(
-    shards: Shards,
-) -> None:
+def test_the_metadata_is_a_line_of_json_for_each_sample(shards: Shards) -> None:
     """Pins the order and the name, `<tar without suffix>.meta.jsonl`."""
     for name, (plan, _, _) in shards.items():
         lines = meta_lines(plan).splitlines()
@@ -155,9 +153,7 @@ def test_tables_say_where_each_mp4_lies(shards: Shards) -> None:
         assert row["duration"] == row["num_frames"] / row["fps"]
 
 
-def test_the_manifest_is_last_and_names_everything(
-    shards: Shards,
-) -> None:
+def test_the_manifest_is_last_and_names_everything(shards: Shards) -> None:
     """Pins its keys, its sums and the hashes, and that facts can be read back."""
     files = files_of(shards)
     assert list(files)[-1] == MANIFEST

@@ -15,12 +15,7 @@ from pydantic import ValidationError
 from curator.buckets import Bucket, aspect_loss, bucket_of
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample import Sample
-from curator.stages.shard.shard_plan import (
-    ShardPlan,
-    plan_shards,
-    split_of,
-    write_shard,
-)
+from curator.stages.shard.shard_plan import ShardPlan, plan_shards, split_of, write_shard
 from curator.stages.shard.tar_reader import Split
 from curator.tables.clip_locations import Location
 from curator.tables.spill_file import Spill
