@@ -57,11 +57,8 @@ class RewrittenSnapshot:
 class SnapshotRewriting:
     """The snapshots of an output root, rewritten from the oldest on.
 
-    Args:
-        store: Output root.
-        removals: What goes.
-        gone: Objects that no snapshot may name any more.
-        records: What snapshots say of the records of removals.
+    `gone` are objects that no snapshot may name any more; `records` is what snapshots say of the
+    records of removals.
     """
 
     def __init__(

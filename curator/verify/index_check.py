@@ -181,14 +181,7 @@ BATCH_ROWS = 4096
 
 
 class _TableCheck:
-    """Compares rows of a table with the samples of all tars, and remembers those it has seen.
-
-    Args:
-        shards: The set of the tars.
-        tars: Facts of them.
-        code: Of what differs.
-        findings: Takes what is wrong.
-    """
+    """Compares rows of a table with the samples of all tars, and remembers those it has seen."""
 
     def __init__(
         self, shards: ShardSet, tars: Sequence[TarFacts], code: FindingCode, findings: Findings

@@ -82,11 +82,11 @@ def check_objects(
 
     Args:
         store: Where they are.
-        sizes: Bytes of each object that is there, by name.
-        expected: What may be there, by name: one of several while a commit is under way.
+        sizes: Bytes of each object that is there.
+        expected: What may be there: one of several while a commit is under way.
         pool: Where objects are hashed.
         findings: Takes what is wrong.
-        copies: Another object with the same bytes, from which a run writes it again, by name.
+        copies: Another object with the same bytes, from which a run writes it again.
     """
     hashed = [n for n, forms in expected.items() if n in sizes and any(f.sha256 for f in forms)]
     digests = dict(zip(hashed, pool.map(partial(_sha256, store), hashed), strict=True))
@@ -122,16 +122,9 @@ def check_chain(
 ) -> int:
     """Checks that snapshots are those that were committed, and that what they name is whole.
 
-    Args:
-        store: Output root.
-        summary: `summary.json`; None where it cannot be read.
-        checked: Objects that were checked already.
-        pool: Where objects are hashed.
-        findings: Takes what is wrong.
-        only: Number of the one snapshot whose objects are checked; None for all.
-
-    Returns:
-        Bytes that were read.
+    `summary` is None where `summary.json` cannot be read; `checked` are objects that were checked
+    already; `only` is the number of the one snapshot whose objects are checked. Returns the bytes
+    that were read.
     """
     snapshots = _snapshots(store, summary or {}, findings)
     expected: dict[str, Expected] = {}

@@ -170,10 +170,6 @@ class TarCheck:
     """The check of one tar and its `.meta.jsonl`.
 
     Args:
-        shards: The set that names it.
-        shard: The tar.
-        rules: Members that samples may have.
-        findings: Takes what is wrong.
         decoded: Positions of samples to decode; None for all.
         threads: Of the decoder.
         seen: Called with the bytes of each clip read.

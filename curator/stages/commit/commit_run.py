@@ -73,7 +73,6 @@ class Commit:
     """What a pass leaves to readers.
 
     Attributes:
-        store: Output root.
         previous: Summary of the newest snapshot; empty without one.
         before: Summary of earlier generations, which this commit adds to; None where it is of
             everything.
@@ -81,8 +80,7 @@ class Commit:
             the tables are written, so that what those took is in them.
         parts: Parts of tables that stay. New rows come behind them.
         sources: Rows of `sources`, a table for each part.
-        clips: All clips that the new rows of `clips` are of.
-        tables: New rows of other tables, by name.
+        tables: New rows of tables but `clips`, by name.
         n_skipped_names: Objects that the listing passed over by their names.
         shard_files: What describes all shards, by name, in the order in which it is written.
         pictures: Gives thumbnails by the ids of clips.

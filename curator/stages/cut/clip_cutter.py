@@ -75,10 +75,6 @@ class ClipCutter:
     After an error the demuxer's position is unknown: the cutter is closed then, and not used again.
 
     Attributes:
-        reader: The source.
-        uri: Its address, for messages.
-        n_bytes: Its size.
-        config: Section `cut`.
         max_pixels: Largest frame, in pixels.
         decoder_threads: Threads of the decoder; changes no result.
         pixels: Stages that change pixels.

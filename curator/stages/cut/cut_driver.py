@@ -131,10 +131,6 @@ class Cutting:
     """Cuts the kept clips of a pass that have no written clip.
 
     Attributes:
-        stage: The stage `cut`.
-        store: Output root.
-        engine: Where clips are cut.
-        progress: Where it is shown.
         track_part: Part of `tracks` of each source id; it may grow.
         min_s: `propose.min_s`.
         buckets: Section `shard`.

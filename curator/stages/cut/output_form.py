@@ -22,11 +22,8 @@ def formed(
 ) -> CutRequest:
     """Returns the request for a clip in a certain form; None leaves that to the source.
 
-    Args:
-        request: For the clip as its source has it.
-        size: Width and height: the picture is scaled to cover them, and its middle kept.
-        fps: Rate.
-        n_frames: Frames from the clip's start, which it must have.
+    The picture is scaled to cover `size` (width and height), and its middle kept. The first
+    `n_frames` are taken, which the clip must have.
     """
     if fps is not None and fps != request.fps:
         request = replace(request, fps=fps, is_resampled=True)

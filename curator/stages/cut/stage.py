@@ -46,9 +46,6 @@ class ClipToCut:
     """A clip that survived and is not written yet.
 
     Attributes:
-        source: Its source.
-        clip_id: Its id.
-        span: Frames of the source.
         min_frames: Fewest frames with which a copy of it is of use.
         track_part: Part of `tracks` that has the source's timestamps.
         crop: The picture inside its borders, as it was proposed; None to keep all of it.

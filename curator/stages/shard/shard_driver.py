@@ -39,10 +39,7 @@ class Sharding:
     """Writes the shards of the kept clips.
 
     Attributes:
-        store: Output root.
-        config: Section `shard`.
         fingerprint: Fingerprint of the recipe, for the manifest.
-        engine: Where tars are written.
         reusable: Tars that may stay if their samples are wanted.
         before: Shards of earlier generations, which stay; None for none.
         n_written: Tars that had to be written.

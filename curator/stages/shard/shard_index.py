@@ -214,16 +214,10 @@ def described_files(
     made_by: str,
     scores: Iterable[str],
 ) -> dict[str, bytes]:
-    """As `set_files`, for tars of which only the facts are known.
+    """As `set_files`, for tars of which only the facts are known, sorted by name.
 
-    Args:
-        tars: Sorted by name.
-        dataset: Table of their samples.
-        declared: Families, by member or name.
-        seed: Of the order of samples.
-        fingerprint: Fingerprint of the recipe.
-        made_by: Version.
-        scores: Names of the scores in the JSON of samples.
+    `dataset` is the table of their samples, `declared` has families by member or name, and `scores`
+    names the scores in the JSON of samples.
     """
     files = {DATASET: dataset, **dict(_files(tars, declared, scores))}
     by_place: dict[str, dict[str, Any]] = {}
@@ -275,10 +269,8 @@ def described_tars(
 ) -> dict[str, DescribedTar]:
     """Returns the tars of a snapshot, by name relative to `shards/`.
 
-    Args:
-        manifest: As `known_tars` takes it.
-        dataset: Rows of `dataset.parquet`, in the order of the tars.
-        entries: Of the summary; those of older versions say nothing of some members.
+    `dataset` is in the order of the tars; `entries` are the summary's, and those of older versions
+    say nothing of some members.
     """
     tars, seconds = known_tars(manifest), defaultdict[str, float](float)
     # Added in the order of the samples.

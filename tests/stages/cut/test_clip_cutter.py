@@ -329,29 +329,25 @@ def _write_colours(
         container.mux(stream.encode(None))
 
 
-def test_a_variable_rate_becomes_constant_by_repeating_and_leaving_out() -> None:
+@pytest.mark.parametrize(
+    ("ticks", "end", "is_vfr", "plan"),
+    [
+        ([0, 20, 40, 100, 105, 110, 130, 150], 170, True, [0, 1, 2, 2, 2, 4, 5, 6]),
+        # The span's own steps are even.
+        ([0, 20, 40, 60, 80, 200, 220], 240, False, [0, 1, 2, 3]),
+    ],
+)
+def test_a_variable_rate_becomes_constant_by_repeating_and_leaving_out(
+    ticks: list[int], end: int, is_vfr: bool, plan: list[int]
+) -> None:
     """Pins the plan: each output time shows the frame that the source shows at that time."""
-    ticks = [0, 20, 40, 100, 105, 110, 130, 150]
-    track = made_track(
-        8, time_base=Fraction(1, 600), frame_pts=np.array(ticks, np.int64), end_pts=170
-    )
-    request = request_of(track, 0, 8)
-    assert request.is_vfr
-    assert request.fps == 30
-    assert frame_plan(request).tolist() == [0, 1, 2, 2, 2, 4, 5, 6, 7][: target_n_frames(request)]
-    assert target_n_frames(request) == round(170 / 20)
-
-
-def test_a_span_of_even_steps_in_a_variable_film_is_taken_as_it_is() -> None:
-    """Pins that frames are repeated only where a span's own steps vary."""
-    ticks = [0, 20, 40, 60, 80, 200, 220]
-    track = made_track(
-        7, time_base=Fraction(1, 600), frame_pts=np.array(ticks, np.int64), end_pts=240
-    )
+    times = np.array(ticks, np.int64)
+    track = made_track(len(ticks), time_base=Fraction(1, 600), frame_pts=times, end_pts=end)
     assert track.is_vfr
-    request = request_of(track, 0, 4)
-    assert not request.is_vfr
-    assert frame_plan(request).tolist() == [0, 1, 2, 3]
+    request = request_of(track, 0, len(ticks) if is_vfr else 4)
+    assert (request.is_vfr, request.fps) == (is_vfr, 30)
+    assert frame_plan(request).tolist() == plan
+    assert target_n_frames(request) == len(plan)
 
 
 def test_frames_that_are_not_as_analyzed_make_no_clip(film: Callable[[str], Path]) -> None:
@@ -369,15 +365,14 @@ def test_frames_that_are_not_as_analyzed_make_no_clip(film: Callable[[str], Path
             cutter_of(path, ENCODED).cut(request_of(wrong, 10, 16))
 
 
-def test_frames_larger_than_allowed_make_no_clip(film: Callable[[str], Path]) -> None:
-    """Pins the limit of pixels, with its code."""
+def test_frames_too_large_or_too_small_make_no_clip(
+    film: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Pins the limits of pixels, with the code of the upper one."""
     path = film("cfr.mp4")
     with pytest.raises(DecodeError, match="192x108, more than 1000 pixels") as caught:
         cutter_of(path, ENCODED, max_pixels=1000).cut(request_of(analyzed(path), 0, 5))
     assert caught.value.code == ErrorCode.TOO_MANY_PIXELS
-
-
-def test_a_picture_of_one_pixel_makes_no_clip_and_says_so(tmp_path: Path) -> None:
     write.one_pixel(tmp_path / "a.mp4")
     with pytest.raises(CutError, match=r"is 1x1 px; video in 4:2:0 takes 2x2 at least"):
         clip_of(tmp_path / "a.mp4")

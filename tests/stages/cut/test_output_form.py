@@ -232,12 +232,13 @@ def test_the_share_that_is_verified_changes_no_clip(film: Path) -> None:
     assert fingerprint_of(CutConfig(length_frames=17)) != fingerprint_of(CutConfig())
 
 
-def test_without_nvenc_the_recipe_is_told(film: Path) -> None:
-    """Pins that nothing else encodes in its place."""
+def test_without_nvenc_a_run_ends_before_its_first_clip(film: Path) -> None:
+    """Pins one error of the stage and of the cutter, and that nothing else encodes instead."""
     if nvenc_problem() is None:
         pytest.skip("NVENC opens here")
-    with pytest.raises(CutError, match=r"set cut\.encoder to x264"):
-        cut(film, request_of(film, 0, N), encoder="nvenc")
+    for begin in (nvenc_stage().setup, lambda: cut(film, request_of(film, 0, N), encoder="nvenc")):
+        with pytest.raises(CutError, match=r"set cut\.encoder to x264"):
+            begin()
 
 
 def nvenc_stage() -> CutStage:
@@ -253,14 +254,6 @@ def test_nvenc_is_given_a_share_of_a_gpu() -> None:
     for other in (LookStage(stage.config), CutStage(CutStageConfig(cut=CutConfig(), max_pixels=1))):
         assert other.resources.gpus == 0
         assert other.limit_bytes == MAX_CUT_BYTES
-
-
-def test_a_run_without_nvenc_ends_before_its_first_clip() -> None:
-    """Pins one error of the stage, where each clip was rejected before."""
-    if nvenc_problem() is None:
-        pytest.skip("NVENC opens here")
-    with pytest.raises(CutError, match=r"set cut\.encoder to x264"):
-        nvenc_stage().setup()
 
 
 FULL = av.error.MemoryError(errno.ENOMEM, "out of memory")
