@@ -13,7 +13,7 @@ import orjson
 from curator.errors import ShardError
 from curator.family import Array, Family, FamilyVersion, Kind, Scope
 from curator.stages.shard.sample import Sample
-from curator.stages.shard.sample_plan import shard_facts
+from curator.stages.shard.shard_driver import shard_facts
 from curator.stages.shard.shard_index import DescribedTar
 from curator.stages.shard.shard_plan import place_of, plan_shard
 from curator.stages.shard.stage import ShardUnit, TarWriter

@@ -48,8 +48,7 @@ from curator.stages.cut.output_form import as_written
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.propose.stage import ProposedUnit
 from curator.stages.shard.reusable_shards import ReusableShards
-from curator.stages.shard.sample_plan import plan_samples
-from curator.stages.shard.shard_driver import Sharding
+from curator.stages.shard.shard_driver import Sharding, plan_samples
 from curator.stages.shard.shard_index import EarlierShards
 from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet

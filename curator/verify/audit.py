@@ -27,7 +27,7 @@ from curator.stages.shard.tar_reader import (
 from curator.tables.checksums import opened_json
 from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import EARLIER, read_snapshot
-from curator.verify.findings import RERUN, Finding, FindingCode, Findings
+from curator.verify.findings import RERUN, FindingCode, Findings, Outcome
 from curator.verify.index_check import (
     COUNTS_FILE,
     ENERGON,
@@ -56,24 +56,13 @@ View = tuple[ShardSet, Sequence[TarFacts]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
-    """The outcome of all checks."""
+class Verified(Outcome):
+    """The outcome of all checks; `n_sources` are sources that were hashed."""
 
-    uri: str
-    findings: list[Finding]
-    """The first of each code; `counts` counts all."""
-    counts: dict[str, int]
     n_shards: int
     n_samples: int
     n_decoded: int
-    n_bytes: int
-    n_sources: int = 0
-    """Sources that were hashed."""
-
-    @property
-    def is_well(self) -> bool:
-        """Whether there are only warnings."""
-        return all(finding.is_warning for finding in self.findings)
+    n_sources: int
 
 
 def verify(
@@ -148,13 +137,10 @@ def verify(
     if snapshot is None and shards.following is None:
         _check_unnamed(shards, summary, findings)
     return Verified(
-        uri=shards.store.uri,
-        findings=findings.sorted(),
-        counts=findings.by_code(),
+        **findings.outcome(shards.store.uri, sum(tar.bytes for tar in tars) + n_chained),
         n_shards=len(tars),
         n_samples=sum(len(tar.keys) for tar in tars),
         n_decoded=sum(tar.n_decoded for tar in tars),
-        n_bytes=sum(tar.bytes for tar in tars) + n_chained,
         n_sources=n_sources,
     )
 

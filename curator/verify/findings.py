@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 MAX_STORED = 50
 """Findings of one code that are kept in full; all are counted."""
@@ -130,6 +131,23 @@ class Finding:
         return self.code in WARNINGS
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What checks found."""
+
+    uri: str
+    findings: list[Finding]
+    """The first of each code; `counts` counts all."""
+    counts: dict[str, int]
+    n_bytes: int
+    """Bytes that were read."""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether there are only warnings."""
+        return all(finding.is_warning for finding in self.findings)
+
+
 class Findings:
     """Collects findings of several threads: the first of each code in full, and counts of all."""
 
@@ -170,11 +188,12 @@ class Findings:
             for code, number in other.counts.items():
                 self.counts[code] += max(0, number - MAX_STORED)
 
-    def sorted(self) -> list[Finding]:
-        """Returns findings in the order of their codes, then paths; warnings last."""
+    def outcome(self, uri: str, n_bytes: int) -> dict[str, Any]:
+        """Returns the fields of an outcome: findings by code and path, warnings last."""
         order = list(FindingCode)
-        return sorted(self._stored, key=lambda f: (order.index(f.code), f.path, f.found))
-
-    def by_code(self) -> dict[str, int]:
-        """Returns the number of all findings of each code, sorted by code."""
-        return {str(code): number for code, number in sorted(self.counts.items())}
+        return {
+            "uri": uri,
+            "findings": sorted(self._stored, key=lambda f: (order.index(f.code), f.path, f.found)),
+            "counts": {str(code): number for code, number in sorted(self.counts.items())},
+            "n_bytes": n_bytes,
+        }

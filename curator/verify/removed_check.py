@@ -39,7 +39,7 @@ from curator.tables.removal_records import (
     restore_remedy,
 )
 from curator.tables.snapshot_store import listed_snapshots
-from curator.verify.findings import Finding, FindingCode, Findings
+from curator.verify.findings import FindingCode, Findings, Outcome
 
 _ID = re.compile(rb"(?<![0-9a-f])(?:[0-9a-f]{24}|[0-9a-f]{32})(?![0-9a-f])")
 """Ids of clips and of sources."""
@@ -51,26 +51,16 @@ _OVERLAP_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProvenRemoved:
-    """What was read, and what was found.
+class ProvenRemoved(Outcome):
+    """What was found, in objects and in what was looked at in them.
 
     Attributes:
         n_records: Records of removals that were compared with.
         read: Objects, and what was looked at in them, by kind.
-        n_bytes: Of all objects.
     """
 
-    uri: str
     n_records: int
     read: dict[str, int]
-    n_bytes: int
-    findings: list[Finding]
-    counts: dict[str, int]
-
-    @property
-    def is_well(self) -> bool:
-        """Whether nothing was found."""
-        return not self.findings
 
 
 def verify_removed(
@@ -100,12 +90,9 @@ def verify_removed(
         progress(number, n_bytes)
     _check_returned(store, removals, findings)
     return ProvenRemoved(
-        uri=store.uri,
+        **findings.outcome(store.uri, n_bytes),
         n_records=removals.n_records,
         read=dict(search.read),
-        n_bytes=n_bytes,
-        findings=findings.sorted(),
-        counts=findings.by_code(),
     )
 
 

@@ -1,34 +1,52 @@
-"""The driver's side of sharding: puts written clips into shards.
+"""The driver's side of sharding: plans the samples of written clips, and puts them into shards.
 
 Existing tars stay, with the contents that the last finished run recorded. A tar appears under its
 name only when it is whole, and after its index and metadata; the commit writes the files that
 describe all tars, the manifest last.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from fractions import Fraction
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import curator
-from curator.buckets import Bucket
+from curator.buckets import Bucket, bucket_of
 from curator.executor.engine import Engine
 from curator.executor.unit_worker import PlainWorker
 from curator.executor.worker import Step
+from curator.models.scene_network import SCENE_MODEL
+from curator.models.transnet import transnet_model_name
+from curator.records.clips import Clip, Reason
+from curator.records.cuts import CROP_COLUMNS
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.stages.shard.sample import Sample
-from curator.stages.shard.sample_plan import place_samples, shard_facts
-from curator.stages.shard.shard_index import DescribedTar, EarlierShards, members_table, set_files
-from curator.stages.shard.shard_plan import plan_shards
+from curator.stages.shard.shard_index import (
+    DescribedTar,
+    EarlierShards,
+    members_of,
+    members_table,
+    set_files,
+)
+from curator.stages.shard.shard_plan import ShardPlan, plan_shards, split_of
 from curator.stages.shard.stage import ShardStage, ShardUnit, TarWriter
+from curator.stages.shard.tar_reader import Split
 from curator.storage import Store
-from curator.tables.clip_rows import ClipRows
+from curator.tables.clip_locations import Location
+from curator.tables.clip_rows import ClipRow, ClipRows, reject
+from curator.tables.clip_vectors import Vectors
+from curator.tables.mark_table import MARK_COLUMNS
 from curator.tables.out_layout import SHARDS
+from curator.tables.sample_members import StoredMember
 from curator.tables.schemas import declared_columns
+from curator.tables.spill_file import Spill
 
 COPIED_HERE_BYTES = 256 << 20
 """Clips that the driver puts into tars by itself."""
@@ -102,3 +120,140 @@ class Sharding:
         is_worth_it = self.engine.is_started and n_bytes > COPIED_HERE_BYTES
         run = self.engine.run if is_worth_it else self.engine.run_here
         return run([step], units)
+
+
+_SAME = (
+    "clip_id", "source_id", "source_uri", "cut_mode", "audio", "n_frames", "width", "height",
+    "content_type", "caption_model", "mp4_sha256",
+)  # fmt: skip
+"""Columns of `clips` that samples have by the same names."""
+_OF_SOURCE = ("start_frame", "end_frame", "start_pts", "end_pts", "time_base", "is_vfr")
+"""Columns of `clips` that samples have with `source_` before their names."""
+
+
+def plan_samples(
+    clips: ClipRows,
+    locations: Mapping[str, Location],
+    config: ShardConfig,
+    vectors: Vectors | None = None,
+    *,
+    stored_of: Callable[[Clip], Sequence[StoredMember]] | None = None,
+    annotation_of: Callable[[Clip], Mapping[str, Any]] | None = None,
+    generation_of: Mapping[str, int] | None = None,
+    spill: Spill | None = None,
+) -> Iterator[tuple[Bucket, Sample]]:
+    """Plans the samples of the kept clips, with their buckets.
+
+    A clip whose written form fits no bucket is rejected. Samples omit embeddings, members
+    of families or annotations that are None. `generation_of` has the number of each source id, None
+    where all are in one generation. Without `spill` their texts stay in memory.
+    """
+    splits: dict[str, Split] = {}
+    declared = declared_columns(clips.schema)
+    for clip in clips.kept():
+        bucket = bucket_of(
+            clip.width, clip.height, clip.n_frames, config, content_type=clip.content_type
+        )
+        if bucket is None:
+            size = f"{clip.width}x{clip.height}, {clip.n_frames} frames"
+            reject(clip, Reason.NO_BUCKET, detail=f"{size} as written")
+            for name in declared:
+                clips.change(clip.number, name, None)
+            continue
+        if clip.bucket != bucket.name:
+            clip.bucket = bucket.name
+        source, key, caption = clip.source_id, clip.clip_id, clip.caption or ""
+        if source not in splits:
+            splits[source] = split_of(source, config)
+        annotation = annotation_of(clip) if annotation_of is not None else None
+        meta = clips.metadata_at(clip.number)
+        sample = Sample(
+            key=key,
+            metadata=sample_metadata(clip, bucket, splits[source], annotation, meta),
+            caption=caption,
+            mp4_bytes=clip.mp4_bytes,
+            mp4_sha256=clip.mp4_sha256,
+            location=locations[key],
+            split=splits[source],
+            embedding=vectors.get(key) if vectors is not None else None,
+            stored=stored_of(clip) if stored_of is not None else (),
+            has_id=config.id_member,
+            generation=generation_of[source] if generation_of is not None else 1,
+            spill=spill,
+        )
+        yield bucket, sample
+
+
+def sample_metadata(
+    clip: ClipRow,
+    bucket: Bucket,
+    split: Split,
+    annotation: Mapping[str, Any] | None,
+    meta: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Returns the JSON fields of a sample; numbers are rounded for readability.
+
+    No field changes with this program's version alone, which would replace existing tars.
+    """
+    fps, columns = Fraction(clip.fps_fraction), clip.declared()
+    # A mark replaces the tar of its clip alone.
+    columns = {n: v for n, v in columns.items() if n not in MARK_COLUMNS or v is not None}
+    crop = {name.removeprefix("crop_"): getattr(clip, name) for name in CROP_COLUMNS}
+    return {
+        **{name: getattr(clip, name) for name in _SAME},
+        **{f"source_{name}": getattr(clip, name) for name in _OF_SOURCE},
+        "key": clip.clip_id,
+        "source_start_s": round(clip.start_s, 6),
+        "source_end_s": round(clip.end_s, 6),
+        "fps": float(fps),
+        "fps_fraction": str(fps),
+        "duration": round(float(clip.n_frames / fps), 6),
+        "bucket": asdict(bucket) | {"name": bucket.name},
+        "split": split,
+        "tags": list(clip.tags or ()),
+        "crop": None if clip.crop_x is None else crop,
+        "scores": {n: _rounded(score) for n, score in clip.scores.items() if n != "fps"},
+        "caption": clip.caption or "",
+        **(_annotated(clip, annotation) if annotation is not None else {}),
+        **({"meta": meta} if meta else {}),
+        **({"columns": columns} if columns else {}),
+        "models": {"shots": transnet_model_name(), "scene": SCENE_MODEL},
+    }
+
+
+def _annotated(clip: Clip, annotation: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "annotation": annotation,
+        "caption_failure": clip.caption_failure,
+        "caption_alignment": _rounded(clip.caption_alignment),
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
+
+
+def place_samples(plans: Sequence[ShardPlan], clips: ClipRows) -> None:
+    """Records in the clips their position in the shards."""
+    keys = pa.array([sample.key for plan in plans for sample in plan.samples], pa.string())
+    names = pa.array([plan.name for plan in plans], pa.string())
+    codes = np.repeat(np.arange(len(plans)), [len(plan.samples) for plan in plans])
+    starts = [np.array(plan.layout.mp4_starts, np.int64) for plan in plans]
+    offsets = np.concatenate([np.zeros(0, np.int64), *starts])
+    ids = clips.column("clip_id").combine_chunks()
+    rows = pc.index_in(keys, value_set=ids).to_numpy(zero_copy_only=False)
+    placed = {"shard": names.take(pa.array(codes)), "key": keys, "mp4_offset": pa.array(offsets)}
+    clips.scatter(rows, pa.table(placed))
+
+
+def shard_facts(plan: ShardPlan) -> dict[str, Any]:
+    """Returns facts about a shard for the summary."""
+    return {
+        "name": plan.name,
+        "bucket": plan.bucket,
+        "split": plan.split,
+        "n_samples": len(plan.samples),
+        "n_frames": plan.totals[0],
+        "bytes": plan.layout.n_bytes,
+        "members": members_of(plan.samples[0]),
+    }
