@@ -48,7 +48,7 @@ from curator.stages.cut.output_form import as_written
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.propose.stage import ProposedUnit
 from curator.stages.shard.reusable_shards import ReusableShards
-from curator.stages.shard.shard_driver import Sharding, plan_samples
+from curator.stages.shard.shard_driver import Sharding
 from curator.stages.shard.shard_index import EarlierShards
 from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet
@@ -70,7 +70,6 @@ from curator.tables.schemas import (
 from curator.tables.snapshot_store import CANDIDATES, EARLIER, INDEXES, JUDGED
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable
-from curator.tables.spill_file import Spill
 
 if TYPE_CHECKING:
     from curator.stages.caption.caption_driver import Captioning
@@ -506,27 +505,19 @@ class Pass:
                 )
             before = self._scope.before
             sharding = self._sharding = Sharding(
-                store=self._store,
-                config=stage.config,
-                fingerprint=fingerprint(recipe.model_dump(mode="json")),
-                engine=self._engine,
+                self._store,
+                stage.config,
+                fingerprint(recipe.model_dump(mode="json")),
+                self._engine,
                 reusable=self._reusable,
                 before=before.shards() if before is not None else None,
             )
             vectors = self._vectors(recipe.shard.embedding)
             sample = self._captioning.sample if self._captioning is not None else None
             generation_of = self._sources.generation_of()
-            samples = plan_samples(
-                clips,
-                self._locations,
-                stage.config,
-                vectors,
-                stored_of=self._annotating.members,
-                annotation_of=sample,
-                generation_of=generation_of,
-                spill=Spill(),
+            sharding.shard(
+                clips, self._locations, vectors, self._annotating.members, sample, generation_of
             )
-            sharding.shard(clips, samples)
         log.counts["shards_written"] += sharding.n_written
 
     def _commit(self, stage: Any) -> None:  # noqa: ANN401 - a stage with `process`

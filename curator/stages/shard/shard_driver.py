@@ -5,7 +5,7 @@ name only when it is whole, and after its index and metadata; the commit writes 
 describe all tars, the manifest last.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import partial
@@ -52,7 +52,7 @@ COPIED_HERE_BYTES = 256 << 20
 """Clips that the driver puts into tars by itself."""
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Sharding:
     """Writes the shards of the kept clips.
 
@@ -77,8 +77,24 @@ class Sharding:
     members: Callable[[], Iterator[pa.Table]] | None = None
     files: dict[str, bytes] = field(default_factory=dict)
 
-    def shard(self, clips: ClipRows, samples: Iterable[tuple[Bucket, Sample]]) -> None:
-        """Writes missing tars; kept rows of `clips` get the position of their samples."""
+    def shard(
+        self,
+        clips: ClipRows,
+        locations: Mapping[str, Location],
+        vectors: Vectors | None = None,
+        stored_of: Callable[[Clip], Sequence[StoredMember]] | None = None,
+        annotation_of: Callable[[Clip], Mapping[str, Any]] | None = None,
+        generation_of: Mapping[str, int] | None = None,
+    ) -> None:
+        """Writes missing tars; kept rows of `clips` get the position of their samples.
+
+        A clip whose written form fits no bucket is rejected. Samples omit embeddings, members of
+        families or annotations that are None. `generation_of` has the number of each source id,
+        None where all are in one generation.
+        """
+        samples = _samples(
+            clips, self.config, locations, vectors, stored_of, annotation_of, generation_of
+        )
         sizes, reusable = self.reusable.sizes, self.reusable.tars
         earlier = self.before.facts if self.before is not None else ()
         taken = [entry["name"] for entry in earlier]
@@ -131,23 +147,17 @@ _OF_SOURCE = ("start_frame", "end_frame", "start_pts", "end_pts", "time_base", "
 """Columns of `clips` that samples have with `source_` before their names."""
 
 
-def plan_samples(
+def _samples(
     clips: ClipRows,
-    locations: Mapping[str, Location],
     config: ShardConfig,
-    vectors: Vectors | None = None,
-    *,
-    stored_of: Callable[[Clip], Sequence[StoredMember]] | None = None,
-    annotation_of: Callable[[Clip], Mapping[str, Any]] | None = None,
-    generation_of: Mapping[str, int] | None = None,
-    spill: Spill | None = None,
+    locations: Mapping[str, Location],
+    vectors: Vectors | None,
+    stored_of: Callable[[Clip], Sequence[StoredMember]] | None,
+    annotation_of: Callable[[Clip], Mapping[str, Any]] | None,
+    generation_of: Mapping[str, int] | None,
 ) -> Iterator[tuple[Bucket, Sample]]:
-    """Plans the samples of the kept clips, with their buckets.
-
-    A clip whose written form fits no bucket is rejected. Samples omit embeddings, members
-    of families or annotations that are None. `generation_of` has the number of each source id, None
-    where all are in one generation. Without `spill` their texts stay in memory.
-    """
+    """Plans the samples of the kept clips, with their buckets; their texts are on disk."""
+    spill = Spill()
     splits: dict[str, Split] = {}
     declared = declared_columns(clips.schema)
     for clip in clips.kept():
