@@ -39,7 +39,6 @@ from curator.stages.caption.stage import CaptionStage
 from curator.stages.cluster.stage import ClusterStage
 from curator.stages.commit.config import CommitConfig
 from curator.stages.commit.stage import CommitStage
-from curator.stages.cut.span_frames import pixel_fingerprints
 from curator.stages.cut.stage import CutStage, CutStageConfig
 from curator.stages.dedup.retention import ShortestClip
 from curator.stages.dedup.stage import DedupStage
@@ -172,7 +171,7 @@ class Graph:
 
     def pixels_fingerprint(self) -> str:
         """Names the stages that change pixels, for fingerprints; empty without any."""
-        fingerprints = pixel_fingerprints(self["cut"].pixels)
+        fingerprints = self["cut"].pixel_fingerprints()
         return fingerprint(fingerprints) if fingerprints else ""
 
     def text(self) -> str:

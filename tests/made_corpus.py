@@ -37,7 +37,7 @@ from curator.stages.propose.stage import ProposedUnit, ProposeStage
 from curator.stages.scan.config import ScanConfig
 from curator.stages.scan.source_listing import ListedSource
 from curator.stages.scan.stage import ScanStage
-from curator.stages.shard import tar_writer
+from curator.stages.shard.stage import TarWriter
 from curator.storage import open_store
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
 from curator.tables.parts import Parts, rows_to_table
@@ -350,7 +350,7 @@ def execute(
         patch.object(curation, "list_sources", lambda *_, **__: listed(n_sources, meta=meta)),
         patch.object(cut_driver.Cutting, "cut", lambda *_: iter(())),
         patch.object(cut_driver.Cutting, "finish", _cut),
-        patch.object(tar_writer.TarWriter, "_read", lambda self, sample: MP4),
+        patch.object(TarWriter, "read", lambda self, sample: MP4),
         patch.object(dedup_stage, "find_pairs", _find_pairs),
     ):
         for one in replaced:

@@ -1,26 +1,33 @@
-"""Shards, their indexes and the tables that name them, made without a run.
-
-The one place in the tests that knows how `OUT/shards` is laid out. Small pictures, real MP4s.
-"""
+"""Shards, their indexes and the tables that name them, made without a run, of real MP4s."""
 
 import hashlib
-import json
-import tarfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache
 from io import BytesIO
-from typing import Any
+from typing import Any, cast
 
 import av
 import numpy as np
 import orjson
-import pyarrow as pa
 
 from curator.measures.score_list import SCORES
 from curator.media.encode import EncodeSettings, encode_mp4
-from curator.storage import open_store
+from curator.stages.shard.sample import Sample
+from curator.stages.shard.shard_index import (
+    DATASET_SCHEMA,
+    DescribedTar,
+    described_files,
+    index_bytes,
+    meta_lines,
+    sample_row,
+)
+from curator.stages.shard.shard_plan import ShardPlan, write_shard
+from curator.stages.shard.tar_reader import Split, index_name, meta_name
+from curator.storage import Store, open_store
+from curator.tables.clip_locations import Location
+from curator.tables.out_layout import DATASET
 from curator.tables.parts import rows_to_table, to_parquet, write_table
 from curator.tables.schemas import clips_schema
 
@@ -107,162 +114,88 @@ def make_shards(
 ) -> list[str]:
     """Writes an output root; returns the names of its tars, relative to `shards/`."""
     store = open_store(out)
-    groups: dict[tuple[str, str], list[MadeClip]] = {}
+    groups: dict[tuple[str, Split], list[MadeClip]] = {}
     for clip in clips:
-        groups.setdefault((clip.bucket, clip.split), []).append(clip)
-    shards: list[dict[str, Any]] = []
+        groups.setdefault((clip.bucket, cast(Split, clip.split)), []).append(clip)
+    tars: list[DescribedTar] = []
     rows: list[dict[str, Any]] = []
-    kept: list[dict[str, Any]] = []
-    files: dict[str, bytes] = {}
     for (bucket, split), group in sorted(groups.items()):
         for number, start in enumerate(range(0, len(group), per_shard)):
             own = group[start : start + per_shard]
-            tar, offsets, places = _tar(own)
-            digest = hashlib.sha256(tar).hexdigest()
-            stem = f"{bucket}/{split}-{number:06d}-{digest[:8]}"
-            idx = np.array(offsets, "<u8").tobytes()
-            meta = b"".join(clip.json() + b"\n" for clip in own)
-            files |= {f"{stem}.tar": tar, f"{stem}.tar.idx": idx, f"{stem}.meta.jsonl": meta}
-            shards.append(
-                {
-                    "name": f"{stem}.tar",
-                    "bucket": bucket,
-                    "split": split,
-                    "samples": len(own),
-                    "frames": sum(clip.n_frames for clip in own),
-                    "bytes": len(tar),
-                    "sha256": digest,
-                    "idx_sha256": hashlib.sha256(idx).hexdigest(),
-                    "meta_sha256": hashlib.sha256(meta).hexdigest(),
-                }
-            )
+            tar, places = _written(store, bucket, split, number, own)
+            tars.append(tar)
             for clip, place in zip(own, places, strict=True):
-                rows.append(_dataset_row(clip, f"{stem}.tar", place))
-                kept.append(
-                    {
-                        "clip_id": clip.key,
-                        "source_id": clip.source,
-                        "decision": "kept",
-                        "bucket": bucket,
-                        "shard": f"shards/{stem}.tar",
-                        "key": clip.key,
-                        "mp4_offset": place,
-                        "mp4_bytes": len(clip.mp4),
-                        "mp4_sha256": rows[-1]["sha256"],
-                    }
-                )
-    named: dict[str, bytes] = {
-        "dataset.parquet": to_parquet(pa.Table.from_pylist(rows), "shards/dataset.parquet")
-    }
-    for split in ("train", "val"):
-        named[f"wids-{split}.json"] = _wids([s for s in shards if s["split"] == split], files)
-    for folder in ("", *sorted({f"{shard['bucket']}/" for shard in shards})):
-        own_shards = [shard for shard in shards if shard["name"].startswith(folder)]
-        named |= _energon(folder, own_shards)
-    if not with_manifest:
-        named = {}
-    for name, data in (files | named).items():
-        store.write(f"shards/{name}", data)
+                fields = orjson.loads(replace(clip, changes={}).json())
+                row = sample_row(tar.name, clip.key, fields, clip.caption)
+                rows.append(row | {"offset": place, "bytes": len(clip.mp4)})
+    files = described_files(
+        tars,
+        to_parquet(rows_to_table(rows, DATASET_SCHEMA), DATASET),
+        declared={},
+        seed=0,
+        fingerprint="0" * 16,
+        made_by="curate",
+        scores=(),
+    )
+    for name, data in files.items() if with_manifest else ():
+        store.write(name, data)
+    kept = [
+        {
+            "clip_id": row["clip_id"],
+            "source_id": row["source_id"],
+            "decision": "kept",
+            "bucket": row["bucket"],
+            "shard": f"shards/{row['shard']}",
+            "key": row["clip_id"],
+            "mp4_offset": row["offset"],
+            "mp4_bytes": row["bytes"],
+            "mp4_sha256": row["sha256"],
+        }
+        for row in rows
+    ]
     kept.append({"clip_id": "f" * 24, "decision": "rejected"})
     parts = write_table(store, "clips", rows_to_table(kept, clips_schema(SCORES)))
-    old = [shard | {"name": f"shards/{shard['name']}"} for shard in shards]
-    if with_manifest:
-        store.write("shards/manifest.json", _json(_manifest(shards, named)))
-    store.write("summary.json", _json({"tables": {"clips": parts}, "shards": old}))
-    return [shard["name"] for shard in shards]
+    entries = [tar.entry() | {"name": f"shards/{tar.name}"} for tar in tars]
+    summary = {"tables": {"clips": parts}, "shards": entries}
+    store.write("summary.json", orjson.dumps(summary))
+    return [tar.name for tar in tars]
 
 
-def _manifest(shards: list[dict[str, Any]], named: dict[str, bytes]) -> dict[str, Any]:
-    return {
-        "version": 1,
-        "made_by": "curate",
-        "recipe_fingerprint": "0" * 16,
-        "seed": 0,
-        "counts": {
-            "samples": sum(shard["samples"] for shard in shards),
-            "frames": sum(shard["frames"] for shard in shards),
-            "bytes": sum(shard["bytes"] for shard in shards),
-        },
-        "shards": shards,
-        "files": {
-            name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-            for name, data in named.items()
-        },
-    }
-
-
-def _tar(clips: Sequence[MadeClip]) -> tuple[bytes, list[int], list[int]]:
-    """The tar, offsets of its index, and where each MP4 begins."""
-    output, offsets, places = BytesIO(), [], []
-    for clip in clips:
-        offsets.append(output.tell())
-        for suffix, data in (
-            ("json", clip.json()),
-            ("mp4", clip.mp4),
-            ("txt", clip.caption.encode()),
-        ):
-            info = tarfile.TarInfo(f"{clip.key}.{suffix}")
-            info.size = len(data)
-            output.write(info.tobuf(format=tarfile.USTAR_FORMAT))
-            if suffix == "mp4":
-                places.append(output.tell())
-            output.write(data + bytes(-len(data) % 512))
-    offsets.append(output.tell())
-    output.write(bytes(1024))
-    return output.getvalue(), offsets, places
-
-
-def _dataset_row(clip: MadeClip, shard: str, offset: int) -> dict[str, Any]:
-    return {
-        "clip_id": clip.key,
-        "path": f"{shard}#{clip.key}.mp4",
-        "shard": shard,
-        "split": clip.split,
-        "bucket": clip.bucket,
-        "offset": offset,
-        "bytes": len(clip.mp4),
-        "text": clip.caption,
-        "num_frames": clip.n_frames,
-        "height": HEIGHT,
-        "width": WIDTH,
-        "aspect_ratio": HEIGHT / WIDTH,
-        "resolution": HEIGHT * WIDTH,
-        "fps": float(FPS),
-        "duration": float(clip.n_frames / FPS),
-        "source_id": clip.source,
-        "source_uri": f"/films/{clip.source[:4]}.mp4",
-        "sha256": hashlib.sha256(clip.mp4).hexdigest(),
-    }
-
-
-def _wids(shards: Sequence[dict[str, Any]], files: dict[str, bytes]) -> bytes:
-    listed = [
-        {
-            "url": shard["name"],
-            "md5sum": hashlib.md5(files[shard["name"]]).hexdigest(),
-            "nsamples": shard["samples"],
-            "filesize": shard["bytes"],
-        }
-        for shard in shards
-    ]
-    return _json({"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": listed})
-
-
-def _energon(folder: str, shards: Sequence[dict[str, Any]]) -> dict[str, bytes]:
-    names = {shard["name"].removeprefix(folder): shard for shard in shards}
-    lines = ["split_parts:"]
-    for split in ("train", "val"):
-        own = [f"  - {name}" for name, shard in names.items() if shard["split"] == split]
-        lines += [f"  {split}:", *own] if own else [f"  {split}: []"]
-    counts = {name: shard["samples"] for name, shard in names.items()}
-    return {
-        f"{folder}.nv-meta/dataset.yaml": (
-            b"__module__: megatron.energon\n__class__: CrudeWebdataset\n"
-        ),
-        f"{folder}.nv-meta/split.yaml": "\n".join([*lines, "exclude: []", ""]).encode(),
-        f"{folder}.nv-meta/.info.json": _json({"energon_version": "7.4.1", "shard_counts": counts}),
-    }
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value, indent=1).encode() + b"\n"
+def _written(
+    store: Store, bucket: str, split: Split, number: int, clips: Sequence[MadeClip]
+) -> tuple[DescribedTar, Sequence[int]]:
+    """Writes a tar, its index and its metadata; returns its facts, and where each MP4 begins."""
+    samples = []
+    for number_in_tar, clip in enumerate(clips):
+        sample = Sample(
+            key=f"{number_in_tar}",
+            metadata=orjson.loads(clip.json()),
+            caption=clip.caption,
+            mp4_bytes=len(clip.mp4),
+            mp4_sha256="",
+            location=Location(name="", offset=number_in_tar, n_bytes=len(clip.mp4)),
+        )
+        # Some are none that a sample may have.
+        sample.key = clip.key
+        samples.append(sample)
+    plan = ShardPlan(name="", bucket=bucket, split=split, samples=tuple(samples))
+    output = BytesIO()
+    write_shard(plan, output.write, lambda sample: clips[sample.location.offset or 0].mp4)
+    data, idx = output.getvalue(), index_bytes((*plan.layout.starts, plan.layout.end))
+    sha256 = hashlib.sha256(data).hexdigest()
+    meta = meta_lines(plan)
+    tar = DescribedTar(
+        name=f"{bucket}/{split}-{number:06d}-{sha256[:8]}.tar",
+        bucket=bucket,
+        split=split,
+        samples=len(clips),
+        frames=sum(clip.n_frames for clip in clips),
+        bytes=len(data),
+        sha256=sha256,
+        md5=hashlib.md5(data).hexdigest(),
+        idx_sha256=hashlib.sha256(idx).hexdigest(),
+        meta_sha256=hashlib.sha256(meta).hexdigest(),
+    )
+    for name, own in ((tar.name, data), (index_name(tar.name), idx), (meta_name(tar.name), meta)):
+        store.write(f"shards/{name}", own)
+    return tar, plan.layout.mp4_starts

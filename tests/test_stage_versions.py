@@ -163,12 +163,10 @@ def test_clips_that_are_written_otherwise_have_another_version(
     """Pins frames, times and pictures; bytes of the encoder are another test's."""
     config = CutStageConfig(cut=CutConfig(), max_pixels=1 << 20)
     clip = ClipToCut(
-        clip_id="a", span=Span(start_frame=5, end_frame=40, shot=0), min_frames=1,
+        source=source, clip_id="a", span=Span(start_frame=5, end_frame=40, shot=0), min_frames=1,
         crop=Crop(x=8, y=8, width=160, height=96),
     )  # fmt: skip
-    (result,) = UnitWorker(stage=CutStage(config))(
-        [CutItem(source=source, track=track, clip=clip)]
-    ).results
+    (result,) = UnitWorker(stage=CutStage(config))([CutItem(track=track, clip=clip)]).results
     with av.open(io.BytesIO(result.mp4)) as container:
         frames = [frame.to_ndarray(format="gray").mean() for frame in container.decode(video=0)]
     facts = asdict(result.written)

@@ -16,20 +16,20 @@ from curator.errors import ShardError
 from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job
 from curator.stages.shard.dataset_card import CARD, dataset_card
-from curator.stages.shard.shard_index import IndexedTar, energon_files, index_bytes, wids_file
+from curator.stages.shard.shard_index import DescribedTar, energon_files, index_bytes, wids_file
 from curator.stages.shard.tar_reader import SPLITS, Shard, TarReader, declared_families
 
 
-class TarIndexes(Exporter[ExporterOptions, IndexedTar]):
+class TarIndexes(Exporter[ExporterOptions, DescribedTar]):
     """The part that formats with indexes of tars share."""
 
     indexes_tars = True
 
     def __init__(self, options: ExporterOptions) -> None:
         super().__init__(options)
-        self._tars: list[IndexedTar] = []
+        self._tars: list[DescribedTar] = []
 
-    def split(self, job: Job, split: str, results: Iterator[IndexedTar]) -> None:
+    def split(self, job: Job, split: str, results: Iterator[DescribedTar]) -> None:
         """Stores the facts of the tars, sorted by name."""
         self._tars = sorted([*self._tars, *results], key=lambda tar: tar.name)
 
@@ -40,7 +40,7 @@ class Energon(TarIndexes):
     about = "indexes for Megatron-Energon: .tar.idx beside the tars, .nv-meta"
     folder = ""
 
-    def shard(self, job: Job, shard: Shard) -> IndexedTar:
+    def shard(self, job: Job, shard: Shard) -> DescribedTar:
         """Writes a tar's index."""
         tar, offsets = _read_tar(job, shard)
         job.place.put(shard.idx_name, index_bytes(offsets))
@@ -61,7 +61,7 @@ class Wids(TarIndexes):
     about = "wids-train.json and wids-val.json"
     folder = "wids-"
 
-    def shard(self, job: Job, shard: Shard) -> IndexedTar:
+    def shard(self, job: Job, shard: Shard) -> DescribedTar:
         """Reads the facts of a tar, with its MD5."""
         return _read_tar(job, shard, with_md5=True)[0]
 
@@ -73,7 +73,7 @@ class Wids(TarIndexes):
         _put_cards(job)
 
 
-def _read_tar(job: Job, shard: Shard, *, with_md5: bool = False) -> tuple[IndexedTar, list[int]]:
+def _read_tar(job: Job, shard: Shard, *, with_md5: bool = False) -> tuple[DescribedTar, list[int]]:
     """Finds the samples of a tar by its headers; reads all bytes only for the MD5.
 
     Returns the facts of the tar, its MD5 empty if not requested, and offsets: of each sample's
@@ -100,8 +100,13 @@ def _read_tar(job: Job, shard: Shard, *, with_md5: bool = False) -> tuple[Indexe
         raise ShardError(f"{job.shards.uri(shard.name)} has no samples; delete it")
     job.exported.add(clips=len(offsets))
     md5 = digest.hexdigest() if with_md5 else ""
-    tar = IndexedTar(
-        name=shard.name, split=shard.split, n_samples=len(offsets), n_bytes=n_bytes, md5=md5
+    tar = DescribedTar(
+        name=shard.name,
+        bucket=shard.bucket,
+        split=shard.split,
+        samples=len(offsets),
+        bytes=n_bytes,
+        md5=md5,
     )
     return tar, [*offsets, reader.end]
 

@@ -119,41 +119,34 @@ class Plan:
     def __init__(self, buckets: Sequence[BucketPlan], setting: Setting) -> None:
         self.buckets = tuple(buckets)
         self.setting = setting
-        pieces = [self._piece(bucket.n_samples) for bucket in buckets]
-        self._starts = [start for start, _ in pieces]
-        self._stops = [stop for _, stop in pieces]
-        self._n_batches = [-(-(stop - start) // setting.batch_size) for start, stop in pieces]
+        size, ranks = setting.batch_size, setting.world_size
+        self._pieces = [self._piece(bucket.n_samples) for bucket in buckets]
+        self._n_batches = [-(-(stop - start) // size) for start, stop in self._pieces]
+        self._quotas = self._n_batches
         self.steps = sum(self._n_batches)
-        if not any(self._least_batches(bucket) for bucket in buckets):
+        # With `drop_last`, a rank has as many batches of a bucket as any other.
+        is_read = [not setting.drop_last or b.n_samples >= ranks * size for b in buckets]
+        if not any(is_read):
             held = ", ".join(f"{b.name}: {b.n_samples}" for b in buckets)
             raise UsageError(
-                f"no bucket has a full batch of {setting.batch_size} for each of "
-                f"{setting.world_size} ranks (samples: {held}); lower batch_size, or set "
-                "drop_last=False"
+                f"no bucket has a full batch of {size} for each of {ranks} ranks (samples: "
+                f"{held}); lower batch_size, or set drop_last=False"
             )
-        self.unread = tuple(b.name for b in buckets if not self._least_batches(b))
+        self.unread = tuple(b.name for b, read in zip(buckets, is_read, strict=True) if not read)
         """Buckets without a full batch for each rank: left out, unless they have weights."""
-        self._quotas = self._n_batches
         if buckets[0].weight is not None:
             for bucket in buckets:
-                if setting.drop_last and bucket.n_samples < setting.batch_size:
+                if setting.drop_last and bucket.n_samples < size:
                     raise UsageError(
                         f"bucket {bucket.name!r} has a weight and {bucket.n_samples} samples, "
-                        f"fewer than batch_size {setting.batch_size}; lower batch_size, leave the "
-                        "bucket out, or set drop_last=False"
+                        f"fewer than batch_size {size}; lower batch_size, leave the bucket out, or "
+                        "set drop_last=False"
                     )
-            weights = [bucket.weight or 0.0 for bucket in buckets]
-            self._quotas = quotas(self.steps, weights)
+            self._quotas = quotas(self.steps, [bucket.weight or 0.0 for bucket in buckets])
             self.unread = ()
 
-    def _least_batches(self, bucket: BucketPlan) -> int:
-        """Returns the least number of batches that a rank has of a bucket."""
-        own = self.setting
-        if own.drop_last:
-            return bucket.n_samples // (own.world_size * own.batch_size)
-        return 1
-
     def _piece(self, n_samples: int) -> tuple[int, int]:
+        """Returns the half-open piece of a round that this rank has."""
         setting = self.setting
         if setting.drop_last:
             length = n_samples // (setting.world_size * setting.batch_size) * setting.batch_size
@@ -163,27 +156,24 @@ class Plan:
 
     def lanes(self, worker: int, num_workers: int) -> list[WorkerShare]:
         """Returns a worker's part of each bucket."""
-        rounds = dealt(self._n_batches, num_workers)
-        epochs = dealt(self._quotas, num_workers)
+        size = self.setting.batch_size
+        rounds, epochs = dealt(self._n_batches, num_workers), dealt(self._quotas, num_workers)
         lanes = []
-        for i, bucket in enumerate(self.buckets):
-            before, n_batches = sum(rounds[i][:worker]), rounds[i][worker]
-            quota = epochs[i][worker]
-            start = self._starts[i] + before * self.setting.batch_size
-            stop = min(start + n_batches * self.setting.batch_size, self._stops[i])
-            lane = WorkerShare(start=start, stop=stop, n_batches=n_batches, quota=quota)
+        for bucket, piece, of_round, of_epoch in zip(
+            self.buckets, self._pieces, rounds, epochs, strict=True
+        ):
+            n_batches, quota = of_round[worker], of_epoch[worker]
+            start, salt = piece[0] + sum(of_round[:worker]) * size, 0
+            stop = min(start + n_batches * size, piece[1])
             if quota and not n_batches:
-                lane = self._shared(bucket, quota, self.setting.rank * num_workers + worker)
-            lanes.append(lane)
+                # Over the whole bucket: a weight needs more batches than workers have.
+                start, stop = 0, bucket.n_samples
+                n_batches = stop // size if self.setting.drop_last else -(-stop // size)
+                n_batches, salt = max(1, n_batches), self.setting.rank * num_workers + worker + 1
+            lanes.append(
+                WorkerShare(start=start, stop=stop, n_batches=n_batches, quota=quota, salt=salt)
+            )
         return lanes
-
-    def _shared(self, bucket: BucketPlan, quota: int, consumer: int) -> WorkerShare:
-        """A lane over the whole bucket, where a weight needs more batches than workers have."""
-        size, n_samples = self.setting.batch_size, bucket.n_samples
-        n_batches = max(1, n_samples // size if self.setting.drop_last else -(-n_samples // size))
-        return WorkerShare(
-            start=0, stop=n_samples, n_batches=n_batches, quota=quota, salt=consumer + 1
-        )
 
     def sequence(self, epoch: int, worker: int, lanes: Sequence[WorkerShare]) -> NDArray[np.int64]:
         """Returns the bucket number of each of a worker's batches of an epoch."""

@@ -1,15 +1,14 @@
-"""Values of a batch, and their transfer between processes."""
+"""Values of a batch."""
 
 import io
-import pickle
 from collections.abc import Hashable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 import torch
-from numpy.typing import NDArray
 
 from curator.errors import ShardError
 from curator.family import Family
@@ -41,30 +40,6 @@ def as_unit(video: torch.Tensor) -> torch.Tensor:
     return video.float().div_(127.5).sub_(1.0)
 
 
-class Packed(NamedTuple):
-    """A batch in transfer: one tensor and one byte string.
-
-    Each tensor costs a connection and a file descriptor.
-    """
-
-    video: torch.Tensor | None
-    """None for a batch without frames."""
-    rest: bytes
-    """Everything else, pickled, tensors by value."""
-
-
-def packed(batch: Mapping[str, Any]) -> Packed:
-    """Packs a batch, in the process that made it."""
-    rest = {name: value for name, value in batch.items() if name != "video"}
-    return Packed(batch.get("video"), pickle.dumps(rest, pickle.HIGHEST_PROTOCOL))
-
-
-def unpacked(held: Packed) -> dict[str, Any]:
-    """Unpacks a batch, which must come from a worker of this process."""
-    rest: dict[str, Any] = pickle.loads(held.rest)
-    return rest if held.video is None else {"video": held.video} | rest
-
-
 def facts_of(sample: Mapping[str, Any]) -> dict[str, Any]:
     """Parses a sample's JSON.
 
@@ -91,10 +66,9 @@ def rate_of(facts: Mapping[str, Any]) -> Fraction:
 
 
 def embeddings(stored: Sequence[bytes]) -> Repeated:
-    """Returns the embeddings of a batch, each once."""
-    order = repeated(stored)
-    arrays = [_array(data) for data in order.unique]
-    return Repeated(torch.from_numpy(np.stack(arrays).astype(np.float32)), order.inverse)
+    """Returns the embeddings of a batch, each once: float32 [U, D]."""
+    order = caption_embeddings(stored)
+    return Repeated(torch.stack(order.unique).float(), order.inverse)
 
 
 def caption_embeddings(stored: Sequence[bytes | None]) -> Repeated:
@@ -103,8 +77,10 @@ def caption_embeddings(stored: Sequence[bytes | None]) -> Repeated:
     They are a list, because those of tokens differ in length; None stays None.
     """
     order = repeated(stored)
-    unique = [None if data is None else torch.from_numpy(_array(data)) for data in order.unique]
-    return Repeated(unique, order.inverse)
+    load = partial(np.load, allow_pickle=False)
+    unique = [None if data is None else load(io.BytesIO(data)) for data in order.unique]
+    tensors = [None if array is None else torch.from_numpy(array) for array in unique]
+    return Repeated(tensors, order.inverse)
 
 
 def member_values(family: Family, stored: Sequence[bytes | None]) -> Any:  # noqa: ANN401
@@ -119,8 +95,3 @@ def member_values(family: Family, stored: Sequence[bytes | None]) -> Any:  # noq
     if len(arrays) == len(values) and len({array.shape for array in arrays}) == 1:
         return torch.from_numpy(np.stack(arrays))
     return [torch.tensor(value) if isinstance(value, np.ndarray) else value for value in values]
-
-
-def _array(stored: bytes) -> NDArray[Any]:
-    array: NDArray[Any] = np.load(io.BytesIO(stored), allow_pickle=False)
-    return array

@@ -1,14 +1,31 @@
 """PyTorch's DataLoader for datasets that know their batches, epochs and position."""
 
+import pickle
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch.utils.data import DataLoader
 
 from curator.errors import UsageError
-from curator.loading.batch_values import Packed, packed, unpacked
 from curator.loading.dataset import Batch, ClipDataset
-from curator.loading.device_windows import owned
+
+
+class Packed(NamedTuple):
+    """A batch in transfer: one tensor and one byte string.
+
+    Each tensor costs a connection and a file descriptor.
+    """
+
+    video: torch.Tensor | None
+    """None for a batch without frames."""
+    rest: bytes
+    """Everything else, pickled, tensors by value."""
+
+
+def _packed(batch: Batch) -> Packed:
+    rest = {name: value for name, value in batch.items() if name != "video"}
+    return Packed(batch.get("video"), pickle.dumps(rest, pickle.HIGHEST_PROTOCOL))
 
 
 class ClipLoader(DataLoader[Batch]):
@@ -39,7 +56,7 @@ class ClipLoader(DataLoader[Batch]):
                 f"ClipLoader takes no {wrong[0]!r}: batches, their order and epochs are the "
                 "dataset's (ClipDataset(batch_size=..., shuffle=..., drop_last=...))"
             )
-        pack: Any = packed
+        pack: Any = _packed
         if dataset.gpu is not None:
             _check_for_gpu(num_workers, options)
         super().__init__(
@@ -55,9 +72,11 @@ class ClipLoader(DataLoader[Batch]):
         epoch = self._clips.state_dict()["epoch"]
         batches: Iterator[Packed] = super().__iter__()
         if self._clips.gpu is not None and self.num_workers:
-            batches = owned(batches, self._clips.gpu)
+            batches = _owned(batches, self._clips.gpu)
         for held in batches:
-            batch = unpacked(held)
+            # From a worker of this process.
+            batch: Batch = pickle.loads(held.rest)
+            batch = batch if held.video is None else {"video": held.video} | batch
             self._clips.advance(batch)
             yield batch
         self._clips.set_epoch(epoch + 1)
@@ -84,3 +103,27 @@ def _check_for_gpu(num_workers: int, options: Mapping[str, Any]) -> None:
             f"decode='gpu' with {num_workers} workers started by {method or 'fork'!r}, in "
             "which CUDA does not run; give multiprocessing_context='spawn', or num_workers=0"
         )
+
+
+def _owned(batches: Iterator[Packed], gpu: int) -> Iterator[Packed]:
+    """Yields workers' batches from a GPU, with their frames copied into memory of this process.
+
+    A worker's memory is mapped here until its tensor is freed, which the worker must outlive, and
+    freeing waits for the current stream. So frames are copied at once, on a separate stream, which
+    does not wait for the trainer's work. The workers' videos are emptied.
+    """
+    own_stream = torch.cuda.Stream(gpu)
+    while True:
+        with torch.cuda.stream(own_stream):
+            held = next(batches, None)
+            if held is None:
+                return
+            if held.video is None:
+                yield held
+                continue
+            video = held.video.clone()
+            held.video.data = video.new_empty(0)
+        using = torch.cuda.current_stream(gpu)
+        using.wait_stream(own_stream)
+        video.record_stream(using)
+        yield Packed(video, held.rest)

@@ -36,12 +36,7 @@ from curator.loading.batch_values import (
     rate_of,
     repeated,
 )
-from curator.loading.shard_reader import (
-    LoadedBucket,
-    LocalShard,
-    SampleReader,
-    read_buckets,
-)
+from curator.loading.shard_reader import LoadedBucket, LocalShard, SampleReader, read_buckets
 from curator.loading.window_decoder import (
     MULTIPLE,
     ClipWindow,
@@ -187,13 +182,11 @@ class ClipDataset(IterableDataset[Batch]):
             rank=rank,
             world_size=world_size,
         )
-        plans = [
-            BucketPlan(
-                name=name, sizes=tuple(s.n_samples for s in loaded[name].shards), weight=weight
-            )
-            for name, weight in weights.items()
-        ]
-        self._plan = Plan(plans, setting)
+        counts = {name: tuple(s.n_samples for s in loaded[name].shards) for name in weights}
+        self._plan = Plan(
+            [BucketPlan(name=n, sizes=counts[n], weight=weight) for n, weight in weights.items()],
+            setting,
+        )
         if self._plan.unread:
             logger.warning(
                 "no full batch of %d for each of %d ranks in %s: not read, because of drop_last",

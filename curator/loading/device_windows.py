@@ -35,7 +35,6 @@ from av.video.stream import VideoStream
 from torch.utils.data import get_worker_info
 
 from curator.errors import DeviceLostError, DeviceMemoryError, SourceError, UsageError
-from curator.loading.batch_values import Packed
 from curator.loading.window_decoder import (
     ClipWindow,
     decode_window,
@@ -92,30 +91,6 @@ def engines_of(gpu: int) -> Nvdec:
             "multiprocessing_context='spawn', or decode in the trainer's process (num_workers=0)"
         )
     return Nvdec(gpu, device=f"cuda:{gpu}")
-
-
-def owned(batches: Iterator[Packed], gpu: int) -> Iterator[Packed]:
-    """Yields workers' batches from a GPU, with their frames copied into memory of this process.
-
-    A worker's memory is mapped here until its tensor is freed, which the worker must outlive, and
-    freeing waits for the current stream. So frames are copied at once, on a separate stream, which
-    does not wait for the trainer's work. The workers' videos are emptied.
-    """
-    own_stream = torch.cuda.Stream(gpu)
-    while True:
-        with torch.cuda.stream(own_stream):
-            held = next(batches, None)
-            if held is None:
-                return
-            if held.video is None:
-                yield held
-                continue
-            video = held.video.clone()
-            held.video.data = video.new_empty(0)
-        using = torch.cuda.current_stream(gpu)
-        using.wait_stream(own_stream)
-        video.record_stream(using)
-        yield Packed(video, held.rest)
 
 
 class DeviceDecoder:
@@ -259,27 +234,21 @@ def _fill(
     form: Form,
     into_CTHW: torch.Tensor,
 ) -> None:
-    """Converts the wanted frames."""
+    """Converts, scales and crops the wanted frames as on the CPU."""
+    size = into_CTHW.shape[-2:]
+    height, width = shown_size(form.height, form.width, size, clip)
+    top, left = (height - size[0]) // 2, (width - size[1]) // 2
+    method = "area" if height < form.height else "bicubic"
     done = 0
     for numbers, planes in batches:
-        rgb_BCHW = _pictures(planes, form, into_CTHW.shape[-2:], clip)
-        into_CTHW[:, done : done + len(numbers)] = rgb_BCHW.transpose(0, 1)
+        # For more bits FFmpeg has no fast conversion, and scales chroma up as for other sizes.
+        if (height, width) == (form.height, form.width) and form.bits == 8:
+            rgb_BHWC = unscaled_rgb_BHWC(planes, form)
+        else:
+            rgb_BHWC = DeviceScaler(width, height, method=method).rgb_BHWC(planes, form)
+        cropped_BHWC = rgb_BHWC[:, top : top + size[0], left : left + size[1]]
+        into_CTHW[:, done : done + len(numbers)] = cropped_BHWC.permute(3, 0, 1, 2)
         done += len(numbers)
     if done < len(clip.wanted):
         detail = f"{clip.name}: {done} of {len(clip.wanted)} frames from {clip.start}"
         raise NotOnDeviceError(Refusal.FRAMES_DIFFER, detail)
-
-
-def _pictures(
-    planes: torch.Tensor, form: Form, size: tuple[int, ...], clip: ClipWindow
-) -> torch.Tensor:
-    """Crops and scales frames as on the CPU: uint8 [B, 3, H, W], not contiguous."""
-    height, width = shown_size(form.height, form.width, size, clip)
-    # For more bits FFmpeg has no fast conversion, and scales chroma up as for other sizes.
-    if (height, width) == (form.height, form.width) and form.bits == 8:
-        rgb_BHWC = unscaled_rgb_BHWC(planes, form)
-    else:
-        method = "area" if height < form.height else "bicubic"
-        rgb_BHWC = DeviceScaler(width, height, method=method).rgb_BHWC(planes, form)
-    top, left = (height - size[0]) // 2, (width - size[1]) // 2
-    return rgb_BHWC[:, top : top + size[0], left : left + size[1]].permute(0, 3, 1, 2)

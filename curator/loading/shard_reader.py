@@ -9,11 +9,12 @@ import hashlib
 import io
 import logging
 import tarfile
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -41,7 +42,7 @@ Group = TypeVar("Group")
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LocalShard:
     """One tar.
 
@@ -55,7 +56,7 @@ class LocalShard:
     offsets: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LoadedBucket:
     """The shards of one bucket and split, and the least height, width and frames of a clip."""
 
@@ -82,20 +83,18 @@ def read_buckets(
     """
     if split not in SPLITS:
         raise UsageError(f"split {split!r}; expected one of {', '.join(SPLITS)}")
-    inner = f"{out.rstrip('/')}/{FOLDER.rstrip('/')}"
     families: dict[str, Family] = {}
-    for root in (inner, out):
+    for root in (f"{out.rstrip('/')}/{FOLDER.rstrip('/')}", out):
         store = open_store(root)
         if snapshot is not None:
             from curator.tables.snapshot_store import INDEXES, read_snapshot
 
             of_out = open_store(out)
             names = read_snapshot(of_out, snapshot)[INDEXES]
-            indexes = _Indexes(store=of_out, manifest=names["manifest"], table=names["dataset"])
-            buckets, families = _from_manifest(indexes, split)
+            buckets, families = _from_manifest(of_out, names["manifest"], names["dataset"], split)
             break
         if store.exists(MANIFEST):
-            buckets, families = _from_manifest(_newest_indexes(store), split)
+            buckets, families = _from_manifest(store, _newest_manifest(store), TABLE, split)
             break
         if tars := [item.key for item in store.list() if item.key.endswith(".tar")]:
             if not allow_incomplete:
@@ -119,91 +118,75 @@ def read_buckets(
     return store, dict(sorted(buckets.items())), families
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Indexes:
-    """Where the manifest and the table of the samples are."""
-
-    store: Store
-    manifest: str
-    table: str = TABLE
-
-
-def _newest_indexes(store: Store) -> _Indexes:
+def _newest_manifest(store: Store) -> str:
     """Returns the manifest that goes with the table; during a commit it may be the next one."""
     from curator.tables.checksums import opened_json
 
-    name = MANIFEST
     if store.exists(NEXT_MANIFEST) and store.exists(TABLE):
         files = opened_json(store.read(NEXT_MANIFEST), NEXT_MANIFEST).get("files", {})
         if files.get(TABLE, {}).get("sha256") == hashlib.sha256(store.read(TABLE)).hexdigest():
-            name = NEXT_MANIFEST
-    return _Indexes(store=store, manifest=name)
+            return NEXT_MANIFEST
+    return MANIFEST
 
 
 def _from_manifest(
-    indexes: _Indexes, split: str
+    store: Store, name: str, table: str, split: str
 ) -> tuple[dict[str, LoadedBucket], dict[str, Family]]:
     from curator.tables.checksums import opened_json
 
-    where = f"{indexes.store.uri}/{indexes.manifest}"
+    shards: defaultdict[str, list[LocalShard]] = defaultdict(list)
     try:
-        manifest = opened_json(indexes.store.read(indexes.manifest), indexes.manifest)
+        manifest = opened_json(store.read(name), name)
         version = manifest["version"]
-        listed = [
-            (str(row["bucket"]), LocalShard(name=str(row["name"]), n_samples=int(row["samples"])))
-            for row in manifest["shards"]
-            if row["split"] == split
-        ]
+        for row in manifest["shards"]:
+            shard = LocalShard(name=str(row["name"]), n_samples=int(row["samples"]))
+            if row["split"] == split:
+                shards[str(row["bucket"])].append(shard)
         declared = [Family.from_json(value) for value in manifest.get("members", {}).values()]
     except (ValueError, KeyError, TypeError, AttributeError, FamilyError) as error:
         raise ShardError(
-            f"{where} is not a manifest of shards ({error!r}); `curate run` makes it again"
+            f"{store.uri}/{name} is not a manifest of shards ({error!r}); `curate run` makes it "
+            "again"
         ) from error
     if version != 1:
-        raise ShardError(f"{where} is of version {version!r}, this reads 1; install a newer curate")
-    shards: dict[str, list[LocalShard]] = {}
-    for bucket, shard in listed:
-        shards.setdefault(bucket, []).append(shard)
-    least = _least_of_table(indexes, split) if shards else {}
+        raise ShardError(
+            f"{store.uri}/{name} is of version {version!r}, this reads 1; install a newer curate"
+        )
+    least = _least_of_table(store, table, split) if shards else {}
     if missing := shards.keys() - least.keys():
         raise ShardError(
-            f"{indexes.store.uri}/{indexes.table} has no rows of {min(missing)!r} in {split!r}, "
-            f"which {indexes.manifest} lists; `curate verify` says what else is wrong"
+            f"{store.uri}/{table} has no rows of {min(missing)!r} in {split!r}, which {name} "
+            "lists; `curate verify` says what else is wrong"
         )
-    families = {family.name: family for family in declared}
-    return {bucket: _bucket(rows, least[bucket]) for bucket, rows in shards.items()}, families
+    return _buckets(shards, least), {family.name: family for family in declared}
 
 
-def _least_of_table(indexes: _Indexes, split: str) -> dict[str, tuple[int, int, int]]:
+def _least_of_table(store: Store, name: str, split: str) -> dict[str, Sequence[int]]:
     """Returns smallest height, width and number of frames by bucket."""
     import pyarrow.compute as pc
 
     from curator.tables.checksums import read_rows
 
-    names = ["height", "width", "num_frames"]
-    store = indexes.store
-    if not store.exists(indexes.table):
+    if not store.exists(name):
         raise ShardError(
             f"{store.uri} has {MANIFEST} and no {TABLE}, which says how large the clips are; copy "
             "it too, or remove the manifest and give allow_incomplete=True"
         )
-    columns = ["bucket", "split", *names]
-    table = read_rows(store, indexes.table, lambda file: file.read(columns))
+    sizes = ["height", "width", "num_frames"]
+    table = read_rows(store, name, lambda file: file.read(["bucket", "split", *sizes]))
     table = table.filter(pc.equal(table["split"], split))
-    least = table.group_by("bucket").aggregate([(name, "min") for name in names]).to_pylist()
+    least = table.group_by("bucket").aggregate([(size, "min") for size in sizes]).to_pylist()
+    return {row["bucket"]: [row[f"{size}_min"] for size in sizes] for row in least}
+
+
+def _buckets(
+    shards: Mapping[str, Sequence[LocalShard]], least: Mapping[str, Sequence[int]]
+) -> dict[str, LoadedBucket]:
+    by_name = attrgetter("name")
     return {
-        row["bucket"]: (row["height_min"], row["width_min"], row["num_frames_min"]) for row in least
+        bucket: LoadedBucket(tuple(sorted(rows, key=by_name)), *least[bucket])
+        for bucket, rows in shards.items()
     }
-
-
-def _bucket(shards: Sequence[LocalShard], least: tuple[int, int, int]) -> LoadedBucket:
-    height, width, n_frames = least
-    return LoadedBucket(
-        shards=tuple(sorted(shards, key=lambda shard: shard.name)),
-        height=height,
-        width=width,
-        n_frames=n_frames,
-    )
 
 
 def _from_tars(store: Store, names: Sequence[str], split: str) -> dict[str, LoadedBucket]:
@@ -215,19 +198,19 @@ def _from_tars(store: Store, names: Sequence[str], split: str) -> dict[str, Load
         "%s has no %s: the headers of %d tars are read (%d are of %r)",
         store.uri, MANIFEST, len(wanted), len(names) - len(wanted), other,
     )  # fmt: skip
-    shards: dict[str, list[LocalShard]] = {}
-    least: dict[str, tuple[int, int, int]] = {}
+    shards: defaultdict[str, list[LocalShard]] = defaultdict(list)
+    sizes: defaultdict[str, list[Sequence[int]]] = defaultdict(list)
     for name in wanted:
         bucket = name.rpartition("/")[0] or "."
-        offsets, smallest = _scanned(store, name)
-        shard = LocalShard(name=name, n_samples=len(offsets) - 1, offsets=offsets)
-        shards.setdefault(bucket, []).append(shard)
-        least[bucket] = tuple(map(min, least.get(bucket, smallest), smallest))  # type: ignore[assignment]
-    return {bucket: _bucket(rows, least[bucket]) for bucket, rows in shards.items()}
+        offsets, of_tar = _scanned(store, name)
+        shards[bucket].append(LocalShard(name, len(offsets) - 1, offsets))
+        sizes[bucket] += of_tar
+    least = {bucket: list(map(min, zip(*of_all, strict=True))) for bucket, of_all in sizes.items()}
+    return _buckets(shards, least)
 
 
-def _scanned(store: Store, name: str) -> tuple[tuple[int, ...], tuple[int, int, int]]:
-    """Returns offsets of a tar's samples and end, and smallest height, width and frame count."""
+def _scanned(store: Store, name: str) -> tuple[tuple[int, ...], list[tuple[int, int, int]]]:
+    """Returns offsets of a tar's samples and end, and height, width and frames of each."""
     offsets: list[int] = []
     facts: list[tuple[int, int, int]] = []
     key, end = None, 0
@@ -251,8 +234,7 @@ def _scanned(store: Store, name: str) -> tuple[tuple[int, ...], tuple[int, int, 
             f"{store.uri}/{name} has {len(offsets)} samples and {len(facts)} with JSON; expected "
             "the same number and at least one"
         )
-    heights, widths, counts = zip(*facts, strict=True)
-    return (*offsets, end), (min(heights), min(widths), min(counts))
+    return (*offsets, end), facts
 
 
 class SampleReader:

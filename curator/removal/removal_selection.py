@@ -2,8 +2,9 @@
 
 import hashlib
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -29,7 +30,6 @@ from curator.tables.frame_hashes import (
     stored_luma,
 )
 from curator.tables.out_layout import is_own
-from curator.tables.parts import table_rows
 from curator.tables.removal_records import (
     CAPTION_COLUMNS,
     HASHES,
@@ -56,38 +56,31 @@ _OF_KEPT = ("decision", "reason", "duplicate_of", "shard", "mp4_sha256", "captio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Duplicate:
-    """A clip that was rejected as the duplicate of a removed one."""
-
-    clip_id: str
-    source_uri: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RemovalSelection:
     """What would be removed.
 
     Attributes:
         record: To be written before anything changes.
-        clip_ids: Removed clips that a snapshot keeps in its shards, `seconds` long together.
         footage_ids: Clips all of whose footage goes; one that merely overlaps them is none.
+        n_clips: Removed clips that a snapshot keeps in its shards, `seconds` long together.
+        n_tars: Tars that hold them.
         n_overlapping: Clips that share footage with named ones and were not named themselves.
         n_same: Clips of other files with the same frames or the same MP4.
-        duplicates: Clips that stay, and that were rejected as duplicates of removed ones.
         n_unhashed: Removed sources of whose frames there are no hashes.
-        shards: Tars that hold them.
-        example: One of them, with its source; None without any.
+        duplicates: Clips that stay, and that were rejected as duplicates of removed ones; each with
+            its source, in words.
+        example: One that goes, with its source, in words; None without any.
     """
 
     record: dict[str, Any]
-    clip_ids: frozenset[str]
     footage_ids: frozenset[str]
+    n_clips: int
+    seconds: float
+    n_tars: int
     n_overlapping: int
     n_same: int
-    duplicates: tuple[Duplicate, ...]
     n_unhashed: int
-    seconds: float
-    shards: frozenset[str]
+    duplicates: tuple[str, ...]
     example: str | None
 
 
@@ -115,11 +108,11 @@ def select(
         UsageError: One that is named is nowhere, or the condition is wrong.
     """
     columns = None if by == "where" else (*_CLIP, "source_uri", *_OF_KEPT)
-    tables = _tables(store, summaries, "clips", columns)
+    tables = tables_of(store, summaries, "clips", columns)
     whole = clips_schema(scores_in(pa.schema([]))).empty_table()
     clips = pa.concat_tables([*tables, whole], promote_options="default")
     sources = _sources_of(store, summaries)
-    footage = pa.concat_tables([clips.select(_CLIP), *_candidates(store)])
+    footage = pa.concat_tables([clips.select(_CLIP), *stored_clips(store)])
     selection = _Selection(store, clips, footage)
     uris: set[str] = set()
     if by == "sources":
@@ -136,33 +129,29 @@ def select(
                 example="source_uri LIKE '%/private/%'",
                 instead="name what to remove by --clips or --sources",
             )
-        candidate_ids = set(footage["clip_id"].to_pylist())
-        for item in named:
-            if item not in candidate_ids:
-                raise UsageError(
-                    f"{store.uri} has no clip {item!r} in any snapshot, and no stored candidate of "
-                    "that id; nothing was removed"
-                )
+        known = set(footage["clip_id"].to_pylist())
+        if unknown := [item for item in named if item not in known]:
+            raise UsageError(
+                f"{store.uri} has no clip {unknown[0]!r} in any snapshot, and no stored candidate "
+                "of that id; nothing was removed"
+            )
         selection.add(named)
     named_ids = selection.ids()
     duplicates = selection.grow(with_duplicates=with_duplicates)
     ids, own_ids, gone = selection.ids(), selection.own_ids(), selection.removals()
-    uris |= _uris(sources, gone)
     rows = clips.filter(pa.array(gone.rows(clips)))
     kept = rows.filter(pc.equal(rows["decision"], "kept"))
-    lengths = {
-        row["clip_id"]: row["end_s"] - row["start_s"]
-        for row in kept.select(["clip_id", "start_s", "end_s"]).to_pylist()
-    }
-    first = kept.slice(0, 1).select(["clip_id", "source_uri"]).to_pylist()
+    # A clip of several snapshots counts once.
+    named_columns = ["clip_id", "source_uri", "start_s", "end_s"]
+    own = {row["clip_id"]: row for row in kept.select(named_columns).to_pylist()}
     record = empty_record(by) | {
         "n_named": len(named),
-        "n_clips": len(lengths),
+        "n_clips": len(own),
         "n_sources": len(gone.sources),
         "sources": sorted(gone.sources),
-        "uris": sorted(map(removal_hash, uris)),
+        "uris": sorted(map(removal_hash, uris | _uris(sources, gone))),
         "clips": [
-            {"source": source, **{name: getattr(span, name) for name in _SPAN}}
+            {"source": source, **asdict(span)}
             for source, spans in sorted(gone.spans.items())
             for span in spans
         ],
@@ -174,15 +163,15 @@ def select(
     }
     return RemovalSelection(
         record=record,
-        clip_ids=frozenset(lengths),
         footage_ids=frozenset(own_ids),
+        n_clips=len(own),
+        seconds=sum(row["end_s"] - row["start_s"] for row in own.values()),
+        n_tars=len(kept["shard"].drop_null().unique()),
         n_overlapping=len(named_ids) - len(named) if by in ("clips", "where") else 0,
         n_same=len(ids) - len(named_ids),
-        duplicates=duplicates,
         n_unhashed=selection.n_unhashed,
-        seconds=sum(lengths.values()),
-        shards=frozenset(kept["shard"].drop_null().to_pylist()),
-        example=f"{first[0]['clip_id']} of {first[0]['source_uri']}" if first else None,
+        duplicates=duplicates,
+        example=next((f"{name} of {row['source_uri']}" for name, row in own.items()), None),
     )
 
 
@@ -199,8 +188,8 @@ class _Selection:
         self._store, self._clips, self._footage = store, clips, footage
         self.sources: set[str] = set()
         """Hashes of the ids of whole sources."""
-        self._spans: dict[str, list[RemovedSpan]] = {}
-        self._same: dict[str, list[RemovedSpan]] = {}
+        self._spans: defaultdict[str, list[RemovedSpan]] = defaultdict(list)
+        self._same: defaultdict[str, list[RemovedSpan]] = defaultdict(list)
         """Spans with frames of the others, by the hash of the source's id."""
         self._named: set[str] = set()
         self.frames = NO_HASHES
@@ -210,7 +199,7 @@ class _Selection:
         """Takes clips, with the widest span that each had."""
         self._named.update(clip_ids)
         for source, spans in _spans_of(self._footage, clip_ids).items():
-            self._spans.setdefault(source, []).extend(spans)
+            self._spans[source] += spans
 
     def take_returned(self, before: Removals) -> None:
         """Takes clips of removed footage that came back: by MP4s, thumbnails and frames."""
@@ -219,13 +208,8 @@ class _Selection:
         back = set(self._clips.filter(is_back)["clip_id"].to_pylist())
         for info in self._store.list(f"{CANDIDATES}/pictures/"):
             table = read_parquet(self._store, info.key)
-            back.update(
-                clip_id
-                for clip_id, jpegs in zip(
-                    table["clip_id"].to_pylist(), pictures_of(table), strict=True
-                )
-                if not before.pictures.isdisjoint(hashlib.sha256(j).hexdigest() for j in jpegs)
-            )
+            pairs = zip(table["clip_id"].to_pylist(), pictures_of(table), strict=True)
+            back.update(clip_id for clip_id, jpegs in pairs if before.pictures & _hashes(jpegs))
         removed_ids = self._footage.filter(pa.array(before.rows(self._footage)))["clip_id"]
         self.add(back.difference(removed_ids.to_pylist()))
         self._take_regions(frame_regions(self._store, before.frames), before)
@@ -233,9 +217,7 @@ class _Selection:
     def removals(self) -> Removals:
         """Returns what was found so far."""
         spans = {
-            source: tuple(
-                dict.fromkeys([*self._spans.get(source, ()), *self._same.get(source, ())])
-            )
+            source: tuple(dict.fromkeys(self._spans[source] + self._same[source]))
             for source in sorted({*self._spans, *self._same} - self.sources)
         }
         removals = Removals(
@@ -265,32 +247,27 @@ class _Selection:
                 own.add(row["clip_id"])
         return own
 
-    def grow(self, *, with_duplicates: bool) -> tuple[Duplicate, ...]:
-        """Takes the same footage in other files; returns duplicates that stay."""
+    def grow(self, *, with_duplicates: bool) -> tuple[str, ...]:
+        """Takes the same footage in other files; returns duplicates that stay, in words."""
         while True:
             self._hash_frames()
             self._take_regions(frame_regions(self._store, self.frames), Removals())
             ids = self.ids()
             rows = self._clips.filter(_among(self._clips["clip_id"], ids))
-            same = self._clips.filter(
-                _among(self._clips["mp4_sha256"], rows["mp4_sha256"].drop_null().to_pylist())
-            )
+            mp4s = rows["mp4_sha256"].drop_null().to_pylist()
+            same = self._clips.filter(_among(self._clips["mp4_sha256"], mp4s))
+            reasons = [str(Reason.DUPLICATE), str(Reason.DIVIDED)]
             is_duplicate = pc.and_(
-                _among(self._clips["reason"], [str(Reason.DUPLICATE), str(Reason.DIVIDED)]),
-                _among(self._clips["duplicate_of"], ids),
+                _among(self._clips["reason"], reasons), _among(self._clips["duplicate_of"], ids)
             )
-            duplicates = {
-                row["clip_id"]: Duplicate(**row)
-                for row in self._clips.filter(is_duplicate)
-                .select(["clip_id", "source_uri"])
-                .to_pylist()
-                if row["clip_id"] not in ids
-            }
+            copies = self._clips.filter(is_duplicate).select(["clip_id", "source_uri"])
+            duplicates = {row["clip_id"]: row["source_uri"] for row in copies.to_pylist()}
+            duplicates = {name: uri for name, uri in duplicates.items() if name not in ids}
             more = set(same["clip_id"].to_pylist()) - ids
             if with_duplicates:
                 more |= duplicates.keys()
             if not more:
-                return tuple(duplicates[name] for name in sorted(duplicates))
+                return tuple(f"{name} of {uri}" for name, uri in sorted(duplicates.items()))
             self.add(more)
 
     def _hash_frames(self) -> None:
@@ -314,7 +291,7 @@ class _Selection:
         is_same &= ~removed.rows(self._footage)
         for row in self._footage.filter(pa.array(is_same)).to_pylist():
             source, fps = removal_hash(row["source_id"]), row["fps"] or 25.0
-            spans = self._same.setdefault(source, [])
+            spans = self._same[source]
             for start, end in regions[row["source_id"]].tolist():
                 start, end = max(start, row["start_frame"]), min(end, row["end_frame"])
                 if end - start > 1:
@@ -332,7 +309,7 @@ def _among(column: pa.ChunkedArray, values: Collection[str]) -> pa.ChunkedArray:
     return pc.is_in(column, value_set=pa.array(sorted(values), pa.string()))
 
 
-def _tables(
+def tables_of(
     store: Store, summaries: Summaries, name: str, columns: Sequence[str] | None = None
 ) -> list[pa.Table]:
     """Reads the parts of a table of all snapshots, each once."""
@@ -342,7 +319,7 @@ def _tables(
     return [read_parquet(store, part, columns) for part in parts]
 
 
-def _candidates(store: Store) -> Iterator[pa.Table]:
+def stored_clips(store: Store) -> Iterator[pa.Table]:
     """Reads all stored candidates, of any recipe."""
     read = partial(pq.ParquetFile.read, columns=list(_CLIP))
     for info in store.list(f"{CANDIDATES}/clips/"):
@@ -352,7 +329,7 @@ def _candidates(store: Store) -> Iterator[pa.Table]:
 def _sources_of(store: Store, summaries: Summaries) -> pa.Table:
     """Returns addresses and ids of the sources of all snapshots, and of stored results."""
     empty = pa.schema([("uri", pa.string()), ("source_id", pa.string())]).empty_table()
-    tables = [*_tables(store, summaries, "sources", ("uri", "source_id")), empty]
+    tables = [*tables_of(store, summaries, "sources", ("uri", "source_id")), empty]
     tables += _stored_sources(store, f"{CANDIDATES}/sources", "uri")
     tables += _stored_sources(store, f"{TRACKS}/{FRAMES}", ORIGIN[0])
     sources = pa.concat_tables(tables)
@@ -377,9 +354,9 @@ def _sources(
     """Returns the ids of named sources, and addresses that never had one."""
     pairs = set(zip(sources["uri"].to_pylist(), sources["source_id"].to_pylist(), strict=True))
     pairs |= set(zip(clips["source_uri"].to_pylist(), clips["source_id"].to_pylist(), strict=True))
-    of_uri: dict[str, set[str | None]] = {}
+    of_uri: defaultdict[str, set[str | None]] = defaultdict(set)
     for uri, source_id in pairs:
-        of_uri.setdefault(uri, set()).add(source_id)
+        of_uri[uri].add(source_id)
     source_ids = {source_id for _, source_id in pairs} - {None}
     ids: set[str] = set()
     uris: set[str] = set()
@@ -410,12 +387,11 @@ def _spans_of(clips: pa.Table, named: Collection[str]) -> dict[str, list[Removed
     """Returns the spans of clips: a written clip may be shorter than the candidate it was."""
     own = clips.filter(_among(clips["clip_id"], named))
     wanted = [("start_s", "min"), ("end_s", "max"), ("start_frame", "min"), ("end_frame", "max")]
-    spans: dict[str, list[RemovedSpan]] = {}
-    for row in (
-        own.group_by(["clip_id", "source_id"]).aggregate(wanted).sort_by("clip_id").to_pylist()
-    ):
+    widest = own.group_by(["clip_id", "source_id"]).aggregate(wanted).sort_by("clip_id")
+    spans: defaultdict[str, list[RemovedSpan]] = defaultdict(list)
+    for row in widest.to_pylist():
         span = RemovedSpan(**{name: row[f"{name}_{how}"] for name, how in wanted})
-        spans.setdefault(removal_hash(row["source_id"]), []).append(span)
+        spans[removal_hash(row["source_id"])].append(span)
     return spans
 
 
@@ -424,7 +400,7 @@ def _captions(store: Store, summaries: Summaries, clips: pa.Table, gone: Removal
     own: set[str | None] = set()
     others: set[str | None] = set()
     texts = CAPTION_COLUMNS["annotations"]
-    annotations = _tables(store, summaries, "annotations", ("clip_id", *texts))
+    annotations = tables_of(store, summaries, "annotations", ("clip_id", *texts))
     for table, names in [(clips, CAPTION_COLUMNS["clips"]), *((t, texts) for t in annotations)]:
         is_gone = pa.array(gone.rows(table.select(["clip_id"])))
         for name in names:
@@ -436,36 +412,14 @@ def _captions(store: Store, summaries: Summaries, clips: pa.Table, gone: Removal
 
 
 def _pictures(store: Store, ids: Collection[str]) -> list[str]:
-    names = [info.key for info in store.list(f"{CANDIDATES}/pictures/")]
     hashes: set[str] = set()
-    for name in names:
-        for jpegs in read_all_pictures(store, [name], ids).values():
+    for info in store.list(f"{CANDIDATES}/pictures/"):
+        for jpegs in read_all_pictures(store, [info.key], ids).values():
             # Reports show the middle one smaller.
             jpegs += [card_picture(jpegs[len(jpegs) // 2])] if jpegs else []
-            hashes.update(hashlib.sha256(jpeg).hexdigest() for jpeg in jpegs)
+            hashes |= _hashes(jpegs)
     return sorted(hashes)
 
 
-def surviving_texts(store: Store, summaries: Summaries) -> Iterator[str]:
-    """Yields the captions of all snapshots, each at least once."""
-    for name, columns in CAPTION_COLUMNS.items():
-        for table in _tables(store, summaries, name, columns):
-            for column in columns:
-                yield from table[column].unique().drop_null().to_pylist()
-
-
-def surviving_requests(store: Store, summaries: Summaries) -> set[str]:
-    """Returns the keys of replies of all annotations: what they are made of, and their own."""
-    keys: set[str] = set()
-    for table in _tables(store, summaries, "annotations", ("request_keys", "annotation_key")):
-        for row in table_rows(table):
-            keys.update(filter(None, (row.get("annotation_key"), *(row["request_keys"] or ()))))
-    return keys
-
-
-def surviving_clips(store: Store, summaries: Summaries) -> pa.Array:
-    """Returns the ids of the clips of all snapshots and of stored candidates."""
-    tables = [*_tables(store, summaries, "clips", ("clip_id",)), *_candidates(store)]
-    columns = [table["clip_id"] for table in tables]
-    chunks = [chunk for column in columns for chunk in column.chunks]
-    return pa.chunked_array(chunks, pa.string()).unique()
+def _hashes(jpegs: Iterable[bytes]) -> set[str]:
+    return {hashlib.sha256(jpeg).hexdigest() for jpeg in jpegs}

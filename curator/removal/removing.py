@@ -6,26 +6,21 @@ only after all snapshots name new ones.
 """
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from curator.errors import DamagedError, UsageError
-from curator.removal.damage_check import check_tars, repair_snapshots
-from curator.removal.removal_selection import (
-    By,
-    RemovalSelection,
-    select,
-    surviving_clips,
-    surviving_requests,
-    surviving_texts,
-)
+from curator.errors import DamagedError, ShardError, UsageError
+from curator.removal.removal_selection import By, RemovalSelection, select
 from curator.removal.snapshot_rewriting import RewrittenSnapshot, SnapshotRewriting
 from curator.removal.state_scrubbing import StateScrubbing
 from curator.report import render_report, shown_clips
+from curator.runs.repair import restored
 from curator.stages.commit.commit_run import write_fixed_paths
 from curator.stages.propose.candidate_store import read_pictures, stored_candidates
 from curator.storage import Store
-from curator.tables.checksums import find_json
+from curator.tables.checksums import find_json, is_damaged
 from curator.tables.fenced_store import FencedStore
 from curator.tables.footage_store import FootageStore
 from curator.tables.out_layout import (
@@ -52,6 +47,7 @@ from curator.tables.removal_records import (
 )
 from curator.tables.removed_footage import write_removed_footage
 from curator.tables.snapshot_store import (
+    INDEXES,
     listed_snapshots,
     named_objects,
     record_copy,
@@ -74,6 +70,12 @@ STATE = frozenset(
     if life in (FolderLifetime.FINGERPRINTED, FolderLifetime.CACHE, FolderLifetime.RUN)
 ) | {"candidates", "alike"}
 """Folders whose damaged objects a removal may remove: later runs make them again."""
+_REFUSAL = "{}, and what is removed cannot be taken out of it; nothing was removed: {}"
+_RUN_AGAIN = (
+    "`curate run SOURCE... OUT` with the sources of the last run writes again what the newest "
+    "snapshot names, `curate clean OUT` removes older snapshots; then remove again"
+)
+_READERS = 8
 _OF_ENERGON = (".nv-meta/index.sqlite", ".nv-meta/index.uuid")
 """Files that Megatron-Energon makes of the tars' names and keys, and makes again."""
 
@@ -108,15 +110,29 @@ def plan_removal(
 
 
 def repair_before(store: Store, check: Callable[[], None] = lambda: None) -> None:
-    """Checks the tables that a removal must read, and repairs those that have an equal object.
+    """Checks tables and indexes of all snapshots; writes damaged ones again from equal objects.
 
     `check` raises where this process may not write any more.
 
     Raises:
-        UsageError: One is damaged and cannot be repaired.
+        UsageError: One is damaged, and there is no other with the same bytes.
     """
-    is_begun = bool(read_removals(store).unfinished)
-    repair_snapshots(FencedStore(store, check), _summaries(store), is_begun=is_begun)
+    fenced = FencedStore(store, check)
+    names: set[str] = set()
+    for summary in _summaries(store).values():
+        names = names.union(summary[INDEXES].values(), *summary["tables"].values())
+    with ThreadPoolExecutor(_READERS) as pool:
+        answers = pool.map(partial(is_damaged, fenced), names)
+        damaged = [name for name, is_so in zip(names, answers, strict=True) if is_so]
+    if not (lost := sorted(set(damaged) - restored(fenced, damaged))):
+        return
+    remedy = _RUN_AGAIN
+    if read_removals(store).unfinished:
+        # Until it is finished no run starts.
+        remedy = "restore it from a copy of OUT; `curate clean OUT` removes older snapshots; then "
+        remedy += "`curate remove OUT --finish`"
+    more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+    raise UsageError(_REFUSAL.format(f"{store.uri}/{lost[0]} is damaged{more}", remedy))
 
 
 def begin_removal(store: Store, selected: RemovalSelection, *, forgets: bool = False) -> str:
@@ -129,9 +145,15 @@ def begin_removal(store: Store, selected: RemovalSelection, *, forgets: bool = F
 
     Raises:
         CuratorError: Another removal began meanwhile.
-        UsageError: A tar that must be written again is damaged.
+        UsageError: A tar that must be written again is damaged: nothing may be found damaged after
+            the record is there, because no run starts until the removal is finished.
     """
-    check_tars(store, _summaries(store), removals_of([selected.record]))
+    rewriting = SnapshotRewriting(store, removals_of([selected.record]), (), {})
+    try:
+        for summary in _summaries(store).values():
+            rewriting.check_tars(summary)
+    except ShardError as error:
+        raise UsageError(_REFUSAL.format(error, _RUN_AGAIN)) from error
     name = None
     if not forgets:
         stored = [info.key for info in store.list("candidates/footage/")]
@@ -172,11 +194,7 @@ def finish_removal(
         summaries[number] = newest.summary
     check()
     progress("stored results")
-    scrubbing.scrub(
-        texts=set(surviving_texts(store, summaries)),
-        requests=surviving_requests(store, summaries),
-        clip_ids=surviving_clips(store, summaries),
-    )
+    scrubbing.scrub(summaries)
     for number in sorted(summaries):
         summaries[number] = renew_links(store, summaries[number])
     named = {snapshot_name(number) for number in summaries} | {*map(record_copy, records.values())}

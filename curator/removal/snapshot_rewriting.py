@@ -5,7 +5,7 @@ old one either. A snapshot changes at once, when its own object is written.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,17 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.family import FamilyVersion
-from curator.removal.part_scrubbing import scrubbed
+from curator.removal.state_scrubbing import scrubbed
 from curator.removal.tar_rewriting import RewrittenTar, TarRewriting, Values
 from curator.runs.elsewhere import fewer
 from curator.stages.commit.commit_run import table_facts
-from curator.stages.shard.shard_index import (
-    DATASET_SCHEMA,
-    DescribedTar,
-    described_files,
-    described_tars,
-    members_by_tar,
-)
+from curator.stages.shard.shard_index import DATASET_SCHEMA, described_files, described_tars
 from curator.stages.shard.tar_reader import declared_families
 from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet, sealed_json, to_json
@@ -46,6 +40,9 @@ from curator.tables.snapshot_store import (
 )
 from curator.tables.source_table import SourceTotals
 
+Tars = Mapping[str, RewrittenTar | None]
+"""New tars by the name of the old one under the output root; None where nothing is left."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewrittenSnapshot:
@@ -60,19 +57,12 @@ class RewrittenSnapshot:
 class SnapshotRewriting:
     """The snapshots of an output root, rewritten from the oldest on.
 
-    Args:
-        store: Output root.
-        removals: What goes.
-        gone: Objects that no snapshot may name any more.
-        records: What snapshots say of the records of removals.
+    `gone` are objects that no snapshot may name any more; `records` is what snapshots say of the
+    records of removals.
     """
 
     def __init__(
-        self,
-        store: Store,
-        removals: Removals,
-        gone: Collection[str],
-        records: Mapping[str, str],
+        self, store: Store, removals: Removals, gone: Collection[str], records: Mapping[str, str]
     ) -> None:
         self._store = store
         self._removals = removals
@@ -81,56 +71,48 @@ class SnapshotRewriting:
         self.tars = TarRewriting(store, removals)
         self._parts: dict[str, str] = {}
         """New name of each part of a table that was looked at."""
-        self.named: set[str] = set()
+        self._named: set[str] = set()
         """Objects that the snapshots rewritten so far name."""
 
     def rewrite(self, summary: Mapping[str, Any]) -> RewrittenSnapshot:
         """Writes what a snapshot needs and is not there, then the snapshot; removes nothing."""
-        dataset = read_parquet(self._store, summary[INDEXES]["dataset"])
-        tars = self._tars(summary, dataset)
-        lost = _ClipsTaken()
-        tables = {
-            name: [self._part(part, tars, lost) for part in parts]
-            for name, parts in summary["tables"].items()
+        store, tables = self._store, summary["tables"]
+        dataset = read_parquet(store, summary[INDEXES]["dataset"])
+        tars = {name: self.tars.rewrite(name, values) for name, values in self._of_tars(summary)}
+        new = {
+            name: [self._part(part, name, tars) for part in parts]
+            for name, parts in tables.items()
             if name != "sources"
         }
         totals = SourceTotals()
-        sources = []
-        for number, part in enumerate(summary["tables"]["sources"]):
-            rows = read_parquet(self._store, part)
-            left = scrubbed(rows, self._removals)
-            if left is not None or lost.clips:
-                left = fewer(rows if left is None else left, "n_clips", lost.clips)
-                left = fewer(left, "n_kept", lost.kept)
-                part = write_table_part(
-                    self._store,
-                    part.rpartition("/")[0],
-                    number,
-                    as_runs_write(left).combine_chunks(),
-                )
-            totals.add(rows if left is None else left)
-            sources.append(part)
-        clips = _clip_rows([read_parquet(self._store, part) for part in tables["clips"]])
+        new["sources"] = list(self._sources(tables, totals))
+        clips = _clip_rows([read_parquet(store, part) for part in new["clips"]])
         files = self._shard_files(summary, dataset, tars, clips.scores)
-        tables = {name: tables.get(name, sources) for name in summary["tables"]}
+        own_indexes = files[MANIFEST], files[DATASET]
+        indexes = index_names(*own_indexes)
+        for name, data in zip(indexes.values(), own_indexes, strict=True):
+            if not store.exists(name):
+                store.write(name, data)
+        others = [dict(entry) for entry in summary["shards"] if entry["name"] not in tars]
+        entries = [*others, *(tar.summary for tar in tars.values() if tar is not None)]
         written = {
             **summary,
             **table_facts(totals, clips, summary["counts"]["skipped_names"]),
-            "shards": _entries(summary["shards"], tars),
-            "tables": tables,
+            "shards": sorted(entries, key=lambda entry: str(entry["name"])),
+            "tables": {name: new[name] for name in tables},
             CANDIDATES: [name for name in summary[CANDIDATES] if name not in self._gone],
-            INDEXES: self._indexes(files),
+            INDEXES: indexes,
             REMOVALS: self._records,
         }
         if JUDGED in summary:
             # Stages from outside may leave ids in it.
             written[JUDGED] = _without_ids(summary[JUDGED], self._removals.ids)
         own = named_objects(written)
-        written[EARLIER] = sorted(self.named - own)
-        self.named |= own
+        written[EARLIER] = sorted(self._named - own)
+        self._named |= own
         if written != summary:
             name = snapshot_name(summary[NUMBER])
-            self._store.write(name, sealed_json(written, to_json, name))
+            store.write(name, sealed_json(written, to_json, name))
         return RewrittenSnapshot(summary=written, shard_files=files, clips=clips, totals=totals)
 
     def check_tars(self, summary: Mapping[str, Any]) -> None:
@@ -139,61 +121,40 @@ class SnapshotRewriting:
         Raises:
             ShardError: One is damaged, or another version wrote it.
         """
-        names = self._names(read_parquet(self._store, summary[INDEXES]["dataset"]))
-        values = self._values(summary) if names else {}
-        for name in names:
+        for name, values in self._of_tars(summary):
             self.tars.check(name, values)
 
-    def _tars(
-        self, summary: Mapping[str, Any], dataset: pa.Table
-    ) -> dict[str, RewrittenTar | None]:
-        """Rewrites the tars that hold removed clips; by old name under the output root."""
-        names = self._names(dataset)
-        values = self._values(summary) if names else {}
-        return {name: self.tars.rewrite(name, values) for name in names}
-
-    def _names(self, dataset: pa.Table) -> list[str]:
+    def _of_tars(self, summary: Mapping[str, Any]) -> Iterator[tuple[str, Values]]:
+        """Yields the tars of a snapshot that hold removed clips, and what members are made from."""
+        dataset = read_parquet(self._store, summary[INDEXES]["dataset"])
         gone = dataset.filter(pa.array(self._removals.rows(dataset)))
-        return sorted(f"{SHARDS}/{name}" for name in gone["shard"].unique().to_pylist())
-
-    def _values(self, summary: Mapping[str, Any]) -> Values:
-        """Reads what the members of a snapshot's samples were made from."""
+        if not gone.num_rows:
+            return
         manifest = read_json(self._store, summary[INDEXES]["manifest"])
-        versions = {
-            suffix: FamilyVersion.from_json(value)
-            for suffix, value in declared_families(manifest).items()
-        }
+        declared = declared_families(manifest).items()
+        versions = {suffix: FamilyVersion.from_json(value) for suffix, value in declared}
         tables = [read_parquet(self._store, n) for n in summary["tables"].get(MEMBERS, ())]
-        return {
+        values = {
             (row["clip_id"], row["member"]): (versions[row["member"]], row["key"])
             for table in tables
             for row in table.to_pylist()
             if row["member"] in versions
         }
+        for name in sorted(gone["shard"].unique().to_pylist()):
+            yield f"{SHARDS}/{name}", values
 
     def _shard_files(
-        self,
-        summary: Mapping[str, Any],
-        dataset: pa.Table,
-        tars: Mapping[str, RewrittenTar | None],
-        scores: Iterable[str],
+        self, summary: Mapping[str, Any], dataset: pa.Table, tars: Tars, scores: Iterable[str]
     ) -> dict[str, bytes]:
         manifest = read_json(self._store, summary[INDEXES]["manifest"])
         dataset = dataset.filter(pa.array(~self._removals.rows(dataset)))
         dataset = _moved(dataset, tars, prefix=f"{SHARDS}/").sort_by("shard").cast(DATASET_SCHEMA)
-        described: dict[str, DescribedTar] = {}
-        for relative, tar in described_tars(manifest, dataset).items():
-            name = f"{SHARDS}/{relative}"
-            if name not in tars:
-                described[name] = tar
-            elif (new := tars[name]) is not None:
-                described[f"{SHARDS}/{new.described.name}"] = new.described
-        members = members_by_tar(summary["shards"])
-        members |= {new.described.name: new.members for new in tars.values() if new is not None}
+        described = described_tars(manifest, dataset, summary["shards"])
+        left = [tar for name, tar in described.items() if f"{SHARDS}/{name}" not in tars]
+        left += [tar.described for tar in tars.values() if tar is not None]
         return described_files(
-            sorted(described.values(), key=lambda tar: tar.name),
+            sorted(left, key=lambda tar: tar.name),
             tables_to_parquet([dataset], DATASET_SCHEMA, DATASET),
-            members.__getitem__,
             declared=declared_families(manifest),
             seed=manifest["seed"],
             fingerprint=manifest["recipe_fingerprint"],
@@ -201,48 +162,51 @@ class SnapshotRewriting:
             scores=scores,
         )
 
-    def _indexes(self, files: Mapping[str, bytes]) -> dict[str, str]:
-        """Writes a snapshot's own manifest and table of samples; returns their names."""
-        own = files[MANIFEST], files[DATASET]
-        names = index_names(*own)
-        for name, data in zip(names.values(), own, strict=True):
-            if not self._store.exists(name):
-                self._store.write(name, data)
-        return names
+    def _sources(self, tables: Mapping[str, Any], totals: SourceTotals) -> Iterator[str]:
+        """Writes the parts of `sources`, without the clips that go; yields their names."""
+        old = [read_parquet(self._store, part, _COUNTED) for part in tables["clips"]]
+        gone = [rows.filter(pa.array(self._removals.rows(rows))) for rows in old]
+        lost = {"n_clips": Counter[str](), "n_kept": Counter[str]()}
+        for rows in gone:
+            kept = rows.filter(pc.equal(rows["decision"], "kept"))
+            lost["n_clips"].update(rows["source_id"].to_pylist())
+            lost["n_kept"].update(kept["source_id"].to_pylist())
+        for number, part in enumerate(tables["sources"]):
+            rows = read_parquet(self._store, part)
+            left = scrubbed(rows, self._removals)
+            if left is None and not lost["n_clips"]:
+                totals.add(rows)
+                yield part
+                continue
+            left = rows if left is None else left
+            for column, counts in lost.items():
+                left = fewer(left, column, counts)
+            totals.add(left)
+            yield self._write(part, number, left)
 
-    def _part(self, part: str, tars: Mapping[str, RewrittenTar | None], lost: "_ClipsTaken") -> str:
+    def _part(self, part: str, table_name: str, tars: Tars) -> str:
         """Writes a part of a table without removed rows; returns its name."""
-        folder, _, file_name = part.rpartition("/")
-        is_clips = folder.endswith("clips")
-        if part in self._parts and not is_clips:
+        # Clips that stay may be in another tar of each snapshot.
+        if part in self._parts and table_name != "clips":
             return self._parts[part]
         table = read_parquet(self._store, part)
         left = scrubbed(table, self._removals)
-        if is_clips:
-            lost.add(table.filter(pa.array(self._removals.rows(table))))
+        if table_name == "clips":
             moved = _moved(table if left is None else left, tars, prefix="")
             left = moved if moved is not table else None
-        if left is not None:
-            number = int(file_name.split("-")[1])
-            self._parts[part] = write_table_part(
-                self._store, folder, number, as_runs_write(left).combine_chunks()
-            )
-        return self._parts.setdefault(part, part)
+        number = int(part.rpartition("/")[2].split("-")[1])
+        self._parts[part] = part if left is None else self._write(part, number, left)
+        return self._parts[part]
+
+    def _write(self, part: str, number: int, rows: pa.Table) -> str:
+        folder = part.rpartition("/")[0]
+        return write_table_part(self._store, folder, number, as_runs_write(rows).combine_chunks())
 
 
-class _ClipsTaken:
-    """Clips that a snapshot loses, by source id."""
-
-    def __init__(self) -> None:
-        self.clips: Counter[str] = Counter()
-        self.kept: Counter[str] = Counter()
-
-    def add(self, rows: pa.Table) -> None:
-        self.clips.update(rows["source_id"].to_pylist())
-        self.kept.update(rows.filter(pc.equal(rows["decision"], "kept"))["source_id"].to_pylist())
+_COUNTED = ("clip_id", "source_id", "source_uri", "start_s", "end_s", "fps", "decision")
 
 
-def _moved(table: pa.Table, tars: Mapping[str, RewrittenTar | None], *, prefix: str) -> pa.Table:
+def _moved(table: pa.Table, tars: Tars, *, prefix: str) -> pa.Table:
     """Returns rows with `shard` and `clip_id`, with the places of their samples in new tars.
 
     `tars` has new tars by old name under the output root, before which `shard` lacks `prefix`.
@@ -253,9 +217,8 @@ def _moved(table: pa.Table, tars: Mapping[str, RewrittenTar | None], *, prefix: 
         if new is not None
         for key, start in new.mp4_starts.items()
     }
-    keys = pc.binary_join_element_wise(
-        pc.binary_join_element_wise(prefix, table["shard"], ""), table["clip_id"], "\t"
-    )
+    shards = pc.binary_join_element_wise(prefix, table["shard"], "")
+    keys = pc.binary_join_element_wise(shards, table["clip_id"], "\t")
     positions = pc.index_in(keys, value_set=pa.array(list(places), pa.string()))
     if positions.null_count == len(positions):
         return table
@@ -268,24 +231,10 @@ def _moved(table: pa.Table, tars: Mapping[str, RewrittenTar | None], *, prefix: 
         "offset": starts,
         "path": pc.binary_join_element_wise(paths, "mp4", "."),
     }
-    for name, column in columns.items():
-        if name in table.column_names:
-            new = pc.coalesce(column.cast(table[name].type), table[name])
-            table = with_column(table, name, new)
+    for name in columns.keys() & set(table.column_names):
+        new = pc.coalesce(columns[name].cast(table[name].type), table[name])
+        table = with_column(table, name, new)
     return table
-
-
-def _entries(
-    entries: Collection[Mapping[str, Any]], tars: Mapping[str, RewrittenTar | None]
-) -> list[dict[str, Any]]:
-    """Returns the shards of a summary with new tars in the place of old ones."""
-    listed = []
-    for entry in entries:
-        if entry["name"] not in tars:
-            listed.append(dict(entry))
-        elif (new := tars[entry["name"]]) is not None:
-            listed.append(new.summary)
-    return sorted(listed, key=lambda entry: str(entry["name"]))
 
 
 def _clip_rows(tables: list[pa.Table]) -> ClipRows:

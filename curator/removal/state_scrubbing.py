@@ -3,14 +3,17 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curator.models.text_encoder import text_hash
-from curator.removal.part_scrubbing import names_removed, rows_of, scrubbed
+from curator.removal.removal_selection import Summaries, stored_clips, tables_of
 from curator.stages.caption.frame_store import FRAMES as FRAME_PARTS
 from curator.stages.caption.reply_store import REPLIES
 from curator.stages.propose.candidate_store import FOLDER as CANDIDATES
@@ -18,14 +21,87 @@ from curator.stages.propose.candidate_store import ROWS_PER_GROUP
 from curator.storage import Store
 from curator.tables.checksums import read_parquet, read_rows
 from curator.tables.corpus_tables import FOLDER as ALIKE
+from curator.tables.family_store import row_keys
 from curator.tables.footage_index import FOLDER as VECTORS
 from curator.tables.mark_table import mark_objects, write_marks
 from curator.tables.out_layout import FAMILIES, VALUES, is_own
-from curator.tables.parts import KEYS, Parts, to_parquet, with_column
-from curator.tables.removal_records import Removals
+from curator.tables.parts import FAILED, KEYS, Parts, table_rows, to_parquet, with_column
+from curator.tables.removal_records import CAPTION_COLUMNS, Removals, removal_hash
 from curator.tables.sample_members import VALUE
 from curator.tables.track_items import FRAMES
-from curator.tables.track_parts import SEGMENTS, TRACKS
+from curator.tables.track_parts import SEGMENTS, TRACKS, shown_frames
+
+_NAMING = "duplicate_of"
+"""Column that names another clip."""
+_THUMBNAILS = ("thumbnail_frame", "thumbnails")
+
+
+def scrubbed(table: pa.Table, removals: Removals) -> pa.Table | None:
+    """Returns a table without the rows, names and thumbnails of removed footage.
+
+    Keys in its metadata go with the rows. None if nothing had to go.
+    """
+    is_gone = removals.rows(table)
+    gone = table.filter(pa.array(is_gone))
+    left = table.filter(pa.array(~is_gone)) if gone.num_rows else table
+    left = _without_thumbnails(_without_names(left, removals), removals)
+    metadata = dict(table.schema.metadata or {})
+    # The keys by which probes of some sources are done.
+    is_scan = {"uri", "version"} <= set(table.column_names)
+    lost = set(row_keys(gone, ("version", "uri")).to_pylist()) if is_scan else set()
+    for field in (KEYS, FAILED):
+        if field in metadata:
+            keys = json.loads(metadata[field])
+            rest = [key for key in keys if key not in lost and not names_removed(key, removals)]
+            if len(rest) < len(keys):
+                metadata[field] = json.dumps(rest).encode()
+                left = left.replace_schema_metadata(metadata)
+    return None if left is table else left
+
+
+def names_removed(key: str, removals: Removals) -> bool:
+    """Returns whether a key of a part begins with a removed id, or ends with a removed address."""
+    if removal_hash(key.partition(" ")[0]) in removals.ids:
+        return True
+    _, tab, uri = key.partition("\t")
+    return bool(tab) and removal_hash(uri) in removals.uris
+
+
+def _without_names(table: pa.Table, removals: Removals) -> pa.Table:
+    """Clears cells that name a removed clip as the one that stayed of duplicates."""
+    if _NAMING not in table.column_names:
+        return table
+    names = table[_NAMING]
+    is_named = removals.named(names, removals.clip_ids)
+    if not is_named.any():
+        return table
+    null = pa.scalar(None, names.type)
+    return with_column(table, _NAMING, pc.if_else(pa.array(is_named), null, names))
+
+
+def _without_thumbnails(table: pa.Table, removals: Removals) -> pa.Table:
+    """Drops thumbnails of removed clips from tracks of sources that stay."""
+    if not {"source_id", *_THUMBNAILS} <= set(table.column_names):
+        return table
+    ids = table["source_id"].to_pylist()
+    rows = np.flatnonzero(removals.named(table["source_id"], removals.spans)).tolist()
+    columns: dict[str, list[Any]] = {name: table[name].to_pylist() for name in _THUMBNAILS}
+    is_changed = False
+    for row in rows:
+        frames = columns["thumbnail_frame"][row]
+        if frames is None:
+            continue
+        shown = shown_frames(np.asarray(frames, np.int32), removals.spans_of(ids[row]))
+        if not shown.all():
+            is_changed = True
+            for held in columns.values():
+                held[row] = [held[row][number] for number in np.flatnonzero(shown)]
+    if not is_changed:
+        return table
+    for name, values in columns.items():
+        table = with_column(table, name, pa.array(values, table[name].type))
+    return table
+
 
 _WHOLE = frozenset({"clips", "shots", "vectors", "pictures", "sources"})
 """Kinds of candidates that every part has."""
@@ -33,122 +109,98 @@ _Sizes = Mapping[tuple[str, int], int]
 """New size of a part of tracks, by its name and its size before."""
 
 
+@dataclass
 class StateScrubbing:
-    """What runs stored under an output root."""
+    """What runs stored under an output root; counts the replies that were removed."""
 
-    def __init__(self, store: Store, removals: Removals) -> None:
-        self._store = store
-        self._removals = removals
-        self.n_replies = 0
-        """Replies that were removed."""
+    store: Store
+    removals: Removals
+    n_replies: int = 0
 
     def pairs(self) -> list[str]:
         """Returns objects of similar pairs that name a removed clip: clips are compared anew."""
-        return [name for name in self._own(ALIKE) if self._is_of_removed(name)]
+        return [n for n in self._own(ALIKE) if self._names(n, "clip_id") or self._names(n, "other")]
 
-    def _is_of_removed(self, name: str) -> bool:
-        return any(self._names(name, column) for column in ("clip_id", "other"))
-
-    def scrub(
-        self, *, texts: Collection[str], requests: Collection[str], clip_ids: pa.Array
-    ) -> None:
-        """Rewrites or removes what holds removed footage.
-
-        Args:
-            texts: Captions that stay.
-            requests: Keys of replies that stay.
-            clip_ids: Clips that snapshots and candidates have, with removed ones or without.
-        """
+    def scrub(self, summaries: Summaries) -> None:
+        """Rewrites or removes what holds removed footage, given the rewritten snapshots."""
+        clip_ids = _surviving_clips(self.store, summaries)
         for folder in ("scan", "hashes"):
             for name in self._own(folder):
                 self._rewrite(name)
         self._candidates(self._tracks())
         # Made again where they are needed: only a run that was broken off leaves some.
         unfinished = [name for name in self._own(SEGMENTS) if self._names(name, "source_id")]
-        unfinished += [
-            name
-            for folder in ("cuts", FRAME_PARTS, VALUES)
-            for name in self._own(folder)
-            if name.endswith(".parquet")
-            and (self._names(name, "clip_id") or self._has_others(name, clip_ids))
-        ]
-        for name in self._own(FAMILIES):
-            if name.endswith(".parquet"):
-                self._values(name, clip_ids)
+        for folder in ("cuts", FRAME_PARTS, VALUES):
+            for name in filter(_is_parquet, self._own(folder)):
+                own = self._columns(name, "clip_id")["clip_id"]
+                is_known = pc.all(pc.is_in(own, value_set=clip_ids)).as_py() is not False
+                if not is_known or self._names(name, "clip_id"):
+                    unfinished.append(name)
+        for name in filter(_is_parquet, self._own(FAMILIES)):
+            self._values(name, clip_ids)
         self.marks()
         # Their keys are hashes, of clips that are not known any more; codes are of any clips.
-        self._store.delete([*unfinished, *self._own("alignments"), *self._own(VECTORS)])
-        self._texts({text_hash(text) for text in texts})
-        self._replies(frozenset(requests))
+        self.store.delete([*unfinished, *self._own("alignments"), *self._own(VECTORS)])
+        self._texts({text_hash(text) for text in _surviving_texts(self.store, summaries)})
+        self._replies(frozenset(_surviving_requests(self.store, summaries)))
 
     def _own(self, folder: str) -> Iterator[str]:
-        names = [info.key for info in self._store.list(f"{folder}/")]
+        names = [info.key for info in self.store.list(f"{folder}/")]
         return (name for name in names if is_own(name))
+
+    def _columns(self, name: str, *columns: str) -> pa.Table:
+        read = partial(pq.ParquetFile.read, columns=list(columns))
+        return read_rows(self.store, name, read)
 
     def _names(self, name: str, column: str) -> bool:
         """Returns whether a part has rows or keys of removed footage."""
-        table = read_rows(self._store, name, partial(pq.ParquetFile.read, columns=[column]))
-        removals = self._removals
+        table, removals = self._columns(name, column), self.removals
         if column not in table.column_names:
             # Older versions named no other clip.
             return False
         if removals.named(table[column], removals.ids | removals.spans.keys()).any():
             return True
-        return any(names_removed(key, removals) for key in Parts(self._store, "", "").keys(name))
+        return any(names_removed(key, removals) for key in Parts(self.store, "", "").keys(name))
 
-    def _has_others(self, name: str, clip_ids: pa.Array) -> bool:
-        """Returns whether a part has clips of which it is not known whose they are."""
-        table = read_rows(self._store, name, partial(pq.ParquetFile.read, columns=["clip_id"]))
-        return pc.all(pc.is_in(table["clip_id"], value_set=clip_ids)).as_py() is False
+    def _keep(self, name: str, left: pa.Table, rows_per_group: int | None = None) -> None:
+        """Writes an object again with the rows that are left; removes it if none is."""
+        if left.num_rows or name.startswith(f"{CANDIDATES}/"):
+            data = to_parquet(left.combine_chunks(), name, rows_per_group=rows_per_group)
+            self.store.write(name, data)
+        else:
+            self.store.delete([name])
 
     def _rewrite(self, name: str, rows_per_group: int | None = None) -> None:
-        table = read_parquet(self._store, name)
-        left = scrubbed(table, self._removals)
-        if left is None:
-            return
-        if not left.num_rows and not name.startswith(f"{CANDIDATES}/"):
-            self._store.delete([name])
-            return
-        data = to_parquet(left.combine_chunks(), name, rows_per_group=rows_per_group)
-        self._store.write(name, data)
+        left = scrubbed(read_parquet(self.store, name), self.removals)
+        if left is not None:
+            self._keep(name, left, rows_per_group)
 
     def _values(self, name: str, clip_ids: pa.Array) -> None:
         """Takes values of removed and of unknown clips out of a part."""
-        table = read_parquet(self._store, name)
+        table = read_parquet(self.store, name)
         stays = pc.is_in(table["clip_id"], value_set=clip_ids)
-        left = table.filter(pc.and_(stays, pa.array(~self._removals.rows(table))))
-        if left.num_rows == table.num_rows:
-            return
-        if not left.num_rows:
-            self._store.delete([name])
-            return
-        keys = json.dumps(left["key"].to_pylist()).encode()
-        left = left.combine_chunks().replace_schema_metadata(
-            {**(table.schema.metadata or {}), KEYS: keys}
-        )
-        rows_per_group = 1 if VALUE in left.column_names else None
-        self._store.write(name, to_parquet(left, name, rows_per_group=rows_per_group))
+        left = table.filter(pc.and_(stays, pa.array(~self.removals.rows(table))))
+        if left.num_rows < table.num_rows:
+            keys = json.dumps(left["key"].to_pylist()).encode()
+            left = left.replace_schema_metadata({**(table.schema.metadata or {}), KEYS: keys})
+            self._keep(name, left, 1 if VALUE in left.column_names else None)
 
     def marks(self) -> None:
         """Takes out marks of removed clips, and of others that show removed frames."""
-        for name in mark_objects(self._store):
-            table = read_parquet(self._store, name)
-            is_gone = self._removals.rows(table) | self._removals.sharing_frames(table)
+        for name in mark_objects(self.store):
+            table = read_parquet(self.store, name)
+            is_gone = self.removals.rows(table) | self.removals.sharing_frames(table)
             if is_gone.any():
-                write_marks(self._store, name, table.filter(pa.array(~is_gone)))
+                write_marks(self.store, name, table.filter(pa.array(~is_gone)))
 
     def _tracks(self) -> _Sizes:
         prefix = f"{TRACKS}/{FRAMES}/"
-        before = {info.key: info.bytes for info in self._store.list(prefix)}
+        before = {info.key: info.bytes for info in self.store.list(prefix)}
         for name in self._own(TRACKS):
             if self._names(name, "source_id"):
                 self._rewrite(name)
-        after = {info.key: info.bytes for info in self._store.list(prefix)}
-        return {
-            (name, n_bytes): after[name]
-            for name, n_bytes in before.items()
-            if after.get(name, n_bytes) != n_bytes
-        }
+        after = {info.key: info.bytes for info in self.store.list(prefix)}
+        return {(name, n): after[name] for name, n in before.items() if after.get(name, n) != n}
 
     def _candidates(self, sizes: _Sizes) -> None:
         """Rewrites candidates; those that stay go on to be valid with the rewritten tracks."""
@@ -159,48 +211,42 @@ class StateScrubbing:
         for kinds in parts.values():
             if not kinds.keys() >= _WHOLE:
                 # No run reads what is left of a part of which something is lost.
-                self._store.delete(kinds.values())
+                self.store.delete(kinds.values())
                 continue
             for kind, name in kinds.items():
                 if kind != "sources":
                     self._rewrite(name, ROWS_PER_GROUP.get(kind))
         for name in self._own(f"{CANDIDATES}/sources"):
-            table = read_parquet(self._store, name)
-            left = scrubbed(table, self._removals)
+            table = read_parquet(self.store, name)
+            left = scrubbed(table, self.removals)
             left = _resized(table if left is None else left, sizes)
             left = self._recounted(left, f"{CANDIDATES}/clips/{name.rpartition('/')[2]}")
             if left is not table:
-                self._store.write(name, to_parquet(left.combine_chunks(), name))
+                self._keep(name, left)
 
     def _recounted(self, sources: pa.Table, clips: str) -> pa.Table:
         """Returns rows of candidates' sources with the number of clips that sources still have."""
-        is_less = self._removals.named(sources["source_id"], self._removals.spans)
-        if not is_less.any() or not self._store.exists(clips):
+        is_less = self.removals.named(sources["source_id"], self.removals.spans)
+        if not is_less.any() or not self.store.exists(clips):
             return sources
-        ids = read_parquet(self._store, clips, ["source_id"])["source_id"].to_pylist()
+        ids = read_parquet(self.store, clips, ["source_id"])["source_id"].to_pylist()
         counts, old = Counter(ids), sources["n_clips"].to_pylist()
         rows = zip(is_less.tolist(), sources["source_id"].to_pylist(), old, strict=True)
         now = [counts[name] if less and count else count for less, name, count in rows]
-        if now == old:
-            return sources
-        return with_column(sources, "n_clips", pa.array(now, pa.int32()))
+        return sources if now == old else with_column(sources, "n_clips", pa.array(now, pa.int32()))
 
     def _texts(self, hashes: Collection[str]) -> None:
         """Removes embeddings of captions that no clip has: whose they were is not known."""
         for name in self._own("text_embeddings"):
-            table = read_parquet(self._store, name)
-            left = rows_of(table, "text_hash", hashes)
+            table = read_parquet(self.store, name)
+            left = _rows_of(table, "text_hash", hashes)
             if left.num_rows == table.num_rows:
                 continue
-            if not left.num_rows:
-                self._store.delete([name])
-                continue
             keys = left["text_hash"].to_pylist()
-            left = left.combine_chunks()
-            parts = Parts(self._store, "text_embeddings", name.partition("/")[2].split("-")[0])
+            parts = Parts(self.store, "text_embeddings", name.partition("/")[2].split("-")[0])
             # Under the name of the keys that are left; the old one goes then.
-            if parts.write(left, keys, one_row_groups=True) != name:
-                self._store.delete([name])
+            if not keys or parts.write(left.combine_chunks(), keys, one_row_groups=True) != name:
+                self.store.delete([name])
 
     def _replies(self, keys: frozenset[str]) -> None:
         """Removes replies that no annotation was made of: whose they were is not known."""
@@ -210,15 +256,47 @@ class StateScrubbing:
                 if name.removesuffix(".json").rpartition("-")[2] not in keys:
                     loose.append(name)
                 continue
-            table = read_parquet(self._store, name)
-            left = rows_of(table, "key", keys)
+            table = read_parquet(self.store, name)
+            left = _rows_of(table, "key", keys)
             self.n_replies += table.num_rows - left.num_rows
-            if left.num_rows and left.num_rows < table.num_rows:
-                self._store.write(name, to_parquet(left.combine_chunks(), name))
-            elif not left.num_rows:
-                self._store.delete([name])
+            if left.num_rows < table.num_rows or not left.num_rows:
+                self._keep(name, left)
         self.n_replies += len(loose)
-        self._store.delete(loose)
+        self.store.delete(loose)
+
+
+def _is_parquet(name: str) -> bool:
+    return name.endswith(".parquet")
+
+
+def _rows_of(table: pa.Table, column: str, values: Collection[str]) -> pa.Table:
+    """Returns the rows with one of some values in a column."""
+    wanted = pa.array(sorted(values), table[column].type)
+    return table.filter(pc.is_in(table[column], value_set=wanted))
+
+
+def _surviving_texts(store: Store, summaries: Summaries) -> Iterator[str]:
+    """Yields the captions of all snapshots, each at least once."""
+    for name, columns in CAPTION_COLUMNS.items():
+        for table in tables_of(store, summaries, name, columns):
+            for column in columns:
+                yield from table[column].unique().drop_null().to_pylist()
+
+
+def _surviving_requests(store: Store, summaries: Summaries) -> set[str]:
+    """Returns the keys of replies of all annotations: what they are made of, and their own."""
+    keys: set[str] = set()
+    for table in tables_of(store, summaries, "annotations", ("request_keys", "annotation_key")):
+        for row in table_rows(table):
+            keys.update(filter(None, (row.get("annotation_key"), *(row["request_keys"] or ()))))
+    return keys
+
+
+def _surviving_clips(store: Store, summaries: Summaries) -> pa.Array:
+    """Returns the ids of the clips of all snapshots and of stored candidates."""
+    clips = [*tables_of(store, summaries, "clips", ("clip_id",)), *stored_clips(store)]
+    chunks = [chunk for table in clips for chunk in table["clip_id"].chunks]
+    return pa.chunked_array(chunks, pa.string()).unique()
 
 
 def _resized(sources: pa.Table, sizes: _Sizes) -> pa.Table:

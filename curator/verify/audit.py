@@ -1,12 +1,11 @@
 """Runs all checks in threads; memory holds facts and at most one clip per thread."""
 
-import hashlib
 import os
 import random
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -28,22 +27,22 @@ from curator.stages.shard.tar_reader import (
 from curator.tables.checksums import opened_json
 from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import EARLIER, read_snapshot
-from curator.verify.chain_check import check_chain
-from curator.verify.findings import RERUN, Finding, FindingCode, Findings
+from curator.verify.findings import RERUN, FindingCode, Findings, Outcome
 from curator.verify.index_check import (
     COUNTS_FILE,
     ENERGON,
     ENERGON_FILES,
+    check_clips,
+    check_dataset,
     check_energon,
     check_idx,
     check_wids,
     wids_entries,
     wids_name,
 )
+from curator.verify.object_check import Expected, check_chain, check_objects, check_sources
 from curator.verify.removed_check import check_records
-from curator.verify.source_check import check_sources
-from curator.verify.table_check import check_clips, check_dataset
-from curator.verify.tar_check import TarCheck, TarFacts
+from curator.verify.tar_check import SuffixRules, TarCheck, TarFacts
 
 FramesToDecode = int | Literal["all", "none"]
 MAX_WORKERS = 16
@@ -57,24 +56,13 @@ View = tuple[ShardSet, Sequence[TarFacts]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
-    """The outcome of all checks."""
+class Verified(Outcome):
+    """The outcome of all checks; `n_sources` are sources that were hashed."""
 
-    uri: str
-    findings: list[Finding]
-    """The first of each code; `counts` counts all."""
-    counts: dict[str, int]
     n_shards: int
     n_samples: int
     n_decoded: int
-    n_bytes: int
-    n_sources: int = 0
-    """Sources that were hashed."""
-
-    @property
-    def is_well(self) -> bool:
-        """Whether there are only warnings."""
-        return all(finding.is_warning for finding in self.findings)
+    n_sources: int
 
 
 def verify(
@@ -119,21 +107,17 @@ def verify(
     sets = [shards]
     if shards.following is not None:
         words = "the manifest of a commit that was broken off"
-        findings.add(FindingCode.INTERRUPTED, shards.uri(NEXT_MANIFEST), words, "none", RERUN)
+        findings.add(FindingCode.INTERRUPTED, shards.uri(NEXT_MANIFEST), words, "none")
         sets += [shards.following, _of_summary(shards, summary)]
-    n_workers = workers or min(MAX_WORKERS, os.cpu_count() or 1)
-    with ThreadPoolExecutor(n_workers) as pool:
-        present = _check_objects(sets, summary, pool, findings)
-        if snapshot is None:
-            list(pool.map(lambda name: _check_file(sets, name, findings), _index_names(sets)))
-        tars = _check_tars(shards, present, frames, seed, pool, findings, progress)
-        n_chained = 0
+    n_chained = n_sources = 0
+    with ThreadPoolExecutor(workers or min(MAX_WORKERS, os.cpu_count() or 1)) as pool:
+        present = _check_named(sets, summary, pool, findings)
+        tars = _check_tars(sets, present, frames, seed, pool, findings, progress)
         if shards.prefix:
             of_set = {shards.key(n) for s in present for n in (s.name, s.idx_name, s.meta_name)}
             n_chained = check_chain(
                 shards.store, summary, frozenset(of_set), pool, findings, only=snapshot
             )
-        n_sources = 0
         if sources and summary is not None:
             n_sources = check_sources(shards, summary, pool, findings, hashed)
     facts = {tar.shard.name: tar for tar in tars}
@@ -141,10 +125,9 @@ def verify(
     for tar in tars:
         check_idx(shards, tar, findings)
         _check_facts(shards, tar, findings)
-    for shard_set, own in views[:MANIFESTS]:
-        _check_sums(shard_set, own, findings)
-        _check_keys(shard_set, own, findings)
-        _check_splits(shard_set, own, findings)
+    for view in views[:MANIFESTS]:
+        for check in (_check_sums, _check_keys, _check_splits):
+            check(*view, findings)
     if snapshot is None:
         _check_indexes(views, tars, findings)
     else:
@@ -154,13 +137,10 @@ def verify(
     if snapshot is None and shards.following is None:
         _check_unnamed(shards, summary, findings)
     return Verified(
-        uri=shards.store.uri,
-        findings=findings.sorted(),
-        counts={str(code): n for code, n in sorted(findings.counts.items())},
+        **findings.outcome(shards.store.uri, sum(tar.bytes for tar in tars) + n_chained),
         n_shards=len(tars),
         n_samples=sum(len(tar.keys) for tar in tars),
         n_decoded=sum(tar.n_decoded for tar in tars),
-        n_bytes=sum(tar.bytes for tar in tars) + n_chained,
         n_sources=n_sources,
     )
 
@@ -171,16 +151,16 @@ def _summary(shards: ShardSet, findings: Findings) -> dict[str, Any] | None:
         return read_snapshot(shards.store, shards.snapshot)
     if not shards.prefix:
         return None
-    where = f"{shards.store.uri}/{SUMMARY}"
+    actual = "missing"
     try:
         if shards.store.exists(SUMMARY):
             return opened_json(shards.store.read(SUMMARY), SUMMARY)
         if shards.following is not None:
             return None
-        actual = "missing"
     except (CuratorError, ValueError) as error:
         actual = f"it cannot be read ({error})"
-    findings.add(FindingCode.MISSING, where, actual, "the summary of a finished run", RERUN)
+    where, expected = f"{shards.store.uri}/{SUMMARY}", "the summary of a finished run"
+    findings.add(FindingCode.MISSING, where, actual, expected, RERUN)
     return None
 
 
@@ -192,50 +172,60 @@ def _of_summary(shards: ShardSet, summary: Mapping[str, Any] | None) -> ShardSet
     return replace(shards, manifest=None, shards=listed, following=None)
 
 
-def _check_objects(
-    sets: Sequence[ShardSet],
-    summary: Mapping[str, Any] | None,
-    pool: ThreadPoolExecutor,
-    findings: Findings,
+def _check_named(
+    sets: Sequence[ShardSet], summary: Mapping[str, Any] | None, pool: Executor, findings: Findings
 ) -> list[Shard]:
-    """Checks tars, and what describes one, by size and known hash; returns tars that exist."""
+    """Checks what manifests and summary name by size and known hash; returns tars that exist.
+
+    The bytes of tars are hashed when they are read.
+    """
     shards = sets[0]
     if shards.problem is not None:
         missing = MANIFEST not in shards.sizes
-        findings.add(
-            FindingCode.MANIFEST_MISSING if missing else FindingCode.MANIFEST_WRONG,
-            shards.uri(MANIFEST),
-            shards.problem,
-            "the manifest of a finished run; what is there is checked without it",
-            RERUN,
-        )
-    named: dict[str, int | None] = {}
-    hashes: dict[str, object] = {}
+        code = FindingCode.MANIFEST_MISSING if missing else FindingCode.MANIFEST_WRONG
+        expected = "the manifest of a finished run; what is there is checked without it"
+        findings.add(code, shards.uri(MANIFEST), shards.problem, expected)
+    named: dict[str, list[Expected]] = {}
     for shard_set in reversed(sets):
         for shard in shard_set.shards:
-            named[shard.name] = shard.facts.get("bytes")
+            named[shard.name] = [Expected(n_bytes=shard.facts.get("bytes"))]
             if shard_set.manifest is not None:
-                named |= {shard.idx_name: None, shard.meta_name: None}
-                hashes[shard.idx_name] = shard.facts.get("idx_sha256")
-                hashes[shard.meta_name] = shard.facts.get("meta_sha256")
-    if shards.manifest is None and summary is not None:
-        for entry in summary.get("shards") or ():
+                named[shard.idx_name] = [Expected(sha256=shard.facts.get("idx_sha256"))]
+                named[shard.meta_name] = [Expected(sha256=shard.facts.get("meta_sha256"))]
+    if shards.manifest is None:
+        for entry in (summary or {}).get("shards") or ():
             if isinstance(entry, dict) and isinstance(entry.get("name"), str):
-                named[entry["name"].removeprefix(FOLDER)] = entry.get("bytes")
-    there = [n for n in sorted(named) if _check_size(shards, n, named[n], findings)]
-    list(pool.map(lambda name: _check_hash(shards, name, hashes.get(name), findings), there))
+                form = Expected(n_bytes=entry.get("bytes"))
+                named[entry["name"].removeprefix(FOLDER)] = [form]
+    if shards.snapshot is None:
+        forms = [_expected_indexes(shard_set) for shard_set in sets[:MANIFESTS]]
+        for name in {name for of_set in forms for name in of_set}:
+            # It has the counts of both sets for a while, which `check_energon` compares.
+            if len(sets) == 1 or not name.endswith(f"{ENERGON}/{COUNTS_FILE}"):
+                named[name] = [of_set.get(name, Expected(exists=False)) for of_set in forms]
+    sizes = {shards.key(name): n_bytes for name, n_bytes in shards.sizes.items()}
+    expected_objects = {shards.key(name): named[name] for name in sorted(named)}
+    check_objects(shards.store, sizes, expected_objects, pool, findings)
     tars = {shard.name: shard for shard_set in reversed(sets) for shard in shard_set.shards}
     return [tars[name] for name in sorted(tars) if name in shards.sizes]
 
 
-def _check_size(shards: ShardSet, name: str, n_bytes: int | None, findings: Findings) -> bool:
-    """Checks that an object exists, with its size if that is known."""
-    actual = shards.sizes.get(name)
-    if actual is None:
-        findings.add(FindingCode.MISSING, shards.uri(name), "missing", "an object")
-    elif n_bytes is not None and actual != n_bytes:
-        findings.add(FindingCode.SIZE, shards.uri(name), f"{actual} bytes", f"{n_bytes} bytes")
-    return actual is not None
+def _expected_indexes(shards: ShardSet) -> dict[str, Expected]:
+    """Returns the files that describe all tars of a set."""
+    indexes = {
+        name: Expected(n_bytes=facts.get("bytes"), sha256=facts.get("sha256"))
+        for name, facts in _files(shards).items()
+    }
+    if shards.manifest is None or not shards.shards:
+        return indexes
+    # A manifest need not name them.
+    needed = {DATASET, *(wids_name(shard.split) for shard in shards.shards)}
+    return dict.fromkeys(needed, Expected()) | indexes
+
+
+def _files(shards: ShardSet) -> dict[str, dict[str, Any]]:
+    files = (shards.manifest or {}).get("files", {})
+    return {name: facts if isinstance(facts, dict) else {} for name, facts in files.items()}
 
 
 def _of_one_set(
@@ -256,38 +246,6 @@ def _of_one_set(
     findings.take(shard_set[0])
 
 
-def _index_names(sets: Sequence[ShardSet]) -> list[str]:
-    """Returns the files that describe all tars of a set."""
-    names = {name for shard_set in sets for name in (*_files(shard_set), *_expected(shard_set))}
-    if len(sets) > 1:
-        # It has the counts of both sets for a while, which `check_energon` compares.
-        names -= {name for name in names if name.endswith(f"{ENERGON}/{COUNTS_FILE}")}
-    return sorted(names)
-
-
-def _expected(shards: ShardSet) -> set[str]:
-    """Returns the indexes that a manifest need not name."""
-    if shards.manifest is None or not shards.shards:
-        return set()
-    return {DATASET, *(wids_name(shard.split) for shard in shards.shards)}
-
-
-def _check_file(sets: Sequence[ShardSet], name: str, findings: Findings) -> None:
-    """Checks size and hash of an index."""
-
-    def check(shards: ShardSet, tars: object, to: Findings) -> None:
-        facts = _files(shards).get(name)
-        if facts is None and name not in _expected(shards):
-            if name in shards.sizes:
-                to.add(FindingCode.UNNAMED, shards.uri(name), "an object", "none")
-            return
-        facts = facts or {}
-        if _check_size(shards, name, facts.get("bytes"), to):
-            _check_hash(shards, name, facts.get("sha256"), to)
-
-    _of_one_set(check, [(shard_set, ()) for shard_set in sets[:MANIFESTS]], findings)
-
-
 def _check_indexes(views: Sequence[View], tars: Sequence[TarFacts], findings: Findings) -> None:
     """Compares the files that describe all tars with them; `tars` are those of all sets."""
     buckets = {tar.shard.bucket for tar in tars if tar.shard.bucket}
@@ -302,48 +260,22 @@ def _check_indexes(views: Sequence[View], tars: Sequence[TarFacts], findings: Fi
     _of_one_set(check_dataset, views[:MANIFESTS], findings)
 
 
-def _files(shards: ShardSet) -> dict[str, dict[str, Any]]:
-    files = (shards.manifest or {}).get("files", {})
-    return {name: facts if isinstance(facts, dict) else {} for name, facts in files.items()}
-
-
-def _check_hash(shards: ShardSet, name: str, expected: object, findings: Findings) -> None:
-    """Checks the hash of an object that exists, if one is known."""
-    if not expected:
-        return
-    try:
-        with shards.store.open(shards.key(name)) as stream:
-            digest = hashlib.file_digest(stream, "sha256")  # type: ignore[arg-type]
-    except (CuratorError, OSError) as error:
-        findings.add(FindingCode.UNREADABLE, shards.uri(name), str(error), "a readable object")
-        return
-    _expect_hash(shards, name, digest.hexdigest(), str(expected), findings)
-
-
-def _expect_hash(
-    shards: ShardSet, name: str, actual: str, expected: str, findings: Findings
-) -> None:
-    if actual != expected:
-        findings.add(FindingCode.HASH, shards.uri(name), f"sha256 {actual}", expected)
-
-
 def _check_tars(
-    shards: ShardSet,
+    sets: Sequence[ShardSet],
     present: Sequence[Shard],
     frames: FramesToDecode,
     seed: int,
-    pool: ThreadPoolExecutor,
+    pool: Executor,
     findings: Findings,
     progress: Callable[[int, int, int], None],
 ) -> list[TarFacts]:
+    """Reads all tars."""
+    shards = sets[0]
     decoded = _chosen(shards, present, frames, seed)
-    quiet = Findings()
-    with_md5 = {
-        name
-        for split in SPLITS
-        for name, entry in wids_entries(shards, split, quiet).items()
-        if "md5sum" in entry
-    }
+    # Of a commit that was broken off, tars of both sets may be there.
+    rules = SuffixRules(sets[:MANIFESTS])
+    n_cpus = os.cpu_count() or 1
+    threads = max(1, n_cpus // max(1, min(len(present), n_cpus)))
     # Several threads count without a lock: the numbers are only shown.
     seen = [0, 0, 0]
 
@@ -352,20 +284,14 @@ def _check_tars(
         seen[2] += n_bytes
         progress(*seen)
 
-    n_cpus = os.cpu_count() or 1
-    threads = max(1, n_cpus // max(1, min(len(present), n_cpus)))
-    check = TarCheck(shards, findings, threads=threads, seen=note)
-
-    def check_tar(shard: Shard) -> TarFacts:
-        facts = check.check(
-            shard,
-            decoded=None if decoded is None else decoded.get(shard.name, frozenset()),
-            with_md5=shard.name in with_md5,
-        )
+    def check(shard: Shard) -> TarFacts:
+        own = None if decoded is None else decoded.get(shard.name, frozenset())
+        tar = TarCheck(shards, shard, rules, findings, decoded=own, threads=threads, seen=note)
+        facts = tar.run()
         seen[0] += 1
         return facts
 
-    return list(pool.map(check_tar, present))
+    return list(pool.map(check, present))
 
 
 def _chosen(
@@ -397,44 +323,29 @@ def _n_samples(shards: ShardSet, shard: Shard) -> int:
 
 
 def _check_facts(shards: ShardSet, tar: TarFacts, findings: Findings) -> None:
+    """Compares a tar with its entry in the manifest."""
     facts, uri = tar.shard.facts, shards.uri(tar.shard.name)
-    if facts.get("sha256") is not None and tar.sha256:
-        _expect_hash(shards, tar.shard.name, tar.sha256, str(facts["sha256"]), findings)
+    if facts.get("sha256") is not None and tar.sha256 not in ("", facts["sha256"]):
+        findings.add(FindingCode.HASH, uri, f"sha256 {tar.sha256}", str(facts["sha256"]))
     if not tar.is_whole:
         return
     if not len(tar.keys):
         findings.add(FindingCode.COUNT, uri, "no sample", "at least one")
-    for name, actual in {"samples": len(tar.keys), "frames": tar.n_frames}.items():
-        if name in facts and facts[name] != actual:
-            findings.add(FindingCode.COUNT, uri, f"{actual} {name}", f"{facts[name]} {name}")
-    for name, value in {"split": tar.shard.split, "bucket": tar.shard.bucket}.items():
-        if name in facts and facts[name] != value:
-            findings.add(
-                FindingCode.MANIFEST_WRONG,
-                f"{shards.uri(MANIFEST)}#{tar.shard.name}",
-                f"{name} {facts[name]!r}",
-                repr(value),
-                RERUN,
-            )
+    counts = {"samples": len(tar.keys), "frames": tar.n_frames}
+    findings.compare(FindingCode.COUNT, uri, counts, {n: facts[n] for n in counts if n in facts})
+    place = {"split": tar.shard.split, "bucket": tar.shard.bucket}
+    where = f"{shards.uri(MANIFEST)}#{tar.shard.name}"
+    findings.compare(FindingCode.MANIFEST_WRONG, where, facts, place)
 
 
 def _check_sums(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) -> None:
     """Compares the manifest's sums with those of the tars."""
     counts = (shards.manifest or {}).get("counts")
-    if not isinstance(counts, dict) or not all(tar.is_whole for tar in tars):
-        return
-    if len(tars) < len(shards.shards):
-        return
-    samples, frames = sum(len(tar.keys) for tar in tars), sum(tar.n_frames for tar in tars)
-    for name, actual in (("samples", samples), ("frames", frames)):
-        if name in counts and counts[name] != actual:
-            findings.add(
-                FindingCode.MANIFEST_WRONG,
-                f"{shards.uri(MANIFEST)}#counts",
-                f"{counts[name]} {name}",
-                f"{actual}, the sum of the shards",
-                RERUN,
-            )
+    is_complete = len(tars) >= len(shards.shards) and all(tar.is_whole for tar in tars)
+    if isinstance(counts, dict) and is_complete:
+        sums = {"samples": sum(len(t.keys) for t in tars), "frames": sum(t.n_frames for t in tars)}
+        where = f"{shards.uri(MANIFEST)}#counts"
+        findings.compare(FindingCode.MANIFEST_WRONG, where, counts, sums)
 
 
 def _check_keys(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) -> None:
@@ -449,28 +360,19 @@ def _check_keys(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) 
     for at in twice:
         first, second = (filled[owner[order[at + n]]].shard.name for n in (0, 1))
         key = keys[order[at]].decode("utf-8", "replace")
-        findings.add(
-            FindingCode.KEY_TWICE,
-            f"{shards.uri(second)}#{key}",
-            f"the same key in {first}",
-            "keys that are unique over all shards",
-        )
+        where, expected = f"{shards.uri(second)}#{key}", "keys that are unique over all shards"
+        findings.add(FindingCode.KEY_TWICE, where, f"the same key in {first}", expected)
 
 
 def _check_splits(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) -> None:
     """Finds sources with clips in both splits."""
-    sources = {
-        split: frozenset().union(*(tar.sources for tar in tars if tar.shard.split == split))
+    train, val = (
+        frozenset().union(*(tar.sources for tar in tars if tar.shard.split == split))
         for split in SPLITS
-    }
-    for source in sorted(sources["train"] & sources["val"]):
-        findings.add(
-            FindingCode.SPLIT,
-            f"{shards.uri('')}#source {source.decode('utf-8', 'replace')}",
-            "clips in train and in val",
-            "one split",
-            "delete OUT/shards and run `curate run` again with the same recipe",
-        )
+    )
+    for source in sorted(train & val):
+        where = f"{shards.uri('')}#source {source.decode('utf-8', 'replace')}"
+        findings.add(FindingCode.SPLIT, where, "clips in train and in val", "one split")
 
 
 def _check_unnamed(shards: ShardSet, summary: Mapping[str, Any] | None, findings: Findings) -> None:
@@ -479,16 +381,10 @@ def _check_unnamed(shards: ShardSet, summary: Mapping[str, Any] | None, findings
         return
     named = {MANIFEST, DATASET, *map(wids_name, SPLITS), *_files(shards)}
     named |= {name.removeprefix(FOLDER) for name in (summary or {}).get(EARLIER, ())}
-    folders = Counter(shard.bucket for shard in shards.shards)
-    for folder in ("", *(f"{bucket}/" for bucket in folders)):
+    for folder in {"", *(f"{shard.bucket}/" for shard in shards.shards)}:
         named |= {f"{folder}{ENERGON}/{file}" for file in (*ENERGON_FILES, *ENERGON_OWN)}
     for shard in shards.shards:
         named |= {shard.name, shard.idx_name, shard.meta_name}
     for name in sorted(shards.sizes.keys() - named):
-        findings.add(
-            FindingCode.UNNAMED,
-            shards.uri(name),
-            f"{shards.sizes[name]} bytes",
-            "only what the manifest names",
-            "delete it: readers that list the folder would take it for data",
-        )
+        words, expected = f"{shards.sizes[name]} bytes", "only what the manifest names"
+        findings.add(FindingCode.UNNAMED, shards.uri(name), words, expected)

@@ -2,8 +2,10 @@
 
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 MAX_STORED = 50
 """Findings of one code that are kept in full; all are counted."""
@@ -16,15 +18,38 @@ REMAKE = (
     "delete the object and run `curate run` again, which writes it again; or copy it again from "
     "its origin"
 )
-EXPORT = "`curate export OUT OUT --format {}` writes it again"
+COPIED = "run `curate run` again with the same recipe: it writes it again from {}"
+LOST = (
+    "no whole copy is left: restore it from a backup, or remove old snapshots with `curate clean`"
+)
+RESTORE_SOURCE = (
+    "restore it from a copy, or run `curate run` again, which analyzes it again if its size or "
+    "times changed too (`touch` it if not)"
+)
+_EXPORT = "`curate export OUT OUT --format {}` writes it again"
+_PACK_AGAIN = "delete OUT/shards and run `curate run` again with the same recipe"
+_FINISH = (
+    "`curate remove OUT --finish` takes it out again; what is not of this package must be removed "
+    "by hand"
+)
+_NONE = "none is needed: the next snapshot names them"
+_DELETE = "delete it: readers that list the folder would take it for data"
 
 
 class FindingCode(StrEnum):
-    """Kinds of faults. Public: printed, and in the JSON."""
+    """Kinds of faults, and what helps unless a finding says more. Public: printed, and in JSON."""
 
-    MANIFEST_MISSING = "manifest_missing"
+    remedy: str
+
+    def __new__(cls, value: str, remedy: str = REMAKE) -> "FindingCode":
+        """Returns a code with its remedy."""
+        code = str.__new__(cls, value)
+        code._value_, code.remedy = value, remedy
+        return code
+
+    MANIFEST_MISSING = "manifest_missing", RERUN
     """No manifest: an older version's run, or one that did not finish."""
-    MANIFEST_WRONG = "manifest_wrong"
+    MANIFEST_WRONG = "manifest_wrong", RERUN
     """The manifest cannot be read, or its sums differ from its shards."""
     MISSING = "missing"
     """An object that the manifest or the summary names is not there."""
@@ -52,34 +77,34 @@ class FindingCode(StrEnum):
     """A clip cannot be opened, or its header has another size, rate or number of frames."""
     FRAMES = "frames"
     """A clip decodes to other frames than its JSON says."""
-    INDEX = "index"
+    INDEX = "index", _EXPORT.format("energon")
     """A `.tar.idx` has other offsets than the tar."""
     META = "meta"
     """A `.meta.jsonl` has other lines than the tar's JSON."""
-    ENERGON = "energon"
+    ENERGON = "energon", _EXPORT.format("energon")
     """`.nv-meta` names other shards or counts."""
-    WIDS = "wids"
+    WIDS = "wids", _EXPORT.format("wids")
     """A wids index names other shards, sizes or counts."""
-    DATASET = "dataset"
+    DATASET = "dataset", RERUN
     """`dataset.parquet` has other rows than the tars."""
-    CLIPS = "clips"
+    CLIPS = "clips", RERUN
     """The table `clips` has other rows than the tars."""
-    SPLIT = "split"
+    SPLIT = "split", _PACK_AGAIN
     """A source has clips in both splits."""
-    REMOVED = "removed"
+    REMOVED = "removed", _FINISH
     """Something of footage that `curate remove` took out is there."""
     REMOVAL_RECORD = "removal_record"
     """A record of a removal is lost or was changed."""
-    SOURCE_CHANGED = "source_changed"
+    SOURCE_CHANGED = "source_changed", RESTORE_SOURCE
     """A source has other bytes than those that were analyzed."""
-    SOURCE_GONE = "source_gone"
+    SOURCE_GONE = "source_gone", RESTORE_SOURCE
     """A source that was analyzed does not exist any more; a warning."""
-    UNHASHED = "unhashed"
+    UNHASHED = "unhashed", _NONE
     """A snapshot of an older version names no hashes: only that its objects are there was checked;
     a warning."""
-    UNNAMED = "unnamed"
+    UNNAMED = "unnamed", _DELETE
     """An object that no manifest names; a warning."""
-    INTERRUPTED = "interrupted"
+    INTERRUPTED = "interrupted", RERUN
     """A commit was begun and is not finished: each index is whole, of the old set or of the new
     one; a warning."""
 
@@ -106,6 +131,23 @@ class Finding:
         return self.code in WARNINGS
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What checks found."""
+
+    uri: str
+    findings: list[Finding]
+    """The first of each code; `counts` counts all."""
+    counts: dict[str, int]
+    n_bytes: int
+    """Bytes that were read."""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether there are only warnings."""
+        return all(finding.is_warning for finding in self.findings)
+
+
 class Findings:
     """Collects findings of several threads: the first of each code in full, and counts of all."""
 
@@ -115,26 +157,43 @@ class Findings:
         self.counts: Counter[FindingCode] = Counter()
 
     def add(
-        self, code: FindingCode, path: str, actual: str, expected: str, remedy: str = REMAKE
+        self, code: FindingCode, path: str, actual: str, expected: str, remedy: str | None = None
     ) -> None:
-        """Records a finding."""
-        finding = Finding(code=code, path=path, found=actual, expected=expected, remedy=remedy)
+        """Records a finding; None for the remedy of its code."""
+        finding = Finding(
+            code=code, path=path, found=actual, expected=expected, remedy=remedy or code.remedy
+        )
         with self._lock:
             self.counts[code] += 1
             if self.counts[code] <= MAX_STORED:
                 self._stored.append(finding)
 
+    def compare(
+        self,
+        code: FindingCode,
+        path: str,
+        actual: Mapping[str, object],
+        expected: Mapping[str, object],
+    ) -> None:
+        """Records each field that is there with another value than the expected one."""
+        for name, value in expected.items():
+            if name in actual and actual[name] != value:
+                self.add(code, path, f"{name} {actual[name]!r}", repr(value))
+
     def take(self, other: "Findings") -> None:
         """Takes over the findings of another."""
+        for finding in other._stored:
+            self.add(*(getattr(finding, name) for name in Finding.__slots__))
         with self._lock:
-            shown = Counter(finding.code for finding in self._stored)
-            for finding in other._stored:
-                shown[finding.code] += 1
-                if shown[finding.code] <= MAX_STORED:
-                    self._stored.append(finding)
-            self.counts += other.counts
+            for code, number in other.counts.items():
+                self.counts[code] += max(0, number - MAX_STORED)
 
-    def sorted(self) -> list[Finding]:
-        """Returns findings in the order of their codes, then paths; warnings last."""
-        order = {code: number for number, code in enumerate(FindingCode)}
-        return sorted(self._stored, key=lambda f: (order[f.code], f.path, f.found))
+    def outcome(self, uri: str, n_bytes: int) -> dict[str, Any]:
+        """Returns the fields of an outcome: findings by code and path, warnings last."""
+        order = list(FindingCode)
+        return {
+            "uri": uri,
+            "findings": sorted(self._stored, key=lambda f: (order.index(f.code), f.path, f.found)),
+            "counts": {str(code): number for code, number in sorted(self.counts.items())},
+            "n_bytes": n_bytes,
+        }

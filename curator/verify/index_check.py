@@ -1,16 +1,30 @@
-"""Compares indexes with the tars."""
+"""Compares indexes and the tables for readers with the tars."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from curator.errors import CuratorError
-from curator.stages.shard.tar_reader import ShardSet
+from curator.family import FamilyVersion
+from curator.stages.shard.shard_index import DATASET_SCHEMA, sample_row
+from curator.stages.shard.tar_reader import (
+    DATASET,
+    FOLDER,
+    MAX_TEXT_BYTES,
+    ShardSet,
+    TarReader,
+    declared_families,
+)
 from curator.strict_yaml import load_yaml
-from curator.verify.findings import EXPORT, FindingCode, Findings
-from curator.verify.tar_check import TarFacts
+from curator.tables.parts import SUMMARY
+from curator.tables.schemas import declared_columns, declared_fields
+from curator.verify.findings import FindingCode, Findings
+from curator.verify.tar_check import TarFacts, row_digest
 
 ENERGON = ".nv-meta"
 SPLITS_FILE, COUNTS_FILE = "split.yaml", ".info.json"
@@ -29,49 +43,39 @@ def check_idx(shards: ShardSet, facts: TarFacts, findings: Findings) -> None:
     name = facts.shard.idx_name
     if name not in shards.sizes or not facts.is_whole:
         return
-    path = shards.uri(name)
     try:
         data = shards.store.read(shards.key(name))
     except CuratorError as error:
-        findings.add(FindingCode.UNREADABLE, path, str(error), "a readable object")
+        findings.add(FindingCode.UNREADABLE, shards.uri(name), str(error), "a readable object")
         return
     expected = np.append(facts.offsets, facts.end)
     offsets = np.frombuffer(data[: len(data) // 8 * 8], "<u8").astype(np.int64)
-    words = ""
+    actual, wanted = "", f"{len(expected)} offsets"
     if len(data) % 8:
-        words = f"{shards.sizes[name]} bytes, which is no multiple of 8"
+        actual = f"{shards.sizes[name]} bytes, which is no multiple of 8"
     elif len(offsets) != len(expected):
-        words = f"{len(offsets)} offsets"
+        actual = f"{len(offsets)} offsets"
     elif (offsets != expected).any():
         at = int((offsets != expected).argmax())
-        words = f"offset {offsets[at]} at position {at}"
-        expected = expected[at : at + 1]
-    if words:
-        wanted = f"{expected[0]}" if len(expected) == 1 else f"{len(expected)} offsets"
-        findings.add(FindingCode.INDEX, path, words, wanted, EXPORT.format("energon"))
+        actual, wanted = f"offset {offsets[at]} at position {at}", str(expected[at])
+    if actual:
+        findings.add(FindingCode.INDEX, shards.uri(name), actual, wanted)
 
 
 def wids_entries(shards: ShardSet, split: str, findings: Findings) -> dict[str, dict[str, Any]]:
     """Reads the entries of a wids index by tar; empty if it is missing or unreadable."""
     name = wids_name(split)
-    if name not in shards.sizes:
-        return {}
     index = _load(shards, name, FindingCode.WIDS, findings)
-    entries = index.get("shardlist") if isinstance(index, dict) else None
-    if index is not None and (
-        not isinstance(entries, list) or index.get("__kind__") != "wids-shard-index-v1"
-    ):
-        findings.add(
-            FindingCode.WIDS,
-            shards.uri(name),
-            "no wids index",
-            "`__kind__` wids-shard-index-v1 and a `shardlist`",
-            EXPORT.format("wids"),
-        )
+    if index is None:
         return {}
-    base = index.get("base_path") if isinstance(index, dict) else None
+    entries = index.get("shardlist") if isinstance(index, dict) else None
+    if not isinstance(entries, list) or index.get("__kind__") != "wids-shard-index-v1":
+        wanted = "`__kind__` wids-shard-index-v1 and a `shardlist`"
+        findings.add(FindingCode.WIDS, shards.uri(name), "no wids index", wanted)
+        return {}
+    base = index.get("base_path")
     named: dict[str, dict[str, Any]] = {}
-    for entry in entries or ():
+    for entry in entries:
         if isinstance(entry, dict) and isinstance(entry.get("url"), str):
             url = entry["url"] if base is None else f"{base}/{entry['url']}"
             named[url.removeprefix(shards.uri("")).removeprefix("./")] = entry
@@ -86,23 +90,19 @@ def check_wids(
     findings: Findings,
 ) -> None:
     """Compares a wids index with the tars of its split."""
-    name = wids_name(split)
-    if name not in shards.sizes:
+    if wids_name(split) not in shards.sizes:
         return
     facts = {tar.shard.name: tar for tar in tars if tar.shard.split == split}
     for url in sorted({*entries, *facts}):
+        where = f"{shards.uri(wids_name(split))}#{url}"
         tar, entry = facts.get(url), entries.get(url)
-        if tar is None or entry is None:
-            actual, expected = ("not listed", "listed") if tar else ("listed", f"no tar of {split}")
-            _differs(findings, FindingCode.WIDS, shards.uri(name), url, actual, expected)
-            continue
-        if not tar.is_whole:
-            continue
-        values = {"nsamples": len(tar.keys), "filesize": tar.bytes, "md5sum": tar.md5}
-        for field, value in values.items():
-            if field in entry and entry[field] != value:
-                actual, expected = f"{field} {entry[field]!r}", repr(value)
-                _differs(findings, FindingCode.WIDS, shards.uri(name), url, actual, expected)
+        if entry is None:
+            findings.add(FindingCode.WIDS, where, "not listed", "listed")
+        elif tar is None:
+            findings.add(FindingCode.WIDS, where, "listed", f"no tar of {split}")
+        elif tar.is_whole:
+            values = {"nsamples": len(tar.keys), "filesize": tar.bytes, "md5sum": tar.md5}
+            findings.compare(FindingCode.WIDS, where, entry, values)
 
 
 def check_energon(
@@ -114,51 +114,37 @@ def check_energon(
     """
     own = {tar.shard.name[len(folder) :]: tar for tar in tars if tar.shard.name.startswith(folder)}
     name = f"{folder}{ENERGON}/{file}"
+    path = shards.uri(name)
     if name not in shards.sizes:
         others = (f"{folder}{ENERGON}/{other}" for other in ENERGON_FILES)
         if own and (shards.manifest is not None or any(o in shards.sizes for o in others)):
-            words = "an index for Megatron-Energon"
-            findings.add(
-                FindingCode.ENERGON, shards.uri(name), "missing", words, EXPORT.format("energon")
-            )
+            findings.add(FindingCode.ENERGON, path, "missing", "an index for Megatron-Energon")
         return
     loaded = _load(shards, name, FindingCode.ENERGON, findings)
     if loaded is None:
         return
-    path = shards.uri(name)
+    listed: dict[str, Any] = {}
+    wanted: dict[str, Any] = {}
     if file == SPLITS_FILE:
-        parts = loaded.get("split_parts") if isinstance(loaded, dict) else None
-        listed = {
-            tar: part
-            for part, listing in _mapping(parts).items()
-            for tar in _expanded(listing if isinstance(listing, list) else ())
-        }
         wanted = {tar: facts.shard.split for tar, facts in own.items()}
-        _compare(findings, path, listed, wanted, set())
+        for part, names in _mapping(loaded, "split_parts").items():
+            expanded = _expanded(names if isinstance(names, list) else ())
+            listed |= dict.fromkeys(expanded, part)
     elif file == COUNTS_FILE:
-        counts = loaded.get("shard_counts") if isinstance(loaded, dict) else None
-        expected = {tar: len(facts.keys) for tar, facts in own.items()}
-        damaged = {tar for tar, facts in own.items() if not facts.is_whole}
-        _compare(findings, path, _mapping(counts), expected, damaged)
+        wanted = {tar: len(facts.keys) for tar, facts in own.items()}
+        listed = _mapping(loaded, "shard_counts")
     elif not isinstance(loaded, dict):
-        _differs(findings, FindingCode.ENERGON, path, "", "no mapping", "a mapping")
+        findings.add(FindingCode.ENERGON, path, "no mapping", "a mapping")
+    for tar in sorted({*listed, *wanted}):
+        is_unknown = file == COUNTS_FILE and tar in own and not own[tar].is_whole
+        if listed.get(tar) != wanted.get(tar) and not is_unknown:
+            actual = repr(listed[tar]) if tar in listed else "not listed"
+            expected = repr(wanted[tar]) if tar in wanted else "no such tar"
+            findings.add(FindingCode.ENERGON, f"{path}#{tar}", actual, expected)
 
 
-def _compare(
-    findings: Findings,
-    path: str,
-    actual: Mapping[str, object],
-    expected: Mapping[str, object],
-    passed_over: set[str],
-) -> None:
-    for name in sorted({*actual, *expected} - passed_over):
-        if actual.get(name) != expected.get(name):
-            a = repr(actual[name]) if name in actual else "not listed"
-            b = repr(expected[name]) if name in expected else "no such tar"
-            _differs(findings, FindingCode.ENERGON, path, name, a, b)
-
-
-def _mapping(value: object) -> dict[str, Any]:
+def _mapping(loaded: object, field: str) -> dict[str, Any]:
+    value = loaded.get(field) if isinstance(loaded, dict) else None
     return {str(k): v for k, v in value.items()} if isinstance(value, dict) else {}
 
 
@@ -176,25 +162,191 @@ def _expanded(names: Iterable[object]) -> Iterator[str]:
 
 
 def _load(shards: ShardSet, name: str, code: FindingCode, findings: Findings) -> Any:  # noqa: ANN401 - whatever the file holds
-    """Loads a JSON or YAML object; None, and a finding, if it cannot be read."""
+    """Loads a JSON or YAML object; None if it is missing, or cannot be read, which is a finding."""
+    if name not in shards.sizes:
+        return None
+    is_json = name.endswith(".json")
     try:
         data = shards.store.read(shards.key(name))
-        if name.endswith(".json"):
+        if is_json:
             return orjson.loads(data)
         return load_yaml(data.decode(), max_characters=_MAX_YAML_CHARACTERS)
     except (CuratorError, ValueError) as error:
         words = f"it cannot be read ({str(error).splitlines()[0]})"
-        findings.add(
-            code,
-            shards.uri(name),
-            words,
-            "JSON" if name.endswith(".json") else "YAML",
-            EXPORT.format(code),
-        )
+        findings.add(code, shards.uri(name), words, "JSON" if is_json else "YAML")
         return None
 
 
-def _differs(
-    findings: Findings, code: FindingCode, path: str, name: str, actual: str, expected: str
+BATCH_ROWS = 4096
+
+
+class _TableCheck:
+    """Compares rows of a table with the samples of all tars, and remembers those it has seen."""
+
+    def __init__(
+        self, shards: ShardSet, tars: Sequence[TarFacts], code: FindingCode, findings: Findings
+    ) -> None:
+        self._shards, self._code, self._findings = shards, code, findings
+        self._tars = {tar.shard.name: tar for tar in tars}
+        self._order = {name: np.argsort(tar.keys) for name, tar in self._tars.items()}
+        self._seen = {name: np.zeros(len(tar.keys), np.bool_) for name, tar in self._tars.items()}
+
+    def differs(self, path: str, actual: str, expected: str) -> None:
+        """Adds a finding."""
+        self._findings.add(self._code, path, actual, expected)
+
+    def compare(
+        self, path: str, actual: Mapping[str, object], expected: Mapping[str, object]
+    ) -> None:
+        """Adds a finding for each field with another value."""
+        self._findings.compare(self._code, path, actual, expected)
+
+    def find(self, path: str, row: Mapping[str, Any], key_column: str) -> tuple[TarFacts, int]:
+        """Returns the tar of a row, and the position of its sample in it.
+
+        Raises:
+            LookupError: There is none, which is added where it is a fault of the table.
+        """
+        shard, key = str(row.get("shard")).removeprefix(FOLDER), str(row.get(key_column))
+        tar = self._tars.get(shard)
+        if tar is None:
+            self.differs(path, f"shard {shard!r}", "a shard that is there")
+            raise LookupError(shard)
+        order, wanted = self._order[shard], np.bytes_(key.encode("utf-8", "replace"))
+        at = int(np.searchsorted(tar.keys, wanted, sorter=order)) if len(order) else 0
+        if at == len(order) or tar.keys[order[at]] != wanted:
+            if tar.is_whole:
+                self.differs(path, f"key {key!r}", f"a key of {shard}")
+            raise LookupError(key)
+        position = int(order[at])
+        if self._seen[shard][position]:
+            self.differs(path, "a second row", "one row")
+        self._seen[shard][position] = True
+        return tar, position
+
+    def rows(
+        self,
+        name: str,
+        columns: Sequence[str],
+        check: Callable[[str, Mapping[str, Any]], None],
+        declared: pa.Schema | None = None,
+    ) -> bool:
+        """Checks each row of a Parquet object, given its path; returns whether all can be read.
+
+        Columns of families must be those of `declared`, if that is not None.
+        """
+        path = f"{self._shards.store.uri}/{name}"
+        try:
+            with self._shards.store.open(name) as stream:
+                file = pq.ParquetFile(stream)
+                actual = _families(file.schema_arrow)
+                if declared is not None and actual != (expected := _families(declared)):
+                    words = f"columns of families: {actual or 'none'}"
+                    self.differs(path, words, expected or "none, as in the manifest")
+                there = [column for column in columns if column in file.schema_arrow.names]
+                for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=there):
+                    for row in batch.to_pylist():
+                        try:
+                            check(f"{path}#{row.get('clip_id')}", row)
+                        except LookupError:
+                            continue
+        except (CuratorError, pa.ArrowException, OSError, ValueError, TypeError) as error:
+            words = f"it cannot be read ({str(error).splitlines()[0]})"
+            self.differs(path, words, "a Parquet object")
+            return False
+        return True
+
+    def finish(self, table: str) -> None:
+        """Adds a finding for each sample that no row of the table names."""
+        for name, tar in self._tars.items():
+            for key in tar.keys[~self._seen[name]]:
+                path = f"{self._shards.uri(name)}#{key.decode('utf-8', 'replace')}"
+                self.differs(path, "a sample", f"a row of {table}")
+
+
+def _families(schema: pa.Schema) -> str:
+    """Returns the columns of a table that families declare, for people."""
+    return ", ".join(
+        f"{name} ({schema.field(name).type}, {family['name']} {family['fingerprint']})"
+        for name, family in sorted(declared_columns(schema).items())
+    )
+
+
+def check_dataset(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) -> None:
+    """Compares `dataset.parquet` with the tars."""
+    if shards.own_dataset is None and DATASET not in shards.sizes:
+        return
+    table = _TableCheck(shards, tars, FindingCode.DATASET, findings)
+
+    def check(path: str, row: Mapping[str, Any]) -> None:
+        tar, at = table.find(path, row, "clip_id")
+        digest = int(tar.digests[at])
+        if digest and digest != row_digest(row):
+            for name, expected in _of_sample(shards, tar, at).items():
+                if name in row and not _is_same(row[name], expected):
+                    table.differs(path, f"{name} {row[name]!r}", repr(expected))
+
+    columns = [name for name in DATASET_SCHEMA.names if name != "path"]
+    if table.rows(shards.dataset, columns, check):
+        table.finish(f"{shards.store.uri}/{shards.dataset}")
+
+
+def _is_same(actual: object, expected: object) -> bool:
+    # A table may hold it in single precision.
+    if isinstance(actual, float) and isinstance(expected, int | float):
+        return math.isclose(actual, expected, rel_tol=1e-4)
+    return actual == expected
+
+
+def _of_sample(shards: ShardSet, tar: TarFacts, at: int) -> dict[str, Any]:
+    """Reads a sample again, and returns its row.
+
+    Raises:
+        ValueError: It cannot be read any more, or is of another kind.
+    """
+    fields: dict[str, Any] = {}
+    text: str | None = None
+    try:
+        with shards.store.open(shards.key(tar.shard.name)) as stream:
+            stream.seek(int(tar.offsets[at]))
+            reader = TarReader(stream.read, tar.bytes)
+            for member in reader:
+                if member.bytes > MAX_TEXT_BYTES and member.suffix != "mp4":
+                    break
+                if member.suffix == "json":
+                    fields = orjson.loads(reader.read(member))
+                elif member.suffix == "txt":
+                    text = reader.read(member).decode("utf-8", "replace")
+                if fields and text is not None:
+                    break
+        key = tar.keys[at].decode("utf-8", "replace")
+        places = {"offset": int(tar.mp4_offsets[at]), "bytes": int(tar.mp4_bytes[at])}
+        return sample_row(tar.shard.name, key, fields, text or "") | places
+    except (CuratorError, OSError, KeyError) as error:
+        raise ValueError(str(error)) from error
+
+
+def check_clips(
+    summary: Mapping[str, Any], shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
 ) -> None:
-    findings.add(code, f"{path}#{name}" if name else path, actual, expected, EXPORT.format(code))
+    """Compares the kept rows of `clips`, whose parts the summary names, with the tars."""
+    table = _TableCheck(shards, tars, FindingCode.CLIPS, findings)
+    tables = summary.get("tables")
+    parts = tables.get("clips") if isinstance(tables, dict) else None
+    if not isinstance(parts, list):
+        table.differs(f"{shards.store.uri}/{SUMMARY}", "no list of the table `clips`", "one")
+        return
+    declared = None
+    if shards.manifest is not None:
+        families = map(FamilyVersion.from_json, declared_families(shards.manifest).values())
+        declared = pa.schema(declared_fields(families))
+    columns = ["clip_id", "decision", "shard", "key", "mp4_offset", "mp4_bytes"]
+
+    def check(path: str, row: Mapping[str, Any]) -> None:
+        if row.get("decision") == "kept":
+            tar, at = table.find(path, row, "key")
+            places = {"mp4_offset": int(tar.mp4_offsets[at]), "mp4_bytes": int(tar.mp4_bytes[at])}
+            table.compare(path, {**dict.fromkeys(columns), **row}, places)
+
+    if all([table.rows(str(part), columns, check, declared) for part in parts]):
+        table.finish(f"{shards.store.uri}/clips")

@@ -13,8 +13,10 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -37,7 +39,7 @@ from curator.tables.removal_records import (
     restore_remedy,
 )
 from curator.tables.snapshot_store import listed_snapshots
-from curator.verify.findings import Finding, FindingCode, Findings
+from curator.verify.findings import FindingCode, Findings, Outcome
 
 _ID = re.compile(rb"(?<![0-9a-f])(?:[0-9a-f]{24}|[0-9a-f]{32})(?![0-9a-f])")
 """Ids of clips and of sources."""
@@ -46,33 +48,19 @@ _TEXTS = (".json", ".jsonl", ".html", ".md", ".yaml", ".txt")
 _READ_BYTES = 8 << 20
 _OVERLAP_BYTES = 64
 """What is read again with the next bytes, so that no id is cut in two."""
-_REMEDY = (
-    "`curate remove OUT --finish` takes it out again; what is not of this package must be removed "
-    "by hand"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProvenRemoved:
-    """What was read, and what was found.
+class ProvenRemoved(Outcome):
+    """What was found, in objects and in what was looked at in them.
 
     Attributes:
         n_records: Records of removals that were compared with.
         read: Objects, and what was looked at in them, by kind.
-        n_bytes: Of all objects.
     """
 
-    uri: str
     n_records: int
     read: dict[str, int]
-    n_bytes: int
-    findings: list[Finding]
-    counts: dict[str, int]
-
-    @property
-    def is_well(self) -> bool:
-        """Whether nothing was found."""
-        return not self.findings
 
 
 def verify_removed(
@@ -91,9 +79,9 @@ def verify_removed(
     if not removals and not findings.counts:
         raise UsageError(f"{store.uri} has no records of removals; `curate remove` makes them")
     for name in removals.unfinished:
-        where = f"{store.uri}/{name}"
-        findings.add(FindingCode.REMOVED, where, "a removal that was broken off", "a finished one",
-                     "run `curate remove OUT --finish`")  # fmt: skip
+        where, remedy = f"{store.uri}/{name}", "run `curate remove OUT --finish`"
+        words, expected = "a removal that was broken off", "a finished one"
+        findings.add(FindingCode.REMOVED, where, words, expected, remedy)
     search = _Search(store, _without_shared(store, removals), findings)
     n_bytes = 0
     for number, info in enumerate(store.list(""), 1):
@@ -102,30 +90,23 @@ def verify_removed(
         progress(number, n_bytes)
     _check_returned(store, removals, findings)
     return ProvenRemoved(
-        uri=store.uri,
+        **findings.outcome(store.uri, n_bytes),
         n_records=removals.n_records,
         read=dict(search.read),
-        n_bytes=n_bytes,
-        findings=findings.sorted(),
-        counts={str(code): n for code, n in sorted(findings.counts.items())},
     )
 
 
 def check_records(store: Store, findings: Findings) -> RecordChain:
     """Checks the records of removals against each other, their copies and the newest snapshot."""
-    chain = RecordChain.read(store)
-    remedy = "`curate remove OUT --finish` writes it again from its copy"
-    for name, why in chain.damaged.items():
-        findings.add(
-            FindingCode.REMOVAL_RECORD, f"{store.uri}/{name}", why, "a whole record", remedy
-        )
-    for name, why in chain.lost.items():
-        why += ", and it has no whole copy"
-        remedy = restore_remedy("OUT")
-        findings.add(
-            FindingCode.REMOVAL_RECORD, f"{store.uri}/{name}", why, "a whole record", remedy
-        )
-    return chain
+    records = RecordChain.read(store)
+    copied = "`curate remove OUT --finish` writes it again from its copy"
+    faults = [(name, why, copied) for name, why in records.damaged.items()]
+    for name, why in records.lost.items():
+        faults.append((name, f"{why}, and it has no whole copy", restore_remedy("OUT")))
+    for name, why, remedy in faults:
+        where = f"{store.uri}/{name}"
+        findings.add(FindingCode.REMOVAL_RECORD, where, why, "a whole record", remedy)
+    return records
 
 
 def found_in(store: Store, removals: Removals, names: Iterable[str]) -> list[str]:
@@ -140,43 +121,36 @@ def found_in(store: Store, removals: Removals, names: Iterable[str]) -> list[str
     return keys
 
 
+def _parts(store: Store, table: str) -> Iterator[str]:
+    """Yields the parts of a table of all snapshots that can be read."""
+    for _, summary in listed_snapshots(store):
+        if not isinstance(summary, Exception):
+            yield from summary["tables"].get(table, ())
+
+
 def _without_shared(store: Store, removals: Removals) -> Removals:
     """Leaves out captions that a clip that stays has by now: they are that clip's."""
     shared: set[str | None] = set()
-    if removals.captions:
-        for _, summary in listed_snapshots(store):
-            if isinstance(summary, Exception):
-                continue
-            for table, columns in CAPTION_COLUMNS.items():
-                for part in summary["tables"].get(table, ()):
-                    rows = read_parquet(store, part, ("clip_id", *columns))
-                    rows = rows.filter(pc.invert(pa.array(removals.rows(rows))))
-                    for name in columns:
-                        shared.update(
-                            map(caption_hash, rows[name].unique().drop_null().to_pylist())
-                        )
+    for table, columns in CAPTION_COLUMNS.items() if removals.captions else ():
+        for part in _parts(store, table):
+            rows = read_parquet(store, part, ("clip_id", *columns))
+            rows = rows.filter(pc.invert(pa.array(removals.rows(rows))))
+            for name in columns:
+                shared.update(map(caption_hash, rows[name].unique().drop_null().to_pylist()))
     return replace(removals, captions=removals.captions - shared)
 
 
 def _check_returned(store: Store, removals: Removals, findings: Findings) -> None:
     """Looks for kept clips with frames of removed footage."""
     regions = frame_regions(store, removals.frames)
-    if not regions:
-        return
     columns = ("clip_id", "source_id", "start_frame", "end_frame", "decision")
-    for _, summary in listed_snapshots(store):
-        if isinstance(summary, Exception):
-            continue
-        for part in summary["tables"]["clips"]:
-            rows = read_parquet(store, part, columns)
-            rows = rows.filter(pc.equal(rows["decision"], "kept"))
-            for clip_id in rows.filter(pa.array(overlapping_regions(rows, regions)))[
-                "clip_id"
-            ].to_pylist():
-                where = f"{store.uri}/{part}#{clip_id}"
-                findings.add(
-                    FindingCode.REMOVED, where, "frames of removed footage", "none", _REMEDY
-                )
+    for part in _parts(store, "clips") if regions else ():
+        rows = read_parquet(store, part, columns)
+        rows = rows.filter(pc.equal(rows["decision"], "kept"))
+        back = rows.filter(pa.array(overlapping_regions(rows, regions)))
+        for clip_id in back["clip_id"].to_pylist():
+            where, words = f"{store.uri}/{part}#{clip_id}", "frames of removed footage"
+            findings.add(FindingCode.REMOVED, where, words, "none")
 
 
 class _Search:
@@ -196,17 +170,14 @@ class _Search:
         self._words(key.encode(), where, "its name")
         if key.endswith(".tar"):
             self._tar(key, where)
-            return
-        if not key.endswith((".parquet", *_TEXTS)) or key.startswith(f"{REMOVED}/"):
+        elif not key.endswith((".parquet", *_TEXTS)) or key.startswith(f"{REMOVED}/"):
             self._bytes(key, where)
-            return
-        data = self._store.read(key)
-        # Also of Parquet: whatever it does not compress.
-        self._words(data, where, "its bytes")
-        if key.endswith(".parquet"):
-            self._parquet(data, where)
         else:
-            self._text(data, where)
+            data = self._store.read(key)
+            # Also of Parquet: whatever it does not compress.
+            self._words(data, where, "its bytes")
+            look = self._parquet if key.endswith(".parquet") else self._text
+            look(data, where)
 
     def _bytes(self, key: str, where: str) -> None:
         """Reads an object of any kind and size."""
@@ -220,13 +191,8 @@ class _Search:
             self._report(where, "the object", "a clip or a picture")
 
     def _report(self, where: str, part: str, what: str) -> None:
-        self._findings.add(
-            FindingCode.REMOVED,
-            f"{where}#{part}",
-            f"{what} of removed footage",
-            "nothing of it",
-            _REMEDY,
-        )
+        words = f"{what} of removed footage"
+        self._findings.add(FindingCode.REMOVED, f"{where}#{part}", words, "nothing of it")
 
     def _words(self, data: bytes, where: str, part: str) -> None:
         words = set(_ID.findall(data))
@@ -331,27 +297,18 @@ class _Html(HTMLParser):
         ]
 
 
-def _texts_in(text: str) -> Iterator[str]:
-    """Yields a text, and the texts within it if it is JSON."""
-    yield text
-    if text[:1] in ("{", "[") and len(text) > LEAST_CAPTION:
-        try:
-            value = json.loads(text)
-        except ValueError:
-            return
-        yield from _strings(value)
-
-
-def _strings(value: Any) -> Iterator[str]:  # noqa: ANN401 - of any JSON
+def _texts_in(value: Any) -> Iterator[str]:  # noqa: ANN401 - of any JSON
+    """Yields a text and the texts within it if it is JSON, or those of a value."""
     if isinstance(value, str):
-        yield from _texts_in(value)
+        yield value
+        if value[:1] in ("{", "[") and len(value) > LEAST_CAPTION:
+            with suppress(ValueError):
+                yield from _texts_in(json.loads(value))
     elif isinstance(value, list):
-        for item in value:
-            yield from _strings(item)
+        yield from chain.from_iterable(map(_texts_in, value))
     elif isinstance(value, dict):
-        for name, item in value.items():
-            yield name
-            yield from _strings(item)
+        yield from value
+        yield from chain.from_iterable(map(_texts_in, value.values()))
 
 
 def _leaves(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:

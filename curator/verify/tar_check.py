@@ -1,18 +1,24 @@
-"""Reads one tar from front to end, and checks everything that its bytes show."""
+"""Reads one tar from front to end, and checks all that its bytes and those of its MP4s show."""
 
 import hashlib
-from collections.abc import Callable, Set
+import io
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, BinaryIO
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
+from pydantic import BaseModel, PositiveFloat, PositiveInt, ValidationError
 
 from curator.errors import CuratorError, ShardError
 from curator.family import Family, FamilyError
 from curator.json_bounds import load_bounded
+from curator.media.container import open_container, video_stream
+from curator.media.decode import FrameReader
+from curator.stages.shard.shard_index import DATASET_SCHEMA, sample_row
 from curator.stages.shard.tar_reader import (
     MAX_TEXT_BYTES,
     Member,
@@ -23,24 +29,89 @@ from curator.stages.shard.tar_reader import (
 )
 from curator.tables.sample_members import MEMBERS
 from curator.verify.findings import FindingCode, Findings
-from curator.verify.mp4_check import frame_differences, header_differences, rate_of
+
+MAX_PIXELS = 1 << 27
+"""Larger frames are not decoded: a header that claims them counts as damage."""
+
+
+def header_differences(mp4: bytes, sample: dict[str, Any], uri: str) -> list[tuple[str, str]]:
+    """Returns differences between the MP4's header and the JSON: pairs of found and expected.
+
+    The JSON has `width`, `height`, `n_frames` and `fps_fraction` or `fps`; `uri` is for messages.
+    """
+    try:
+        with open_container(io.BytesIO(mp4), uri, n_bytes=len(mp4)) as container:
+            stream = video_stream(container, uri)
+            size = f"{stream.width}x{stream.height}"
+            n_frames, fps = stream.frames, stream.average_rate
+    except Exception as error:  # noqa: BLE001 - damage may raise anything; it becomes a finding
+        return [(f"it cannot be opened: {error}", "an MP4")]
+    wanted_fps = float(rate_of(sample))
+    pairs = [
+        (size, f"{sample['width']}x{sample['height']}"),
+        (f"{n_frames} frames", f"{sample['n_frames']} frames"),
+    ]
+    # Containers round a rate to their time base.
+    if fps is None or abs(float(fps) - wanted_fps) > 1e-3 * wanted_fps:
+        pairs.append((f"{fps or 'unknown'} frames/s", f"{wanted_fps:g} frames/s"))
+    return [(actual, expected) for actual, expected in pairs if actual != expected]
+
+
+def frame_differences(
+    mp4: bytes, sample: dict[str, Any], uri: str, *, threads: int
+) -> list[tuple[str, str]]:
+    """Returns differences between decoded frames and JSON: number, size, first time, damage."""
+    first_s: float | None = None
+    try:
+        with open_container(io.BytesIO(mp4), uri, n_bytes=len(mp4)) as container:
+            stream = video_stream(container, uri)
+            reader = FrameReader(container, stream, uri, threads=threads, max_pixels=MAX_PIXELS)
+            for frame in reader:
+                if first_s is None:
+                    first_s = float(frame.pts * reader.time_base)
+    except Exception as error:  # noqa: BLE001 - damage may raise anything; it becomes a finding
+        return [(f"it cannot be decoded: {error}", "frames")]
+    report = reader.report
+    sizes = ", ".join(f"{width}x{height}" for width, height in report.sizes) or "none"
+    pairs = [
+        (f"{report.n_frames} frames decode", f"{sample['n_frames']} frames decode"),
+        (f"frames of {sizes}", f"frames of {sample['width']}x{sample['height']}"),
+        (f"first frame at {first_s} s", "first frame at 0.0 s"),
+    ]
+    if report.is_damaged:
+        pairs.append((f"{report.n_errors + report.n_concealed} damaged frames", "none"))
+    return [(actual, expected) for actual, expected in pairs if actual != expected]
+
+
+def rate_of(sample: dict[str, Any]) -> Fraction:
+    """Returns the frames per second of a sample's JSON.
+
+    Raises:
+        ValueError: It is not a number.
+    """
+    try:
+        return Fraction(str(sample.get("fps_fraction") or sample["fps"]))
+    except ZeroDivisionError as error:
+        raise ValueError(str(error)) from error
+
 
 NEEDED = ("json", "mp4", "txt")
 ALLOWED = frozenset({*NEEDED, "npy", "id"})
 UNDECLARED = "text.npy"
 """Member that older versions wrote and did not declare."""
-MAX_VALUE_BYTES = 2 << 30
-MAX_MP4_BYTES = 2 << 30
-FIELDS: dict[str, type | tuple[type, ...]] = {
-    "key": str,
-    "source_id": str,
-    "n_frames": int,
-    "fps": (int, float),
-    "width": int,
-    "height": int,
-    "mp4_sha256": str,
-}
-"""Fields of a sample's JSON that readers and these checks need."""
+MAX_VALUE_BYTES = MAX_MP4_BYTES = 2 << 30
+
+
+class SampleFields(BaseModel, strict=True):
+    """Fields of a sample's JSON that readers and these checks need."""
+
+    key: str
+    source_id: str
+    n_frames: PositiveInt
+    fps: PositiveFloat
+    width: PositiveInt
+    height: PositiveInt
+    mp4_sha256: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,138 +129,156 @@ class TarFacts:
     mp4_offsets: NDArray[np.int64]
     mp4_bytes: NDArray[np.int64]
     digests: NDArray[np.uint64]
-    """Of the columns that `dataset.parquet` repeats."""
+    """Of rows in `dataset.parquet`; 0 where the JSON does not say what is in one."""
     sources: frozenset[bytes]
     n_frames: int
     bytes: int
     sha256: str
+    """This and the MD5 are empty where the tar could not be read."""
     md5: str
     n_decoded: int
 
 
+class SuffixRules:
+    """The members that samples may have, by the manifests of some sets of shards."""
+
+    def __init__(self, sets: Sequence[ShardSet]) -> None:
+        declared = [declared_families(shard_set.manifest).values() for shard_set in sets]
+        families = [Family.from_json(value) for values in declared for value in values]
+        self.families = {family.member: family for family in families if family.member}
+        self.allowed = ALLOWED | self.families.keys()
+        if sets[0].manifest is None or MEMBERS not in sets[0].manifest:
+            self.allowed |= {UNDECLARED}
+
+
+@dataclass(slots=True)
 class _ReadSample:
     """The members of one sample read so far."""
 
-    def __init__(self, first: Member) -> None:
-        self.key = first.key
-        self.offset = first.offset
-        self.sizes: dict[str, int] = {}
-        self.repeated: list[str] = []
-        self.mp4_offset = -1
-        self.json: bytes | None = None
-        self.text: bytes = b""
-        self.mp4: bytes | None = None
-        self.mp4_sha256 = ""
-
-
-class _Hashing:
-    """A stream that hashes the bytes that pass, in order."""
-
-    def __init__(self, stream: BinaryIO, *, with_md5: bool) -> None:
-        self._stream = stream
-        self.sha256 = hashlib.sha256()
-        self.md5 = hashlib.md5(usedforsecurity=False) if with_md5 else None
-        self.n_bytes = 0
-
-    def read(self, n_bytes: int = -1) -> bytes:
-        data = self._stream.read(n_bytes)
-        self.sha256.update(data)
-        if self.md5 is not None:
-            self.md5.update(data)
-        self.n_bytes += len(data)
-        return data
+    key: str
+    offset: int
+    sizes: dict[str, int] = field(default_factory=dict)
+    repeated: list[str] = field(default_factory=list)
+    mp4_offset: int = -1
+    json: bytes | None = None
+    text: bytes = b""
+    mp4: bytes | None = None
+    mp4_sha256: str = ""
 
 
 class TarCheck:
-    """Checks tars, each in one pass; `seen` gets the bytes of each clip read. Thread-safe."""
+    """The check of one tar and its `.meta.jsonl`.
+
+    Args:
+        decoded: Positions of samples to decode; None for all.
+        threads: Of the decoder.
+        seen: Called with the bytes of each clip read.
+    """
 
     def __init__(
         self,
         shards: ShardSet,
+        shard: Shard,
+        rules: SuffixRules,
         findings: Findings,
         *,
-        threads: int = 1,
-        seen: Callable[[int], None] = lambda n_bytes: None,
+        decoded: Set[int] | None,
+        threads: int,
+        seen: Callable[[int], None],
     ) -> None:
-        self._shards = shards
-        # Of a commit that was broken off, tars of both sets may be there.
-        sets = [shards] if shards.following is None else [shards, shards.following]
-        declared = [
-            Family.from_json(item) for s in sets for item in declared_families(s.manifest).values()
-        ]
-        self._families = {family.member: family for family in declared if family.member}
-        self._allowed = ALLOWED | self._families.keys()
-        if shards.manifest is None or MEMBERS not in shards.manifest:
-            self._allowed |= {UNDECLARED}
-        self._findings = findings
+        self._shards, self._shard, self._rules = shards, shard, rules
         self._add = findings.add
-        self._threads = threads
-        self._seen = seen
+        self._decoded, self._threads, self._seen = decoded, threads, seen
+        self._path = shards.uri(shard.name)
+        self._meta: BinaryIO | None = None
+        self._keys: list[str] = []
+        self._closed: set[str] = set()
+        """Keys of samples whose members have all been read."""
+        self._numbers: list[tuple[int, int, int]] = []
+        self._digests: list[int] = []
+        self._sources: set[bytes] = set()
+        self._n_frames = self._n_decoded = 0
 
-    def check(self, shard: Shard, *, decoded: Set[int] | None, with_md5: bool) -> TarFacts:
-        """Checks a tar and its `.meta.jsonl`; `decoded` are positions to decode, None for all."""
-        path = self._shards.uri(shard.name)
-        n_bytes = self._shards.sizes[shard.name]
-        rows = _SampleFacts()
+    def run(self) -> TarFacts:
+        """Reads all bytes of the tar."""
+        shards, shard = self._shards, self._shard
+        sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
+        n_bytes, hashes, is_whole = shards.sizes[shard.name], ("", ""), False
         with ExitStack() as stack:
             try:
-                stream = _Hashing(
-                    stack.enter_context(self._shards.store.open(self._shards.key(shard.name))),
-                    with_md5=with_md5,
-                )
-                meta = _Meta(self._shards, shard, self._findings, stack)
-                reader = TarReader(stream.read, n_bytes)
-                is_whole = self._samples(reader, path, rows, meta, decoded)
-                while stream.read(1 << 20):
-                    pass
-                if is_whole:
-                    meta.finish()
-            except (CuratorError, OSError) as error:
-                self._add(FindingCode.UNREADABLE, path, str(error), "a readable object")
-                return rows.facts(shard, False, 0, n_bytes, "", "")
-        sha256, md5 = stream.sha256.hexdigest(), stream.md5.hexdigest() if stream.md5 else ""
-        return rows.facts(shard, is_whole, reader.end, stream.n_bytes, sha256, md5)
+                stream = stack.enter_context(shards.store.open(shards.key(shard.name)))
+                # The check of the objects finds a missing file.
+                if shard.meta_name in shards.sizes:
+                    meta = shards.store.open(shards.key(shard.meta_name))
+                    self._meta = stack.enter_context(meta)
 
-    def _samples(
-        self,
-        reader: TarReader,
-        path: str,
-        rows: "_SampleFacts",
-        meta: "_Meta",
-        decoded: Set[int] | None,
-    ) -> bool:
+                def read(n: int) -> bytes:
+                    data = stream.read(n)
+                    sha256.update(data)
+                    md5.update(data)
+                    return data
+
+                reader = TarReader(read, n_bytes)
+                is_whole = self._samples(reader)
+                while read(1 << 20):
+                    pass
+                n_bytes, hashes = stream.tell(), (sha256.hexdigest(), md5.hexdigest())
+                if is_whole and self._next_line():
+                    n_lines = len(self._numbers)
+                    self._meta_differs(f"more than {n_lines} lines", f"{n_lines}, one per sample")
+            except (CuratorError, OSError) as error:
+                is_whole = False
+                self._add(FindingCode.UNREADABLE, self._path, str(error), "a readable object")
+        numbers = np.array(self._numbers, np.int64).reshape(-1, 3)
+        keys = [key.encode("utf-8", "replace")[:255] for key in self._keys]
+        return TarFacts(
+            shard=shard,
+            is_whole=is_whole,
+            offsets=numbers[:, 0],
+            end=reader.end if is_whole else 0,
+            keys=np.array(keys, np.bytes_),
+            mp4_offsets=numbers[:, 1],
+            mp4_bytes=numbers[:, 2],
+            digests=np.array(self._digests, np.uint64),
+            sources=frozenset(self._sources),
+            n_frames=self._n_frames,
+            bytes=n_bytes,
+            sha256=hashes[0],
+            md5=hashes[1],
+            n_decoded=self._n_decoded,
+        )
+
+    def _samples(self, reader: TarReader) -> bool:
         """Reads all members; returns whether the tar is whole."""
         sample: _ReadSample | None = None
-        closed: set[str] = set()
         try:
             for member in reader:
                 if sample is None or member.key != sample.key:
                     if sample is not None:
-                        closed.add(sample.key)
-                        self._close(sample, path, rows, meta, decoded)
-                    sample = _ReadSample(member)
-                    self._check_key(path, member, closed)
-                if "." in member.suffix and member.suffix not in self._allowed:
+                        self._close(sample)
+                    sample = _ReadSample(member.key, member.offset)
+                    self._check_key(member)
+                if "." in member.suffix and member.suffix not in self._rules.allowed:
                     seen_as = f"to readers {member.suffix!r} of {member.key!r}"
                     actual = f"the member {member.name!r}, {seen_as}"
-                    self._add(FindingCode.KEY, path, actual, "one dot in its name")
-                self._read(reader, member, sample, path)
+                    self._add(FindingCode.KEY, self._path, actual, "one dot in its name")
+                self._read(reader, member, sample)
         except ShardError as error:
-            self._add(FindingCode.TAR_DAMAGED, path, str(error), "a whole tar")
+            self._add(FindingCode.TAR_DAMAGED, self._path, str(error), "a whole tar")
             return False
         if sample is not None:
-            self._close(sample, path, rows, meta, decoded)
+            self._close(sample)
         return True
 
-    def _check_key(self, path: str, member: Member, closed: set[str]) -> None:
+    def _check_key(self, member: Member) -> None:
         if not member.key.isalnum() or not member.key.isascii():
             actual = f"the member {member.name!r}"
-            self._add(FindingCode.KEY, path, actual, "a key of ASCII letters and digits")
-        if member.key in closed:
-            expected = "all members of a sample adjacent"
-            self._add(FindingCode.KEY, f"{path}#{member.key}", "its members are apart", expected)
+            self._add(FindingCode.KEY, self._path, actual, "a key of ASCII letters and digits")
+        if member.key in self._closed:
+            where, expected = f"{self._path}#{member.key}", "all members of a sample adjacent"
+            self._add(FindingCode.KEY, where, "its members are apart", expected)
 
-    def _read(self, reader: TarReader, member: Member, sample: _ReadSample, path: str) -> None:
+    def _read(self, reader: TarReader, member: Member, sample: _ReadSample) -> None:
         if member.suffix in sample.sizes:
             sample.repeated.append(member.suffix)
             return
@@ -203,8 +292,8 @@ class TarCheck:
                     parts.append(chunk)
             sample.mp4 = b"".join(parts) if member.bytes <= MAX_MP4_BYTES else None
             sample.mp4_sha256 = digest.hexdigest()
-        elif (family := self._families.get(member.suffix)) is not None:
-            self._check_value(reader, member, family, path)
+        elif (family := self._rules.families.get(member.suffix)) is not None:
+            self._check_value(reader, member, family)
         elif member.bytes <= MAX_TEXT_BYTES:
             data = reader.read(member)
             if member.suffix == "json":
@@ -212,55 +301,64 @@ class TarCheck:
             elif member.suffix == "txt":
                 sample.text = data
 
-    def _check_value(self, reader: TarReader, member: Member, family: Family, path: str) -> None:
+    def _check_value(self, reader: TarReader, member: Member, family: Family) -> None:
         """Checks that a member holds a value as its family declares it."""
-        place = f"{path}#{member.name}"
+        where = f"{self._path}#{member.name}"
         if member.bytes > MAX_VALUE_BYTES:
-            self._add(
-                FindingCode.MEMBERS, place, f"{member.bytes} bytes", f"at most {MAX_VALUE_BYTES}"
-            )
+            most = f"at most {MAX_VALUE_BYTES}"
+            self._add(FindingCode.MEMBERS, where, f"{member.bytes} bytes", most)
             return
         try:
             family.decode(reader.read(member))
         except FamilyError as error:
-            self._add(FindingCode.MEMBERS, place, str(error), "a value as the manifest declares it")
+            wanted = "a value as the manifest declares it"
+            self._add(FindingCode.MEMBERS, where, str(error), wanted)
 
-    def _close(
-        self,
-        sample: _ReadSample,
-        tar: str,
-        rows: "_SampleFacts",
-        meta: "_Meta",
-        decoded: Set[int] | None,
-    ) -> None:
-        """Checks a sample whose members have all been read."""
-        path = f"{tar}#{sample.key}"
+    def _close(self, sample: _ReadSample) -> None:
+        """Checks a sample whose members have all been read, and notes its facts."""
+        path, allowed = f"{self._path}#{sample.key}", self._rules.allowed
         missing = [name for name in NEEDED if name not in sample.sizes]
-        others = sorted(sample.sizes.keys() - self._allowed) + sample.repeated
+        others = sorted(sample.sizes.keys() - allowed) + sample.repeated
         if missing or others:
             actual = ", ".join([f"no {n}" for n in missing] + [f"another {n!r}" for n in others])
-            perhaps = ", ".join(sorted(self._allowed - {*NEEDED}))
+            perhaps = ", ".join(sorted(allowed - {*NEEDED}))
             expected = f"one each of json, mp4, txt, and perhaps {perhaps}"
             self._add(FindingCode.MEMBERS, path, actual, expected)
+        position, n_bytes = len(self._keys), sample.sizes.get("mp4", -1)
+        self._closed.add(sample.key)
+        self._keys.append(sample.key)
+        self._numbers.append((sample.offset, sample.mp4_offset, n_bytes))
         fields = self._fields(sample, path)
-        meta.compare(sample.key, sample.json)
-        position = rows.add(sample, fields)
-        self._seen(sample.sizes.get("mp4", 0))
-        if fields is None or "mp4" not in sample.sizes:
-            return
-        if sample.mp4_sha256 != fields["mp4_sha256"]:
-            self._add(
-                FindingCode.MP4_HASH, path, f"sha256 {sample.mp4_sha256}", fields["mp4_sha256"]
+        self._compare_meta(sample)
+        self._digests.append(0)
+        if fields is not None:
+            self._n_frames += fields["n_frames"]
+            self._sources.add(fields["source_id"].encode())
+            text = sample.text.decode("utf-8", "replace")
+            row = sample_row(self._shard.name, sample.key, fields, text)
+            row |= {"offset": sample.mp4_offset, "bytes": n_bytes}
+            self._digests[-1] = row_digest(row)
+        self._seen(max(0, n_bytes))
+        if fields is not None and "mp4" in sample.sizes:
+            self._check_mp4(
+                sample, fields, path, self._decoded is None or position in self._decoded
             )
+
+    def _check_mp4(
+        self, sample: _ReadSample, fields: dict[str, Any], path: str, decodes: bool
+    ) -> None:
+        if sample.mp4_sha256 != fields["mp4_sha256"]:
+            actual = f"sha256 {sample.mp4_sha256}"
+            self._add(FindingCode.MP4_HASH, path, actual, fields["mp4_sha256"])
         if sample.mp4 is None:
             self._add(FindingCode.MP4_HEADER, path, f"{sample.sizes['mp4']} bytes", "at most 2 GiB")
             return
         for actual, expected in header_differences(sample.mp4, fields, path):
             self._add(FindingCode.MP4_HEADER, path, actual, expected)
-        if decoded is None or position in decoded:
-            rows.n_decoded += 1
-            differences = frame_differences(sample.mp4, fields, path, threads=self._threads)
-            for actual, expected in differences:
+        if decodes:
+            self._n_decoded += 1
+            wrong = frame_differences(sample.mp4, fields, path, threads=self._threads)
+            for actual, expected in wrong:
                 self._add(FindingCode.FRAMES, path, actual, expected)
 
     def _fields(self, sample: _ReadSample, path: str) -> dict[str, Any] | None:
@@ -275,25 +373,18 @@ class TarCheck:
         if not isinstance(fields, dict):
             self._add(FindingCode.JSON, path, f"JSON of a {type(fields).__name__}", "a JSON object")
             return None
-        wrong = [
-            name
-            for name, kind in FIELDS.items()
-            if not isinstance(fields.get(name), kind) or isinstance(fields.get(name), bool)
-        ]
-        wrong += [
-            n for n in ("n_frames", "fps", "width", "height") if n not in wrong and fields[n] <= 0
-        ]
+        wrong: list[object] = []
         try:
-            wrong += [] if wrong or rate_of(fields) > 0 else ["fps_fraction"]
+            SampleFields.model_validate(fields)
+            wrong += [] if rate_of(fields) > 0 else ["fps_fraction"]
+        except ValidationError as error:
+            wrong += [fault["loc"][0] for fault in error.errors()]
         except ValueError:
             wrong.append("fps_fraction")
         if wrong:
-            self._add(
-                FindingCode.JSON,
-                path,
-                f"no usable {', '.join(wrong)}",
-                f"fields {', '.join(FIELDS)}",
-            )
+            actual = f"no usable {', '.join(map(str, wrong))}"
+            expected = f"fields {', '.join(SampleFields.model_fields)}"
+            self._add(FindingCode.JSON, path, actual, expected)
             return None
         if fields["key"] != sample.key:
             self._add(FindingCode.JSON, path, f"key {fields['key']!r}", f"key {sample.key!r}")
@@ -302,119 +393,35 @@ class TarCheck:
             self._add(FindingCode.JSON, path, "another caption than in its txt", "the same")
         return fields
 
-
-class _SampleFacts:
-    """Collects facts of samples."""
-
-    def __init__(self) -> None:
-        self.n_decoded = 0
-        self._n_frames = 0
-        self._keys: list[bytes] = []
-        self._numbers: list[tuple[int, int, int]] = []
-        self._digests: list[int] = []
-        self._sources: set[bytes] = set()
-
-    def add(self, sample: _ReadSample, fields: dict[str, Any] | None) -> int:
-        """Adds a sample; returns its position."""
-        self._keys.append(sample.key.encode("utf-8", "replace")[:255])
-        self._numbers.append((sample.offset, sample.mp4_offset, sample.sizes.get("mp4", -1)))
-        digest = 0
-        if fields is not None:
-            self._n_frames += fields["n_frames"]
-            self._sources.add(fields["source_id"].encode())
-            digest = columns_digest(json_columns(fields, sample.text.decode("utf-8", "replace")))
-        self._digests.append(digest)
-        return len(self._keys) - 1
-
-    def facts(
-        self, shard: Shard, is_whole: bool, end: int, n_bytes: int, sha256: str, md5: str
-    ) -> TarFacts:
-        """Returns all facts, as arrays."""
-        numbers = np.array(self._numbers, np.int64).reshape(-1, 3)
-        return TarFacts(
-            shard=shard,
-            is_whole=is_whole,
-            offsets=numbers[:, 0],
-            end=end,
-            keys=np.array(self._keys, np.bytes_),
-            mp4_offsets=numbers[:, 1],
-            mp4_bytes=numbers[:, 2],
-            digests=np.array(self._digests, np.uint64),
-            sources=frozenset(self._sources),
-            n_frames=self._n_frames,
-            bytes=n_bytes,
-            sha256=sha256,
-            md5=md5,
-            n_decoded=self.n_decoded,
-        )
-
-
-REPEATED = ("text", "num_frames", "height", "width", "fps", "source_id", "source_uri", "sha256")
-"""Columns of `dataset.parquet` that repeat a sample's JSON."""
-
-
-def json_columns(fields: dict[str, Any], text: str) -> dict[str, Any]:
-    """Returns the columns `REPEATED` of a sample's JSON and caption."""
-    return {
-        "text": text,
-        "num_frames": fields["n_frames"],
-        "height": fields["height"],
-        "width": fields["width"],
-        "fps": fields["fps"],
-        "source_id": fields["source_id"],
-        "source_uri": fields.get("source_uri"),
-        "sha256": fields["mp4_sha256"],
-    }
-
-
-def columns_digest(columns: dict[str, Any]) -> int:
-    """Returns 64 bits of a hash of `REPEATED`, never 0."""
-    values = [columns.get(name) for name in REPEATED]
-    # A table may hold it in single precision.
-    values[4] = round(float(values[4] or 0.0), 3)
-    data = orjson.dumps(values, default=str)
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") or 1
-
-
-class _Meta:
-    """Reads a shard's `.meta.jsonl` along with the tar, line by line."""
-
-    def __init__(
-        self, shards: ShardSet, shard: Shard, findings: Findings, stack: ExitStack
-    ) -> None:
-        self._findings = findings
-        self._path = shards.uri(shard.meta_name)
-        self._line = 0
-        self._stream: BinaryIO | None = None
-        # The check of the manifest finds a missing file.
-        if shard.meta_name in shards.sizes:
-            self._stream = stack.enter_context(shards.store.open(shards.key(shard.meta_name)))
-
-    def compare(self, key: str, json: bytes | None) -> None:
-        """Compares the next line with a sample's JSON."""
-        if self._stream is None:
-            return
-        line = self._stream.readline(MAX_TEXT_BYTES)
-        self._line += 1
-        if json is not None and not _is_same_json(line, json):
-            actual = "it ends" if not line else "another line than the JSON in the tar"
-            self._add(f"line {self._line}: {actual}", f"the JSON of {key}")
+    def _compare_meta(self, sample: _ReadSample) -> None:
+        """Compares the next line of the `.meta.jsonl` with a sample's JSON."""
+        line = self._next_line()
+        if self._meta is not None and sample.json is not None and not _is_same(line, sample.json):
+            actual = "another line than the JSON in the tar" if line else "it ends"
+            self._meta_differs(f"line {len(self._keys)}: {actual}", f"the JSON of {sample.key}")
             # All lines after a missing or extra one would differ too.
-            self._stream = None
+            self._meta = None
 
-    def finish(self) -> None:
-        """Checks that no lines remain."""
-        if self._stream is not None and self._stream.readline(MAX_TEXT_BYTES):
-            self._add(f"more than {self._line} lines", f"{self._line} lines, one per sample")
+    def _next_line(self) -> bytes:
+        return b"" if self._meta is None else self._meta.readline(MAX_TEXT_BYTES)
 
-    def _add(self, actual: str, expected: str) -> None:
-        self._findings.add(FindingCode.META, self._path, actual, expected)
+    def _meta_differs(self, actual: str, expected: str) -> None:
+        self._add(FindingCode.META, self._shards.uri(self._shard.meta_name), actual, expected)
 
 
-def _is_same_json(line: bytes, json: bytes) -> bool:
+def _is_same(line: bytes, json: bytes) -> bool:
     if line.rstrip(b"\n") == json.rstrip(b"\n"):
         return True
     try:
         return bool(load_bounded(line) == load_bounded(json))
     except ValueError:
         return False
+
+
+def row_digest(row: Mapping[str, Any]) -> int:
+    """Returns 64 bits of a hash of a sample's row in `dataset.parquet`, never 0."""
+    # A table may hold floats in single precision, and name MP4s in another way.
+    values = (row.get(name) for name in DATASET_SCHEMA.names if name != "path")
+    rounded = [f"{value:.6g}" if isinstance(value, float) else value for value in values]
+    data = orjson.dumps(rounded, default=str)
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") or 1

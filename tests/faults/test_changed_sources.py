@@ -42,8 +42,10 @@ def analyzed(source: SourceRef) -> Track:
 
 def cut(source: SourceRef, track: Track) -> Failure | None:
     stage = CutStage(CutStageConfig(cut=CutConfig(mode="encode"), max_pixels=1 << 24))
-    clip = ClipToCut(clip_id="a", span=Span(start_frame=5, end_frame=40, shot=0), min_frames=1)
-    (outcome,) = UnitWorker(stage=stage)([CutItem(source=source, track=track, clip=clip)]).results
+    clip = ClipToCut(
+        source=source, clip_id="a", span=Span(start_frame=5, end_frame=40, shot=0), min_frames=1
+    )
+    (outcome,) = UnitWorker(stage=stage)([CutItem(track=track, clip=clip)]).results
     assert (outcome.written is None) == (outcome.failure is not None)
     return outcome.failure
 

@@ -53,11 +53,7 @@ def test_each_sample_once_whatever_the_numbers(seed: int) -> None:
     seen: Counter[tuple[int, int, int]] = Counter()
     for rank in range(ranks):
         plan = plan_of(
-            sizes,
-            batch_size=draw.choice([1, 3]),
-            shuffle=shuffle,
-            rank=rank,
-            world_size=ranks,
+            sizes, batch_size=draw.choice([1, 3]), shuffle=shuffle, rank=rank, world_size=ranks
         )
         counts = []
         for worker in range(workers):

@@ -77,12 +77,7 @@ def test_ray_gives_the_samples_of_the_dataset_in_its_order(tmp_path: Path) -> No
             columns, (batch["key"], caption, starts, [batch["bucket"]] * 2), strict=True
         ):
             column += values
-    assert given == {
-        "digests": digests,
-        "columns": columns,
-        "shapes": shapes[-2:],
-        "singles": 5,
-    }
+    assert given == {"digests": digests, "columns": columns, "shapes": shapes[-2:], "singles": 5}
     assert len(digests) == 10
 
 

@@ -16,10 +16,7 @@ A = "48p_3-2_17f"
 def out(tmp_path_factory: pytest.TempPathFactory) -> str:
     """12 clips in two tars."""
     folder = tmp_path_factory.mktemp("shards")
-    tars = [
-        (A, "train", made_clips(folder, 7)),
-        (A, "train", made_clips(folder, 5, first=100)),
-    ]
+    tars = [(A, "train", made_clips(folder, 7)), (A, "train", made_clips(folder, 5, first=100))]
     return str(write_shards(folder / "out", tars))
 
 

@@ -34,10 +34,10 @@ def removed_twice(place: Captioned) -> list[str]:
     return ids
 
 
-def remove(place: Captioned, clip_id: str) -> None:
+def remove(place: Captioned, clip_id: str, code: int = EXIT_OK) -> None:
     names = place.out.parent / "names.txt"
     names.write_text(clip_id)
-    assert main(["remove", str(place.out), "--clips", str(names)]) == EXIT_OK
+    assert main(["remove", str(place.out), "--clips", str(names)]) == code
 
 
 @pytest.fixture(scope="session")
@@ -134,12 +134,18 @@ def test_a_record_without_a_copy_stops_what_writes_until_it_is_given_up(
 def test_a_lost_copy_is_written_again_and_cleaning_keeps_it(
     removed: Captioned, twice: tuple[Path, list[str]]
 ) -> None:
+    remove(removed, twice[1][0], EXIT_USAGE)
+    there = sorted(path.name for path in (removed.out / "removed").iterdir())
+    # For each a record, its end, and what copies are known by.
+    assert there[:4] == [f"0000000{n}{end}" for n in (1, 2) for end in (".finished.json", ".json")]
+    assert len([name for name in there if name.startswith("footage-")]) == len(there) - 4 == 2
     copies = sorted((removed.out / "snapshots").glob("removed-*"))
     assert len(copies) == 2
     copies[0].unlink()
     cut_off(copies[1])
     assert main(["clean", str(removed.out)]) == EXIT_OK
     assert read_removals(open_store(str(removed.out))).n_records == 2
+    assert sorted(path.name for path in (removed.out / "removed").iterdir()) == there
     assert {copy.read_bytes() for copy in copies} == {
         (removed.out / name).read_bytes() for name in (FIRST, SECOND)
     }

@@ -12,7 +12,7 @@ from curator.family import Array, Family, FamilyVersion, Scope
 from curator.models.text_encoder import text_hash
 from curator.removal.tar_rewriting import TarRewriting
 from curator.stages.shard.sample import Sample
-from curator.stages.shard.shard_plan import ShardPlan, plan_shard, tar_layout, write_shard
+from curator.stages.shard.shard_plan import ShardPlan, plan_shard, write_shard
 from curator.storage import Store, open_store
 from curator.tables.clip_locations import Location
 from curator.tables.removal_records import Removals, removal_hash
@@ -81,9 +81,9 @@ def test_the_bytes_and_the_name_are_those_of_a_run(rich: bool, tmp_path: Path) -
         assert new is not None
         assert f"shards/{new.described.name}" == expected.name
         assert store.read(expected.name) == tar_bytes(expected)
-        assert list(new.mp4_starts.values()) == list(tar_layout(expected).mp4_starts)
+        assert list(new.mp4_starts.values()) == list(expected.layout.mp4_starts)
         assert new.described.samples == 3
-        assert new.members.with_id is rich
+        assert new.described.members["with_id"] is rich
         assert set(new.summary["versions"]) == {
             info.key for info in store.list(expected.name.removesuffix(".tar"))
         }

@@ -18,7 +18,7 @@ from place import SMALL, sets, write_films
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
-from curator.stages.shard.tar_writer import TarWriter
+from curator.stages.shard.stage import TarWriter
 from curator.storage import Store, open_store
 
 SETTINGS = sets((*SMALL, "dedup.enabled=false", "shard.val_share=0"))
@@ -177,11 +177,11 @@ def test_shards_of_an_older_version_are_replaced_without_cutting(
 DYING = """
 import os, signal, sys
 from curator.cli import main
-from curator.stages.shard import tar_writer as sharding
+from curator.stages.shard import stage as sharding
 from curator.storage import s3_store as s3
 
 dies_at, calls = int(sys.argv[1]), []
-read = sharding.TarWriter._read
+read = sharding.TarWriter.read
 s3.PART_BYTES = 1 << 12
 s3._BUFFER_BYTES = 1 << 10
 
@@ -193,7 +193,7 @@ def dying(self, sample):
     return read(self, sample)
 
 
-sharding.TarWriter._read = dying
+sharding.TarWriter.read = dying
 main(sys.argv[2:])
 """
 
@@ -236,9 +236,9 @@ def test_a_kill_while_shards_are_written_leaves_only_whole_ones(
         assert_readers_find_only_whole_shards(copied)
     assert unfinished(copied) == 2
     written: list[str] = []
-    read = TarWriter._read
+    read = TarWriter.read
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TarWriter, "_read", lambda s, x: written.append(x.key) or read(s, x))
+        patch.setattr(TarWriter, "read", lambda s, x: written.append(x.key) or read(s, x))
         assert run(copied.uri, *arguments, "shard.max_bytes=150000") == EXIT_OK
     assert len(written) == 2, "a tar that was whole was written again"
     assert_readers_find_only_whole_shards(copied)

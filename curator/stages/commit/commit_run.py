@@ -4,7 +4,7 @@ import itertools
 import json
 import logging
 import platform
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 import curator
 from curator.errors import StorageError
 from curator.report import PREVIEWS, render_report, shown_clips, trace_json
-from curator.stages.commit.summary_merging import added, by_count
 from curator.storage import Store
 from curator.tables.checksums import sealed_json, to_json
 from curator.tables.clip_rows import ClipColumns
@@ -41,6 +40,7 @@ from curator.tables.output_format import FORMAT
 from curator.tables.parts import SUMMARY, write_table_part, write_tables
 from curator.tables.removal_records import head_of_records
 from curator.tables.snapshot_store import (
+    CANDIDATES,
     HEAD,
     NUMBER,
     REMOVALS,
@@ -73,7 +73,6 @@ class Commit:
     """What a pass leaves to readers.
 
     Attributes:
-        store: Output root.
         previous: Summary of the newest snapshot; empty without one.
         before: Summary of earlier generations, which this commit adds to; None where it is of
             everything.
@@ -81,8 +80,7 @@ class Commit:
             the tables are written, so that what those took is in them.
         parts: Parts of tables that stay. New rows come behind them.
         sources: Rows of `sources`, a table for each part.
-        clips: All clips that the new rows of `clips` are of.
-        tables: New rows of other tables, by name.
+        tables: New rows of tables but `clips`, by name.
         n_skipped_names: Objects that the listing passed over by their names.
         shard_files: What describes all shards, by name, in the order in which it is written.
         pictures: Gives thumbnails by the ids of clips.
@@ -133,7 +131,7 @@ def commit_run(run: Commit) -> dict[str, Any]:
         "versions": versions(),
     }
     if run.before is not None:
-        summary = added(run.before, summary)
+        summary = _added(run.before, summary)
     if not run.publishes:
         return summary
     page = render_report(
@@ -257,8 +255,8 @@ def table_facts(sources: SourceTotals, clips: ClipColumns, n_skipped_names: int)
             "done": sources.n_sources - sources.n_failed,
             "failed": sources.n_failed,
             "skipped_names": n_skipped_names,
-            "by_error": by_count(sources.by_error),
-            "by_note": by_count(sources.by_note),
+            "by_error": _by_count(sources.by_error),
+            "by_note": _by_count(sources.by_note),
             **clip_counts(clips),
         },
         "video_s": round(sources.video_s, 3),
@@ -269,25 +267,25 @@ def table_facts(sources: SourceTotals, clips: ClipColumns, n_skipped_names: int)
 
 def clip_counts(clips: ClipColumns) -> dict[str, Any]:
     """Counts the outcomes of the clips, for `counts` of the summary."""
-    counters: dict[str, Counter[str]] = defaultdict(Counter)
+    counters: dict[str, Counter[str]] = {name: Counter() for name in _BY_CLIPS}
     n_kept = 0
     for block in clips.blocks(("decision", "reason", "reasons", "tags", "cut_mode")):
         is_kept = pc.equal(block["decision"], "kept")
         kept, rejected = block.filter(is_kept), block.filter(pc.invert(is_kept))
-        alone = block.filter(pc.equal(pc.list_value_length(block["reasons"]), 1))
+        single = block.filter(pc.equal(pc.list_value_length(block["reasons"]), 1))
         n_kept += kept.num_rows
-        for name, column in (
-            ("by_reason", rejected["reason"]),
-            ("by_cut_mode", kept["cut_mode"]),
-            ("by_any_reason", pc.list_flatten(block["reasons"])),
-            ("by_only_reason", alone["reason"]),
-            ("by_tag", pc.list_flatten(block["tags"])),
-            ("by_tag_kept", pc.list_flatten(kept["tags"])),
-        ):
+        columns = (
+            rejected["reason"],
+            kept["cut_mode"],
+            pc.list_flatten(block["reasons"]),
+            single["reason"],
+            pc.list_flatten(block["tags"]),
+            pc.list_flatten(kept["tags"]),
+        )
+        for name, column in zip(_BY_CLIPS, columns, strict=True):
             counters[name].update(value_counts(column))
-    names = "by_reason", "by_cut_mode", "by_any_reason", "by_only_reason", "by_tag", "by_tag_kept"
     counts = {"clips": len(clips), "kept": n_kept, "rejected": len(clips) - n_kept}
-    return counts | {name: by_count(counters[name]) for name in names}
+    return counts | {name: _by_count(counter) for name, counter in counters.items()}
 
 
 def clip_outcomes(clips: ClipColumns) -> dict[tuple[str, str], tuple[int, float]]:
@@ -322,3 +320,40 @@ def kept_seconds(clips: ClipColumns) -> float:
 
     # One sum over all, so that rounding does not depend on blocks.
     return round(sum(itertools.chain.from_iterable(seconds())), 3)
+
+
+def _by_count(counts: Mapping[str, int]) -> dict[str, int]:
+    """Returns counts with the largest first, of equals by name."""
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+_OF_CLIPS = ("clips", "kept", "rejected")
+_BY_CLIPS = ("by_reason", "by_cut_mode", "by_any_reason", "by_only_reason", "by_tag", "by_tag_kept")
+"""Counts of `counts` that are of clips; the others are of all sources."""
+
+
+def _added(before: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the summary of a generation added to that of the generations before it.
+
+    What the new one says of sources, shards and tables is of all generations.
+    """
+    old, new = before["counts"], summary["counts"]
+    counts = {name: old[name] + new[name] for name in _OF_CLIPS}
+    counts |= {name: _by_count(Counter(old[name]) + Counter(new[name])) for name in _BY_CLIPS}
+    # Rules that judged no clip of the new generation stay.
+    rules = {rule["rule"]: dict(rule) for rule in before["rules"]}
+    for rule in summary["rules"]:
+        earlier = rules.get(rule["rule"], {})
+        sums = {
+            name: (earlier.get(name) or 0) + (rule[name] or 0)
+            for name in ("first", "alone", "any", "n_measured")
+            if rule.get(name) is not None or earlier.get(name) is not None
+        }
+        rules[rule["rule"]] = {**rule, **sums}
+    return {
+        **summary,
+        "counts": {**new, **counts},
+        "rules": list(rules.values()),
+        "kept_s": round(before["kept_s"] + summary["kept_s"], 3),
+        CANDIDATES: sorted({*before[CANDIDATES], *summary[CANDIDATES]}),
+    }

@@ -75,14 +75,8 @@ def check_copy(
     Where the source's packets are those of uniform frames, the copy's packets are compared with
     them, and its first frames are decoded; otherwise all frames are.
 
-    Args:
-        mp4: The copy.
-        request: The clip that was requested.
-        span: Packets of the source, whose header has `extradata`.
-        extradata: The stream's.
-        threads: Of the decoder.
-        max_pixels: Of the largest frame.
-        sampler: Samples all frames of the copy as they pass.
+    `span` has packets of the source, whose header has `extradata`; `max_pixels` is of the largest
+    frame; `sampler` samples all frames of the copy as they pass.
 
     Returns:
         Whether all frames were decoded.
@@ -120,10 +114,7 @@ def _are_known(request: CutRequest, span: PacketSpan) -> bool:
 
 
 def _compare_packets(
-    container: av.container.InputContainer,
-    fps: Fraction,
-    span: PacketSpan,
-    extradata: bytes | None,
+    container: av.container.InputContainer, fps: Fraction, span: PacketSpan, extradata: bytes | None
 ) -> None:
     """Compares parameter sets, NAL units and times of a copy's packets with those of the source.
 

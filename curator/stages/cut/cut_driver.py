@@ -2,9 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from itertools import groupby
-from operator import attrgetter
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -58,20 +56,6 @@ _ROWS_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutGroup:
-    """Clips of one source to cut, and the part of `tracks` that has its timestamps."""
-
-    source: SourceRef
-    track_part: str
-    clips: tuple[ClipToCut, ...]
-    """In order."""
-
-    def divided(self) -> "list[CutGroup]":
-        """A group for each clip, because a worker died on one of them."""
-        return [replace(self, clips=(clip,)) for clip in self.clips]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CutUnit:
     """What became of the clips of a unit.
 
@@ -96,18 +80,17 @@ class TrackLoader:
 
     def __init__(self, store: Store) -> None:
         self._tracks = Parts(store, "tracks", "")
-        self._last: tuple[str, SourceFrames] | None = None
-        """Part and frame times of the source read last."""
+        self._last: tuple[tuple[str, str], SourceFrames] | None = None
+        """Part, id and frame times of the source read last."""
 
-    def __call__(self, unit: Sequence[CutGroup]) -> list[CutItem]:
+    def __call__(self, unit: Sequence[ClipToCut]) -> list[CutItem]:
         """Returns the clips of the unit with their tracks."""
         items = []
-        for group in unit:
-            source, part, source_id = group.source, group.track_part, str(group.source.source_id)
-            if self._last is None or (self._last[0], self._last[1].source_id) != (part, source_id):
-                self._last = part, table_to_source_frames(self._tracks.read(part), source_id)
-            track = self._last[1]
-            items += [CutItem(source=source, track=track, clip=clip) for clip in group.clips]
+        for clip in unit:
+            part, source_id = place = clip.track_part, str(clip.source.source_id)
+            if self._last is None or self._last[0] != place:
+                self._last = place, table_to_source_frames(self._tracks.read(part), source_id)
+            items.append(CutItem(clip=clip, track=self._last[1]))
         return items
 
 
@@ -143,14 +126,11 @@ class CutKeeper:
         return CutUnit(written=_in_part(table, name), failures=failures, frames=frames)
 
 
+@dataclass
 class Cutting:
     """Cuts the kept clips of a pass that have no written clip.
 
-    Args:
-        stage: The stage `cut`.
-        store: Output root.
-        engine: Where clips are cut.
-        progress: Where it is shown.
+    Attributes:
         track_part: Part of `tracks` of each source id; it may grow.
         min_s: `propose.min_s`.
         buckets: Section `shard`.
@@ -158,27 +138,22 @@ class Cutting:
         reusable: Gives the bytes of each object of the shards that is what was written.
     """
 
-    def __init__(
-        self,
-        stage: CutStage,
-        store: Store,
-        engine: Engine,
-        progress: Progress,
-        track_part: Mapping[str, str],
-        *,
-        min_s: float,
-        buckets: BucketClasses,
-        previous: Mapping[str, Any],
-        reusable: Callable[[], Mapping[str, int]],
-    ) -> None:
-        self._stage, self._config = stage, stage.config.cut
-        self._min_s, self._buckets = min_s, buckets
-        self._store, self._engine, self._progress = store, engine, progress
-        self._track_part = track_part
-        self._previous, self._reusable = previous, reusable
-        self.fingerprint = stage.fingerprint({})
-        self._parts = Parts(store, "cuts", self.fingerprint)
-        self._runner = UnitRunner(engine, progress)
+    stage: CutStage
+    store: Store
+    engine: Engine
+    progress: Progress
+    track_part: Mapping[str, str]
+    min_s: float
+    buckets: BucketClasses
+    previous: Mapping[str, Any]
+    reusable: Callable[[], Mapping[str, int]]
+
+    def __post_init__(self) -> None:
+        """Has no clips yet."""
+        self._config = self.stage.config.cut
+        self.fingerprint = self.stage.fingerprint({})
+        self._parts = Parts(self.store, "cuts", self.fingerprint)
+        self._runner = UnitRunner(self.engine, self.progress)
         self.cpu_s = self._runner.cpu_s
         """CPU-seconds of the workers, by what they did."""
         self._earlier: list[pa.Table] = []
@@ -196,10 +171,10 @@ class Cutting:
         cluster come and go with the work.
         """
         if self._pool is None:
-            self._pool = self._engine.pool([self._step(CutStage, 1, None)], keeps=False)
+            self._pool = self.engine.pool([self._step(CutStage, 1, None)], keeps=False)
         self.refuse_hdr(clips)
         self._waiting += clips.kept()
-        if sum(clip.end_s - clip.start_s for clip in self._waiting) >= CUT_UNIT_S:
+        if sum(map(_seconds, self._waiting)) >= CUT_UNIT_S:
             for unit in self._units(self._waiting, sources, None, CUT_UNIT_S):
                 self._pool.submit(unit)
             self._waiting = []
@@ -278,7 +253,7 @@ class Cutting:
 
     def has_written(self) -> bool:
         """Returns whether there are written clips of an earlier run."""
-        return bool(self._previous) or bool(self._parts.names())
+        return bool(self.previous) or bool(self._parts.names())
 
     def close(self) -> None:
         """Ends workers that cut ahead."""
@@ -302,11 +277,11 @@ class Cutting:
         """Runs a stage over some clips; the work begins when the first result is asked for."""
         if not clips:
             return
-        engine = self._engine
-        total_s = sum(clip.end_s - clip.start_s for clip in clips)
+        engine = self.engine
+        total_s = sum(map(_seconds, clips))
         unit_s = min(CUT_UNIT_S, total_s / (UNITS_PER_WORKER * engine.n_workers(len(clips))))
         units = list(self._units(clips, sources, order, unit_s))
-        self._progress.work(len(clips), total_s, n_before=n_before)
+        self.progress.work(len(clips), total_s, n_before=n_before)
         pixels = sum(clip.n_frames * clip.width * clip.height for clip in clips)
         # Frames of 1080p to decode, and to encode, which takes twice as long.
         small = engine.is_small(len(clips), 3.0 * float(pixels) / FULL_HD)
@@ -324,35 +299,26 @@ class Cutting:
         sources: Mapping[str, SourceRef],
         order: FrameOrder | None,
         unit_s: float,
-    ) -> Iterator[list[CutGroup]]:
+    ) -> Iterator[list[ClipToCut]]:
         """Divides clips, in the order of their sources, into units of about `unit_s` seconds."""
-        packed = pack(
-            clips,
-            max_items=CUT_UNIT_CLIPS,
-            weight=lambda clip: clip.end_s - clip.start_s,
-            max_weight=unit_s,
-        )
-        for unit in packed:
-            yield [
-                CutGroup(
-                    source=sources[source_id],
-                    track_part=self._track_part[source_id],
-                    clips=tuple(self._to_cut(clip, order) for clip in group),
-                )
-                for source_id, group in groupby(unit, attrgetter("source_id"))
-            ]
+        for unit in pack(clips, max_items=CUT_UNIT_CLIPS, weight=_seconds, max_weight=unit_s):
+            yield [self._to_cut(clip, sources, order) for clip in unit]
 
     def _step(self, kind: type[CutStage], n_workers: int, order: FrameOrder | None) -> Step:
-        threads = self._engine.threads(n_workers)
+        threads = self.engine.threads(n_workers)
         return stage_step(
-            kind(self._stage.config, self._stage.pixels, threads=threads),
+            kind(self.stage.config, self.stage.pixels, threads=threads),
             keeps_state=True,
-            load=TrackLoader(self._store),
+            load=TrackLoader(self.store),
             keep=CutKeeper(self._parts, order.keep if order is not None else None),
         )
 
-    def _to_cut(self, clip: ClipRow, order: FrameOrder | None) -> ClipToCut:
+    def _to_cut(
+        self, clip: ClipRow, sources: Mapping[str, SourceRef], order: FrameOrder | None
+    ) -> ClipToCut:
         return ClipToCut(
+            source=sources[clip.source_id],
+            track_part=self.track_part[clip.source_id],
             clip_id=clip.clip_id,
             span=Span(start_frame=clip.start_frame, end_frame=clip.end_frame, shot=clip.shot),
             min_frames=self._least(*(getattr(clip, name) for name in _FORM)),
@@ -366,7 +332,7 @@ class Cutting:
         """Returns the fewest frames of a copy: all requested ones, which an encoded clip has."""
         least = self._config.length_frames
         return least or least_frames(
-            width, height, n_frames, fps, min_s=self._min_s, shard=self._buckets
+            width, height, n_frames, fps, min_s=self.min_s, shard=self.buckets
         )
 
     def _written(self, clips: ClipRows) -> list[pa.Table]:
@@ -392,12 +358,12 @@ class Cutting:
         columns = ("clip_id", *CUT_FACTS)
         for name in self._parts.names():
             yield _in_part(self._parts.read_columns(name, columns), name)
-        if self._previous.get("fingerprints", {}).get("cuts") != self.fingerprint:
+        if self.previous.get("fingerprints", {}).get("cuts") != self.fingerprint:
             # Written with other settings, and perhaps before these columns existed.
             return
-        columns, reusable = (*columns, "shard", "mp4_offset", "cut_fingerprint"), self._reusable()
-        for name in existing(self._store, self._previous, "clips"):
-            table = Parts(self._store, "clips", "").read(name, columns)
+        columns, reusable = (*columns, "shard", "mp4_offset", "cut_fingerprint"), self.reusable()
+        for name in existing(self.store, self.previous, "clips"):
+            table = Parts(self.store, "clips", "").read(name, columns)
             if not set(columns) <= set(table.column_names):
                 continue
             # A tar may have been removed or damaged since.
@@ -427,6 +393,10 @@ class Cutting:
         # -1: nothing was to be copied.
         is_short = _filled(stored["copy_frames"]) < least
         return pa.array(is_same & np.where(is_copy, is_long, is_short))
+
+
+def _seconds(clip: ClipRow) -> float:
+    return clip.end_s - clip.start_s
 
 
 def _in_part(table: pa.Table, name: str) -> pa.Table:

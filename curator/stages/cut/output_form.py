@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from curator.buckets import BucketClasses, bucket_of, bucket_size
 from curator.cut_requests import frame_plan
@@ -22,11 +22,8 @@ def formed(
 ) -> CutRequest:
     """Returns the request for a clip in a certain form; None leaves that to the source.
 
-    Args:
-        request: For the clip as its source has it.
-        size: Width and height: the picture is scaled to cover them, and its middle kept.
-        fps: Rate.
-        n_frames: Frames from the clip's start, which it must have.
+    The picture is scaled to cover `size` (width and height), and its middle kept. The first
+    `n_frames` are taken, which the clip must have.
     """
     if fps is not None and fps != request.fps:
         request = replace(request, fps=fps, is_resampled=True)
@@ -67,8 +64,11 @@ def as_written(clips: "pa.Table", cut: CutConfig, shard: BucketClasses) -> "pa.T
     import pyarrow as pa
 
     from curator.tables.clip_rows import ClipRows
+    from curator.tables.parts import with_column
 
-    sizes, counts, rates = [], [], []
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("width", "height", "n_frames", "fps", "fps_fraction")
+    }
     for clip in ClipRows(clips, clips.schema):
         rate, n_frames = Fraction(clip.fps_fraction), clip.n_frames
         if cut.rate is not None and cut.rate != rate:
@@ -77,20 +77,12 @@ def as_written(clips: "pa.Table", cut: CutConfig, shard: BucketClasses) -> "pa.T
             n_frames = max(1, round((clip.end_pts - clip.start_pts) / ticks))
         if cut.length_frames is not None:
             n_frames = min(n_frames, cut.length_frames)
-        sizes.append(_size(clip.width, clip.height, n_frames, cut, shard))
-        counts.append(n_frames)
-        rates.append(rate)
-    columns = {
-        "n_frames": counts,
-        "fps": [float(rate) for rate in rates],
-        "fps_fraction": [str(rate) for rate in rates],
-        "width": [width for width, _ in sizes],
-        "height": [height for _, height in sizes],
-    }
+        size = _size(clip.width, clip.height, n_frames, cut, shard)
+        written = (*size, n_frames, float(rate), str(rate))
+        for values, value in zip(columns.values(), written, strict=True):
+            values.append(value)
     for name, values in columns.items():
-        field = clips.schema.field(name)
-        at = clips.schema.get_field_index(name)
-        clips = clips.set_column(at, field, pa.array(values, field.type))
+        clips = with_column(clips, name, pa.array(values, clips.schema.field(name).type))
     return clips
 
 

@@ -13,13 +13,7 @@ from curator.cut_requests import cut_request
 from curator.media.clip_frames import FrameChoice, FrameSampler
 from curator.media.encode import refuse_without
 from curator.records.clips import Span, Written
-from curator.records.cuts import (
-    Crop,
-    CutRequest,
-    NotCopied,
-    SampledFrames,
-    crop_columns,
-)
+from curator.records.cuts import Crop, CutRequest, NotCopied, SampledFrames, crop_columns
 from curator.records.sources import Failure, SourceRef, decode_limit_s
 from curator.records.tracks import SourceFrames
 from curator.sample_frames import read_text
@@ -37,7 +31,6 @@ from curator.stage import (
 from curator.stages.cut.clip_cutter import ClipCutter, MakeSampler
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.output_form import formed
-from curator.stages.cut.span_frames import pixel_fingerprints
 from curator.storage import open_blocks, open_source
 
 
@@ -50,32 +43,37 @@ class CutStageConfig(StageConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipToCut:
-    """A clip that survived and is not written yet."""
+    """A clip that survived and is not written yet.
 
+    Attributes:
+        min_frames: Fewest frames with which a copy of it is of use.
+        track_part: Part of `tracks` that has the source's timestamps.
+        crop: The picture inside its borders, as it was proposed; None to keep all of it.
+        size: Width and height that the recipe wants; None for the picture's own.
+        frames: Frames that another stage wants of it.
+    """
+
+    source: SourceRef
     clip_id: str
     span: Span
     min_frames: int
-    """Fewest frames with which a copy of it is of use."""
+    track_part: str = ""
     crop: Crop | None = None
-    """The picture inside its borders, as it was proposed; None to keep all of it."""
     size: tuple[int, int] | None = None
-    """Width and height that the recipe wants; None for the picture's own."""
     frames: FrameChoice | None = None
-    """Frames that another stage wants of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutItem:
-    """A clip to cut, with its source and when its frames are shown."""
+    """A clip to cut, and when the frames of its source are shown."""
 
-    source: SourceRef
-    track: SourceFrames
     clip: ClipToCut
+    track: SourceFrames
 
     @property
     def uri(self) -> str:
         """Address of the source."""
-        return self.source.uri
+        return self.clip.source.uri
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +127,7 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
     config_type = CutConfig
 
     def __init__(
-        self,
-        config: CutStageConfig,
-        pixels: Sequence[PixelStage[Any]] = (),
-        *,
-        threads: int = 1,
+        self, config: CutStageConfig, pixels: Sequence[PixelStage[Any]] = (), *, threads: int = 1
     ) -> None:
         super().__init__(config)
         self.pixels = tuple(pixels)
@@ -169,7 +163,14 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
 
     def models(self) -> tuple[object, ...]:
         """The encoder's version, and the stages that change pixels."""
-        return (av.library_versions["libavcodec"], *pixel_fingerprints(self.pixels))
+        return (av.library_versions["libavcodec"], *self.pixel_fingerprints())
+
+    def pixel_fingerprints(self) -> list[tuple[str, str, str]]:
+        """Module, class and fingerprint of each stage that changes pixels."""
+        return [
+            (type(stage).__module__, type(stage).__qualname__, stage.fingerprint({}))
+            for stage in self.pixels
+        ]
 
     def settings(self) -> dict[str, object]:
         """Settings that results depend on: crop and form are those of each clip."""
@@ -198,7 +199,7 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
     def limit_s(self, unit: CutItem) -> float:
         """CPU-seconds for a clip: in the worst case its source is decoded from its start."""
         pixels = unit.clip.span.n_frames * unit.track.width * unit.track.height
-        return decode_limit_s(unit.source) + pixels / PIXELS_PER_CUT_S
+        return decode_limit_s(unit.clip.source) + pixels / PIXELS_PER_CUT_S
 
     @contextmanager
     def _cutter(self, unit: CutItem) -> Iterator[ClipCutter]:
@@ -206,7 +207,7 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
 
         Its bytes must be those that were analyzed: spans and scores are of these.
         """
-        source = unit.source
+        source = unit.clip.source
         if self._opened is None or self._opened[0] != source.uri:
             self.release()
             stack = ExitStack()

@@ -8,9 +8,7 @@ is not read, and the type of each member.
 Source: `Features` and the packaged module `webdataset` of `datasets` 3.3 and 5.2.
 """
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import lru_cache
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
@@ -53,8 +51,8 @@ folder holds the clips of one class of resolution, shape and least length.
 def dataset_card(
     tars: Mapping[Split, Sequence[str]],
     *,
-    with_embedding: bool,
-    with_id: bool,
+    with_embedding: bool = False,
+    with_id: bool = False,
     with_annotation: bool = False,
     declared: Declared = MappingProxyType({}),
     fields: Collection[str] | None = None,
@@ -85,26 +83,23 @@ def dataset_card(
     if with_id:
         features.append(_plain("id", "int64"))
     features += [_plain("__key__", "string"), _plain("__url__", "string")]
-    header = _as_yaml(json.dumps({"dataset_info": {"features": features}}))
-    # By hand: names of tars need no quotes, and writers of YAML take seconds for many.
-    lines = ["---", header.rstrip()]
-    if any(tars.values()):
-        lines += ["configs:", "- config_name: default", "  data_files:"]
-    for split, names in tars.items():
-        if names:
-            lines += [f"  - split: {SPLIT_NAMES[split]}", "    path:"]
-            lines += [f"    - {name}" for name in names]
+    header: dict[str, Any] = {"dataset_info": {"features": features}}
+    files = [{"split": SPLIT_NAMES[split], "path": [*own]} for split, own in tars.items() if own]
+    if files:
+        header["configs"] = [{"config_name": "default", "data_files": files}]
+    text = yaml.dump(header, Dumper=_Dumper, sort_keys=False)
     more = "; `npy` is an embedding" if with_embedding else ""
     more += "".join(f"; `{f.member}` is of the family {f.name}" for f in members)
     more += "; `id` is a whole number made from the key" if with_id else ""
-    return "\n".join([*lines, "---", TEXT.format(more=more)]).encode()
+    return f"---\n{text}---\n{TEXT.format(more=more)}".encode()
 
 
-@lru_cache(maxsize=16)
-def _as_yaml(packed: str) -> str:
-    """Returns YAML of a value in JSON: it takes 5 ms, and the card of each bucket has the same."""
-    text: str = yaml.safe_dump(json.loads(packed), sort_keys=False)
-    return text
+class _Dumper(yaml.SafeDumper):
+    """Without anchors: equal lists are written each."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        """Returns whether a value is written again wherever it comes."""
+        return True
 
 
 def _json_fields(scores: Iterable[str]) -> list[dict[str, Any]]:

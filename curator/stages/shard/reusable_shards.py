@@ -4,45 +4,46 @@
 object that has another one now is read and compared with the hash in the manifest.
 """
 
-import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from curator.errors import DamagedError
-from curator.stages.shard.shard_index import DATASET, ShardFacts, known_facts
+from curator.stages.shard.shard_index import DATASET, DescribedTar, known_tars
 from curator.stages.shard.tar_reader import index_name, meta_name
 from curator.storage import ObjectInfo, Store
 from curator.tables.checksums import find_json, read_parquet
+from curator.tables.fenced_store import Digest
 from curator.tables.out_layout import MANIFEST, SHARDS
 from curator.tables.parts import column_values
 
 logger = logging.getLogger(__name__)
 
 DATASET_KEY = f"{SHARDS}/{DATASET}"
-_READ_BYTES = 4 << 20
 _READERS = 8
 
 
+@dataclass
 class ReusableShards:
     """The objects under `shards/` that a run may keep.
 
-    Args:
+    Attributes:
         store: Output root.
         previous: Summary of the last finished run; empty without one.
     """
 
-    def __init__(self, store: Store, previous: Mapping[str, Any]) -> None:
-        self._store = store
-        self._previous = previous
+    store: Store
+    previous: Mapping[str, Any]
 
     @cached_property
-    def facts(self) -> dict[str, ShardFacts]:
-        """Sizes and hashes of the tars, by name; none where the manifest is lost."""
+    def tars(self) -> dict[str, DescribedTar]:
+        """The tars with their sizes and hashes, by name; none where the manifest is lost."""
         try:
-            return known_facts(find_json(self._store, MANIFEST) or {})
+            known = known_tars(find_json(self.store, MANIFEST) or {})
+            return {f"{SHARDS}/{name}": tar for name, tar in known.items()}
         except DamagedError as error:
             where = f"{error.root}/{MANIFEST}"
             logger.warning("%s is damaged (%s): it is made again", where, error.why)
@@ -51,9 +52,9 @@ class ReusableShards:
     @cached_property
     def sizes(self) -> dict[str, int]:
         """Bytes of each object, without those that are not what was written."""
-        listed = {info.key: info for info in self._store.list(f"{SHARDS}/")}
+        listed = {info.key: info for info in self.store.list(f"{SHARDS}/")}
         versions: dict[str, str] = {}
-        for shard in self._previous.get("shards", ()):
+        for shard in self.previous.get("shards", ()):
             versions |= shard.get("versions", {})
         changed = [
             info
@@ -68,7 +69,7 @@ class ReusableShards:
             logger.warning(
                 "damaged objects of shards: %d, such as %s/%s; they are made again",
                 len(damaged),
-                self._store.uri,
+                self.store.uri,
                 damaged[0],
             )
         return {key: info.bytes for key, info in listed.items() if key not in set(damaged)}
@@ -76,10 +77,10 @@ class ReusableShards:
     def keys(self) -> dict[str, list[str]]:
         """Returns the sample keys of each tar that is there or was lost since."""
         rows: Iterable[tuple[str | None, str]]
-        if not self._previous:
+        if not self.previous:
             return {}
         try:
-            table = read_parquet(self._store, DATASET_KEY, ["clip_id", "shard"])
+            table = read_parquet(self.store, DATASET_KEY, ["clip_id", "shard"])
             tars = (f"{SHARDS}/{name}" for name in column_values(table["shard"]))
             rows = zip(tars, column_values(table["clip_id"]), strict=True)
         except (DamagedError, KeyError):
@@ -91,22 +92,18 @@ class ReusableShards:
         return keys
 
     def _rows(self) -> Iterator[tuple[str | None, str]]:
-        for name in self._previous.get("tables", {}).get("clips", ()):
+        for name in self.previous.get("tables", {}).get("clips", ()):
             try:
-                table = read_parquet(self._store, name, ["clip_id", "shard"])
+                table = read_parquet(self.store, name, ["clip_id", "shard"])
             except DamagedError:
                 continue
             yield from zip(*(column_values(table[n]) for n in ("shard", "clip_id")), strict=True)
 
     def _hashes(self) -> Iterator[tuple[str, str]]:
-        for name, facts in self.facts.items():
-            yield name, facts.sha256
-            yield index_name(name), facts.idx_sha256
-            yield meta_name(name), facts.meta_sha256
+        for name, tar in self.tars.items():
+            yield name, tar.sha256
+            yield index_name(name), tar.idx_sha256
+            yield meta_name(name), tar.meta_sha256
 
     def _is_same(self, info: ObjectInfo, sha256: str | None) -> bool:
-        digest = hashlib.sha256()
-        with self._store.open(info.key) as stream:
-            while data := stream.read(_READ_BYTES):
-                digest.update(data)
-        return digest.hexdigest() == sha256
+        return Digest.of_object(self.store, info.key).sha256 == sha256

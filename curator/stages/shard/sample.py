@@ -36,19 +36,8 @@ class Sample:
     """
 
     __slots__ = (
-        "_begin",
-        "_caption_bytes",
-        "_spill",
-        "_text",
-        "embedding",
-        "generation",
-        "has_id",
-        "json_bytes",
-        "key",
-        "location",
-        "mp4_bytes",
-        "split",
-        "stored",
+        "_caption_bytes", "_text", "embedding", "generation", "has_id", "json_bytes", "key",
+        "location", "mp4_bytes", "split", "stored",
     )  # fmt: skip
 
     def __init__(
@@ -81,15 +70,12 @@ class Sample:
         text = caption.encode()
         self.json_bytes, self._caption_bytes = len(json_text), len(text)
         whole = json_text + text + mp4_sha256.encode()
-        self._spill = spill
-        self._text = whole if spill is None else None
-        # With the length of the hash, so that one read is enough.
-        self._begin = (0, len(whole)) if spill is None else (spill.add(whole), len(whole))
+        # With the hash, so that one read is enough.
+        self._text = whole if spill is None else (spill, spill.add(whole), len(whole))
 
     def __reduce__(self) -> tuple[Callable[[], "Sample"], tuple[()]]:
         """Pickles the sample with its text."""
         own = {name: getattr(self, name) for name in _ABOUT}
-        own |= {"metadata": self.metadata, "caption": self.caption}
         return partial(Sample, **own), ()
 
     def __eq__(self, other: object) -> bool:
@@ -109,7 +95,7 @@ class Sample:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """Returns the contents of the JSON, made anew each time."""
+        """Contents of the JSON, made anew each time."""
         return cast(Mapping[str, Any], orjson.loads(self.json()))
 
     @property
@@ -151,7 +137,7 @@ class Sample:
 
     def json(self) -> bytes:
         """Returns the sample's metadata as canonical JSON."""
-        return self._whole()[: self.json_bytes]
+        return self.texts()[0]
 
     def id(self) -> bytes:
         """Returns a whole number below 2**52 made from the key, in decimal."""
@@ -171,14 +157,15 @@ class Sample:
         return whole[: self.json_bytes], whole[self.json_bytes : end], whole[end:]
 
     def _whole(self) -> bytes:
-        if self._text is not None:
+        if isinstance(self._text, bytes):
             return self._text
-        assert self._spill is not None
-        return self._spill.read(*self._begin)
+        spill, begin, length = self._text
+        return spill.read(begin, length)
 
 
 _ABOUT = (
-    "key", "mp4_bytes", "mp4_sha256", "location", "split", "embedding", "stored", "has_id",
+    "key", "metadata", "caption", "mp4_bytes", "mp4_sha256", "location", "split", "embedding",
+    "stored", "has_id",
 )  # fmt: skip
 
 

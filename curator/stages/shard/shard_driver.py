@@ -1,4 +1,4 @@
-"""The driver's side of sharding: puts written clips into shards.
+"""The driver's side of sharding: plans the samples of written clips, and puts them into shards.
 
 Existing tars stay, with the contents that the last finished run recorded. A tar appears under its
 name only when it is whole, and after its index and metadata; the commit writes the files that
@@ -6,34 +6,43 @@ describe all tars, the manifest last.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from fractions import Fraction
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import curator
+from curator.buckets import Bucket, bucket_of
 from curator.executor.engine import Engine
 from curator.executor.unit_worker import PlainWorker
 from curator.executor.worker import Step
-from curator.records.clips import Clip
+from curator.models.scene_network import SCENE_MODEL
+from curator.models.transnet import transnet_model_name
+from curator.records.clips import Clip, Reason
+from curator.records.cuts import CROP_COLUMNS
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.reusable_shards import ReusableShards
-from curator.stages.shard.sample_plan import place_samples, plan_samples, shard_facts
+from curator.stages.shard.sample import Sample
 from curator.stages.shard.shard_index import (
+    DescribedTar,
     EarlierShards,
-    ShardFacts,
-    WrittenShard,
+    members_of,
     members_table,
     set_files,
 )
-from curator.stages.shard.shard_plan import ShardPlan, TarLayout, plan_shards, tar_layout
-from curator.stages.shard.stage import ShardStage
-from curator.stages.shard.tar_writer import ShardUnit, TarWriter, object_names
+from curator.stages.shard.shard_plan import ShardPlan, plan_shards, split_of
+from curator.stages.shard.stage import ShardStage, ShardUnit, TarWriter
+from curator.stages.shard.tar_reader import Split
 from curator.storage import Store
 from curator.tables.clip_locations import Location
-from curator.tables.clip_rows import ClipRows
+from curator.tables.clip_rows import ClipRow, ClipRows, reject
 from curator.tables.clip_vectors import Vectors
+from curator.tables.mark_table import MARK_COLUMNS
 from curator.tables.out_layout import SHARDS
 from curator.tables.sample_members import StoredMember
 from curator.tables.schemas import declared_columns
@@ -43,39 +52,30 @@ COPIED_HERE_BYTES = 256 << 20
 """Clips that the driver puts into tars by itself."""
 
 
+@dataclass
 class Sharding:
     """Writes the shards of the kept clips.
 
-    Args:
+    Attributes:
         fingerprint: Fingerprint of the recipe, for the manifest.
         reusable: Tars that may stay if their samples are wanted.
         before: Shards of earlier generations, which stay; None for none.
+        n_written: Tars that had to be written.
+        summary: Facts of each shard, for the summary.
+        members: Gives the rows of `members`; None where families declare none.
+        files: What describes all shards, in the order in which it is to be written.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        config: ShardConfig,
-        fingerprint: str,
-        engine: Engine,
-        *,
-        reusable: ReusableShards,
-        before: EarlierShards | None = None,
-    ) -> None:
-        self._store = store
-        self._config = config
-        self._fingerprint = fingerprint
-        self._engine = engine
-        self._reusable = reusable
-        self._before = before
-        self.n_written = 0
-        """Tars that had to be written."""
-        self.summary: list[dict[str, Any]] = []
-        """Facts of each shard, for the summary."""
-        self.members: Callable[[], Iterator[pa.Table]] | None = None
-        """Gives the rows of `members`; None where families declare none."""
-        self.files: dict[str, bytes] = {}
-        """What describes all shards, in the order in which it is to be written."""
+    store: Store
+    config: ShardConfig
+    fingerprint: str
+    engine: Engine
+    reusable: ReusableShards
+    before: EarlierShards | None = None
+    n_written: int = 0
+    summary: list[dict[str, Any]] = field(default_factory=list)
+    members: Callable[[], Iterator[pa.Table]] | None = None
+    files: dict[str, bytes] = field(default_factory=dict)
 
     def shard(
         self,
@@ -86,79 +86,184 @@ class Sharding:
         annotation_of: Callable[[Clip], Mapping[str, Any]] | None = None,
         generation_of: Mapping[str, int] | None = None,
     ) -> None:
-        """Writes missing tars with their indexes and metadata.
+        """Writes missing tars; kept rows of `clips` get the position of their samples.
 
-        Kept rows of `clips` get the position of their samples. Samples omit embeddings, members
-        of families or annotations that are None.
+        A clip whose written form fits no bucket is rejected. Samples omit embeddings, members of
+        families or annotations that are None. `generation_of` has the number of each source id,
+        None where all are in one generation.
         """
-        samples = plan_samples(
-            clips,
-            locations,
-            self._config,
-            vectors,
-            stored_of=stored_of,
-            annotation_of=annotation_of,
-            generation_of=generation_of,
-            spill=Spill(),
+        samples = _samples(
+            clips, self.config, locations, vectors, stored_of, annotation_of, generation_of
         )
-        sizes, stored_facts = self._reusable.sizes, self._reusable.facts
-        earlier = self._before.facts if self._before is not None else ()
-        taken = [fact["name"] for fact in earlier]
-        plans = plan_shards(samples, self._config, self._reusable.keys(), taken)
-        layouts = {plan.name: tar_layout(plan) for plan in plans}
-        facts: dict[str, ShardFacts] = {}
+        sizes, reusable = self.reusable.sizes, self.reusable.tars
+        earlier = self.before.facts if self.before is not None else ()
+        taken = [entry["name"] for entry in earlier]
+        plans = plan_shards(samples, self.config, self.reusable.keys(), taken)
+        tars: dict[str, DescribedTar] = {}
         units = []
         for plan in plans:
-            missing = missing_objects(plan, layouts[plan.name], sizes)
-            stored = stored_facts.get(plan.name)
-            if not missing and stored is not None and stored.bytes == layouts[plan.name].n_bytes:
-                facts[plan.name] = stored
+            missing, stored = plan.missing(sizes), reusable.get(plan.name)
+            if not missing and stored is not None and stored.bytes == plan.layout.n_bytes:
+                tars[plan.name] = replace(stored, **DescribedTar.planned(plan))
             else:
                 units.append(ShardUnit(plan=plan, missing=missing))
         self.n_written = sum(unit.plan.name in unit.missing for unit in units)
-        facts |= dict(self._run(units))
-        shards = [
-            WrittenShard(plan=plan, layout=layouts[plan.name], facts=facts[plan.name])
+        tars |= {f"{SHARDS}/{tar.name}": tar for tar in self._run(units)}
+        if any(sample.stored for plan in plans for sample in plan.samples):
+            self.members = partial(members_table, plans)
+        place_samples(plans, clips)
+        versions = {info.key: info.version for info in self.store.list(f"{SHARDS}/")}
+        new = [
+            shard_facts(plan) | {"versions": {name: versions.get(name) for name in plan.objects}}
             for plan in plans
         ]
-        if any(sample.stored for plan in plans for sample in plan.samples):
-            self.members = partial(members_table, shards)
-        place_samples([(shard.plan, shard.layout) for shard in shards], clips)
-        versions = {info.key: info.version for info in self._store.list(f"{SHARDS}/")}
-        new = [
-            shard_facts(shard.plan, shard.layout.n_bytes)
-            | {"versions": {name: versions.get(name) for name in object_names(shard.plan)}}
-            for shard in shards
-        ]
         self.summary = sorted([*map(dict, earlier), *new], key=itemgetter("name"))
-        made_by = f"curate {curator.__version__}"
-        columns = {value["name"]: value for value in declared_columns(clips.schema).values()}
         self.files = set_files(
-            shards,
-            self._before,
-            columns=columns,
-            seed=self._config.seed,
-            fingerprint=self._fingerprint,
-            made_by=made_by,
+            [(plan, tars[plan.name]) for plan in plans],
+            self.before,
+            columns={value["name"]: value for value in declared_columns(clips.schema).values()},
+            seed=self.config.seed,
+            fingerprint=self.fingerprint,
+            made_by=f"curate {curator.__version__}",
             scores=clips.scores,
         )
 
-    def _run(self, units: Sequence[ShardUnit]) -> Iterator[tuple[str, ShardFacts]]:
-        stage = ShardStage(self._config, TarWriter(self._store))
+    def _run(self, units: Sequence[ShardUnit]) -> Iterator[DescribedTar]:
+        stage = ShardStage(self.config, TarWriter(self.store))
         step = Step(make=PlainWorker, settings={"stage": stage}, resources=stage.resources)
         n_bytes = sum(s.mp4_bytes for u in units if u.missing for s in u.plan.samples)
         # Copying little takes less time than starting a process for it.
-        is_worth_it = self._engine.is_started and n_bytes > COPIED_HERE_BYTES
-        run = self._engine.run if is_worth_it else self._engine.run_here
+        is_worth_it = self.engine.is_started and n_bytes > COPIED_HERE_BYTES
+        run = self.engine.run if is_worth_it else self.engine.run_here
         return run([step], units)
 
 
-def missing_objects(plan: ShardPlan, layout: TarLayout, sizes: Mapping[str, int]) -> frozenset[str]:
-    """Returns objects of a shard that are missing or have another size."""
-    meta_bytes = sum(sample.json_bytes + 1 for sample in plan.samples)
-    wanted = (layout.n_bytes, 8 * (len(plan.samples) + 1), meta_bytes)
-    return frozenset(
-        name
-        for name, size in zip(object_names(plan), wanted, strict=True)
-        if sizes.get(name) != size
-    )
+_SAME = (
+    "clip_id", "source_id", "source_uri", "cut_mode", "audio", "n_frames", "width", "height",
+    "content_type", "caption_model", "mp4_sha256",
+)  # fmt: skip
+"""Columns of `clips` that samples have by the same names."""
+_OF_SOURCE = ("start_frame", "end_frame", "start_pts", "end_pts", "time_base", "is_vfr")
+"""Columns of `clips` that samples have with `source_` before their names."""
+
+
+def _samples(
+    clips: ClipRows,
+    config: ShardConfig,
+    locations: Mapping[str, Location],
+    vectors: Vectors | None,
+    stored_of: Callable[[Clip], Sequence[StoredMember]] | None,
+    annotation_of: Callable[[Clip], Mapping[str, Any]] | None,
+    generation_of: Mapping[str, int] | None,
+) -> Iterator[tuple[Bucket, Sample]]:
+    """Plans the samples of the kept clips, with their buckets; their texts are on disk."""
+    spill = Spill()
+    splits: dict[str, Split] = {}
+    declared = declared_columns(clips.schema)
+    for clip in clips.kept():
+        bucket = bucket_of(
+            clip.width, clip.height, clip.n_frames, config, content_type=clip.content_type
+        )
+        if bucket is None:
+            size = f"{clip.width}x{clip.height}, {clip.n_frames} frames"
+            reject(clip, Reason.NO_BUCKET, detail=f"{size} as written")
+            for name in declared:
+                clips.change(clip.number, name, None)
+            continue
+        if clip.bucket != bucket.name:
+            clip.bucket = bucket.name
+        source, key, caption = clip.source_id, clip.clip_id, clip.caption or ""
+        if source not in splits:
+            splits[source] = split_of(source, config)
+        annotation = annotation_of(clip) if annotation_of is not None else None
+        meta = clips.metadata_at(clip.number)
+        sample = Sample(
+            key=key,
+            metadata=sample_metadata(clip, bucket, splits[source], annotation, meta),
+            caption=caption,
+            mp4_bytes=clip.mp4_bytes,
+            mp4_sha256=clip.mp4_sha256,
+            location=locations[key],
+            split=splits[source],
+            embedding=vectors.get(key) if vectors is not None else None,
+            stored=stored_of(clip) if stored_of is not None else (),
+            has_id=config.id_member,
+            generation=generation_of[source] if generation_of is not None else 1,
+            spill=spill,
+        )
+        yield bucket, sample
+
+
+def sample_metadata(
+    clip: ClipRow,
+    bucket: Bucket,
+    split: Split,
+    annotation: Mapping[str, Any] | None,
+    meta: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Returns the JSON fields of a sample; numbers are rounded for readability.
+
+    No field changes with this program's version alone, which would replace existing tars.
+    """
+    fps, columns = Fraction(clip.fps_fraction), clip.declared()
+    # A mark replaces the tar of its clip alone.
+    columns = {n: v for n, v in columns.items() if n not in MARK_COLUMNS or v is not None}
+    crop = {name.removeprefix("crop_"): getattr(clip, name) for name in CROP_COLUMNS}
+    return {
+        **{name: getattr(clip, name) for name in _SAME},
+        **{f"source_{name}": getattr(clip, name) for name in _OF_SOURCE},
+        "key": clip.clip_id,
+        "source_start_s": round(clip.start_s, 6),
+        "source_end_s": round(clip.end_s, 6),
+        "fps": float(fps),
+        "fps_fraction": str(fps),
+        "duration": round(float(clip.n_frames / fps), 6),
+        "bucket": asdict(bucket) | {"name": bucket.name},
+        "split": split,
+        "tags": list(clip.tags or ()),
+        "crop": None if clip.crop_x is None else crop,
+        "scores": {n: _rounded(score) for n, score in clip.scores.items() if n != "fps"},
+        "caption": clip.caption or "",
+        **(_annotated(clip, annotation) if annotation is not None else {}),
+        **({"meta": meta} if meta else {}),
+        **({"columns": columns} if columns else {}),
+        "models": {"shots": transnet_model_name(), "scene": SCENE_MODEL},
+    }
+
+
+def _annotated(clip: Clip, annotation: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "annotation": annotation,
+        "caption_failure": clip.caption_failure,
+        "caption_alignment": _rounded(clip.caption_alignment),
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
+
+
+def place_samples(plans: Sequence[ShardPlan], clips: ClipRows) -> None:
+    """Records in the clips their position in the shards."""
+    keys = pa.array([sample.key for plan in plans for sample in plan.samples], pa.string())
+    names = pa.array([plan.name for plan in plans], pa.string())
+    codes = np.repeat(np.arange(len(plans)), [len(plan.samples) for plan in plans])
+    starts = [np.array(plan.layout.mp4_starts, np.int64) for plan in plans]
+    offsets = np.concatenate([np.zeros(0, np.int64), *starts])
+    ids = clips.column("clip_id").combine_chunks()
+    rows = pc.index_in(keys, value_set=ids).to_numpy(zero_copy_only=False)
+    placed = {"shard": names.take(pa.array(codes)), "key": keys, "mp4_offset": pa.array(offsets)}
+    clips.scatter(rows, pa.table(placed))
+
+
+def shard_facts(plan: ShardPlan) -> dict[str, Any]:
+    """Returns facts about a shard for the summary."""
+    return {
+        "name": plan.name,
+        "bucket": plan.bucket,
+        "split": plan.split,
+        "n_samples": len(plan.samples),
+        "n_frames": plan.totals[0],
+        "bytes": plan.layout.n_bytes,
+        "members": members_of(plan.samples[0]),
+    }

@@ -7,11 +7,12 @@ Next to each tar are `.tar.idx` (Megatron-Energon) and `.meta.jsonl`; under `sha
 all others. Names in them are relative to their folder, so that it can be moved.
 """
 
-import hashlib
 import json
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -21,15 +22,10 @@ import pyarrow.compute as pc
 
 from curator.stages.shard.dataset_card import CARD, dataset_card
 from curator.stages.shard.sample import Sample
-from curator.stages.shard.shard_plan import ShardPlan, TarLayout
-from curator.stages.shard.tar_reader import (
-    COLUMNS,
-    SPLITS,
-    Declared,
-    Split,
-    declared_families,
-)
+from curator.stages.shard.shard_plan import ShardPlan
+from curator.stages.shard.tar_reader import COLUMNS, SPLITS, Declared, Split, declared_families
 from curator.tables.checksums import sealed_json
+from curator.tables.fenced_store import Digest
 from curator.tables.out_layout import DATASET as DATASET_KEY
 from curator.tables.out_layout import MANIFEST, SHARDS
 from curator.tables.parts import rows_to_table, tables_to_parquet
@@ -69,58 +65,57 @@ times width, `duration` seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShardFacts:
-    """Size and hashes, in hex, of a tar, its index and its metadata."""
-
-    bytes: int
-    sha256: str
-    md5: str
-    """For wids, which knows no other hash."""
-    idx_sha256: str
-    meta_sha256: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexedTar:
-    """The facts of a tar in readers' indexes; its name is relative to `shards/`."""
-
-    name: str
-    split: str
-    n_samples: int
-    n_bytes: int
-    md5: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenShard:
-    """A finished tar."""
-
-    plan: ShardPlan
-    layout: TarLayout
-    facts: ShardFacts
-
-    @property
-    def name(self) -> str:
-        """Name relative to `shards/`."""
-        return self.plan.name.removeprefix(f"{SHARDS}/")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedTar:
-    """What the files that describe all shards say of a tar; its name is relative to `shards/`."""
+    """What the files that describe all shards say of a tar, as far as they name it.
+
+    Attributes:
+        name: Relative to `shards/`.
+        members: Whether its first sample has optional members, by the options of `dataset_card`.
+        md5: For wids, which knows no other hash. All hashes are in hex.
+    """
 
     name: str
     bucket: str
     split: Split
     samples: int
-    frames: int
-    seconds: float
-    facts: ShardFacts
+    frames: int = 0
+    seconds: float = 0.0
+    members: Mapping[str, bool] = field(default_factory=dict)
+    bytes: int
+    sha256: str = ""
+    md5: str = ""
+    idx_sha256: str = ""
+    meta_sha256: str = ""
+
+    @classmethod
+    def of(cls, plan: ShardPlan, **facts: Any) -> "DescribedTar":  # noqa: ANN401
+        """Returns a written tar, with its size and hashes."""
+        return cls(**cls.planned(plan), **facts)
+
+    @staticmethod
+    def planned(plan: ShardPlan) -> dict[str, Any]:
+        """Returns what is known before a tar is written."""
+        return {
+            "name": plan.name.removeprefix(f"{SHARDS}/"),
+            "bucket": plan.bucket,
+            "split": plan.split,
+            "samples": len(plan.samples),
+            "frames": plan.totals[0],
+            "seconds": plan.totals[1],
+            "members": members_of(plan.samples[0]),
+        }
 
     def entry(self) -> dict[str, Any]:
         """Returns its entry in the manifest."""
-        names = ("name", "bucket", "split", "samples", "frames")
-        return {name: getattr(self, name) for name in names} | asdict(self.facts)
+        return {name: getattr(self, name) for name in _ENTRY}
+
+
+_ENTRY = (
+    "name", "bucket", "split", "samples", "frames", "bytes", "sha256", "md5", "idx_sha256",
+    "meta_sha256",
+)  # fmt: skip
+_OPTIONAL = frozenset({"with_embedding", "with_id", "with_annotation"})
+Shards = Sequence[tuple[ShardPlan, DescribedTar]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +139,13 @@ class EarlierShards:
         cls, summary: Mapping[str, Any], manifest: Mapping[str, Any], dataset: pa.Table
     ) -> "EarlierShards":
         """Returns the shards of a snapshot."""
-        tars = list(described_tars(manifest, dataset).values())
-        declared = declared_families(manifest)
-        return cls(facts=summary["shards"], tars=tars, dataset=dataset, declared=declared)
+        entries = summary["shards"]
+        return cls(
+            facts=entries,
+            tars=list(described_tars(manifest, dataset, entries).values()),
+            dataset=dataset,
+            declared=declared_families(manifest),
+        )
 
     def rows(self) -> dict[str, pa.Table]:
         """Returns the rows of each tar, by its name relative to `shards/`."""
@@ -157,30 +156,6 @@ class EarlierShards:
             name: self.dataset.slice(start, end - start)
             for name, start, end in zip(runs.values.to_pylist(), starts, ends, strict=False)
         }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleMembers:
-    """Optional members of samples, as a dataset card names them."""
-
-    with_embedding: bool = False
-    with_id: bool = False
-    with_annotation: bool = False
-
-
-def members_by_tar(entries: Iterable[Mapping[str, Any]]) -> dict[str, SampleMembers]:
-    """Returns the optional members of each tar's first sample, by its name relative to `shards/`.
-
-    Args:
-        entries: Of a summary; those of older versions say nothing of some members.
-    """
-    own = SampleMembers.__slots__
-    return {
-        entry["name"].removeprefix(f"{SHARDS}/"): SampleMembers(
-            **{name: entry.get("members", {}).get(name, False) for name in own}
-        )
-        for entry in entries
-    }
 
 
 def index_bytes(offsets: Sequence[int]) -> bytes:
@@ -194,7 +169,7 @@ def meta_lines(plan: ShardPlan) -> bytes:
 
 
 def set_files(
-    shards: Sequence[WrittenShard],
+    shards: Shards,
     before: EarlierShards | None = None,
     *,
     columns: Declared = MappingProxyType({}),
@@ -208,22 +183,19 @@ def set_files(
     They are by name under the output root, in writing order: the manifest is the last. `columns`
     has families of columns by name.
     """
-    new = {shard.name: shard for shard in shards}
+    plans = {tar.name: plan for plan, tar in shards}
     rows = before.rows() if before is not None else {}
-    members = members_by_tar(before.facts) if before is not None else {}
-    tars = [*(before.tars if before is not None else ()), *map(_described, shards)]
+    tars = [*(before.tars if before is not None else ()), *(tar for _, tar in shards)]
     tars.sort(key=lambda tar: tar.name)
-    tables = (rows[tar.name] if tar.name in rows else dataset_table(new[tar.name]) for tar in tars)
+    tables = (rows[t.name] if t.name in rows else dataset_table(plans[t.name]) for t in tars)
     declared = {**(before.declared if before is not None else {}), **columns}
-    for shard in shards:
-        for sample in shard.plan.samples:
-            for member in sample.stored:
-                if member.suffix not in declared:
-                    declared[member.suffix] = member.version.to_json()
+    for plan in plans.values():
+        for member in chain.from_iterable(sample.stored for sample in plan.samples):
+            if member.suffix not in declared:
+                declared[member.suffix] = member.version.to_json()
     return described_files(
         tars,
         tables_to_parquet(tables, DATASET_SCHEMA, DATASET_KEY),
-        lambda name: members.get(name) or members_of(new[name].plan.samples[0]),
         declared=declared,
         seed=seed,
         fingerprint=fingerprint,
@@ -235,7 +207,6 @@ def set_files(
 def described_files(
     tars: Sequence[DescribedTar],
     dataset: bytes,
-    members: Callable[[str], SampleMembers],
     *,
     declared: Declared,
     seed: int,
@@ -243,62 +214,98 @@ def described_files(
     made_by: str,
     scores: Iterable[str],
 ) -> dict[str, bytes]:
-    """As `set_files`, for tars of which only the facts are known.
+    """As `set_files`, for tars of which only the facts are known, sorted by name.
 
-    Args:
-        tars: Sorted by name.
-        dataset: Table of their samples.
-        members: Gives the optional members of the first sample of a tar by name.
-        declared: Families, by member or name.
-        seed: Of the order of samples.
-        fingerprint: Fingerprint of the recipe.
-        made_by: Version.
-        scores: Names of the scores in the JSON of samples.
+    `dataset` is the table of their samples, `declared` has families by member or name, and `scores`
+    names the scores in the JSON of samples.
     """
-    files = {DATASET: dataset, **dict(_files(tars, members, declared, scores))}
+    files = {DATASET: dataset, **dict(_files(tars, declared, scores))}
+    by_place: dict[str, dict[str, Any]] = {}
+    for name, value in sorted(declared.items()):
+        by_place.setdefault(MEMBERS if value["member"] else COLUMNS, {})[name] = value
+    buckets = sorted({tar.bucket for tar in tars})
+    counts = _totals(tars) | {
+        "by_split": {split: _totals(t for t in tars if t.split == split) for split in SPLITS},
+        "by_bucket": {name: _totals(t for t in tars if t.bucket == name) for name in buckets},
+    }
     manifest = {
         "version": MANIFEST_VERSION,
         "made_by": made_by,
         "recipe_fingerprint": fingerprint,
         "seed": seed,
-        "counts": _counts(tars),
-        **_families(declared),
+        "counts": counts,
+        **by_place,
         "shards": [tar.entry() for tar in tars],
-        "files": {
-            name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-            for name, data in sorted(files.items())
-        },
+        "files": {name: Digest.of(data).as_dict() for name, data in sorted(files.items())},
     }
     named = {f"{SHARDS}/{name}": data for name, data in files.items()}
     return named | {MANIFEST: sealed_json(manifest, _json, MANIFEST)}
 
 
-def _families(declared: Declared) -> dict[str, dict[str, Any]]:
-    """Returns declarations as a manifest has them: families of members, and of columns."""
-    by_place: dict[str, dict[str, Any]] = {}
-    for name, value in sorted(declared.items()):
-        by_place.setdefault(MEMBERS if value["member"] else COLUMNS, {})[name] = value
-    return by_place
-
-
-def known_facts(manifest: Mapping[str, Any]) -> dict[str, ShardFacts]:
-    """Returns sizes and hashes of the tars in a manifest, by name under the output root.
-
-    The manifest of another version gives none.
-    """
-    if manifest.get("version") != MANIFEST_VERSION:
-        return {}
-    names = ShardFacts.__dataclass_fields__
+def _totals(tars: Iterable[DescribedTar]) -> dict[str, Any]:
+    tars = list(tars)
     return {
-        f"{SHARDS}/{entry['name']}": ShardFacts(**{name: entry[name] for name in names})
-        for entry in manifest["shards"]
-        if all(name in entry for name in names)
+        "shards": len(tars),
+        "samples": sum(tar.samples for tar in tars),
+        "frames": sum(tar.frames for tar in tars),
+        "bytes": sum(tar.bytes for tar in tars),
+        "seconds": round(sum(tar.seconds for tar in tars), 3),
     }
 
 
-def members_table(shards: Iterable[WrittenShard]) -> Iterator[pa.Table]:
+def known_tars(manifest: Mapping[str, Any]) -> dict[str, DescribedTar]:
+    """Returns the tars of a manifest, by name relative to `shards/`; none of another version's."""
+    if manifest.get("version") != MANIFEST_VERSION:
+        return {}
+    return {
+        entry["name"]: DescribedTar(**{name: entry[name] for name in _ENTRY})
+        for entry in manifest["shards"]
+        if all(name in entry for name in _ENTRY)
+    }
+
+
+def described_tars(
+    manifest: Mapping[str, Any], dataset: pa.Table, entries: Iterable[Mapping[str, Any]]
+) -> dict[str, DescribedTar]:
+    """Returns the tars of a snapshot, by name relative to `shards/`.
+
+    `dataset` is in the order of the tars; `entries` are the summary's, and those of older versions
+    say nothing of some members.
+    """
+    tars, seconds = known_tars(manifest), defaultdict[str, float](float)
+    # Added in the order of the samples.
+    for name, duration in zip(
+        *(dataset[n].to_pylist() for n in ("shard", "duration")), strict=True
+    ):
+        seconds[name] += duration
+    members = {
+        entry["name"].removeprefix(f"{SHARDS}/"): {
+            name: value for name, value in entry.get("members", {}).items() if name in _OPTIONAL
+        }
+        for entry in entries
+    }
+    return {
+        entry["name"]: replace(
+            tars[entry["name"]],
+            seconds=seconds[entry["name"]],
+            members=members.get(entry["name"], {}),
+        )
+        for entry in manifest["shards"]
+    }
+
+
+def members_of(sample: Sample) -> dict[str, bool]:
+    """Returns which optional members a sample has, as a dataset card names them."""
+    return {
+        "with_embedding": sample.embedding is not None,
+        "with_id": sample.has_id,
+        "with_annotation": "annotation" in sample.metadata,
+    }
+
+
+def members_table(plans: Iterable[ShardPlan]) -> Iterator[pa.Table]:
     """Yields the rows of `members` of some tars, a tar at a time."""
-    for shard in shards:
+    for plan in plans:
         yield rows_to_table(
             (
                 {
@@ -310,201 +317,98 @@ def members_table(shards: Iterable[WrittenShard]) -> Iterator[pa.Table]:
                     "mp4_distance": distance,
                     "bytes": member.n_bytes,
                 }
-                for sample in shard.plan.samples
+                for sample in plan.samples
                 for member, distance in sample.distances()
             ),
             MEMBERS_SCHEMA,
         )
 
 
-def described_tars(manifest: Mapping[str, Any], dataset: pa.Table) -> dict[str, DescribedTar]:
-    """Returns the tars of a manifest, by name relative to `shards/`.
-
-    Args:
-        manifest: As `known_facts` takes it.
-        dataset: Rows of `dataset.parquet`, in the order of the tars.
-    """
-    facts = known_facts(manifest)
-    seconds = _seconds(dataset)
-    return {
-        entry["name"]: DescribedTar(
-            **{name: entry[name] for name in ("name", "bucket", "split", "samples", "frames")},
-            seconds=seconds.get(entry["name"], 0.0),
-            facts=facts[f"{SHARDS}/{entry['name']}"],
-        )
-        for entry in manifest["shards"]
-    }
-
-
-def _seconds(dataset: pa.Table) -> dict[str, float]:
-    """Returns the seconds of each tar, added in the order of its samples."""
-    sums: dict[str, float] = {}
-    rows = zip(dataset["shard"].to_pylist(), dataset["duration"].to_pylist(), strict=True)
-    for name, seconds in rows:
-        sums[name] = sums.get(name, 0) + seconds
-    return sums
-
-
-def dataset_table(shard: WrittenShard) -> pa.Table:
+def dataset_table(plan: ShardPlan) -> pa.Table:
     """Returns the rows of a tar in `dataset.parquet`."""
+    shard = plan.name.removeprefix(f"{SHARDS}/")
     rows = []
-    for sample, offset in zip(shard.plan.samples, shard.layout.mp4_starts, strict=True):
-        json_text, text, sha256 = sample.texts()
-        facts = orjson.loads(json_text)
-        rows.append(
-            {
-                "clip_id": sample.key,
-                "path": f"{shard.name}#{sample.key}.mp4",
-                "shard": shard.name,
-                "split": sample.split,
-                "bucket": shard.plan.bucket,
-                "offset": offset,
-                "bytes": sample.mp4_bytes,
-                "text": text.decode(),
-                "num_frames": facts["n_frames"],
-                "height": facts["height"],
-                "width": facts["width"],
-                "aspect_ratio": facts["height"] / facts["width"],
-                "resolution": facts["height"] * facts["width"],
-                "fps": facts["fps"],
-                "duration": facts["duration"],
-                "source_id": facts["source_id"],
-                "source_uri": facts["source_uri"],
-                "sha256": sha256.decode(),
-            }
-        )
+    for sample, offset in zip(plan.samples, plan.layout.mp4_starts, strict=True):
+        json_text, text, _ = sample.texts()
+        row = sample_row(shard, sample.key, orjson.loads(json_text), text.decode())
+        rows.append(row | {"offset": offset, "bytes": sample.mp4_bytes})
     return rows_to_table(rows, DATASET_SCHEMA)
 
 
+def sample_row(shard: str, key: str, fields: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """Returns the columns of `dataset.parquet` that follow from a sample's JSON and caption.
+
+    `shard` is the name of its tar, relative to `shards/`.
+    """
+    bucket, _, name = shard.rpartition("/")
+    height, width = fields["height"], fields["width"]
+    return {
+        "clip_id": key,
+        "path": f"{shard}#{key}.mp4",
+        "shard": shard,
+        "split": "val" if name.startswith("val-") else "train",
+        "bucket": bucket,
+        "text": text,
+        "num_frames": fields["n_frames"],
+        "height": height,
+        "width": width,
+        "aspect_ratio": height / width,
+        "resolution": height * width,
+        "fps": fields["fps"],
+        "duration": fields.get("duration"),
+        "source_id": fields["source_id"],
+        "source_uri": fields.get("source_uri"),
+        "sha256": fields["mp4_sha256"],
+    }
+
+
 def _files(
-    tars: Sequence[DescribedTar],
-    members: Callable[[str], SampleMembers],
-    declared: Declared,
-    scores: Iterable[str],
+    tars: Sequence[DescribedTar], declared: Declared, scores: Iterable[str]
 ) -> Iterator[tuple[str, bytes]]:
     for split in SPLITS:
-        yield f"wids-{split}.json", wids_file(_indexed(tar) for tar in tars if tar.split == split)
+        yield f"wids-{split}.json", wids_file(tar for tar in tars if tar.split == split)
     for folder in ["", *sorted({tar.bucket for tar in tars})]:
         inside = [tar for tar in tars if folder in ("", tar.bucket)]
         prefix = f"{folder}/" if folder else ""
-        for name, data in energon_files([_indexed(tar) for tar in inside], prefix):
+        for name, data in energon_files(inside, prefix):
             yield f"{prefix}.nv-meta/{name}", data
-        first = members(inside[0].name) if inside else SampleMembers()
-        yield f"{prefix}{CARD}", _card(inside, first, declared, prefix, scores)
+        first: Mapping[str, Any] = inside[0].members if inside else {}
+        names = by_split(inside, prefix)
+        yield f"{prefix}{CARD}", dataset_card(names, declared=declared, scores=scores, **first)
 
 
-def members_of(sample: Sample) -> SampleMembers:
-    """Returns the optional members of a sample."""
-    return SampleMembers(
-        with_embedding=sample.embedding is not None,
-        with_id=sample.has_id,
-        with_annotation="annotation" in sample.metadata,
-    )
-
-
-def _card(
-    tars: Sequence[DescribedTar],
-    first: SampleMembers,
-    declared: Declared,
-    prefix: str,
-    scores: Iterable[str],
-) -> bytes:
+def by_split(tars: Iterable[DescribedTar], prefix: str) -> dict[Split, list[str]]:
+    """Returns the names of the tars of each split, without a prefix."""
     names: dict[Split, list[str]] = {split: [] for split in SPLITS}
     for tar in tars:
         names[tar.split].append(tar.name.removeprefix(prefix))
-    return dataset_card(names, **asdict(first), declared=declared, scores=scores)
+    return names
 
 
-def _described(shard: WrittenShard) -> DescribedTar:
-    n_frames, seconds = shard.plan.totals
-    return DescribedTar(
-        name=shard.name,
-        bucket=shard.plan.bucket,
-        split=shard.plan.split,
-        samples=len(shard.plan.samples),
-        frames=n_frames,
-        seconds=seconds,
-        facts=shard.facts,
-    )
-
-
-def _indexed(tar: DescribedTar) -> IndexedTar:
-    return IndexedTar(
-        name=tar.name,
-        split=tar.split,
-        n_samples=tar.samples,
-        n_bytes=tar.facts.bytes,
-        md5=tar.facts.md5,
-    )
-
-
-def wids_file(tars: Iterable[IndexedTar]) -> bytes:
+def wids_file(tars: Iterable[DescribedTar]) -> bytes:
     """Returns an index for wids of one split's tars, with addresses relative to it."""
-    return _json(
-        {
-            "__kind__": "wids-shard-index-v1",
-            "wids_version": 1,
-            "shardlist": [
-                {
-                    "url": tar.name,
-                    "md5sum": tar.md5,
-                    "nsamples": tar.n_samples,
-                    "filesize": tar.n_bytes,
-                }
-                for tar in tars
-            ],
-        }
-    )
+    fields = {"url": "name", "md5sum": "md5", "nsamples": "samples", "filesize": "bytes"}
+    listed = [{field: getattr(tar, name) for field, name in fields.items()} for tar in tars]
+    return _json({"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": listed})
 
 
-def energon_files(tars: Sequence[IndexedTar], prefix: str) -> Iterator[tuple[str, bytes]]:
+def energon_files(tars: Sequence[DescribedTar], prefix: str) -> Iterator[tuple[str, bytes]]:
     """Returns the files of a `.nv-meta` by their names in it.
 
     `tars` are all below its parent folder; `prefix` is that folder with a final slash, or empty:
     names of tars are relative to it.
     """
-    names = [tar.name.removeprefix(prefix) for tar in tars]
-    counts = {name: tar.n_samples for name, tar in zip(names, tars, strict=True)}
-    parts: dict[str, list[str]] = {
-        split: [n for n, tar in zip(names, tars, strict=True) if tar.split == split]
-        for split in SPLITS
-    }
-    yield "split.yaml", _split_yaml(parts)
+    counts = {tar.name.removeprefix(prefix): tar.samples for tar in tars}
+    # By hand: names of tars need no quotes, and writers of YAML take seconds for many.
+    lines = ["split_parts:"]
+    for split, names in by_split(tars, prefix).items():
+        lines += [f"  {split}:" if names else f"  {split}: []", *(f"  - {name}" for name in names)]
+    yield "split.yaml", "\n".join([*lines, "exclude: []", ""]).encode()
     # All members unchanged: the trainer defines the sample made of them.
     yield "dataset.yaml", b"__module__: megatron.energon\n__class__: CrudeWebdataset\n"
     # Last: while the splits change, it has the counts of the old and the new tars.
     yield ".info.json", _json({"energon_version": ENERGON_VERSION, "shard_counts": counts})
 
 
-def _counts(tars: Sequence[DescribedTar]) -> dict[str, Any]:
-    buckets = sorted({tar.bucket for tar in tars})
-    return _totals(tars) | {
-        "by_split": {
-            split: _totals([tar for tar in tars if tar.split == split]) for split in SPLITS
-        },
-        "by_bucket": {
-            bucket: _totals([tar for tar in tars if tar.bucket == bucket]) for bucket in buckets
-        },
-    }
-
-
-def _totals(tars: Sequence[DescribedTar]) -> dict[str, Any]:
-    return {
-        "shards": len(tars),
-        "samples": sum(tar.samples for tar in tars),
-        "frames": sum(tar.frames for tar in tars),
-        "bytes": sum(tar.facts.bytes for tar in tars),
-        "seconds": round(sum(tar.seconds for tar in tars), 3),
-    }
-
-
 def _json(value: object) -> bytes:
     return json.dumps(value, indent=1).encode() + b"\n"
-
-
-def _split_yaml(parts: Mapping[str, Sequence[str]]) -> bytes:
-    """By hand: names of tars need no quotes, and writers of YAML take seconds for many."""
-    lines = ["split_parts:"]
-    for split, names in parts.items():
-        lines += [f"  {split}:" if names else f"  {split}: []", *(f"  - {name}" for name in names)]
-    return "\n".join([*lines, "exclude: []", ""]).encode()

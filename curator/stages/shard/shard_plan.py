@@ -10,14 +10,18 @@ import hashlib
 import re
 import tarfile
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
+from typing import cast
 
 from curator.buckets import Bucket
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample import Sample, padded
-from curator.stages.shard.tar_reader import BLOCK, Split
+from curator.stages.shard.tar_reader import BLOCK, Split, index_name, meta_name
 from curator.tables.out_layout import SHARDS
 from curator.tables.sample_members import StoredMember
 
@@ -43,6 +47,23 @@ def split_of(source_id: str, config: ShardConfig) -> Split:
     return "val" if share < config.val_share else "train"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TarLayout:
+    """The layout of a tar, in bytes from its start."""
+
+    starts: Sequence[int]
+    """First header of each sample."""
+    end: int
+    """End of the last sample."""
+    mp4_starts: Sequence[int]
+    """First byte of each sample's MP4."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the tar."""
+        return self.end + END_BYTES
+
+
 @dataclass(frozen=True, kw_only=True)
 class ShardPlan:
     """A planned tar, named by its contents."""
@@ -52,13 +73,38 @@ class ShardPlan:
     split: Split
     samples: tuple[Sample, ...]
 
+    @property
+    def objects(self) -> tuple[str, str, str]:
+        """Names of the tar, of its index and of its metadata."""
+        return self.name, index_name(self.name), meta_name(self.name)
+
     @cached_property
     def totals(self) -> tuple[int, float]:
         """Frames and seconds of all samples."""
         metadata = [sample.metadata for sample in self.samples]
-        return sum(sample_facts["n_frames"] for sample_facts in metadata), float(
-            sum(sample_facts["duration"] for sample_facts in metadata)
-        )
+        n_frames = sum(facts["n_frames"] for facts in metadata)
+        return n_frames, float(sum(facts["duration"] for facts in metadata))
+
+    @cached_property
+    def layout(self) -> TarLayout:
+        """Where each sample is in the tar."""
+        starts, offsets = array("Q"), array("Q")
+        position = 0
+        for sample in self.samples:
+            starts.append(position)
+            for suffix, size in sample.members():
+                position += BLOCK
+                if suffix == "mp4":
+                    offsets.append(position)
+                position += padded(size)
+        return TarLayout(starts=starts, end=position, mp4_starts=offsets)
+
+    def missing(self, sizes: Mapping[str, int]) -> frozenset[str]:
+        """Returns which of its objects are missing or have another size."""
+        meta_bytes = sum(sample.json_bytes + 1 for sample in self.samples)
+        wanted = (self.layout.n_bytes, 8 * (len(self.samples) + 1), meta_bytes)
+        pairs = zip(self.objects, wanted, strict=True)
+        return frozenset(name for name, size in pairs if sizes.get(name) != size)
 
 
 def plan_shards(
@@ -82,65 +128,53 @@ def plan_shards(
         Plans sorted by name. Within a bucket and split samples are sorted by the hash of seed and
         key, so that neighbours come from different places of the corpus.
     """
-    groups: dict[tuple[str, Split], dict[str, Sample]] = {}
+    groups: defaultdict[tuple[str, Split], dict[str, Sample]] = defaultdict(dict)
     for bucket, sample in samples:
-        groups.setdefault((bucket.name, sample.split), {})[sample.key] = sample
-    next_number: dict[tuple[str, Split], int] = {}
+        groups[bucket.name, sample.split][sample.key] = sample
+    numbers: defaultdict[tuple[str, Split], int] = defaultdict(int)
+    """The next number of each bucket and split."""
 
-    def used(bucket: str, split: Split, number: int) -> None:
-        next_number[bucket, split] = max(next_number.get((bucket, split), 0), number + 1)
+    def use(place: tuple[str, Split, int]) -> None:
+        numbers[place[:2]] = max(numbers[place[:2]], place[2] + 1)
 
-    for place in filter(None, map(place_of, taken)):
-        used(*place)
+    for earlier in filter(None, map(place_of, taken)):
+        use(earlier)
     plans = []
     for name, keys in sorted(reusable.items()) if reusable and config.append else ():
-        kept = _kept(name, keys, groups, config)
-        if kept is None:
-            continue
-        plan, number = kept
-        plans.append(plan)
-        used(plan.bucket, plan.split, number)
-        for sample in plan.samples:
-            del groups[plan.bucket, plan.split][sample.key]
+        # A tar that an older version named is not one of these shards.
+        if (place := place_of(name)) and (plan := _kept(name, place, keys, groups, config)):
+            plans.append(plan)
+            use(place)
+            for sample in plan.samples:
+                del groups[place[:2]][sample.key]
     for (folder, split), by_key in groups.items():
-        for _, own in _by_generation(by_key.values()):
-            first = next_number.get((folder, split), 0)
-            for number, packed in enumerate(_packed(_shuffled(own, config.seed), config), first):
+        generation = attrgetter("generation")
+        for _, own in groupby(sorted(by_key.values(), key=generation), generation):
+            for packed in _packed(_shuffled(own, config.seed), config):
+                number = numbers[folder, split]
                 plans.append(plan_shard(folder, split, number, packed))
-                used(folder, split, number)
+                numbers[folder, split] = number + 1
     return sorted(plans, key=lambda plan: plan.name)
 
 
 def _kept(
     name: str,
+    place: tuple[str, Split, int],
     keys: Collection[str],
     groups: Mapping[tuple[str, Split], Mapping[str, Sample]],
     config: ShardConfig,
-) -> tuple[ShardPlan, int] | None:
-    """Returns plan and number of an existing tar that would hold the same bytes now."""
-    place = place_of(name)
-    if place is None:
-        # Named by an older version: not one of these shards.
-        return None
-    bucket, split, number = place
-    wanted = groups.get((bucket, split), {})
+) -> ShardPlan | None:
+    """Returns the plan of an existing tar that would hold the same bytes now."""
+    wanted = groups.get(place[:2], {})
     if not keys or not all(key in wanted for key in keys):
         return None
     ordered = _shuffled((wanted[key] for key in keys), config.seed)
-    if any(sample.generation != ordered[0].generation for sample in ordered):
-        return None
     n_bytes = END_BYTES + sum(sample.n_bytes for sample in ordered)
-    if len(ordered) > 1 and n_bytes > config.max_bytes + config.floor_bytes:
+    is_too_large = len(ordered) > 1 and n_bytes > config.max_bytes + config.floor_bytes
+    if is_too_large or len({sample.generation for sample in ordered}) > 1:
         return None
-    plan = plan_shard(bucket, split, number, ordered)
-    return (plan, number) if plan.name == name else None
-
-
-def _by_generation(samples: Iterable[Sample]) -> list[tuple[int, list[Sample]]]:
-    by_generation: dict[int, list[Sample]] = {}
-    for sample in samples:
-        by_generation.setdefault(sample.generation, []).append(sample)
-    return sorted(by_generation.items())
+    plan = plan_shard(*place, ordered)
+    return plan if plan.name == name else None
 
 
 def _shuffled(samples: Iterable[Sample], seed: int) -> list[Sample]:
@@ -174,7 +208,7 @@ def place_of(name: str) -> tuple[str, Split, int] | None:
     match = _TAR_NAME.fullmatch(name)
     if match is None:
         return None
-    return match["bucket"], "val" if match["split"] == "val" else "train", int(match["number"])
+    return match["bucket"], cast(Split, match["split"]), int(match["number"])
 
 
 def plan_shard(bucket: str, split: Split, number: int, group: Sequence[Sample]) -> ShardPlan:
@@ -198,39 +232,6 @@ def plan_shard(bucket: str, split: Split, number: int, group: Sequence[Sample]) 
         split=split,
         samples=tuple(group),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TarLayout:
-    """The layout of a tar, in bytes from its start."""
-
-    starts: Sequence[int]
-    """First header of each sample."""
-    end: int
-    """End of the last sample."""
-    keys: tuple[str, ...]
-    mp4_starts: Sequence[int]
-    """First byte of each sample's MP4, in the order of the keys."""
-
-    @property
-    def n_bytes(self) -> int:
-        """Size of the tar."""
-        return self.end + END_BYTES
-
-
-def tar_layout(plan: ShardPlan) -> TarLayout:
-    """Computes the layout of a tar without writing it."""
-    starts, offsets = array("Q"), array("Q")
-    position = 0
-    for sample in plan.samples:
-        starts.append(position)
-        for suffix, size in sample.members():
-            position += BLOCK
-            if suffix == "mp4":
-                offsets.append(position)
-            position += padded(size)
-    keys = tuple(sample.key for sample in plan.samples)
-    return TarLayout(starts=starts, end=position, keys=keys, mp4_starts=offsets)
 
 
 def write_shard(
@@ -262,18 +263,6 @@ def write_shard(
 
 
 def _header(name: str, size: int) -> bytes:
-    """Returns a header as `tarfile` makes it, in a seventh of the time."""
-    if len(name) > _LONGEST_NAME or size >= 8**11:
-        info = tarfile.TarInfo(name)
-        info.size, info.mode = size, 0o644
-        return info.tobuf(format=tarfile.USTAR_FORMAT)
-    begin = name.encode().ljust(_LONGEST_NAME, b"\0") + _MODE_AND_OWNER + b"%011o\0" % size + _TIME
-    total = sum(begin) + sum(_REST) + 8 * ord(" ")
-    return begin + b"%06o\0 " % total + _REST
-
-
-_LONGEST_NAME = 100
-_MODE_AND_OWNER = b"0000644\0" + 2 * b"0000000\0"
-_TIME = b"00000000000\0"
-_REST = (b"0".ljust(101, b"\0") + b"ustar\x0000").ljust(BLOCK - 156, b"\0")
-"""From the type of the member, a file, to the end: no link, no names of owners, no devices."""
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = size, 0o644
+    return info.tobuf(format=tarfile.USTAR_FORMAT)

@@ -1,18 +1,108 @@
-"""The stage that assembles tars from written clips."""
+"""The stage that streams tars of samples into the output root: a tar is too large to return."""
 
+import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from curator.errors import DamagedError, ShardError
 from curator.stage import OFF, Phase, Resources, Scope, Stage, Wait
 from curator.stages.shard.config import ShardConfig
-from curator.stages.shard.shard_index import ShardFacts
-from curator.stages.shard.shard_plan import SHARD_VERSION
-from curator.stages.shard.tar_writer import ShardUnit, TarWriter
+from curator.stages.shard.sample import Sample
+from curator.stages.shard.shard_index import DescribedTar, index_bytes, meta_lines
+from curator.stages.shard.shard_plan import SHARD_VERSION, ShardPlan, write_shard
+from curator.storage import Store
+from curator.tables.clip_locations import located_bytes
+from curator.tables.sample_members import StoredMember
+
+_READ_BYTES = 4 << 20
 
 
-class ShardStage(Stage[ShardConfig, ShardUnit, tuple[str, ShardFacts]]):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardUnit:
+    """A tar with missing objects."""
+
+    plan: ShardPlan
+    missing: frozenset[str]
+    """Names of the objects to write: the tar, its index, its metadata."""
+
+
+class TarWriter:
+    """Writes the missing objects of tars under an output root."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def write(self, unit: ShardUnit) -> DescribedTar:
+        """Writes the missing objects of a tar; reads an existing tar for its hashes.
+
+        Raises:
+            ShardError: A clip's bytes are not those that were written.
+        """
+        plan, layout = unit.plan, unit.plan.layout
+        tar, index, meta = plan.objects
+        described = {index: index_bytes((*layout.starts, layout.end)), meta: meta_lines(plan)}
+        # Before the tar, so that no reader finds a tar without its index.
+        for name, data in described.items():
+            if name in unit.missing:
+                self._store.write(name, data)
+        sha256, md5, n_bytes = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
+
+        def count(data: bytes) -> None:
+            nonlocal n_bytes
+            n_bytes += len(data)
+            sha256.update(data)
+            md5.update(data)
+
+        if tar in unit.missing:
+            with self._store.create(tar) as output:
+
+                def write(data: bytes) -> None:
+                    count(data)
+                    output.write(data)
+
+                write_shard(plan, write, self.read, self._read_member)
+        else:
+            with self._store.open(tar) as reader:
+                while data := reader.read(_READ_BYTES):
+                    count(data)
+        return DescribedTar.of(
+            plan,
+            bytes=n_bytes,
+            sha256=sha256.hexdigest(),
+            md5=md5.hexdigest(),
+            idx_sha256=hashlib.sha256(described[index]).hexdigest(),
+            meta_sha256=hashlib.sha256(described[meta]).hexdigest(),
+        )
+
+    def _read_member(self, member: StoredMember) -> bytes:
+        where = member.where
+        value = located_bytes(self._store, where)
+        if len(value) != where.n_bytes:
+            detail = f"{len(value)} bytes of {member.suffix}, not {where.n_bytes}"
+            raise DamagedError(self._store.uri, where.name, detail)
+        return value
+
+    def read(self, sample: Sample) -> bytes:
+        """Reads the MP4 of a sample.
+
+        Raises:
+            ShardError: Its bytes are not those that were written.
+        """
+        where = sample.location
+        mp4 = located_bytes(self._store, where)
+        if len(mp4) != sample.mp4_bytes or hashlib.sha256(mp4).hexdigest() != sample.mp4_sha256:
+            if where.row is not None:
+                raise DamagedError(self._store.uri, where.name, f"of its clip {sample.key}")
+            raise ShardError(
+                f"{self._store.uri}/{where.name}: clip {sample.key} has {len(mp4)} bytes that are "
+                f"not those written (sha256 {sample.mp4_sha256}); move the object away and run "
+                "again, its clips are cut again"
+            )
+        return mp4
+
+
+class ShardStage(Stage[ShardConfig, ShardUnit, DescribedTar]):
     """Assembles tars from written clips, each with its index and metadata.
-
-    A result is the name of a finished tar and the facts about it.
 
     Args:
         tars: Writes them; None if the stage is only described.
@@ -43,7 +133,7 @@ class ShardStage(Stage[ShardConfig, ShardUnit, tuple[str, ShardFacts]]):
         why = "a hash orders the clips of each tar, and tars that hold the same clips stay"
         return self.waits_for(f"every kept clip to be cut{captioned}", why)
 
-    def process(self, unit: ShardUnit) -> tuple[str, ShardFacts]:
+    def process(self, unit: ShardUnit) -> DescribedTar:
         """Writes the missing objects of a tar; reads an existing tar for its hashes.
 
         Raises:

@@ -93,7 +93,7 @@ class Shard:
         return self.name.rpartition("/")[2].removesuffix(".tar")
 
     @property
-    def split(self) -> str:
+    def split(self) -> Split:
         """`train` or `val`; tars of versions that did not split are for training."""
         return "val" if self.stem.startswith("val-") else "train"
 
@@ -115,12 +115,12 @@ class ShardSet:
     store: Store
     prefix: str
     """`shards/`, or nothing where the tars lie in folders of the root itself."""
-    manifest: dict[str, Any] | None
-    """None where there is none, or none that can be read: see `problem`."""
-    problem: str | None
     sizes: dict[str, int]
     """Bytes of each object, by its name relative to the shards' folder."""
-    shards: tuple[Shard, ...]
+    manifest: dict[str, Any] | None = None
+    """None where there is none, or none that can be read: see `problem`."""
+    problem: str | None = None
+    shards: tuple[Shard, ...] = ()
     """Tars that the manifest names, sorted; without a manifest all that are there."""
     snapshot: int | None = None
     """Number of the snapshot that was asked for; None for the files at fixed paths."""
@@ -146,6 +146,12 @@ class ShardSet:
         """Members that families declare; raises as `declared_families` does."""
         families = declared_families(self.manifest)
         return {suffix: value for suffix, value in families.items() if value["member"]}
+
+    def named(self, manifest: dict[str, Any]) -> "ShardSet":
+        """Returns the shards that a manifest names."""
+        listed = sorted(manifest["shards"], key=lambda facts: str(facts["name"]))
+        shards = tuple(Shard(name=facts["name"], facts=facts) for facts in listed)
+        return replace(self, manifest=manifest, shards=shards)
 
     def uri(self, name: str) -> str:
         """Returns the address of an object of the shards' folder."""
@@ -183,7 +189,18 @@ def open_shards(out: str, snapshot: int | None = None) -> ShardSet:
     """
     store = open_store(out)
     if snapshot is not None:
-        return _of_snapshot(store, snapshot)
+        indexes = read_snapshot(store, snapshot)[INDEXES]
+        manifest, problem = _manifest(store, indexes["manifest"])
+        if manifest is None:
+            raise ShardError(f"{store.uri}/{indexes['manifest']}: {problem}")
+        shards = ShardSet(
+            store=store,
+            prefix=FOLDER,
+            sizes=_sizes(store, FOLDER),
+            own_dataset=indexes["dataset"],
+            snapshot=snapshot,
+        )
+        return shards.named(manifest)
     prefix = FOLDER
     sizes = _sizes(store, prefix)
     if not sizes and not store.exists(SUMMARY):
@@ -194,59 +211,23 @@ def open_shards(out: str, snapshot: int | None = None) -> ShardSet:
                 f"{store.uri} has no shards: expected OUT of a finished `curate run`, or a folder "
                 "with the contents of OUT/shards"
             )
+    shards = ShardSet(store=store, prefix=prefix, sizes=sizes)
     manifest, problem = _manifest(store, prefix + MANIFEST)
-    following = None
     if (coming := _manifest(store, prefix + NEXT_MANIFEST)[0]) is not None:
-        following = _named(store, prefix, sizes, coming)
+        shards = replace(shards, following=shards.named(coming))
         if MANIFEST not in sizes:
-            manifest, problem = {"shards": []}, None
+            manifest = {"shards": []}
     if manifest is not None:
-        return _named(store, prefix, sizes, manifest, following)
-    tars = sorted(name for name in sizes if name.endswith(".tar"))
+        return shards.named(manifest)
     if prefix and MANIFEST not in sizes and not store.exists(SUMMARY):
         raise UsageError(
             f"{store.uri} has no shards yet: no run was finished there, and the tars may be only "
             "some of its shards; run `curate run` again, or name "
             f"{store.uri}/{prefix.rstrip('/')} itself to take the tars that are there"
         )
-    return ShardSet(
-        store=store,
-        prefix=prefix,
-        manifest=None,
-        problem=problem,
-        sizes=sizes,
-        shards=tuple(Shard(name=name, facts={}) for name in tars),
-    )
-
-
-def _named(
-    store: Store,
-    prefix: str,
-    sizes: dict[str, int],
-    manifest: dict[str, Any],
-    following: ShardSet | None = None,
-) -> ShardSet:
-    """Returns the shards that a manifest names."""
-    listed = sorted(manifest["shards"], key=lambda facts: str(facts["name"]))
-    return ShardSet(
-        store=store,
-        prefix=prefix,
-        manifest=manifest,
-        problem=None,
-        sizes=sizes,
-        shards=tuple(Shard(name=facts["name"], facts=facts) for facts in listed),
-        following=following,
-    )
-
-
-def _of_snapshot(store: Store, snapshot: int) -> ShardSet:
-    """Returns the shards that a snapshot names."""
-    indexes = read_snapshot(store, snapshot)[INDEXES]
-    manifest, problem = _manifest(store, indexes["manifest"])
-    if manifest is None:
-        raise ShardError(f"{store.uri}/{indexes['manifest']}: {problem}")
-    shards = _named(store, FOLDER, _sizes(store, FOLDER), manifest)
-    return replace(shards, own_dataset=indexes["dataset"], snapshot=snapshot)
+    tars = sorted(name for name in sizes if name.endswith(".tar"))
+    there = tuple(Shard(name=name, facts={}) for name in tars)
+    return replace(shards, problem=problem, shards=there)
 
 
 def _sizes(store: Store, prefix: str) -> dict[str, int]:

@@ -14,20 +14,17 @@ import pytest
 from av.video.reformatter import ColorRange, Colorspace
 from film_makers import variable_pts, write_video
 from film_shots import moving_texture
-from numpy.typing import NDArray
+from made_cuts import Film, cutter_of, fingerprint_of, pictures, psnr, request_of
 from pydantic import ValidationError
 from samples import analyzed, made_track
 
-from curator.cut_requests import crop_within, cut_request, frame_plan, target_n_frames
+from curator.cut_requests import frame_plan, target_n_frames
 from curator.errors import CutError, DecodeError, ErrorCode
 from curator.media.decode import upright_size
 from curator.media.tone_mapping import to_bt709
-from curator.records.clips import Span
-from curator.records.cuts import CutClip, CutRequest
+from curator.records.cuts import CutClip
 from curator.records.tracks import Track
-from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
-from curator.stages.cut.stage import CutStage, CutStageConfig
 
 N = 40
 """Frames of the sources here."""
@@ -36,7 +33,6 @@ SMALL = {"width_px": SIZE[0], "height_px": SIZE[1]}
 SPANS = ((0, N), (0, 5), (9, 25), (11, 13), (N - 7, N))
 VP9 = CutConfig(mode="encode", crf=12, max_size_factor=None, encoder="vp9")
 OPEN_GOP = "open-gop=1:b-adapt=0:scenecut=0:keyint=12:min-keyint=12"
-Film = NDArray[np.uint8]
 
 
 def _film(path: Path, width: int = SIZE[0], height: int = SIZE[1], **settings: object) -> None:
@@ -110,30 +106,10 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return make
 
 
-def cutter_of(
-    path: Path, *, threads: int = 1, config: CutConfig | None = None, max_pixels: int = 10**7
-) -> ClipCutter:
-    return ClipCutter(
-        io.BytesIO(path.read_bytes()),
-        path.name,
-        n_bytes=path.stat().st_size,
-        config=config or CutConfig(mode="encode", crf=12, max_size_factor=None),
-        max_pixels=max_pixels,
-        decoder_threads=threads,
-    )
+ENCODED = CutConfig(mode="encode", crf=12, max_size_factor=None)
 
 
-def request_of(track: Track, start: int, end: int) -> CutRequest:
-    span = Span(start_frame=start, end_frame=end, shot=0)
-    return cut_request(track, "clip", span, crop=crop_within(track, span))
-
-
-both_encoders = pytest.mark.parametrize("config", [None, VP9], ids=["x264", "vp9"])
-
-
-def by_pyav(mp4: bytes) -> list[Film]:
-    with av.open(io.BytesIO(mp4), mode="r") as container:
-        return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+both_encoders = pytest.mark.parametrize("config", [ENCODED, VP9], ids=["x264", "vp9"])
 
 
 def by_opencv(mp4: bytes, folder: Path) -> list[Film]:
@@ -150,8 +126,7 @@ def by_opencv(mp4: bytes, folder: Path) -> list[Film]:
 
 def shown_by_source(path: Path, track: Track) -> list[Film]:
     """What a player shows of each frame: turned, with square pixels, of even size."""
-    with av.open(str(path)) as container:
-        stored = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    stored = pictures(path)
     width, height = upright_size(track.width, track.height, 0, track.pixel_aspect)
     shown = []
     for frame in stored:
@@ -160,12 +135,6 @@ def shown_by_source(path: Path, track: Track) -> list[Film]:
             turned = cv2.resize(turned, (width, height), interpolation=cv2.INTER_CUBIC)
         shown.append(turned[: height // 2 * 2, : width // 2 * 2])
     return shown
-
-
-def psnr(a: Film, b: Film) -> float:
-    assert a.shape == b.shape
-    error = float(np.mean((a.astype(np.float32) - b) ** 2))
-    return 10 * np.log10(255**2 / max(error, 1e-6))
 
 
 def assert_shows(frames: list[Film], source: list[Film], plan: list[int]) -> None:
@@ -178,39 +147,30 @@ def assert_shows(frames: list[Film], source: list[Film], plan: list[int]) -> Non
         assert right > max(beside) + 2, f"frame {position}: {right:.1f} dB, beside {beside}"
 
 
-@pytest.mark.parametrize("name", FILMS)
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        *((name, ENCODED) for name in FILMS),
+        *((n, VP9) for n in ("vfr.mp4", "sixty.mp4", "odd.mp4")),
+    ],
+)
 def test_clips_hold_exactly_the_frames_of_their_spans(
-    name: str, film: Callable[[str], Path], tmp_path: Path
+    name: str, config: CutConfig, film: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """Pins frame exactness, in one cutter and any order of clips, for PyAV and OpenCV alike."""
     path = film(name)
     track = analyzed(path)
     source = shown_by_source(path, track)
     assert track.n_frames == len(source) == N
-    cutter = cutter_of(path)
+    cutter = cutter_of(path, config)
     for start, end in reversed(SPANS):
         request = request_of(track, start, end)
         clip = cutter.cut(request)
         plan = [start + int(i) for i in frame_plan(request)]
         assert clip.n_frames == target_n_frames(request) == len(plan)
-        assert_shows(by_pyav(clip.mp4), source, plan)
+        assert_shows(pictures(clip.mp4), source, plan)
         assert_shows(by_opencv(clip.mp4, tmp_path), source, plan)
         assert (clip.height, clip.width) == source[0].shape[:2]
-
-
-@pytest.mark.parametrize("name", ["vfr.mp4", "sixty.mp4", "odd.mp4"])
-def test_clips_in_vp9_hold_exactly_their_frames(
-    name: str, film: Callable[[str], Path], tmp_path: Path
-) -> None:
-    path = film(name)
-    track = analyzed(path)
-    source = shown_by_source(path, track)
-    for start, end in SPANS:
-        request = request_of(track, start, end)
-        clip = cutter_of(path, config=VP9).cut(request)
-        plan = [start + int(i) for i in frame_plan(request)]
-        assert_shows(by_pyav(clip.mp4), source, plan)
-        assert_shows(by_opencv(clip.mp4, tmp_path), source, plan)
 
 
 @both_encoders
@@ -218,15 +178,15 @@ def test_clips_in_vp9_hold_exactly_their_frames(
     "name", ["cfr.mp4", "open_gop.ts", "vfr.mp4", "mpeg4.avi", "interlaced.mp4"]
 )
 def test_bytes_depend_on_nothing_but_the_request(
-    name: str, film: Callable[[str], Path], config: CutConfig | None
+    name: str, film: Callable[[str], Path], config: CutConfig
 ) -> None:
     """Pins equal bytes for a second cut, other decoder threads, and clips cut before."""
     path = film(name)
     track = analyzed(path)
     request = request_of(track, 9, 25)
-    busy = cutter_of(path, threads=3, config=config)
+    busy = cutter_of(path, config, threads=3)
     busy.cut(request_of(track, 20, 30))
-    clips = [cutter_of(path, threads=n, config=config).cut(request) for n in (1, 4)]
+    clips = [cutter_of(path, config, threads=n).cut(request) for n in (1, 4)]
     assert len({clip.mp4_sha256 for clip in [*clips, busy.cut(request)]}) == 1
 
 
@@ -240,16 +200,19 @@ def boxes(data: bytes) -> list[tuple[str, int]]:
     return found
 
 
-def clip_of(path: Path, start: int = 3, end: int = N, config: CutConfig | None = None) -> CutClip:
-    return cutter_of(path, config=config).cut(request_of(analyzed(path), start, end))
+def clip_of(path: Path, start: int = 3, end: int = N, config: CutConfig = ENCODED) -> CutClip:
+    return cutter_of(path, config).cut(request_of(path, start, end))
 
 
 @both_encoders
 @pytest.mark.parametrize("name", ["cfr.mp4", "ntsc.mov", "sixty.mp4", "vfr.mkv", "wide_pixels.mp4"])
 def test_files_are_what_all_decoders_agree_on(
-    name: str, film: Callable[[str], Path], tmp_path: Path, config: CutConfig | None
+    name: str, film: Callable[[str], Path], tmp_path: Path, config: CutConfig
 ) -> None:
-    """Pins the file: 4:2:0, constant rate from 0, fast start, no edit list, tags."""
+    """Pins the file: 4:2:0, constant rate from 0, fast start, no edit list, BT.709 in the stream.
+
+    A stream of VP9 has matrix and range, and the file the rest.
+    """
     clip = clip_of(film(name), config=config)
     kinds = [kind for kind, _ in boxes(clip.mp4)]
     assert kinds.index("moov") < kinds.index("mdat")
@@ -259,7 +222,7 @@ def test_files_are_what_all_decoders_agree_on(
         (stream,) = container.streams
         assert isinstance(stream, av.video.stream.VideoStream)
         context = stream.codec_context
-        codec = ("h264", "High") if config is None else ("vp9", "Profile 0")
+        codec = ("h264", "High") if config is ENCODED else ("vp9", "Profile 0")
         assert (context.codec.canonical_name, context.profile) == codec
         assert context.pix_fmt == "yuv420p"
         assert (context.width, context.height) == (clip.width, clip.height)
@@ -274,6 +237,9 @@ def test_files_are_what_all_decoders_agree_on(
         ]
         assert all(packet.pts == packet.dts for packet in packets)
         assert packets[0].is_keyframe
+        frame = next(iter(packets[0].decode()))
+        assert (frame.color_primaries, frame.color_trc, frame.colorspace) == (1, 1, 1)
+        assert frame.color_range == ColorRange.MPEG
     path = tmp_path / "clip.mp4"
     path.write_bytes(clip.mp4)
     video = cv2.VideoCapture(str(path))
@@ -282,28 +248,15 @@ def test_files_are_what_all_decoders_agree_on(
 
 
 @both_encoders
-def test_colour_is_tagged_as_bt709(film: Callable[[str], Path], config: CutConfig | None) -> None:
-    """Pins primaries, transfer, matrix and limited range in the stream, not only in the file.
-
-    A stream of VP9 has matrix and range, and the file the rest.
-    """
-    clip = clip_of(film("cfr.mp4"), config=config)
-    with av.open(io.BytesIO(clip.mp4), mode="r") as container:
-        frame = next(container.decode(video=0))
-        assert (frame.color_primaries, frame.color_trc, frame.colorspace) == (1, 1, 1)
-        assert frame.color_range == ColorRange.MPEG
-
-
-@both_encoders
 @pytest.mark.parametrize("name", ["ntsc.mov", "sixty.mp4", "cfr.mp4"])
 def test_key_frames_are_closed_and_at_most_a_second_apart(
-    name: str, film: Callable[[str], Path], config: CutConfig | None
+    name: str, film: Callable[[str], Path], config: CutConfig
 ) -> None:
     """Pins that decoding may begin at any key frame, and that none is more than 1 s away."""
     path = film(name)
     clip = clip_of(path, 0, N, config)
     if clip.n_frames <= clip.fps:
-        source = by_pyav(clip.mp4)
+        source = pictures(clip.mp4)
         longer = path.with_name(f"long_{path.name}")
         write_video(longer, iter(source + source[::-1]), fps=clip.fps)
         clip = clip_of(longer, 0, 2 * N, config)
@@ -314,7 +267,7 @@ def test_key_frames_are_closed_and_at_most_a_second_apart(
         assert len(keys) > 1
         for key, following in zip(keys, [*keys[1:], len(packets)], strict=True):
             assert (following - key) / clip.fps <= 1
-    whole = by_pyav(clip.mp4)
+    whole = pictures(clip.mp4)
     with av.open(io.BytesIO(clip.mp4), mode="r") as container:
         stream = container.streams.video[0]
         for key in keys:
@@ -376,69 +329,50 @@ def _write_colours(
         container.mux(stream.encode(None))
 
 
-def test_a_variable_rate_becomes_constant_by_repeating_and_leaving_out() -> None:
-    """Pins the plan: each output time shows the frame that the source shows at that time."""
-    ticks = [0, 20, 40, 100, 105, 110, 130, 150]
-    track = made_track(
-        8, time_base=Fraction(1, 600), frame_pts=np.array(ticks, np.int64), end_pts=170
-    )
-    request = request_of(track, 0, 8)
-    assert request.is_vfr
-    assert request.fps == 30
-    assert frame_plan(request).tolist() == [0, 1, 2, 2, 2, 4, 5, 6, 7][: target_n_frames(request)]
-    assert target_n_frames(request) == round(170 / 20)
-
-
-def test_a_span_of_even_steps_in_a_variable_film_is_taken_as_it_is() -> None:
-    """Pins that frames are repeated only where a span's own steps vary."""
-    ticks = [0, 20, 40, 60, 80, 200, 220]
-    track = made_track(
-        7, time_base=Fraction(1, 600), frame_pts=np.array(ticks, np.int64), end_pts=240
-    )
-    assert track.is_vfr
-    request = request_of(track, 0, 4)
-    assert not request.is_vfr
-    assert frame_plan(request).tolist() == [0, 1, 2, 3]
-
-
 @pytest.mark.parametrize(
-    ("shift", "message"), [(7, "was analyzed"), (10**9, "0 of 6 frames decode")]
+    ("ticks", "end", "is_vfr", "plan"),
+    [
+        ([0, 20, 40, 100, 105, 110, 130, 150], 170, True, [0, 1, 2, 2, 2, 4, 5, 6]),
+        # The span's own steps are even.
+        ([0, 20, 40, 60, 80, 200, 220], 240, False, [0, 1, 2, 3]),
+    ],
 )
-def test_frames_that_are_not_there_make_no_clip(
-    shift: int, message: str, film: Callable[[str], Path]
+def test_a_variable_rate_becomes_constant_by_repeating_and_leaving_out(
+    ticks: list[int], end: int, is_vfr: bool, plan: list[int]
 ) -> None:
-    """Pins that a clip is refused, with its id, where times differ from the analysis."""
-    path = film("cfr.mp4")
-    track = analyzed(path)
-    wrong = made_track(
-        N,
-        time_base=track.time_base,
-        frame_pts=track.frame_pts + shift,
-        end_pts=track.end_pts + shift,
-    )
-    with pytest.raises(CutError, match=rf"cfr\.mp4: clip clip: .*{message}"):
-        cutter_of(path).cut(request_of(wrong, 4, 10))
+    """Pins the plan: each output time shows the frame that the source shows at that time."""
+    times = np.array(ticks, np.int64)
+    track = made_track(len(ticks), time_base=Fraction(1, 600), frame_pts=times, end_pts=end)
+    assert track.is_vfr
+    request = request_of(track, 0, len(ticks) if is_vfr else 4)
+    assert (request.is_vfr, request.fps) == (is_vfr, 30)
+    assert frame_plan(request).tolist() == plan
+    assert target_n_frames(request) == len(plan)
 
 
-def test_a_frame_too_many_makes_no_clip(film: Callable[[str], Path]) -> None:
-    """Pins that a span which lacks a frame of the file is refused, not silently filled."""
+def test_frames_that_are_not_as_analyzed_make_no_clip(film: Callable[[str], Path]) -> None:
+    """Pins that a clip is refused, with its id, where times differ or a frame is too many."""
     path = film("cfr.mp4")
     track = analyzed(path)
     gap = np.delete(track.frame_pts, 12)
-    wrong = made_track(N - 1, time_base=track.time_base, frame_pts=gap, end_pts=track.end_pts)
-    with pytest.raises(CutError, match="where 6656 was analyzed"):
-        cutter_of(path).cut(request_of(wrong, 10, 16))
+    for times, end, message in (
+        (track.frame_pts + 7, track.end_pts + 7, "was analyzed"),
+        (track.frame_pts + 10**9, track.end_pts + 10**9, "0 of 6 frames decode"),
+        (gap, track.end_pts, "where 6656 was analyzed"),
+    ):
+        wrong = made_track(len(times), time_base=track.time_base, frame_pts=times, end_pts=end)
+        with pytest.raises(CutError, match=rf"cfr\.mp4: clip clip: .*{message}"):
+            cutter_of(path, ENCODED).cut(request_of(wrong, 10, 16))
 
 
-def test_frames_larger_than_allowed_make_no_clip(film: Callable[[str], Path]) -> None:
-    """Pins the limit of pixels, with its code."""
+def test_frames_too_large_or_too_small_make_no_clip(
+    film: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Pins the limits of pixels, with the code of the upper one."""
     path = film("cfr.mp4")
     with pytest.raises(DecodeError, match="192x108, more than 1000 pixels") as caught:
-        cutter_of(path, max_pixels=1000).cut(request_of(analyzed(path), 0, 5))
+        cutter_of(path, ENCODED, max_pixels=1000).cut(request_of(analyzed(path), 0, 5))
     assert caught.value.code == ErrorCode.TOO_MANY_PIXELS
-
-
-def test_a_picture_of_one_pixel_makes_no_clip_and_says_so(tmp_path: Path) -> None:
     write.one_pixel(tmp_path / "a.mp4")
     with pytest.raises(CutError, match=r"is 1x1 px; video in 4:2:0 takes 2x2 at least"):
         clip_of(tmp_path / "a.mp4")
@@ -451,7 +385,7 @@ def test_damaged_sources_give_the_same_clips_on_every_machine(name: str, tmp_pat
     write.MAKERS[name](path)
     track = analyzed(path)
     request = request_of(track, 2, track.n_frames)
-    cutters = [cutter_of(path, threads=threads) for threads in (1, 4)]
+    cutters = [cutter_of(path, ENCODED, threads=threads) for threads in (1, 4)]
     clips = [cutter.cut(request) for cutter in cutters]
     assert clips[0].mp4_sha256 == clips[1].mp4_sha256
     assert clips[0].n_frames == target_n_frames(request)
@@ -467,10 +401,10 @@ def test_long_open_gop_sources_need_no_decode_from_the_start(tmp_path: Path) -> 
     write_video(path, frames, bframes=3, options=options)
     track = analyzed(path)
     source = shown_by_source(path, track)
-    cutter = cutter_of(path)
+    cutter = cutter_of(path, ENCODED)
     for start in range(380, 392, 3):
         clip = cutter.cut(request_of(track, start, start + 4))
-        for index, frame in enumerate(by_pyav(clip.mp4), start):
+        for index, frame in enumerate(pictures(clip.mp4), start):
             assert psnr(frame, source[index]) > 30
     assert cutter.n_from_start == 0
 
@@ -485,11 +419,6 @@ def test_lossless_and_unknown_settings_are_refused() -> None:
     assert fingerprint_of(CutConfig()) == fingerprint_of(CutConfig())
 
 
-def fingerprint_of(config: CutConfig) -> str:
-    """Fingerprint of clips that are cut so."""
-    return CutStage(CutStageConfig(cut=config, max_pixels=1)).fingerprint({})
-
-
 @pytest.mark.parametrize(
     ("encoder", "codec", "other"),
     [("auto", "libx264", "vp9"), ("x264", "libx264", "vp9"), ("vp9", "libvpx-vp9", "x264")],
@@ -501,4 +430,4 @@ def test_an_encoder_that_a_build_lacks_is_an_error_with_the_remedy(
     """Pins what a build of FFmpeg without GPL parts says."""
     monkeypatch.setattr(av, "codecs_available", av.codecs_available - {codec})
     with pytest.raises(CutError, match=f"has no {codec}; set cut.encoder to {other}"):
-        cutter_of(film("cfr.mp4"), config=CutConfig(encoder=encoder))  # type: ignore[arg-type]
+        cutter_of(film("cfr.mp4"), CutConfig(encoder=encoder))  # type: ignore[arg-type]

@@ -12,13 +12,11 @@ import numpy as np
 import pytest
 from film_makers import write_video
 from film_shots import moving_texture
+from made_cuts import cutter_of, request_of
 from samples import analyzed
 from sound import Sound, Wave, write_film
 
-from curator.cut_requests import crop_within, cut_request
-from curator.records.clips import Span
 from curator.records.cuts import CutClip
-from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 
 BEEP_S = 2.5
@@ -56,13 +54,8 @@ def clip_of(
     """The clip, and when the beep must be heard in it."""
     config = CutConfig.model_validate({"mode": mode, "audio": audio, **more})
     track = analyzed(path)
-    span = Span(start_frame=start, end_frame=end, shot=0)
-    request = cut_request(track, "c", span, crop=crop_within(track, span))
-    reader = io.BytesIO(path.read_bytes())
-    size = path.stat().st_size
-    with ClipCutter(
-        reader, path.name, n_bytes=size, config=config, max_pixels=10**7, decoder_threads=1
-    ) as cutter:
+    request = request_of(track, start, end)
+    with cutter_of(path, config) as cutter:
         clip = cutter.cut(request)
     # MPEG-TS moves all streams so that none begins before 0.
     since = request.frame_pts[clip.first] - track.frame_pts[0]

@@ -4,10 +4,11 @@ import io
 import shutil
 import struct
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import av
@@ -18,18 +19,16 @@ import pytest
 from av.video.reformatter import ColorRange
 from film_makers import rotate, variable_pts, write_video
 from film_shots import moving_texture
-from numpy.typing import NDArray
+from made_cuts import Film, cutter_of, request_of
 from samples import analyzed
 
-from curator.cut_requests import crop_within, cut_request, least_frames
+from curator.cut_requests import least_frames
 from curator.media.clip_frames import FrameSampler
 from curator.media.packet_copy import CannotCopyError, PacketSpan, VideoPacket, packets_of_span
-from curator.records.clips import Span
-from curator.records.cuts import CutClip, CutRequest, NotCopied
+from curator.records.cuts import CutClip, NotCopied
 from curator.records.tracks import UNIFORM, Track
 from curator.stages.cut import clip_cutter as cut
 from curator.stages.cut import copy_check as copy
-from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.copy_check import give_up_ticks, is_same_luma
 from curator.stages.shard.config import ShardConfig
@@ -42,14 +41,10 @@ OPEN = f"open-gop=1:{CLOSED}"
 PYRAMID = f"b-pyramid=normal:ref=4:{CLOSED}"
 REFRESH = f"intra-refresh=1:keyint={GOP}:scenecut=0"
 SPANS = ((0, N), (12, 96), (9, 100), (36, 110), (N - 50, N))
-Film = NDArray[np.uint8]
 
 
 def _film(path: Path, params: str = CLOSED, **settings: object) -> None:
-    size = {"width_px": 192, "height_px": 108} | {
-        key: settings.pop(key) for key in ("width_px", "height_px") if key in settings
-    }
-    frames = moving_texture(N, **size)  # type: ignore[arg-type]
+    frames = moving_texture(N, width_px=192, height_px=108)
     options = {"preset": "veryfast", "x264-params": params}
     write_video(path, frames, **({"options": options} | settings))  # type: ignore[arg-type]
 
@@ -94,6 +89,7 @@ def _flv(path: Path) -> None:
                 target.mux(packet)
 
 
+MakeFilm = Callable[[str], tuple[Path, Track]]
 COPIED: dict[str, Callable[[Path], None]] = {
     "plain.mp4": _made(bframes=0),
     "plain.mkv": _made(bframes=0),
@@ -129,7 +125,7 @@ ENCODED: dict[str, tuple[Callable[[Path], None], NotCopied]] = {
 
 
 @pytest.fixture(scope="module")
-def film(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Track]]:
+def film(tmp_path_factory: pytest.TempPathFactory) -> MakeFilm:
     """Makes and analyzes a file when it is first asked for."""
     folder = tmp_path_factory.mktemp("films")
     made: dict[str, tuple[Path, Track]] = {}
@@ -144,20 +140,7 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path
     return make
 
 
-def cutter_of(path: Path, config: CutConfig | None = None, threads: int = 1) -> ClipCutter:
-    return ClipCutter(
-        io.BytesIO(path.read_bytes()),
-        path.name,
-        n_bytes=path.stat().st_size,
-        config=config or CutConfig(copy_give_up_share=0.5),
-        max_pixels=10**7,
-        decoder_threads=threads,
-    )
-
-
-def request_of(track: Track, start: int, end: int, min_frames: int = 1) -> CutRequest:
-    span = Span(start_frame=start, end_frame=end, shot=0)
-    return cut_request(track, "clip", span, crop=crop_within(track, span), min_frames=min_frames)
+LENIENT = CutConfig(copy_give_up_share=0.5)
 
 
 def stored(source: Path | bytes) -> list[Film]:
@@ -167,9 +150,7 @@ def stored(source: Path | bytes) -> list[Film]:
 
 
 @pytest.mark.parametrize("name", COPIED)
-def test_copies_hold_the_sources_frames_bit_by_bit(
-    name: str, film: Callable[[str], tuple[Path, Track]]
-) -> None:
+def test_copies_hold_the_sources_frames_bit_by_bit(name: str, film: MakeFilm) -> None:
     """Pins that a copy is a run of the span's own frames, and gives up no more than it may.
 
     The analysis decoded its packets, so that its frames are not decoded again.
@@ -177,7 +158,7 @@ def test_copies_hold_the_sources_frames_bit_by_bit(
     path, track = film(name)
     source = stored(path)
     assert len(source) == track.n_frames == N
-    cutter = cutter_of(path)
+    cutter = cutter_of(path, LENIENT)
     for start, end in reversed(SPANS):
         clip = cutter.cut(request_of(track, start, end))
         assert (clip.cut_mode, clip.not_copied, clip.copy_frames) == ("copy", None, None)
@@ -210,11 +191,11 @@ def _facts(clip: CutClip) -> None:
 
 @pytest.mark.parametrize("name", COPIED)
 def test_all_readers_count_the_same_frames_from_zero(
-    name: str, film: Callable[[str], tuple[Path, Track]], tmp_path: Path
+    name: str, film: MakeFilm, tmp_path: Path
 ) -> None:
     """Pins no edit list, a first key frame at time 0, and PyAV and OpenCV in count and order."""
     path, track = film(name)
-    clip = cutter_of(path).cut(request_of(track, 9, 100))
+    clip = cutter_of(path, LENIENT).cut(request_of(track, 9, 100))
     assert (b"ctts" in clip.mp4) == ("b_frames" in name or name in ("pyramid.mp4", "sound.ts"))
     _facts(clip)
     written = tmp_path / "clip.mp4"
@@ -238,11 +219,11 @@ def test_all_readers_count_the_same_frames_from_zero(
 @pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="there is no ffmpeg command here")
 @pytest.mark.parametrize("name", COPIED)
 def test_the_ffmpeg_command_gives_the_same_frames(
-    name: str, film: Callable[[str], tuple[Path, Track]], tmp_path: Path
+    name: str, film: MakeFilm, tmp_path: Path
 ) -> None:
     """Pins the command's default, which fills and drops to a constant rate, and its times."""
     path, track = film(name)
-    clip = cutter_of(path).cut(request_of(track, 9, 100))
+    clip = cutter_of(path, LENIENT).cut(request_of(track, 9, 100))
     written = tmp_path / "clip.mp4"
     written.write_bytes(clip.mp4)
     begin = ["ffmpeg", "-v", "error", "-i", str(written)]
@@ -262,9 +243,7 @@ def test_the_ffmpeg_command_gives_the_same_frames(
 
 
 @pytest.mark.parametrize("name", ENCODED)
-def test_what_cannot_be_copied_is_encoded_whole(
-    name: str, film: Callable[[str], tuple[Path, Track]]
-) -> None:
+def test_what_cannot_be_copied_is_encoded_whole(name: str, film: MakeFilm) -> None:
     """Pins the reason, and that nothing of the span is given up then."""
     path, track = film(name)
     request = request_of(track, 6, 110)
@@ -275,9 +254,7 @@ def test_what_cannot_be_copied_is_encoded_whole(
 
 
 @pytest.mark.parametrize("name", ["open_gop.ts", "far_keys.mp4", "refresh.ts"])
-def test_only_idr_pictures_begin_a_copy(
-    name: str, film: Callable[[str], tuple[Path, Track]]
-) -> None:
+def test_only_idr_pictures_begin_a_copy(name: str, film: MakeFilm) -> None:
     """Pins that the same streams are copied from their start, which is such a picture."""
     path, track = film(name)
     clip = cutter_of(path, CutConfig()).cut(request_of(track, 0, 60))
@@ -288,13 +265,11 @@ def test_only_idr_pictures_begin_a_copy(
     assert struct.unpack_from(">III", clip.mp4, at + 4) == (0, 1, 1)
 
 
-def test_both_bounds_hold_for_start_and_end_together(
-    film: Callable[[str], tuple[Path, Track]],
-) -> None:
+def test_both_bounds_hold_for_start_and_end_together(film: MakeFilm) -> None:
     """Pins seconds and share, each at its last frame that is allowed."""
     path, track = film("b_frames.mp4")
     # 9 to 12 and one or more at the end.
-    clip = cutter_of(path).cut(request_of(track, 9, 100))
+    clip = cutter_of(path, LENIENT).cut(request_of(track, 9, 100))
     given_up = 91 - clip.n_frames
     assert given_up >= 4
     enough, less = (given_up + 0.5) / 30, (given_up - 0.5) / 30
@@ -311,13 +286,11 @@ def test_both_bounds_hold_for_start_and_end_together(
     assert give_up_ticks(request_of(track, 0, 60), at_most_s=0.1, at_most_share=0.1) == 3 * 512
 
 
-def test_a_copy_that_would_be_too_short_is_encoded(
-    film: Callable[[str], tuple[Path, Track]],
-) -> None:
+def test_a_copy_that_would_be_too_short_is_encoded(film: MakeFilm) -> None:
     """Pins the fewest frames: at them a copy, one above them all frames of the span."""
     path, track = film("plain.mp4")
-    assert cutter_of(path).cut(request_of(track, 9, 100, min_frames=88)).n_frames == 88
-    clip = cutter_of(path).cut(request_of(track, 9, 100, min_frames=89))
+    assert cutter_of(path, LENIENT).cut(request_of(track, 9, 100, min_frames=88)).n_frames == 88
+    clip = cutter_of(path, LENIENT).cut(request_of(track, 9, 100, min_frames=89))
     assert (clip.cut_mode, clip.n_frames) == ("encode", 91)
     assert (clip.not_copied, clip.copy_frames) == (NotCopied.TOO_FEW_FRAMES, 88)
 
@@ -336,7 +309,7 @@ def test_the_fewest_frames_keep_bucket_and_length() -> None:
     assert least(3.0, 60, "30000/1001") == 60
 
 
-def test_the_recipe_may_ask_for_no_copies(film: Callable[[str], tuple[Path, Track]]) -> None:
+def test_a_recipe_and_hdr_may_forbid_copies(film: MakeFilm) -> None:
     path, track = film("plain.mp4")
     clip = cutter_of(path, CutConfig(mode="encode")).cut(request_of(track, 0, N))
     assert (clip.cut_mode, clip.not_copied) == ("encode", None)
@@ -344,30 +317,24 @@ def test_the_recipe_may_ask_for_no_copies(film: Callable[[str], tuple[Path, Trac
     assert (clip.cut_mode, clip.not_copied) == ("encode", NotCopied.CODEC)
     with pytest.raises(ValueError, match="Input should be 'h264'"):
         CutConfig(copy_codecs=("hevc",))  # type: ignore[arg-type]
+    hdr = replace(request_of(track, 0, N), is_hdr=True)
+    assert cutter_of(path, LENIENT).cut(hdr).not_copied == NotCopied.HIGH_DYNAMIC_RANGE
 
 
-def test_high_dynamic_range_is_not_copied(film: Callable[[str], tuple[Path, Track]]) -> None:
-    path, track = film("plain.mp4")
-    request = replace(request_of(track, 0, N), is_hdr=True)
-    assert cutter_of(path).cut(request).not_copied == NotCopied.HIGH_DYNAMIC_RANGE
-
-
-def test_bytes_depend_on_nothing_but_the_request(
-    film: Callable[[str], tuple[Path, Track]],
-) -> None:
+def test_bytes_depend_on_nothing_but_the_request(film: MakeFilm) -> None:
     """Pins equal bytes for other decoder threads and other clips before, copied and encoded."""
     path, track = film("b_frames.ts")
     request, other = request_of(track, 9, 100), request_of(track, 50, 60)
-    busy = cutter_of(path, threads=3)
+    busy = cutter_of(path, LENIENT, threads=3)
     assert busy.cut(other).cut_mode == "encode"
     assert busy.cut(request_of(track, 24, 80)).cut_mode == "copy"
-    clips = [cutter_of(path).cut(request), busy.cut(request), busy.cut(request)]
+    clips = [cutter_of(path, LENIENT).cut(request), busy.cut(request), busy.cut(request)]
     assert len({clip.mp4_sha256 for clip in clips}) == 1
     assert clips[0].cut_mode == "copy"
-    assert busy.cut(other).mp4_sha256 == cutter_of(path).cut(other).mp4_sha256
+    assert busy.cut(other).mp4_sha256 == cutter_of(path, LENIENT).cut(other).mp4_sha256
 
 
-def test_wrong_pictures_are_not_copied(film: Callable[[str], tuple[Path, Track]]) -> None:
+def test_wrong_pictures_are_not_copied(film: MakeFilm) -> None:
     """Pins the comparison with what was analyzed, where times and counts are all right.
 
     The last frames are compared where not all packets are known, as in tracks of earlier versions.
@@ -377,7 +344,7 @@ def test_wrong_pictures_are_not_copied(film: Callable[[str], tuple[Path, Track]]
     last = np.eye(1, N, N - 1, dtype=np.float32)[0]
     for analysis, change in ((track, np.float32(1)), (older, np.float32(1)), (older, last)):
         wrong = replace(analysis, luma_mean=track.luma_mean + change * np.float32(0.02))
-        clip = cutter_of(path).cut(request_of(wrong, 0, N))
+        clip = cutter_of(path, LENIENT).cut(request_of(wrong, 0, N))
         assert clip.not_copied == NotCopied.CHECK_FAILED
 
 
@@ -396,14 +363,14 @@ def test_frames_that_are_off_by_one_are_told_from_their_neighbours() -> None:
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_copy_that_is_damaged_is_encoded_instead(
-    is_known: bool, film: Callable[[str], tuple[Path, Track]], monkeypatch: pytest.MonkeyPatch
+    is_known: bool, film: MakeFilm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pins that both checks see lost and exchanged packets, and a damaged slice."""
     path, track = film("b_frames.mp4")
     request = request_of(track, 0, N)
     if not is_known:
         request = replace(request, packet_bytes=None)
-    good = cutter_of(path).cut(request)
+    good = cutter_of(path, LENIENT).cut(request)
     assert (good.cut_mode, good.is_decoded) == ("copy", not is_known)
     right = cut.mux_copy
 
@@ -430,14 +397,14 @@ def test_a_copy_that_is_damaged_is_encoded_instead(
         lambda stream, span, fps: b"no video",
     ):
         monkeypatch.setattr(cut, "mux_copy", change)
-        clip = cutter_of(path).cut(request)
+        clip = cutter_of(path, LENIENT).cut(request)
         assert (clip.cut_mode, clip.not_copied) == ("encode", NotCopied.CHECK_FAILED)
         assert clip.n_frames == N
     assert copy.EDGE_FRAMES > 1
 
 
 def test_a_flipped_bit_is_seen_where_packets_are_known(
-    film: Callable[[str], tuple[Path, Track]], monkeypatch: pytest.MonkeyPatch
+    film: MakeFilm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pins each kind of difference that pictures may not show: one bit, a time, a parameter set."""
     path, track = film("b_frames.mp4")
@@ -451,16 +418,14 @@ def test_a_flipped_bit_is_seen_where_packets_are_known(
 
         return mux
 
-    mp4 = cutter_of(path).cut(request).mp4
+    mp4 = cutter_of(path, LENIENT).cut(request).mp4
     sets = mp4.index(b"avcC")
     for at in (len(mp4) - 1, mp4.index(b"ctts") + 12 + 8 + 3, sets + 4 + 8 + 10):
         monkeypatch.setattr(cut, "mux_copy", flipped(at))
-        assert cutter_of(path).cut(request).not_copied == NotCopied.CHECK_FAILED
+        assert cutter_of(path, LENIENT).cut(request).not_copied == NotCopied.CHECK_FAILED
 
 
-def test_packets_that_the_analysis_did_not_see_are_decoded(
-    film: Callable[[str], tuple[Path, Track]],
-) -> None:
+def test_packets_that_the_analysis_did_not_see_are_decoded(film: MakeFilm) -> None:
     """Pins the full check for another size, for unchecked sources, and where frames are sampled."""
     path, track = film("plain.mp4")
     other = replace(track, frame_bytes=track.frame_bytes + (np.arange(N) == 60))
@@ -471,7 +436,7 @@ def test_packets_that_the_analysis_did_not_see_are_decoded(
         (other, None, True),
         (unchecked, None, True),
     ):
-        clip = cutter_of(path).cut(request_of(analysis, 0, N), sampler)
+        clip = cutter_of(path, LENIENT).cut(request_of(analysis, 0, N), sampler)
         assert (clip.cut_mode, clip.is_decoded) == ("copy", is_decoded)
 
 
@@ -493,20 +458,20 @@ def test_frames_are_uniform_up_to_other_parameter_sets(tmp_path: Path) -> None:
     track = analyzed(path)
     assert np.flatnonzero(track.frame_flags & UNIFORM).tolist() == list(range(N))
     for start, is_decoded in ((0, False), (N, True)):
-        clip = cutter_of(path).cut(request_of(track, start, start + 60))
+        clip = cutter_of(path, LENIENT).cut(request_of(track, start, start + 60))
         assert (clip.cut_mode, clip.is_decoded) == ("copy", is_decoded)
         np.testing.assert_array_equal(stored(clip.mp4), stored(path)[start : start + 60])
 
 
 def test_a_container_that_stays_open_gives_what_a_fresh_one_gives(
-    film: Callable[[str], tuple[Path, Track]], monkeypatch: pytest.MonkeyPatch
+    film: MakeFilm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pins that several clips open the source once, and a clip that fails closes it."""
     path, track = film("b_frames.mp4")
     opened = []
     real = cut.open_container
     monkeypatch.setattr(cut, "open_container", lambda *a, **k: opened.append(1) or real(*a, **k))
-    with cutter_of(path) as cutter:
+    with cutter_of(path, LENIENT) as cutter:
         clips = [cutter.cut(request_of(track, start, end)) for start, end in SPANS]
         assert len(opened) == 1
         wrong = request_of(replace(track, frame_pts=track.frame_pts + 7), 20, 60)
@@ -516,19 +481,6 @@ def test_a_container_that_stays_open_gives_what_a_fresh_one_gives(
         again = cutter.cut(request_of(track, *SPANS[1]))
         assert len(opened) == 5
     assert again.mp4_sha256 == clips[1].mp4_sha256
-
-
-class Packets:
-    """Packets of given times; every one begins with an IDR picture, or none but the first."""
-
-    def __init__(self, times: list[int]) -> None:
-        self.times = times
-
-    def __iter__(self) -> Iterator[VideoPacket]:
-        for number, time in enumerate(self.times):
-            packet: VideoPacket = av.Packet(b"\0\0\1" + bytes([0x65 if number == 0 else 0x41, 0]))
-            packet.pts = time
-            yield packet
 
 
 @pytest.mark.parametrize(
@@ -544,22 +496,29 @@ class Packets:
         ([0, 10, -10, 20, 30, 40], NotCopied.TIMESTAMPS),
         ([0, 20, 30, 40], NotCopied.END_TOO_FAR),
         ([], NotCopied.KEY_FRAME_TOO_FAR),
+        ([0, 10, 20, 30, 40], NotCopied.DAMAGED),
     ],
 )
 def test_a_span_ends_where_nothing_beyond_is_needed(
     times: list[int], expected: tuple[int, int] | NotCopied
 ) -> None:
-    """Pins the longest run of packets whose frames are the span's first ones, without a hole."""
+    """Pins the longest run of packets whose frames are the span's first ones, without a hole.
 
-    def pick() -> PacketSpan:
-        return packets_of_span(
-            Packets(times),
-            frame_pts=np.arange(0, 50, 10),
-            end_pts=50,
-            give_up_ticks=20,
-            extradata=None,
-        )
-
+    The first packet alone begins with an IDR picture. One that the demuxer calls damaged ends it.
+    """
+    packets: list[VideoPacket] = []
+    for number, time in enumerate(times):
+        packet = av.Packet(b"\0\0\1" + bytes([0x65 if number == 0 else 0x41, 0]))
+        packet.pts, packet.is_corrupt = time, expected == NotCopied.DAMAGED and number == 2
+        packets.append(packet)
+    pick = partial(
+        packets_of_span,
+        packets,
+        frame_pts=np.arange(0, 50, 10),
+        end_pts=50,
+        give_up_ticks=20,
+        extradata=None,
+    )
     if isinstance(expected, NotCopied):
         with pytest.raises(CannotCopyError) as caught:
             pick()
@@ -568,18 +527,3 @@ def test_a_span_ends_where_nothing_beyond_is_needed(
         span = pick()
         assert (span.first, span.end) == expected
         assert span.n_frames == len(span.packets) == len(span.positions)
-
-
-def test_damaged_packets_are_not_copied() -> None:
-    """Pins that a packet which the demuxer calls damaged ends the copy."""
-    packets = list(Packets([0, 10, 20, 30, 40]))
-    packets[2].is_corrupt = True
-    with pytest.raises(CannotCopyError) as caught:
-        packets_of_span(
-            packets,
-            frame_pts=np.arange(0, 50, 10),
-            end_pts=50,
-            give_up_ticks=20,
-            extradata=None,
-        )
-    assert caught.value.reason == NotCopied.DAMAGED

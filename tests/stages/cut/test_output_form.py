@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from film_makers import write_video
 from film_shots import moving_texture
-from numpy.typing import NDArray
+from made_cuts import cutter_of, fingerprint_of, pictures, psnr, request_of
 from pydantic import ValidationError
 from samples import analyzed
 
 from curator.buckets import Bucket, bucket_of, bucket_size
-from curator.cut_requests import crop_within, cut_request, frame_plan
+from curator.cut_requests import frame_plan
 from curator.errors import (
     CutError,
     DeviceLostError,
@@ -37,7 +37,6 @@ from curator.media.tone_mapping import to_bt709
 from curator.recipe import load_recipe
 from curator.records.clips import Candidate, Span
 from curator.records.cuts import CutClip, CutRequest, NotCopied
-from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.copy_check import check_encoded
 from curator.stages.cut.cut_driver import Cutting
@@ -48,7 +47,6 @@ from curator.stages.shard.config import ShardConfig
 from curator.storage import open_store
 from curator.tables.clip_rows import candidates_table
 
-Film = NDArray[np.uint8]
 N = 60
 
 
@@ -61,34 +59,10 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def request_of(path: Path, start: int = 0, end: int = N) -> CutRequest:
-    span = Span(start_frame=start, end_frame=end, shot=0)
-    track = analyzed(path)
-    return cut_request(track, "clip", span, crop=crop_within(track, span))
-
-
 def cut(path: Path, request: CutRequest, **config: object) -> CutClip:
     settings = CutConfig.model_validate({"mode": "encode", "crf": 12} | config)
-    with ClipCutter(
-        io.BytesIO(path.read_bytes()),
-        path.name,
-        n_bytes=path.stat().st_size,
-        config=settings,
-        max_pixels=10**7,
-        decoder_threads=1,
-    ) as cutter:
+    with cutter_of(path, settings) as cutter:
         return cutter.cut(request)
-
-
-def pictures(mp4: bytes | Path) -> list[Film]:
-    source = str(mp4) if isinstance(mp4, Path) else io.BytesIO(mp4)
-    with av.open(source, mode="r") as container:
-        return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
-
-
-def psnr(a: Film, b: Film) -> float:
-    error = float(np.mean((a.astype(np.float32) - b) ** 2))
-    return 10 * math.log10(255**2 / max(error, 1e-6))
 
 
 @pytest.mark.parametrize(("rate", "step"), [(30, 2), (20, 3), (60, 1), (120, 0.5)])
@@ -258,12 +232,13 @@ def test_the_share_that_is_verified_changes_no_clip(film: Path) -> None:
     assert fingerprint_of(CutConfig(length_frames=17)) != fingerprint_of(CutConfig())
 
 
-def test_without_nvenc_the_recipe_is_told(film: Path) -> None:
-    """Pins that nothing else encodes in its place."""
+def test_without_nvenc_a_run_ends_before_its_first_clip(film: Path) -> None:
+    """Pins one error of the stage and of the cutter, and that nothing else encodes instead."""
     if nvenc_problem() is None:
         pytest.skip("NVENC opens here")
-    with pytest.raises(CutError, match=r"set cut\.encoder to x264"):
-        cut(film, request_of(film), encoder="nvenc")
+    for begin in (nvenc_stage().setup, lambda: cut(film, request_of(film, 0, N), encoder="nvenc")):
+        with pytest.raises(CutError, match=r"set cut\.encoder to x264"):
+            begin()
 
 
 def nvenc_stage() -> CutStage:
@@ -279,14 +254,6 @@ def test_nvenc_is_given_a_share_of_a_gpu() -> None:
     for other in (LookStage(stage.config), CutStage(CutStageConfig(cut=CutConfig(), max_pixels=1))):
         assert other.resources.gpus == 0
         assert other.limit_bytes == MAX_CUT_BYTES
-
-
-def test_a_run_without_nvenc_ends_before_its_first_clip() -> None:
-    """Pins one error of the stage, where each clip was rejected before."""
-    if nvenc_problem() is None:
-        pytest.skip("NVENC opens here")
-    with pytest.raises(CutError, match=r"set cut\.encoder to x264"):
-        nvenc_stage().setup()
 
 
 FULL = av.error.MemoryError(errno.ENOMEM, "out of memory")
@@ -327,7 +294,7 @@ def test_what_fails_in_nvenc_is_the_gpus_and_not_the_clips(
     monkeypatch.setattr(encoding, "nvenc_problem", lambda: None if opens else "it does not open")
     monkeypatch.setattr("curator.stages.cut.clip_cutter.refuse_without", lambda _: None)
     with pytest.raises(kind) as raised:
-        cut(film, request_of(film), encoder="nvenc")
+        cut(film, request_of(film, 0, N), encoder="nvenc")
     assert getattr(raised.value, "code", None) == code
     assert len(taken) == at + 1
 
@@ -362,7 +329,7 @@ def test_nvenc_writes_what_x264_writes(film: Path) -> None:
     """Pins the file by NVENC: same frames, times and form; it needs a GPU that has NVENC."""
     if nvenc_problem() is not None:
         pytest.skip(f"this GPU has no NVENC: {nvenc_problem()}")
-    clip = cut(film, request_of(film), encoder="nvenc", max_size_factor=None)
+    clip = cut(film, request_of(film, 0, N), encoder="nvenc", max_size_factor=None)
     source, written = pictures(film), pictures(clip.mp4)
     assert len(written) == N
     assert all(psnr(a, b) > 30 for a, b in zip(written, source, strict=True))
@@ -408,8 +375,3 @@ def test_hdr_is_mapped_frame_by_frame(transfer: int, tmp_path: Path) -> None:
         meant = to_bt709(coded, 9, transfer).reshape(picture.shape) * 255
         assert np.abs((frame - meant).mean(axis=(0, 1))).max() < 2.5
         assert np.abs(frame - meant).mean() < 8
-
-
-def fingerprint_of(config: CutConfig) -> str:
-    """Fingerprint of clips that are cut so."""
-    return CutStage(CutStageConfig(cut=config, max_pixels=1)).fingerprint({})

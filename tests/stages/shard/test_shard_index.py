@@ -13,17 +13,17 @@ import yaml
 
 from curator.buckets import Bucket
 from curator.stages.shard.config import ShardConfig
+from curator.stages.shard.dataset_card import dataset_card
 from curator.stages.shard.sample import Sample
 from curator.stages.shard.shard_index import (
     DATASET_SCHEMA,
-    ShardFacts,
-    WrittenShard,
+    DescribedTar,
     index_bytes,
-    known_facts,
+    known_tars,
     meta_lines,
     set_files,
 )
-from curator.stages.shard.shard_plan import TarLayout, plan_shards, tar_layout, write_shard
+from curator.stages.shard.shard_plan import ShardPlan, plan_shards, write_shard
 from curator.stages.shard.tar_reader import Split, index_name, meta_name
 from curator.tables.clip_locations import Location
 from curator.tables.out_layout import MANIFEST
@@ -35,8 +35,11 @@ BUCKETS = (
 STAMP = "0123456789abcdef"
 
 
-def tar_index(layout: TarLayout) -> bytes:
-    return index_bytes((*layout.starts, layout.end))
+Shards = dict[str, tuple[ShardPlan, DescribedTar, bytes]]
+
+
+def tar_index(plan: ShardPlan) -> bytes:
+    return index_bytes((*plan.layout.starts, plan.layout.end))
 
 
 def mp4_of(sample: Sample) -> bytes:
@@ -50,6 +53,7 @@ def sample(number: int, split: Split) -> Sample:
         metadata={
             "n_frames": 60 + number, "fps": 30.0, "duration": (60 + number) / 30, "width": 1280,
             "height": 720, "source_id": f"s{number % 7}", "source_uri": f"/in/{number}.mp4",
+            "mp4_sha256": f"{number:064x}",
         },
         caption=f"Clip {number}, größer.",
         mp4_bytes=24 * (40 + number),
@@ -60,40 +64,39 @@ def sample(number: int, split: Split) -> Sample:
 
 
 @pytest.fixture(scope="module")
-def shards() -> dict[str, tuple[WrittenShard, bytes]]:
+def shards() -> Shards:
     """Tars of two buckets and splits, by name."""
     samples = [(BUCKETS[i % 2], sample(i, "val" if i % 5 == 0 else "train")) for i in range(90)]
-    found = {}
+    tars = {}
     for plan in plan_shards(samples, ShardConfig(max_bytes=1 << 16)):
         output = io.BytesIO()
         write_shard(plan, output.write, mp4_of)
-        layout, data = tar_layout(plan), output.getvalue()
-        facts = ShardFacts(
+        data = output.getvalue()
+        tar = DescribedTar.of(
+            plan,
             bytes=len(data),
             sha256=hashlib.sha256(data).hexdigest(),
             md5=hashlib.md5(data, usedforsecurity=False).hexdigest(),
-            idx_sha256=hashlib.sha256(tar_index(layout)).hexdigest(),
+            idx_sha256=hashlib.sha256(tar_index(plan)).hexdigest(),
             meta_sha256=hashlib.sha256(meta_lines(plan)).hexdigest(),
         )
-        found[plan.name] = WrittenShard(plan=plan, layout=layout, facts=facts), data
-    assert len(found) > 4
-    return found
+        tars[plan.name] = plan, tar, data
+    assert len(tars) > 4
+    return tars
 
 
-def files_of(shards: dict[str, tuple[WrittenShard, bytes]]) -> dict[str, bytes]:
-    listed = [shard for shard, _ in shards.values()]
+def files_of(shards: Shards) -> dict[str, bytes]:
+    listed = [(plan, tar) for plan, tar, _ in shards.values()]
     return set_files(listed, seed=7, fingerprint=STAMP, made_by="curate 0")
 
 
-def test_the_index_is_that_of_energon(
-    shards: dict[str, tuple[WrittenShard, bytes]], tmp_path: Path
-) -> None:
+def test_the_index_is_that_of_energon(shards: Shards, tmp_path: Path) -> None:
     """Pins `.tar.idx`, `.info.json` and the splits against what its own preparation writes."""
     pytest.importorskip("megatron.energon")
     from megatron.energon.epathlib import EPath
     from megatron.energon.flavors import BaseWebdatasetFactory
 
-    for name, (_, data) in shards.items():
+    for name, (_, _, data) in shards.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
@@ -105,8 +108,8 @@ def test_the_index_is_that_of_energon(
         workers=1,
         progress_fn=lambda items, length: items,
     )
-    for name, (shard, _) in shards.items():
-        assert (tmp_path / index_name(name)).read_bytes() == tar_index(shard.layout)
+    for name, (plan, _, _) in shards.items():
+        assert (tmp_path / index_name(name)).read_bytes() == tar_index(plan)
     files = files_of(shards)
     own = json.loads(files["shards/.nv-meta/.info.json"])
     theirs = json.loads((tmp_path / "shards/.nv-meta/.info.json").read_bytes())
@@ -114,35 +117,33 @@ def test_the_index_is_that_of_energon(
     assert list(own) == list(theirs)
 
 
-def test_the_index_leads_to_each_sample(shards: dict[str, tuple[WrittenShard, bytes]]) -> None:
+def test_the_index_leads_to_each_sample(shards: Shards) -> None:
     """Pins little-endian offsets: a part cut out by two of them is one sample."""
-    for shard, data in shards.values():
-        raw = tar_index(shard.layout)
+    for plan, _, data in shards.values():
+        raw = tar_index(plan)
         offsets = struct.unpack(f"<{len(raw) // 8}Q", raw)
-        for found, start, end in zip(shard.plan.samples, offsets[:-1], offsets[1:], strict=True):
+        for found, start, end in zip(plan.samples, offsets[:-1], offsets[1:], strict=True):
             with tarfile.open(fileobj=io.BytesIO(data[start:end])) as tar:
                 assert {name.partition(".")[0] for name in tar.getnames()} == {found.key}
         assert not any(data[offsets[-1] :])
 
 
-def test_the_metadata_is_a_line_of_json_for_each_sample(
-    shards: dict[str, tuple[WrittenShard, bytes]],
-) -> None:
+def test_the_metadata_is_a_line_of_json_for_each_sample(shards: Shards) -> None:
     """Pins the order and the name, `<tar without suffix>.meta.jsonl`."""
-    for name, (shard, _) in shards.items():
-        lines = meta_lines(shard.plan).splitlines()
-        assert [json.loads(line) for line in lines] == [s.metadata for s in shard.plan.samples]
+    for name, (plan, _, _) in shards.items():
+        lines = meta_lines(plan).splitlines()
+        assert [json.loads(line) for line in lines] == [s.metadata for s in plan.samples]
         assert meta_name(name) == name[:-4] + ".meta.jsonl"
 
 
-def test_tables_say_where_each_mp4_lies(shards: dict[str, tuple[WrittenShard, bytes]]) -> None:
+def test_tables_say_where_each_mp4_lies(shards: Shards) -> None:
     """Pins the columns that loaders take, and that offsets lead to the bytes."""
     table = pq.read_table(io.BytesIO(files_of(shards)["shards/dataset.parquet"]))
     assert table.schema.equals(DATASET_SCHEMA)
     rows = table.to_pylist()
     assert {row["clip_id"] for row in rows} == {f"{i:024x}" for i in range(90)}
     for row in rows:
-        data = shards[f"shards/{row['shard']}"][1]
+        data = shards[f"shards/{row['shard']}"][2]
         mp4 = data[row["offset"] : row["offset"] + row["bytes"]]
         assert mp4 == row["clip_id"].encode() * (len(mp4) // 24)
         assert row["path"] == f"{row['shard']}#{row['clip_id']}.mp4"
@@ -152,9 +153,7 @@ def test_tables_say_where_each_mp4_lies(shards: dict[str, tuple[WrittenShard, by
         assert row["duration"] == row["num_frames"] / row["fps"]
 
 
-def test_the_manifest_is_last_and_names_everything(
-    shards: dict[str, tuple[WrittenShard, bytes]],
-) -> None:
+def test_the_manifest_is_last_and_names_everything(shards: Shards) -> None:
     """Pins its keys, its sums and the hashes, and that facts can be read back."""
     files = files_of(shards)
     assert list(files)[-1] == MANIFEST
@@ -165,19 +164,20 @@ def test_the_manifest_is_last_and_names_everything(
     for name, facts in manifest["files"].items():
         data = files[f"shards/{name}"]
         assert facts == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    assert known_facts(manifest) == {name: shard.facts for name, (shard, _) in shards.items()}
-    assert known_facts(manifest | {"version": 0}) == {}
-    assert known_facts({}) == {}
+    known = known_tars(manifest)
+    assert [tar.entry() for tar in known.values()] == manifest["shards"]
+    assert known.keys() == {tar.name for _, tar, _ in shards.values()}
+    assert known_tars(manifest | {"version": 0}) == known_tars({}) == {}
     counts = manifest["counts"]
     assert (counts["samples"], counts["frames"]) == (90, sum(60 + i for i in range(90)))
-    assert counts["bytes"] == sum(len(data) for _, data in shards.values())
+    assert counts["bytes"] == sum(len(data) for *_, data in shards.values())
     assert counts["seconds"] == pytest.approx(counts["frames"] / 30, abs=0.01)
     assert set(counts["by_split"]) == {"train", "val"}
     assert set(counts["by_bucket"]) == {bucket.name for bucket in BUCKETS}
     assert counts["by_split"]["val"]["samples"] == 18
 
 
-def test_a_bucket_alone_has_names_of_its_own(shards: dict[str, tuple[WrittenShard, bytes]]) -> None:
+def test_a_bucket_alone_has_names_of_its_own(shards: Shards) -> None:
     """Pins that a bucket's folder can be moved and read by itself."""
     files = files_of(shards)
     for bucket in BUCKETS:
@@ -200,7 +200,7 @@ def test_no_shards_are_whole_too() -> None:
     assert b"configs" not in files["shards/README.md"]
 
 
-def test_cards_name_the_tars_of_each_split(shards: dict[str, tuple[WrittenShard, bytes]]) -> None:
+def test_cards_name_the_tars_of_each_split(shards: Shards) -> None:
     """Pins that the header of each folder's README.md names its tars and no others, by split."""
     files = files_of(shards)
     for folder in ("", *(f"{bucket.name}/" for bucket in BUCKETS)):
@@ -214,3 +214,19 @@ def test_cards_name_the_tars_of_each_split(shards: dict[str, tuple[WrittenShard,
                 if tar.startswith(f"shards/{folder}") and tar.rpartition("/")[2].startswith(split)
             ]
             assert named.get(name, []) == inside
+
+
+@pytest.mark.parametrize("more", [(), ("npy",), ("id",)])
+def test_a_card_types_the_members_that_samples_have(more: tuple[str, ...]) -> None:
+    """Pins that a member or split which is not there is not declared: loaders refuse it."""
+    names = {"npy": "with_embedding", "id": "with_id"}
+    tars = {"train": ["a/train-000000-0.tar"], "val": []}
+    card = dataset_card(tars, **{names[name]: True for name in more})  # type: ignore[arg-type]
+    start, header, _ = card.decode().split("---\n")
+    assert start == ""
+    read = yaml.safe_load(header)
+    features = {feature["name"]: feature for feature in read["dataset_info"]["features"]}
+    assert sorted(features) == sorted(["mp4", "txt", "json", "__key__", "__url__", *more])
+    assert features["mp4"]["dtype"] == "video"
+    (config,) = read["configs"]
+    assert config["data_files"] == [{"split": "train", "path": tars["train"]}]
