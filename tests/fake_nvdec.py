@@ -3,16 +3,9 @@
 It takes packets by address and gives frames as NV12 or P016 through DLPack, a few packets late and
 in memory that the next call overwrites, as the real one does. As NVIDIA's parser, it gives a frame
 the least of the times that wait, whichever packet had it.
-
-With `NVDEC_TESTS=package` the tests run on PyNvVideoCodec itself, over the driver of
-`software_driver`; `test_nvdec_package` does so.
 """
 
 import ctypes
-import os
-import tempfile
-from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -130,37 +123,8 @@ def planes_of(picture: VideoFrame) -> torch.Tensor:
     return torch.from_numpy(values if bits == 8 else values << (16 - bits))
 
 
-USES_PACKAGE = os.environ.get("NVDEC_TESTS") == "package"
-
-
-@cache
-def driver() -> Any:  # noqa: ANN401
-    """The software driver, loaded in the place of NVIDIA's."""
-    import software_driver
-
-    software_driver.load(Path(tempfile.mkdtemp(prefix="software_driver")))
-    return software_driver
-
-
-def decoder_options(codec: str, stream: int) -> dict[str, Any]:
-    """What `Nvdec.decoder` makes a decoder with."""
-    return {
-        "gpuid": 0, "codec": getattr(fake_module().cudaVideoCodec, codec), "cudacontext": 0,
-        "cudastream": stream, "usedevicememory": True,
-    }  # fmt: skip
-
-
-def decoder(codec: Any, options: dict[str, Any]) -> Any:  # noqa: ANN401
-    """What `CreateDecoder` of a module without changes gives."""
-    return (
-        driver().module().CreateDecoder(codec=codec, **options) if USES_PACKAGE else Decoder(codec)
-    )
-
-
 def fake_module(**changes: Any) -> Any:  # noqa: ANN401
     """The module, with what a test changes."""
-    if USES_PACKAGE:
-        return driver().module(**changes)
     values = {
         "PacketData": PacketData,
         "cudaVideoCodec": SimpleNamespace(**{name: name for name in NAMES}),

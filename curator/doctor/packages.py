@@ -10,7 +10,7 @@ from pathlib import Path
 from curator.doctor.diagnosis import CheckRow, Group, Needs, State
 from curator.doctor.probe_process import DECODERS, ProbeResult
 from curator.errors import install_extra
-from curator.media.gpu_versions import torch_cuda_build
+from curator.media.nvdec_check import torch_cuda_build
 
 ASKED = ("faiss", "ray", "boto3", "others", "cv2", "pyarrow", "av")
 """Questions about packages that every installation has, the slowest first."""

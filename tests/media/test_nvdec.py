@@ -14,7 +14,6 @@ import film_makers as write
 import pytest
 import torch
 from fake_nvdec import (
-    USES_PACKAGE,
     Decoded,
     Decoder,
     PacketData,
@@ -283,7 +282,6 @@ def test_limits_hold_on_the_device_too(made: Maker) -> None:
         on_device(made("constant_rate.mp4"), max_pixels=100)
 
 
-@pytest.mark.skipif(USES_PACKAGE, reason="PyNvVideoCodec has a driver here")
 def test_without_the_package_or_the_driver_it_is_said_what_to_do() -> None:
     if torch.cuda.is_available():
         pytest.skip("a GPU is here")
