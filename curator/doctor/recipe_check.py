@@ -7,8 +7,8 @@ from pathlib import Path
 from curator.doctor.diagnosis import CheckRow, Group, Needs, State, finding_of
 from curator.errors import CuratorError, ModelError, RecipeError
 from curator.models.catalogue import ModelEntry
-from curator.models.text_detector import TEXT_MODEL, text_model_file
-from curator.models.text_reader import READ_MODEL
+from curator.models.text_detector import TEXT_MODEL, TEXT_WEIGHTS
+from curator.models.text_reader import READ_MODEL, READ_WEIGHTS
 from curator.models.weight_store import ModelStore, mirrored_names
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, load_recipe, semantics_of
@@ -82,7 +82,7 @@ def model_rows(recipe: Recipe, *, s3_answers: bool) -> list[CheckRow]:
         return [_row("models", State.MISSING, str(error), remedy)]
     rows = [_model(semantics.store, entry) for entry in entries if entry is not None]
     rows.append(
-        _file(TEXT_MODEL, text_model_file)
+        _file(TEXT_MODEL, TEXT_WEIGHTS.path)
         if recipe.analyze.text
         else _row(TEXT_MODEL, State.NOT_NEEDED, "analyze.text is false")
     )
@@ -96,8 +96,7 @@ def _captioner(recipe: Recipe) -> list[CheckRow]:
         return []
     rows = []
     if config.read_text:
-        find = partial(text_model_file, READ_MODEL, setting="caption.read_text")
-        rows.append(_file(READ_MODEL, find))
+        rows.append(_file(READ_MODEL, READ_WEIGHTS.path))
     row = partial(_row, f"captioner {config.name}")
     try:
         check_captions(recipe, asks_server=True)

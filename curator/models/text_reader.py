@@ -29,14 +29,18 @@ from numpy.typing import NDArray
 from curator.models.text_detector import (
     MAX_BOXES,
     TextDetector,
-    checked_model,
-    text_model_file,
 )
+from curator.models.wheel_weights import WheelWeights
 from curator.records.cuts import Point, TextLine
 
 READ_MODEL = "PP-OCRv6_rec_small"
-_SHA256 = "6f327246b50388f3c176ae304bd95767ea6dc0c9ae92153ef8cbe210b3c14884"
-_SETTING = "caption.read_text"
+READ_WEIGHTS = WheelWeights(
+    wheel="rapidocr",
+    package="rapidocr",
+    file=f"models/{READ_MODEL}.onnx",
+    sha256="6f327246b50388f3c176ae304bd95767ea6dc0c9ae92153ef8cbe210b3c14884",
+    setting="caption.read_text",
+)
 
 LONG_SIDE_PX = 960
 """Longer side of the picture in which lines are looked for; analyze looks at 640 px, many more
@@ -78,8 +82,7 @@ class TextReader:
     """
 
     def __init__(self, path: Path | None = None, *, detector: TextDetector | None = None) -> None:
-        path = path or text_model_file(READ_MODEL, setting=_SETTING)
-        weights = checked_model(path, _SHA256, setting=_SETTING)
+        weights = READ_WEIGHTS.read(path)
         # Imported here: torch takes seconds.
         import torch
 

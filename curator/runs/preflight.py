@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from curator.errors import ModelError, StorageError, UsageError
 from curator.executor.host_resources import available_gpus
 from curator.measures.clip_semantics import check_content
-from curator.models.scene_network import scene_weights_file
-from curator.models.text_detector import text_model_file
+from curator.models.scene_network import SCENE_WEIGHTS
+from curator.models.text_detector import TEXT_WEIGHTS
 from curator.models.weight_store import ModelStore
 from curator.recipe import Recipe, learned_score_of, measures_of, semantics_of
 from curator.stages.analyze.device_choice import device_here
@@ -227,7 +227,7 @@ def check_measured(recipe: Recipe) -> None:
             "analyze.scenes is false, so no duplicates are found; add --set analyze.scenes=true, "
             "or --set dedup.enabled=false to leave duplicates in"
         )
-    packaged = {text_model_file: recipe.analyze.text, scene_weights_file: recipe.analyze.scenes}
+    packaged = {TEXT_WEIGHTS.path: recipe.analyze.text, SCENE_WEIGHTS.path: recipe.analyze.scenes}
     for find, is_needed in packaged.items():
         try:
             if is_needed:

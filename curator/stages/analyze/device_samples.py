@@ -226,7 +226,7 @@ class DeviceSampler:
         self._anchor_pts = anchor_pts
         self._aspect_of = aspect_of
         text = detector if "text" in families else None
-        self._maps_text = text.on_device.maps if text is not None else None
+        self._maps_text = text.maps if text is not None else None
         self._with_pictures = with_pictures
         self._full = full
         self._follows_sample = False

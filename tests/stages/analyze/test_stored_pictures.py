@@ -67,5 +67,5 @@ def test_a_stored_picture_has_the_vector_of_its_frame(film: Path) -> None:
     assert {picture.shape for picture in pictures} == {(180, 320, 3)}
     assert max(map(len, track.thumbnails)) < 20_000
     at = np.searchsorted(track.thumbnail_frame, track.scene_frame)
-    again = SceneNetwork().features([scene_picture(pictures[n]) for n in at])
+    again = SceneNetwork().embed([scene_picture(pictures[n]) for n in at])
     assert (again * track.scene_vector).sum(axis=1).min() > 0.9
