@@ -185,10 +185,10 @@ def _graph(graph: CUDAGraph, *, pool: Any, capture_error_mode: str) -> Iterator[
 
 
 class SoftwareCuda:
-    """The device: runs operations, and counts replays of graphs."""
+    """The device: runs operations, and counts them and replays of graphs."""
 
     def __init__(self) -> None:
-        self.n_replays = 0
+        self.n_replays = self.n_operations = 0
         self.default = Stream()
         self.graphs: defaultdict[Any, weakref.WeakSet[CUDAGraph]] = defaultdict(weakref.WeakSet)
         """By the pool whose memory they share."""
@@ -214,6 +214,7 @@ class SoftwareCuda:
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Does an operation of torch."""
+        self.n_operations += 1
         leaves = tree_leaves((args, kwargs))
         target = kwargs.get("device")
         name = func.overloadpacket.__name__

@@ -217,13 +217,14 @@ def _padding(attributes: _Attributes) -> tuple[int, int, int, int]:
     return left, right, top, bottom
 
 
-def _convolution(attributes: _Attributes, x: Tensor, *weights: Tensor) -> Tensor:
+def _convolution(
+    attributes: _Attributes, x: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:
     left, right, top, bottom = _padding(attributes)
     if (left, top) != (right, bottom):
         x, top, left = functional.pad(x, (left, right, top, bottom)), 0, 0
-    return functional.conv2d(
-        x, *weights, stride=attributes["strides"], padding=(top, left), groups=attributes["group"]
-    )
+    strides, groups = attributes["strides"], attributes["group"]
+    return functional.conv2d(x, weight, bias, strides, (top, left), groups=groups)
 
 
 def _pixels_gelu(_: _Attributes, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -270,8 +271,8 @@ _OPERATORS: dict[str, Callable[..., Tensor]] = {
     "Concat": lambda at, *parts: torch.cat(parts, at["axis"]),
     "Conv": _convolution,
     "ConvGelu": _pixels_gelu,
-    "ConvTranspose": lambda at, x, *weights: functional.conv_transpose2d(
-        x, *weights, stride=at["strides"], groups=at["group"]
+    "ConvTranspose": lambda at, x, weight, bias=None: functional.conv_transpose2d(
+        x, weight, bias, at["strides"], groups=at["group"]
     ),
     "Div": lambda _, x, y: x / y,
     "GlobalAveragePool": lambda _, x: x.mean((2, 3), keepdim=True),

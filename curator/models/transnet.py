@@ -25,7 +25,6 @@ Shape letters: T frames, H, W height and width, C channels, D dimensions.
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from functools import cache, partial
 from importlib.metadata import version
@@ -36,6 +35,7 @@ from numpy.typing import NDArray
 
 from curator.errors import DeviceMemoryError, ModelError
 from curator.models.cpu_arithmetic import Precision, has_fast_int8
+from curator.models.picture_network import OneAhead
 from curator.models.shot_head import LOOK, REACH, HeadStream, HeadWeights, head_weights
 from curator.models.shot_layers import float_blocks, int8_blocks, int8_product, run_block
 
@@ -191,8 +191,7 @@ class ShotStream:
     ) -> None:
         self._network = network
         self._chunk = chunk
-        self._pool = ThreadPoolExecutor(1, "transnet") if in_background else None
-        self._underway: Future[None] | None = None
+        self._work = OneAhead("transnet" if in_background else None)
         none = [None] * len(network.blocks)
         self._held = _EarlierFrames(none, none, HeadStream(network.head))
         self._pending: list[Tensor] = []
@@ -241,29 +240,14 @@ class ShotStream:
         # A chunk is taken when more than it is there, so that the last frame is still pending.
         self._append(self._pending[-1][-1:].expand(PADDING, -1, -1, -1))
         self._take(self._n_pending, is_last=True)
-        self.close()
+        self._work.close()
         return self._network.torch.cat(self._answers)  # type: ignore[no-any-return]
-
-    def close(self) -> None:
-        """Waits for what is under way and ends the thread; raises what went wrong in it."""
-        if self._pool is not None:
-            self._pool.shutdown()
-        self._wait()
 
     def _take(self, n_frames: int, *, is_last: bool) -> None:
         pending = self._network.torch.cat(self._pending)
         frames_THWC, rest = pending[:n_frames], pending[n_frames:]
         self._pending, self._n_pending = [rest], len(rest)
-        self._wait()
-        if self._pool is None:
-            self._run(frames_THWC, is_last=is_last)
-        else:
-            self._underway = self._pool.submit(self._run, frames_THWC, is_last=is_last)
-
-    def _wait(self) -> None:
-        if self._underway is not None:
-            self._underway.result()
-            self._underway = None
+        self._work.run(self._run, frames_THWC, is_last=is_last)
 
     def _run(self, frames_THWC: "Tensor", *, is_last: bool) -> None:
         begun_s = time.thread_time()
