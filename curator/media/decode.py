@@ -45,7 +45,7 @@ class DevicePicture:
 
     Attributes:
         key_frame: Whether decoding can begin with it.
-        view: What the program of `device_batches` computed of it.
+        view: What the program of `device_frames` computed of it.
     """
 
     key_frame: bool

@@ -49,9 +49,8 @@ from curator.errors import (
 )
 from curator.media.container import quarter_turns_deg
 from curator.media.decode import HDR_TRANSFERS, DeviceFrame, DevicePicture, FrameReader, FrameTime
-from curator.media.device_batches import DeviceBatch, Program, planes_of_frames
 from curator.media.device_errors import device_error
-from curator.media.device_frames import Form
+from curator.media.device_frames import DeviceBatch, Form, Program, planes_of_frames
 from curator.media.prefetch import ahead
 from curator.media.sequence_headers import sequence_header
 
@@ -145,7 +144,7 @@ class KeptDecoders:
     def give_up(self) -> None:
         """Stops keeping decoders, because a used one failed where a new one does not."""
         self._most = 0
-        self._kept.clear()
+        self.drop()
         logger.warning("a used decoder failed where a new one does not: none is reused")
 
 
@@ -167,7 +166,6 @@ class Nvdec:
         self.n_halved = 0
         """Batches that were halved because they did not fit the GPU's memory."""
         self.kept = KeptDecoders()
-        """Decoders for the next streams."""
         self._stream: torch.cuda.Stream | None = None
         self.next_pts = 0
         """No packet had this timestamp or a later one."""
@@ -200,7 +198,7 @@ class Nvdec:
         bits = _FORMS[pixels]
         if (why := self._refused(name, bits)) is not None:
             return Refusal.CODEC, why
-        caps = self._caps(name, bits)
+        caps = self._caps_of[name, bits]
         least = caps.get("width_min", 0), caps.get("height_min", 0)
         most = caps.get("width_max") or width, caps.get("height_max") or height
         if not (least[0] <= width <= most[0] and least[1] <= height <= most[1]):
@@ -208,13 +206,7 @@ class Nvdec:
         return None
 
     def _refused(self, codec: str, bits: int) -> str | None:
-        caps = self._caps(codec, bits)
-        if caps.get("supported", 1):
-            return None
-        return f"{codec} of {bits} bits: {caps.get('why', 'not decoded by this GPU')}"
-
-    def _caps(self, codec: str, bits: int) -> Mapping[str, Any]:
-        """What the engine can do with a codec, or why it does not say.
+        """Why the engine does not decode a codec; None if it does.
 
         Asked once: the package makes a CUDA context for each question.
         """
@@ -226,7 +218,10 @@ class Nvdec:
             except NotOnDeviceError as error:
                 caps = {"supported": 0, "why": str(error)}
             self._caps_of[key] = caps
-        return self._caps_of[key]
+        caps = self._caps_of[key]
+        if caps.get("supported", 1):
+            return None
+        return f"{codec} of {bits} bits: {caps.get('why', 'not decoded by this GPU')}"
 
     def call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:  # noqa: ANN401
         """Calls into PyNvVideoCodec: nothing else does.
@@ -408,13 +403,10 @@ class Nvdec:
             if engine.first is not None:
                 raise engine.refused(Refusal.FRAMES_DIFFER, "the first picture did not come")
         except NotOnDeviceError as refused:
-            refused.by_used = engine.was_used and refused.refusal in _BY_DECODER
+            may_differ = refused.refusal in (Refusal.DECODER, Refusal.FRAMES_DIFFER)
+            refused.by_used = engine.was_used and may_differ
             raise
         engine.keep()
-
-
-_BY_DECODER = Refusal.DECODER, Refusal.FRAMES_DIFFER
-"""What is refused where a new decoder may do better."""
 
 
 _STREAM_GAP = 1 << 32
@@ -440,16 +432,14 @@ class EngineStream:
         name: str,
         first: av.VideoFrame | None,
     ) -> None:
-        self.was_used = False
+        self._nvdec, self._form, self._name = nvdec, form, name
         self.first = first
         """Until it was compared."""
+        self.was_used = False
         self.n_sent = 0
         """Packets whose frames are to be shown."""
-        self._nvdec = nvdec
         self._codec = stream.codec_context.codec.canonical_name
         self._filter = bitstream_filter(stream)
-        self._form = form
-        self._name = name
         self._decoder: Any = None
         self._header: bytes | None = None
         self._key: Hashable = None
@@ -524,11 +514,8 @@ class EngineStream:
             raise self.refused(Refusal.TIMESTAMPS, "packets without a time")
         if packet is not None and packet.is_corrupt:
             raise self.refused(Refusal.DAMAGED, "a packet is damaged")
-        if self._filter is not None:
-            yield from self._filter.filter(packet)
-        elif packet is not None:
-            yield packet
-        if packet is None:
+        yield from self._filter.filter(packet) if self._filter is not None else [packet]
+        if packet is None and self._filter is not None:
             yield None
 
     def _see_header(self, packet: "Packet[Any] | None") -> None:
@@ -581,9 +568,7 @@ class NvdecReader(FrameReader):
         refused = nvdec.refusal(stream)
         if refused is not None:
             raise NotOnDeviceError(refused[0], f"{uri}: {refused[1]}")
-        self._nvdec = nvdec
-        self._batch = batch
-        self._program = program
+        self._nvdec, self._batch, self._program = nvdec, batch, program
 
     def __iter__(self) -> Generator[DeviceFrame]:  # type: ignore[override]
         """Yields frames in order; raises as `FrameReader` does, and `NotOnDeviceError`."""

@@ -4,6 +4,7 @@ PyAV gives the display matrix of decoded frames only; a scan decodes nothing. Th
 video track is nine 32-bit numbers at the end of its `tkhd` box (ISO/IEC 14496-12, 8.3.2).
 """
 
+import io
 import math
 import struct
 from collections.abc import Iterator
@@ -11,64 +12,47 @@ from typing import BinaryIO
 
 MAX_MOOV_BYTES = 256 << 20
 """Most bytes of an index that is read for its rotation; decoding finds it later."""
+_MOST_BOXES = 10_000
 
 
 def header_rotation_deg(reader: BinaryIO, n_bytes: int) -> int | None:
     """Clockwise degrees (0, 90, 180, 270) that turn the first video upright; None if unknown."""
-    moov = _find_moov(reader, n_bytes)
-    if moov is None:
+    start, end = next(_boxes(reader, b"moov", 0, n_bytes), (0, 0))
+    if not 0 < end - start <= MAX_MOOV_BYTES:
         return None
-    for kind, track in _boxes(moov):
-        if kind == b"trak" and _is_video(track):
-            header = _child(track, b"tkhd")
-            return _rotation(header) if header is not None else None
+    reader.seek(start)
+    moov = io.BytesIO(reader.read(end - start))
+    for track in _boxes(moov, b"trak", 0, end - start):
+        media = next(_boxes(moov, b"mdia", *track), (0, 0))
+        if next(_contents(moov, b"hdlr", *media), b"")[8:12] == b"vide":
+            return _rotation(next(_contents(moov, b"tkhd", *track), b""))
     return None
 
 
-def _find_moov(reader: BinaryIO, n_bytes: int) -> bytes | None:
-    position = 0
-    for _ in range(10_000):
-        if position + 8 > n_bytes:
-            return None
-        reader.seek(position)
-        head = reader.read(16)
+def _boxes(data: BinaryIO, kind: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Where the contents of boxes of a kind begin and end, of those between two places."""
+    for _ in range(_MOST_BOXES):
+        data.seek(start)
+        head = data.read(min(16, max(end - start, 0)))
         if len(head) < 8:
-            return None
-        size, kind = struct.unpack(">I4s", head[:8])
+            return
+        size, name = struct.unpack_from(">I4s", head)
         skip = 8
         if size == 1 and len(head) == 16:
-            size, skip = struct.unpack(">Q", head[8:])[0], 16
+            size, skip = struct.unpack_from(">Q", head, 8)[0], 16
         elif size == 0:
-            size = n_bytes - position
+            size = end - start
         if size < skip:
-            return None
-        if kind == b"moov":
-            if size > MAX_MOOV_BYTES:
-                return None
-            reader.seek(position + skip)
-            return reader.read(size - skip)
-        position += size
-    return None
-
-
-def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    position = 0
-    while position + 8 <= len(data):
-        size, kind = struct.unpack_from(">I4s", data, position)
-        if size < 8 or position + size > len(data):
             return
-        yield kind, data[position + 8 : position + size]
-        position += size
+        if name == kind:
+            yield start + skip, start + size
+        start += size
 
 
-def _child(data: bytes, kind: bytes) -> bytes | None:
-    return next((body for name, body in _boxes(data) if name == kind), None)
-
-
-def _is_video(track: bytes) -> bool:
-    media = _child(track, b"mdia")
-    handler = _child(media, b"hdlr") if media is not None else None
-    return handler is not None and handler[8:12] == b"vide"
+def _contents(data: BinaryIO, kind: bytes, start: int, end: int) -> Iterator[bytes]:
+    for begin, stop in _boxes(data, kind, start, end):
+        data.seek(begin)
+        yield data.read(stop - begin)
 
 
 def _rotation(header: bytes) -> int | None:

@@ -1,6 +1,7 @@
 """Scales decoded frames to the small sizes of measurements, in FFmpeg's filter graph."""
 
 import sys
+from collections.abc import Iterable
 
 import av
 import numpy as np
@@ -60,34 +61,31 @@ class Scaler:
         """Sizes and methods of the successive scalings."""
         width, height = self._size
         between = width * PRESHRINK, height * PRESHRINK
-        last = (width, height, self._method)
-        if (
-            self._method == "area"
-            or picture.width < 2 * between[0]
-            or picture.height < 2 * between[1]
-        ):
-            return [last]
-        return [(*between, "area"), last]
+        is_small = picture.width < 2 * between[0] or picture.height < 2 * between[1]
+        first = [] if self._method == "area" or is_small else [(*between, "area")]
+        return [*first, (width, height, self._method)]
 
     def _build(self, picture: av.VideoFrame) -> av.filter.Graph:
-        graph = av.filter.Graph()
-        graph.threads = 1
-        source = graph.add_buffer(
-            width=picture.width,
-            height=picture.height,
-            format=picture.format,
-            time_base=picture.time_base,
-        )
-        graph.link_nodes(
-            source,
-            *(
-                graph.add("scale", f"{width}:{height}:flags={method}")
-                for width, height, method in self._steps(picture)
-            ),
-            graph.add("format", self._pixels),
-            graph.add("buffersink"),
-        ).configure()
-        return graph
+        sizes = [
+            ("scale", f"{width}:{height}:flags={method}")
+            for width, height, method in self._steps(picture)
+        ]
+        return filter_graph(picture, [*sizes, ("format", self._pixels)])
+
+
+def filter_graph(picture: av.VideoFrame, filters: Iterable[tuple[str, str]]) -> av.filter.Graph:
+    """A graph for pictures of one form; `filters` are names and arguments."""
+    graph = av.filter.Graph()
+    graph.threads = 1
+    source = graph.add_buffer(
+        width=picture.width,
+        height=picture.height,
+        format=picture.format,
+        time_base=picture.time_base,
+    )
+    nodes = [graph.add(name, arguments) for name, arguments in filters]
+    graph.link_nodes(source, *nodes, graph.add("buffersink")).configure()
+    return graph
 
 
 def fit_inside(width: int, height: int, longest_px: int) -> tuple[int, int]:

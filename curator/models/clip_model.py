@@ -105,18 +105,16 @@ class ClipEncoder(PictureNetwork):
 
 
 def prepared(rgb_HWC: Picture, size_px: int) -> Picture:
-    """A picture, uint8 RGB [size_px, size_px, 3], as open_clip prepares it before making a tensor.
+    """A picture of any size, uint8 RGB, as open_clip prepares it: [size_px, size_px, 3].
 
-    The shorter side of `rgb_HWC`, uint8 RGB of any size, is scaled, and the middle cut out.
+    The shorter side is scaled, and the middle cut out.
     """
     from PIL import Image
 
     height, width = rgb_HWC.shape[:2]
     # Rounded down, as torchvision does.
-    if width <= height:
-        size = size_px, max(size_px, int(size_px * height / width))
-    else:
-        size = max(size_px, int(size_px * width / height)), size_px
+    w, h = (max(size_px, int(size_px * side / min(width, height))) for side in (width, height))
+    size = w, h
     image = Image.fromarray(rgb_HWC)
     if image.size != size:
         image = image.resize(size, Image.Resampling.BICUBIC)

@@ -4,8 +4,7 @@ import numpy as np
 import torch
 
 from curator.media.decode import FrameTime
-from curator.media.device_batches import DeviceBatch, HostCopy
-from curator.media.device_frames import Form
+from curator.media.device_frames import DeviceBatch, Form, HostCopy
 
 
 def test_tensors_of_unlike_types_and_shapes_come_in_one_copy() -> None:

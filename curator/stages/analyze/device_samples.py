@@ -1,6 +1,6 @@
 """What measurements need of frames on a device: computed there, and copied once per batch.
 
-A program of `media.device_batches`. Three batches are on their way at a time: of the newest,
+A program of `media.device_frames`. Three batches are on their way at a time: of the newest,
 pictures and what borders are found by are being computed; of the one before, the host finds the
 borders, and the device measures what is inside of them; the oldest is handed on. So every copy has
 ended when it is needed.
@@ -30,10 +30,11 @@ from curator.measures.look_maps import moved_map, packed_codes, standing_lines
 from curator.measures.measure_contract import Full
 from curator.measures.sample_signals import MIN_PX
 from curator.media.decode import FrameTime, upright_size
-from curator.media.device_batches import DeviceBatch, HostCopy
 from curator.media.device_frames import (
+    DeviceBatch,
     DeviceScaler,
     Form,
+    HostCopy,
     ScaledColours,
     gray_of,
     luma_of,
