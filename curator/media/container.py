@@ -70,9 +70,7 @@ class _Seeking:
         """True."""
         return True
 
-    def readable(self) -> bool:
-        """True."""
-        return True
+    readable = seekable
 
 
 @contextmanager
@@ -115,17 +113,13 @@ def open_container(
         raise SourceError(
             ErrorCode.NOT_A_VIDEO,
             f"{uri} ({n_bytes} bytes) is in none of the accepted video containers, or the part of "
-            f"it that indexes the frames is missing ({_words(error)}); check how it was made or "
-            "copied, or remux it with ffmpeg",
+            f"it that indexes the frames is missing ({(error.strerror or 'no reason').lower()}); "
+            "check how it was made or copied, or remux it with ffmpeg",
         ) from error
     try:
         yield container
     finally:
         container.close()
-
-
-def _words(error: av.error.FFmpegError) -> str:
-    return (error.strerror or type(error).__name__).lower()
 
 
 def video_stream(container: av.container.InputContainer, uri: str) -> av.VideoStream:
@@ -190,10 +184,7 @@ def quarter_turns_deg(frame_rotation: float) -> int:
 
 def pixel_aspect_of(stream: av.VideoStream, rotation_deg: int) -> Fraction:
     """Width of a pixel by its height, in the orientation after rotation; 1 if unknown."""
-    aspect = stream.sample_aspect_ratio
-    if aspect is None or aspect <= 0:
-        return Fraction(1)
-    aspect = Fraction(aspect)
+    aspect = Fraction(stream.sample_aspect_ratio or 1)
     if not Fraction(1, 8) <= aspect <= 8:
         return Fraction(1)
     return 1 / aspect if rotation_deg % 180 else aspect
