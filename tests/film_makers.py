@@ -293,6 +293,16 @@ def b_frames(path: Path) -> None:
     write_video(path, moving_texture(N_FRAMES), bframes=3, options={"x264-params": "b-adapt=0"})
 
 
+def edited(path: Path) -> None:
+    """B-frames in mp4, of which an edit list hides the first five frames."""
+    b_frames(path)
+    data = bytearray(path.read_bytes())
+    place = data.index(b"elst") + 4 + 8
+    duration, media_time = struct.unpack_from(">Ii", data, place)
+    struct.pack_into(">Ii", data, place, duration, media_time + 5 * 512)
+    path.write_bytes(data)
+
+
 def open_gop(path: Path) -> None:
     """Key frames every 12 frames; B-frames shown before one need the group before it."""
     params = "open-gop=1:b-adapt=0:scenecut=0:keyint=12:min-keyint=12"
@@ -381,3 +391,15 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "zero_frames.mp4": zero_frames,
 }
 """Makers by a file name that suits them; any name with a fitting suffix works."""
+
+
+def made_in(folder: Path) -> Callable[[str], Path]:
+    """Returns what makes files in a folder by the names of `MAKERS`, when first asked for."""
+
+    def make(name: str) -> Path:
+        path = folder / name
+        if not path.exists():
+            (MAKERS.get(name) or globals()[path.stem])(path)
+        return path
+
+    return make

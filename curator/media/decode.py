@@ -18,7 +18,7 @@ from av.sidedata.sidedata import SideDataContainer, Type
 from curator.errors import DecodeError, ErrorCode
 from curator.media.audio_level import LevelMeter
 from curator.media.container import demuxed, flush_of, quarter_turns_deg
-from curator.media.nal_units import header_sets, is_unambiguous, parameter_sets
+from curator.media.stream_headers import header_sets, is_unambiguous, parameter_sets
 
 DECODER_OPTIONS = {"export_side_data": "venc_params"}
 """Makes FFmpeg's decoders attach quantisers to frames."""

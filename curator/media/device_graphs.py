@@ -148,7 +148,7 @@ class DeviceGraphs:
         """
         import torch
 
-        def compute(*tensors: Tensor) -> list[Tensor]:
+        def compute(*tensors: "Tensor") -> "list[Tensor]":
             results = function(*tensors, **options)
             return [results] if isinstance(results, torch.Tensor) else list(results)
 

@@ -15,7 +15,7 @@ must be queued on the same stream before.
 Streams that the engine cannot decode, or cannot be shown to have decoded whole, are refused with a
 reason, and the CPU decodes them. So are damaged streams: the engine conceals damage silently, and
 gives frames that FFmpeg leaves out. And so are streams whose sequence headers change, see
-`media.sequence_headers`.
+`media.stream_headers`.
 
 `Nvdec.call` wraps every call into PyNvVideoCodec, whose errors derive from `Exception` alone. It
 divides them: the stream must go to a CPU, the GPU's memory is short, or the device is lost.
@@ -52,7 +52,7 @@ from curator.media.decode import HDR_TRANSFERS, DeviceFrame, DevicePicture, Fram
 from curator.media.device_errors import device_error
 from curator.media.device_frames import DeviceBatch, Form, Program, planes_of_frames
 from curator.media.prefetch import ahead
-from curator.media.sequence_headers import sequence_header
+from curator.media.stream_headers import sequence_header
 
 if TYPE_CHECKING:
     import torch.cuda

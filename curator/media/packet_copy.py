@@ -23,7 +23,7 @@ from av.packet import Packet
 from numpy.typing import NDArray
 
 from curator.media.encode import MP4_OPTIONS
-from curator.media.nal_units import is_idr
+from curator.media.stream_headers import is_idr
 from curator.records.cuts import NotCopied
 from curator.storage.scratch import unnamed_file
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from fake_nvdec import Decoded, Decoder, PacketData, PyNvVCException, fake_module
-from film_makers import MAKERS, write_video
+from film_makers import made_in, write_video
 from film_shots import moving_texture
 from joined_films import join
 from samples import analyzed
@@ -99,9 +99,7 @@ class Engine:
 
 @pytest.fixture
 def film(tmp_path: Path) -> Path:
-    path = tmp_path / "b_frames.mp4"
-    MAKERS[path.name](path)
-    return path
+    return made_in(tmp_path)("b_frames.mp4")
 
 
 def assert_same(one: Track, other: Track, *, besides: tuple[str, ...] = ()) -> None:

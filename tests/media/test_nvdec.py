@@ -4,13 +4,11 @@ The video engine is FFmpeg behind the calls of PyNvVideoCodec (`fake_nvdec`): wh
 that lies around it. `needs_gpu` tests run on the real one.
 """
 
-import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import film_makers as write
 import pytest
 import torch
 from fake_nvdec import (
@@ -21,7 +19,7 @@ from fake_nvdec import (
     fake_module,
     planes_of,
 )
-from film_makers import MAKERS
+from film_makers import made_in
 
 from curator.errors import CuratorError, DecodeError, DeviceMemoryError
 from curator.media.container import open_container, video_stream
@@ -33,16 +31,7 @@ Maker = Callable[[str], Path]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Maker:
-    folder = tmp_path_factory.mktemp("nvdec")
-
-    def make(name: str) -> Path:
-        path = folder / name
-        if not path.exists():
-            maker = MAKERS.get(name) or getattr(write, path.stem)
-            maker(path)
-        return path
-
-    return make
+    return made_in(tmp_path_factory.mktemp("nvdec"))
 
 
 def on_cpu(path: Path) -> tuple[DecodeReport, list[DecodedFrame]]:
@@ -74,7 +63,7 @@ def on_device(
 SOUND = [
     "constant_rate.mp4", "constant_rate.mkv", "constant_rate.ts", "constant_rate.webm",
     "b_frames.mp4", "b_frames.ts", "open_gop.mp4", "variable_rate.mp4", "rotated.mp4",
-    "ten_bit.mp4", "one_frame.mp4", "audio_outlasts_video.mp4",
+    "ten_bit.mp4", "one_frame.mp4", "audio_outlasts_video.mp4", "edited.mp4",
 ]  # fmt: skip
 
 
@@ -90,18 +79,6 @@ def test_frames_are_the_cpus_in_number_order_and_time(name: str, made: Maker) ->
         ]
         for frame, shown in zip(frames, found, strict=True):
             assert torch.equal(shown.picture.view, planes_of(frame.picture))
-
-
-def test_an_edit_list_hides_the_same_frames(made: Maker, tmp_path: Path) -> None:
-    data = bytearray(made("b_frames.mp4").read_bytes())
-    place = data.index(b"elst") + 4 + 8
-    duration, media_time = struct.unpack_from(">Ii", data, place)
-    struct.pack_into(">Ii", data, place, duration, media_time + 5 * 512)
-    path = tmp_path / "edited.mp4"
-    path.write_bytes(data)
-    _, frames = on_cpu(path)
-    _, found = on_device(path)
-    assert [f.pts for f in found] == [f.pts for f in frames]
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,14 @@ import pytest
 from film_makers import write_video
 from film_shots import moving_texture
 
-from curator.media.nal_units import header_sets, is_unambiguous, nal_units, parameter_sets
 from curator.media.nvdec import bitstream_filter
-from curator.media.sequence_headers import sequence_header
+from curator.media.stream_headers import (
+    header_sets,
+    is_unambiguous,
+    nal_units,
+    parameter_sets,
+    sequence_header,
+)
 
 OPTIONS = {
     "libvpx-vp9": {"deadline": "good", "cpu-used": "8", "auto-alt-ref": "1", "lag-in-frames": "16"},

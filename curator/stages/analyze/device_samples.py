@@ -47,9 +47,8 @@ from curator.media.scale import fit_inside
 from curator.models.device_descriptor import LEAST_PX as LEAST_DESCRIBED_PX
 from curator.models.device_descriptor import describe_of
 from curator.models.perceptual import bar_box, describe
-from curator.models.shot_pictures import PICTURE_PX, tiny_luma_of
 from curator.models.text_detector import TextDetector
-from curator.models.transnet import HEIGHT, WIDTH
+from curator.models.transnet import HEIGHT, PICTURE_PX, WIDTH, tiny_luma_of
 from curator.stages.analyze.config import AnalyzeConfig, look_every
 from curator.stages.analyze.frame_views import SMALL_PX
 from curator.stages.analyze.overlay_samples import LookGrid
