@@ -54,10 +54,14 @@ class DevicePicture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceFrame(DecodedFrame):
+class DeviceFrame:
     """A frame that a device decoded, and its place in the stream."""
 
-    picture: DevicePicture  # type: ignore[assignment]
+    index: int
+    pts: int
+    picture: DevicePicture
+    n_bytes: int
+    is_uniform: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ the device while frames are decoded.
 Shape letters: B frames, H, W height and width of the source, h, w of the result.
 """
 
-# ruff: noqa: N802, N803, N806 - shape letters
+# ruff: noqa: ANN401, N802, N803, N806 - torch's devices and types; shape letters
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -227,7 +227,7 @@ class DeviceScaler:
             return area
         return bicubic_of_8 if form.bits == 8 and form.matrix == 1 else bicubic
 
-    def _scaled(self, plane_BHW: "Tensor", w: int, kind: Any, *, pairs: bool) -> "Tensor":  # noqa: ANN401
+    def _scaled(self, plane_BHW: "Tensor", w: int, kind: Any, *, pairs: bool) -> "Tensor":
         """[B, h, w], or [B, h, 2 w] of a plane of pairs."""
         import torch
 
@@ -310,13 +310,7 @@ def _rgb(y: "Tensor", u: "Tensor", v: "Tensor", *, form: Form, is_fast: bool = F
 
 @constants(64)
 def _matrix(
-    source: int,
-    result: int,
-    method: str,
-    kind: Any,  # noqa: ANN401
-    device: Any,  # noqa: ANN401
-    *,
-    pairs: bool = False,
+    source: int, result: int, method: str, kind: Any, device: Any, *, pairs: bool = False
 ) -> "Tensor":
     import torch
 
@@ -326,7 +320,7 @@ def _matrix(
     return torch.from_numpy(weights).to(device=device, dtype=kind)
 
 
-def scaling_matrix_on(source: int, result: int, device: Any) -> "Tensor":  # noqa: ANN401
+def scaling_matrix_on(source: int, result: int, device: Any) -> "Tensor":
     """Weights of areas as of `scaling_matrix`, float32 on a device."""
     import torch
 

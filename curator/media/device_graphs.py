@@ -7,6 +7,8 @@ what it makes follow from the shapes of what it is given.
 torch is imported in functions.
 """
 
+# ruff: noqa: ANN401 - torch says nothing of its pools
+
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -87,7 +89,7 @@ class Replayed:
         function: "Callable[..., Sequence[Tensor]]",
         given: "Sequence[Tensor]",
         *,
-        pool: Any,  # noqa: ANN401
+        pool: Any,
     ) -> None:
         import torch
 

@@ -23,6 +23,8 @@ divides them: the stream must go to a CPU, the GPU's memory is short, or the dev
 Importing PyNvVideoCodec without a driver raises, so it is imported when a worker begins.
 """
 
+# ruff: noqa: ANN401 - PyNvVideoCodec has no types
+
 import logging
 import time
 from collections import OrderedDict
@@ -114,40 +116,6 @@ class NotOnDeviceError(CuratorError):
         self.by_used = False
 
 
-class KeptDecoders:
-    """GPU decoders of one process that wait for the next stream with the same sequence header.
-
-    Making one took 50 to 70 ms on an H100, and reconfiguring one 5 to 6 ms
-    (github.com/meta-pytorch/torchcodec/pull/1176): as long as an engine decodes 2 s of 1080p. A
-    decoder is believed to take the next stream after an end of stream; if one does not, none is
-    kept from then on.
-    """
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
-        self._most = MOST
-
-    def take(self, key: Hashable) -> Any | None:  # noqa: ANN401
-        """Hands over a used decoder of this key, or None."""
-        return self._kept.pop(key, None)
-
-    def keep(self, key: Hashable, decoder: Any) -> None:  # noqa: ANN401
-        """Takes back a decoder that gave all frames of its stream."""
-        self._kept[key] = decoder
-        while len(self._kept) > self._most:
-            self._kept.popitem(last=False)
-
-    def drop(self) -> None:
-        """Gives back the memory of kept decoders."""
-        self._kept.clear()
-
-    def give_up(self) -> None:
-        """Stops keeping decoders, because a used one failed where a new one does not."""
-        self._most = 0
-        self.drop()
-        logger.warning("a used decoder failed where a new one does not: none is reused")
-
-
 class Nvdec:
     """The video engines of one GPU; one per worker.
 
@@ -160,12 +128,20 @@ class Nvdec:
         CuratorError: PyNvVideoCodec is missing, or the driver has no video libraries.
     """
 
-    def __init__(self, gpu: int = 0, *, module: Any = None, device: str = "cuda") -> None:  # noqa: ANN401
+    def __init__(self, gpu: int = 0, *, module: Any = None, device: str = "cuda") -> None:
         self.gpu = gpu
         self.device = device
         self.n_halved = 0
         """Batches that were halved because they did not fit the GPU's memory."""
-        self.kept = KeptDecoders()
+        self.kept: OrderedDict[Hashable, Any] = OrderedDict()
+        """Decoders that wait for the next stream with the same sequence header.
+
+        Making one took 50 to 70 ms on an H100, and reconfiguring one 5 to 6 ms
+        (github.com/meta-pytorch/torchcodec/pull/1176): as long as an engine decodes 2 s of 1080p. A
+        decoder is believed to take the next stream after an end of stream; if one does not, none
+        is kept from then on.
+        """
+        self.most_kept = MOST
         self._stream: torch.cuda.Stream | None = None
         self.next_pts = 0
         """No packet had this timestamp or a later one."""
@@ -223,7 +199,7 @@ class Nvdec:
             return None
         return f"{codec} of {bits} bits: {caps.get('why', 'not decoded by this GPU')}"
 
-    def call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:  # noqa: ANN401
+    def call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
         """Calls into PyNvVideoCodec: nothing else does.
 
         Raises:
@@ -299,13 +275,15 @@ class Nvdec:
                 refused = error
             else:
                 if refused is not None:
-                    self.kept.give_up()
+                    self.most_kept = 0
+                    self.kept.clear()
+                    logger.warning("a used decoder failed where a new one does not: none is reused")
                 return result
         raise AssertionError("the second attempt returns or raises")
 
     def free(self) -> None:
         """Gives back the GPU's memory that is only kept."""
-        self.kept.drop()
+        self.kept.clear()
         if self.device != "cpu":
             import torch
 
@@ -355,7 +333,7 @@ class Nvdec:
             self._stream = torch.cuda.Stream(self.gpu)
         return torch.cuda.stream(self._stream)
 
-    def decoder(self, codec: str) -> Any:  # noqa: ANN401
+    def decoder(self, codec: str) -> Any:
         """A decoder that gives frames in the GPU's memory; for use within `queued`."""
         stream = 0
         if self.device != "cpu":
@@ -372,7 +350,7 @@ class Nvdec:
             usedevicememory=True,
         )
 
-    def packet(self, packet: "Packet[Any] | None", pts: int) -> Any:  # noqa: ANN401
+    def packet(self, packet: "Packet[Any] | None", pts: int) -> Any:
         """A packet for the decoder, valid as long as `packet`; None ends the stream.
 
         `pts` comes back with its frame.
@@ -504,9 +482,12 @@ class EngineStream:
         return NotOnDeviceError(refusal, f"{self._name}: {detail}")
 
     def keep(self) -> None:
-        """Gives the decoder away for another stream."""
+        """Gives the decoder, which gave all frames of its stream, away for another one."""
+        kept = self._nvdec.kept
         if self._key is not None:
-            self._nvdec.kept.keep(self._key, self._decoder)
+            kept[self._key] = self._decoder
+        while len(kept) > self._nvdec.most_kept:
+            kept.popitem(last=False)
 
     def _filtered(self, packet: "Packet[Any] | None") -> "Iterator[Packet[Any] | None]":
         """A packet in the engine's form; at the end what the filter holds, and None."""
@@ -524,7 +505,7 @@ class EngineStream:
         if self._decoder is None:
             # Without a header in the first packet nobody knows what the decoder is made for.
             self._key = header and (self._codec, header)
-            self._decoder = self._nvdec.kept.take(self._key)
+            self._decoder = self._nvdec.kept.pop(self._key, None)
             self.was_used = self._decoder is not None
             self._decoder = self._decoder or self._nvdec.decoder(self._codec)
         self._header = self._header or header
@@ -561,7 +542,7 @@ class NvdecReader(FrameReader):
         nvdec: Nvdec,
         program: Program = planes_of_frames,
         batch: int = BATCH,
-        **options: Any,  # noqa: ANN401
+        **options: Any,
     ) -> None:
         # The CPU decodes only the first picture, for which one thread is fastest.
         super().__init__(container, stream, uri, **(options | {"threads": 1}))
@@ -607,7 +588,7 @@ class NvdecReader(FrameReader):
             places = [self._timed(*sent[:2], key_frame=sent.is_keyframe) for sent in packets]
             yield DeviceBatch(planes=planes, places=places, form=form, rotation_deg=turn)
 
-    def _shown(self, place: FrameTime, view: Any) -> DeviceFrame:  # noqa: ANN401
+    def _shown(self, place: FrameTime, view: Any) -> DeviceFrame:
         picture = DevicePicture(key_frame=place.key_frame, view=view)
         index = self._counted(place)
         return DeviceFrame(index=index, pts=place.pts, picture=picture, n_bytes=place.n_bytes)
@@ -659,7 +640,7 @@ def form_of(picture: av.VideoFrame, name: str) -> Form:
     )
 
 
-def _planes_of(frame: Any) -> "Tensor":  # noqa: ANN401
+def _planes_of(frame: Any) -> "Tensor":
     """A decoded frame's memory, for readers on the decoder's own stream: so none is waited for.
 
     Given the frame itself, torch tries arguments that PyNvVideoCodec refuses: 16 us, not 2.
@@ -687,7 +668,7 @@ def bitstream_filter(stream: av.VideoStream) -> BitStreamFilterContext | None:
     return BitStreamFilterContext(name, stream) if name is not None else None
 
 
-def _import_module() -> Any:  # noqa: ANN401
+def _import_module() -> Any:
     try:
         import PyNvVideoCodec
     except ImportError as error:

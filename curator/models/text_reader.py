@@ -123,7 +123,7 @@ class TextReader:
         scaled = [_scaled(crop) for crop in crops]
 
         def filled(index: int) -> int:
-            steps = math.ceil(scaled[index].shape[1] / _WIDTH_STEP_PX)
+            steps: int = math.ceil(scaled[index].shape[1] / _WIDTH_STEP_PX)
             return max(_LEAST_WIDTH_PX, steps * _WIDTH_STEP_PX)
 
         for width, indices in groupby(sorted(range(len(scaled)), key=filled), key=filled):

@@ -69,7 +69,7 @@ class Engine:
     def fails(self, failure: Failure) -> None:
         """Lets calls from now on fail."""
         self.failure, self.n_calls = failure, 0
-        self.nvdec.kept.drop()
+        self.nvdec.kept.clear()
 
     def _create(self, *, codec: str, **_: object) -> Decoder:
         self.n_made += 1

@@ -103,32 +103,6 @@ def test_a_vector_does_not_depend_on_the_others(
     """Pins that segments of a source give the vectors of the whole."""
     (alone,) = network.embed([scene_picture(frame(NAMES[3]))])
     np.testing.assert_array_equal(alone, vectors[3])
-    stream = network.stream(in_background=True)
-    for number, name in enumerate(NAMES):
-        stream.push(10 * number, frame(name))
-    frames, streamed = stream.finish()
-    assert frames.tolist() == [10 * number for number in range(len(NAMES))]
-    np.testing.assert_array_equal(streamed, vectors.astype(np.float16))
-    assert stream.cpu_s > stream.own_s > 0
-
-
-def test_batches_that_do_not_fit_are_halved(
-    network: SceneNetwork, vectors: NDArray[np.float32], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pins vectors from a device whose memory holds two pictures."""
-    seen = network._seen
-
-    def in_little_memory(some: list[Picture]) -> NDArray[np.float32]:
-        if len(some) > 2:
-            raise network._torch.OutOfMemoryError
-        return seen(some)
-
-    monkeypatch.setattr(network, "_seen", in_little_memory)
-    monkeypatch.setattr(network, "_batch", 8)
-    monkeypatch.setattr(network, "n_halved", 0)
-    found = network.embed([scene_picture(frame(name)) for name in NAMES])
-    np.testing.assert_allclose(found, vectors, atol=1e-5)
-    assert network.n_halved == 2
 
 
 @pytest.mark.needs_gpu

@@ -120,23 +120,28 @@ def likely_peaks(probability: NDArray[np.float32]) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("precision", "options"),
+    ("precision", "n_batch", "options"),
     [
-        ("float32", {"chunk": 49, "in_background": True}),
-        pytest.param("int8", {"chunk": 100}, marks=needs_int8),
+        ("float32", 1, {"chunk": 49, "in_background": True}),
+        ("float32", 500, {}),
+        pytest.param("int8", 3, {"chunk": 100}, marks=needs_int8),
     ],
 )
-def test_chunks_and_threads_change_no_bit(
+def test_chunks_threads_and_batches_change_no_bit(
     exact: ShotNetwork,
     whole: tuple[NDArray[np.uint8], ShotAnswers],
     precision: str,
+    n_batch: int,
     options: dict[str, int],
 ) -> None:
     network, (frames, expected) = exact, whole
     if precision != "float32":
         network = ShotNetwork(precision=precision)  # type: ignore[arg-type]
         expected = streamed(network, frames)
-    for one, other in zip(streamed(network, frames, **options), expected, strict=True):
+    stream = ShotStream(network, **options)
+    for start in range(0, len(frames), n_batch):
+        stream.push_batch(torch.from_numpy(frames[start : start + n_batch]))
+    for one, other in zip(stream.finish(), expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -174,10 +179,6 @@ def test_making_a_network_leaves_the_process_as_it_is() -> None:
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_no_frames_give_no_probabilities(exact: ShotNetwork) -> None:
-    assert all(values.shape == (0,) for values in ShotStream(exact).finish())
-
-
 @pytest.mark.parametrize(
     ("method", "failing", "n_frames"),
     [
@@ -212,27 +213,17 @@ def test_a_chunk_that_does_not_fit_is_halved_and_changes_nothing(
         np.testing.assert_allclose(one, other, atol=2e-4)
 
 
-def test_a_chunk_that_cannot_be_halved_fails(
+def test_a_chunk_that_cannot_be_halved_fails_and_no_frames_give_no_probabilities(
     exact: ShotNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert all(values.shape == (0,) for values in ShotStream(exact).finish())
+
     def never(*_args: object, **_options: object) -> torch.Tensor:
         raise torch.OutOfMemoryError("made by the test")
 
     monkeypatch.setattr(torch.Tensor, "mean", never)
     with pytest.raises(DeviceMemoryError, match="64 frames"):
         streamed(exact, footage(200, cuts=()))
-
-
-@pytest.mark.parametrize("n_batch", [1, 500])
-def test_batches_change_no_bit(
-    exact: ShotNetwork, whole: tuple[NDArray[np.uint8], ShotAnswers], n_batch: int
-) -> None:
-    frames, expected = whole
-    stream = exact.stream()
-    for start in range(0, len(frames), n_batch):
-        stream.push_batch(torch.from_numpy(frames[start : start + n_batch]))
-    for one, other in zip(stream.finish(), expected, strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.long
