@@ -94,11 +94,6 @@ def fit_inside(width: int, height: int, longest_px: int) -> tuple[int, int]:
     return max(1, round(width * scale)), max(1, round(height * scale))
 
 
-def native_luma(picture: av.VideoFrame) -> NDArray[np.uint8]:
-    """Luma of a frame at its own size, uint8 [H, W] of full range, as coded."""
-    return np.asarray(picture.to_ndarray(format="gray"), np.uint8)
-
-
 LIMITED_BLACK, LIMITED_WHITE = 16, 235
 """Luma of black and white in limited range (ITU-R BT.709)."""
 
@@ -119,7 +114,7 @@ def luma_plane(picture: av.VideoFrame) -> tuple[NDArray[np.uint8], int, int]:
     luma = form.components[0]
     is_planar = not form.is_rgb and not form.has_palette and form.components
     if not is_planar or (len(form.components) > 1 and form.components[1].plane == luma.plane):
-        return native_luma(picture), 0, 255
+        return np.asarray(picture.to_ndarray(format="gray"), np.uint8), 0, 255
     plane = picture.planes[luma.plane]
     is_full = form.name.startswith("yuvj") or int(picture.color_range) == _FULL_RANGE
     black, white = (0, 255) if is_full else (LIMITED_BLACK, LIMITED_WHITE)
@@ -128,7 +123,7 @@ def luma_plane(picture: av.VideoFrame) -> tuple[NDArray[np.uint8], int, int]:
         return rows[: picture.height, : picture.width], black, white
     is_plain = form.name.startswith(("yuv", "gray")) and not form.is_big_endian
     if luma.bits > 16 or not is_plain or sys.byteorder != "little":
-        return native_luma(picture), 0, 255
+        return np.asarray(picture.to_ndarray(format="gray"), np.uint8), 0, 255
     deep = np.frombuffer(memoryview(plane), np.uint16).reshape(-1, plane.line_size // 2)
     shown = deep[: picture.height, : picture.width]
     return (shown >> (luma.bits - 8)).astype(np.uint8), black, white

@@ -141,9 +141,19 @@ class TextDetector(BatchedNetwork):
     def quads(
         self, rgb_HWC: NDArray[np.uint8], *, probability: float, most_height: float
     ) -> NDArray[np.float64]:
-        """Corners of the lines of text in a picture, turned ones as they lie; see `quads_of`."""
+        """Corners of the lines of text in a picture, turned ones as they lie.
+
+        Args:
+            rgb_HWC: As for `boxes`.
+            probability: Mean over a line's core below which it is none.
+            most_height: Of a line, as a part of the picture's shorter side.
+
+        Returns:
+            float64 [n, 4, 2], x and y as shares of width and height, in turn around the rectangle,
+            possibly outside of the picture. In no order.
+        """
         text_map = self.host_map(rgb_HWC)
-        return quads_of(text_map, probability=probability, most_height=most_height)[0]
+        return _quads(text_map, probability=probability, most_height=most_height)[0]
 
     def host_map(self, rgb_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The map of a picture in the host's memory, waited for; on any stream."""
@@ -271,7 +281,7 @@ def lines_of(map_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
         float32 [n, 6], the columns of `BOX_COLUMNS`, the largest first.
     """
     lines = []
-    for corners, confidence, area in zip(*quads_of(map_HW), strict=True):
+    for corners, confidence, area in zip(*_quads(map_HW), strict=True):
         x0, y0 = np.clip(corners.min(0), 0, 1)
         x1, y1 = np.clip(corners.max(0), 0, 1)
         lines.append((x0, y0, x1, y1, confidence, min(area, (x1 - x0) * (y1 - y0))))
@@ -279,26 +289,17 @@ def lines_of(map_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
     return np.array(lines[:MAX_BOXES], np.float32).reshape(-1, len(BOX_COLUMNS))
 
 
-def quads_of(
+def _quads(
     map_HW: NDArray[np.uint8],
     *,
     probability: float = _LINE_PROBABILITY,
     most_height: float = _MAX_LINE,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Lines of text in a map of probabilities, as rectangles that may be turned.
+    """Lines of text in a map, as rectangles that may be turned: corners, confidences, areas.
 
     The network marks a line's core, which is the line shrunk by area / perimeter times a ratio; a
-    core is grown back by the same rule.
-
-    Args:
-        map_HW: How surely each pixel is in the core of a line, from 0 to 255.
-        probability: Mean over a core below which it is no line.
-        most_height: Of a line, as a part of the picture's shorter side.
-
-    Returns:
-        Corners float64 [n, 4, 2], x and y as shares of width and height, in turn around the
-        rectangle, possibly outside of the picture; confidences [n]; areas [n] as shares of the
-        picture. In no order.
+    core is grown back by the same rule. Areas are shares of the picture; for more see
+    `TextDetector.quads`.
     """
     height, width = map_HW.shape
     quads, confidences, areas = [], [], []

@@ -65,12 +65,14 @@ def test_a_tone_has_the_rms_level_of_all_its_channels_by_power(
     np.testing.assert_allclose(track.audio_rms_db[1:-1], level_db(wave), atol=tolerance_db)
 
 
-def test_digital_silence_has_the_lowest_level_and_is_not_absence(tmp_path: Path) -> None:
+def test_silence_has_the_lowest_level_and_the_default_stream_counts(tmp_path: Path) -> None:
+    """Pins that silence is not absence, and that the default stream may stand behind another."""
     wave = np.concatenate([tone(1), np.zeros((1, 48_000), np.float32)], axis=1)
-    write_film(tmp_path / "a.mov", [Sound(wave=wave, codec="pcm_s16le")])
-    levels = analyzed(tmp_path / "a.mov").audio_rms_db
+    quiet = Sound(wave=tone(2, amplitude=0.01), is_default=False)
+    write_film(tmp_path / "two.mkv", [quiet, Sound(wave=wave, codec="pcm_s16le")])
+    levels = analyzed(tmp_path / "two.mkv").audio_rms_db
     np.testing.assert_allclose(levels[:10], -9.03, atol=0.01)
-    np.testing.assert_array_equal(levels[10:], np.full(10, FLOOR_DB, np.float32))
+    np.testing.assert_array_equal(levels[10:20], np.full(10, FLOOR_DB, np.float32))
 
 
 def test_time_is_the_containers_clock_wherever_audio_and_video_begin(tmp_path: Path) -> None:
@@ -100,12 +102,6 @@ def test_audio_that_ends_before_the_video_and_none_at_all(tmp_path: Path) -> Non
     assert (track.has_audio_levels, len(track.audio_rms_db), track.notes) == (True, 0, ())
     track = analyzed(tmp_path / "short.mov", config=AnalyzeConfig(audio=False))
     assert (track.has_audio_levels, len(track.audio_rms_db)) == (False, 0)
-
-
-def test_the_default_stream_counts_wherever_it_stands(tmp_path: Path) -> None:
-    quiet = Sound(wave=tone(2, amplitude=0.01), is_default=False)
-    write_film(tmp_path / "two.mkv", [quiet, Sound(wave=tone(2))])
-    assert analyzed(tmp_path / "two.mkv").audio_rms_db[5] == pytest.approx(-9.03, abs=0.1)
 
 
 def test_a_rate_that_changes_within_the_stream_moves_nothing(tmp_path: Path) -> None:

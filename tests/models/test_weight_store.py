@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from curator.errors import ModelError
+from curator.models import weight_store
 from curator.models.catalogue import CATALOGUE, load_catalogue
 from curator.models.clip_model import clip_config
 from curator.models.weight_store import PLACE, ModelStore, default_folder
@@ -97,8 +98,8 @@ def test_a_catalogue_of_another_form_is_refused(text: str, words: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["mine/head.pth", "head.pth"])
-def test_a_model_is_pulled_from_a_folder_by_either_name(
-    tmp_path: Path, folder: Path, key: str
+def test_a_model_is_pulled_from_a_folder_by_either_name_and_hashed_once(
+    tmp_path: Path, folder: Path, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ModelStore(str(folder))
     entry = store.catalogue.find("mine")
@@ -106,6 +107,8 @@ def test_a_model_is_pulled_from_a_folder_by_either_name(
     path = store.pull(entry, mirrored(tmp_path, key))
     assert path == folder / "mine" / "head.pth"
     assert path.read_bytes() == DATA
+    # A start does not read gigabytes again.
+    monkeypatch.setattr(weight_store, "_sha256", lambda path: pytest.fail("hashed again"))
     assert store.quick_state(entry) == store.state(entry) == "verified"
     assert store.find(entry) == path
 
@@ -128,19 +131,6 @@ def test_what_differs_is_not_kept_and_a_file_that_changes_is_noticed(
         store.find(entry)
     path.write_bytes(DATA)
     assert store.find(entry) == path
-
-
-def test_a_file_is_hashed_once(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pins that a start does not read gigabytes again."""
-    store = ModelStore(str(folder))
-    entry = store.catalogue.find("mine")
-    store.pull(entry, mirrored(tmp_path, "head.pth"))
-    monkeypatch.setattr(
-        "curator.models.weight_store._sha256", lambda path: pytest.fail("hashed again")
-    )
-    assert store.state(entry) == "verified"
 
 
 def test_a_model_without_a_hash_is_trusted_once(tmp_path: Path, folder: Path) -> None:
