@@ -104,6 +104,44 @@ class Single(Decoder):
         return super().Decode(packet)
 
 
+def dropping(number: int) -> type[Decoder]:
+    """Drops a frame, counted from 1, without a word."""
+
+    class Dropping(Decoder):
+        given = 0
+
+        def Decode(self, packet: PacketData) -> list[Decoded]:
+            frames = super().Decode(packet)
+            self.given += len(frames)
+            return [] if len(frames) and self.given == number else frames
+
+    return Dropping
+
+
+class Failing(Decoder):
+    """Cannot decode."""
+
+    def Decode(self, packet: PacketData) -> list[Decoded]:
+        """Raises."""
+        raise PyNvVCException("cuvidDecodePicture", 1)
+
+
+class Smaller(Decoder):
+    """Gives frames of another size."""
+
+    def Decode(self, packet: PacketData) -> list[Decoded]:
+        """Their upper rows."""
+        return [Decoded(f.getPTS(), f.planes[:90]) for f in super().Decode(packet)]
+
+
+class Shifted(Decoder):
+    """Leaves out a crop at the left, as PyNvVideoCodec does: shapes and times are right."""
+
+    def Decode(self, packet: PacketData) -> list[Decoded]:
+        """Moved frames."""
+        return [Decoded(f.getPTS(), f.planes.roll(4, dims=1)) for f in super().Decode(packet)]
+
+
 def planes_of(picture: VideoFrame) -> torch.Tensor:
     """A frame as NVDEC holds it, [3 H / 2, W]; 16 bits have theirs at the top."""
     bits = picture.format.components[0].bits

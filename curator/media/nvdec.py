@@ -31,7 +31,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from enum import StrEnum
-from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -563,7 +562,12 @@ class NvdecReader(FrameReader):
         report.sizes.append((first.width, first.height))
         with nvdec.decoding(form, self.stream, self.uri, first=first) as engine:
             frames = engine.decoded(chain(waiting, packets))
-            make = partial(self._next, self._program(self._batches(frames, form)))
+            computed = self._program(self._batches(frames, form))
+
+            def make() -> tuple[Sequence[FrameTime], Sequence[Any]] | None:
+                with nvdec.queued():
+                    return next(computed, None)
+
             batches = ahead(make, n=AHEAD, name="nvdec", check=nvdec.check_answers)
             with closing(batches):
                 for places, views in batches:
@@ -573,12 +577,6 @@ class NvdecReader(FrameReader):
             if report.n_frames != engine.n_sent:
                 detail = f"{report.n_frames} frames of {engine.n_sent} packets"
                 raise engine.refused(Refusal.FRAMES_DIFFER, detail)
-
-    def _next(
-        self, computed: "Iterator[tuple[Sequence[FrameTime], Sequence[Any]]]"
-    ) -> "tuple[Sequence[FrameTime], Sequence[Any]] | None":
-        with self._nvdec.queued():
-            return next(computed, None)
 
     def _batches(
         self, frames: "Iterator[tuple[Sent, Tensor]]", form: Form

@@ -281,8 +281,7 @@ class ShotStream:
                 raise DeviceMemoryError(message) from error
         # Outside of the handler, whose error holds on to what was allocated.
         self._network.n_halved += 1
-        if self._network.is_on_gpu:
-            torch.cuda.empty_cache()
+        torch.cuda.empty_cache()
         self._see(frames_THWC[:half], is_last=False)
         self._see(frames_THWC[half:], is_last=is_last)
 
@@ -310,8 +309,9 @@ class ShotStream:
         new_answers = []
         if n_new:
             joined_means = torch.cat([part[:n_known] for part in means], dim=1)
-            span = held.n_given, n_new
-            answers = self._answers_of(joined_means, colours[:n_known], pictures[:n_new], *span)
+            answers = self._answers_of(
+                joined_means, colours[:n_known], pictures[:n_new], held.n_given, n_new
+            )
             new_answers.append(head.answer(self._shown(answers, held.n_answered), is_last=is_last))
         drop = max(0, held.n_given + n_new - _LOOK)
         self._held = _EarlierFrames(

@@ -14,8 +14,12 @@ import torch
 from fake_nvdec import (
     Decoded,
     Decoder,
+    Failing,
     PacketData,
     PyNvVCException,
+    Shifted,
+    Smaller,
+    dropping,
     fake_module,
     planes_of,
 )
@@ -97,48 +101,13 @@ def test_what_the_cpu_must_decode_is_refused(name: str, refusal: Refusal, made: 
     assert name in str(refused.value)
 
 
-class Dropping(Decoder):
-    """Conceals or drops a frame without a word."""
-
-    n_frames = 0
-
-    def Decode(self, packet: PacketData) -> list[Decoded]:
-        frames = super().Decode(packet)
-        self.n_frames += len(frames)
-        return frames[:-1] if self.n_frames == 11 else frames
-
-
-class Changing(Dropping):
-    """Its frames become smaller, which the CPU path decodes on."""
-
-    def Decode(self, packet: PacketData) -> list[Decoded]:
-        frames = Decoder.Decode(self, packet)
-        self.n_frames += len(frames)
-        smaller = [Decoded(frame.getPTS(), frame.planes[:90]) for frame in frames]
-        return frames if self.n_frames < 20 else smaller
-
-
-class Shifted(Decoder):
-    """Leaves out a left crop, as PyNvVideoCodec does: shapes and times are right."""
-
-    def Decode(self, packet: PacketData) -> list[Decoded]:
-        return [Decoded(f.getPTS(), f.planes.roll(4, dims=1)) for f in super().Decode(packet)]
-
-
-class Broken(Decoder):
-    """Cannot be made."""
-
-    def __init__(self, _: str) -> None:
-        raise PyNvVCException("cuvidCreateDecoder", 1)
-
-
 @pytest.mark.parametrize(
     ("kind", "words", "refusal"),
     [
-        (Dropping, "47 frames of 48 packets", Refusal.FRAMES_DIFFER),
-        (Changing, "90 rows and 320 columns", Refusal.SIZE_CHANGES),
+        (dropping(11), "47 frames of 48 packets", Refusal.FRAMES_DIFFER),
+        (Smaller, "90 rows and 320 columns", Refusal.SIZE_CHANGES),
         (Shifted, r"the first picture is .* levels off", Refusal.FRAMES_DIFFER),
-        (Broken, "cuvidCreateDecoder returned error 1", Refusal.DECODER),
+        (Failing, "cuvidDecodePicture returned error 1", Refusal.DECODER),
     ],
 )
 def test_an_engine_that_errs_is_found_out(
