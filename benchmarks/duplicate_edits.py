@@ -370,7 +370,7 @@ class Sampler:
     def _vector(self, jpeg: bytes, picture: Picture) -> NDArray[np.float32]:
         key = hashlib.sha256(jpeg).digest()
         if key not in self._seen:
-            self._seen[key] = self._network.features([scene_picture(picture)])[0]
+            self._seen[key] = self._network.embed([scene_picture(picture)])[0]
         return self._seen[key]
 
 

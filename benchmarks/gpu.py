@@ -11,8 +11,7 @@ left out and said so. Run again with the same --out, findings are added.
 
 `--only first` is for the first minutes on a GPU: H.264 before all else, and what decides whether
 the rest is worth its time: probe, one film by both paths, a locked process, limit, analyze. It
-takes eight minutes at most. `GPU_SOFTWARE=1` tries the script itself, over a driver and a device in
-software.
+takes eight minutes at most.
 
     films    1080p at 30 frames/s in H.264 and HEVC with B-frames, copies of it under other titles
     probe    what is here and starts: packages, libraries, what NVDEC takes, decoders, flow
@@ -35,7 +34,6 @@ The GPU's engines, cores and memory are read while each runs. The last line is J
 """
 
 import json
-import os
 import sys
 import tempfile
 import time
@@ -125,7 +123,6 @@ def main() -> None:
     options = parser.parse_args()
     is_first = options.only == ["first"]
     limits_s = FIRST_S if is_first else LIMITS_S
-    gpu = "software" if os.environ.get("GPU_SOFTWARE") else gpu_name()
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(options.out or temporary)
         given = vars(options) | {
@@ -136,7 +133,7 @@ def main() -> None:
             "codecs": ["h264"] if is_first else list(CODECS),
         }
         notes = Notes(out)
-        notes.add("machine", "machine", machine() | {"gpu": gpu})
+        notes.add("machine", "machine", machine() | {"gpu": gpu_name()})
         names = [name for name in limits_s if is_first or name in (options.only or limits_s)]
         commands = {name: command_of(name, given) for name in names}
         budget_s = min(options.budget_s, sum(FIRST_S.values())) if is_first else options.budget_s

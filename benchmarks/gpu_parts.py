@@ -25,11 +25,6 @@ from gpu_watch import Watch
 from measure import CURATE
 from processes import Begin, ProcessDiedError, Task, in_processes, streamed
 
-if __name__ == "__mp_main__" and os.environ.get("GPU_SOFTWARE"):  # in the child processes
-    import software_cuda
-
-    software_cuda.stand_in()
-
 Rate = list[tuple[float, int]]
 """Times, and the frames that were done by then; none at the first."""
 
@@ -280,12 +275,11 @@ def same(part: Part) -> None:
 def locked(part: Part) -> None:
     """Whether a process opens the GPU that was locked before, and if not, whether another does."""
     film = short_film(Path(part.options["films"]))
-    device = "cpu" if os.environ.get("GPU_SOFTWARE") else "gpu"
     command = [*CURATE, "run", str(film)]
     for unlocked in ("0", "1"):
         with tempfile.TemporaryDirectory() as out:
             done = subprocess.run(
-                [*command, out, "--set", f"analyze.device={device}"],
+                [*command, out, "--set", "analyze.device=gpu"],
                 env=os.environ | {"CURATE_UNLOCKED_GPU": unlocked},
                 capture_output=True,
                 text=True,
@@ -294,7 +288,7 @@ def locked(part: Part) -> None:
             path = Path(out) / "summary.json"
             summary = json.loads(path.read_text()) if path.exists() else {}
         counts = summary.get("counts", {})
-        found = {"exit": done.returncode, "done": counts.get("done"), "device": device,
+        found = {"exit": done.returncode, "done": counts.get("done"), "device": "gpu",
                  "notes": counts.get("by_note"), "boxes": summary.get("boxes")}  # fmt: skip
         is_well = found["done"] == 1 and not found["notes"] and not found["boxes"]
         part.note(

@@ -28,9 +28,9 @@ from shot_transitions import HEIGHT, WIDTH, Clip, Rng, draw_kind, noise_map, tra
 
 from curator.footage.scenes import View, render_shot
 from curator.media.encode import with_steady_bytes
-from curator.models.shot_pictures import tiny_scaler
 from curator.models.transnet import HEIGHT as TINY_HEIGHT
 from curator.models.transnet import WIDTH as TINY_WIDTH
+from curator.models.transnet import tiny_scaler
 
 HANDLE = 62
 """Frames of a take before and after its shot, of which transitions are made."""

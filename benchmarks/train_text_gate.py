@@ -27,9 +27,8 @@ from overlays import Style, lettering
 from safetensors.torch import save_file
 
 from curator.media.scale import Scaler, fit_inside
-from curator.models import device_text
 from curator.models.onnx_network import Gate, OnnxNetwork
-from curator.models.text_detector import lines_of, network_size, text_model_file
+from curator.models.text_detector import GATE, GATED, TEXT_WEIGHTS, lines_of, network_size
 
 SIZES_PX = (7, 9, 11, 13, 16, 20, 26, 34, 48)
 TEXT = (
@@ -100,8 +99,8 @@ class Watch(Gate):
 @cache
 def watched() -> tuple[OnnxNetwork, Watch]:
     """The network, and the gate that watches it."""
-    gate = Watch(name=device_text._GATED, weight=torch.zeros(1), bias=torch.zeros(()))
-    weights = text_model_file().read_bytes()
+    gate = Watch(name=GATED, weight=torch.zeros(1), bias=torch.zeros(()))
+    weights = TEXT_WEIGHTS.read()
     return OnnxNetwork(weights, device="cpu", dtype=torch.bfloat16, gate=gate), gate
 
 
@@ -163,7 +162,7 @@ def fitted(some: Sequence[Seen]) -> tuple[NDArray[np.float32], float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("films", type=Path, nargs="+")
-    parser.add_argument("--out", type=Path, default=device_text._GATE)
+    parser.add_argument("--out", type=Path, default=GATE)
     args = parser.parse_args()
     torch.set_num_threads(1)
     rng = random.Random(7)

@@ -203,7 +203,7 @@ def features(args: argparse.Namespace) -> list[dict[str, Any]]:
             picture = video.retrieve()[1] if at % step == 0 else None
             if picture is None:
                 continue
-            found = network.features([scene_picture(one[:, :, ::-1]) for one in edited(picture)])
+            found = network.embed([scene_picture(one[:, :, ::-1]) for one in edited(picture)])
             if found.any(axis=1).all():
                 for name, vector in zip(("picture", *EDITS), found, strict=True):
                     held[name].append(vector)

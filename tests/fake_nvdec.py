@@ -3,16 +3,9 @@
 It takes packets by address and gives frames as NV12 or P016 through DLPack, a few packets late and
 in memory that the next call overwrites, as the real one does. As NVIDIA's parser, it gives a frame
 the least of the times that wait, whichever packet had it.
-
-With `NVDEC_TESTS=package` the tests run on PyNvVideoCodec itself, over the driver of
-`software_driver`; `test_nvdec_package` does so.
 """
 
 import ctypes
-import os
-import tempfile
-from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -111,6 +104,44 @@ class Single(Decoder):
         return super().Decode(packet)
 
 
+def dropping(number: int) -> type[Decoder]:
+    """Drops a frame, counted from 1, without a word."""
+
+    class Dropping(Decoder):
+        given = 0
+
+        def Decode(self, packet: PacketData) -> list[Decoded]:
+            frames = super().Decode(packet)
+            self.given += len(frames)
+            return [] if len(frames) and self.given == number else frames
+
+    return Dropping
+
+
+class Failing(Decoder):
+    """Cannot decode."""
+
+    def Decode(self, packet: PacketData) -> list[Decoded]:
+        """Raises."""
+        raise PyNvVCException("cuvidDecodePicture", 1)
+
+
+class Smaller(Decoder):
+    """Gives frames of another size."""
+
+    def Decode(self, packet: PacketData) -> list[Decoded]:
+        """Their upper rows."""
+        return [Decoded(f.getPTS(), f.planes[:90]) for f in super().Decode(packet)]
+
+
+class Shifted(Decoder):
+    """Leaves out a crop at the left, as PyNvVideoCodec does: shapes and times are right."""
+
+    def Decode(self, packet: PacketData) -> list[Decoded]:
+        """Moved frames."""
+        return [Decoded(f.getPTS(), f.planes.roll(4, dims=1)) for f in super().Decode(packet)]
+
+
 def planes_of(picture: VideoFrame) -> torch.Tensor:
     """A frame as NVDEC holds it, [3 H / 2, W]; 16 bits have theirs at the top."""
     bits = picture.format.components[0].bits
@@ -130,37 +161,8 @@ def planes_of(picture: VideoFrame) -> torch.Tensor:
     return torch.from_numpy(values if bits == 8 else values << (16 - bits))
 
 
-USES_PACKAGE = os.environ.get("NVDEC_TESTS") == "package"
-
-
-@cache
-def driver() -> Any:  # noqa: ANN401
-    """The software driver, loaded in the place of NVIDIA's."""
-    import software_driver
-
-    software_driver.load(Path(tempfile.mkdtemp(prefix="software_driver")))
-    return software_driver
-
-
-def decoder_options(codec: str, stream: int) -> dict[str, Any]:
-    """What `Nvdec.decoder` makes a decoder with."""
-    return {
-        "gpuid": 0, "codec": getattr(fake_module().cudaVideoCodec, codec), "cudacontext": 0,
-        "cudastream": stream, "usedevicememory": True,
-    }  # fmt: skip
-
-
-def decoder(codec: Any, options: dict[str, Any]) -> Any:  # noqa: ANN401
-    """What `CreateDecoder` of a module without changes gives."""
-    return (
-        driver().module().CreateDecoder(codec=codec, **options) if USES_PACKAGE else Decoder(codec)
-    )
-
-
 def fake_module(**changes: Any) -> Any:  # noqa: ANN401
     """The module, with what a test changes."""
-    if USES_PACKAGE:
-        return driver().module(**changes)
     values = {
         "PacketData": PacketData,
         "cudaVideoCodec": SimpleNamespace(**{name: name for name in NAMES}),

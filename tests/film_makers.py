@@ -9,6 +9,7 @@ import random
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -77,21 +78,18 @@ def write_video(
         pts: Time of each frame in `time_base`, increasing; None is a constant rate.
         time_base: Unit of `pts` in seconds. Matroska rounds to 1/1000 s and MPEG-TS to 1/90000 s.
         audio_tone_s: Length of a 440 Hz tone in seconds; None is no audio stream.
-        rotation: Degrees that a player turns the picture clockwise: 0, 90, 180 or 270. Only mp4
-            and mov.
+        rotation: Degrees that a player turns the picture clockwise. Only mp4 and mov.
 
     Returns:
         The number of frames written.
     """
-    if (pts is None) != (time_base is None):
-        raise ValueError("pts and time_base go together: give both or neither")
     tick = time_base if time_base is not None else 1 / fps
     source = iter(frames)
-    first = next(source, None)
-    if first is None:
-        raise ValueError(f"{path.name}: no frames; `zero_frames` writes a file without any")
+    first = next(source)
     with _open(path, mux_options) as container:
         video = _add_video(container, first, fps=fps, codec=codec, options=options, pix_fmt=pix_fmt)
+        if rotation is not None:
+            video.set_display_rotation(-rotation)
         context = video.codec_context
         context.time_base = tick
         context.flags |= flags
@@ -102,28 +100,25 @@ def write_video(
         tone: Iterator[Packet[Any]] = iter(())
         if audio_tone_s is not None:
             tone = _tone(_add_audio(container, path), audio_tone_s)
-        count = 0
-        for picture in _chain(first, source):
-            at, length = _timing(count, pts)
-            frame = _to_frame(picture, pix_fmt)
-            frame.pts, frame.time_base, frame.duration = at, tick, length
+        colours = {"dst_colorspace": "ITU709"} if pix_fmt.startswith("yuv") else {}
+        for count, picture in enumerate(chain([first], source)):
+            rgb = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
+            frame = rgb.reformat(format=pix_fmt, threads=1, **colours)
+            frame.pts, frame.time_base, frame.duration = count, tick, 1
+            if pts is not None:
+                # The last frame lasts as long as the one before it.
+                at = min(count, len(pts) - 2)
+                frame.pts, frame.duration = pts[count], pts[at + 1] - pts[at]
             container.mux(video.encode(frame))
-            for packet in _until(tone, at * tick):
+            for packet in _until(tone, frame.pts * tick):
                 container.mux(packet)
-            count += 1
         container.mux(video.encode(None))
         for packet in tone:
             container.mux(packet)
-    if pts is not None and count != len(pts):
-        raise ValueError(f"{count} frames and {len(pts)} pts: give one for each frame")
-    if rotation is not None:
-        rotate(path, rotation)
-    return count
+    return count + 1
 
 
 def _open(path: Path, mux_options: Mapping[str, str] | None) -> OutputContainer:
-    if path.suffix not in FORMATS:
-        raise ValueError(f"{path.name}: the suffix must be one of {', '.join(FORMATS)}")
     options = {"fflags": "+bitexact", **(mux_options or {})}
     # For avformat, not for the muxer: av.open passes `options` to both.
     return av.open(str(path), "w", format=FORMATS[path.suffix], options=options)
@@ -133,10 +128,10 @@ def _add_video(
     container: OutputContainer,
     first: Picture,
     *,
-    fps: Fraction,
-    codec: str,
-    options: Mapping[str, str] | None,
-    pix_fmt: str,
+    fps: Fraction = FPS,
+    codec: str = "libx264",
+    options: Mapping[str, str] | None = None,
+    pix_fmt: str = "yuv420p",
 ) -> VideoStream:
     defaults = {"preset": "veryfast"} if codec == "libx264" else {}
     stream = cast(VideoStream, container.add_stream(codec, rate=fps))
@@ -153,29 +148,6 @@ def _add_video(
         context.color_primaries = context.color_trc = context.colorspace = _BT709
         context.color_range = _LIMITED_RANGE
     return stream
-
-
-def _chain(first: Picture, rest: Iterator[Picture]) -> Iterator[Picture]:
-    yield first
-    yield from rest
-
-
-def _timing(index: int, pts: Sequence[int] | None) -> tuple[int, int]:
-    """Time and duration of a frame; the last one lasts as long as the one before it."""
-    if pts is None:
-        return index, 1
-    if index >= len(pts):
-        raise ValueError(f"more frames than the {len(pts)} pts: give one for each frame")
-    if index + 1 < len(pts):
-        return pts[index], pts[index + 1] - pts[index]
-    return pts[index], pts[index] - pts[index - 1] if index > 0 else 1
-
-
-def _to_frame(picture: Picture, pix_fmt: str) -> av.VideoFrame:
-    frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
-    if pix_fmt.startswith("yuv"):
-        return frame.reformat(format=pix_fmt, dst_colorspace="ITU709", threads=1)
-    return frame.reformat(format=pix_fmt, threads=1)
 
 
 def _add_audio(container: OutputContainer, path: Path) -> AudioStream:
@@ -208,25 +180,13 @@ def _until(packets: Iterator["Packet[Any]"], time_s: Fraction) -> Iterator["Pack
 
 
 def truncate(path: Path, fraction: float) -> None:
-    """Keeps the first part of a file, as a broken upload does.
-
-    Args:
-        path: Changed in place.
-        fraction: Part of the bytes that stays, from 0 to 1.
-    """
+    """Keeps the first part of a file's bytes, as a broken upload does."""
     data = path.read_bytes()
     path.write_bytes(data[: round(len(data) * fraction)])
 
 
 def flip_bytes(path: Path, n: int, *, seed: int, start_fraction: float = 0.1) -> None:
-    """Changes `n` bytes at random places, as failing storage does.
-
-    Args:
-        path: Changed in place.
-        n: Number of bytes; each becomes another value.
-        seed: Chooses places and values.
-        start_fraction: Part of the file at its start that is spared, from 0 to 1.
-    """
+    """Changes `n` bytes at random places, as failing storage does, but in the file's first part."""
     data = bytearray(path.read_bytes())
     rng = random.Random(seed)
     for place in rng.sample(range(round(len(data) * start_fraction), len(data)), n):
@@ -234,81 +194,25 @@ def flip_bytes(path: Path, n: int, *, seed: int, start_fraction: float = 0.1) ->
     path.write_bytes(data)
 
 
-_Box = tuple[bytes, int, int]
-"""Kind, and start and end of the content, of a box of an mp4 file."""
-
-_MKV_DURATION = b"\x44\x89\x88"
-"""Element id of a segment's duration, and the length mark of the double that follows."""
-
-_BOXES_OF_BOXES = (b"moov", b"trak", b"mdia")
-
-
-def _boxes(data: bytes, start: int, end: int) -> Iterator[_Box]:
-    at = start
-    while at + 8 <= end:
-        size, kind = struct.unpack_from(">I4s", data, at)
-        content = at + 8
-        if size == 1:
-            size = struct.unpack_from(">Q", data, content)[0]
-            content += 8
-        yield kind, content, at + size
-        if kind in _BOXES_OF_BOXES:
-            yield from _boxes(data, content, at + size)
-        at += size
-
-
-def rotate(path: Path, degrees: int) -> None:
-    """Sets the display matrix of an mp4 or mov file, as a phone held upright does.
-
-    Args:
-        path: Changed in place.
-        degrees: How far a player turns the picture clockwise: 0, 90, 180 or 270.
-    """
-    if path.suffix not in (".mp4", ".mov") or degrees not in (0, 90, 180, 270):
-        raise ValueError(
-            f"{path.name}, {degrees} degrees: expected mp4 or mov, and 0, 90, 180 or 270"
-        )
-    data = bytearray(path.read_bytes())
-    cos, sin = {0: (1, 0), 90: (0, 1), 180: (-1, 0), 270: (0, -1)}[degrees]
-    for kind, start, _ in _boxes(bytes(data), 0, len(data)):
-        if kind != b"tkhd":
-            continue
-        matrix = start + (52 if data[start] == 1 else 40)
-        width, height = struct.unpack_from(">II", data, matrix + 36)
-        if width == 0:
-            continue
-        x = {90: height, 180: width}.get(degrees, 0)
-        y = {180: height, 270: width}.get(degrees, 0)
-        one = 1 << 16
-        values = (cos * one, sin * one, 0, -sin * one, cos * one, 0, x, y, 1 << 30)
-        struct.pack_into(">9i", data, matrix, *values)
-    path.write_bytes(data)
-
-
 def scale_header_duration(path: Path, factor: Fraction) -> None:
-    """Makes the headers of an mp4, mov or mkv file lie: every stated duration times `factor`.
+    """Makes the headers of an mp4 or mkv file lie: every stated duration times `factor`.
 
     The frames and their index stay true. FFmpeg corrects a duration that is too long from an mp4's
     sample tables, and believes one that is too short, and either in mkv.
-
-    Args:
-        path: Changed in place.
-        factor: What the stated durations are multiplied by.
     """
     data = bytearray(path.read_bytes())
-    if path.suffix == ".mkv":
-        place = data.index(_MKV_DURATION) + len(_MKV_DURATION)
-        (stated,) = struct.unpack_from(">d", data, place)
-        struct.pack_into(">d", data, place, stated * float(factor))
-        path.write_bytes(data)
-        return
-    for kind, start, _ in _boxes(bytes(data), 0, len(data)):
-        offset = {b"mvhd": (16, 24), b"mdhd": (16, 24), b"tkhd": (20, 28)}.get(kind)
-        if offset is None:
-            continue
-        place, form = start + offset[data[start]], ">Q" if data[start] == 1 else ">I"
-        (duration,) = struct.unpack_from(form, data, place)
-        struct.pack_into(form, data, place, round(duration * factor))
+    # An element id and the length mark of a double, or boxes with a duration behind other fields.
+    marks = {b"\x44\x89\x88": 0} if path.suffix == ".mkv" else {
+        b"mvhd": 16, b"mdhd": 16, b"tkhd": 20,
+    }  # fmt: skip
+    form, kind = (">d", float) if path.suffix == ".mkv" else (">I", round)
+    for mark, offset in marks.items():
+        place = data.find(mark)
+        while place >= 0:
+            at = place + len(mark) + offset
+            (stated,) = struct.unpack_from(form, data, at)
+            struct.pack_into(form, data, at, kind(stated * factor))
+            place = data.find(mark, at)
     path.write_bytes(data)
 
 
@@ -353,14 +257,7 @@ def audio_only(path: Path) -> None:
 def zero_frames(path: Path) -> None:
     """A fragmented mp4 that ends after its header: a described video stream without a frame."""
     with _open(path, {"movflags": "empty_moov+frag_keyframe"}) as container:
-        _add_video(
-            container,
-            next(moving_texture(1)),
-            fps=FPS,
-            codec="libx264",
-            options=None,
-            pix_fmt="yuv420p",
-        )
+        _add_video(container, next(moving_texture(1)))
         container.start_encoding()
 
 
@@ -394,6 +291,16 @@ def variable_rate(path: Path) -> None:
 def b_frames(path: Path) -> None:
     """Three B-frames in a row; an edit list hides the delay that they cause in mp4."""
     write_video(path, moving_texture(N_FRAMES), bframes=3, options={"x264-params": "b-adapt=0"})
+
+
+def edited(path: Path) -> None:
+    """B-frames in mp4, of which an edit list hides the first five frames."""
+    b_frames(path)
+    data = bytearray(path.read_bytes())
+    place = data.index(b"elst") + 4 + 8
+    duration, media_time = struct.unpack_from(">Ii", data, place)
+    struct.pack_into(">Ii", data, place, duration, media_time + 5 * 512)
+    path.write_bytes(data)
 
 
 def open_gop(path: Path) -> None:
@@ -464,12 +371,7 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "audio_only.mp4": audio_only,
     "audio_outlasts_video.mp4": audio_outlasts_video,
     "b_frames.mp4": b_frames,
-    "constant_rate.avi": constant_rate,
-    "constant_rate.mkv": constant_rate,
-    "constant_rate.mov": constant_rate,
-    "constant_rate.mp4": constant_rate,
-    "constant_rate.ts": constant_rate,
-    "constant_rate.webm": constant_rate,
+    **{f"constant_rate{suffix}": constant_rate for suffix in FORMATS},
     "duration_too_long.mkv": duration_too_long,
     "duration_too_long.mp4": duration_too_long,
     "duration_too_short.mp4": duration_too_short,
@@ -489,3 +391,15 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "zero_frames.mp4": zero_frames,
 }
 """Makers by a file name that suits them; any name with a fitting suffix works."""
+
+
+def made_in(folder: Path) -> Callable[[str], Path]:
+    """Returns what makes files in a folder by the names of `MAKERS`, when first asked for."""
+
+    def make(name: str) -> Path:
+        path = folder / name
+        if not path.exists():
+            (MAKERS.get(name) or globals()[path.stem])(path)
+        return path
+
+    return make

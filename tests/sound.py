@@ -14,6 +14,7 @@ from av.stream import Disposition
 from numpy.typing import NDArray
 
 FPS = 30
+_X264 = "libx264", {"preset": "ultrafast", "x264-params": "scenecut=0"}
 
 Wave = NDArray[np.float32]
 """[C, N], float32, -1 to 1."""
@@ -63,15 +64,7 @@ def write_film(
     gop: int = 30,
     start_s: Fraction = Fraction(0),
 ) -> None:
-    """Writes a film of 64 x 48 pixels at 30 frames/s.
-
-    Args:
-        path: Where to; the suffix chooses the container.
-        sounds: Its audio streams.
-        n_frames: Length of the video.
-        gop: Frames from a key frame to the next.
-        start_s: Time of the first frame.
-    """
+    """Writes a film of 64 x 48 pixels at 30 frames/s, whose first frame is at `start_s`."""
     # A muxer that waits for all streams would put them side by side.
     with av.open(str(path), "w", options={"max_interleave_delta": "1"}) as container:
         packets = list(_pictures(container, n_frames, gop, start_s))
@@ -85,15 +78,14 @@ def write_film(
 def _pictures(
     container: OutputContainer, n_frames: int, gop: int, start_s: Fraction
 ) -> list[tuple[float, "Packet[Any]"]]:
-    codec = {".webm": "libvpx-vp9", ".avi": "mpeg4"}.get(Path(container.name).suffix, "libx264")
-    stream = container.add_stream(codec, rate=FPS)
+    codec, options = {
+        ".webm": ("libvpx-vp9", {"deadline": "realtime", "cpu-used": "8"}),
+        ".avi": ("mpeg4", {}),
+    }.get(Path(container.name).suffix, _X264)
+    stream = container.add_stream(codec, rate=FPS, options=options)
     stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
     stream.codec_context.gop_size = gop
     stream.codec_context.thread_count = 1
-    if codec == "libx264":
-        stream.codec_context.options = {"preset": "ultrafast", "x264-params": "scenecut=0"}
-    if codec == "libvpx-vp9":
-        stream.codec_context.options = {"deadline": "realtime", "cpu-used": "8"}
     found = []
     rows, columns = np.mgrid[:48, :64]
     for number in range(n_frames):

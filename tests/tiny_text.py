@@ -6,20 +6,8 @@ from typing import Any
 import yaml
 
 WORDS = (
-    "a",
-    "the",
-    "dog",
-    "cat",
-    "car",
-    "runs",
-    "waits",
-    "over",
-    "sand",
-    "red",
-    "wet",
-    "at",
-    "sea",
-)
+    "a", "the", "dog", "cat", "car", "runs", "waits", "over", "sand", "red", "wet", "at", "sea",
+)  # fmt: skip
 DIM = 32
 
 
@@ -41,40 +29,37 @@ def write_tokenizer(path: Path, marks: tuple[str, ...]) -> None:
     tokenizer.save(str(path / "tokenizer.json"))
 
 
-def write_t5(folder: Path, *, seed: int = 0) -> Any:  # noqa: ANN401
-    """Writes a T5 with its decoder; returns it."""
+def _write(folder: Path, model: Any, marks: tuple[str, ...]) -> None:  # noqa: ANN401
+    model.save_pretrained(folder)
+    write_tokenizer(folder, marks)
+
+
+def write_t5(folder: Path) -> None:
+    """Writes a T5 with its decoder."""
     import torch
     from transformers import T5Config, T5ForConditionalGeneration
 
-    folder.mkdir(parents=True, exist_ok=True)
     config = T5Config(
         vocab_size=32, d_model=DIM, d_kv=8, d_ff=64, num_layers=2, num_heads=4, dropout_rate=0.1,
         decoder_start_token_id=0,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = T5ForConditionalGeneration(config).eval()
-    model.save_pretrained(folder)
-    write_tokenizer(folder, ("</s>",))
-    return model
+        torch.manual_seed(0)
+        _write(folder, T5ForConditionalGeneration(config), ("</s>",))
 
 
-def write_bert(folder: Path, *, seed: int = 0) -> Any:  # noqa: ANN401
-    """Writes a BERT; returns it."""
+def write_bert(folder: Path) -> None:
+    """Writes a BERT."""
     import torch
     from transformers import BertConfig, BertModel
 
-    folder.mkdir(parents=True, exist_ok=True)
     config = BertConfig(
         vocab_size=32, hidden_size=DIM, num_hidden_layers=2, num_attention_heads=4,
         intermediate_size=64, max_position_embeddings=64, initializer_range=0.3,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = BertModel(config).eval()
-    model.save_pretrained(folder)
-    write_tokenizer(folder, ("[CLS]", "[SEP]"))
-    return model
+        torch.manual_seed(0)
+        _write(folder, BertModel(config), ("[CLS]", "[SEP]"))
 
 
 def text_folder(folder: Path) -> Path:

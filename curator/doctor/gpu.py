@@ -9,8 +9,7 @@ from typing import Any
 
 from curator.doctor.diagnosis import CheckRow, Fault, Group, State
 from curator.doctor.probe_process import DECODERS, LIBRARIES, ProbeResult, ask_all
-from curator.media.gpu_versions import CODEC, cuda_words
-from curator.media.nvdec_check import nvdec_refusal, torch_fault
+from curator.media.nvdec_check import CODEC, cuda_words, nvdec_refusal, torch_fault
 
 _FOLDERS = ("/usr/local/nvidia/lib64", "/usr/lib/wsl/lib")
 """Where GKE and WSL put the driver's libraries, and the loader may not look."""

@@ -18,7 +18,7 @@ from curator.errors import install_extra
 from curator.executor.host_resources import available_cpus, memory_bytes, object_store_bytes
 from curator.executor.sandbox import landlock_version
 from curator.executor.system_calls import has_seccomp
-from curator.media.gpu_versions import torch_cuda_build
+from curator.media.nvdec_check import torch_cuda_build
 from curator.storage.object_service import scheme_of
 
 WORKER_BYTES = 2 << 30

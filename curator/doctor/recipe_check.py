@@ -7,8 +7,8 @@ from pathlib import Path
 from curator.doctor.diagnosis import CheckRow, Fault, Group, State
 from curator.errors import CuratorError, ModelError, RecipeError
 from curator.models.catalogue import ModelEntry
-from curator.models.text_detector import TEXT_MODEL, text_model_file
-from curator.models.text_reader import READ_MODEL
+from curator.models.text_detector import TEXT_MODEL, TEXT_WEIGHTS
+from curator.models.text_reader import READ_MODEL, READ_WEIGHTS
 from curator.models.weight_store import ModelStore, mirrored_names
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, load_recipe, semantics_of
@@ -83,11 +83,10 @@ def model_rows(recipe: Recipe, *, s3_answers: bool) -> list[CheckRow]:
         return [_row("models", Fault(str(error), remedy))]
     rows = [_row(e.name, _model(semantics.store, e)) for e in entries if e is not None]
     unused = Fault("analyze.text is false", None, State.NOT_NEEDED)
-    rows.append(_row(TEXT_MODEL, _file(text_model_file) if recipe.analyze.text else unused))
+    rows.append(_row(TEXT_MODEL, _file(TEXT_WEIGHTS.path) if recipe.analyze.text else unused))
     config = recipe.caption
     if config.asks and config.read_text:
-        find_reader = partial(text_model_file, READ_MODEL, setting="caption.read_text")
-        rows.append(_row(READ_MODEL, _file(find_reader)))
+        rows.append(_row(READ_MODEL, _file(READ_WEIGHTS.path)))
     if config.asks:
         rows.append(_row(f"captioner {config.name}", _captioner(recipe)))
     return rows

@@ -140,14 +140,11 @@ def _active_box(shot: ShotSpec, *, width_px: int, height_px: int) -> tuple[int, 
     aspect = shot.picture_aspect
     if aspect is None:
         return 0, 0, width_px, height_px
-    inner_w = min(width_px, _even(height_px * aspect))
-    inner_h = min(height_px, _even(width_px / aspect))
+    # Even, as 4:2:0 has them.
+    inner_w = min(width_px, round(height_px * aspect / 2) * 2)
+    inner_h = min(height_px, round(width_px / aspect / 2) * 2)
     left, top = (width_px - inner_w) // 4 * 2, (height_px - inner_h) // 4 * 2
     return left, top, left + inner_w, top + inner_h
-
-
-def _even(value: Fraction) -> int:
-    return round(value / 2) * 2
 
 
 def _crop(picture: Picture, view: View, aspect: float) -> tuple[float, float, float]:

@@ -15,9 +15,15 @@ from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import ScoreSpec
 from curator.models.catalogue import ModelEntry
 from curator.models.clip_model import check_open_clip, embed_texts
-from curator.models.embedding_heads import Heads, LinearHead, ZeroShot, load_linear_head
+from curator.models.embedding_heads import (
+    Heads,
+    LinearHead,
+    Prompts,
+    ZeroShot,
+    load_linear_head,
+    load_prompts,
+)
 from curator.models.weight_store import ModelStore
-from curator.models.zero_shot_prompts import Prompts, load_prompts
 from curator.stage import StageConfig, setting
 
 _HEADS_VERSION = 1

@@ -77,10 +77,9 @@ class LevelMeter:
         self._waiting: list[Packet[Any]] = []
         self._waiting_bytes = 0
         self._settled_at: Fraction | None = None
-        self._last: tuple[int, int, int, int] | None = None
-        """Start of the last frame as numerator and denominator, its samples and their rate."""
+        self._next: Fraction | None = None
+        """Time of the first sample after the last frame."""
         self._cells, self._energies, self._seconds = array("q"), array("d"), array("d")
-        self._open: tuple[int, float, float] | None = None
         self._context = stream.codec_context if has_decoder(stream) else None
         if self._context is None:
             self.notes.add(Note.AUDIO_NOT_DECODED)
@@ -95,31 +94,6 @@ class LevelMeter:
         if is_full or not packet.size:
             self._work()
 
-    def _work(self) -> None:
-        """Measures the waiting packets."""
-        begun_s = time.thread_time()
-        for packet in self._waiting:
-            self._decode(packet)
-        self._waiting.clear()
-        self._waiting_bytes = 0
-        self.cpu_s += time.thread_time() - begun_s
-
-    def _decode(self, packet: "Packet[Any]") -> None:
-        if self._context is None:
-            return
-        if packet.pts is not None and self._settled_at is None:
-            self._settled_at = packet.pts * Fraction(packet.time_base) + Fraction(SETTLED_S)
-        if packet.is_corrupt:
-            self._failed(packet)
-            return
-        try:
-            for frame in packet.decode():
-                if not (isinstance(frame, AudioFrame) and self._measure(frame)):
-                    self._failed(packet)
-        # PyAV raises ValueError for layouts and the like that it does not know.
-        except (av.error.FFmpegError, ValueError):
-            self._failed(packet)
-
     def end(self) -> None:
         """Flushes the decoder, where packets ended without an empty one."""
         if self._context is not None:
@@ -133,7 +107,6 @@ class LevelMeter:
             level; NaN for cells with audio in less than half of their time.
         """
         self._work()
-        self._close()
         cells = np.array(self._cells, np.int64)
         inside = np.ones(len(cells), np.bool_)
         if first is not None:
@@ -146,11 +119,11 @@ class LevelMeter:
         if int(cells[inside].max()) - start >= MAX_CELLS:
             inside &= cells < start + MAX_CELLS
             self.notes.add(Note.AUDIO_TIMESTAMPS)
-        cells = cells[inside]
-        sums_2A = np.zeros((2, int(cells.max()) - start + 1))  # noqa: N806 - shape letters
-        for sums, values in zip(sums_2A, (self._energies, self._seconds), strict=True):
-            np.add.at(sums, cells - start, np.array(values)[inside])
-        energy, share = sums_2A[0], sums_2A[1] * CELLS_PER_S
+        energy, seconds = (
+            np.bincount(cells[inside] - start, np.array(values)[inside])
+            for values in (self._energies, self._seconds)
+        )
+        share = seconds * CELLS_PER_S
         if (share > _MOST).any():
             self.notes.add(Note.AUDIO_TIMESTAMPS)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -158,6 +131,29 @@ class LevelMeter:
         levels = np.maximum(levels, FLOOR_DB).astype(np.float32)
         levels[(share < _LEAST) | (share > _MOST)] = np.nan
         return _trimmed(start, levels)
+
+    def _work(self) -> None:
+        """Measures the waiting packets."""
+        begun_s = time.thread_time()
+        for packet in self._waiting:
+            if self._context is not None and not self._is_measured(packet):
+                self._failed(packet)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self.cpu_s += time.thread_time() - begun_s
+
+    def _is_measured(self, packet: "Packet[Any]") -> bool:
+        """Decodes and measures a packet; False for damage."""
+        if packet.pts is not None and self._settled_at is None:
+            self._settled_at = packet.pts * Fraction(packet.time_base) + Fraction(SETTLED_S)
+        if packet.is_corrupt:
+            return False
+        try:
+            frames = packet.decode()
+        # PyAV raises ValueError for layouts and the like that it does not know.
+        except (av.error.FFmpegError, ValueError):
+            return False
+        return all([isinstance(frame, AudioFrame) and self._measure(frame) for frame in frames])
 
     def _failed(self, packet: "Packet[Any]") -> None:
         is_early = packet.pts is not None and (
@@ -177,27 +173,23 @@ class LevelMeter:
         samples = _samples(frame, dtype)
         if zero or scale != 1.0:
             samples = (samples.astype(np.float32) - zero) * np.float32(scale)
+        start = self._next
         if frame.pts is not None and frame.time_base is not None:
-            ticks, tick_s = frame.pts, frame.time_base
-            start, den = ticks * tick_s.numerator, tick_s.denominator
+            start = frame.pts * frame.time_base
         else:
             self.notes.add(Note.AUDIO_TIMESTAMPS)
-            if self._last is None:
+            if start is None:
                 return True
-            before, parts, n_before, rate_before = self._last
-            following = Fraction(before, parts) + Fraction(n_before, rate_before)
-            start, den = following.numerator, following.denominator
-        cell = start * CELLS_PER_S // den
+        cell = first_cell(start)
         if abs(cell) > _FARTHEST_CELL:
             self.notes.add(Note.AUDIO_TIMESTAMPS)
             return True
-        is_sound = True
-        done = 0
+        self._next = start + Fraction(frame.samples, rate)
+        is_sound, done = True, 0
         n_channels, n_samples = samples.shape
         while done < n_samples:
             # The first sample at or after the cell's end.
-            left = ((cell + 1) * den - start * CELLS_PER_S) * rate
-            stop = min(-(-left // (CELLS_PER_S * den)), n_samples)
+            stop = min(math.ceil((Fraction(cell + 1, CELLS_PER_S) - start) * rate), n_samples)
             if stop > done:
                 piece = samples if stop - done == n_samples else samples[:, done:stop].copy()
                 energy = float(np.vdot(piece, piece)) / n_channels / rate
@@ -207,24 +199,15 @@ class LevelMeter:
                     is_sound = False
                 done = stop
             cell += 1
-        self._last = start, den, n_samples, rate
         return is_sound
 
     def _add(self, cell: int, energy: float, seconds: float) -> None:
-        if self._open is not None:
-            if self._open[0] == cell:
-                self._open = cell, self._open[1] + energy, self._open[2] + seconds
-                return
-            self._close()
-        self._open = cell, energy, seconds
-
-    def _close(self) -> None:
-        if self._open is not None:
-            cell, energy, seconds = self._open
+        if not self._cells or self._cells[-1] != cell:
             self._cells.append(cell)
-            self._energies.append(energy)
-            self._seconds.append(seconds)
-            self._open = None
+            self._energies.append(0.0)
+            self._seconds.append(0.0)
+        self._energies[-1] += energy
+        self._seconds[-1] += seconds
 
 
 def level_meter(

@@ -6,11 +6,13 @@ is left out. For the same reason the first block of a clip, copied or encoded, f
 at 48 kHz. Audio ends with the block in which the last frame ends.
 """
 
+import heapq
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, floor
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import av
@@ -83,11 +85,8 @@ def audio_of_span(
     """
     end = start + seconds
     packets = _packets(container, stream, start, end)
-    if may_copy:
-        copied = _copied(stream, packets, start, end, max_offset_s)
-        if copied is not None:
-            return copied
-    return _decoded(stream, packets, start, end)
+    copied = _copied(stream, packets, start, end, max_offset_s) if may_copy else None
+    return copied or _decoded(stream, packets, start, end)
 
 
 def _packets(
@@ -239,21 +238,23 @@ def add_audio(mp4: bytes, audio: SpanAudio) -> bytes:
             video = output.add_stream_from_template(source, opaque=True)
             video.time_base = source.time_base
             sounds = list(_sound_packets(output, audio))
-            position = 0
-            for packet in pictures.demux(source):
-                if not packet.size:
-                    continue
-                assert packet.dts is not None
-                time_s = packet.dts * _tick(source)
-                while position < len(sounds) and sounds[position][0] <= time_s:
-                    output.mux(sounds[position][1])
-                    position += 1
-                packet.stream = video
+            shown = _shown_packets(pictures.demux(source), video)
+            # Of the same time, sound comes first.
+            for _, packet in heapq.merge(sounds, shown, key=itemgetter(0)):
                 output.mux(packet)
-            for _, sound in sounds[position:]:
-                output.mux(sound)
         file.seek(0)
         return file.read()
+
+
+def _shown_packets(
+    packets: "Iterator[Packet[Any]]", video: av.VideoStream
+) -> Iterator[tuple[Fraction, "Packet[Any]"]]:
+    """Packets of pictures with their times of decoding, in seconds."""
+    for packet in packets:
+        if packet.dts is not None and packet.size:
+            time_s = packet.dts * Fraction(packet.time_base)
+            packet.stream = video
+            yield time_s, packet
 
 
 def _sound_packets(

@@ -6,6 +6,7 @@ Shape letters: T frames, H height, W width.
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, Protocol
 
 import av
@@ -100,7 +101,7 @@ class FrameSampler:
             if request.form == "rgb" and isinstance(request.size, tuple)
         }
         self._read_text = read_text
-        self._scalers: dict[tuple[int, int, str], Scaler] = {}
+        self._scaler = cache(lambda w, h, method: Scaler(w, h, method=method))
         self._jpegs: dict[int, bytes] = {}
         self._text: dict[int, tuple[TextLine, ...]] = {}
 
@@ -148,12 +149,6 @@ class FrameSampler:
         rgb = self._scaler(wide, high, "area" if scale < 1 else "bicubic").rgb_HWC(picture)
         top, left = (high - height) // 2, (wide - width) // 2
         return rgb[top : top + height, left : left + width]
-
-    def _scaler(self, width: int, height: int, method: str) -> Scaler:
-        key = width, height, method
-        if key not in self._scalers:
-            self._scalers[key] = Scaler(width, height, method=method)
-        return self._scalers[key]
 
 
 def _jpeg(rgb_HWC: NDArray[np.uint8]) -> bytes:  # noqa: N803

@@ -1,6 +1,9 @@
 """Opens untrusted containers: a closed list of demuxers, and no way to reach another file."""
 
 import errno
+import io
+import math
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
@@ -40,6 +43,9 @@ decoded for this before anybody can see that they are covers."""
 MAX_STREAMS = 100
 """A camera of 8 lenses with its sound and telemetry has some 30."""
 
+MAX_MOOV_BYTES = 256 << 20
+"""Most bytes of an index that is read for its rotation; decoding finds it later."""
+_MOST_BOXES = 10_000
 BUFFER_BYTES = 1 << 18
 """Read size between FFmpeg and Python: about one call per frame, instead of one per 32 KiB."""
 
@@ -70,9 +76,7 @@ class _Seeking:
         """True."""
         return True
 
-    def readable(self) -> bool:
-        """True."""
-        return True
+    readable = seekable
 
 
 @contextmanager
@@ -115,17 +119,13 @@ def open_container(
         raise SourceError(
             ErrorCode.NOT_A_VIDEO,
             f"{uri} ({n_bytes} bytes) is in none of the accepted video containers, or the part of "
-            f"it that indexes the frames is missing ({_words(error)}); check how it was made or "
-            "copied, or remux it with ffmpeg",
+            f"it that indexes the frames is missing ({(error.strerror or 'no reason').lower()}); "
+            "check how it was made or copied, or remux it with ffmpeg",
         ) from error
     try:
         yield container
     finally:
         container.close()
-
-
-def _words(error: av.error.FFmpegError) -> str:
-    return (error.strerror or type(error).__name__).lower()
 
 
 def video_stream(container: av.container.InputContainer, uri: str) -> av.VideoStream:
@@ -190,10 +190,62 @@ def quarter_turns_deg(frame_rotation: float) -> int:
 
 def pixel_aspect_of(stream: av.VideoStream, rotation_deg: int) -> Fraction:
     """Width of a pixel by its height, in the orientation after rotation; 1 if unknown."""
-    aspect = stream.sample_aspect_ratio
-    if aspect is None or aspect <= 0:
-        return Fraction(1)
-    aspect = Fraction(aspect)
+    aspect = Fraction(stream.sample_aspect_ratio or 1)
     if not Fraction(1, 8) <= aspect <= 8:
         return Fraction(1)
     return 1 / aspect if rotation_deg % 180 else aspect
+
+
+def header_rotation_deg(reader: BinaryIO, n_bytes: int) -> int | None:
+    """Clockwise degrees (0, 90, 180, 270) that turn the first video upright; None if unknown.
+
+    PyAV gives the display matrix of decoded frames only; a scan decodes nothing. The matrix of an
+    MP4's or MOV's video track is nine 32-bit numbers at the end of its `tkhd` box (ISO/IEC
+    14496-12, 8.3.2).
+    """
+    start, end = next(_boxes(reader, b"moov", 0, n_bytes), (0, 0))
+    if not 0 < end - start <= MAX_MOOV_BYTES:
+        return None
+    reader.seek(start)
+    moov = io.BytesIO(reader.read(end - start))
+    for track in _boxes(moov, b"trak", 0, end - start):
+        media = next(_boxes(moov, b"mdia", *track), (0, 0))
+        if next(_contents(moov, b"hdlr", *media), b"")[8:12] == b"vide":
+            return _rotation(next(_contents(moov, b"tkhd", *track), b""))
+    return None
+
+
+def _boxes(data: BinaryIO, kind: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Where the contents of boxes of a kind begin and end, of those between two places."""
+    for _ in range(_MOST_BOXES):
+        data.seek(start)
+        head = data.read(min(16, max(end - start, 0)))
+        if len(head) < 8:
+            return
+        size, name = struct.unpack_from(">I4s", head)
+        skip = 8
+        if size == 1 and len(head) == 16:
+            size, skip = struct.unpack_from(">Q", head, 8)[0], 16
+        elif size == 0:
+            size = end - start
+        if size < skip:
+            return
+        if name == kind:
+            yield start + skip, start + size
+        start += size
+
+
+def _contents(data: BinaryIO, kind: bytes, start: int, end: int) -> Iterator[bytes]:
+    for begin, stop in _boxes(data, kind, start, end):
+        data.seek(begin)
+        yield data.read(stop - begin)
+
+
+def _rotation(header: bytes) -> int | None:
+    offset = 52 if header[:1] == b"\x01" else 40
+    if len(header) < offset + 36:
+        return None
+    a, b = struct.unpack_from(">2i", header, offset)
+    if a == 0 and b == 0:
+        return None
+    return round(math.degrees(math.atan2(b, a)) / 90) * 90 % 360

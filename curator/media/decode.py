@@ -18,7 +18,7 @@ from av.sidedata.sidedata import SideDataContainer, Type
 from curator.errors import DecodeError, ErrorCode
 from curator.media.audio_level import LevelMeter
 from curator.media.container import demuxed, flush_of, quarter_turns_deg
-from curator.media.nal_units import header_sets, is_unambiguous, parameter_sets
+from curator.media.stream_headers import header_sets, is_unambiguous, parameter_sets
 
 DECODER_OPTIONS = {"export_side_data": "venc_params"}
 """Makes FFmpeg's decoders attach quantisers to frames."""
@@ -45,7 +45,7 @@ class DevicePicture:
 
     Attributes:
         key_frame: Whether decoding can begin with it.
-        view: What the program of `device_batches` computed of it.
+        view: What the program of `device_frames` computed of it.
     """
 
     key_frame: bool
@@ -177,7 +177,7 @@ class FrameReader:
         self.max_frames = max_frames
         self.report = DecodeReport()
         self.time_base = stream.time_base or DEFAULT_TIME_BASE
-        self._packets_of: dict[int, tuple[int, bool]] = {}
+        self._packets_of: dict[int | None, tuple[int, bool]] = {}
         """Bytes of packets by time, and whether packets were uniform up to there."""
         is_h264 = stream.codec_context.codec.canonical_name == "h264"
         self._extradata = stream.codec_context.extradata
@@ -239,7 +239,10 @@ class FrameReader:
                 audio.take(packet)
                 continue
             if self._has_uniform_packets and packet.size:
-                self._has_uniform_packets = self._is_regular(packet)
+                # It brings no parameter sets that its header lacks.
+                self._has_uniform_packets = not packet.has_sidedata("new_extradata") and (
+                    parameter_sets(bytes(packet), self._extradata) <= self._sets
+                )
             if packet.pts is not None and packet.size and not packet.is_discard:
                 self._packets_of[packet.pts] = packet.size, self._has_uniform_packets
                 self._last_packet_pts.append(packet.pts)
@@ -247,12 +250,6 @@ class FrameReader:
                     # Another thread may remove it in between.
                     self._packets_of.pop(next(iter(self._packets_of)), None)
             yield packet
-
-    def _is_regular(self, packet: "Packet[Any]") -> bool:
-        """Returns whether a packet of H.264 brings no parameter sets that its header lacks."""
-        if packet.has_sidedata("new_extradata"):
-            return False
-        return parameter_sets(bytes(packet), self._extradata) <= self._sets
 
     def _lost_at_end(self) -> int:
         # VP8 has hidden reference frames in packets of their own.
@@ -307,8 +304,7 @@ class FrameReader:
 
     def _timed(self, pts: int | None, duration: int, *, key_frame: bool = False) -> FrameTime:
         """Place of the next frame, with its timestamp repaired where that does not increase."""
-        unknown = 0, False
-        n_bytes, is_uniform = unknown if pts is None else self._packets_of.pop(pts, unknown)
+        n_bytes, is_uniform = self._packets_of.pop(pts, (0, False))
         is_repaired = pts is None or (self._last_pts is not None and pts <= self._last_pts)
         if pts is None or is_repaired:
             pts = 0 if self._last_pts is None else self._last_pts + max(1, self._last_duration)

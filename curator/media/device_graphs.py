@@ -7,10 +7,12 @@ what it makes follow from the shapes of what it is given.
 torch is imported in functions.
 """
 
+# ruff: noqa: ANN401 - torch says nothing of its pools
+
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from functools import lru_cache, partial, wraps
+from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ class Replayed:
         function: "Callable[..., Sequence[Tensor]]",
         given: "Sequence[Tensor]",
         *,
-        pool: Any,  # noqa: ANN401
+        pool: Any,
     ) -> None:
         import torch
 
@@ -146,7 +148,12 @@ class DeviceGraphs:
                 depend on each other.
             **options: Its keywords.
         """
-        compute = partial(_as_list, function, **options)
+        import torch
+
+        def compute(*tensors: "Tensor") -> "list[Tensor]":
+            results = function(*tensors, **options)
+            return [results] if isinstance(results, torch.Tensor) else list(results)
+
         if not values[0].is_cuda:
             return compute(*values)
         size = max(_LEAST_BATCH, 1 << (len(values[0]) - 1).bit_length())
@@ -202,14 +209,3 @@ class DeviceGraphs:
         self.give_up()
         torch.cuda.empty_cache()
         return None
-
-
-def _as_list(
-    function: "Callable[..., Tensor | Sequence[Tensor]]",
-    *values: "Tensor",
-    **options: Hashable,
-) -> "list[Tensor]":
-    import torch
-
-    results = function(*values, **options)
-    return [results] if isinstance(results, torch.Tensor) else list(results)

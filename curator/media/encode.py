@@ -23,6 +23,7 @@ import av
 from av.packet import Packet
 
 from curator.errors import CutError, DeviceLostError, DeviceMemoryError
+from curator.media.scale import filter_graph
 from curator.media.tone_mapping import colour_table
 from curator.records.cuts import Crop
 from curator.storage.scratch import unnamed_file
@@ -50,6 +51,15 @@ class EncodeSettings:
     preset: str
     """Name of an x264 preset."""
     encoder: Encoder = "x264"
+
+
+_TURNS: dict[int, list[tuple[str, str]]] = {
+    0: [],
+    90: [("transpose", "clock")],
+    180: [("hflip", ""), ("vflip", "")],
+    270: [("transpose", "cclock")],
+}
+"""Filters by clockwise rotation in degrees."""
 
 
 class Upright:
@@ -117,52 +127,30 @@ class Upright:
             ready.append(frame)
 
     def _build(self, picture: av.VideoFrame) -> av.filter.Graph:
-        graph = av.filter.Graph()
-        graph.threads = 1
-        nodes = [
-            graph.add_buffer(
-                width=picture.width,
-                height=picture.height,
-                format=picture.format,
-                time_base=picture.time_base,
-            )
-        ]
+        filters = list(_TURNS[self._rotation])
         if self._deinterlace:
-            nodes.append(graph.add("bwdif", "mode=send_frame:deint=interlaced"))
-        nodes += [graph.add(name, args) for name, args in self._turns()]
+            filters.insert(0, ("bwdif", "mode=send_frame:deint=interlaced"))
         if self._crop is not None:
             kept = self._crop
-            nodes.append(graph.add("crop", f"{kept.width}:{kept.height}:{kept.x}:{kept.y}"))
-        nodes += [graph.add(name, args) for name, args in self._sizes(picture)]
-        nodes += [graph.add("format", "yuv420p"), graph.add("buffersink")]
-        graph.link_nodes(*nodes).configure()
-        return graph
-
-    def _turns(self) -> list[tuple[str, str]]:
-        return {
-            0: [],
-            90: [("transpose", "clock")],
-            180: [("hflip", ""), ("vflip", "")],
-            270: [("transpose", "cclock")],
-        }[self._rotation]
+            filters.append(("crop", f"{kept.width}:{kept.height}:{kept.x}:{kept.y}"))
+        filters += self._sizes(picture)
+        return filter_graph(picture, [*filters, ("format", "yuv420p")])
 
     def _sizes(self, picture: av.VideoFrame) -> list[tuple[str, str]]:
         turned = self._rotation % 180 == 90
         size = (picture.height, picture.width) if turned else (picture.width, picture.height)
         if self._crop is not None:
             size = (self._crop.width, self._crop.height)
-        scale = [("scale", args) for args in self._colours(picture, size)]
-        if len(scale) == 2:
-            table = colour_table(int(picture.color_primaries), int(picture.color_trc))
-            scale[1:1] = [("format", "gbrp16le"), ("lut3d", f"file={table}:interp=tetrahedral")]
         if self._cover is not None:
-            return [("crop", self._covering(size)), *scale, ("setsar", "1")]
-        if size == self._upright:
-            return [("crop", f"{self.width}:{self.height}:0:0"), *scale, ("setsar", "1")]
-        return [*scale, ("setsar", "1")]
+            first = [("crop", self._covering(size))]
+        elif size == self._upright:
+            first = [("crop", f"{self.width}:{self.height}:0:0")]
+        else:
+            first = []
+        return [*first, *self._colours(picture, size), ("setsar", "1")]
 
-    def _colours(self, picture: av.VideoFrame, size_px: tuple[int, int]) -> list[str]:
-        """Arguments of `scale`: for one filter, or for two, before and after a colour table."""
+    def _colours(self, picture: av.VideoFrame, size_px: tuple[int, int]) -> list[tuple[str, str]]:
+        """One `scale`, or two, before and after a colour table."""
         is_tagged = int(picture.colorspace) not in (2, 0)
         # As in players, untagged colour is BT.709 from HD on, and BT.601 below.
         matrix = "auto" if is_tagged else "bt709" if min(size_px) >= 720 else "bt601"
@@ -170,9 +158,15 @@ class Upright:
         flags = "flags=bicubic+accurate_rnd+full_chroma_int"
         size = f"{self.width}:{self.height}:in_color_matrix={matrix}"
         to_bt709 = f"out_color_matrix=bt709:out_range=tv:{flags}"
-        if colour_table(int(picture.color_primaries), int(picture.color_trc)) is None:
-            return [f"{size}:{to_bt709}"]
-        return [f"{size}:out_range=pc:{flags}", to_bt709]
+        table = colour_table(int(picture.color_primaries), int(picture.color_trc))
+        if table is None:
+            return [("scale", f"{size}:{to_bt709}")]
+        return [
+            ("scale", f"{size}:out_range=pc:{flags}"),
+            ("format", "gbrp16le"),
+            ("lut3d", f"file={table}:interp=tetrahedral"),
+            ("scale", to_bt709),
+        ]
 
     def _covering(self, size: tuple[int, int]) -> str:
         """Crops to the picture's middle with the aspect of `cover`; pixels may not be square."""

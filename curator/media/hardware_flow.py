@@ -4,7 +4,7 @@ Turing, Ampere and Hopper have the engine, which takes no time from the GPU's co
 gives another flow than the CPU's method, so recipes name it (`analyze.flow`) and tracks record it.
 """
 
-# ruff: noqa: N803 - shape letters
+# ruff: noqa: ANN401, N803 - DALI has no types; shape letters
 
 from importlib import import_module
 from typing import Any
@@ -80,14 +80,14 @@ class HardwareFlow:
         )
         return np.ascontiguousarray(whole[:height, :width], np.float32)
 
-    def _built(self) -> Any:  # noqa: ANN401
+    def _built(self) -> Any:
         dali: Any = import_module("nvidia.dali")
         fn, types = import_module("nvidia.dali.fn"), import_module("nvidia.dali.types")
 
         @dali.pipeline_def(  # type: ignore[untyped-decorator]
             batch_size=1, num_threads=1, device_id=0, prefetch_queue_depth=1
         )
-        def flow() -> Any:  # noqa: ANN401
+        def flow() -> Any:
             pair = fn.external_source(
                 source=lambda: [self._pair_FHWC], layout="FHWC", dtype=types.UINT8, batch=True
             )

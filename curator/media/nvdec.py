@@ -15,7 +15,7 @@ must be queued on the same stream before.
 Streams that the engine cannot decode, or cannot be shown to have decoded whole, are refused with a
 reason, and the CPU decodes them. So are damaged streams: the engine conceals damage silently, and
 gives frames that FFmpeg leaves out. And so are streams whose sequence headers change, see
-`media.sequence_headers`.
+`media.stream_headers`.
 
 `Nvdec.call` wraps every call into PyNvVideoCodec, whose errors derive from `Exception` alone. It
 divides them: the stream must go to a CPU, the GPU's memory is short, or the device is lost.
@@ -23,13 +23,14 @@ divides them: the stream must go to a CPU, the GPU's memory is short, or the dev
 Importing PyNvVideoCodec without a driver raises, so it is imported when a worker begins.
 """
 
+# ruff: noqa: ANN401 - PyNvVideoCodec has no types
+
 import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from enum import StrEnum
-from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -49,11 +50,10 @@ from curator.errors import (
 )
 from curator.media.container import quarter_turns_deg
 from curator.media.decode import HDR_TRANSFERS, DeviceFrame, DevicePicture, FrameReader, FrameTime
-from curator.media.device_batches import DeviceBatch, Program, planes_of_frames
 from curator.media.device_errors import device_error
-from curator.media.device_frames import Form
+from curator.media.device_frames import DeviceBatch, Form, Program, planes_of_frames
 from curator.media.prefetch import ahead
-from curator.media.sequence_headers import sequence_header
+from curator.media.stream_headers import sequence_header
 
 if TYPE_CHECKING:
     import torch.cuda
@@ -115,40 +115,6 @@ class NotOnDeviceError(CuratorError):
         self.by_used = False
 
 
-class KeptDecoders:
-    """GPU decoders of one process that wait for the next stream with the same sequence header.
-
-    Making one took 50 to 70 ms on an H100, and reconfiguring one 5 to 6 ms
-    (github.com/meta-pytorch/torchcodec/pull/1176): as long as an engine decodes 2 s of 1080p. A
-    decoder is believed to take the next stream after an end of stream; if one does not, none is
-    kept from then on.
-    """
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
-        self._most = MOST
-
-    def take(self, key: Hashable) -> Any | None:  # noqa: ANN401
-        """Hands over a used decoder of this key, or None."""
-        return self._kept.pop(key, None)
-
-    def keep(self, key: Hashable, decoder: Any) -> None:  # noqa: ANN401
-        """Takes back a decoder that gave all frames of its stream."""
-        self._kept[key] = decoder
-        while len(self._kept) > self._most:
-            self._kept.popitem(last=False)
-
-    def drop(self) -> None:
-        """Gives back the memory of kept decoders."""
-        self._kept.clear()
-
-    def give_up(self) -> None:
-        """Stops keeping decoders, because a used one failed where a new one does not."""
-        self._most = 0
-        self._kept.clear()
-        logger.warning("a used decoder failed where a new one does not: none is reused")
-
-
 class Nvdec:
     """The video engines of one GPU; one per worker.
 
@@ -161,13 +127,20 @@ class Nvdec:
         CuratorError: PyNvVideoCodec is missing, or the driver has no video libraries.
     """
 
-    def __init__(self, gpu: int = 0, *, module: Any = None, device: str = "cuda") -> None:  # noqa: ANN401
+    def __init__(self, gpu: int = 0, *, module: Any = None, device: str = "cuda") -> None:
         self.gpu = gpu
         self.device = device
         self.n_halved = 0
         """Batches that were halved because they did not fit the GPU's memory."""
-        self.kept = KeptDecoders()
-        """Decoders for the next streams."""
+        self.kept: OrderedDict[Hashable, Any] = OrderedDict()
+        """Decoders that wait for the next stream with the same sequence header.
+
+        Making one took 50 to 70 ms on an H100, and reconfiguring one 5 to 6 ms
+        (github.com/meta-pytorch/torchcodec/pull/1176): as long as an engine decodes 2 s of 1080p. A
+        decoder is believed to take the next stream after an end of stream; if one does not, none
+        is kept from then on.
+        """
+        self.most_kept = MOST
         self._stream: torch.cuda.Stream | None = None
         self.next_pts = 0
         """No packet had this timestamp or a later one."""
@@ -200,7 +173,7 @@ class Nvdec:
         bits = _FORMS[pixels]
         if (why := self._refused(name, bits)) is not None:
             return Refusal.CODEC, why
-        caps = self._caps(name, bits)
+        caps = self._caps_of[name, bits]
         least = caps.get("width_min", 0), caps.get("height_min", 0)
         most = caps.get("width_max") or width, caps.get("height_max") or height
         if not (least[0] <= width <= most[0] and least[1] <= height <= most[1]):
@@ -208,13 +181,7 @@ class Nvdec:
         return None
 
     def _refused(self, codec: str, bits: int) -> str | None:
-        caps = self._caps(codec, bits)
-        if caps.get("supported", 1):
-            return None
-        return f"{codec} of {bits} bits: {caps.get('why', 'not decoded by this GPU')}"
-
-    def _caps(self, codec: str, bits: int) -> Mapping[str, Any]:
-        """What the engine can do with a codec, or why it does not say.
+        """Why the engine does not decode a codec; None if it does.
 
         Asked once: the package makes a CUDA context for each question.
         """
@@ -226,9 +193,12 @@ class Nvdec:
             except NotOnDeviceError as error:
                 caps = {"supported": 0, "why": str(error)}
             self._caps_of[key] = caps
-        return self._caps_of[key]
+        caps = self._caps_of[key]
+        if caps.get("supported", 1):
+            return None
+        return f"{codec} of {bits} bits: {caps.get('why', 'not decoded by this GPU')}"
 
-    def call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:  # noqa: ANN401
+    def call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
         """Calls into PyNvVideoCodec: nothing else does.
 
         Raises:
@@ -304,13 +274,15 @@ class Nvdec:
                 refused = error
             else:
                 if refused is not None:
-                    self.kept.give_up()
+                    self.most_kept = 0
+                    self.kept.clear()
+                    logger.warning("a used decoder failed where a new one does not: none is reused")
                 return result
         raise AssertionError("the second attempt returns or raises")
 
     def free(self) -> None:
         """Gives back the GPU's memory that is only kept."""
-        self.kept.drop()
+        self.kept.clear()
         if self.device != "cpu":
             import torch
 
@@ -360,7 +332,7 @@ class Nvdec:
             self._stream = torch.cuda.Stream(self.gpu)
         return torch.cuda.stream(self._stream)
 
-    def decoder(self, codec: str) -> Any:  # noqa: ANN401
+    def decoder(self, codec: str) -> Any:
         """A decoder that gives frames in the GPU's memory; for use within `queued`."""
         stream = 0
         if self.device != "cpu":
@@ -377,7 +349,7 @@ class Nvdec:
             usedevicememory=True,
         )
 
-    def packet(self, packet: "Packet[Any] | None", pts: int) -> Any:  # noqa: ANN401
+    def packet(self, packet: "Packet[Any] | None", pts: int) -> Any:
         """A packet for the decoder, valid as long as `packet`; None ends the stream.
 
         `pts` comes back with its frame.
@@ -408,13 +380,10 @@ class Nvdec:
             if engine.first is not None:
                 raise engine.refused(Refusal.FRAMES_DIFFER, "the first picture did not come")
         except NotOnDeviceError as refused:
-            refused.by_used = engine.was_used and refused.refusal in _BY_DECODER
+            may_differ = refused.refusal in (Refusal.DECODER, Refusal.FRAMES_DIFFER)
+            refused.by_used = engine.was_used and may_differ
             raise
         engine.keep()
-
-
-_BY_DECODER = Refusal.DECODER, Refusal.FRAMES_DIFFER
-"""What is refused where a new decoder may do better."""
 
 
 _STREAM_GAP = 1 << 32
@@ -440,16 +409,14 @@ class EngineStream:
         name: str,
         first: av.VideoFrame | None,
     ) -> None:
-        self.was_used = False
+        self._nvdec, self._form, self._name = nvdec, form, name
         self.first = first
         """Until it was compared."""
+        self.was_used = False
         self.n_sent = 0
         """Packets whose frames are to be shown."""
-        self._nvdec = nvdec
         self._codec = stream.codec_context.codec.canonical_name
         self._filter = bitstream_filter(stream)
-        self._form = form
-        self._name = name
         self._decoder: Any = None
         self._header: bytes | None = None
         self._key: Hashable = None
@@ -514,9 +481,12 @@ class EngineStream:
         return NotOnDeviceError(refusal, f"{self._name}: {detail}")
 
     def keep(self) -> None:
-        """Gives the decoder away for another stream."""
+        """Gives the decoder, which gave all frames of its stream, away for another one."""
+        kept = self._nvdec.kept
         if self._key is not None:
-            self._nvdec.kept.keep(self._key, self._decoder)
+            kept[self._key] = self._decoder
+        while len(kept) > self._nvdec.most_kept:
+            kept.popitem(last=False)
 
     def _filtered(self, packet: "Packet[Any] | None") -> "Iterator[Packet[Any] | None]":
         """A packet in the engine's form; at the end what the filter holds, and None."""
@@ -524,11 +494,8 @@ class EngineStream:
             raise self.refused(Refusal.TIMESTAMPS, "packets without a time")
         if packet is not None and packet.is_corrupt:
             raise self.refused(Refusal.DAMAGED, "a packet is damaged")
-        if self._filter is not None:
-            yield from self._filter.filter(packet)
-        elif packet is not None:
-            yield packet
-        if packet is None:
+        yield from self._filter.filter(packet) if self._filter is not None else [packet]
+        if packet is None and self._filter is not None:
             yield None
 
     def _see_header(self, packet: "Packet[Any] | None") -> None:
@@ -537,7 +504,7 @@ class EngineStream:
         if self._decoder is None:
             # Without a header in the first packet nobody knows what the decoder is made for.
             self._key = header and (self._codec, header)
-            self._decoder = self._nvdec.kept.take(self._key)
+            self._decoder = self._nvdec.kept.pop(self._key, None)
             self.was_used = self._decoder is not None
             self._decoder = self._decoder or self._nvdec.decoder(self._codec)
         self._header = self._header or header
@@ -574,16 +541,14 @@ class NvdecReader(FrameReader):
         nvdec: Nvdec,
         program: Program = planes_of_frames,
         batch: int = BATCH,
-        **options: Any,  # noqa: ANN401
+        **options: Any,
     ) -> None:
         # The CPU decodes only the first picture, for which one thread is fastest.
         super().__init__(container, stream, uri, **(options | {"threads": 1}))
         refused = nvdec.refusal(stream)
         if refused is not None:
             raise NotOnDeviceError(refused[0], f"{uri}: {refused[1]}")
-        self._nvdec = nvdec
-        self._batch = batch
-        self._program = program
+        self._nvdec, self._batch, self._program = nvdec, batch, program
 
     def __iter__(self) -> Generator[DeviceFrame]:  # type: ignore[override]
         """Yields frames in order; raises as `FrameReader` does, and `NotOnDeviceError`."""
@@ -597,7 +562,12 @@ class NvdecReader(FrameReader):
         report.sizes.append((first.width, first.height))
         with nvdec.decoding(form, self.stream, self.uri, first=first) as engine:
             frames = engine.decoded(chain(waiting, packets))
-            make = partial(self._next, self._program(self._batches(frames, form)))
+            computed = self._program(self._batches(frames, form))
+
+            def make() -> tuple[Sequence[FrameTime], Sequence[Any]] | None:
+                with nvdec.queued():
+                    return next(computed, None)
+
             batches = ahead(make, n=AHEAD, name="nvdec", check=nvdec.check_answers)
             with closing(batches):
                 for places, views in batches:
@@ -608,12 +578,6 @@ class NvdecReader(FrameReader):
                 detail = f"{report.n_frames} frames of {engine.n_sent} packets"
                 raise engine.refused(Refusal.FRAMES_DIFFER, detail)
 
-    def _next(
-        self, computed: "Iterator[tuple[Sequence[FrameTime], Sequence[Any]]]"
-    ) -> "tuple[Sequence[FrameTime], Sequence[Any]] | None":
-        with self._nvdec.queued():
-            return next(computed, None)
-
     def _batches(
         self, frames: "Iterator[tuple[Sent, Tensor]]", form: Form
     ) -> Iterator[DeviceBatch]:
@@ -622,7 +586,7 @@ class NvdecReader(FrameReader):
             places = [self._timed(*sent[:2], key_frame=sent.is_keyframe) for sent in packets]
             yield DeviceBatch(planes=planes, places=places, form=form, rotation_deg=turn)
 
-    def _shown(self, place: FrameTime, view: Any) -> DeviceFrame:  # noqa: ANN401
+    def _shown(self, place: FrameTime, view: Any) -> DeviceFrame:
         picture = DevicePicture(key_frame=place.key_frame, view=view)
         index = self._counted(place)
         return DeviceFrame(index=index, pts=place.pts, picture=picture, n_bytes=place.n_bytes)
@@ -674,7 +638,7 @@ def form_of(picture: av.VideoFrame, name: str) -> Form:
     )
 
 
-def _planes_of(frame: Any) -> "Tensor":  # noqa: ANN401
+def _planes_of(frame: Any) -> "Tensor":
     """A decoded frame's memory, for readers on the decoder's own stream: so none is waited for.
 
     Given the frame itself, torch tries arguments that PyNvVideoCodec refuses: 16 us, not 2.
@@ -702,7 +666,7 @@ def bitstream_filter(stream: av.VideoStream) -> BitStreamFilterContext | None:
     return BitStreamFilterContext(name, stream) if name is not None else None
 
 
-def _import_module() -> Any:  # noqa: ANN401
+def _import_module() -> Any:
     try:
         import PyNvVideoCodec
     except ImportError as error:

@@ -1,18 +1,31 @@
-"""Whether this machine's GPU decodes: `python -m curator.media.nvdec_check` says why not."""
+"""Whether this machine's GPU decodes: `python -m curator.media.nvdec_check` says why not.
+
+The versions of PyNvVideoCodec, torch and the driver are read without importing any of them. A
+message is a fault, a semicolon, and the remedy.
+"""
 
 import ctypes
 import importlib.util
+import re
 import subprocess
 import sys
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from curator.errors import CuratorError
-from curator.media.gpu_versions import CODEC, codec_fault, driver_fault, torch_cuda_build
+from curator.errors import CuratorError, install_extra
 from curator.media.nvdec import Nvdec
 
 TIMEOUT_S = 120
+CODEC = "PyNvVideoCodec"
+FIRST_CODEC = "2.2.4"
+"""First version whose frames of 10 bits have the right strides; `pyproject.toml` asks for it."""
+
+_FIRST_DRIVER = {13: "580", 12: "525", 11: "450"}
+"""First driver for each major version of CUDA; within one, all are compatible. Source: NVIDIA's
+CUDA compatibility guide."""
+_LAST_TORCH = {12: "uv pip install 'torch<2.11' in the checkout of this package"}
+"""How to install a torch for an older CUDA: PyPI's builds are for CUDA 12 up to 2.10."""
 
 
 @cache
@@ -22,13 +35,10 @@ def nvdec_refusal() -> str | None:
     It is asked in a process of its own: a CUDA context takes hundreds of MB of the GPU's memory,
     and a driver that does not work may end the process.
     """
+    command = [sys.executable, "-P", "-m", __name__]
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-m", __name__],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
+            command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
         return f"NVDEC does not answer within {TIMEOUT_S} s"
@@ -37,27 +47,54 @@ def nvdec_refusal() -> str | None:
     return done.stdout.strip() or f"the check of NVDEC ended with {done.returncode}"
 
 
-def _versions_fault() -> str | None:
-    """Returns which of the installed versions do not fit one another, or None."""
-    return codec_fault(_codec_version()) or torch_fault()
-
-
-def _codec_version() -> str | None:
-    try:
-        return version(CODEC)
-    except PackageNotFoundError:
+def codec_fault(installed: str | None) -> str | None:
+    """Returns why an installed version of PyNvVideoCodec, None for none, is not used; or None."""
+    if installed is None:
+        return f"{CODEC} is not installed; {install_extra('gpu')}"
+    if _numbers(installed) >= _numbers(FIRST_CODEC):
         return None
+    return (
+        f"{CODEC} is {installed}, and before {FIRST_CODEC} frames of 10 bits are wrong; "
+        f"{install_extra('gpu')}"
+    )
 
 
-def _driver_cuda() -> int | None:
-    """Returns the newest CUDA of the driver, such as 13020; None without one."""
-    try:
-        library = ctypes.CDLL("libcuda.so.1")
-    except OSError:
+def _numbers(dotted: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", dotted)[:3])
+
+
+def torch_cuda_build(version_file: str) -> str | None:
+    """Returns the CUDA that torch was built for, such as `13.2`; None for CPU-only.
+
+    Args:
+        version_file: Text of its `version.py`: importing torch takes seconds.
+    """
+    build = re.search(r"^cuda\b[^=]*= *['\"]([^'\"]+)", version_file, re.M)
+    return build[1] if build is not None else None
+
+
+def driver_fault(build: str, driver_cuda: int) -> str | None:
+    """Returns why a torch cannot use a driver, or None.
+
+    Args:
+        build: CUDA that torch was built for.
+        driver_cuda: Newest CUDA of the driver, such as 13020 for 13.2.
+    """
+    wanted, newest = int(build.partition(".")[0]), driver_cuda // 1000
+    if newest >= wanted:
         return None
-    number = ctypes.c_int(0)
-    library.cuDriverGetVersion(ctypes.byref(number))
-    return number.value
+    other = f"install a torch for CUDA {newest}"
+    if newest in _LAST_TORCH:
+        other += f": {_LAST_TORCH[newest]}"
+    return (
+        f"the driver knows CUDA up to {cuda_words(driver_cuda)}: it is too old; "
+        f"update the driver to {_FIRST_DRIVER.get(wanted, 'a newer version')} or newer, or {other}"
+    )
+
+
+def cuda_words(number: int) -> str:
+    """Formats CUDA's version number 13020 as `13.2`."""
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def torch_fault() -> str | None:
@@ -74,9 +111,27 @@ def torch_fault() -> str | None:
     return f"torch is built for CUDA {build}, and {fault}" if fault is not None else None
 
 
+def _driver_cuda() -> int | None:
+    """The newest CUDA of the driver, such as 13020; None without one."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    number = ctypes.c_int(0)
+    library.cuDriverGetVersion(ctypes.byref(number))
+    return number.value
+
+
+def _codec_version() -> str | None:
+    try:
+        return version(CODEC)
+    except PackageNotFoundError:
+        return None
+
+
 def _main() -> int:
     try:
-        refusal = _versions_fault() or Nvdec().decodes_nothing()
+        refusal = codec_fault(_codec_version()) or torch_fault() or Nvdec().decodes_nothing()
     except CuratorError as error:
         refusal = str(error)
     if refusal is not None:

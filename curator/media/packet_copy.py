@@ -12,10 +12,10 @@ first frame is at time 0 all the same, without an edit list; docs/design/clips.m
 make of it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import av
 import numpy as np
@@ -23,7 +23,7 @@ from av.packet import Packet
 from numpy.typing import NDArray
 
 from curator.media.encode import MP4_OPTIONS
-from curator.media.nal_units import is_idr
+from curator.media.stream_headers import is_idr
 from curator.records.cuts import NotCopied
 from curator.storage.scratch import unnamed_file
 
@@ -108,7 +108,12 @@ def packets_of_span(
         if packet.pts is None:
             raise CannotCopyError(NotCopied.TIMESTAMPS)
         if first is None:
-            first = _entry(packet, index, last_entry_pts, extradata)
+            if packet.pts > last_entry_pts:
+                raise CannotCopyError(NotCopied.KEY_FRAME_TOO_FAR)
+            if packet.is_discard or not is_idr(bytes(packet), extradata):
+                continue
+            # Decoding can begin with it, if it is of the span.
+            first = index.get(packet.pts)
             if first is None:
                 continue
         if packet.pts >= end_pts:
@@ -138,19 +143,6 @@ def packets_of_span(
     )
 
 
-def _entry(
-    packet: VideoPacket, index: dict[int, int], last_pts: int, extradata: bytes | None
-) -> int | None:
-    """Position of the packet's frame, if decoding can begin with it."""
-    assert packet.pts is not None
-    if packet.pts > last_pts:
-        raise CannotCopyError(NotCopied.KEY_FRAME_TOO_FAR)
-    position = index.get(packet.pts)
-    if position is None or packet.is_discard or not is_idr(bytes(packet), extradata):
-        return None
-    return position
-
-
 def mux_copy(stream: av.VideoStream, span: PacketSpan, fps: Fraction) -> bytes:
     """Writes packets as an MP4 at a constant rate, first frame at time 0.
 
@@ -163,7 +155,10 @@ def mux_copy(stream: av.VideoStream, span: PacketSpan, fps: Fraction) -> bytes:
             with av.open(path, "w", format="mp4", container_options=COPY_OPTIONS) as output:
                 copied = output.add_stream_from_template(stream, opaque=True)
                 copied.time_base = 1 / fps
-                for packet in _retimed(span, fps):
+                delay = max(number - position for number, position in enumerate(span.positions))
+                for number, packet in enumerate(span.packets):
+                    packet.time_base, packet.duration = 1 / fps, 1
+                    packet.pts, packet.dts = span.positions[number], number - delay
                     # Readers seek to key frames: only those where decoding can begin are marked.
                     packet.is_keyframe = is_idr(bytes(packet), extradata)
                     packet.stream = copied
@@ -172,11 +167,3 @@ def mux_copy(stream: av.VideoStream, span: PacketSpan, fps: Fraction) -> bytes:
             return file.read()
     except (av.error.FFmpegError, ValueError) as error:
         raise CannotCopyError(NotCopied.DAMAGED) from error
-
-
-def _retimed(span: PacketSpan, fps: Fraction) -> Iterator["Packet[Any]"]:
-    delay = max(number - position for number, position in enumerate(span.positions))
-    for number, (packet, position) in enumerate(zip(span.packets, span.positions, strict=True)):
-        packet.time_base = 1 / fps
-        packet.pts, packet.dts, packet.duration = position, number - delay, 1
-        yield packet

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
-from threading import Event, Thread
+from threading import Event, Semaphore, Thread
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -28,15 +28,13 @@ def ahead(
     While the iterator waits, it calls `check` each second. If that raises, the current call is not
     waited for: its thread is left behind, and does not keep the process.
     """
-    wanted: SimpleQueue[None] = SimpleQueue()
+    wanted = Semaphore(0)
     made: SimpleQueue[Future[T | None]] = SimpleQueue()
     closed = Event()
+    n_ahead = 0
 
     def work() -> None:
-        while True:
-            wanted.get()
-            if closed.is_set():
-                return
+        while wanted.acquire() and not closed.is_set():
             future: Future[T | None] = Future()
             try:
                 future.set_result(make())
@@ -45,12 +43,10 @@ def ahead(
             made.put(future)
             del future
 
-    n_ahead = 0
-
     def ask(n_wanted: int) -> None:
         nonlocal n_ahead
         for _ in range(n_wanted - n_ahead):
-            wanted.put(None)
+            wanted.release()
         n_ahead = max(n_ahead, n_wanted)
 
     def taken() -> T | None:
@@ -74,7 +70,7 @@ def ahead(
             yield value
     finally:
         closed.set()
-        wanted.put(None)
+        wanted.release()
         while thread.is_alive():
             thread.join(CHECK_S)
             if thread.is_alive() and check is not None:

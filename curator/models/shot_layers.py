@@ -222,14 +222,10 @@ def _pool_int8(outer: "Tensor", inner: "Tensor", *, factor: float) -> "Tensor":
     return means.to(torch.uint8).permute(0, 3, 1, 2)
 
 
-def run_layer(
+def _run_layer(
     layer: Layer, frames_TCHW: "Tensor", before: "list[Tensor] | None", *, is_last: bool
 ) -> "tuple[Tensor, list[Tensor]]":
-    """Answers for the frames up to `LAG` before the newest; all that are left at the end.
-
-    A chunk looks back on `before`, a tensor for each branch, None for the first of a video; what
-    the next chunk looks back on is returned with the answers.
-    """
+    """As `run_block`; `before` has a tensor for each branch."""
     import torch
 
     spatial = layer.spatial(frames_TCHW).permute(0, 2, 3, 1)
@@ -257,12 +253,16 @@ def run_layer(
 def run_block(
     block: Block, frames_TCHW: "Tensor", before: tuple[Any, ...] | None, *, is_last: bool
 ) -> "tuple[Tensor, tuple[Any, ...]]":
-    """Two layers, the shortcut around the second, and the pooling; returns as `run_layer`."""
+    """Two layers, the shortcut around the second, and the pooling.
+
+    Answers for the frames up to `LAG` before the newest; all that are left at the end. A chunk
+    looks back on `before`, None for the first of a video; what the next one needs is returned.
+    """
     import torch
 
     first, second, shortcut = before or (None, None, None)
-    inner, first = run_layer(block.layers[0], frames_TCHW, first, is_last=is_last)
-    outer, second = run_layer(block.layers[1], inner, second, is_last=is_last)
+    inner, first = _run_layer(block.layers[0], frames_TCHW, first, is_last=is_last)
+    outer, second = _run_layer(block.layers[1], inner, second, is_last=is_last)
     if shortcut is not None:
         inner = torch.cat([shortcut, inner])
     after = first, second, inner[len(outer) :].clone()

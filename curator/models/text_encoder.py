@@ -22,6 +22,7 @@ import importlib
 import importlib.util
 import math
 from collections.abc import Iterator, Sequence
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,8 +77,6 @@ class TextEncoder:
         precision: Precision = "auto",
     ) -> None:
         check_transformers()
-        if entry.kind != "text":
-            raise ModelError(f"model {entry.name} is of the kind {entry.kind}; expected text")
         # By name, because type checkers would read all of both packages.
         self._torch: Any = importlib.import_module("torch")
         self.entry = entry
@@ -143,16 +142,14 @@ class TextEncoder:
     def each(self, texts: Sequence[str]) -> Iterator[tuple[int, Embedding]]:
         """Embeddings of texts that are not empty, with their number, the shortest texts first."""
         ids = [code.ids for code in self._tokenizer.encode_batch(list(texts))]
-        by_length: dict[int, list[int]] = {}
-        for index, some in enumerate(ids):
-            filled = STEP_TOKENS * math.ceil(len(some) / STEP_TOKENS)
-            by_length.setdefault(filled, []).append(index)
-        for length, indices in sorted(by_length.items()):
-            # The order of the texts must not decide who is computed with whom.
-            indices.sort(key=lambda i: (ids[i], i))
-            size = max(1, BATCH_TOKENS // length)
-            for begin in range(0, len(indices), size):
-                some = indices[begin : begin + size]
+
+        def filled(index: int) -> int:
+            return STEP_TOKENS * math.ceil(len(ids[index]) / STEP_TOKENS)
+
+        # The order of the texts must not decide who is computed with whom.
+        order = sorted(range(len(ids)), key=lambda i: (filled(i), ids[i], i))
+        for length, indices in groupby(order, key=filled):
+            while some := list(islice(indices, max(1, BATCH_TOKENS // length))):
                 yield from zip(some, self._batch([ids[i] for i in some], length), strict=True)
 
     def _batch(self, ids: Sequence[Sequence[int]], length: int) -> list[Embedding]:
@@ -172,11 +169,10 @@ class TextEncoder:
                     half_NTD[row, : len(some)].copy() for row, some in enumerate(ids)
                 ]
             else:
+                pooled_ND = hidden_NTD[:, 0]
                 if self.entry.pooling == "mean":
                     weights_NT1 = mask_NT.unsqueeze(-1).float()
                     pooled_ND = (hidden_NTD * weights_NT1).sum(1) / weights_NT1.sum(1)
-                else:
-                    pooled_ND = hidden_NTD[:, 0]
                 made = list(torch.nn.functional.normalize(pooled_ND, dim=-1).cpu().numpy())
         for embedding in made:
             if not np.isfinite(embedding).all():

@@ -19,7 +19,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
-from itertools import chain
+from itertools import chain, groupby, islice
 from pathlib import Path
 
 import cv2
@@ -29,14 +29,18 @@ from numpy.typing import NDArray
 from curator.models.text_detector import (
     MAX_BOXES,
     TextDetector,
-    checked_model,
-    text_model_file,
 )
+from curator.models.wheel_weights import WheelWeights
 from curator.records.cuts import Point, TextLine
 
 READ_MODEL = "PP-OCRv6_rec_small"
-_SHA256 = "6f327246b50388f3c176ae304bd95767ea6dc0c9ae92153ef8cbe210b3c14884"
-_SETTING = "caption.read_text"
+READ_WEIGHTS = WheelWeights(
+    wheel="rapidocr",
+    package="rapidocr",
+    file=f"models/{READ_MODEL}.onnx",
+    sha256="6f327246b50388f3c176ae304bd95767ea6dc0c9ae92153ef8cbe210b3c14884",
+    setting="caption.read_text",
+)
 
 LONG_SIDE_PX = 960
 """Longer side of the picture in which lines are looked for; analyze looks at 640 px, many more
@@ -78,8 +82,7 @@ class TextReader:
     """
 
     def __init__(self, path: Path | None = None, *, detector: TextDetector | None = None) -> None:
-        path = path or text_model_file(READ_MODEL, setting=_SETTING)
-        weights = checked_model(path, _SHA256, setting=_SETTING)
+        weights = READ_WEIGHTS.read(path)
         # Imported here: torch takes seconds.
         import torch
 
@@ -118,13 +121,13 @@ class TextReader:
         """Text, empty for none, and confidence of straight lines, uint8 RGB [H, W, 3] each."""
         readings: list[tuple[str, float]] = [("", 0.0)] * len(crops)
         scaled = [_scaled(crop) for crop in crops]
-        by_width: dict[int, list[int]] = {}
-        for index, line in enumerate(scaled):
-            steps = math.ceil(line.shape[1] / _WIDTH_STEP_PX)
-            by_width.setdefault(max(_LEAST_WIDTH_PX, steps * _WIDTH_STEP_PX), []).append(index)
-        for width, indices in sorted(by_width.items()):
-            for begin in range(0, len(indices), _BATCH):
-                some = indices[begin : begin + _BATCH]
+
+        def filled(index: int) -> int:
+            steps: int = math.ceil(scaled[index].shape[1] / _WIDTH_STEP_PX)
+            return max(_LEAST_WIDTH_PX, steps * _WIDTH_STEP_PX)
+
+        for width, indices in groupby(sorted(range(len(scaled)), key=filled), key=filled):
+            while some := list(islice(indices, _BATCH)):
                 batch_NCHW = np.zeros((len(some), 3, _HEIGHT_PX, width), np.float32)
                 for row, index in enumerate(some):
                     line = scaled[index]
@@ -132,8 +135,8 @@ class TextReader:
                     bgr = line[:, :, ::-1].transpose(2, 0, 1).astype(np.float32)
                     batch_NCHW[row, :, :, : line.shape[1]] = bgr / 127.5 - 1
                 answer_NTK = self._network(self._torch.from_numpy(batch_NCHW)).numpy()
-                for row, index in enumerate(some):
-                    readings[index] = decoded(answer_NTK[row], self._characters)
+                for index, probability_TK in zip(some, answer_NTK, strict=True):
+                    readings[index] = decoded(probability_TK, self._characters)
         return readings
 
 

@@ -25,17 +25,19 @@ Shape letters: T frames, H, W height and width, C channels, D dimensions.
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from functools import cache, partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from curator.errors import DeviceMemoryError, ModelError
+from curator.media.scale import Scaler
 from curator.models.cpu_arithmetic import Precision, has_fast_int8
+from curator.models.picture_network import OneAhead
 from curator.models.shot_head import LOOK, REACH, HeadStream, HeadWeights, head_weights
 from curator.models.shot_layers import float_blocks, int8_blocks, int8_product, run_block
 
@@ -58,6 +60,10 @@ _LEAST_CHUNK = 64
 
 _LOOK = 50
 _BINS = 512
+PICTURE_PX = 640
+"""Longer side of the picture for sharpness and exposure; it still shows out-of-focus edges."""
+LUMA = np.array([0.2126, 0.7152, 0.0722], np.float32)
+"""ITU-R BT.709 luma weights."""
 
 
 @cache
@@ -191,8 +197,7 @@ class ShotStream:
     ) -> None:
         self._network = network
         self._chunk = chunk
-        self._pool = ThreadPoolExecutor(1, "transnet") if in_background else None
-        self._underway: Future[None] | None = None
+        self._work = OneAhead("transnet" if in_background else None)
         none = [None] * len(network.blocks)
         self._held = _EarlierFrames(none, none, HeadStream(network.head))
         self._pending: list[Tensor] = []
@@ -241,29 +246,14 @@ class ShotStream:
         # A chunk is taken when more than it is there, so that the last frame is still pending.
         self._append(self._pending[-1][-1:].expand(PADDING, -1, -1, -1))
         self._take(self._n_pending, is_last=True)
-        self.close()
+        self._work.close()
         return self._network.torch.cat(self._answers)  # type: ignore[no-any-return]
-
-    def close(self) -> None:
-        """Waits for what is under way and ends the thread; raises what went wrong in it."""
-        if self._pool is not None:
-            self._pool.shutdown()
-        self._wait()
 
     def _take(self, n_frames: int, *, is_last: bool) -> None:
         pending = self._network.torch.cat(self._pending)
         frames_THWC, rest = pending[:n_frames], pending[n_frames:]
         self._pending, self._n_pending = [rest], len(rest)
-        self._wait()
-        if self._pool is None:
-            self._run(frames_THWC, is_last=is_last)
-        else:
-            self._underway = self._pool.submit(self._run, frames_THWC, is_last=is_last)
-
-    def _wait(self) -> None:
-        if self._underway is not None:
-            self._underway.result()
-            self._underway = None
+        self._work.run(self._run, frames_THWC, is_last=is_last)
 
     def _run(self, frames_THWC: "Tensor", *, is_last: bool) -> None:
         begun_s = time.thread_time()
@@ -291,8 +281,7 @@ class ShotStream:
                 raise DeviceMemoryError(message) from error
         # Outside of the handler, whose error holds on to what was allocated.
         self._network.n_halved += 1
-        if self._network.is_on_gpu:
-            torch.cuda.empty_cache()
+        torch.cuda.empty_cache()
         self._see(frames_THWC[:half], is_last=False)
         self._see(frames_THWC[half:], is_last=is_last)
 
@@ -320,8 +309,9 @@ class ShotStream:
         new_answers = []
         if n_new:
             joined_means = torch.cat([part[:n_known] for part in means], dim=1)
-            span = held.n_given, n_new
-            answers = self._answers_of(joined_means, colours[:n_known], pictures[:n_new], *span)
+            answers = self._answers_of(
+                joined_means, colours[:n_known], pictures[:n_new], held.n_given, n_new
+            )
             new_answers.append(head.answer(self._shown(answers, held.n_answered), is_last=is_last))
         drop = max(0, held.n_given + n_new - _LOOK)
         self._held = _EarlierFrames(
@@ -356,6 +346,42 @@ class ShotStream:
         weight, bias = net.heads
         probabilities = torch.sigmoid(wide.relu_() @ weight + bias)
         return torch.cat([probabilities, wide @ net.head.projection], dim=1)  # type: ignore[no-any-return]
+
+
+def needs_smoothing(stream: VideoStream) -> bool:
+    """Returns whether measurements of a stream this small need the loop filter on all frames.
+
+    Larger pictures are scaled to half their size or less, which removes the filter's effect on
+    block edges.
+    """
+    return max(stream.width, stream.height) < 2 * PICTURE_PX
+
+
+def tiny_scaler(rotation_deg: int) -> Scaler:
+    """Returns a scaler to the shot network's picture, which turns `rotation_deg` clockwise."""
+    return Scaler(WIDTH, HEIGHT, rotation_deg=rotation_deg)
+
+
+def tiny_luma(rgb_HWC: NDArray[np.uint8]) -> tuple[float, float]:
+    """Returns mean and standard deviation of the luma of uint8 RGB, 0 (black) to 1 (white)."""
+    luma = rgb_HWC.reshape(-1, 3).astype(np.float32) @ LUMA
+    # The arithmetic of `mean` and `std`, a third of their time.
+    n_pixels = np.float32(len(luma))
+    mean = np.add.reduce(luma) / n_pixels
+    luma -= mean
+    luma *= luma
+    return float(mean) / 255, float(np.sqrt(np.add.reduce(luma) / n_pixels)) / 255
+
+
+def tiny_luma_of(frames_BHWC: "Tensor") -> "Tensor":
+    """Returns the values of `tiny_luma` for many pictures on any device, float32 [B, 2]."""
+    import torch
+
+    # No product with a tensor of weights: copying the weights to a GPU would wait for the GPU.
+    red, green, blue = frames_BHWC.flatten(1, 2).float().unbind(2)
+    r, g, b = LUMA.tolist()
+    luma = red * r + green * g + blue * b
+    return torch.stack(torch.std_mean(luma, dim=1, correction=0)[::-1], dim=1).div_(255)
 
 
 def _neighbours(torch: Any, vectors_TD: "Tensor", first: int, count: int) -> "Tensor":  # noqa: ANN401

@@ -99,16 +99,16 @@ class ModelStore:
         Raises:
             ModelError: A file is nowhere, or not the one that the catalogue names; says what to do.
         """
-        states = [(part, self._state(part)) for part in entry.parts]
-        for part in (part for part, state in states if state == "differs"):
+        parts = {self._state(part): part for part in reversed(entry.parts)}
+        if (part := parts.get("differs")) is not None:
             raise ModelError(
                 f"model {entry.name}: {self.path(part)} is not the file that the catalogue names "
                 f"(sha256 {self._expected(part)}); delete it and `curate models pull {entry.name}`"
             )
-        missing = next((part for part, state in states if state == "missing"), None)
-        if missing is not None and (self.mirror is None or not self._copy_from(self.mirror, entry)):
+        part = parts.get("missing")
+        if part is not None and (self.mirror is None or not self._copy_from(self.mirror, entry)):
             raise ModelError(
-                f"model {entry.name}: {self.path(missing)} does not exist; `curate models pull "
+                f"model {entry.name}: {self.path(part)} does not exist; `curate models pull "
                 f"{entry.name}` fetches it, with --from FOLDER or s3://bucket/prefix from a mirror"
             )
         return self.path(entry)
@@ -170,17 +170,15 @@ class ModelStore:
         path = self.path(entry)
         if not path.is_file():
             return "missing"
-        info = path.stat()
         facts = None if again else self._recorded(entry)
-        if facts is None or (facts["bytes"], facts["mtime_ns"]) != (info.st_size, info.st_mtime_ns):
-            expected = self._expected(entry)
-            digest = _sha256(path)
-            if expected not in (None, digest):
-                return "differs"
-            if entry.package is None:
-                self._record(entry, path, digest)
-            return "verified"
-        return "verified" if entry.sha256 in (None, facts["sha256"]) else "differs"
+        if facts is not None and facts == _facts(path, facts["sha256"]):
+            return "verified" if entry.sha256 in (None, facts["sha256"]) else "differs"
+        digest = _sha256(path)
+        if self._expected(entry) not in (None, digest):
+            return "differs"
+        if entry.package is None:
+            self._record(entry, digest)
+        return "verified"
 
     def _quick_state(self, entry: ModelEntry) -> State:
         path = self.path(entry)
@@ -239,13 +237,14 @@ class ModelStore:
                 local_dir=folder,
                 endpoint=os.environ.get("HF_ENDPOINT"),
             )
-        except EntryNotFoundError as error:
-            raise OSError(error) from error.__cause__
-        try:
             with open(path, "rb") as stream:
                 self._take(entry, stream, entry.source)
-        finally:
             shutil.rmtree(folder, ignore_errors=True)
+        except EntryNotFoundError as error:
+            raise OSError(error) from error.__cause__
+        except ModelError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
 
     def _copy_from(self, place: str, entry: ModelEntry) -> bool:
         """Copies a model's files that are not here, if a place has all of them."""
@@ -275,7 +274,7 @@ class ModelStore:
                     )
         except StorageError as error:
             raise ModelError(f"model {entry.name}: {error}") from error
-        self._record(entry, self.path(entry), hashed.hexdigest())
+        self._record(entry, hashed.hexdigest())
 
     def _expected(self, entry: ModelEntry) -> str | None:
         recorded = self._recorded(entry)
@@ -287,15 +286,13 @@ class ModelStore:
             record = json.loads(path.with_name(path.name + _RECORD).read_text())
         except (OSError, ValueError):
             return None
-        has_all = isinstance(record, dict) and {"sha256", "bytes", "mtime_ns"} <= set(record)
-        return record if has_all else None
+        return record if isinstance(record, dict) and "sha256" in record else None
 
-    def _record(self, entry: ModelEntry, path: Path, digest: str) -> None:
-        info = path.stat()
-        record = {"sha256": digest, "bytes": info.st_size, "mtime_ns": info.st_mtime_ns}
+    def _record(self, entry: ModelEntry, digest: str) -> None:
+        record = json.dumps(_facts(self.path(entry), digest)).encode()
         # In a folder that cannot be written files are hashed anew each time.
         with suppress(StorageError):
-            open_store(self.folder).write(entry.key + _RECORD, json.dumps(record).encode())
+            open_store(self.folder).write(entry.key + _RECORD, record)
 
 
 def mirrored_names(place: str, entry: ModelEntry) -> list[str] | None:
@@ -312,6 +309,11 @@ def _names(entry: ModelEntry) -> tuple[list[str], list[str]]:
 def _worst(states: Iterable[State]) -> State:
     order: tuple[State, ...] = ("differs", "missing", "not verified", "verified")
     return min(states, key=order.index)
+
+
+def _facts(path: Path, digest: str | int) -> dict[str, str | int]:
+    info = path.stat()
+    return {"sha256": digest, "bytes": info.st_size, "mtime_ns": info.st_mtime_ns}
 
 
 def _sha256(path: Path) -> str:

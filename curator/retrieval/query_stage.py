@@ -90,7 +90,7 @@ class QueryStage(Stage[AnalyzeConfig, QueryFile, Track | NDArray[np.float32] | F
             bgr_HWC = cv2.resize(bgr_HWC, (width, height), interpolation=cv2.INTER_AREA)
         rgb_HWC = np.asarray(cv2.cvtColor(bgr_HWC, cv2.COLOR_BGR2RGB), np.uint8)
         assert self._models.scenes is not None
-        vector: NDArray[np.float32] = self._models.scenes.features([scene_picture(rgb_HWC)])[0]
+        vector: NDArray[np.float32] = self._models.scenes.embed([scene_picture(rgb_HWC)])[0]
         return vector
 
     def _track(self, unit: QueryFile, reader: BinaryIO) -> Track:

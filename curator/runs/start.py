@@ -13,8 +13,6 @@ from curator.executor.engine import Engine
 from curator.executor.host_resources import available_gpus
 from curator.executor.progress import Progress
 from curator.measures.clip_semantics import check_content
-from curator.models.scene_network import scene_weights_file
-from curator.models.text_detector import text_model_file
 from curator.models.weight_store import ModelStore
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, learned_score_of, measures_of, semantics_of
@@ -281,9 +279,9 @@ def check_measured(recipe: Recipe) -> None:
         )
     with _usage_errors():
         if recipe.analyze.text:
-            text_model_file()
+            TEXT_WEIGHTS.path()
         if recipe.analyze.scenes:
-            scene_weights_file()
+            SCENE_WEIGHTS.path()
 
 
 def check_cpu_scores(recipe: Recipe, *, ray_address: str | None) -> None:

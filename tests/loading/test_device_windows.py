@@ -14,7 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fake_nvdec import Decoded, Decoder, PacketData, PyNvVCException, Single, decoder, fake_module
+from fake_nvdec import (
+    Decoded,
+    Decoder,
+    Failing,
+    PacketData,
+    Shifted,
+    Single,
+    Smaller,
+    dropping,
+    fake_module,
+)
 from film_makers import write_video
 
 from curator.errors import ShardError
@@ -43,8 +53,8 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Engines:
     def put(kind: type[Decoder] = Decoder, **changes: Any) -> list[Decoder]:  # noqa: ANN401
         made: list[Decoder] = []
 
-        def create(*, codec: Any, **options: Any) -> Any:  # noqa: ANN401
-            made.append(decoder(codec, options) if kind is Decoder else kind(codec))
+        def create(*, codec: Any, **_: Any) -> Any:  # noqa: ANN401
+            made.append(kind(codec))
             return made[-1]
 
         module = fake_module(**({"CreateDecoder": create} | changes))
@@ -228,39 +238,6 @@ def test_what_the_engine_refuses_is_decoded_by_the_cpu_and_counted(
     assert sum(sum(batch["not_on_gpu"].values()) for batch in found) == 3
     assert caplog.text.count("is decoded on the CPU (pixel_format") == 1
     assert "pixel format yuv444p" in caplog.text
-
-
-def dropping(number: int) -> type[Decoder]:
-    class Dropping(Decoder):
-        given = 0
-
-        def Decode(self, packet: PacketData) -> list[Decoded]:
-            frames = super().Decode(packet)
-            self.given += len(frames)
-            return [] if len(frames) and self.given == number else frames
-
-    return Dropping
-
-
-class Failing(Decoder):
-    """Cannot decode."""
-
-    def Decode(self, packet: PacketData) -> list[Decoded]:
-        raise PyNvVCException("cuvidDecodePicture", 1)
-
-
-class Smaller(Decoder):
-    """Gives frames of another size."""
-
-    def Decode(self, packet: PacketData) -> list[Decoded]:
-        return [Decoded(f.getPTS(), f.planes[:90]) for f in super().Decode(packet)]
-
-
-class Shifted(Decoder):
-    """Leaves out a crop at the left, as PyNvVideoCodec does."""
-
-    def Decode(self, packet: PacketData) -> list[Decoded]:
-        return [Decoded(f.getPTS(), f.planes.roll(4, dims=1)) for f in super().Decode(packet)]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from curator.measures.borders import (
 from curator.measures.clip_view import ClipView
 from curator.measures.sample_signals import picture_signals
 from curator.measures.score_list import BUILT_IN
-from curator.models.shot_pictures import tiny_luma
+from curator.models.transnet import tiny_luma
 from curator.records.clips import Span
 
 Luma = NDArray[np.uint8]

@@ -15,10 +15,9 @@ from curator.measures.clip_semantics import NEEDS, SemanticConfig, Semantics, co
 from curator.measures.clip_view import ClipView
 from curator.measures.consistency import lowest_similarity
 from curator.measures.score_list import BUILT_IN, SCORES
-from curator.models import zero_shot_prompts as prompts
-from curator.models.embedding_heads import Heads, LinearHead, ZeroShot
+from curator.models import embedding_heads as prompts
+from curator.models.embedding_heads import Heads, LinearHead, ZeroShot, load_prompts
 from curator.models.weight_store import ModelStore
-from curator.models.zero_shot_prompts import load_prompts
 from curator.records.clips import Reason, Span
 from curator.records.tracks import Track
 from curator.stages.filter.config import FilterConfig

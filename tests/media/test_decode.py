@@ -1,6 +1,7 @@
 """Decoding: every frame once, in order, at its exact time, whatever state the file is in."""
 
-import struct
+import errno
+import io
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import chain
@@ -15,12 +16,12 @@ from av.bitstream import BitStreamFilterContext
 from av.container import InputContainer
 from av.packet import Packet
 from av.video.stream import VideoStream
-from film_makers import MAKERS, variable_pts, write_video
+from film_makers import made_in, variable_pts, write_video
 from film_shots import moving_texture
 
 from curator.errors import DecodeError, ErrorCode
 from curator.media import decode
-from curator.media.container import open_container, video_stream
+from curator.media.container import _Seeking, open_container, video_stream
 from curator.media.decode import DecodedFrame, FrameReader, upright_size
 from curator.media.scale import Scaler
 
@@ -30,38 +31,16 @@ Maker = Callable[[str], Path]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Maker:
-    """Makes a file of `MAKERS` when it is first asked for."""
-    folder = tmp_path_factory.mktemp("decode")
-
-    def make(name: str) -> Path:
-        path = folder / name
-        if not path.exists():
-            maker = MAKERS.get(name) or getattr(write, path.stem)
-            maker(path)
-        return path
-
-    return make
+    return made_in(tmp_path_factory.mktemp("decode"))
 
 
-def decoded(
-    path: Path,
-    *,
-    threads: int = 1,
-    max_pixels: int = 10**7,
-    max_frames: int | None = None,
-) -> tuple[FrameReader, list[DecodedFrame]]:
+def decoded(path: Path, **options: Any) -> tuple[FrameReader, list[DecodedFrame]]:  # noqa: ANN401
     with (
         path.open("rb") as file,
         open_container(file, path.name, n_bytes=path.stat().st_size) as container,
     ):
-        frames = FrameReader(
-            container,
-            video_stream(container, path.name),
-            path.name,
-            threads=threads,
-            max_pixels=max_pixels,
-            max_frames=max_frames,
-        )
+        options = {"threads": 1, "max_pixels": 10**7} | options
+        frames = FrameReader(container, video_stream(container, path.name), path.name, **options)
         return frames, list(frames)
 
 
@@ -72,19 +51,10 @@ def times(path: Path) -> list[Fraction]:
 
 
 CONSTANT = [
-    "constant_rate.mp4",
-    "constant_rate.mov",
-    "constant_rate.ts",
-    "constant_rate.avi",
-    "b_frames.mp4",
-    "b_frames.mkv",
-    "b_frames.ts",
-    "open_gop.mp4",
-    "open_gop.ts",
-    "interlaced.mp4",
-    "ten_bit.mp4",
-    "one_pixel.mp4",
-]
+    "constant_rate.mp4", "constant_rate.mov", "constant_rate.ts", "constant_rate.avi",
+    "b_frames.mp4", "b_frames.mkv", "b_frames.ts", "open_gop.mp4", "open_gop.ts", "interlaced.mp4",
+    "ten_bit.mp4", "one_pixel.mp4",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CONSTANT)
@@ -103,13 +73,12 @@ def test_a_constant_rate_gives_every_frame_at_its_exact_time(name: str, made: Ma
     assert abs(end - Fraction(N, 30)) <= tolerance
 
 
-@pytest.mark.parametrize(("name", "tick"), [("variable_rate.mp4", 0), ("variable_rate.mkv", 1000)])
-def test_a_variable_rate_keeps_every_time(name: str, tick: int, made: Maker) -> None:
+@pytest.mark.parametrize("name", ["variable_rate.mp4", "variable_rate.mkv"])
+def test_a_variable_rate_keeps_every_time(name: str, made: Maker) -> None:
     """Pins the times of frames that no constant rate fits."""
     meant = [Fraction(t, 600) for t in variable_pts(N)]
-    tolerance = Fraction(1, tick) if tick else 0
+    tolerance = Fraction(1, 1000) if name.endswith("mkv") else 0
     found = times(made(name))
-    assert len(found) == N
     assert all(abs(a - b) <= tolerance for a, b in zip(found, meant, strict=True))
 
 
@@ -130,15 +99,9 @@ def test_frames_come_in_the_order_of_presentation(made: Maker) -> None:
         assert np.abs(filmed - shown).mean(axis=(1, 2, 3)).argmin() == frame.index
 
 
-def test_an_edit_list_hides_frames(made: Maker, tmp_path: Path) -> None:
+def test_an_edit_list_hides_frames(made: Maker) -> None:
     """Pins that frames before an edit's start are not shown, and that time starts at the edit."""
-    data = bytearray(made("b_frames.mp4").read_bytes())
-    place = data.index(b"elst") + 4 + 8
-    duration, media_time = struct.unpack_from(">Ii", data, place)
-    struct.pack_into(">Ii", data, place, duration, media_time + 5 * 512)
-    path = tmp_path / "edited.mp4"
-    path.write_bytes(data)
-    reader, frames = decoded(path)
+    reader, frames = decoded(made("edited.mp4"))
     assert [frame.pts for frame in frames] == [i * 512 for i in range(N - 5)]
     assert not reader.report.is_damaged
 
@@ -163,24 +126,19 @@ def test_threads_change_nothing_in_a_sound_file(name: str, made: Maker) -> None:
         np.testing.assert_array_equal(a.picture.to_ndarray(), b.picture.to_ndarray())
 
 
-def test_times_that_go_back_are_repaired_and_counted(made: Maker, tmp_path: Path) -> None:
+def test_times_that_go_back_and_a_change_of_size_are_recorded(made: Maker, tmp_path: Path) -> None:
     """Pins two recordings in one file: no frame is lost, and time goes on."""
+    once = made("constant_rate.ts").read_bytes()
     path = tmp_path / "twice.ts"
-    path.write_bytes(made("constant_rate.ts").read_bytes() * 2)
+    path.write_bytes(once * 2)
     reader, frames = decoded(path)
     assert len(frames) == 2 * N
     assert reader.report.n_repaired_pts > 0
     steps = np.diff([frame.pts for frame in frames])
     assert steps.min() > 0
     assert np.median(steps) == 3000
-
-
-def test_a_change_of_size_is_recorded(made: Maker, tmp_path: Path) -> None:
-    """Pins that a stream whose picture size changes is decoded on, with both sizes noted."""
-    small = tmp_path / "small.ts"
-    write_video(small, moving_texture(20, width_px=160, height_px=96))
-    path = tmp_path / "both.ts"
-    path.write_bytes(made("constant_rate.ts").read_bytes() + small.read_bytes())
+    write_video(tmp_path / "small.ts", moving_texture(20, width_px=160, height_px=96))
+    path.write_bytes(once + (tmp_path / "small.ts").read_bytes())
     reader, frames = decoded(path)
     assert reader.report.sizes == [(320, 180), (160, 96)]
     assert len(frames) == N + 20
@@ -188,20 +146,15 @@ def test_a_change_of_size_is_recorded(made: Maker, tmp_path: Path) -> None:
 
 
 def test_a_truncated_file_gives_what_it_holds(made: Maker) -> None:
-    """Pins that the frames before the end are there, whole, and that the damage is known."""
+    """Pins that the frames before the end are whole, and that damage is known with any threads."""
     reader, frames = decoded(made("truncated.mp4"))
     assert 10 < len(frames) < N
-    assert reader.report.is_damaged
     assert reader.report.n_errors + reader.report.n_lost_at_end >= 1
     filmed = list(moving_texture(N))
     for frame in frames:
         shown = frame.picture.to_ndarray(format="rgb24").astype(np.float32)
         assert np.abs(shown - filmed[frame.index]).mean() < 8
-
-
-def test_threads_that_swallow_an_error_are_found_out(made: Maker) -> None:
-    """Pins that damage in a truncated file is known with any number of threads."""
-    for threads in (2, 4, 8):
+    for threads in (1, 2, 4, 8):
         assert decoded(made("truncated.mp4"), threads=threads)[0].report.is_damaged
 
 
@@ -226,38 +179,28 @@ def test_a_stream_without_an_end_of_errors_is_given_up(
     monkeypatch.setattr(decode, "MAX_CONSECUTIVE_ERRORS", 5)
     reader, frames = decoded(path)
     assert reader.report.ended_early
-    assert reader.report.n_errors == 5 + (len(frames) > 0) * (reader.report.n_errors - 5)
+    assert reader.report.n_errors >= 5
     assert len(frames) < N
 
 
-def test_frames_larger_than_allowed_are_refused(made: Maker) -> None:
-    """Pins the limit, inclusive, with its code, the numbers and the remedy."""
+def test_more_pixels_or_frames_than_allowed_are_refused(made: Maker, tmp_path: Path) -> None:
+    """Pins the limits, inclusive, with code, numbers and remedy; and a size that grows later."""
     decoded(made("one_frame.mp4"), max_pixels=320 * 180)
-    with pytest.raises(
-        DecodeError, match=r"one_frame\.mp4 is 320x180, more than 57599 pixels; raise analyze\.max"
-    ) as caught:
-        decoded(made("one_frame.mp4"), max_pixels=320 * 180 - 1)
-    assert caught.value.code == ErrorCode.TOO_MANY_PIXELS
-
-
-def test_a_size_that_grows_later_is_refused_then(made: Maker, tmp_path: Path) -> None:
-    """Pins that a small header does not let a large frame in."""
+    assert len(decoded(made("constant_rate.mp4"), max_frames=N)[1]) == N
     small = tmp_path / "small.ts"
     write_video(small, moving_texture(20, width_px=160, height_px=96))
-    path = tmp_path / "grows.ts"
-    path.write_bytes(small.read_bytes() + made("constant_rate.ts").read_bytes())
-    with pytest.raises(DecodeError, match="is 320x180, more than 20000 pixels"):
-        decoded(path, max_pixels=20_000)
-
-
-def test_more_frames_than_allowed_are_refused(made: Maker) -> None:
-    """Pins the limit of frames, inclusive, with its code and remedy."""
-    assert len(decoded(made("constant_rate.mp4"), max_frames=N)[1]) == N
-    with pytest.raises(
-        DecodeError, match=r"more than 47 frames; raise analyze\.max_frames or split the file"
-    ) as caught:
-        decoded(made("constant_rate.mp4"), max_frames=N - 1)
-    assert caught.value.code == ErrorCode.TOO_LONG
+    grows = tmp_path / "grows.ts"
+    grows.write_bytes(small.read_bytes() + made("constant_rate.ts").read_bytes())
+    pixels = r"is 320x180, more than \d+ pixels; raise analyze\.max"
+    frames = r"more than 47 frames; raise analyze\.max_frames or split the file"
+    for path, limit, code, words in (
+        (made("one_frame.mp4"), {"max_pixels": 57599}, ErrorCode.TOO_MANY_PIXELS, pixels),
+        (grows, {"max_pixels": 20_000}, ErrorCode.TOO_MANY_PIXELS, pixels),
+        (made("constant_rate.mp4"), {"max_frames": N - 1}, ErrorCode.TOO_LONG, frames),
+    ):
+        with pytest.raises(DecodeError, match=f"{path.name} .*{words}") as caught:
+            decoded(path, **limit)
+        assert caught.value.code == code
 
 
 def tagged(path: Path, to: Path, tags: str) -> Path:
@@ -332,6 +275,28 @@ def test_upright_sizes_enlarge_the_shorter_sampled_side(
     assert upright_size(width, height, rotation_deg, aspect) == size
 
 
+class Refusing(io.BytesIO):
+    """Seeks fail as those of a file do, or as those of a disk that is gone."""
+
+    number = errno.EINVAL
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        if offset > 100:
+            raise OSError(self.number, "refused")
+        return super().seek(offset, whence)
+
+
+def test_a_seek_to_where_no_file_reaches_is_answered_and_not_raised() -> None:
+    """Pins what FFmpeg takes for an error: damaged sizes of boxes lead there."""
+    file = Refusing(b"abc")
+    reader = _Seeking(file)
+    assert (reader.seek(1 << 62), reader.seek(-5)) == (-errno.EINVAL, -errno.EINVAL)
+    assert (reader.seek(1), reader.read()) == (1, b"bc")
+    file.number = errno.EIO
+    with pytest.raises(OSError, match="refused"):
+        reader.seek(1 << 62)
+
+
 class _NewStreams:
     """A container in which further streams appear: PyAV ends its packets with an error then."""
 
@@ -363,8 +328,7 @@ def test_h264_has_one_thread_where_its_quantiser_is_read(
 
     With several, a frame in twenty of a 1080p film had others in each run, by up to 23 QP.
     """
-    path = tmp_path / name
-    MAKERS[name](path)
+    path = made_in(tmp_path)(name)
     with path.open("rb") as file, open_container(file, name, n_bytes=path.stat().st_size) as opened:
         stream = video_stream(opened, name)
         FrameReader(opened, stream, name, threads=3, max_pixels=10**7, with_quantizer=True)

@@ -6,10 +6,20 @@ import numpy as np
 import pytest
 import torch
 from av.video.frame import VideoFrame
+from fake_nvdec import planes_of
 from film_shots import texture
-from numpy.typing import NDArray
 
-from curator.media.device_frames import DeviceScaler, Form, gray_of, luma_of, scaling_matrix
+from curator.media.decode import FrameTime
+from curator.media.device_frames import (
+    DeviceBatch,
+    DeviceScaler,
+    Form,
+    HostCopy,
+    gray_of,
+    luma_of,
+    scaling_matrix,
+)
+from curator.media.nvdec import form_of
 from curator.media.opencv import cv2
 from curator.media.scale import Scaler
 
@@ -28,51 +38,28 @@ def decoded(
 
 def on_device(frame: VideoFrame) -> tuple[torch.Tensor, Form]:
     """The frame as NVDEC would hold it, [1, 3 H / 2, W] on torch's CPU."""
-    bits = frame.format.components[0].bits
-    kind = np.uint8 if bits == 8 else np.uint16
-    size = np.dtype(kind).itemsize
-
-    def plane(number: int) -> NDArray[np.generic]:
-        held = frame.planes[number]
-        rows = np.frombuffer(memoryview(held), kind).reshape(-1, held.line_size // size)
-        return rows[: held.height, : held.width]
-
-    chroma = np.stack([plane(1), plane(2)], axis=-1).reshape(frame.height // 2, frame.width)
-    values = np.concatenate([plane(0), chroma]) << (0 if bits == 8 else 16 - bits)
-    form = Form(
-        width=frame.width,
-        height=frame.height,
-        bits=bits,
-        is_full_range=frame.format.name.startswith("yuvj"),
-        matrix=int(frame.colorspace),
-    )
-    return torch.from_numpy(values)[None], form
+    return planes_of(frame)[None], form_of(frame, "a frame")
 
 
-@pytest.mark.parametrize(
-    ("size", "form", "matrix"),
-    [
-        ((1920, 1080), "yuv420p", 1),
-        ((1280, 720), "yuv420p", 2),
-        ((640, 480), "yuv420p", 2),
-        ((720, 1280), "yuvj420p", 2),
-        ((1280, 720), "yuv420p10le", 1),
-    ],
-    ids=["1080p", "720p", "VGA", "full range", "10 bits"],
-)
+FORMS = {
+    "1080p": ((1920, 1080), "yuv420p", 1),
+    "720p": ((1280, 720), "yuv420p", 2),
+    "VGA": ((640, 480), "yuv420p", 2),
+    "full range": ((720, 1280), "yuvj420p", 2),
+    "10 bits": ((1280, 720), "yuv420p10le", 1),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize(
     ("target", "method"), [((48, 27), "bicubic"), ((320, 180), "area"), ((213, 120), "area")]
 )
 @pytest.mark.parametrize("turn", [0, 90])
 def test_pixels_are_those_of_ffmpegs_scaler(
-    size: tuple[int, int],
-    form: str,
-    matrix: int,
-    target: tuple[int, int],
-    method: str,
-    turn: int,
+    name: str, target: tuple[int, int], method: str, turn: int
 ) -> None:
     """Pins filters, chroma, matrix, range, depth and rotation: a wrong one is many levels off."""
+    size, form, matrix = FORMS[name]
     frame = decoded(*size, form=form, matrix=matrix)
     expected = Scaler(*target, method=method, rotation_deg=turn).rgb_HWC(frame).astype(int)
     scaler = DeviceScaler(*target, method=method, rotation_deg=turn)
@@ -112,3 +99,36 @@ def test_gray_is_opencvs_to_the_bit() -> None:
     rgb = np.random.default_rng(0).integers(0, 256, (300, 200, 3), np.uint8)
     expected = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
     assert np.array_equal(gray_of(torch.from_numpy(rgb)[None])[0].numpy(), expected)
+
+
+def test_tensors_of_unlike_types_and_shapes_come_in_one_copy() -> None:
+    generator = torch.Generator().manual_seed(0)
+    bytes_ = torch.randint(0, 256, (3, 5, 7), generator=generator, dtype=torch.uint8)
+    tensors = {
+        "strided": bytes_[:, ::2, 1::3],
+        "turned": bytes_.transpose(0, 2),
+        "float32": torch.rand(2, 3, generator=generator),
+        "float16": torch.rand(5, generator=generator).half(),
+        "none": torch.empty(0, 4),
+        "one": torch.tensor([7], dtype=torch.int32),
+    }
+    found = HostCopy(tensors).arrays()
+    assert list(found) == list(tensors)
+    for name, tensor in tensors.items():
+        assert found[name].dtype == tensor.numpy().dtype
+        assert np.array_equal(found[name], tensor.numpy()), name
+    assert HostCopy({}).arrays() == {}
+
+
+def test_frames_of_sixteen_bits_are_taken_whole() -> None:
+    """Pins that no bit is lost: they are copied as bytes."""
+    planes = torch.arange(4 * 6 * 8, dtype=torch.int32).mul(321).to(torch.uint16).view(4, 6, 8)
+    places = [FrameTime(pts=n, end_pts=n + 1, n_bytes=1) for n in range(4)]
+    form = Form(width=8, height=4, bits=10)
+    batch = DeviceBatch(planes=planes, places=places, form=form, rotation_deg=0)
+    taken = batch.taken([3, 1])
+    assert taken.dtype == torch.uint16
+    assert np.array_equal(taken.numpy(), planes.numpy()[[3, 1]])
+    part = batch.part(slice(1, 3))
+    assert [place.pts for place in part.places] == [1, 2]
+    assert np.array_equal(part.planes.numpy(), planes.numpy()[1:3])

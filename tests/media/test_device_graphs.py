@@ -43,18 +43,18 @@ def test_what_comes_often_is_replayed(device: SoftwareCuda) -> None:
     """Pins results of smaller batches, and that options and functions have graphs of their own."""
     graphs = DeviceGraphs()
     used(graphs, 4)
-    assert device.counts.graphs == 1
+    assert device.n_replays == 1
     for n in (4, 3, 1):
         x, y = on_device(n, seed=n), on_device(n, seed=n + 9)
         scaled, sums = graphs(both, x, y, add=1.0)
         assert torch.equal(scaled.cpu(), (x * 3 + 1).cpu())
         assert torch.equal(sums.cpu(), (x - y).sum(1).cpu())
-    assert device.counts.graphs == 4
+    assert device.n_replays == 4
     (other, _) = graphs(both, x, y, add=2.0)
     assert torch.equal(other.cpu(), (x * 3 + 2).cpu())
     (doubled,) = graphs(double, x)
     assert torch.equal(doubled.cpu(), (x * 2).cpu())
-    assert device.counts.graphs == 4
+    assert device.n_replays == 4
 
 
 def test_results_outlive_other_graphs_and_constants_that_are_no_longer_kept(
@@ -77,9 +77,9 @@ def test_what_is_rare_or_large_has_no_graph(
     monkeypatch.setattr("curator.media.device_graphs._MOST_BYTES", 8 * 5 * 4)
     graphs = DeviceGraphs()
     used(graphs, 5)
-    assert device.counts.graphs == 0
+    assert device.n_replays == 0
     used(graphs, 4)
-    assert device.counts.graphs == 1
+    assert device.n_replays == 1
 
 
 def test_only_the_last_used_are_kept(device: SoftwareCuda, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,18 +87,18 @@ def test_only_the_last_used_are_kept(device: SoftwareCuda, monkeypatch: pytest.M
     graphs = DeviceGraphs()
     for n in (4, 8):
         used(graphs, n)
-    assert device.counts.graphs == 2
+    assert device.n_replays == 2
     graphs(both, on_device(8), on_device(8), add=1.0)
-    assert device.counts.graphs == 3
+    assert device.n_replays == 3
     graphs(both, on_device(4), on_device(4), add=1.0)
-    assert device.counts.graphs == 4
+    assert device.n_replays == 4
 
 
 def test_without_memory_for_a_graph_there_is_none(device: SoftwareCuda) -> None:
     graphs = DeviceGraphs()
-    device.fail_allocation(at=1, least_bytes=8 * 5 * 4)
+    device.fail_allocation(least_bytes=8 * 5 * 4)
     for _ in range(_USES):
         graphs(both, on_device(6), on_device(6), add=1.0)
     scaled, _ = graphs(both, on_device(6), on_device(6), add=1.0)
     assert torch.equal(scaled.cpu(), (on_device(6) * 3 + 1).cpu())
-    assert (device.counts.graphs, graphs.n_halved) == (0, 1)
+    assert (device.n_replays, graphs.n_halved) == (0, 1)

@@ -1,6 +1,7 @@
-"""Frames taken on their way: those of the clip as written, whichever way they pass."""
+"""Frames of a clip, taken on their way or out of the written clip, as annotators ask for them."""
 
 import io
+from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -13,21 +14,15 @@ from numpy.typing import NDArray
 from samples import analyzed
 
 from curator.cut_requests import cut_request
+from curator.errors import CutError
 from curator.media.clip_frames import READ_PX, FrameSampler, Wanted, sample_clip
 from curator.records.clips import Span
 from curator.records.cuts import SampledFrames
+from curator.stage import ClipFacts, FrameRequest
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 
 WANTED = (0, 7, 19)
-
-
-def _source(path: Path, form: str) -> None:
-    frames = moving_texture(40, width_px=192, height_px=108)
-    if form == "rotated":
-        write_video(path, frames, rotation=90)
-    else:
-        write_video(path, frames, gop=10, options={"preset": "veryfast"})
 
 
 def _wanted(n_frames: int) -> list[Wanted]:
@@ -60,7 +55,8 @@ def _errors(sampled: SampledFrames, mp4: bytes, at: int) -> list[float]:
 def test_frames_are_those_of_the_written_clip(tmp_path: Path, form: str, mode: str) -> None:
     """Pins number and picture of frames out of a copy, an encode and a turned source."""
     path = tmp_path / "source.mp4"
-    _source(path, form)
+    frames = moving_texture(40, width_px=192, height_px=108)
+    write_video(path, frames, gop=10, rotation=90 if form == "rotated" else None)
     track = analyzed(path)
     request = cut_request(track, "a", Span(start_frame=10, end_frame=32, shot=0))
     with ClipCutter(
@@ -110,3 +106,76 @@ def test_text_is_read_at_a_size_of_its_own() -> None:
     assert sampled.text == {1: ("EXIT",)}
     assert _rgb(sampled.jpegs[1]).shape == (252, 448, 3)
     assert sampled.n_frames == 3
+
+
+HEIGHT, WIDTH, N_FRAMES = 48, 96, 20
+
+
+@pytest.fixture
+def mp4(tmp_path: Path) -> bytes:
+    """Twenty frames whose grey says their number; the left quarter is black."""
+    frames = []
+    for number in range(N_FRAMES):
+        frame = np.full((HEIGHT, WIDTH, 3), 40 + 8 * number, np.uint8)
+        frame[:, : WIDTH // 4] = 16
+        frames.append(frame)
+    write_video(tmp_path / "clip.mp4", iter(frames), fps=Fraction(10))
+    return (tmp_path / "clip.mp4").read_bytes()
+
+
+def facts() -> ClipFacts:
+    return ClipFacts(
+        clip_id="a", source_id="b", n_frames=N_FRAMES, fps=Fraction(10), width=WIDTH,
+        height=HEIGHT, columns={},
+    )  # fmt: skip
+
+
+def test_one_decode_gives_the_frames_of_all_requests(mp4: bytes) -> None:
+    wanted = [
+        Wanted(numbers=(3, 17), size=(HEIGHT, WIDTH)),
+        Wanted(numbers=(2, 5), size=48, form="jpeg"),
+        Wanted(numbers=(0,), size=(16, 16)),
+    ]
+    sampled = sample_clip(mp4, wanted, n_frames=N_FRAMES, threads=1)
+    whole, square = sampled.pixels
+    assert list(sampled.jpegs) == [2, 5]
+    assert sampled.n_frames == N_FRAMES
+    assert (whole.shape, square.shape) == ((2, HEIGHT, WIDTH, 3), (1, 16, 16, 3))
+    np.testing.assert_allclose(whole[:, :, WIDTH // 2 :].mean((1, 2, 3)), (64, 176), atol=3)
+    # The crop is of the middle: none of the black quarter is in it.
+    np.testing.assert_allclose(square.mean(), 40, atol=3)
+
+
+def test_a_clip_with_fewer_frames_than_were_written_is_an_error(mp4: bytes) -> None:
+    late = Wanted(numbers=(N_FRAMES,), size=(16, 16))
+    with pytest.raises(CutError, match="of 21 frames decodes to 20"):
+        sample_clip(mp4, [late], n_frames=N_FRAMES + 1, threads=1)
+    with pytest.raises(CutError, match="does not decode"):
+        sample_clip(mp4[:200], [late], n_frames=N_FRAMES, threads=1)
+
+
+def first_and_last(clip: ClipFacts) -> list[int]:
+    return [clip.n_frames - 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("request_", "numbers", "size"),
+    [
+        (FrameRequest(), list(range(20)), (48, 96)),
+        (FrameRequest(at=2.0, size=48), [2, 7, 12, 17], (24, 48)),
+        (FrameRequest(at=100.0, size=(32, 32)), list(range(20)), (32, 32)),
+        (FrameRequest(at=first_and_last, size=960), [0, 19], (48, 96)),
+        (FrameRequest(at=0.01), [10], (48, 96)),
+    ],
+)
+def test_a_request_names_frames_and_their_size(
+    request_: FrameRequest, numbers: list[int], size: tuple[int, int]
+) -> None:
+    assert request_.numbers(facts()) == numbers
+    assert request_.size_of(facts()) == size
+
+
+def test_a_function_that_names_other_frames_is_refused() -> None:
+    for wrong in ([], [20], [-1, 3]):
+        with pytest.raises(ValueError, match="of a clip of 20 frames"):
+            FrameRequest(at=lambda clip, wrong=wrong: wrong).numbers(facts())

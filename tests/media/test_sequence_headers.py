@@ -1,4 +1,4 @@
-"""Headers are found in packets of each codec, and differ where the engine's surfaces would."""
+"""Headers in packets of each codec, which differ where an engine's surfaces would; NAL units."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,13 @@ from film_makers import write_video
 from film_shots import moving_texture
 
 from curator.media.nvdec import bitstream_filter
-from curator.media.sequence_headers import sequence_header
+from curator.media.stream_headers import (
+    header_sets,
+    is_unambiguous,
+    nal_units,
+    parameter_sets,
+    sequence_header,
+)
 
 OPTIONS = {
     "libvpx-vp9": {"deadline": "good", "cpu-used": "8", "auto-alt-ref": "1", "lag-in-frames": "16"},
@@ -41,16 +47,10 @@ def film(folder: Path, name: str, codec: str, *, n: int = 40, **how: object) -> 
 @pytest.mark.parametrize(
     ("codec", "suffix"),
     [
-        ("libx264", "mp4"),
-        ("libx264", "ts"),
-        ("libx265", "mp4"),
-        ("libx265", "ts"),
-        ("libvpx-vp9", "webm"),
-        ("libsvtav1", "mp4"),
-        ("libsvtav1", "mkv"),
-        ("mpeg2video", "ts"),
+        ("libx264", "mp4"), ("libx264", "ts"), ("libx265", "mp4"), ("libx265", "ts"),
+        ("libvpx-vp9", "webm"), ("libsvtav1", "mp4"), ("libsvtav1", "mkv"), ("mpeg2video", "ts"),
     ],
-)
+)  # fmt: skip
 def test_each_key_frame_has_the_streams_one_header(codec: str, suffix: str, tmp_path: Path) -> None:
     """Pins too that nothing else in a stream looks like a header, such as hidden frames of VP9."""
     found = list(headers(film(tmp_path, f"film.{suffix}", codec)))
@@ -97,3 +97,28 @@ def test_a_size_between_key_frames_of_vp9_is_seen() -> None:
     small = vp9_frame(*INTER, (0, 3), (159, 16), (95, 16))
     index = bytes([0b11000001, len(hidden), len(small), 0b11000001])
     assert sequence_header("vp9", hidden + small + index) not in (None, key)
+
+
+SPS, PPS = b"\x67\x42\x00\x1e\x8c", b"\x68\xce\x3c\x80"
+OTHER_PPS = b"\x68\xce\x38\x80"
+SLICE = b"\x65\x88\x84"
+
+
+def record(*pps: bytes) -> bytes:
+    """An `avcC` record of one SPS and some PPS."""
+    sized = b"".join(len(one).to_bytes(2, "big") + one for one in pps)
+    return b"\x01\x42\x00\x1e\xff\xe1\x00\x05" + SPS + bytes([len(pps)]) + sized
+
+
+def test_a_zero_of_a_start_code_belongs_to_no_unit() -> None:
+    annex_b = b"\0\0\0\1" + SPS + b"\0\0\0\1" + PPS + b"\0\0\0\1" + SLICE
+    by_length = b"".join(len(u).to_bytes(4, "big") + u for u in (SPS, PPS + b"\0", SLICE))
+    assert header_sets(record(PPS + b"\0")) == header_sets(annex_b[:-7]) == {SPS, PPS}
+    assert nal_units(by_length, record(PPS)) == nal_units(annex_b, None) == [SPS, PPS, SLICE]
+    assert parameter_sets(by_length, record(PPS)) == {SPS, PPS}
+
+
+def test_two_sets_of_a_kind_may_replace_each_other() -> None:
+    assert is_unambiguous(header_sets(record(PPS)))
+    assert header_sets(record(PPS, OTHER_PPS)) == {SPS, PPS, OTHER_PPS}
+    assert not is_unambiguous(header_sets(record(PPS, OTHER_PPS)))

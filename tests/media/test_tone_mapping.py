@@ -60,10 +60,10 @@ def test_only_what_differs_gets_a_table() -> None:
     """Pins that BT.709, untagged and unknown primaries are left alone."""
     assert colour_table(1, 1) is colour_table(2, 2) is colour_table(8, 1) is None
     assert _table(2, PQ) == _table(9, PQ) != _table(9, HLG)
+    assert _table(9, 14) == _table(9, 1)
 
 
 def _table(primaries: int, transfer: int) -> str:
     path = colour_table(primaries, transfer)
     assert path is not None
     return Path(path).read_text()
-    assert colour_table(9, 14) == colour_table(9, 1)

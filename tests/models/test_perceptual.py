@@ -73,6 +73,7 @@ COPIES: dict[str, Callable[[Picture], Picture]] = {
     "logo": with_logo,
     "banner": with_banner,
     "cropped to 90%": lambda p: cropped(p, 0.9),
+    "cropped to 80%": lambda p: cropped(p, 0.8),
     "letterboxed": lambda p: jpeg(boxed(p, 30, 0), 50),
     "pillarboxed": lambda p: jpeg(boxed(p, 0, 50), 50),
     "squeezed": lambda p: cv2.resize(p, (240, 180), interpolation=cv2.INTER_AREA),
@@ -80,15 +81,11 @@ COPIES: dict[str, Callable[[Picture], Picture]] = {
 
 
 @pytest.mark.parametrize("copy", COPIES, ids=str)
-@pytest.mark.parametrize("name", NAMES)
-def test_copy_of_a_picture_is_recognised(name: str, copy: str) -> None:
-    picture = frame(name)
-    assert float(describe(picture) @ describe(COPIES[copy](picture))) >= SIMILARITY
-
-
-def test_crop_to_80_percent_is_recognised_in_most_pictures() -> None:
-    alike = [float(describe(frame(n)) @ describe(cropped(frame(n), 0.8))) for n in NAMES]
-    assert np.median(alike) >= SIMILARITY
+def test_copy_of_a_picture_is_recognised(copy: str) -> None:
+    alike = [float(describe(frame(n)) @ describe(COPIES[copy](frame(n)))) for n in NAMES]
+    # Crops to 80% in most pictures.
+    least = np.median(alike) if copy == "cropped to 80%" else min(alike)
+    assert least >= SIMILARITY
 
 
 def test_different_pictures_stay_far_below_the_threshold() -> None:
@@ -97,18 +94,12 @@ def test_different_pictures_stay_far_below_the_threshold() -> None:
     assert unlike.max() < 0.75 * SIMILARITY
 
 
-def test_descriptor_has_unit_length_and_is_repeatable() -> None:
-    picture = frame("coffee")
-    first, again = describe(picture), describe(picture.copy())
-    assert first.shape == (DIM,)
-    assert first.dtype == np.float32
-    assert np.linalg.norm(first) == pytest.approx(1, abs=1e-5)
-    assert np.array_equal(first, again)
-
-
-def test_views_with_negative_strides_are_accepted() -> None:
+def test_descriptor_has_unit_length_and_views_with_negative_strides_are_accepted() -> None:
     picture = frame("cat")
-    assert np.array_equal(describe(np.rot90(picture)), describe(np.rot90(picture).copy()))
+    vector = describe(np.rot90(picture))
+    assert (vector.shape, vector.dtype) == ((DIM,), np.float32)
+    assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
+    assert np.array_equal(vector, describe(np.rot90(picture).copy()))
 
 
 @pytest.mark.parametrize("size", [(1, 1), (6, 10), (31, 320), (4320, 240)])
@@ -138,14 +129,11 @@ def test_picture_without_structure_has_the_zero_vector(flat: Picture) -> None:
     assert not describe(flat).any()
 
 
-def test_bars_are_cut_to_the_line() -> None:
+def test_bars_are_cut_to_the_line_and_a_plain_background_is_none() -> None:
     luma = cv2.cvtColor(frame("cat"), cv2.COLOR_RGB2GRAY)
     barred = cv2.copyMakeBorder(luma, 30, 24, 50, 50, cv2.BORDER_CONSTANT, value=3)
     height, width = luma.shape
     assert bar_box(barred) == (30, 30 + height, 50, 50 + width)
-
-
-def test_plain_background_is_not_taken_for_bars() -> None:
     luma = np.full((180, 320), 240, np.uint8)
     cv2.circle(luma, (160, 90), 40, 30, -1)
     assert bar_box(luma) == (0, 180, 0, 320)

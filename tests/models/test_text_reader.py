@@ -62,10 +62,6 @@ def test_turned_lines_are_straightened(reader: TextReader, degrees: float) -> No
     assert slope == pytest.approx(degrees, abs=3)
 
 
-def test_a_picture_without_text_has_no_line(reader: TextReader) -> None:
-    assert reader.read(texture(4, width_px=640, height_px=360)) == []
-
-
 def test_what_a_line_says_does_not_depend_on_the_others(reader: TextReader) -> None:
     """Pins that batches neither mix lines nor change a bit of their confidence."""
     words = ["No.", "Why?", SENTENCE, "Behind the hill, over there", "Hotel", "SALE 50% OFF"] * 3
@@ -78,7 +74,9 @@ def test_what_a_line_says_does_not_depend_on_the_others(reader: TextReader) -> N
     assert reader.read_crops([]) == []
 
 
-def test_thin_and_endless_crops_are_read_as_nothing(reader: TextReader) -> None:
+def test_what_shows_no_text_is_read_as_nothing(reader: TextReader) -> None:
+    """Pins a picture, and thin and endless crops."""
+    assert reader.read(texture(4, width_px=640, height_px=360)) == []
     crops = [np.zeros((1, 4000, 3), np.uint8), np.zeros((300, 2, 3), np.uint8)]
     assert [text for text, _ in reader.read_crops(crops)] == ["", ""]
 

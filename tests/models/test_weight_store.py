@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from curator.errors import ModelError
+from curator.models import weight_store
 from curator.models.catalogue import CATALOGUE, load_catalogue
+from curator.models.clip_model import clip_config
 from curator.models.weight_store import PLACE, ModelStore, default_folder
 from curator.storage import open_store
 
@@ -54,36 +56,28 @@ def mirrored(tmp_path: Path, key: str, data: bytes = DATA) -> str:
 def test_the_packaged_catalogue_is_whole() -> None:
     """Pins that every model says where it comes from, its hash, size and licence.
 
-    Nobody published the hashes of T5-11B's files: its revision names them.
+    Nobody published the hashes of T5-11B's files: its revision names them. open_clip knows each
+    architecture, and gives embeddings of the length that is stated.
     """
-    entries = load_catalogue().entries
+    catalogue = load_catalogue()
+    entries = catalogue.entries
     assert {"openai-vit-b-32", "openai-vit-l-14", "laion-mlp-l-14"} <= set(entries)
     for entry in entries.values():
         assert (entry.sha256 is None) == (entry.name == "t5-11b")
         assert entry.bytes is not None
         assert entry.licence
         assert sum(x is not None for x in (entry.repository, entry.url, entry.package)) == 1
-        if entry.repository is not None:
-            assert entry.revision is not None
-            assert len(entry.revision) == 40
-        if entry.reads is not None:
-            assert entries[entry.reads].dim == entry.dim
-
-
-def test_architectures_of_the_catalogue_are_open_clips() -> None:
-    """Pins that open_clip knows each, and gives embeddings of the length that is stated."""
-    from curator.models.clip_model import clip_config
-
-    for entry in load_catalogue().entries.values():
-        if entry.kind == "clip":
-            assert clip_config(entry)["embed_dim"] == entry.dim
-
-
-def test_unknown_names_name_the_nearest() -> None:
+        assert entry.repository is None or len(entry.revision or "") == 40
+        assert entry.reads is None or entries[entry.reads].dim == entry.dim
+        assert entry.kind != "clip" or clip_config(entry)["embed_dim"] == entry.dim
+    # Cosmos Predict expects T5-11B's form.
+    t5 = catalogue.find("t5-11b", "text")
+    assert (t5.pooling, t5.max_tokens, t5.dim) == ("tokens", 512, 1024)
+    assert catalogue.find("all-minilm-l6-v2", "text").pooling == "mean"
     with pytest.raises(ModelError, match="did you mean 'openai-vit-b-32'"):
-        load_catalogue().find("openai-vit-b32")
+        catalogue.find("openai-vit-b32")
     with pytest.raises(ModelError, match="unknown aesthetic model 'openai-vit-l-14'"):
-        load_catalogue().find("openai-vit-l-14", "aesthetic")
+        catalogue.find("openai-vit-l-14", "aesthetic")
 
 
 @pytest.mark.parametrize(
@@ -104,8 +98,8 @@ def test_a_catalogue_of_another_form_is_refused(text: str, words: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["mine/head.pth", "head.pth"])
-def test_a_model_is_pulled_from_a_folder_by_either_name(
-    tmp_path: Path, folder: Path, key: str
+def test_a_model_is_pulled_from_a_folder_by_either_name_and_hashed_once(
+    tmp_path: Path, folder: Path, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ModelStore(str(folder))
     entry = store.catalogue.find("mine")
@@ -113,25 +107,23 @@ def test_a_model_is_pulled_from_a_folder_by_either_name(
     path = store.pull(entry, mirrored(tmp_path, key))
     assert path == folder / "mine" / "head.pth"
     assert path.read_bytes() == DATA
+    # A start does not read gigabytes again.
+    monkeypatch.setattr(weight_store, "_sha256", lambda path: pytest.fail("hashed again"))
     assert store.quick_state(entry) == store.state(entry) == "verified"
     assert store.find(entry) == path
 
 
-def test_what_differs_is_not_kept(tmp_path: Path, folder: Path) -> None:
-    """Pins that a wrong file in a mirror leaves nothing behind."""
+def test_what_differs_is_not_kept_and_a_file_that_changes_is_noticed(
+    tmp_path: Path, folder: Path
+) -> None:
+    """Pins that a wrong file leaves nothing, and that a record is for one size and time."""
     store = ModelStore(str(folder))
     entry = store.catalogue.find("mine")
     with pytest.raises(ModelError, match=f"has sha256 .*, expected {SHA}; it was not kept"):
         store.pull(entry, mirrored(tmp_path, "head.pth", b"other"))
     assert store.state(entry) == "missing"
     assert [p.name for p in (folder / "mine").rglob("*")] == []
-
-
-def test_a_file_that_changes_is_noticed(tmp_path: Path, folder: Path) -> None:
-    """Pins that the record counts only for the size and time it was made with."""
-    store = ModelStore(str(folder))
-    entry = store.catalogue.find("mine")
-    path = store.pull(entry, mirrored(tmp_path, "head.pth"))
+    path = store.pull(entry, mirrored(tmp_path / "b", "head.pth"))
     path.write_bytes(DATA[:-1] + b"!")
     os.utime(path, ns=(1, 1))
     assert store.state(entry) == "differs"
@@ -139,19 +131,6 @@ def test_a_file_that_changes_is_noticed(tmp_path: Path, folder: Path) -> None:
         store.find(entry)
     path.write_bytes(DATA)
     assert store.find(entry) == path
-
-
-def test_a_file_is_hashed_once(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pins that a start does not read gigabytes again."""
-    store = ModelStore(str(folder))
-    entry = store.catalogue.find("mine")
-    store.pull(entry, mirrored(tmp_path, "head.pth"))
-    monkeypatch.setattr(
-        "curator.models.weight_store._sha256", lambda path: pytest.fail("hashed again")
-    )
-    assert store.state(entry) == "verified"
 
 
 def test_a_model_without_a_hash_is_trusted_once(tmp_path: Path, folder: Path) -> None:
@@ -246,34 +225,20 @@ def hub(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     server.server_close()
 
 
-def test_a_model_of_the_hub_is_pulled_at_its_revision(folder: Path, hub: type[Hub]) -> None:
+def test_a_model_of_the_hub_is_pulled_at_its_revision_though_a_download_broke_off(
+    folder: Path, hub: type[Hub], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Pins the pinned revision, and that a file is kept once: nothing is left of the download."""
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 500)
+    hub.breaks_off = 1
     store = ModelStore(str(folder))
     path = store.pull(store.catalogue.find("mine"))
     assert path.read_bytes() == DATA
     assert {name for _, name, _ in hub.asked if "resolve" in name} == {HUB_PATH}
-    assert store.state(store.catalogue.find("mine"), again=True) == "verified"
-    assert [p.name for p in folder.rglob("*") if p.is_file()].count("head.pth") == 1
-
-
-def test_a_download_that_broke_off_goes_on(
-    folder: Path, hub: type[Hub], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 500)
-    hub.breaks_off = 1
-    store = ModelStore(str(folder))
-    assert store.pull(store.catalogue.find("mine")).read_bytes() == DATA
     gets = [wanted for method, name, wanted in hub.asked if (method, name) == ("GET", HUB_PATH)]
     assert gets == [None, "bytes=1000-"]
-
-
-def test_what_the_hub_has_is_not_kept_if_its_hash_is_another(folder: Path, hub: type[Hub]) -> None:
-    text = (folder / CATALOGUE).read_text().replace(SHA, "b" * 64)
-    (folder / CATALOGUE).write_text(text)
-    store = ModelStore(str(folder))
-    with pytest.raises(ModelError, match=f"at aaaaaaaa, head.pth has sha256 {SHA}, expected bbbb"):
-        store.pull(store.catalogue.find("mine"))
-    assert not [p for p in folder.rglob("head.pth*")]
+    assert store.state(store.catalogue.find("mine"), again=True) == "verified"
+    assert [p.name for p in folder.rglob("*") if p.is_file()].count("head.pth") == 1
 
 
 def test_a_file_in_the_cache_of_the_hub_is_taken_from_there(
@@ -288,29 +253,36 @@ def test_a_file_in_the_cache_of_the_hub_is_taken_from_there(
     assert hub.asked == []
 
 
-def test_what_the_hub_has_not_names_the_remedy(folder: Path, hub: type[Hub]) -> None:
-    text = (folder / CATALOGUE).read_text().replace("head.pth", "hat.pth")
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ((SHA, "b" * 64), f"at aaaaaaaa, head.pth has sha256 {SHA}, expected bbbb"),
+        (("head.pth", "hat.pth"), r"hat.pth cannot be fetched \(.*404.* --from FOLDER"),
+    ],
+)
+@pytest.mark.usefixtures("hub")
+def test_what_the_hub_has_not_or_otherwise_is_not_kept(
+    folder: Path, wrong: tuple[str, str], words: str
+) -> None:
+    text = (folder / CATALOGUE).read_text().replace(*wrong)
     (folder / CATALOGUE).write_text(text)
     store = ModelStore(str(folder))
-    with pytest.raises(ModelError, match=r"hat.pth cannot be fetched \(.*404.* --from FOLDER"):
+    with pytest.raises(ModelError, match=words):
         store.pull(store.catalogue.find("mine"))
+    assert not [p for p in folder.rglob("head.pth*")]
 
 
-def test_without_the_hub_package_the_error_names_it(
-    folder: Path, hub: type[Hub], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    store = ModelStore(str(folder))
-    with pytest.raises(ModelError, match=r"someone/heads, which needs .*'\.\[clip\]'"):
-        store.pull(store.catalogue.find("mine"))
-
-
-def test_no_way_to_the_hub_names_the_remedy(
-    folder: Path, hub: type[Hub], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("hub")
+def test_without_the_hub_or_its_package_the_error_names_the_remedy(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pins the message of a machine that reaches no hub, by an address that refuses."""
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     store = ModelStore(str(folder))
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "huggingface_hub", None)
+        with pytest.raises(ModelError, match=r"someone/heads, which needs .*'\.\[clip\]'"):
+            store.pull(store.catalogue.find("mine"))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     words = r"cannot be fetched \(.*refused.* pull openai-vit-b-32 --from"
     with pytest.raises(ModelError, match=words):
         store.pull(store.catalogue.find("openai-vit-b-32"))

@@ -19,7 +19,7 @@ from curator.media.decode import DEFAULT_TIME_BASE, DecodedFrame, DecodeReport, 
 from curator.media.nvdec import NotOnDeviceError, NvdecReader
 from curator.media.prefetch import ahead
 from curator.media.source_segments import Segment
-from curator.models.shot_pictures import needs_smoothing
+from curator.models.transnet import needs_smoothing
 from curator.records.sources import Note
 from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig

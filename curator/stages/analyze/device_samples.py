@@ -1,6 +1,6 @@
 """What measurements need of frames on a device: computed there, and copied once per batch.
 
-A program of `media.device_batches`. Three batches are on their way at a time: of the newest,
+A program of `media.device_frames`. Three batches are on their way at a time: of the newest,
 pictures and what borders are found by are being computed; of the one before, the host finds the
 borders, and the device measures what is inside of them; the oldest is handed on. So every copy has
 ended when it is needed.
@@ -28,10 +28,11 @@ from curator.measures.look_maps import moved_map, packed_codes, standing_lines
 from curator.measures.measure_contract import Full
 from curator.measures.sample_signals import MIN_PX
 from curator.media.decode import FrameTime, upright_size
-from curator.media.device_batches import DeviceBatch, HostCopy
 from curator.media.device_frames import (
+    DeviceBatch,
     DeviceScaler,
     Form,
+    HostCopy,
     ScaledColours,
     gray_of,
     luma_of,
@@ -43,8 +44,7 @@ from curator.media.scale import fit_inside
 from curator.models.device_descriptor import LEAST_PX as LEAST_DESCRIBED_PX
 from curator.models.device_descriptor import describe_of
 from curator.models.perceptual import bar_box, describe
-from curator.models.shot_pictures import PICTURE_PX, tiny_luma_of
-from curator.models.transnet import HEIGHT, WIDTH
+from curator.models.transnet import HEIGHT, PICTURE_PX, WIDTH, tiny_luma_of
 from curator.stages.analyze.frame_views import SMALL_PX
 from curator.stages.analyze.sampling_grid import LookGrid, SamplePlan, steps_of
 from curator.stages.analyze.user_measures import full_sizes
@@ -174,7 +174,7 @@ class DeviceSampler:
         self._of, self._nvdec, self._aspect_of = of, nvdec, aspect_of
         self._families, self._graphs = of.families, of.models.graphs
         text = of.models.detector if "text" in of.families else None
-        self._maps_text = text.on_device.maps if text is not None else None
+        self._maps_text = text.maps if text is not None else None
         # Whether something on the host looks at pictures of 640 px in colour.
         self._with_pictures = bool(of.models.measures) or "clip" in of.families
         self._full = full_sizes(of.measures.values())

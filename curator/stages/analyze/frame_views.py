@@ -17,7 +17,7 @@ from curator.measures.sample_signals import native_signals, picture_signals
 from curator.media.opencv import cv2
 from curator.media.scale import Scaler, fit_inside, luma_plane
 from curator.models.perceptual import describe
-from curator.models.shot_pictures import PICTURE_PX, tiny_scaler
+from curator.models.transnet import PICTURE_PX, tiny_scaler
 
 Picture = NDArray[np.uint8]
 

@@ -26,11 +26,10 @@ from curator.media.nvdec import Nvdec
 from curator.media.opencv import cv2
 from curator.models.clip_model import ClipEncoder
 from curator.models.perceptual import DIM
-from curator.models.picture_stream import PictureStream
+from curator.models.picture_network import PictureStream
 from curator.models.scene_network import SceneNetwork
-from curator.models.shot_pictures import tiny_luma
 from curator.models.text_detector import TextDetector
-from curator.models.transnet import ShotNetwork
+from curator.models.transnet import ShotNetwork, tiny_luma
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.device_samples import DeviceView
 from curator.stages.analyze.families import SIGNALS_OF

@@ -20,9 +20,9 @@ from curator.errors import DecodeError
 from curator.media.clip_frames import FrameSampler
 from curator.media.container import pixel_aspect_of
 from curator.media.decode import FrameReader, side_data_of
-from curator.media.nal_units import header_sets, nal_units
 from curator.media.packet_copy import CannotCopyError, PacketSpan
-from curator.models.shot_pictures import needs_smoothing, tiny_luma, tiny_scaler
+from curator.media.stream_headers import header_sets, nal_units
+from curator.models.transnet import needs_smoothing, tiny_luma, tiny_scaler
 from curator.records.cuts import CutRequest, NotCopied
 
 EDGE_FRAMES = 4

@@ -6,9 +6,13 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from curator.errors import ErrorCode, SourceError
-from curator.media.container import open_container, pixel_aspect_of, video_stream
+from curator.media.container import (
+    header_rotation_deg,
+    open_container,
+    pixel_aspect_of,
+    video_stream,
+)
 from curator.media.decode import HDR_TRANSFERS
-from curator.media.rotation import header_rotation_deg
 from curator.records.sources import Failure
 from curator.storage import content_id, open_source
 

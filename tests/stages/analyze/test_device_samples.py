@@ -86,7 +86,7 @@ def test_graphs_change_no_track(film: Path, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr("curator.media.device_graphs._USES", n_uses)
         with installed() as device:
             tracks.append(track(film, Nvdec(module=fake_module(), device="cuda")))
-            n_graphs.append(device.counts.graphs)
+            n_graphs.append(device.n_replays)
     assert n_graphs[0] == 0
     assert n_graphs[1] > 30
     assert_alike(tracks[1], tracks[0])

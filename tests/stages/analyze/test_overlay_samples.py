@@ -46,7 +46,7 @@ def looked_at(detector: TextDetector | None, *, with_text: bool, from_map: bool)
     looks = OverlaySamples(every=1, with_overlays=False, detector=detector)
     if from_map:
         assert detector is not None
-        (text_map,) = detector.on_device.maps(torch.from_numpy(picture[None])).numpy()
+        (text_map,) = detector.maps(torch.from_numpy(picture[None])).numpy()
         looks.sample(0, 0, seen(gray=gray, text_map=text_map))
     else:
         looks.sample(0, 0, seen(gray=gray, picture=picture))

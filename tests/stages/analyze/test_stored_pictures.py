@@ -64,5 +64,5 @@ def test_pictures_are_stored_each_second_with_vectors_each_two(film: Path) -> No
     assert {picture.shape for picture in pictures} == {(180, 320, 3)}
     assert max(map(len, track.thumbnails)) < 20_000
     at = np.searchsorted(track.thumbnail_frame, track.scene_frame)
-    again = SceneNetwork().features([scene_picture(pictures[n]) for n in at])
+    again = SceneNetwork().embed([scene_picture(pictures[n]) for n in at])
     assert (again * track.scene_vector).sum(axis=1).min() > 0.9

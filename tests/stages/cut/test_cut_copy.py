@@ -17,7 +17,7 @@ import film_makers as write
 import numpy as np
 import pytest
 from av.video.reformatter import ColorRange
-from film_makers import rotate, variable_pts, write_video
+from film_makers import variable_pts, write_video
 from film_shots import moving_texture
 from made_cuts import Film, cutter_of, request_of
 from samples import analyzed
@@ -55,8 +55,7 @@ def _made(params: str = CLOSED, **settings: object) -> Callable[[Path], None]:
 
 def _mirrored(path: Path) -> None:
     """A display matrix that puts top to bottom, which no rotation describes."""
-    _film(path, bframes=0)
-    rotate(path, 180)
+    _film(path, bframes=0, rotation=180)
     data = path.read_bytes()
     turned = b"\xff\xff\x00\x00" + bytes(12) + b"\xff\xff\x00\x00"
     assert data.count(turned) == 1
