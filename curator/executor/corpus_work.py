@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.executor.attempts import CpuClock
+from curator.executor.cpu_accounting import CpuClock
 from curator.executor.engine import Engine
 from curator.executor.unit_worker import UnitResult
 from curator.executor.worker import Step

@@ -15,11 +15,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import curator
 from curator.errors import CuratorError, FullDiskError
-from curator.executor.cpu_accounting import ACTOR
+from curator.executor.cpu_accounting import ACTOR, BUSY_SHARE, tree_cpu_s
 from curator.executor.fleet import (
     PLACE_S,
     TransientRefusal,
@@ -30,12 +32,9 @@ from curator.executor.fleet import (
     WorkerPool,
     WorkerReady,
 )
-from curator.executor.heartbeat import BUSY_SHARE, tree_cpu_s
-from curator.executor.node_fit import MEMORY, amounts, lacks_only_memory, unmet
-from curator.executor.package_fingerprint import package_fingerprint
-from curator.executor.ray_watch import RayWatch, pulse_key
+from curator.executor.ray_watch import MEMORY, RayWatch, amounts, pulse_key
 from curator.executor.worker import call_chain, load_chain
-from curator.storage.traffic import TRAFFIC
+from curator.storage.base import TRAFFIC
 
 logger = logging.getLogger(__name__)
 
@@ -48,10 +47,20 @@ PULSE_S = 30.0
 PLACE_SHARE = 0.001
 """Share of a custom resource that a worker takes, so small that any number of workers fit."""
 
-
 _WITH_NODE = ("never ran", "node was terminated", "node has died", "node is dead")
 """Words in Ray's errors about actors that ended with their node or waited for it; the errors have
 no attribute for this case."""
+
+
+@cache
+def package_fingerprint() -> str:
+    """Returns the version and a short hash of all modules: what all nodes must agree on."""
+    root = Path(curator.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0")
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return f"{curator.__version__} ({digest.hexdigest()[:12]})"
 
 
 class WorkerProcess:
@@ -178,19 +187,7 @@ class RayBackend:
         self._asks_memory = True
         self._classes: dict[str, Any] = {}
         self._idle: list[Any] = []
-        self._n_fleets = 0
-        """Running fleets. An idle worker may hold a core that another fleet's worker waits for."""
         self._lock = threading.RLock()
-
-    def opened(self) -> None:
-        """Notes that a fleet begins."""
-        with self._lock:
-            self._n_fleets += 1
-
-    def closed(self) -> None:
-        """Notes that a fleet ended its workers."""
-        with self._lock:
-            self._n_fleets -= 1
 
     def start(self, pool: WorkerPool, refused: Sequence[str], worker: Worker) -> None:
         """Requests an actor, or takes an idle one."""
@@ -203,7 +200,11 @@ class RayBackend:
                     self.let_go()
                 process = self._actor_class(pool.stage).options(**self._options(pool, refused))
                 worker.handle = process.remote()
-        self._begin(pool, worker)
+        holds_gpu = pool.resources.gpus > 0
+        begun = worker.handle.begin.remote(
+            package_fingerprint(), pool.check, pool.chain, stage=pool.stage, holds_gpu=holds_gpu
+        )
+        begun.future().add_done_callback(lambda done: self._put(worker, done, _greeting))
 
     def _actor_class(self, stage: str) -> Any:  # noqa: ANN401
         """Returns an actor class named after a stage, because Ray's lists show the class name."""
@@ -211,13 +212,6 @@ class RayBackend:
         if name not in self._classes:
             self._classes[name] = self._ray.remote(type(name, (WorkerProcess,), {}))
         return self._classes[name]
-
-    def _begin(self, pool: WorkerPool, worker: Worker) -> None:
-        holds_gpu = pool.resources.gpus > 0
-        begun = worker.handle.begin.remote(
-            package_fingerprint(), pool.check, pool.chain, stage=pool.stage, holds_gpu=holds_gpu
-        )
-        begun.future().add_done_callback(lambda done: self._put(worker, done, _greeting))
 
     def call(self, worker: Worker, unit: bytes) -> None:
         """Gives a worker a unit."""
@@ -230,8 +224,8 @@ class RayBackend:
         # The memory of a GPU is freed only with the process.
         is_common = worker.pool.resources.cpus == 1 and not worker.pool.resources.gpus
         with self._lock:
-            is_alone = self._n_fleets <= 1 and self._may_serve_again and not self.is_elastic
-            if may_serve_again and is_alone and is_common:
+            may_serve_again = may_serve_again and self._may_serve_again and not self.is_elastic
+            if may_serve_again and is_common:
                 self._idle.append(actor)
                 return
         self._ray.kill(actor)
@@ -271,7 +265,7 @@ class RayBackend:
     def unmet(self, pool: WorkerPool) -> Unmet | None:
         """Returns why no node can hold a pool's worker; None if one can, or will."""
         state = self._watch.state
-        why = unmet(self._demand(pool), state)
+        why = state.unmet(self._demand(pool))
         if why is None:
             return None
         # Nodes of a new cluster join one after the other.
@@ -280,7 +274,7 @@ class RayBackend:
 
     def relax(self, pool: WorkerPool) -> bool:
         """Asks for no memory where the autoscaler's node types declare none."""
-        if not lacks_only_memory(self._demand(pool), self._watch.state):
+        if not self._watch.state.lacks_only_memory(self._demand(pool)):
             return False
         self._asks_memory = False
         logger.warning(

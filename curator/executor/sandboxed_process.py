@@ -43,6 +43,7 @@ from curator.errors import (
     ErrorCode,
     FullDiskError,
 )
+from curator.executor.cpu_accounting import cpu_s_of, stat_of
 from curator.executor.plain_values import from_bytes
 from curator.executor.result_classes import result_classes
 from curator.executor.sandbox import gpu_access, importable_code
@@ -369,19 +370,14 @@ class SandboxedProcess:
     def _used_s(self) -> float:
         """CPU-seconds of the process so far, as the system counts them; 0 where it does not say."""
         assert self._process is not None
-        try:
-            stat = Path(f"/proc/{self._process.pid}/stat").read_text("ascii", "replace")
-        except OSError:
-            return 0.0
-        user, system = stat.rpartition(")")[2].split()[11:13]
-        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+        return cpu_s_of(self._process.pid)
 
     def _wants_core(self) -> bool:
         """Whether a thread of the process could work, and waits for a core or has one."""
         assert self._process is not None
-        for stat in Path(f"/proc/{self._process.pid}/task").glob("*/stat"):
+        for thread in Path(f"/proc/{self._process.pid}/task").glob("*"):
             with contextlib.suppress(OSError, IndexError):
-                if stat.read_text("ascii", "replace").rpartition(")")[2].split()[0] == "R":
+                if stat_of(thread.relative_to("/proc"))[0] == "R":
                     return True
         return False
 

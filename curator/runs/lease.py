@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from curator.errors import LeaseLostError, StorageError, UnconditionalStoreError, UsageError
-from curator.executor.heartbeat import Heartbeat
+from curator.executor.cpu_accounting import Heartbeat
 from curator.runs.lease_holder import IN_THIS_PROCESS, Holder, read_holder, this_process, utc_now
 from curator.storage import Store
 from curator.tables.out_layout import LEASE

@@ -24,7 +24,6 @@ from curator.storage.object_service import (
     ObjectRange,
     ObjectService,
     ShortBodyError,
-    StoredObject,
     bare,
 )
 from curator.storage.scratch import unnamed_file
@@ -85,18 +84,15 @@ class CloudService(ObjectService):
             if name not in self._buckets:
                 # A private server may have no certificate; http:// must be set explicitly.
                 options: ClientConfig = {"allow_http": True}
-                self._buckets[name] = (
-                    GCSStore(name, client_options=options)
-                    if self.scheme == "gs"
-                    else AzureStore(name, client_options=options)
-                )
+                kind = GCSStore if self.scheme == "gs" else AzureStore
+                self._buckets[name] = kind(name, client_options=options)
             return self._buckets[name]
 
-    def head(self, bucket: str, key: str) -> StoredObject:
+    def head(self, bucket: str, key: str) -> ObjectInfo:
         """Asks for the size and version of one object."""
-        return _stored(obstore.head(self.bucket(bucket), key))
+        return _info(obstore.head(self.bucket(bucket), key))
 
-    def list(self, bucket: str, prefix: str) -> Iterator[StoredObject]:
+    def list(self, bucket: str, prefix: str) -> Iterator[ObjectInfo]:
         """Yields the objects whose key starts with `prefix`, sorted by the keys' UTF-8.
 
         Google lists in that order. Azure with a hierarchical namespace does not, so there the names
@@ -104,8 +100,7 @@ class CloudService(ObjectService):
         """
         folder = prefix.rpartition("/")[0]
         pages = obstore.list(self.bucket(bucket), folder or None, chunk_size=_PAGE)
-        objects = (_stored(item) for page in pages for item in page)
-        wanted = filter(lambda item: item.key.startswith(prefix), objects)
+        wanted = (_info(item) for page in pages for item in page if item["path"].startswith(prefix))
         if self.scheme == "gs":
             return _without_marks(wanted)
         return _without_marks(sorted(wanted, key=lambda item: item.key.encode()))
@@ -242,9 +237,9 @@ class CloudStore(BucketStore):
         return service.bucket(self.bucket)
 
 
-def _without_marks(objects: Iterable[StoredObject]) -> Iterator[StoredObject]:
+def _without_marks(objects: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
     """Leaves out the empty objects `name/` that consoles make and obstore lists as `name`."""
-    before: StoredObject | None = None
+    before: ObjectInfo | None = None
     for item in chain(objects, [None]):
         if before is not None and (
             before.bytes or item is None or not item.key.startswith(before.key + "/")
@@ -253,8 +248,8 @@ def _without_marks(objects: Iterable[StoredObject]) -> Iterator[StoredObject]:
         before = item
 
 
-def _stored(item: "ObjectMeta") -> StoredObject:
-    return StoredObject(key=item["path"], bytes=item["size"], version=bare(item["e_tag"]))
+def _info(item: "ObjectMeta") -> ObjectInfo:
+    return ObjectInfo(key=item["path"], bytes=item["size"], version=bare(item["e_tag"]))
 
 
 def _cause(error: Exception) -> Cause:

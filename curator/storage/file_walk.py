@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from curator.errors import StorageError
-from curator.storage.object_service import ObjectService, StoredObject
+from curator.storage.base import ObjectInfo
+from curator.storage.object_service import ObjectService
 
 _MAGIC = frozenset("*?[")
 
@@ -158,7 +159,7 @@ def _stat(path: str) -> os.stat_result | OSError:
         return error
 
 
-def find_objects(service: ObjectService, bucket: str, key: str) -> Iterator[StoredObject]:
+def find_objects(service: ObjectService, bucket: str, key: str) -> Iterator[ObjectInfo]:
     """Yields the objects below a folder `key`, or those that match if it is a pattern.
 
     Patterns work as for files: `*` stays within a segment, `**` is any number of them, hidden names
@@ -185,7 +186,7 @@ def _below(
     prefix: str,
     begin: str,
     is_wanted: Callable[[list[str]], bool],
-) -> Iterator[StoredObject]:
+) -> Iterator[ObjectInfo]:
     """Yields the wanted keys below `prefix`, judged by their segments after it."""
     try:
         for item in service.list(bucket, prefix + begin):

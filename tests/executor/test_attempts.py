@@ -4,8 +4,7 @@ import time
 
 import pytest
 
-from curator.executor.attempts import CpuClock
-from curator.executor.cpu_accounting import MARK
+from curator.executor.cpu_accounting import MARK, CpuClock
 
 
 def spend(seconds: float) -> None:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from curator.executor import cpu_accounting as accounting
-from curator.executor.attempts import CpuClock
+from curator.executor.cpu_accounting import CpuClock
 from curator.executor.unit_worker import UnitWorker
 from curator.stage import Scope, Stage, StageConfig
 

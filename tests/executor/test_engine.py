@@ -10,7 +10,7 @@ import pytest
 from curator.errors import CuratorError, ErrorCode, SourceError, StorageError
 from curator.executor import ray_cluster
 from curator.executor.engine import Engine, available_cpus
-from curator.executor.signal_mask import signals_held
+from curator.executor.termination import signals_held
 from curator.executor.unit_worker import UnitResult
 from curator.executor.worker import SERVED_BYTES, Step, call_chain, pack_chain
 from curator.stage import Resources
@@ -274,7 +274,7 @@ def test_an_error_passes_the_steps_behind_it() -> None:
     import pickle
 
     chain = pack_chain([Step(make=Missing, resources=HALF.resources), HALF])
-    passed = pickle.loads(call_chain(chain, pickle.dumps(2)))
+    passed = pickle.loads(call_chain(chain, pickle.dumps((2, 0))))
     assert isinstance(passed, CuratorError)
     assert (passed.code, passed.message) == (ErrorCode.VANISHED, "gone")
 

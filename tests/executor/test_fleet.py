@@ -21,8 +21,7 @@ from curator.executor.fleet import (
 )
 from curator.executor.timeline import Timeline
 from curator.executor.unit_worker import UnitResult
-from curator.executor.work import MAX_ATTEMPTS, RepeatedUnit, split
-from curator.executor.worker import Step, call_chain, pack_chain
+from curator.executor.worker import MAX_ATTEMPTS, Step, call_chain, pack_chain, split
 from curator.records.sources import SourceRef
 from curator.stage import Resources
 from curator.tables.track_parts import AnalyzedUnit, StoredTrack
@@ -64,7 +63,7 @@ def test_demand_is_visible_and_goes_with_the_work() -> None:
     assert not backend.requested
     assert not backend.placed, "a worker without a unit holds its node"
     fleet.close()
-    assert backend.n_fleets == 0
+    assert not fleet._counts.fleets
 
 
 def test_no_more_workers_are_requested_than_may_be() -> None:
@@ -383,5 +382,5 @@ class Notes:
 def test_only_the_first_step_of_a_chain_fails_what_is_given_up() -> None:
     """The others get what it made of it, as in any other run."""
     step = Step(make=Notes, resources=Resources())
-    sent = pickle.dumps(RepeatedUnit(unit=[7], n_deaths=2))
+    sent = pickle.dumps(([7], 2))
     assert pickle.loads(call_chain(pack_chain([step, step]), sent)) == [7, 2, 0]

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from curator.executor import heartbeat as module
-from curator.executor.heartbeat import Heartbeat, tree_cpu_s
+from curator.executor import cpu_accounting as module
+from curator.executor.cpu_accounting import Heartbeat, tree_cpu_s
 
 BURNS = "import time\nwhile time.process_time() < 1: pass\nprint(flush=True)\ntime.sleep(600)"
 

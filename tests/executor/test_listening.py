@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from curator.errors import UsageError
-from curator.executor.ray_start import private_folder
+from curator.executor.ray_cluster import private_folder
 
 pytestmark = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux's /proc")
 

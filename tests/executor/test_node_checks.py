@@ -9,7 +9,7 @@ import pytest
 
 from curator.executor.fleet import TransientRefusal
 from curator.executor.ray_backend import _refusal
-from curator.executor.ray_start import use_own_token
+from curator.executor.ray_cluster import use_own_token
 
 
 def asked(log: Path, answer: str | None) -> str | None:

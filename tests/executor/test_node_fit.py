@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from curator.executor.node_fit import amounts, lacks_only_memory, unmet
-from curator.executor.ray_watch import ClusterState, adds_nodes, is_adding
+from curator.executor.ray_watch import ClusterState, adds_nodes, amounts, is_adding
 
 GIB = 1 << 30
 WORKER = {"CPU": 1.0, "memory": 2.0 * GIB}
@@ -14,13 +13,13 @@ LARGE = {"CPU": 4.0, "memory": 16.0 * GIB}
 
 
 def test_a_demand_that_a_node_can_meet_is_no_problem_even_if_the_node_is_busy() -> None:
-    assert unmet(WORKER, ClusterState(nodes={"a": SMALL, "b": LARGE})) is None
-    assert unmet(WORKER, ClusterState(nodes={"a": SMALL}, may_come=[LARGE])) is None
+    assert ClusterState(nodes={"a": SMALL, "b": LARGE}).unmet(WORKER) is None
+    assert ClusterState(nodes={"a": SMALL}, may_come=[LARGE]).unmet(WORKER) is None
 
 
 def test_several_nodes_together_are_no_place() -> None:
     """Pins that sums of a cluster say nothing: 2 GiB are there in all."""
-    why = unmet(WORKER, ClusterState(nodes={"a": SMALL, "b": SMALL}))
+    why = ClusterState(nodes={"a": SMALL, "b": SMALL}).unmet(WORKER)
     assert why == "no node can hold it: 2 with 1 CPUs, 1.0 GiB of memory (too little memory)"
 
 
@@ -33,14 +32,14 @@ def test_several_nodes_together_are_no_place() -> None:
     ],
 )
 def test_each_resource_that_is_missing_is_named(demand: dict[str, float], words: str) -> None:
-    assert unmet(demand, ClusterState(nodes={"a": LARGE})) == f"no node can hold it: 1 with {words}"
+    assert ClusterState(nodes={"a": LARGE}).unmet(demand) == f"no node can hold it: 1 with {words}"
 
 
 def test_node_types_of_the_autoscaler_are_named_too() -> None:
-    why = unmet(WORKER, ClusterState(nodes={}, may_come=[SMALL], has_autoscaler=True))
+    why = ClusterState(nodes={}, may_come=[SMALL], has_autoscaler=True).unmet(WORKER)
     assert why is not None
     assert "no node can hold it: there is none, nor can a node type of the autoscaler" in why
-    unknown = unmet(WORKER, ClusterState(nodes={"a": SMALL}, has_autoscaler=True))
+    unknown = ClusterState(nodes={"a": SMALL}, has_autoscaler=True).unmet(WORKER)
     assert unknown is not None
     assert "does not say which nodes it may add" in unknown
 
@@ -51,15 +50,15 @@ def test_node_types_that_declare_no_memory_get_workers_that_ask_for_none() -> No
 
     def lacks(**more: object) -> bool:
         state = ClusterState(nodes={"head": head}, has_autoscaler=True, **more)  # type: ignore[arg-type]
-        return lacks_only_memory(WORKER, state)
+        return state.lacks_only_memory(WORKER)
 
     assert lacks(may_come=[undeclared])
     assert lacks(may_come=None), "Ray's own launcher does not say what its types have"
     assert not lacks(may_come=None, is_adding=True), "nodes are on their way"
     assert not lacks(may_come=[SMALL]), "it said how much memory there is: too little"
     assert not lacks(may_come=[undeclared, LARGE])
-    assert not lacks_only_memory(WORKER, ClusterState(nodes={"head": head}))
-    assert not lacks_only_memory({"CPU": 1.0}, ClusterState(nodes={}, has_autoscaler=True))
+    assert not ClusterState(nodes={"head": head}).lacks_only_memory(WORKER)
+    assert not ClusterState(nodes={}, has_autoscaler=True).lacks_only_memory({"CPU": 1.0})
 
 
 def test_an_autoscaler_without_node_types_adds_none() -> None:

@@ -1,6 +1,6 @@
 """Units of work hold no more than they may, and lose nothing."""
 
-from curator.executor.packing import pack
+from curator.executor.worker import pack
 
 
 def test_groups_hold_neighbours_in_order_up_to_their_number() -> None:

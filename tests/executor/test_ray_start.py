@@ -9,21 +9,22 @@ from types import SimpleNamespace
 import pytest
 from packaging.requirements import Requirement
 
-from curator.executor.ray_cluster import RayCluster
-from curator.executor.ray_start import DAEMONS, few_daemons, loopback_kept
+from curator.executor.ray_cluster import LOOPBACK_KEPT, NO_DAEMONS, RayCluster, replaced
 
 
 def test_the_private_methods_that_are_replaced_exist_and_take_what_ours_take() -> None:
     """Fails with a Ray that renamed them: look how it starts, and move the bound."""
     from ray._private import node, services
 
-    before = {name: inspect.getattr_static(node.Node, name) for name in DAEMONS}
+    before = {name: inspect.getattr_static(node.Node, name) for name in NO_DAEMONS}
     resolve = services.resolve_ip_for_localhost
     assert list(inspect.signature(resolve).parameters) == ["host"]
-    with few_daemons(node.Node), loopback_kept(services):
+    with replaced(node.Node, NO_DAEMONS), replaced(services, LOOPBACK_KEPT):
         assert services.resolve_ip_for_localhost("127.0.0.1") == "127.0.0.1"
-        assert all(inspect.getattr_static(node.Node, name) is not before[name] for name in DAEMONS)
-    assert {name: inspect.getattr_static(node.Node, name) for name in DAEMONS} == before
+        assert all(
+            inspect.getattr_static(node.Node, name) is not before[name] for name in NO_DAEMONS
+        )
+    assert {name: inspect.getattr_static(node.Node, name) for name in NO_DAEMONS} == before
     assert services.resolve_ip_for_localhost is resolve
 
 

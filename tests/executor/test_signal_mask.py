@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from curator.executor.signal_mask import HELD, signals_held
+from curator.executor.termination import HELD, signals_held
 
 
 class Ended(KeyboardInterrupt):

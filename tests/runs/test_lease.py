@@ -33,8 +33,8 @@ from curator.errors import (
     UnconditionalStoreError,
     UsageError,
 )
-from curator.executor import heartbeat as heartbeat_module
-from curator.executor.heartbeat import Heartbeat
+from curator.executor import cpu_accounting as heartbeat_module
+from curator.executor.cpu_accounting import Heartbeat
 from curator.runs import lease, lease_holder
 from curator.runs.lease_holder import Holder, read_holder, this_process
 from curator.storage import Store, open_store
