@@ -2,10 +2,11 @@
 
 import pickle
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from curator.errors import CuratorError
 from curator.executor.fleet import UnitDone, Unmet, Worker, WorkerLost, WorkerPool, WorkerReady
+from curator.executor.ray_watch import ClusterState
 from curator.stage import Resources
 
 Does = Callable[[Worker, object, int], object]
@@ -79,11 +80,14 @@ class Simulated:
         if worker in self.requested:
             self.requested.remove(worker)
 
-    def gone(self, nodes: Iterable[str]) -> set[str]:
-        return set(nodes) & self.dead
+    @property
+    def watch(self) -> "Simulated":
+        return self
 
-    def leaving(self) -> set[str]:
-        return self.drained
+    @property
+    def state(self) -> ClusterState:
+        there = {*self.nodes, *self.placed.values()} - self.dead
+        return ClusterState(nodes={key: {} for key in there}, draining=frozenset(self.drained))
 
     def wanting(self, pool: WorkerPool) -> str:
         return f"{pool.stage} needs a node"

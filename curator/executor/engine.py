@@ -140,9 +140,9 @@ class Engine:
 
     def nodes_lost(self) -> int:
         """Returns the number of nodes that were lost with workers on them."""
-        gone = set()
+        gone = set(self.counts.died_on) if self._cluster is not None else set()
         if self._cluster is not None:
-            gone = self._cluster.backend.gone(self.counts.died_on)
+            gone -= self._cluster.watch.state.nodes.keys()
         return len(self.counts.lost_nodes | gone)
 
     def n_cpus(self) -> int:

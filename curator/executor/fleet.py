@@ -9,7 +9,7 @@ import pickle
 import queue
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -214,7 +214,7 @@ class Fleet:
         """Workers that can take a unit."""
         self._full: dict[Worker, None] = {}
         self._refused: dict[str, str] = {}
-        self._leaving: set[str] = set()
+        self._leaving: Set[str] = frozenset()
         self._n_crashes = 0
         """Deaths since the last result."""
         self._looked_s = time.monotonic()
@@ -461,15 +461,17 @@ class Fleet:
             if now_s < work.deaths[-1].at_s + self._backend.settle_s:
                 break
             self._suspects.popleft()
-            gone = self._backend.gone({death.node for death in work.deaths if death.node})
+            there = self._backend.watch.state.nodes
+            gone = {death.node for death in work.deaths if death.node} - there.keys()
             self._counts.lost_nodes |= gone
             work.deaths = [death for death in work.deaths if death.node not in gone]
             self._waiting.appendleft(work)
         if now_s < self._looked_s + LOOK_S:
             return
         self._looked_s = now_s
-        self._backend.check()
-        leaving = self._backend.leaving()
+        self._backend.watch.check()
+        # Spot nodes before they end, for example.
+        leaving = self._backend.watch.state.draining
         if leaving != self._leaving:
             self._leaving = leaving
             for worker in (*self._free, *self._full):

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -167,7 +167,8 @@ class RayBackend:
     Args:
         ray: The module.
         watch: The watch of the cluster.
-        is_elastic: Whether this is a cluster, which may grow and which others may use.
+        is_elastic: Whether this is a cluster, which may grow and which others may use: workers may
+            be requested before a node can hold them, and idle ones must end.
         may_serve_again: Whether this machine has the memory for workers of several chains.
     """
 
@@ -179,10 +180,10 @@ class RayBackend:
         is_elastic: bool,
         may_serve_again: bool,
     ) -> None:
-        self._ray = ray
+        self._ray, self.watch = ray, watch
         self.is_elastic = is_elastic
         self.settle_s = SETTLE_S if is_elastic else 0.0
-        self._watch = watch
+        """Time after which a node that vanished is known to be gone."""
         self._may_serve_again = may_serve_again
         self._asks_memory = True
         self._classes: dict[str, Any] = {}
@@ -196,8 +197,9 @@ class RayBackend:
             if self._idle and 0 < cpus <= 1 and not pool.resources.gpus:
                 worker.handle = self._idle.pop()
             else:
-                if cpus or pool.resources.gpus:
-                    self.let_go()
+                # Idle workers must hold no cores that others wait for.
+                while self._idle and (cpus or pool.resources.gpus):
+                    self._ray.kill(self._idle.pop())
                 process = self._actor_class(pool.stage).options(**self._options(pool, refused))
                 worker.handle = process.remote()
         holds_gpu = pool.resources.gpus > 0
@@ -230,32 +232,9 @@ class RayBackend:
                 return
         self._ray.kill(actor)
 
-    def let_go(self) -> None:
-        """Ends idle workers, so that they hold no cores that others wait for."""
-        with self._lock:
-            for actor in self._idle:
-                self._ray.kill(actor)
-            self._idle.clear()
-
-    def gone(self, nodes: Iterable[str]) -> set[str]:
-        """Returns which nodes are gone."""
-        return set(nodes).difference(self._watch.state.nodes)
-
-    def leaving(self) -> set[str]:
-        """Returns the nodes that are being drained, such as spot nodes before they end."""
-        return set(self._watch.state.draining)
-
-    def check(self) -> None:
-        """Makes sure that Ray still works.
-
-        Raises:
-            CuratorError: The driver's node or the head is gone.
-        """
-        self._watch.check()
-
     def wanting(self, pool: WorkerPool) -> str:
         """Says what a pool's worker needs and what the cluster has."""
-        state, demand = self._watch.state, self._demand(pool)
+        state, demand = self.watch.state, self._demand(pool)
         total = {name: state.total(name) for name in {"CPU": 0, "GPU": 0, MEMORY: 0} | demand}
         return (
             f"a worker for {pool.stage} needs {amounts(demand)}, and the {len(state.nodes)} nodes "
@@ -264,17 +243,17 @@ class RayBackend:
 
     def unmet(self, pool: WorkerPool) -> Unmet | None:
         """Returns why no node can hold a pool's worker; None if one can, or will."""
-        state = self._watch.state
+        state = self.watch.state
         why = state.unmet(self._demand(pool))
         if why is None:
             return None
         # Nodes of a new cluster join one after the other.
-        is_settled = time.monotonic() - self._watch.changed_s >= PLACE_S
+        is_settled = time.monotonic() - self.watch.changed_s >= PLACE_S
         return Unmet(why=why, is_final=not state.has_autoscaler and is_settled)
 
     def relax(self, pool: WorkerPool) -> bool:
         """Asks for no memory where the autoscaler's node types declare none."""
-        if not self._watch.state.lacks_only_memory(self._demand(pool)):
+        if not self.watch.state.lacks_only_memory(self._demand(pool)):
             return False
         self._asks_memory = False
         logger.warning(

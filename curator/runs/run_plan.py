@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from curator.executor.time_left import Expected
+from curator.executor.progress import Expected
 from curator.fingerprints import fingerprint
 from curator.recipe import Recipe
 from curator.storage import Store

@@ -56,15 +56,14 @@ _CREDENTIALS = {
     "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (or AZURE_STORAGE_SAS_KEY)"
     ", or give the machine an identity",
 }
-_KINDS = {"gs": "bucket", "az": "container"}
 
 
 def service(scheme: str) -> ObjectService:
     """Requests to the account that the environment names."""
-    return CloudService(scheme)
+    return _CloudService(scheme)
 
 
-class CloudService(ObjectService):
+class _CloudService(ObjectService):
     """Requests to one of the two; the account and its credentials come from the environment."""
 
     errors = (BaseError, OSError, ValueError)
@@ -75,11 +74,9 @@ class CloudService(ObjectService):
         self._lock = threading.Lock()
 
     def store(self, bucket: str, prefix: str) -> Store:
-        """The store below a prefix."""
-        return CloudStore(bucket, prefix, self.scheme)
+        return _CloudStore(bucket, prefix, self.scheme)
 
     def bucket(self, name: str) -> GCSStore | AzureStore:
-        """Obstore's client of a bucket."""
         with self._lock:
             if name not in self._buckets:
                 # A private server may have no certificate; http:// must be set explicitly.
@@ -89,7 +86,6 @@ class CloudService(ObjectService):
             return self._buckets[name]
 
     def head(self, bucket: str, key: str) -> ObjectInfo:
-        """Asks for the size and version of one object."""
         return _info(obstore.head(self.bucket(bucket), key))
 
     def list(self, bucket: str, prefix: str) -> Iterator[ObjectInfo]:
@@ -118,7 +114,6 @@ class CloudService(ObjectService):
     def get_range(
         self, bucket: str, key: str, start: int, end: int, version: str = ""
     ) -> ObjectRange:
-        """Fetches bytes by one request; two for the end of an object or an empty range."""
         if start < 0:
             head = self.head(bucket, key)
             start, end = max(0, head.bytes + start), head.bytes
@@ -143,9 +138,8 @@ class CloudService(ObjectService):
         return ObjectRange(first, data, size, version_read or version)
 
     def explain(self, error: Exception, bucket: str) -> tuple[Cause, str]:
-        """Returns the cause of a failed request, and a message with its remedy."""
         cause, what = _cause(error), str(error).partition("\n")[0].rstrip(".")
-        kind = _KINDS[self.scheme]
+        kind = "bucket" if self.scheme == "gs" else "container"
         remedies = {
             Cause.MISSING: "check the name",
             Cause.NO_BUCKET: f"check the name of the {kind} {bucket!r}, or create it",
@@ -159,15 +153,13 @@ class CloudService(ObjectService):
 
 
 @dataclass(frozen=True, slots=True)
-class CloudStore(BucketStore):
+class _CloudStore(BucketStore):
     """Objects below `gs://bucket/prefix` or `az://container/prefix`."""
 
     def write(self, key: str, data: bytes) -> None:
-        """Puts a whole object; a large one in parts, which appear together."""
         self._put(checked_key(key), data)
 
     def write_new(self, key: str, data: bytes) -> ObjectInfo | None:
-        """Puts an object on the condition that its key is free."""
         return self._put_if(checked_key(key), data, "create")
 
     def replace(self, key: str, data: bytes, version: str) -> ObjectInfo | None:
@@ -214,14 +206,12 @@ class CloudStore(BucketStore):
             self._put(key, file)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Removes objects, several at a time."""
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="delete") as pool:
-            for _ in pool.map(self._delete, [checked_key(key) for key in keys]):
-                pass
+        def delete(key: str) -> None:
+            with self._explained("delete", key), suppress(FileNotFoundError):
+                self._remove(key)
 
-    def _delete(self, key: str) -> None:
-        with self._explained("delete", key), suppress(FileNotFoundError):
-            self._remove(key)
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="delete") as pool:
+            list(pool.map(delete, [checked_key(key) for key in keys]))
 
     def _remove(self, key: str) -> None:
         obstore.delete(self._client, self._full(key))
@@ -233,7 +223,7 @@ class CloudStore(BucketStore):
     @property
     def _client(self) -> GCSStore | AzureStore:
         service = self.service
-        assert isinstance(service, CloudService)
+        assert isinstance(service, _CloudService)
         return service.bucket(self.bucket)
 
 

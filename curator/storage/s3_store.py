@@ -85,23 +85,15 @@ class S3Store(BucketStore):
         return ObjectInfo(key=key, bytes=len(data), version=etag)
 
     def _etag_if(self, key: str, data: bytes, condition: dict[str, str]) -> str | None:
-        """Puts an object on a condition; returns its ETag, or None if that does not hold.
-
-        A conflict is another write of the same key at the same time: it decides nothing.
-        """
+        """Puts an object on a condition; returns its ETag, or None if that does not hold."""
         target = {"Bucket": self.bucket, "Key": self._full(key)}
-        for attempt in range(ATTEMPTS):
-            try:
-                answer = _sent(client().put_object, data, **target, **condition)
-            except ClientError as error:
-                if code_of(error) in _UNMET:
-                    return None
-                if code_of(error) not in _CONFLICT or attempt == ATTEMPTS - 1:
-                    raise
-                time.sleep(_CONFLICT_PAUSE_S * (attempt + 1))
-            else:
-                return bare(answer.get("ETag"))
-        raise AssertionError("the last attempt returns or raises")
+        try:
+            answer = _sent(client().put_object, data, **target, **condition)
+        except ClientError as error:
+            if code_of(error) not in _UNMET:
+                raise
+            return None
+        return bare(answer.get("ETag"))
 
     def _form(self) -> str:
         """How the server wants the ETag of `If-Match`; checked once by each process and bucket."""
@@ -236,14 +228,20 @@ class S3Store(BucketStore):
 def _sent(
     request: Callable[..., dict[str, Any]], body: bytes | bytearray, **options: object
 ) -> dict[str, Any]:
-    """Sends bytes with their MD5, which every server checks; again where it got others."""
+    """Sends bytes with their MD5, which every server checks; again where it got others.
+
+    Again, too, at a conflict, which is another write of the same key at the same time: it decides
+    nothing.
+    """
     md5 = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return request(Body=body, ContentMD5=md5, **options)
         except ClientError as error:
-            if attempt == ATTEMPTS or code_of(error) not in _FLIPPED:
+            if attempt == ATTEMPTS or code_of(error) not in _FLIPPED | _CONFLICT:
                 raise
+            if code_of(error) in _CONFLICT:
+                time.sleep(_CONFLICT_PAUSE_S * attempt)
     raise AssertionError("the last attempt returns or raises")
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from curator.executor.time_left import Expected
+from curator.executor.progress import Expected
 
 HALVES = Expected(seconds={"analyze": 60.0, "cut": 40.0})
 PLANNED = Expected(seconds={"list": 1.0, "analyze": 600.0, "cut": 400.0}, is_planned=True)
