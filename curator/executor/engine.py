@@ -229,7 +229,8 @@ class Engine:
             results = (self.run_here if is_child else self._child.run)(steps, list(units))
         else:
             ahead = 1 if any(step.keeps_state for step in steps) else AHEAD
-            results = self._fleet(steps, without_gpu, check, ahead=ahead).run(units)
+            fleet = self.pool(steps, without_gpu=without_gpu, check=check, keeps=False, ahead=ahead)
+            results = fleet.run(units)
         for result in results:
             self.heartbeat.beat()
             if isinstance(result, UnitResult):
@@ -261,19 +262,40 @@ class Engine:
         self,
         steps: Chain,
         *,
-        most: int | None = None,
+        without_gpu: Chain | None = None,
         check: Check | None = None,
+        most: int | None = None,
         keeps: bool = True,
+        ahead: int = AHEAD,
     ) -> Fleet:
         """Returns workers of a chain that take units during other work; starts Ray.
 
         Args:
             steps: The chain.
-            most: The most workers; None for as many as there is room for.
+            without_gpu: As for `run`.
             check: As for `run`.
+            most: The most workers; None for as many as there is room for.
             keeps: Whether workers stay on a cluster while they have no unit.
+            ahead: Units that a worker has at a time.
         """
-        return self._fleet(steps, None, check, ahead=AHEAD, keeps=keeps, most=most)
+        backend = self._start().backend
+        first = self._pool(steps, check, most)
+        pools = [first]
+        if first.resources.gpus and not self.joins:
+            n_bytes = first.most() * first.resources.memory_bytes
+            self._gpu_bytes = max(self._gpu_bytes, n_bytes)
+        if without_gpu is not None:
+            left = max(1, int(available_cpus() - FEEDER_CPUS * first.most()))
+            pools.append(self._pool(without_gpu, None, None if self.joins else left))
+        return Fleet(
+            backend,
+            pools,
+            counts=self.counts,
+            timeline=self.timeline,
+            beat=self.heartbeat.beat,
+            ahead=ahead,
+            keeps=keeps,
+        )
 
     def facts(self) -> dict[str, Any]:
         """Returns `FACTS` of a summary: where work ran, and what happened."""
@@ -313,35 +335,6 @@ class Engine:
         if self._cluster is not None:
             self._cluster.stop()
             self._cluster = None
-
-    def _fleet(
-        self,
-        steps: Chain,
-        without_gpu: Chain | None,
-        check: Check | None,
-        *,
-        ahead: int,
-        keeps: bool = False,
-        most: int | None = None,
-    ) -> Fleet:
-        backend = self._start().backend
-        first = self._pool(steps, check, most)
-        pools = [first]
-        if first.resources.gpus and not self.joins:
-            n_bytes = first.most() * first.resources.memory_bytes
-            self._gpu_bytes = max(self._gpu_bytes, n_bytes)
-        if without_gpu is not None:
-            left = max(1, int(available_cpus() - FEEDER_CPUS * first.most()))
-            pools.append(self._pool(without_gpu, None, None if self.joins else left))
-        return Fleet(
-            backend,
-            pools,
-            counts=self.counts,
-            timeline=self.timeline,
-            beat=self.heartbeat.beat,
-            ahead=ahead,
-            keeps=keeps,
-        )
 
     def _pool(self, steps: Chain, check: Check | None, most: int | None) -> WorkerPool:
         each, name = largest(steps), stage_name(steps)

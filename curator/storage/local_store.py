@@ -55,8 +55,7 @@ class LocalStore(Store):
             if is_temporary(key):
                 continue
             with suppress(FileNotFoundError):
-                info = os.stat(path)
-                yield ObjectInfo(key=key, bytes=info.st_size, version=file_version(info))
+                yield _info(key, os.stat(path))
 
     def read(self, key: str) -> bytes:
         """Returns the whole file."""
@@ -87,7 +86,7 @@ class LocalStore(Store):
         is_missing = suppress(FileNotFoundError, NotADirectoryError)
         with _explained("read", path), is_missing, open(path, "rb") as stream:
             data = stream.read()
-            return _info(key, stream.fileno()), data
+            return _info(key, os.fstat(stream.fileno())), data
         return None
 
     def write_new(self, key: str, data: bytes) -> ObjectInfo | None:
@@ -107,7 +106,7 @@ class LocalStore(Store):
                 return _written_exclusively(key, path, data)
             # Each link is a change of status, and so of the version.
             os.unlink(file.name)
-            return _info(key, file.descriptor) if is_new else None
+            return _info(key, os.fstat(file.descriptor)) if is_new else None
 
     def replace(self, key: str, data: bytes, version: str) -> ObjectInfo | None:
         """Compares and renames under a lock of the old file, which ends with its holder.
@@ -121,7 +120,7 @@ class LocalStore(Store):
                 return None
             with _unfinished(path, data) as file:
                 file.rename(path)
-                return _info(key, file.descriptor)
+                return _info(key, os.fstat(file.descriptor))
 
     @contextmanager
     def create(self, key: str) -> Iterator[BinaryIO]:
@@ -146,9 +145,7 @@ class LocalStore(Store):
             info = os.stat(self._path(key))
         except (OSError, ValueError):
             return None
-        if not stat.S_ISREG(info.st_mode):
-            return None
-        return ObjectInfo(key=key, bytes=info.st_size, version=file_version(info))
+        return _info(key, info) if stat.S_ISREG(info.st_mode) else None
 
     def check_writable(self) -> None:
         """Makes the folder, and writes, syncs and removes a file in it."""
@@ -292,7 +289,7 @@ def _written_exclusively(key: str, path: str, data: bytes) -> ObjectInfo | None:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-            return _info(key, stream.fileno())
+            return _info(key, os.fstat(stream.fileno()))
     except FileExistsError:
         return None
 
@@ -328,8 +325,7 @@ def _locked(path: str) -> Iterator[int | None]:
         os.close(descriptor)
 
 
-def _info(key: str, descriptor: int) -> ObjectInfo:
-    info = os.fstat(descriptor)
+def _info(key: str, info: os.stat_result) -> ObjectInfo:
     return ObjectInfo(key=key, bytes=info.st_size, version=file_version(info))
 
 

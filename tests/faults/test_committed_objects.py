@@ -171,10 +171,9 @@ def test_snapshots_of_older_versions_have_no_hashes_and_that_is_said(place: Capt
 
 
 def swap(out: Path, first: str, second: str) -> None:
-    a, b = out / first, out / second
-    kept = a.read_bytes()
-    a.write_bytes(b.read_bytes())
-    b.write_bytes(kept)
+    data = (out / first).read_bytes()
+    (out / second).replace(out / first)
+    (out / second).write_bytes(data)
 
 
 def pair(out: Path, folder: str) -> tuple[str, str]:
