@@ -51,7 +51,7 @@ LOOPBACK_KEPT = {"resolve_ip_for_localhost": lambda host: host}
 
 Ray's servers listen on all addresses, except on a node whose address is 127.0.0.1; and `ray.init`
 replaces this address by that of a network interface, so that other machines could join. It has no
-argument against that. `tests/executor/test_listening.py` looks at the sockets."""
+argument against that. `tests/executor/test_ray_cluster.py` looks at the sockets."""
 
 _LONGEST = 107 - len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
 """Most bytes of the path of Ray's folder."""

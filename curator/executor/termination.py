@@ -108,21 +108,14 @@ def signals_held() -> Iterator[None]:
             if handler is not None:
                 signal.signal(number, handler)
         signal.set_wakeup_fd(before)
-        arrived = _read_signals(taken)
+        arrived = b""
+        with suppress(BlockingIOError):
+            arrived = os.read(taken, 4096)
         os.close(taken)
         os.close(given)
-    for number in arrived:
-        handler = handlers.get(number)
+    for number in filter(HELD.__contains__, arrived):
+        handler = handlers[signal.Signals(number)]
         if callable(handler):
             handler(number, None)
     if leaves is not None:
         raise leaves
-
-
-def _read_signals(descriptor: int) -> list[signal.Signals]:
-    """Returns the signals of interest that arrived, in order."""
-    try:
-        numbers = os.read(descriptor, 4096)
-    except BlockingIOError:
-        return []
-    return [signal.Signals(number) for number in numbers if number in HELD]

@@ -3,7 +3,7 @@
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -170,37 +170,29 @@ def find_objects(service: ObjectService, bucket: str, key: str) -> Iterator[Obje
         StorageError: The listing failed or broke off.
     """
     segments = key.strip("/").split("/")
-    literal = next((i for i, name in enumerate(segments) if is_pattern(name)), None)
-    if literal is None:
-        prefix = key.rstrip("/") + "/" if key else ""
-        return _below(service, bucket, prefix, "", lambda names: not any(map(is_hidden, names)))
+    literal = next((i for i, name in enumerate(segments) if is_pattern(name)), len(segments))
+    patterns, begin = segments[literal:], ""
     prefix = "".join(f"{segment}/" for segment in segments[:literal])
-    patterns = segments[literal:]
-    begin = re.split(r"[*?\[]", patterns[0], maxsplit=1)[0]
-    return _below(service, bucket, prefix, begin, lambda names: _key_matches(names, patterns))
-
-
-def _below(
-    service: ObjectService,
-    bucket: str,
-    prefix: str,
-    begin: str,
-    is_wanted: Callable[[list[str]], bool],
-) -> Iterator[ObjectInfo]:
-    """Yields the wanted keys below `prefix`, judged by their segments after it."""
+    if patterns:
+        begin = re.split(r"[*?\[]", patterns[0], maxsplit=1)[0]
+    else:
+        prefix = key.rstrip("/") + "/" if key else ""
     try:
         for item in service.list(bucket, prefix + begin):
             names = item.key.removeprefix(prefix).split("/")
-            if is_wanted(["_" if name in DOTS else name for name in names]):
+            if _key_matches(["_" if name in DOTS else name for name in names], patterns):
                 yield item
     except service.errors as error:
-        place = f"{service.scheme}://{bucket}/{prefix}"
         words = service.explain(error, bucket)[1]
+        place = f"{service.scheme}://{bucket}/{prefix}"
         raise StorageError(f"cannot list {place!r}: {words}") from error
 
 
 def _key_matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
-    """Returns whether a key matches, or a folder above it without hidden names in between."""
+    """Returns whether a key matches, or a folder above it without hidden names in between.
+
+    Without patterns every key without hidden names matches.
+    """
     if not patterns:
         return not any(map(is_hidden, names))
     if not names:

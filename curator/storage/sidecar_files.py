@@ -21,6 +21,7 @@ from typing import Any
 
 from curator.errors import ErrorCode, SourceError
 from curator.json_bounds import refuse_deep
+from curator.storage.base import has_scheme
 from curator.storage.object_service import scheme_of, service_of, split_uri
 from curator.storage.source_reader import open_source, stat_source
 
@@ -84,7 +85,10 @@ def find_sidecars(uris: Iterable[str]) -> dict[str, _Place]:
     places: defaultdict[str, list[str]] = defaultdict(list)
     for uri in wanted:
         scheme, bucket = scheme_of(uri), split_uri(uri)[0]
-        places["" if scheme is None else f"{scheme}://{bucket}/"].append(uri)
+        if scheme is not None:
+            places[f"{scheme}://{bucket}/"].append(uri)
+        elif not has_scheme(uri):
+            places[""].append(uri)
     sidecars: dict[str, _Place] = {}
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="sidecar") as pool:
         jobs = []

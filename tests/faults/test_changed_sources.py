@@ -1,11 +1,9 @@
 """A source whose bytes change between two looks at it never gives pixels to another's name."""
 
-import os
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
-import pytest
 from film_makers import write_video
 from film_shots import moving_texture
 
@@ -73,22 +71,3 @@ def test_a_clip_whose_block_rotted_fails_and_says_what_to_do(tmp_path: Path) -> 
     data[len(data) // 4] ^= 0x10
     (tmp_path / "v.mkv").write_bytes(data)
     refused(cut(listed(tmp_path / "v.mkv"), track), "restore it from a copy, or `touch` it")
-
-
-@pytest.mark.parametrize("how", ["in place", "renamed"])
-def test_a_film_of_the_same_size_and_time_is_not_decoded_under_an_old_version(
-    tmp_path: Path, how: str
-) -> None:
-    """Pins what `rsync -t`, `tar` and coarse file systems do. Failed at e0fe287."""
-    path = tmp_path / "v.mkv"
-    source = film(path, 1)
-    times = (path.stat().st_atime_ns, path.stat().st_mtime_ns)
-    data = path.read_bytes()
-    data = data[:-1000] + bytes(1000)
-    if how == "renamed":
-        (tmp_path / "w").write_bytes(data)
-        (tmp_path / "w").rename(path)
-    else:
-        path.write_bytes(data)
-    os.utime(path, ns=times)
-    refused(analyzed(source), "")
