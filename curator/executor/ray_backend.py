@@ -53,7 +53,7 @@ no attribute for this case."""
 
 
 @cache
-def package_fingerprint() -> str:
+def _package_fingerprint() -> str:
     """Returns the version and a short hash of all modules: what all nodes must agree on."""
     root = Path(curator.__file__).parent
     digest = hashlib.sha256()
@@ -92,7 +92,7 @@ class WorkerProcess:
         if not holds_gpu and sys.platform == "linux" and _has_gpus(node):
             # Applies to this thread, and to threads and processes that it starts later.
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        here = package_fingerprint()
+        here = _package_fingerprint()
         is_same = here == version
         refusal = _refusal(check) if check is not None and is_same else None
         error = load_chain(chain) if is_same and refusal is None else pickle.dumps(None)
@@ -105,7 +105,7 @@ class WorkerProcess:
         begun_s = time.time()
         # Ray names it after the class, which is that of the first chain that it served.
         raylet: Any = ray._raylet
-        raylet.setproctitle(f"ray::{class_name(self._stage)}.run")
+        raylet.setproctitle(f"ray::{_class_name(self._stage)}.run")
         result, moved = call_chain(self._chain, unit), dict(TRAFFIC)
         TRAFFIC.clear()
         return result, begun_s, time.time(), moved
@@ -129,8 +129,8 @@ def _send_pulses() -> None:
                 logger.debug("no pulse was sent", exc_info=True)
 
 
-def class_name(stage: str) -> str:
-    """Returns the name of a stage's actors, such as `curate_analyze`."""
+def _class_name(stage: str) -> str:
+    """The name of a stage's actors, such as `curate_analyze`."""
     return ACTOR + re.sub(r"\W", "_", stage)
 
 
@@ -204,13 +204,13 @@ class RayBackend:
                 worker.handle = process.remote()
         holds_gpu = pool.resources.gpus > 0
         begun = worker.handle.begin.remote(
-            package_fingerprint(), pool.check, pool.chain, stage=pool.stage, holds_gpu=holds_gpu
+            _package_fingerprint(), pool.check, pool.chain, stage=pool.stage, holds_gpu=holds_gpu
         )
         begun.future().add_done_callback(lambda done: self._put(worker, done, _greeting))
 
     def _actor_class(self, stage: str) -> Any:  # noqa: ANN401
         """Returns an actor class named after a stage, because Ray's lists show the class name."""
-        name = class_name(stage)
+        name = _class_name(stage)
         if name not in self._classes:
             self._classes[name] = self._ray.remote(type(name, (WorkerProcess,), {}))
         return self._classes[name]
@@ -328,9 +328,9 @@ class RayBackend:
 
 def _greeting(begun: tuple[str, WorkerReady, bytes]) -> WorkerReady:
     version, ready, error = begun
-    if version != package_fingerprint():
+    if version != _package_fingerprint():
         raise _final(
-            f"node {ready.name} has curate {version}, and this run has {package_fingerprint()}: "
+            f"node {ready.name} has curate {version}, and this run has {_package_fingerprint()}: "
             "results of unlike code must not be mixed; install the same on all nodes"
         )
     raised = pickle.loads(error)

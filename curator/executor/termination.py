@@ -113,9 +113,9 @@ def signals_held() -> Iterator[None]:
             arrived = os.read(taken, 4096)
         os.close(taken)
         os.close(given)
-    for number in filter(HELD.__contains__, arrived):
-        handler = handlers[signal.Signals(number)]
+    for received in arrived:
+        handler = handlers[signal.Signals(received)] if received in HELD else None
         if callable(handler):
-            handler(number, None)
+            handler(received, None)
     if leaves is not None:
         raise leaves

@@ -79,9 +79,10 @@ class Store(ABC):
     def read_range(self, key: str, start: int, end: int) -> bytes:
         """Returns bytes [`start`, `end`), at least one; fewer at the end; thread-safe."""
 
-    @abstractmethod
     def write(self, key: str, data: bytes) -> None:
         """Writes a whole object; a reader sees the old or the new one."""
+        with self.create(key) as stream:
+            stream.write(data)
 
     @abstractmethod
     def read_versioned(self, key: str) -> tuple[ObjectInfo, bytes] | None:

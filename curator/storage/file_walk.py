@@ -61,8 +61,7 @@ def expand(pattern: str) -> list[str]:
     return sorted(set(_matches(base, segments[literal:])), key=lambda path: path.split("/"))
 
 
-def name_matches(name: str, pattern: str) -> bool:
-    """Returns whether one name matches one segment of a pattern."""
+def _name_matches(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) and (not is_hidden(name) or is_hidden(pattern))
 
 
@@ -89,7 +88,7 @@ def _matches(base: str, segments: list[str]) -> Iterator[str]:
             yield base
             return
         for name in names:
-            if name_matches(name, first):
+            if _name_matches(name, first):
                 yield from _matches(os.path.join(base, name), rest)
     elif os.path.lexists(path := os.path.join(base, first)):
         yield from _matches(path, rest)
@@ -201,4 +200,4 @@ def _key_matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
         return _key_matches(names, patterns[1:]) or (
             not is_hidden(names[0]) and _key_matches(names[1:], patterns)
         )
-    return name_matches(names[0], patterns[0]) and _key_matches(names[1:], patterns[1:])
+    return _name_matches(names[0], patterns[0]) and _key_matches(names[1:], patterns[1:])

@@ -75,11 +75,6 @@ class LocalStore(Store):
             stream.seek(start)
             return stream.read(end - start)
 
-    def write(self, key: str, data: bytes) -> None:
-        """Writes a temporary file, syncs it, and renames it into place."""
-        with self.create(key) as stream:
-            stream.write(data)
-
     def read_versioned(self, key: str) -> tuple[ObjectInfo, bytes] | None:
         """Returns a whole file and its version; None if it is missing."""
         path = self._path(key)
@@ -124,7 +119,7 @@ class LocalStore(Store):
 
     @contextmanager
     def create(self, key: str) -> Iterator[BinaryIO]:
-        """Opens an append-only stream to a file that is renamed into place at the end."""
+        """Opens an append-only stream to a file that is synced and renamed into place."""
         path = self._path(key)
         with _unfinished(path) as file:
             yield file.stream

@@ -62,10 +62,9 @@ class S3Store(BucketStore):
     def write(self, key: str, data: bytes) -> None:
         """Puts a whole object: in one request, or in parts where it is large."""
         if len(data) > SINGLE_REQUEST_BYTES:
-            with self.create(key) as stream:
-                stream.write(data)
-            return
-        self._put(checked_key(key), data)
+            super(S3Store, self).write(key, data)
+        else:
+            self._put(checked_key(key), data)
 
     def write_new(self, key: str, data: bytes) -> ObjectInfo | None:
         """Puts an object with `If-None-Match: *`."""
