@@ -115,10 +115,7 @@ class Child:
         self._process = self._pipe = None
 
     def _ask(self, chain: bytes, unit: bytes | None) -> tuple[Any] | None:
-        """Returns the result of one unit, or raises the error it is; None if the process died.
-
-        Without a unit the process only loads the chain.
-        """
+        """Returns the result of a unit (without one, of loading); None if the process died."""
         if self._process is None or self._process.poll() is not None:
             self._start()
         assert self._pipe is not None

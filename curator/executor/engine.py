@@ -355,7 +355,6 @@ class Engine:
         )
 
     def _most(self, each: Resources) -> int:
-        """Returns the most workers of a pool."""
         if self.joins:
             most = self._workers or UNBOUNDED
             if each.gpus:

@@ -304,7 +304,6 @@ class Fleet:
         return [worker for pool in self._pools for worker in self._unplaced[pool]]
 
     def _is_last(self, pool: WorkerPool) -> bool:
-        """Whether a pool takes units from the end."""
         return len(self._pools) > 1 and pool is self._pools[-1]
 
     def _stream_room(self) -> int:
@@ -354,7 +353,6 @@ class Fleet:
         self._backend.start(pool, list(self._refused), worker)
 
     def _end(self, worker: Worker, *, may_serve_again: bool = False) -> None:
-        """Ends a worker, and forgets it."""
         if self._unplaced[worker.pool].pop(worker, self) is self:
             is_up = self._free.pop(worker, self) is None or self._full.pop(worker, self) is None
             self._n_up[worker.pool] -= is_up
@@ -489,12 +487,7 @@ class Fleet:
             self._end(worker)
 
     def _wait(self, waited_s: float, unplaced: Sequence[Worker]) -> None:
-        """Warns what a run without workers waits for.
-
-        Raises:
-            UsageError: No node can hold a worker, and none will come.
-            CuratorError: Nodes came up, and none of them can do the work.
-        """
+        """Warns what a run without workers waits for, or ends it where none will ever come."""
         pools = list(dict.fromkeys(worker.pool for worker in unplaced))
         if any([self._backend.relax(pool) for pool in pools]):
             for worker in unplaced:

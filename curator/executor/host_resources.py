@@ -39,7 +39,6 @@ def available_gpus() -> int:
 
 
 def _is_known(name: str, n_gpus: int) -> bool:
-    """Whether one of `n_gpus` may have a name of CUDA_VISIBLE_DEVICES."""
     return name.startswith(("GPU-", "MIG-")) or (name.isdigit() and int(name) < n_gpus)
 
 

@@ -123,10 +123,7 @@ class Expected:
 
 @dataclass(slots=True, kw_only=True)
 class _StageWork:
-    """Planned and finished work of the current stage; `*_s` are seconds of video.
-
-    Those of `work_s` are weighted by what they cost, where a stage says so.
-    """
+    """Planned and finished work of the current stage; `*_s` are seconds of video."""
 
     n_items: int = 0
     video_s: float = 0.0
@@ -153,7 +150,6 @@ class _StageWork:
         return 0.0 if self.began is None else time.monotonic() - self.began
 
     def rate(self) -> float | None:
-        """Returns seconds of video per second; None when unknown."""
         elapsed_s = self.elapsed_s()
         return self.done_s / elapsed_s if self.done_s > 0 and elapsed_s > 0 else None
 
@@ -356,7 +352,6 @@ class Progress:
         return f"generation {number} of {last}" if last > 1 else ""
 
     def _end_time(self) -> list[str]:
-        """Says when the run ends, if that is known."""
         left = self.left()
         if left is None:
             return []
@@ -370,7 +365,6 @@ class Progress:
         return [text]
 
     def _facts(self) -> Iterator[str]:
-        """Describes the progress of the current stage."""
         work = self._work
         if generation := self._generation():
             yield generation

@@ -228,10 +228,7 @@ def private_folder() -> Path:
 
 @contextlib.contextmanager
 def _native_stderr_aside() -> Iterator[None]:
-    """Keeps messages of Ray's native code during start out of the user's terminal.
-
-    It announces its own log level there. Errors are raised, or in Ray's log files.
-    """
+    """Keeps what Ray's native code says during start (its log level) off the terminal."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:

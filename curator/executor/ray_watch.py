@@ -116,12 +116,10 @@ def _amount(name: str, n: float) -> str:
 
 
 def _lacking(demand: Amounts, node: Amounts) -> list[str]:
-    """Returns the resources of a demand of which a whole node has too little."""
     return [name for name, amount in demand.items() if amount > node.get(name, 0.0) + 1e-9]
 
 
 def _shortfalls(demand: Amounts, nodes: Sequence[Amounts]) -> str:
-    """Describes kinds of nodes by what a worker lacks there."""
     kinds: Counter[str] = Counter()
     for node in nodes:
         lacks = " and ".join(_NAMES.get(name, name) for name in _lacking(demand, node))

@@ -185,7 +185,6 @@ def _is_path(path: object) -> bool:
 
 @cache
 def _has_packages(path: str) -> bool:
-    """Whether packages are installed in a folder."""
     with suppress(OSError):
         return os.path.isabs(path) and any(name.endswith(".dist-info") for name in os.listdir(path))
     return False

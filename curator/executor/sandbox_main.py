@@ -98,16 +98,11 @@ class _Sandbox:
         self._turn = threading.Lock()
 
     def tell(self, *message: object) -> None:
-        """Sends a message that has no answer."""
         with self._turn:
             self._pipe.send_bytes(to_bytes(message))
 
     def ask(self, *message: object) -> memoryview:
-        """Sends a message, and returns the answer.
-
-        Raises:
-            SourceError: The parent cannot read the source.
-        """
+        """Sends a message, and returns the answer, or raises the error that it is."""
         with self._turn:
             self._pipe.send_bytes(to_bytes(message))
             answer = memoryview(self._pipe.recv_bytes())
@@ -116,7 +111,6 @@ class _Sandbox:
         return answer[1:]
 
     def serve(self) -> None:
-        """Does what the parent says until it goes."""
         open_through(self._open)
         sys.meta_path.append(self._finder)
         self.tell("ready")

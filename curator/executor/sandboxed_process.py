@@ -313,7 +313,6 @@ class SandboxedProcess:
                 resource.prlimit(self._process.pid, kind, (value, hard))
 
     def _data_bytes(self) -> int:
-        """Returns the private memory of the process that counts against `RLIMIT_DATA`."""
         assert self._process is not None
         with contextlib.suppress(OSError, IndexError):
             status = Path(f"/proc/{self._process.pid}/status").read_text()
@@ -514,12 +513,7 @@ class SandboxedProcess:
 
 
 class _Patience:
-    """How long an answer may still take.
-
-    Args:
-        given_s: Wall time; None for no limit.
-        used_s: CPU-seconds of the process so far.
-    """
+    """How long an answer may still take: `given_s` of wall time, or for ever if None."""
 
     def __init__(self, given_s: float | None, used_s: float) -> None:
         self.left_s = self._given_s = given_s
@@ -542,7 +536,6 @@ class _Patience:
 
 
 def _sendable(stage: Stage[Any, Any, Any]) -> tuple[tuple[str, ...], bytes]:
-    """Returns the files that a stage reads, and the stage as bytes."""
     try:
         return tuple(stage.files()), pickle.dumps(stage)
     except CuratorError as error:

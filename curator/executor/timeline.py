@@ -34,13 +34,7 @@ OTHER_NODES = "other nodes"
 
 @dataclass(slots=True)
 class _TimelineRow:
-    """What one stage did on one node.
-
-    Attributes:
-        units: Units that ended.
-        busy_s: Seconds of all of its workers.
-        buckets_s: The same by bucket, float64 [N_BUCKETS].
-    """
+    """What one stage did on one node; `buckets_s` is float64 [N_BUCKETS]."""
 
     units: int = 0
     busy_s: float = 0.0
@@ -233,7 +227,6 @@ def _listed(
 
 
 def _natural(node: str) -> tuple[int, list[tuple[int, int, str]]]:
-    """Orders numbers in names by their value."""
     place = {THIS_MACHINE: 0, OTHER_NODES: 2}.get(node, 1)
     parts = re.findall(r"\d+|\D+", node)
     return place, [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]

@@ -205,11 +205,7 @@ class UnitWorker:
     def _death(
         self, stage: Stage[Any, Any, Any], error: SandboxDiedError | SetUpError
     ) -> SandboxDiedError:
-        """Returns how a sandbox ended; one that could be set up before has lost its GPU.
-
-        Raises:
-            CuratorError: A stage cannot be set up.
-        """
+        """Returns how a sandbox ended; one that could be set up before has lost its GPU."""
         if isinstance(error, SandboxDiedError):
             self._has_worked |= error.lost is not None
             return error
@@ -237,7 +233,6 @@ _SLOW = (
 
 
 def _given_up(item: SourcePart, stage: Stage[Any, Any, Any], died: SandboxDiedError) -> Failure:
-    """The failure of an item over which sandboxes died."""
     if died.lost is not None:
         why = f"the GPU failed under it {MAX_ATTEMPTS} times: {died.lost}"
     else:
@@ -246,7 +241,6 @@ def _given_up(item: SourcePart, stage: Stage[Any, Any, Any], died: SandboxDiedEr
 
 
 def _note(error: CuratorError | None) -> Note:
-    """The note of a track that a CPU measured after an error."""
     is_memory = isinstance(error, DeviceMemoryError)
     return Note.NOT_ON_GPU_OUT_OF_MEMORY if is_memory else Note.NOT_ON_GPU_DEVICE_LOST
 

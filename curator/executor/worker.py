@@ -236,7 +236,6 @@ def _called(chain: Sequence[Any], result: Any, n_deaths: int = 0) -> Any:  # noq
 
 
 def _answered(work: Callable[[], Any]) -> bytes:
-    """Does some work; its error is the result."""
     result: Any
     try:
         result = work()

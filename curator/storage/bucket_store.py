@@ -100,10 +100,7 @@ class BucketStore(Store):
             self._remove(probe)
 
     def _own(self, key: str, data: bytes) -> ObjectInfo | None:
-        """Returns the object if an earlier try of this request wrote it; None if another did.
-
-        The store calls it when a repeated request is refused because the object exists.
-        """
+        """Returns the object if an earlier try of a refused request wrote it; else None."""
         entry = self.read_versioned(key)
         return entry[0] if entry is not None and entry[1] == data else None
 
@@ -131,7 +128,6 @@ class BucketStore(Store):
 
     @contextmanager
     def _explained(self, action: str, key: str) -> Iterator[None]:
-        """Converts errors of requests to `StorageError`."""
         try:
             yield
         except self.service.errors as error:

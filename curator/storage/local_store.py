@@ -253,7 +253,6 @@ def _unfinished(path: str, data: bytes | None = None) -> Iterator[_UnfinishedFil
 
 
 def _is_abandoned(path: str) -> bool:
-    """Returns whether the writer of an unfinished file surely has ended."""
     try:
         # Network mounts grant an exclusive lock only to those who may write.
         descriptor = os.open(path, os.O_RDWR)
@@ -356,7 +355,6 @@ def _files(
 
 
 def _beside(folder: str) -> Iterator[tuple[str, str]]:
-    """Yields (name, path) of the files directly in a folder."""
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         yield from [(entry.name, entry.path) for entry in entries if not entry.is_dir()]
 
@@ -382,7 +380,6 @@ _REMEDIES = {
 
 @contextmanager
 def _explained(action: str, path: str) -> Iterator[None]:
-    """Turns an error of the operating system into a `StorageError`."""
     try:
         yield
     except OSError as error:

@@ -109,12 +109,10 @@ def _stem(uri: str) -> str:
 
 
 def _start(uri: str) -> str:
-    """Returns the common beginning of the names of a source and its sidecars."""
     return _stem(uri) + "."
 
 
 def _each(root: str, uris: Sequence[str]) -> dict[str, _Place]:
-    """Looks up each name of the sidecar of each source."""
     places = ((uri, _looked_up(uri)) for uri in uris)
     return {uri: place for uri, place in places if place is not None}
 
@@ -139,7 +137,6 @@ def _looked_up(uri: str) -> _Place | None:
 
 
 def _leads_out(link: str) -> bool:
-    """Whether a link leads to a file that is not below the link's folder."""
     folder = os.path.realpath(os.path.dirname(link))
     return os.path.commonpath([os.path.realpath(link), folder]) != folder
 

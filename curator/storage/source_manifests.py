@@ -144,7 +144,6 @@ def _csv_rows(stream: BinaryIO, manifest: str) -> Iterator[_Entry]:
 
 
 def _shown(text: str) -> str:
-    """Replaces bytes that are not UTF-8."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 

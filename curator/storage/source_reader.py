@@ -203,7 +203,6 @@ _FACTS = ("size", "modification time", "time of the last change of status", "ino
 
 
 def _difference(before: str, now: str) -> str:
-    """Says which facts of two versions of a file differ."""
     facts = zip(_FACTS, before.split("-"), now.split("-"), strict=True)
     differ = [(name, _shown(name, a), _shown(name, b)) for name, a, b in facts if a != b]
     return ", ".join(f"its {name} was {was} and is {current}" for name, was, current in differ)
