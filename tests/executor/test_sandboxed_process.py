@@ -169,11 +169,21 @@ def _run(film: str, *acts: str) -> list[Any]:
 
 @pytest.mark.usefixtures("sandbox")
 def test_bytes_come_through_the_parent_of_the_one_source(film: str) -> None:
-    """Pins that a stage reads its source with `open_source` as it does outside, and no other."""
-    read, failure = _run(film, "read", "other")
-    assert read == b"cde"
+    """Pins that a stage reads its source with `open_source` as it does outside, and no other.
+
+    An offset that no file system takes costs nothing, and results keep their items: the parent
+    raised an error that it did not answer, and the next item got the failure of this one. A
+    superuser's sandbox is none, and none can type into the user's terminal.
+    """
+    read, failure, *nowhere, capabilities, terminal, again = _run(
+        film, "read", "other", "far", "too far", "capabilities", "terminal", "read"
+    )
+    assert read == again == b"cde"
     assert isinstance(failure, Failure)
     assert "while it worked on" in failure.message
+    assert nowhere == [b"", b""]
+    assert capabilities & ~0b100 == 0
+    assert terminal == (True, True)
 
 
 def test_a_sandbox_has_the_settings_of_packages_and_no_credentials(
@@ -292,25 +302,6 @@ def test_a_sandbox_that_works_on_a_busy_machine_is_waited_for(
     worked, hung = _run(film, "work", "sleep")
     assert worked == b"worked"
     assert hung.code == ErrorCode.TOO_SLOW
-
-
-@pytest.mark.usefixtures("sandbox")
-def test_a_sandbox_has_no_capabilities_and_no_terminal(film: str) -> None:
-    """Pins that a superuser's sandbox is none, and that none can type into the user's terminal."""
-    capabilities, terminal = _run(film, "capabilities", "terminal")
-    assert capabilities & ~0b100 == 0
-    assert terminal == (True, True)
-
-
-@pytest.mark.usefixtures("sandbox")
-def test_a_seek_to_nowhere_reads_nothing(film: str) -> None:
-    """Pins that an offset which no file system takes costs nothing, and results keep their items.
-
-    The parent raised an error that it did not answer; the next item was taken for the answer, and
-    got the failure of this one.
-    """
-    results = _run(film, "far", "too far", "read", "read")
-    assert results == [b"", b"", b"cde", b"cde"]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("from a service"), OSError(5, "I/O error")])

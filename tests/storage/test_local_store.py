@@ -61,29 +61,24 @@ def test_what_a_killed_writer_left_goes_and_what_a_living_one_writes_stays(
 def test_without_hard_links_the_name_is_taken_by_exclusive_creation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A link whose answer was lost counts as made."""
+    link, store = os.link, open_store(str(tmp_path))
+
     def refused(*_: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", refused)
-    store = open_store(str(tmp_path))
-    first = store.write_new("a", b"first")
-    assert store.read_versioned("a") == (first, b"first")
-    assert store.write_new("a", b"second") is None
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
-
-
-def test_a_link_whose_answer_was_lost_counts_as_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    link = os.link
 
     def repeated(*paths: str) -> None:
         link(*paths)
         link(*paths)
 
-    monkeypatch.setattr(os, "link", repeated)
-    assert open_store(str(tmp_path)).write_new("a", b"x") is not None
+    monkeypatch.setattr(os, "link", refused)
+    first = store.write_new("a", b"first")
+    assert store.read_versioned("a") == (first, b"first")
+    assert store.write_new("a", b"second") is None
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    monkeypatch.setattr(os, "link", repeated)
+    assert store.write_new("b", b"x") is not None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
 def test_without_locks_nothing_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,14 +76,23 @@ def open_small(uri: str) -> Callable[..., RangeReader]:
     return opened
 
 
-def test_a_header_costs_one_small_request(
+def test_a_header_a_jump_and_a_tail_cost_small_requests(
     watched: WatchedClient, open_small: Callable[..., RangeReader]
 ) -> None:
     with open_small() as reader:
         assert reader.size == len(DATA)
         assert reader.read(100) == DATA[:100]
         assert reader.read(1000) == DATA[100:1100]
-    assert watched.ranges == [f"0-{16 * KIB - 1}"]
+        assert watched.ranges == [f"0-{16 * KIB - 1}"]
+        for position in (1000 * KIB, 2000 * KIB, 500 * KIB):
+            reader.seek(position)
+            assert reader.read(KIB) == DATA[position : position + KIB]
+    assert watched.fetched_bytes == 4 * 16 * KIB
+    watched.ranges.clear()
+    with open_small(probe="tail") as reader:
+        reader.seek(-1000, io.SEEK_END)
+        assert reader.read(2000) == DATA[-1000:]
+    assert watched.ranges == [f"-{16 * KIB}"]
 
 
 def test_reading_through_grows_the_fetches_and_fetches_nothing_twice(
@@ -95,14 +104,6 @@ def test_reading_through_grows_the_fetches_and_fetches_nothing_twice(
     sizes = [int(r.split("-")[1]) + 1 - int(r.split("-")[0]) for r in watched.ranges]
     assert [size // KIB for size in sizes[:4]] == [16, 64, 256, 256]
     assert len(sizes) == 14
-
-
-def test_jumps_fetch_little(watched: WatchedClient, open_small: Callable[..., RangeReader]) -> None:
-    with open_small() as reader:
-        for position in (1000 * KIB, 2000 * KIB, 500 * KIB):
-            reader.seek(position)
-            assert reader.read(KIB) == DATA[position : position + KIB]
-    assert watched.fetched_bytes == 4 * 16 * KIB
 
 
 def test_two_positions_read_in_turn_both_stay_cached(
@@ -134,15 +135,6 @@ def test_memory_is_bounded(open_small: Callable[..., RangeReader]) -> None:
         while reader.read(10 * KIB):
             held = sum(len(block.data) for block in reader._blocks.values())
             assert held <= range_reader.CACHED_BLOCKS * 64 * KIB
-
-
-def test_probing_the_tail_fetches_the_end_first(
-    watched: WatchedClient, open_small: Callable[..., RangeReader]
-) -> None:
-    with open_small(probe="tail") as reader:
-        reader.seek(-1000, io.SEEK_END)
-        assert reader.read(2000) == DATA[-1000:]
-    assert watched.ranges == [f"-{16 * KIB}"]
 
 
 def test_bodies_that_break_off_are_fetched_again_and_at_last_end_in_an_error(
