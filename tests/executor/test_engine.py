@@ -38,7 +38,6 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def children() -> set[int]:
-    """Processes whose parent is this one."""
     found = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -127,12 +126,10 @@ class Titled:
 
 
 def titled(name: str) -> Step:
-    """A step of a stage."""
     return Step(make=Titled, resources=Resources(cpus=1), keeps_state=True, name=name)
 
 
 def where(name: str, cpus: float = 1) -> Step:
-    """A step that keeps state."""
     settings, resources = {"name": name}, Resources(cpus=cpus)
     return Step(make=Where, settings=settings, resources=resources, keeps_state=cpus == 1)
 
@@ -178,7 +175,6 @@ class Fragile:
         return unit
 
     def repeat(self, unit: list[str], n_deaths: int) -> list[str]:
-        """Gives up after two."""
         return [f"{unit[0]}: {n_deaths}"] if n_deaths > 1 else self(unit)
 
 

@@ -123,7 +123,6 @@ class Held(Generic[PartT]):
 
 
 def stage_of(returned: Any) -> type[Stage[Any, Any, Any]]:  # noqa: ANN401 - a type
-    """A stage whose `process` is annotated so."""
 
     def process(self: object, unit: object) -> object:
         return unit
@@ -133,7 +132,6 @@ def stage_of(returned: Any) -> type[Stage[Any, Any, Any]]:  # noqa: ANN401 - a t
 
 
 def sandboxed() -> Iterator[type[Stage[Any, Any, Any]]]:
-    """All stages of the package that run in a sandbox."""
     for module in pkgutil.walk_packages(curator.stages.__path__, "curator.stages."):
         for kind in vars(importlib.import_module(module.name)).values():
             is_stage = inspect.isclass(kind) and issubclass(kind, Stage)

@@ -117,7 +117,6 @@ print("joined")
 
 
 def tree(root: int) -> set[int]:
-    """Returns a process and everything that it started."""
     parents = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():

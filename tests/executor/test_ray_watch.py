@@ -107,13 +107,11 @@ class Sleeps:
     """A unit is the seconds that it takes."""
 
     def __call__(self, unit: float) -> float:
-        """Sleeps."""
         time.sleep(unit)
         return unit
 
 
 def pid_of(kind: str) -> int:
-    """The process of this process's own Ray."""
     import ray
 
     (process,) = ray._private.worker._global_node.all_processes[kind]

@@ -115,7 +115,6 @@ def test_the_newest_snapshot_is_written_again_from_the_summary(place: Captioned)
 
 
 def grown(place: Captioned) -> Path:
-    """Three snapshots."""
     for n_clips in (3, 2):
         place.run(f"select.max_per_group={n_clips}", "select.by=[]")
     assert place.summary()["snapshot"] == 3

@@ -55,7 +55,6 @@ class Place:
         return [json.loads(line) for path in files for line in path.read_text().splitlines()]
 
     def clips(self) -> dict[str, int]:
-        """Samples in the shards by the name of their source."""
         return dict(Counter(Path(sample["source_uri"]).stem for sample in self.samples()))
 
     def objects(self) -> dict[str, str]:

@@ -36,7 +36,6 @@ def unfinished(bucket: str) -> list[str]:
 
 
 def refusing(code: str) -> Callable[..., Any]:
-    """A request that S3 refuses."""
 
     def refused(*_: object, **__: object) -> None:
         raise ClientError({"Error": {"Code": code, "Message": "no"}}, "Request")
