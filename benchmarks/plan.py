@@ -116,7 +116,7 @@ def record(arguments_: Sequence[str]) -> None:
 
 def errors_of_end(states: Sequence[Mapping[str, Any]], wall_s: float) -> dict[str, list[float]]:
     """Relative errors of the whole time at some shares of it: with the plan, and without."""
-    from curator.executor.time_left import Expected
+    from curator.executor.progress import Expected
 
     found: dict[str, list[float]] = {"plan": [], "defaults": []}
     for point in POINTS:

@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.errors import CuratorError, DeviceLostError, UsageError, in_one_line
-from curator.executor.attempts import CpuClock
-from curator.executor.packing import pack
+from curator.executor.cpu_accounting import CpuClock
 from curator.executor.unit_worker import UnitResult, UnitWorker
-from curator.executor.work import MAX_ATTEMPTS
+from curator.executor.worker import MAX_ATTEMPTS, pack
 from curator.family import Row, Value
 from curator.media.clip_frames import Wanted
 from curator.media.device_errors import device_error

@@ -27,12 +27,9 @@ from curator.annotator_worker import AnnotatorWorker, ClipResult, ClipWork
 from curator.errors import CuratorError, UsageError
 from curator.executor.engine import Check, Engine
 from curator.executor.fleet import Fleet
-from curator.executor.packing import pack
 from curator.executor.progress import Progress
-from curator.executor.unit_thread import UnitThread
 from curator.executor.unit_worker import UnitResult, stage_step
-from curator.executor.work import Batch
-from curator.executor.worker import Chain, Step
+from curator.executor.worker import Batch, Chain, Step, UnitThread, pack
 from curator.records.sources import FULL_HD
 from curator.sample_frames import SampleFramesStage
 from curator.stage import AnyAnnotator, AnyStage, ClipFacts, Resources

@@ -20,7 +20,7 @@ from kept_sandbox import KeptSandbox, remembering
 from sandbox_nursery import Forking
 
 from curator.executor import engine, sandboxed_process
-from curator.executor.ray_start import use_own_token
+from curator.executor.ray_cluster import use_own_token
 from curator.executor.sandboxed_process import SandboxedProcess, process_sandbox
 from curator.storage import source_reader
 from curator.storage.object_service import service_named

@@ -23,6 +23,10 @@ Refusal = Callable[[int, str, str], str | None]
 """Of number, method and path of a request: the code of S3 under which it is refused with 403."""
 
 
+Chooses = Callable[[str, int], int | None]
+"""Takes what is sent (`GET` or `PUT`) and its number from 0; gives the byte to change, or None."""
+
+
 def refuse_nothing(number: int, method: str, path: str) -> None:
     """The `Refusal` of nothing."""
 
@@ -50,6 +54,7 @@ class FaultProxy:
         checks: Whether the proxy compares what is sent with its MD5 or SHA-256, for a server that
             does not.
         refuse: See `Refusal`; without counting, because it is no fault of the network.
+        choose: Decides about the bodies of objects that are read, and of those that are written.
         slow_s: How long a slow body waits.
         delay_s: How long each request waits before it is passed on.
         counts: Requests, faults by kind, and refusals.
@@ -61,6 +66,7 @@ class FaultProxy:
     seed: int = 0
     checks: bool = False
     refuse: Refusal = refuse_nothing
+    choose: Chooses = lambda kind, number: None
     slow_s: float = 2.0
     delay_s: float = 0.0
     counts: Counter[str] = field(default_factory=Counter)
@@ -90,6 +96,17 @@ class FaultProxy:
         """Faults of all kinds."""
         return sum(self.counts[kind] for kind in KINDS)
 
+    def changed(self, kind: str, body: bytes) -> bytes:
+        """Changes the byte that is chosen of a body, and counts it as `chosen`."""
+        at = self.choose(kind, self.counts[kind])
+        self.counts[kind] += 1
+        if at is None or not body:
+            return body
+        self.counts["chosen"] += 1
+        data = bytearray(body)
+        data[at % len(data)] ^= 0x10
+        return bytes(data)
+
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             request = await _received(reader, writer)
@@ -112,6 +129,8 @@ class FaultProxy:
             return _failure(403, refusal)
         kind = self._draw.choice(self.kinds) if self._draw.random() < self.share else None
         body = request.body
+        if request.method == "PUT" and body:
+            body = self.changed("PUT", body)
         if kind == "flip" and request.method == "PUT" and body:
             self.counts[kind] += 1
             body = self._flipped(body)
@@ -123,6 +142,8 @@ class FaultProxy:
         if kind == "reset":
             return self._reset(kind, writer)
         head, answered = await self._asked(request.head, body)
+        if request.method == "GET" and "?" not in request.path and head[9:12] in (b"200", b"206"):
+            answered = self.changed("GET", answered)
         if kind == "lost":
             return self._reset(kind, writer)
         if request.method != "GET" or not answered or kind not in ("cut", "slow", "flip"):

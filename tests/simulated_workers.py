@@ -2,11 +2,11 @@
 
 import pickle
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from curator.errors import CuratorError
 from curator.executor.fleet import UnitDone, Unmet, Worker, WorkerLost, WorkerPool, WorkerReady
-from curator.executor.work import RepeatedUnit
+from curator.executor.ray_watch import ClusterState
 from curator.stage import Resources
 
 Does = Callable[[Worker, object, int], object]
@@ -31,15 +31,8 @@ class Simulated:
         self.refusals: dict[str, str] = {}
         self.dead: set[str] = set()
         self.drained: set[str] = set()
-        self.n_fleets = 0
         self.unmet_by: dict[str, Unmet] = {}
         self.is_gone = False
-
-    def opened(self) -> None:
-        self.n_fleets += 1
-
-    def closed(self) -> None:
-        self.n_fleets -= 1
 
     def start(self, pool: WorkerPool, refused: Sequence[str], worker: Worker) -> None:
         del pool
@@ -62,10 +55,7 @@ class Simulated:
                 worker.events.put((worker, hello))
 
     def call(self, worker: Worker, unit: bytes) -> None:
-        sent = pickle.loads(unit)
-        n_deaths = 0
-        if isinstance(sent, RepeatedUnit):
-            sent, n_deaths = sent.unit, sent.n_deaths
+        sent, n_deaths = pickle.loads(unit)
         self.sent.append((self.placed[worker], sent))
         done = self.does(worker, sent, n_deaths)
         if isinstance(done, WorkerLost):
@@ -90,11 +80,14 @@ class Simulated:
         if worker in self.requested:
             self.requested.remove(worker)
 
-    def gone(self, nodes: Iterable[str]) -> set[str]:
-        return set(nodes) & self.dead
+    @property
+    def watch(self) -> "Simulated":
+        return self
 
-    def leaving(self) -> set[str]:
-        return self.drained
+    @property
+    def state(self) -> ClusterState:
+        there = {*self.nodes, *self.placed.values()} - self.dead
+        return ClusterState(nodes={key: {} for key in there}, draining=frozenset(self.drained))
 
     def wanting(self, pool: WorkerPool) -> str:
         return f"{pool.stage} needs a node"

@@ -20,7 +20,7 @@ ABSENT = {"ray", "faiss", "rapidocr", "cv2", "pydantic"}
 """What a trainer does without, as modules."""
 OF_EXTRAS = {"ray": "loading-ray", "PyNvVideoCodec": "gpu", "obstore": "cloud"}
 """Modules that the loader imports where they are asked for, and the extras that install them."""
-BY_NAME = ("curator.storage.s3_service", "curator.storage.cloud_service")
+BY_NAME = ("curator.storage.s3_client", "curator.storage.cloud_service")
 """Modules that the loader imports by the scheme of an address."""
 
 

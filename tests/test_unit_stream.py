@@ -13,8 +13,7 @@ from curator.errors import CuratorError, UsageError
 from curator.executor.engine import Engine
 from curator.executor.fleet import Fleet
 from curator.executor.unit_worker import UnitResult, UnitWorker
-from curator.executor.work import Batch
-from curator.executor.worker import Step
+from curator.executor.worker import Batch, Step
 from curator.scheduler import FEW_ROUNDS, MANY_ITEMS, UnitStream
 from curator.stage import Resources, Scope, Stage, StageConfig
 

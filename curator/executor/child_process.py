@@ -17,8 +17,17 @@ from typing import Any
 from curator.errors import CuratorError
 from curator.executor.cpu_accounting import MARK
 from curator.executor.unit_worker import UnitResult
-from curator.executor.work import MAX_DEATHS, Death, RepeatedUnit, UnitAttempts, is_crash_looping
-from curator.executor.worker import Chain, call_chain, load_chain, pack_chain, stage_name
+from curator.executor.worker import (
+    MAX_DEATHS,
+    Chain,
+    Death,
+    UnitAttempts,
+    call_chain,
+    is_crash_looping,
+    load_chain,
+    pack_chain,
+    stage_name,
+)
 from curator.tables.parts import leave_pandas_out
 
 MAX_LOADS = 3
@@ -40,8 +49,7 @@ class Child:
         self._loaded: bytes | None = None
         """The chain that the process has loaded."""
 
-    def start(self) -> None:
-        """Starts the process."""
+    def _start(self) -> None:
         ours, theirs = Pipe()
         # The steps count its CPU time; it is not the engine's.
         environment = {name: value for name, value in os.environ.items() if name != MARK}
@@ -82,12 +90,7 @@ class Child:
                     continue
                 self._loaded, n_loads = chain, 0
             work = waiting.popleft()
-            sent = (
-                RepeatedUnit(unit=work.unit, n_deaths=len(work.deaths))
-                if work.deaths
-                else work.unit
-            )
-            answer = self._ask(chain, sent)
+            answer = self._ask(chain, work.packed())
             if answer is not None:
                 n_crashes = n_crashes if work.is_given_up else 0
                 if isinstance(answer[0], UnitResult) and answer[0].left:
@@ -107,24 +110,19 @@ class Child:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-            self._process = None
         if self._pipe is not None:
             self._pipe.close()
-            self._pipe = None
+        self._process = self._pipe = None
 
-    def _ask(self, chain: bytes, unit: Any) -> tuple[Any] | None:  # noqa: ANN401
-        """Returns the result of one unit, or raises the error it is; None if the process died.
-
-        Without a unit the process only loads the chain.
-        """
+    def _ask(self, chain: bytes, unit: bytes | None) -> tuple[Any] | None:
+        """Returns the result of a unit (without one, of loading); None if the process died."""
         if self._process is None or self._process.poll() is not None:
-            self.start()
+            self._start()
         assert self._pipe is not None
         assert self._process is not None
         with contextlib.suppress(BrokenPipeError, EOFError, ConnectionResetError):
             self._is_ready = self._is_ready or self._pipe.recv_bytes() == _READY
-            packed = None if unit is None else pickle.dumps(unit)
-            self._pipe.send_bytes(pickle.dumps((chain, packed)))
+            self._pipe.send_bytes(pickle.dumps((chain, unit)))
             result = pickle.loads(self._pipe.recv_bytes())
             if isinstance(result, CuratorError):
                 raise result

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.executor.attempts import CpuClock
+from curator.executor.cpu_accounting import CpuClock
 from curator.executor.engine import Engine
 from curator.executor.unit_worker import UnitResult
 from curator.executor.worker import Step
@@ -32,15 +32,8 @@ ResultT = TypeVar("ResultT")
 Function = Callable[[NDArray[np.float32], PartT], ResultT]
 
 
-class ArrayStep:
-    """The step of a worker: calls a function with an array and a part.
-
-    Args:
-        store: Where the array is.
-        array: Its object.
-        function: Is called.
-        work: What its CPU-seconds go into.
-    """
+class _ArrayStep:
+    """The step of a worker: calls a function with an array, which is an object, and a part."""
 
     def __init__(
         self, *, store: Store, array: str, function: Function[Any, Any], work: str
@@ -50,7 +43,6 @@ class ArrayStep:
         self._array = as_matrix(read_parquet(store, array)["vector"].combine_chunks())
 
     def __call__(self, part: Any) -> UnitResult[Any]:  # noqa: ANN401 - what the function takes
-        """Returns what the function returns."""
         spent = self._clock.begin()
         results = self._function(self._array, part)
         return UnitResult(results=results, cpu_s=self._clock.end(spent, rest=self._work))
@@ -87,7 +79,12 @@ class CorpusWork:
                 yield function(array, part)
             return
         name = write_vectors(store, array)
-        step = self._step(function, array, name)
+        step = Step(
+            make=_ArrayStep,
+            settings={"store": store, "array": name, "function": function, "work": self._name},
+            resources=Resources(memory_bytes=WORKER_BYTES + _COPIES * array.nbytes),
+            name=self._name,
+        )
         is_small = not engine.joins and not engine.is_started and cpu_s < MANY_S
         try:
             for result in engine.run([step], parts, small=is_small, is_shown=False):
@@ -96,22 +93,3 @@ class CorpusWork:
                 yield result.results
         finally:
             store.delete([name])
-
-    def _step(
-        self,
-        function: Function[Any, Any],
-        array: NDArray[np.float32],
-        name: str,
-    ) -> Step:
-        memory_bytes = WORKER_BYTES + _COPIES * array.nbytes
-        return Step(
-            make=ArrayStep,
-            settings={
-                "store": self._store,
-                "array": name,
-                "function": function,
-                "work": self._name,
-            },
-            resources=Resources(memory_bytes=memory_bytes),
-            name=self._name,
-        )

@@ -16,8 +16,8 @@ from typing import Any
 
 from curator.errors import CuratorError
 from curator.executor.child_process import Child
+from curator.executor.cpu_accounting import Heartbeat
 from curator.executor.fleet import Fleet, FleetCounts, WorkerPool
-from curator.executor.heartbeat import Heartbeat
 from curator.executor.host_resources import available_cpus, available_gpus, memory_bytes
 from curator.executor.ray_cluster import Number, RayCluster
 from curator.executor.sandboxed_process import SANDBOX_COUNTS, process_sandbox
@@ -140,18 +140,21 @@ class Engine:
 
     def nodes_lost(self) -> int:
         """Returns the number of nodes that were lost with workers on them."""
-        return len(self.counts.lost_nodes | self._gone(self.counts.died_on))
+        gone = set(self.counts.died_on) if self._cluster is not None else set()
+        if self._cluster is not None:
+            gone -= self._cluster.watch.state.nodes.keys()
+        return len(self.counts.lost_nodes | gone)
 
     def n_cpus(self) -> int:
         """Returns the cores of this machine, or those that the joined cluster has or may have."""
         if self.joins:
-            return max(1, int(self._start().most("CPU")))
+            return max(1, int(self._start().watch.state.most("CPU")))
         return available_cpus()
 
     def n_gpus(self) -> float:
         """Returns the GPUs of this machine, or those that the joined cluster has or may have."""
         if self.joins:
-            return self._start().most("GPU")
+            return self._start().watch.state.most("GPU")
         return float(available_gpus())
 
     def cpus_per_gpu(self) -> float | None:
@@ -167,7 +170,7 @@ class Engine:
 
     def may_have_gpus(self) -> bool:
         """Returns whether GPUs are here, or may come when they are asked for."""
-        return (self._start().likely_gpus() if self.joins else self.n_gpus()) >= 1
+        return (self._start().watch.state.likely_gpus() if self.joins else self.n_gpus()) >= 1
 
     def threads(self, n_workers: int) -> int:
         """Returns the threads of each of some workers: their share of this machine's cores."""
@@ -222,22 +225,23 @@ class Engine:
             self._done = (0, 0.0, 0.0)
         if small:
             # A sandbox is a child already.
-            run = self.run_here if any(step.is_sandboxed for step in steps) else self._child.run
-            results = run(steps, list(units))
+            is_child = any(step.stage is not None and step.stage.sandboxed for step in steps)
+            results = (self.run_here if is_child else self._child.run)(steps, list(units))
         else:
             ahead = 1 if any(step.keeps_state for step in steps) else AHEAD
-            results = self._fleet(steps, without_gpu, check, ahead=ahead).run(units)
+            fleet = self.pool(steps, without_gpu=without_gpu, check=check, keeps=False, ahead=ahead)
+            results = fleet.run(units)
         for result in results:
             self.heartbeat.beat()
             if isinstance(result, UnitResult):
                 if self.on_unit is not None:
                     self.on_unit(result)
                 self.counts.sandboxes.update({name: result.counts[name] for name in SANDBOX_COUNTS})
-            if is_shown and isinstance(result, UnitResult):
-                n_items, video_s, work_s = self._done
-                self._done = (
-                    n_items + result.n_items, video_s + result.video_s, work_s + result.work_s
-                )  # fmt: skip
+                if is_shown:
+                    n_items, video_s, work_s = self._done
+                    self._done = (
+                        n_items + result.n_items, video_s + result.video_s, work_s + result.work_s
+                    )  # fmt: skip
             yield result
 
     def run_here(self, steps: Chain, units: Iterable[Any]) -> Iterator[Any]:
@@ -258,19 +262,40 @@ class Engine:
         self,
         steps: Chain,
         *,
-        most: int | None = None,
+        without_gpu: Chain | None = None,
         check: Check | None = None,
+        most: int | None = None,
         keeps: bool = True,
+        ahead: int = AHEAD,
     ) -> Fleet:
         """Returns workers of a chain that take units during other work; starts Ray.
 
         Args:
             steps: The chain.
-            most: The most workers; None for as many as there is room for.
+            without_gpu: As for `run`.
             check: As for `run`.
+            most: The most workers; None for as many as there is room for.
             keeps: Whether workers stay on a cluster while they have no unit.
+            ahead: Units that a worker has at a time.
         """
-        return self._fleet(steps, None, check, ahead=AHEAD, keeps=keeps, most=most)
+        backend = self._start().backend
+        first = self._pool(steps, check, most)
+        pools = [first]
+        if first.resources.gpus and not self.joins:
+            n_bytes = first.most() * first.resources.memory_bytes
+            self._gpu_bytes = max(self._gpu_bytes, n_bytes)
+        if without_gpu is not None:
+            left = max(1, int(available_cpus() - FEEDER_CPUS * first.most()))
+            pools.append(self._pool(without_gpu, None, None if self.joins else left))
+        return Fleet(
+            backend,
+            pools,
+            counts=self.counts,
+            timeline=self.timeline,
+            beat=self.heartbeat.beat,
+            ahead=ahead,
+            keeps=keeps,
+        )
 
     def facts(self) -> dict[str, Any]:
         """Returns `FACTS` of a summary: where work ran, and what happened."""
@@ -303,9 +328,6 @@ class Engine:
             logger.warning("a CPU does the work of a GPU; %s", words)
         self.counts.cpu_instead[words] += n
 
-    def _gone(self, nodes: set[str]) -> set[str]:
-        return self._cluster.backend.gone(nodes) if self._cluster is not None else set()
-
     def stop(self) -> None:
         """Stops Ray, the child process and this process's sandbox, if they were started."""
         self._child.stop()
@@ -313,37 +335,6 @@ class Engine:
         if self._cluster is not None:
             self._cluster.stop()
             self._cluster = None
-
-    def _fleet(
-        self,
-        steps: Chain,
-        without_gpu: Chain | None,
-        check: Check | None,
-        *,
-        ahead: int,
-        keeps: bool = False,
-        most: int | None = None,
-    ) -> Fleet:
-        cluster = self._start()
-        pools = [self._pool(steps, check, most)]
-        first = pools[0]
-        if first.resources.gpus and not self.joins:
-            n_bytes = first.most() * first.resources.memory_bytes
-            self._gpu_bytes = max(self._gpu_bytes, n_bytes)
-        if without_gpu is not None:
-            left = None
-            if not self.joins:
-                left = max(1, int(available_cpus() - FEEDER_CPUS * first.most()))
-            pools.append(self._pool(without_gpu, None, left))
-        return Fleet(
-            cluster.backend,
-            pools,
-            counts=self.counts,
-            timeline=self.timeline,
-            beat=self.heartbeat.beat,
-            ahead=ahead,
-            keeps=keeps,
-        )
 
     def _pool(self, steps: Chain, check: Check | None, most: int | None) -> WorkerPool:
         each, name = largest(steps), stage_name(steps)
@@ -364,11 +355,10 @@ class Engine:
         )
 
     def _most(self, each: Resources) -> int:
-        """Returns the most workers of a pool."""
         if self.joins:
             most = self._workers or UNBOUNDED
             if each.gpus:
-                return min(most, int(self._start().likely_gpus() / each.gpus + 1e-6))
+                return min(most, int(self._start().watch.state.likely_gpus() / each.gpus + 1e-6))
             return most
         if each.cpus < 1 and not each.gpus:
             return math.ceil(max(available_cpus(), self._workers or 0) / (each.cpus or 1))
@@ -384,5 +374,5 @@ class Engine:
             cluster = RayCluster(self._address, self._workers, self.heartbeat.beat)
             cluster.start()
             self._cluster = cluster
-            self._nodes = cluster.nodes()
+            self._nodes = cluster.watch.state.kinds()
         return self._cluster

@@ -9,16 +9,19 @@ import pickle
 import queue
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from curator.errors import CuratorError, UsageError
 from curator.executor.timeline import Timeline
 from curator.executor.unit_worker import UnitResult
-from curator.executor.work import MAX_DEATHS, Death, RepeatedUnit, UnitAttempts, is_crash_looping
+from curator.executor.worker import MAX_DEATHS, Death, UnitAttempts, is_crash_looping
 from curator.stage import Resources
+
+if TYPE_CHECKING:
+    from curator.executor.ray_backend import RayBackend
 
 logger = logging.getLogger(__name__)
 
@@ -123,63 +126,6 @@ class WorkerLost(Exception):  # noqa: N818 - an event, as WorkerReady and UnitDo
 Event = tuple["Worker", WorkerReady | UnitDone | WorkerLost]
 
 
-class Backend(Protocol):
-    """Where workers are processes."""
-
-    is_elastic: bool
-    """Whether workers may be requested before a node can hold them, and idle ones must end."""
-    settle_s: float
-    """Time after which a node that vanished is known to be gone."""
-
-    def opened(self) -> None:
-        """Notes that a fleet begins."""
-        ...
-
-    def closed(self) -> None:
-        """Notes that a fleet ended its workers."""
-        ...
-
-    def start(self, pool: WorkerPool, refused: Sequence[str], worker: "Worker") -> None:
-        """Requests a process for a worker, not on refused nodes; its greeting comes as an event."""
-        ...
-
-    def call(self, worker: "Worker", unit: bytes) -> None:
-        """Gives a worker a unit; the answer comes as an event."""
-        ...
-
-    def end(self, worker: "Worker", *, may_serve_again: bool) -> None:
-        """Ends a worker, or keeps it for the next chain."""
-        ...
-
-    def gone(self, nodes: Iterable[str]) -> set[str]:
-        """Returns which nodes are gone."""
-        ...
-
-    def leaving(self) -> set[str]:
-        """Returns the nodes that are about to go."""
-        ...
-
-    def wanting(self, pool: WorkerPool) -> str:
-        """Says what a pool's worker needs and what the cluster has."""
-        ...
-
-    def unmet(self, pool: WorkerPool) -> "Unmet | None":
-        """Returns why no node can hold a pool's worker; None if one can, or will."""
-        ...
-
-    def relax(self, pool: WorkerPool) -> bool:
-        """Requests less if nodes come only then; returns whether it requests less from now on."""
-        ...
-
-    def check(self) -> None:
-        """Checks that the system that runs the workers still exists.
-
-        Raises:
-            CuratorError: It does not.
-        """
-        ...
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class Worker:
     """A process that was requested, and the units it has.
@@ -245,7 +191,7 @@ class Fleet:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: "RayBackend",
         pools: Sequence[WorkerPool],
         *,
         counts: FleetCounts,
@@ -268,16 +214,13 @@ class Fleet:
         """Workers that can take a unit."""
         self._full: dict[Worker, None] = {}
         self._refused: dict[str, str] = {}
-        self._leaving: set[str] = set()
+        self._leaving: Set[str] = frozenset()
         self._n_crashes = 0
         """Deaths since the last result."""
         self._looked_s = time.monotonic()
         self._idle_since_s, self._warn_after_s = self._looked_s, PLACE_S
-        # Idle workers may stay meanwhile where nothing waits for their cores.
-        self._is_open = any(pool.resources.cpus for pool in pools)
+        self._holds_cores = any(pool.resources.cpus for pool in pools)
         counts.fleets.append(self)
-        if self._is_open:
-            backend.opened()
 
     @property
     def n_open(self) -> int:
@@ -311,14 +254,12 @@ class Fleet:
         Raises:
             CuratorError: The first error of a step, unchanged; or workers keep dying.
         """
-        is_sized = isinstance(units, Sequence)
-        remaining = iter(units)
+        is_sized, remaining = isinstance(units, Sequence), iter(units)
         is_done = False
         try:
             while True:
                 room = None if is_sized else self._stream_room()
-                for unit in islice(remaining, room):
-                    self._waiting.append(UnitAttempts(unit=unit))
+                self._waiting += (UnitAttempts(unit=unit) for unit in islice(remaining, room))
                 if not self.n_open:
                     break
                 yield from self.poll(timeout=LOOK_S)
@@ -346,31 +287,24 @@ class Fleet:
                 self._begin()
                 return results
 
-    def _taken(self, timeout: float) -> list[Any]:
-        """Handles all available events; waits for the first."""
-        results: list[Any] = []
-        try:
-            event = self._events.get(timeout=timeout) if timeout > 0 else self._events.get_nowait()
-            while True:
-                self._take(*event, results)
-                event = self._events.get_nowait()
-        except queue.Empty:
-            return results
-
     def close(self, *, may_serve_again: bool = False) -> None:
         """Ends the workers and their work."""
-        unplaced = [worker for pool in self._pools for worker in self._unplaced[pool]]
-        for worker in (*unplaced, *self._free, *self._full):
+        # An idle worker may hold a core that another fleet's worker waits for.
+        is_alone = sum(fleet._holds_cores for fleet in self._counts.fleets) <= 1
+        for worker in (*self._all_unplaced(), *self._free, *self._full):
             is_idle = worker in self._free and not worker.given
-            self._end(worker, may_serve_again=may_serve_again and is_idle)
+            self._end(worker, may_serve_again=may_serve_again and is_idle and is_alone)
         self._waiting.clear()
         self._suspects.clear()
         self._n_given = 0
         if self in self._counts.fleets:
             self._counts.fleets.remove(self)
-        if self._is_open:
-            self._is_open = False
-            self._backend.closed()
+
+    def _all_unplaced(self) -> list[Worker]:
+        return [worker for pool in self._pools for worker in self._unplaced[pool]]
+
+    def _is_last(self, pool: WorkerPool) -> bool:
+        return len(self._pools) > 1 and pool is self._pools[-1]
 
     def _stream_room(self) -> int:
         """Returns how many units of a stream to take now: enough for the workers that may start."""
@@ -379,7 +313,13 @@ class Fleet:
 
     def _begin(self) -> None:
         """Gives units to workers, requests workers for the other units, and ends idle workers."""
-        self._give()
+        while self._waiting and self._free:
+            worker = next(iter(self._free))
+            take = self._waiting.pop if self._is_last(worker.pool) else self._waiting.popleft
+            worker.given.append(take())
+            self._n_given += 1
+            self._backend.call(worker, worker.given[-1].packed())
+            self._place(worker)
         n_left = len(self._waiting)
         for pool in self._pools:
             unplaced = self._unplaced[pool]
@@ -395,24 +335,8 @@ class Fleet:
             for worker in [idle for idle in self._free if not idle.given]:
                 self._end(worker)
 
-    def _give(self) -> None:
-        while self._waiting and self._free:
-            worker = next(iter(self._free))
-            del self._free[worker]
-            is_last = len(self._pools) > 1 and worker.pool is self._pools[-1]
-            work = self._waiting.pop() if is_last else self._waiting.popleft()
-            worker.given.append(work)
-            self._n_given += 1
-            sent = (
-                RepeatedUnit(unit=work.unit, n_deaths=len(work.deaths))
-                if work.deaths
-                else work.unit
-            )
-            self._backend.call(worker, pickle.dumps(sent))
-            self._place(worker)
-
     def _place(self, worker: Worker) -> None:
-        """Lists a started worker as free or as full."""
+        """Lists a started worker as free or as full, behind the others."""
         self._free.pop(worker, None)
         self._full.pop(worker, None)
         is_leaving = worker.ready is not None and worker.ready.node in self._leaving
@@ -423,64 +347,62 @@ class Fleet:
 
     def _request(self, pool: WorkerPool) -> None:
         self._counts.workers += 1
-        worker = Worker(
-            pool=pool,
-            events=self._events,
-            number=self._counts.workers,
-            asked_s=time.monotonic(),
-        )
+        number, now_s = self._counts.workers, time.monotonic()
+        worker = Worker(pool=pool, events=self._events, number=number, asked_s=now_s)
         self._unplaced[pool][worker] = None
         self._backend.start(pool, list(self._refused), worker)
 
     def _end(self, worker: Worker, *, may_serve_again: bool = False) -> None:
-        self._forget(worker)
+        if self._unplaced[worker.pool].pop(worker, self) is self:
+            is_up = self._free.pop(worker, self) is None or self._full.pop(worker, self) is None
+            self._n_up[worker.pool] -= is_up
         self._backend.end(worker, may_serve_again=may_serve_again)
 
-    def _forget(self, worker: Worker) -> bool:
-        """Removes a worker from the lists; returns whether it was listed."""
-        if self._unplaced[worker.pool].pop(worker, self) is None:
-            return True
-        is_up = self._free.pop(worker, self) is None or self._full.pop(worker, self) is None
-        self._n_up[worker.pool] -= is_up
-        return is_up
+    def _taken(self, timeout: float) -> list[Any]:
+        """Handles all available events, and returns results; waits for the first event."""
+        results: list[Any] = []
+        try:
+            worker, event = self._events.get(timeout > 0, max(0.0, timeout))
+            while True:
+                if worker in self._free or worker in self._full:
+                    if isinstance(event, UnitDone):
+                        results.append(self._result(worker, event))
+                    elif isinstance(event, WorkerLost):
+                        self._on_loss(worker, event)
+                elif worker in self._unplaced[worker.pool]:
+                    if isinstance(event, WorkerReady):
+                        self._on_ready(worker, event)
+                    elif isinstance(event, WorkerLost):
+                        self._on_loss(worker, event)
+                # Others were ended meanwhile.
+                worker, event = self._events.get_nowait()
+        except queue.Empty:
+            return results
 
-    def _take(
-        self, worker: Worker, event: WorkerReady | UnitDone | WorkerLost, results: list[Any]
-    ) -> None:
-        is_known = worker in self._free or worker in self._full
-        if not is_known and worker not in self._unplaced[worker.pool]:
-            # It was ended meanwhile.
-            return
-        if isinstance(event, UnitDone):
-            self._beat()
-            self._take_answer(worker, event, results)
-        elif isinstance(event, WorkerReady):
-            self._beat()
-            self._on_ready(worker, event)
-        else:
-            self._on_loss(worker, event)
-
-    def _take_answer(self, worker: Worker, answer: UnitDone, results: list[Any]) -> None:
+    def _result(self, worker: Worker, answer: UnitDone) -> Any:  # noqa: ANN401
+        self._beat()
         work = worker.given.popleft()
         self._n_given -= 1
         if not work.is_given_up:
             self._n_crashes = 0
         name = worker.ready.name if worker.ready is not None else ""
-        number = f"{worker.number}"
         self._counts.traffic.update(answer.traffic)
-        self._timeline.add(worker.pool.stage, name, answer.begun_s, answer.ended_s, number)
+        self._timeline.add(
+            worker.pool.stage, name, answer.begun_s, answer.ended_s, str(worker.number)
+        )
         self._place(worker)
         result = pickle.loads(answer.result)
         if isinstance(result, CuratorError):
             raise result
         if isinstance(result, UnitResult) and result.left:
             # A worker of the same pool takes it, if there is one.
-            is_last = len(self._pools) > 1 and worker.pool is self._pools[-1]
+            is_last = self._is_last(worker.pool)
             put = self._waiting.append if is_last else self._waiting.appendleft
             put(UnitAttempts(unit=list(result.left)))
-        results.append(result)
+        return result
 
     def _on_ready(self, worker: Worker, ready: WorkerReady) -> None:
+        self._beat()
         del self._unplaced[worker.pool][worker]
         worker.ready = ready
         if ready.refusal is None:
@@ -490,26 +412,23 @@ class Fleet:
         self._backend.end(worker, may_serve_again=False)
         if ready.node is not None and ready.node not in self._refused:
             self._refused[ready.node] = ready.refusal
-            if isinstance(ready.refusal, TransientRefusal):
-                return
-            logger.warning("%s does no %s: %s", ready.name, worker.pool.stage, ready.refusal)
-            self._counts.refusals[ready.name] = ready.refusal
+            if not isinstance(ready.refusal, TransientRefusal):
+                logger.warning("%s does no %s: %s", ready.name, worker.pool.stage, ready.refusal)
+                self._counts.refusals[ready.name] = ready.refusal
 
     def _on_loss(self, worker: Worker, lost: WorkerLost) -> None:
-        self._forget(worker)
-        self._backend.end(worker, may_serve_again=False)
+        self._end(worker)
         if lost.error is not None:
             raise lost.error
         node = worker.ready.node if worker.ready is not None else None
         if node is not None:
             (self._counts.lost_nodes if lost.is_node else self._counts.died_on).add(node)
-        self._counts.repeated_units += len(worker.given)
-        self._n_given -= len(worker.given)
         again = list(worker.given)
+        self._counts.repeated_units += len(again)
+        self._n_given -= len(again)
         if again and not lost.is_node and not lost.is_loading:
             # The worker had not begun its other units.
-            death = Death(node=node, at_s=time.monotonic(), message=str(lost))
-            again[:1] = again[0].after_death(death)
+            again[:1] = again[0].after_death(Death(node=node, at_s=time.monotonic()))
         if not lost.is_node:
             self._counts.deaths += 1
             self._n_crashes += 1
@@ -540,20 +459,22 @@ class Fleet:
             if now_s < work.deaths[-1].at_s + self._backend.settle_s:
                 break
             self._suspects.popleft()
-            gone = self._backend.gone({death.node for death in work.deaths if death.node})
+            there = self._backend.watch.state.nodes
+            gone = {death.node for death in work.deaths if death.node} - there.keys()
             self._counts.lost_nodes |= gone
             work.deaths = [death for death in work.deaths if death.node not in gone]
             self._waiting.appendleft(work)
         if now_s < self._looked_s + LOOK_S:
             return
         self._looked_s = now_s
-        self._backend.check()
-        leaving = self._backend.leaving()
+        self._backend.watch.check()
+        # Spot nodes before they end, for example.
+        leaving = self._backend.watch.state.draining
         if leaving != self._leaving:
             self._leaving = leaving
             for worker in (*self._free, *self._full):
                 self._place(worker)
-        unplaced = [worker for pool in self._pools for worker in self._unplaced[pool]]
+        unplaced = self._all_unplaced()
         if self.n_workers or not unplaced:
             self._idle_since_s, self._warn_after_s = now_s, PLACE_S
         elif now_s >= self._idle_since_s + self._warn_after_s:
@@ -566,12 +487,7 @@ class Fleet:
             self._end(worker)
 
     def _wait(self, waited_s: float, unplaced: Sequence[Worker]) -> None:
-        """Warns what a run without workers waits for.
-
-        Raises:
-            UsageError: No node can hold a worker, and none will come.
-            CuratorError: Nodes came up, and none of them can do the work.
-        """
+        """Warns what a run without workers waits for, or ends it where none will ever come."""
         pools = list(dict.fromkeys(worker.pool for worker in unplaced))
         if any([self._backend.relax(pool) for pool in pools]):
             for worker in unplaced:

@@ -27,7 +27,7 @@ def available_gpus() -> int:
     in MIG mode counts as one, unless CUDA_VISIBLE_DEVICES names its instances.
     """
     files = [path for path in _DEVICES.glob("nvidia*") if path.name[6:].isdigit()]
-    n_gpus = sum(map(_opens, files))
+    n_gpus = sum(open_error(path) is None for path in files)
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     if shown is None or not n_gpus:
         return n_gpus
@@ -39,17 +39,19 @@ def available_gpus() -> int:
 
 
 def _is_known(name: str, n_gpus: int) -> bool:
-    """Whether one of `n_gpus` may have a name of CUDA_VISIBLE_DEVICES."""
     return name.startswith(("GPU-", "MIG-")) or (name.isdigit() and int(name) < n_gpus)
 
 
-def _opens(path: Path) -> bool:
-    """Whether a device may be opened, which a container's rules decide; it is not waited for."""
+def open_error(path: str | Path) -> str | None:
+    """Returns why a device may not be opened, as a container's rules decide; it is not waited for.
+
+    None if it may be.
+    """
     try:
         os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
-    except OSError:
-        return False
-    return True
+    except OSError as error:
+        return error.strerror
+    return None
 
 
 def device_of(asked: str, n_gpus: float) -> str:

@@ -14,12 +14,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import curator
 from curator.errors import CuratorError, FullDiskError
-from curator.executor.cpu_accounting import ACTOR
+from curator.executor.cpu_accounting import ACTOR, BUSY_SHARE, tree_cpu_s
 from curator.executor.fleet import (
     PLACE_S,
     TransientRefusal,
@@ -30,12 +32,9 @@ from curator.executor.fleet import (
     WorkerPool,
     WorkerReady,
 )
-from curator.executor.heartbeat import BUSY_SHARE, tree_cpu_s
-from curator.executor.node_fit import MEMORY, amounts, lacks_only_memory, unmet
-from curator.executor.package_fingerprint import package_fingerprint
-from curator.executor.ray_watch import RayWatch, pulse_key
+from curator.executor.ray_watch import MEMORY, RayWatch, amounts, pulse_key
 from curator.executor.worker import call_chain, load_chain
-from curator.storage.traffic import TRAFFIC
+from curator.storage.base import TRAFFIC
 
 logger = logging.getLogger(__name__)
 
@@ -48,10 +47,20 @@ PULSE_S = 30.0
 PLACE_SHARE = 0.001
 """Share of a custom resource that a worker takes, so small that any number of workers fit."""
 
-
 _WITH_NODE = ("never ran", "node was terminated", "node has died", "node is dead")
 """Words in Ray's errors about actors that ended with their node or waited for it; the errors have
 no attribute for this case."""
+
+
+@cache
+def _package_fingerprint() -> str:
+    """Returns the version and a short hash of all modules: what all nodes must agree on."""
+    root = Path(curator.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0")
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return f"{curator.__version__} ({digest.hexdigest()[:12]})"
 
 
 class WorkerProcess:
@@ -83,7 +92,7 @@ class WorkerProcess:
         if not holds_gpu and sys.platform == "linux" and _has_gpus(node):
             # Applies to this thread, and to threads and processes that it starts later.
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        here = package_fingerprint()
+        here = _package_fingerprint()
         is_same = here == version
         refusal = _refusal(check) if check is not None and is_same else None
         error = load_chain(chain) if is_same and refusal is None else pickle.dumps(None)
@@ -96,7 +105,7 @@ class WorkerProcess:
         begun_s = time.time()
         # Ray names it after the class, which is that of the first chain that it served.
         raylet: Any = ray._raylet
-        raylet.setproctitle(f"ray::{class_name(self._stage)}.run")
+        raylet.setproctitle(f"ray::{_class_name(self._stage)}.run")
         result, moved = call_chain(self._chain, unit), dict(TRAFFIC)
         TRAFFIC.clear()
         return result, begun_s, time.time(), moved
@@ -120,8 +129,8 @@ def _send_pulses() -> None:
                 logger.debug("no pulse was sent", exc_info=True)
 
 
-def class_name(stage: str) -> str:
-    """Returns the name of a stage's actors, such as `curate_analyze`."""
+def _class_name(stage: str) -> str:
+    """The name of a stage's actors, such as `curate_analyze`."""
     return ACTOR + re.sub(r"\W", "_", stage)
 
 
@@ -158,7 +167,8 @@ class RayBackend:
     Args:
         ray: The module.
         watch: The watch of the cluster.
-        is_elastic: Whether this is a cluster, which may grow and which others may use.
+        is_elastic: Whether this is a cluster, which may grow and which others may use: workers may
+            be requested before a node can hold them, and idle ones must end.
         may_serve_again: Whether this machine has the memory for workers of several chains.
     """
 
@@ -170,27 +180,15 @@ class RayBackend:
         is_elastic: bool,
         may_serve_again: bool,
     ) -> None:
-        self._ray = ray
+        self._ray, self.watch = ray, watch
         self.is_elastic = is_elastic
         self.settle_s = SETTLE_S if is_elastic else 0.0
-        self._watch = watch
+        """Time after which a node that vanished is known to be gone."""
         self._may_serve_again = may_serve_again
         self._asks_memory = True
         self._classes: dict[str, Any] = {}
         self._idle: list[Any] = []
-        self._n_fleets = 0
-        """Running fleets. An idle worker may hold a core that another fleet's worker waits for."""
         self._lock = threading.RLock()
-
-    def opened(self) -> None:
-        """Notes that a fleet begins."""
-        with self._lock:
-            self._n_fleets += 1
-
-    def closed(self) -> None:
-        """Notes that a fleet ended its workers."""
-        with self._lock:
-            self._n_fleets -= 1
 
     def start(self, pool: WorkerPool, refused: Sequence[str], worker: Worker) -> None:
         """Requests an actor, or takes an idle one."""
@@ -199,25 +197,23 @@ class RayBackend:
             if self._idle and 0 < cpus <= 1 and not pool.resources.gpus:
                 worker.handle = self._idle.pop()
             else:
-                if cpus or pool.resources.gpus:
-                    self.let_go()
+                # Idle workers must hold no cores that others wait for.
+                while self._idle and (cpus or pool.resources.gpus):
+                    self._ray.kill(self._idle.pop())
                 process = self._actor_class(pool.stage).options(**self._options(pool, refused))
                 worker.handle = process.remote()
-        self._begin(pool, worker)
+        holds_gpu = pool.resources.gpus > 0
+        begun = worker.handle.begin.remote(
+            _package_fingerprint(), pool.check, pool.chain, stage=pool.stage, holds_gpu=holds_gpu
+        )
+        begun.future().add_done_callback(lambda done: self._put(worker, done, _greeting))
 
     def _actor_class(self, stage: str) -> Any:  # noqa: ANN401
         """Returns an actor class named after a stage, because Ray's lists show the class name."""
-        name = class_name(stage)
+        name = _class_name(stage)
         if name not in self._classes:
             self._classes[name] = self._ray.remote(type(name, (WorkerProcess,), {}))
         return self._classes[name]
-
-    def _begin(self, pool: WorkerPool, worker: Worker) -> None:
-        holds_gpu = pool.resources.gpus > 0
-        begun = worker.handle.begin.remote(
-            package_fingerprint(), pool.check, pool.chain, stage=pool.stage, holds_gpu=holds_gpu
-        )
-        begun.future().add_done_callback(lambda done: self._put(worker, done, _greeting))
 
     def call(self, worker: Worker, unit: bytes) -> None:
         """Gives a worker a unit."""
@@ -230,38 +226,15 @@ class RayBackend:
         # The memory of a GPU is freed only with the process.
         is_common = worker.pool.resources.cpus == 1 and not worker.pool.resources.gpus
         with self._lock:
-            is_alone = self._n_fleets <= 1 and self._may_serve_again and not self.is_elastic
-            if may_serve_again and is_alone and is_common:
+            may_serve_again = may_serve_again and self._may_serve_again and not self.is_elastic
+            if may_serve_again and is_common:
                 self._idle.append(actor)
                 return
         self._ray.kill(actor)
 
-    def let_go(self) -> None:
-        """Ends idle workers, so that they hold no cores that others wait for."""
-        with self._lock:
-            for actor in self._idle:
-                self._ray.kill(actor)
-            self._idle.clear()
-
-    def gone(self, nodes: Iterable[str]) -> set[str]:
-        """Returns which nodes are gone."""
-        return set(nodes).difference(self._watch.state.nodes)
-
-    def leaving(self) -> set[str]:
-        """Returns the nodes that are being drained, such as spot nodes before they end."""
-        return set(self._watch.state.draining)
-
-    def check(self) -> None:
-        """Makes sure that Ray still works.
-
-        Raises:
-            CuratorError: The driver's node or the head is gone.
-        """
-        self._watch.check()
-
     def wanting(self, pool: WorkerPool) -> str:
         """Says what a pool's worker needs and what the cluster has."""
-        state, demand = self._watch.state, self._demand(pool)
+        state, demand = self.watch.state, self._demand(pool)
         total = {name: state.total(name) for name in {"CPU": 0, "GPU": 0, MEMORY: 0} | demand}
         return (
             f"a worker for {pool.stage} needs {amounts(demand)}, and the {len(state.nodes)} nodes "
@@ -270,17 +243,17 @@ class RayBackend:
 
     def unmet(self, pool: WorkerPool) -> Unmet | None:
         """Returns why no node can hold a pool's worker; None if one can, or will."""
-        state = self._watch.state
-        why = unmet(self._demand(pool), state)
+        state = self.watch.state
+        why = state.unmet(self._demand(pool))
         if why is None:
             return None
         # Nodes of a new cluster join one after the other.
-        is_settled = time.monotonic() - self._watch.changed_s >= PLACE_S
+        is_settled = time.monotonic() - self.watch.changed_s >= PLACE_S
         return Unmet(why=why, is_final=not state.has_autoscaler and is_settled)
 
     def relax(self, pool: WorkerPool) -> bool:
         """Asks for no memory where the autoscaler's node types declare none."""
-        if not lacks_only_memory(self._demand(pool), self._watch.state):
+        if not self.watch.state.lacks_only_memory(self._demand(pool)):
             return False
         self._asks_memory = False
         logger.warning(
@@ -355,9 +328,9 @@ class RayBackend:
 
 def _greeting(begun: tuple[str, WorkerReady, bytes]) -> WorkerReady:
     version, ready, error = begun
-    if version != package_fingerprint():
+    if version != _package_fingerprint():
         raise _final(
-            f"node {ready.name} has curate {version}, and this run has {package_fingerprint()}: "
+            f"node {ready.name} has curate {version}, and this run has {_package_fingerprint()}: "
             "results of unlike code must not be mixed; install the same on all nodes"
         )
     raised = pickle.loads(error)

@@ -1,8 +1,16 @@
-"""Ray: a cluster of this process's own, or one that it joins, and what its nodes have."""
+"""Ray: a cluster of this process's own, or one that it joins.
 
+One of our own starts with a token, on loopback, quietly, and with few processes.
+"""
+
+import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import secrets
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,17 +22,8 @@ from curator.executor.host_resources import (
     object_store_bytes,
 )
 from curator.executor.ray_backend import RayBackend
-from curator.executor.ray_start import (
-    LOOPBACK,
-    few_daemons,
-    is_loopback,
-    loopback_kept,
-    native_stderr_aside,
-    private_folder,
-    use_own_token,
-)
-from curator.executor.ray_watch import RayWatch, kinds_of
-from curator.executor.signal_mask import signals_held
+from curator.executor.ray_watch import RayWatch
+from curator.executor.termination import signals_held
 from curator.executor.worker import SERVED_BYTES
 from curator.storage.scratch import hold, remove_dead
 
@@ -37,6 +36,26 @@ LIGHT_CPUS = 1
 """Cores that a local Ray counts beyond those of the machine, or of `--workers` if that is more:
 light steps wait and add up, and must find a place while every core has a decoder."""
 
+LOOPBACK = "127.0.0.1"
+
+NO_DAEMONS = dict.fromkeys(
+    ("start_monitor", "start_log_monitor", "start_api_server"), lambda self, *args, **options: None
+)
+"""Replaces methods of Ray's `Node` that start processes which a run on one machine does not need.
+
+The autoscaler's monitor, the reader of logs for the driver and the dashboard's server are Python
+processes that cost a CPU-second each to start and more while they run. `ray.init` has no argument
+for them; a Ray without these methods starts as usual."""
+LOOPBACK_KEPT = {"resolve_ip_for_localhost": lambda host: host}
+"""Replaces a function of `ray._private.services`, so that services listen on loopback alone.
+
+Ray's servers listen on all addresses, except on a node whose address is 127.0.0.1; and `ray.init`
+replaces this address by that of a network interface, so that other machines could join. It has no
+argument against that. `tests/executor/test_ray_cluster.py` looks at the sockets."""
+
+_LONGEST = 107 - len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
+"""Most bytes of the path of Ray's folder."""
+
 
 class RayCluster:
     """Ray: a cluster of this process's own, or one that it joins; arguments as for `Engine`.
@@ -45,14 +64,9 @@ class RayCluster:
     """
 
     def __init__(
-        self,
-        address: str | None,
-        workers: int | None,
-        beat: Callable[[], None] = lambda: None,
+        self, address: str | None, workers: int | None, beat: Callable[[], None] = lambda: None
     ) -> None:
-        self._address = address
-        self._beat = beat
-        self._workers = workers
+        self._address, self._workers, self._beat = address, workers, beat
         self._session: BinaryIO | None = None
         self._ray: Any = None
         self._gauges: dict[str, Any] = {}
@@ -76,7 +90,7 @@ class RayCluster:
 
         where = self._address or "this machine"
         try:
-            with native_stderr_aside(), signals_held():
+            with _native_stderr_aside(), signals_held():
                 self._init_twice(ray)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UsageError(
@@ -101,25 +115,6 @@ class RayCluster:
             is_elastic=self._address is not None,
             may_serve_again=memory_bytes() // SERVED_BYTES >= n_workers,
         )
-
-    def most(self, resource: str) -> float:
-        """Returns how much of a resource there is, or may be by what the autoscaler says."""
-        state = self.watch.state
-        return max(state.total(resource), state.most.get(resource, 0.0))
-
-    def likely_gpus(self) -> float:
-        """Returns the GPUs that are worth asking for.
-
-        Only the autoscaler of Kubernetes says which nodes may come. From others one is asked for
-        first, and then twice those that are there.
-        """
-        n_gpus, state = self.most("GPU"), self.watch.state
-        is_silent = state.has_autoscaler and not state.most
-        return max(n_gpus, max(1.0, 2 * n_gpus) if is_silent else 0.0)
-
-    def nodes(self) -> list[dict[str, float]]:
-        """Returns the kinds of nodes that are there: how many of each, and what one has."""
-        return kinds_of(list(self.watch.state.nodes.values()))
 
     def publish(self, numbers: Iterable[Number]) -> None:
         """Gives numbers to the agent of this node, which serves them as gauges `ray_NAME`."""
@@ -154,7 +149,7 @@ class RayCluster:
         if self._address is not None:
             context = ray.init(address=self._address, **common)
             address = context.address_info["address"]
-            if is_loopback(self._address) and not is_loopback(address):
+            if _is_loopback(self._address) and not _is_loopback(address):
                 logger.warning(
                     "Ray's cluster at %s is at %s: Ray puts the machine's address in the place of "
                     "loopback, and its servers and this run's listen on all addresses "
@@ -164,8 +159,8 @@ class RayCluster:
                     address,
                 )
         else:
-            private = ray._private
-            with few_daemons(private.node.Node), loopback_kept(private.services):
+            node, services = ray._private.node.Node, ray._private.services
+            with replaced(node, NO_DAEMONS), replaced(services, LOOPBACK_KEPT):
                 context = ray.init(
                     address="local",
                     num_cpus=max(available_cpus(), self._workers or 0) + LIGHT_CPUS,
@@ -177,12 +172,82 @@ class RayCluster:
                     object_store_memory=object_store_bytes(),
                     **common,
                 )
-            self._own_session(Path(context.address_info["session_dir"]))
+            # Ray leaves a log folder for each start: those of dead processes go, and the last one
+            # stays for inspection.
+            folder = Path(context.address_info["session_dir"])
+            remove_dead(folder.parent, "session_")
+            self._session = hold(folder)
 
-    def _own_session(self, folder: Path) -> None:
-        """Marks Ray's log folder as this process's, and removes those of dead processes.
 
-        Ray leaves one for each start. The last one stays for inspection.
-        """
-        remove_dead(folder.parent, "session_")
-        self._session = hold(folder)
+def _is_loopback(address: str) -> bool:
+    """Whether an address such as `127.0.0.1:6379` names this machine's loopback."""
+    host = address.rpartition(":")[0].strip("[]")
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def use_own_token() -> None:
+    """Gives clusters of this process a separate token, unless the user set one.
+
+    Ray's default writes and reads one in the home folder, where a stale or foreign one makes the
+    start fail. Ray's native code reads the token once per process, so it stays the same for every
+    cluster that this process starts.
+    """
+    if "RAY_AUTH_MODE" in os.environ or "RAY_AUTH_TOKEN" in os.environ:
+        return
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+def private_folder() -> Path:
+    """Returns the folder for Ray's sockets and logs, which it makes writable for everybody.
+
+    The folder above it is this user's alone: other users of the machine can neither read the logs
+    nor put a socket of theirs into the place of one of Ray's.
+
+    Raises:
+        UsageError: The folder above it is someone else's, or open to others; or its path is too
+            long for sockets.
+    """
+    parent = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    folder = Path(parent) / f"curate-{os.getuid()}"
+    if len(os.fsencode(folder / "r")) > _LONGEST:
+        raise UsageError(
+            f"the temporary folder {parent} has too long a path for Ray's sockets, which may have "
+            "107 bytes in all; set RAY_TMPDIR to a shorter one, such as /tmp"
+        )
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    info = folder.lstat()
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
+        raise UsageError(
+            f"{folder} must be a folder of this user with mode 0700, "
+            f"because Ray's sockets go there; it has mode {stat.S_IMODE(info.st_mode):04o} and "
+            f"owner {info.st_uid}. Remove it, or set RAY_TMPDIR to another folder"
+        )
+    return folder / "r"
+
+
+@contextlib.contextmanager
+def _native_stderr_aside() -> Iterator[None]:
+    """Keeps what Ray's native code says during start (its log level) off the terminal."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:  # noqa: ANN401
+    """Replaces functions of a module or a class meanwhile, as far as it has them."""
+    kept = {name: getattr(owner, name) for name in functions if hasattr(owner, name)}
+    for name in kept:
+        setattr(owner, name, functions[name])
+    try:
+        yield
+    finally:
+        for name, function in kept.items():
+            setattr(owner, name, function)

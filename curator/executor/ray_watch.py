@@ -20,11 +20,12 @@ logger = logging.getLogger(__name__)
 
 ASK_S = 5.0
 """Time between questions to the head."""
+MEMORY = "memory"
 
 _RECONNECT_S = "RAY_gcs_rpc_server_reconnect_timeout_s"
 """Ray's own setting: it ends a driver whose head was gone for so long, without a word."""
-
 _RESUME = "the same command resumes from what was stored"
+_NAMES = {"CPU": "CPUs", "GPU": "GPUs", MEMORY: "memory"}
 
 Amounts = Mapping[str, float]
 
@@ -37,7 +38,8 @@ class ClusterState:
         nodes: Resources of each node that is there, by its id; memory in bytes.
         draining: Ids of the nodes that are about to go.
         may_come: Resources of each node type that the autoscaler may add; None if it does not say.
-        most: The most of each resource that the autoscaler says it may have; empty if it does not.
+        at_most: The most of each resource that the autoscaler says it may have; empty if it does
+            not.
         has_autoscaler: Whether nodes may come on demand.
         is_adding: Whether it has begun to add some, or tried.
     """
@@ -45,13 +47,85 @@ class ClusterState:
     nodes: Mapping[str, Amounts]
     draining: frozenset[str] = frozenset()
     may_come: Sequence[Amounts] | None = None
-    most: Amounts = field(default_factory=dict)
+    at_most: Amounts = field(default_factory=dict)
     has_autoscaler: bool = False
     is_adding: bool = False
 
     def total(self, resource: str) -> float:
         """Returns how much of a resource the nodes have."""
         return sum(node.get(resource, 0.0) for node in self.nodes.values())
+
+    def most(self, resource: str) -> float:
+        """Returns how much of a resource there is, or may be by what the autoscaler says."""
+        return max(self.total(resource), self.at_most.get(resource, 0.0))
+
+    def likely_gpus(self) -> float:
+        """Returns the GPUs that are worth asking for.
+
+        Only the autoscaler of Kubernetes says which nodes may come. From others one is asked for
+        first, and then twice those that are there.
+        """
+        n_gpus, is_silent = self.most("GPU"), self.has_autoscaler and not self.at_most
+        return max(n_gpus, max(1.0, 2 * n_gpus) if is_silent else 0.0)
+
+    def kinds(self) -> list[dict[str, float]]:
+        """Returns the kinds of nodes that are there: how many of each, and what one has."""
+        hidden = ("node:", "object_store", MEMORY)
+        kinds = Counter(
+            tuple(sorted((name, n) for name, n in node.items() if not name.startswith(hidden)))
+            for node in self.nodes.values()
+        )
+        return [{"nodes": n, **dict(kind)} for kind, n in sorted(kinds.items())]
+
+    def lacks_only_memory(self, demand: Amounts) -> bool:
+        """Returns whether a node may come if a worker asks for no memory.
+
+        Node types that do not declare their memory offer none to the autoscaler, although their
+        nodes have some. An autoscaler that does not say what its types have may have such types.
+        """
+        may_come = self.may_come or ()
+        fits = any(not _lacking(demand, node) for node in (*self.nodes.values(), *may_come))
+        if fits or MEMORY not in demand or not self.has_autoscaler or self.is_adding:
+            return False
+        return self.may_come is None or any(
+            MEMORY not in kind and _lacking(demand, kind) == [MEMORY] for kind in may_come
+        )
+
+    def unmet(self, demand: Amounts) -> str | None:
+        """Says why no node can ever hold a worker; None if one that is there, or may come, can."""
+        there, may_come = list(self.nodes.values()), self.may_come or ()
+        if not all(_lacking(demand, node) for node in (*there, *may_come)):
+            return None
+        why = [f"no node can hold it: {_shortfalls(demand, there)}"]
+        if self.may_come is not None:
+            why.append(f"nor can a node type of the autoscaler: {_shortfalls(demand, may_come)}")
+        elif self.has_autoscaler:
+            why.append("the autoscaler does not say which nodes it may add")
+        return ", ".join(why)
+
+
+def amounts(of: Amounts) -> str:
+    """Describes resources in words, such as `1 CPUs, 2.0 GiB of memory`."""
+    return ", ".join(_amount(name, n) for name, n in of.items() if n) or "nothing"
+
+
+def _amount(name: str, n: float) -> str:
+    if name == MEMORY:
+        return f"{n / (1 << 30):.1f} GiB of memory"
+    return f"{n:g} {_NAMES.get(name, name)}"
+
+
+def _lacking(demand: Amounts, node: Amounts) -> list[str]:
+    return [name for name, amount in demand.items() if amount > node.get(name, 0.0) + 1e-9]
+
+
+def _shortfalls(demand: Amounts, nodes: Sequence[Amounts]) -> str:
+    kinds: Counter[str] = Counter()
+    for node in nodes:
+        lacks = " and ".join(_NAMES.get(name, name) for name in _lacking(demand, node))
+        has = ", ".join(_amount(name, node.get(name, 0.0)) for name in demand)
+        kinds[f"{has} (too little {lacks})"] += 1
+    return "; ".join(f"{n} with {kind}" for kind, n in kinds.most_common(4)) or "there is none"
 
 
 class RayWatch:
@@ -156,13 +230,13 @@ class RayWatch:
         state = self._ray._private.state.state
         config = state.get_cluster_config()
         groups = list(config.node_group_configs) if config is not None else []
-        most = state.get_max_resources_from_cluster_config() or {}
+        at_most = state.get_max_resources_from_cluster_config() or {}
         status = self._head.internal_kv_get(b"__autoscaling_status", None)
         return ClusterState(
             nodes=nodes,
             draining=frozenset(state.get_draining_nodes()),
             may_come=[dict(group.resources) for group in groups] if groups else None,
-            most={name: float(amount) for name, amount in most.items()},
+            at_most={name: float(amount) for name, amount in at_most.items()},
             has_autoscaler=bool(groups) or adds_nodes(status),
             is_adding=is_adding(status),
         )
@@ -178,28 +252,18 @@ def adds_nodes(status: bytes | None) -> bool:
 
     Ray runs one on each head. Where it was given no node types, it names a type after each node.
     """
-    if status is None:
-        return False
     types: Mapping[str, str] = _report(status).get("node_type_mapping") or {}
-    return not types or any(kind != f"node_{node}" for node, kind in types.items())
+    return status is not None and (
+        not types or any(kind != f"node_{node}" for node, kind in types.items())
+    )
 
 
 def is_adding(status: bytes | None) -> bool:
     """Returns whether an autoscaler launches nodes, or tried to, by its status."""
-    report = _report(status) if status is not None else {}
+    report = _report(status)
     return any(report.get(name) for name in ("pending_nodes", "pending_launches", "failed_nodes"))
 
 
-def _report(status: bytes) -> Mapping[str, Any]:
-    report: Mapping[str, Any] = json.loads(status).get("autoscaler_report") or {}
+def _report(status: bytes | None) -> Mapping[str, Any]:
+    report: Mapping[str, Any] = json.loads(status or b"{}").get("autoscaler_report") or {}
     return report
-
-
-def kinds_of(nodes: Sequence[Amounts]) -> list[dict[str, float]]:
-    """Returns the kinds of nodes: how many of each, and what one has."""
-    hidden = ("node:", "object_store", "memory")
-    kinds = Counter(
-        tuple(sorted((name, n) for name, n in node.items() if not name.startswith(hidden)))
-        for node in nodes
-    )
-    return [{"nodes": n, **dict(kind)} for kind, n in sorted(kinds.items())]

@@ -24,6 +24,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
 
+from curator.executor.host_resources import open_error
 from curator.executor.system_calls import allow_only_needed, has_seccomp
 
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
@@ -88,18 +89,12 @@ class GpuAccess:
 
     def problems(self) -> list[str]:
         """Returns the device files that are missing, or that this process cannot open."""
-        files = [path for path in self.devices if not Path(path).is_dir()]
-        problems = [
-            f"there is no {path}, which `nvidia-modprobe -u -c 0` makes"
-            for path in NEEDED_GPU_FILES
-            if not os.path.exists(path)
+        missing = [path for path in NEEDED_GPU_FILES if not os.path.exists(path)]
+        errors = {path: open_error(path) for path in self.devices if not Path(path).is_dir()}
+        return [
+            *(f"there is no {path}, which `nvidia-modprobe -u -c 0` makes" for path in missing),
+            *(f"{path}: {error}" for path, error in errors.items() if error is not None),
         ]
-        for path in files:
-            try:
-                os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
-            except OSError as error:
-                problems.append(f"{path}: {error.strerror}")
-        return problems
 
 
 def gpu_access(environment: Mapping[str, str]) -> GpuAccess:
@@ -190,7 +185,6 @@ def _is_path(path: object) -> bool:
 
 @cache
 def _has_packages(path: str) -> bool:
-    """Whether packages are installed in a folder."""
     with suppress(OSError):
         return os.path.isabs(path) and any(name.endswith(".dist-info") for name in os.listdir(path))
     return False

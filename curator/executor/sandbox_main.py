@@ -28,8 +28,8 @@ from curator.errors import (
     SourceError,
     one_line,
 )
-from curator.executor.attempts import internal_failure
-from curator.executor.garbage import no_collection
+from curator.executor.cpu_accounting import no_collection
+from curator.executor.failures import failure, internal_failure
 from curator.executor.plain_values import to_bytes
 from curator.executor.sandbox import (
     GpuAccess,
@@ -40,7 +40,6 @@ from curator.executor.sandbox import (
     lock,
 )
 from curator.media.device_errors import device_error
-from curator.records.sources import Failure
 from curator.stage import Stage
 from curator.storage.range_reader import BUFFER_BYTES, SeekableReader
 from curator.storage.scratch import LOCK, use_files
@@ -50,23 +49,16 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 
-class ParentReader(SeekableReader):
-    """A source that the parent has opened; any thread may read, one at a time.
-
-    Args:
-        sandboxed: Whose parent it is.
-        uri: Name for messages.
-        expected_version: As `open_source` takes it.
-        checks: As `open_source` takes it.
-    """
+class _ParentReader(SeekableReader):
+    """A source that the parent has opened; any thread may read, one at a time."""
 
     def __init__(
-        self, sandboxed: "SandboxMain", uri: str, expected_version: str | None, checks: bool
+        self, sandbox: "_Sandbox", uri: str, expected_version: str | None, checks: bool
     ) -> None:
-        opened = pickle.loads(sandboxed.ask("open", uri, expected_version, checks))
+        opened = pickle.loads(sandbox.ask("open", uri, expected_version, checks))
         self._handle, size, self.stored_md5 = opened
         super().__init__(uri, size)
-        self._sandbox = sandboxed
+        self._sandbox = sandbox
 
     @property
     def expected_end(self) -> int | None:
@@ -78,7 +70,6 @@ class ParentReader(SeekableReader):
         self._sandbox.tell("end", self._handle, end)
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
-        """Gets bytes from the parent."""
         target = memoryview(buffer).cast("B")
         # A demuxer may have moved where no file system can.
         at = min(self._position, self.size)
@@ -88,24 +79,17 @@ class ParentReader(SeekableReader):
         return len(data)
 
     def close(self) -> None:
-        """Lets the parent close it."""
         if not self.closed:
             with suppress(BrokenPipeError):
                 self._sandbox.tell("close", self._handle)
         super().close()
 
 
-class SandboxMain:
-    """Runs a stage over items, one at a time.
+class _Sandbox:
+    """Runs a stage over items, one at a time; `files` are the only ones that it may write."""
 
-    Args:
-        pipe: To the parent.
-        files: The only ones that this process may write; none where it makes its own.
-    """
-
-    def __init__(self, pipe: Connection, files: Sequence[str] = ()) -> None:
-        self._pipe = pipe
-        self._files = files
+    def __init__(self, pipe: Connection, files: Sequence[str]) -> None:
+        self._pipe, self._files = pipe, files
         self._finder = PluginFinder()
         self._stage: Stage[Any, Any, Any] | None = None
         self._is_locked = False
@@ -114,16 +98,11 @@ class SandboxMain:
         self._turn = threading.Lock()
 
     def tell(self, *message: object) -> None:
-        """Sends a message that has no answer."""
         with self._turn:
             self._pipe.send_bytes(to_bytes(message))
 
     def ask(self, *message: object) -> memoryview:
-        """Sends a message, and returns the answer.
-
-        Raises:
-            SourceError: The parent cannot read the source.
-        """
+        """Sends a message, and returns the answer, or raises the error that it is."""
         with self._turn:
             self._pipe.send_bytes(to_bytes(message))
             answer = memoryview(self._pipe.recv_bytes())
@@ -132,7 +111,6 @@ class SandboxMain:
         return answer[1:]
 
     def serve(self) -> None:
-        """Does what the parent says until it goes."""
         open_through(self._open)
         sys.meta_path.append(self._finder)
         self.tell("ready")
@@ -152,7 +130,7 @@ class SandboxMain:
                     self._stage.release()
 
     def _open(self, uri: str, expected_version: str | None, checks: bool) -> BinaryIO:
-        return io.BufferedReader(ParentReader(self, uri, expected_version, checks), BUFFER_BYTES)
+        return io.BufferedReader(_ParentReader(self, uri, expected_version, checks), BUFFER_BYTES)
 
     def _set_up(
         self,
@@ -184,10 +162,11 @@ class SandboxMain:
             more = "" if isinstance(error, ModelError) else self._locked_words()
             if (lost := gpu_error(error, gpu)) is not None:
                 self._end(lost, more)
+            name = type(error).__name__
             if isinstance(error, CuratorError):
-                self.tell("refused", type(error).__name__, f"{error}{more}")
+                self.tell("refused", name, f"{error}{more}")
             else:
-                self.tell("refused", "CuratorError", f"{type(error).__name__}: {error}{more}")
+                self.tell("refused", "CuratorError", f"{name}: {error}{more}")
         else:
             self.tell("set_up")
 
@@ -210,12 +189,11 @@ class SandboxMain:
         stage = self._stage
         assert stage is not None
         begun_s = time.process_time()
-        failure: Failure | None = None
-        result = b""
         try:
             result = to_bytes(stage.process(item))
         except MemoryError:
-            failure = _failure(item, stage, stage.memory_code, _too_much(item, n_bytes))
+            failed = failure(item, stage, stage.memory_code, _too_much(item, n_bytes))
+            result = to_bytes(failed)
         except FullDiskError:
             self.tell("full")
             return
@@ -223,15 +201,15 @@ class SandboxMain:
             self._end(error)
         except CuratorError as error:
             code = error.code if isinstance(error, SourceError) else ErrorCode.INTERNAL
-            failure = _failure(item, stage, code, str(error))
+            result = to_bytes(failure(item, stage, code, str(error)))
         except Exception as error:  # noqa: BLE001 - becomes the item's failed outcome
             if (lost := gpu_error(error, self._gpu)) is not None:
                 self._end(lost)
-            failure = internal_failure(item.uri, stage.name, error)
+            result = to_bytes(internal_failure(item, stage, error))
         spent = (begun_s, time.process_time(), dict(stage.cpu_s), dict(stage.counts))
         stage.cpu_s.clear()
         stage.counts.clear()
-        self.tell("done", result if failure is None else to_bytes(failure), *spent)
+        self.tell("done", result, *spent)
 
 
 def gpu_error(error: Exception, gpu: GpuAccess | None) -> DeviceError | None:
@@ -248,15 +226,6 @@ def _load(modules: Sequence[str]) -> None:
     with no_collection():
         for name in modules:
             importlib.import_module(name)
-
-
-def _failure(
-    item: Any,  # noqa: ANN401
-    stage: Stage[Any, Any, Any],
-    code: ErrorCode,
-    message: str,
-) -> Failure:
-    return Failure(uri=item.uri, stage=stage.name, code=code, message=message)
 
 
 def _too_much(item: Any, n_bytes: int | None) -> str:  # noqa: ANN401
@@ -281,7 +250,7 @@ def main(number: str, files: str, *modules: str) -> None:
     given = [str(path) for path in Path(files).iterdir() if path.name != LOCK]
     use_files(given)
     _load(modules)
-    SandboxMain(Connection(int(number)), given).serve()
+    _Sandbox(Connection(int(number)), given).serve()
 
 
 if __name__ == "__main__":

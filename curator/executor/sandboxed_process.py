@@ -43,8 +43,8 @@ from curator.errors import (
     ErrorCode,
     FullDiskError,
 )
-from curator.executor.plain_values import from_bytes
-from curator.executor.result_classes import result_classes
+from curator.executor.cpu_accounting import cpu_s_of, stat_of
+from curator.executor.plain_values import from_bytes, result_classes
 from curator.executor.sandbox import gpu_access, importable_code
 from curator.stage import Stage
 from curator.storage import expect_end, open_source
@@ -132,11 +132,7 @@ class SandboxDiedError(Exception):
 
 
 class SetUpError(Exception):
-    """A stage cannot be set up in a new sandbox, so that no item can be processed.
-
-    Args:
-        cause: For users.
-    """
+    """A stage cannot be set up in a new sandbox, so that no item can be processed."""
 
     def __init__(self, cause: CuratorError) -> None:
         super().__init__(str(cause))
@@ -160,7 +156,7 @@ class SandboxedProcess:
         """Those of `SANDBOX_COUNTS`; the worker takes them."""
         self._readers: dict[int, BinaryIO] = {}
         self._cpu_s = 0.0
-        self._start_up_s, self._work_s = 0.0, 0.0
+        self._start_up_s = self._work_s = 0.0
 
     def load(self, modules: Sequence[str]) -> None:
         """Lets the process import modules without waiting; starts it if necessary."""
@@ -175,12 +171,11 @@ class SandboxedProcess:
 
         Args:
             stage: Set up in the sandbox, for this item and the next ones; takes the sandbox's
-            `cpu_s` and
-                `counts`.
+                `cpu_s` and `counts`.
             item: It has a `uri`, the only source that the sandbox may read now.
 
         Raises:
-            BoxDiedError: The process ended, and the next call starts another one.
+            SandboxDiedError: The process ended, and the next call starts another one.
             SetUpError: The stage cannot be set up.
             FullDiskError: Temporary files cannot be written.
         """
@@ -231,8 +226,7 @@ class SandboxedProcess:
         if self._folder is not None:
             self._folder.close()
         self._process = self._pipe = self._printer = self._folder = self._stage = None
-        self._readable = None
-        self._has_gpu = None
+        self._readable = self._has_gpu = None
         self._cpu_s = 0.0
 
     def _start(self, modules: Sequence[str] = ()) -> None:
@@ -319,12 +313,10 @@ class SandboxedProcess:
                 resource.prlimit(self._process.pid, kind, (value, hard))
 
     def _data_bytes(self) -> int:
-        """Returns the private memory of the process that counts against `RLIMIT_DATA`."""
         assert self._process is not None
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
-                if line.startswith("VmData:"):
-                    return int(line.split()[1]) << 10
+        with contextlib.suppress(OSError, IndexError):
+            status = Path(f"/proc/{self._process.pid}/status").read_text()
+            return int(status.partition("VmData:")[2].split()[0]) << 10
         return 0
 
     def _use(self, stage: Stage[Any, Any, Any]) -> None:
@@ -346,42 +338,32 @@ class SandboxedProcess:
         self._stage, self._has_gpu = None, gpu is not None
         locks = stage.locks and not (gpu is not None and os.environ.get(UNLOCKED) == "1")
         self._send("stage", packed, stage.imports, readable, code.plugins, locks, gpu)
-        answer = self._set_up_answer()
-        if isinstance(answer, CuratorError):
-            self.stop()
-            if is_new:
-                raise SetUpError(answer)
-            # This one has worked on items, and is not believed.
-            self._use(stage)
-            return
-        self._stage, self._readable = stage, readable if locks else None
-
-    def _set_up_answer(self) -> CuratorError | None:
-        """Waits until a stage is set up; returns why it is not."""
         try:
-            answer: CuratorError | None = self._answer("", MAX_SET_UP_S)
+            problem: CuratorError | None = self._answer("", MAX_SET_UP_S)
         except SandboxDiedError as died:
             if died.lost is None:
                 raise
-            return died.lost
-        return answer
+            problem = died.lost
+        if problem is None:
+            self._stage, self._readable = stage, readable if locks else None
+            return
+        self.stop()
+        if is_new:
+            raise SetUpError(problem)
+        # This one has worked on items, and is not believed.
+        self._use(stage)
 
     def _used_s(self) -> float:
         """CPU-seconds of the process so far, as the system counts them; 0 where it does not say."""
         assert self._process is not None
-        try:
-            stat = Path(f"/proc/{self._process.pid}/stat").read_text("ascii", "replace")
-        except OSError:
-            return 0.0
-        user, system = stat.rpartition(")")[2].split()[11:13]
-        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+        return cpu_s_of(self._process.pid)
 
     def _wants_core(self) -> bool:
         """Whether a thread of the process could work, and waits for a core or has one."""
         assert self._process is not None
-        for stat in Path(f"/proc/{self._process.pid}/task").glob("*/stat"):
+        for thread in Path(f"/proc/{self._process.pid}/task").glob("*"):
             with contextlib.suppress(OSError, IndexError):
-                if stat.read_text("ascii", "replace").rpartition(")")[2].split()[0] == "R":
+                if stat_of(thread.relative_to("/proc"))[0] == "R":
                     return True
         return False
 
@@ -404,9 +386,8 @@ class SandboxedProcess:
                 case "refused":
                     return _error(*parts)
                 case "done":
-                    result, *spent = parts
-                    self._take(*spent)
-                    return from_bytes(result, records)
+                    self._take(*parts[1:])
+                    return from_bytes(parts[0], records)
                 case "full":
                     raise FullDiskError(tempfile.gettempdir())
                 case "lost":
@@ -499,7 +480,9 @@ class SandboxedProcess:
         self.stop()
         if status == -signal.SIGXCPU:
             why, code = _SLOW, ErrorCode.TOO_SLOW
-        why = why or f"its decoder ended with {_words(status)}"
+        ends: dict[int | None, str] = {-number: number.name for number in signal.Signals}
+        words = (ends | {None: "no end"}).get(status, f"exit status {status}")
+        why = why or f"its decoder ended with {words}"
         if works_on_gpu and status == 1 and lost is None:
             # So PyNvVideoCodec ends a process at some errors of the driver, without a word.
             lost = DeviceLostError(why)
@@ -530,12 +513,7 @@ class SandboxedProcess:
 
 
 class _Patience:
-    """How long an answer may still take.
-
-    Args:
-        given_s: Wall time; None for no limit.
-        used_s: CPU-seconds of the process so far.
-    """
+    """How long an answer may still take: `given_s` of wall time, or for ever if None."""
 
     def __init__(self, given_s: float | None, used_s: float) -> None:
         self.left_s = self._given_s = given_s
@@ -558,7 +536,6 @@ class _Patience:
 
 
 def _sendable(stage: Stage[Any, Any, Any]) -> tuple[tuple[str, ...], bytes]:
-    """Returns the files that a stage reads, and the stage as bytes."""
     try:
         return tuple(stage.files()), pickle.dumps(stage)
     except CuratorError as error:
@@ -579,25 +556,16 @@ def _print(printed: IO[str]) -> None:
         while line := printed.readline(1 << 10):
             if left > 0:
                 shown = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in line)
-                more = (
-                    "" if left > len(line) else "\nwhat this process prints further is left out\n"
-                )
-                sys.stderr.write(shown[:left] + more)
+                more = "\nwhat this process prints further is left out\n"
+                sys.stderr.write(shown[:left] + ("" if left > len(line) else more))
                 left -= len(line)
 
 
-def _words(code: int | None) -> str:
-    if code is None:
-        return "no end"
-    with contextlib.suppress(ValueError):
-        return signal.Signals(-code).name
-    return f"exit status {code}"
-
-
 def _error(name: str, message: str) -> CuratorError:
-    kind = getattr(errors, name, CuratorError)
-    is_plain = isinstance(kind, type) and issubclass(kind, CuratorError)
-    return kind(message) if is_plain else CuratorError(message)
+    kind = getattr(errors, name, None)
+    if not isinstance(kind, type) or not issubclass(kind, CuratorError):
+        kind = CuratorError
+    return kind(message)
 
 
 _sandbox: SandboxedProcess | None = None

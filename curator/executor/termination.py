@@ -1,4 +1,4 @@
-"""Ends a long command on Ctrl-C or on a scheduler's request."""
+"""Ends a long command on Ctrl-C or on a scheduler's request, at a moment when it may end."""
 
 import atexit
 import os
@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
+
+HELD = (signal.SIGINT, signal.SIGTERM)
 
 _arrived: list[signal.Signals] = []
 """The SIGTERM that ended the last `ends_when_asked`, if one did."""
@@ -20,8 +22,7 @@ def ends_when_asked() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: signal.getsignal(number) for number in HELD}
     signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
@@ -40,8 +41,8 @@ def ends_in_peace() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            for number in HELD:
+                signal.signal(number, signal.SIG_IGN)
             print("curate: stopping ...", file=sys.stderr, flush=True)
         raise
 
@@ -67,10 +68,54 @@ def end_process(code: int) -> NoReturn:
     commands aborted there, after all output; the cause is unknown, perhaps remaining threads of
     libraries. An interrupt in the middle prints a traceback of some library.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in HELD:
         signal.signal(number, signal.SIG_IGN)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Gives SIGINT and SIGTERM to their handlers after the block, whatever the block does to them.
+
+    During its start Ray sets its own SIGTERM handler, which exits with 15, and some of its native
+    code drops exceptions of handlers. Signals are therefore read from the descriptor that Python
+    writes each of them to. Handlers are restored; a `SystemExit` that the block raised because of a
+    signal is dropped in favour of the handler.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {number: signal.getsignal(number) for number in HELD}
+    taken, given = os.pipe()
+    os.set_blocking(taken, False)
+    os.set_blocking(given, False)
+    before = signal.set_wakeup_fd(given, warn_on_full_buffer=False)
+    leaves: SystemExit | None = None
+    try:
+        for number, handler in handlers.items():
+            # Signals that are ignored, or not handled by Python, stay so.
+            if callable(handler):
+                signal.signal(number, lambda _number, _frame: None)
+        yield
+    except SystemExit as error:
+        leaves = error
+    finally:
+        for number, handler in handlers.items():
+            if handler is not None:
+                signal.signal(number, handler)
+        signal.set_wakeup_fd(before)
+        arrived = b""
+        with suppress(BlockingIOError):
+            arrived = os.read(taken, 4096)
+        os.close(taken)
+        os.close(given)
+    for received in arrived:
+        handler = handlers[signal.Signals(received)] if received in HELD else None
+        if callable(handler):
+            handler(received, None)
+    if leaves is not None:
+        raise leaves

@@ -10,7 +10,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from threading import Lock
 from typing import Any
@@ -34,20 +34,13 @@ OTHER_NODES = "other nodes"
 
 @dataclass(slots=True)
 class _TimelineRow:
-    """What one stage did on one node.
-
-    Attributes:
-        units: Units that ended.
-        busy_s: Seconds of all of its workers.
-        buckets_s: The same by bucket, float64 [N_BUCKETS].
-    """
+    """What one stage did on one node; `buckets_s` is float64 [N_BUCKETS]."""
 
     units: int = 0
     busy_s: float = 0.0
     buckets_s: NDArray[np.float64] = field(default_factory=lambda: np.zeros(N_BUCKETS))
 
     def add(self, other: "_TimelineRow") -> None:
-        """Adds a row with the same buckets."""
         self.units += other.units
         self.busy_s += other.busy_s
         self.buckets_s = self.buckets_s + other.buckets_s
@@ -89,13 +82,16 @@ class Timeline:
         with self._lock:
             row = self._rows[self._listed_node(node), stage]
             row.units += 1
-            self._began(stage, begun_s)
+            self._first_s[stage] = min(self._first_s.get(stage, math.inf), begun_s)
             workers = self._workers[stage]
             if worker and len(workers) < MAX_WORKERS:
                 workers.add(worker)
             if ended_s > begun_s:
                 self._cover(begun_s, ended_s)
-                self._fill(row, begun_s, ended_s)
+                edges_s = (self._offset + np.arange(N_BUCKETS + 1)) * self._width_s
+                # Another array: `as_dict` may still read this one.
+                row.buckets_s = row.buckets_s + np.diff(np.clip(edges_s, begun_s, ended_s))
+                row.busy_s += ended_s - begun_s
         if self.on_unit is not None:
             self.on_unit(stage, node or THIS_MACHINE, begun_s, ended_s)
 
@@ -119,12 +115,17 @@ class Timeline:
         with self._lock:
             if not self._rows:
                 return {}
-            rows = {key: _TimelineRow() for key in self._rows}
-            for key, row in self._rows.items():
-                rows[key].add(row)
+            rows = {key: replace(row) for key, row in self._rows.items()}
             width_s, offset, ended_s = self._width_s, self._offset, self._ended_s
             stages = sorted(self._first_s, key=lambda stage: (self._first_s[stage], stage))
-            n_workers = {stage: len(self._workers[stage]) for stage in stages}
+            facts = []
+            for stage in stages:
+                own = [row for (_, name), row in rows.items() if name == stage]
+                busy_s = round(sum(row.busy_s for row in own), 3)
+                facts.append(
+                    {"stage": stage, "units": sum(row.units for row in own), "busy_s": busy_s,
+                     "workers": len(self._workers[stage])}
+                )  # fmt: skip
         if math.isfinite(ended_s):
             n_used = math.ceil(ended_s / width_s) - offset
         else:
@@ -135,7 +136,7 @@ class Timeline:
             content = {
                 "start": _iso((offset // n_merged) * n_merged * width_s),
                 "bucket_s": width_s * n_merged,
-                "stages": [_facts(stage, rows, n_workers[stage]) for stage in stages],
+                "stages": facts,
                 "rows": _listed(_fewer(rows, n_nodes), stages, width_s, offset, n_used, n_merged),
             }
             if len(json.dumps(content, indent=1)) <= MAX_BYTES:
@@ -155,11 +156,8 @@ class Timeline:
             self._nodes.add(node)
         return node
 
-    def _began(self, stage: str, begun_s: float) -> None:
-        self._first_s[stage] = min(self._first_s.get(stage, math.inf), begun_s)
-
     def _cover(self, begun_s: float, ended_s: float) -> None:
-        """Makes buckets as wide as is necessary for a span."""
+        """Makes buckets as wide as is necessary for a span, and moves busy seconds into them."""
         begun_s, ended_s = min(begun_s, self._begun_s), max(ended_s, self._ended_s)
         if (begun_s, ended_s) == (self._begun_s, self._ended_s):
             return
@@ -167,51 +165,21 @@ class Timeline:
         width_s = self._width_s
         while math.ceil(ended_s / width_s) - math.floor(begun_s / width_s) > N_BUCKETS:
             width_s *= 2
-        self._regrid(width_s, math.floor(begun_s / width_s))
-
-    def _regrid(self, width_s: float, offset: int) -> None:
-        """Puts busy seconds into buckets of a width that is as large or larger."""
+        offset, ratio = math.floor(begun_s / width_s), round(width_s / self._width_s)
         if (width_s, offset) == (self._width_s, self._offset):
             return
-        ratio = round(width_s / self._width_s)
         places = (self._offset + np.arange(N_BUCKETS)) // ratio - offset
         is_there = (places >= 0) & (places < N_BUCKETS)
         for row in self._rows.values():
             # What is outside is empty.
-            moved = np.zeros(N_BUCKETS)
-            np.add.at(moved, places[is_there], row.buckets_s[is_there])
+            moved: NDArray[Any] = np.bincount(places[is_there], row.buckets_s[is_there], N_BUCKETS)
             row.buckets_s = moved
         self._width_s, self._offset = width_s, offset
-
-    def _fill(self, row: _TimelineRow, begun_s: float, ended_s: float) -> None:
-        width_s = self._width_s
-        first, last = math.floor(begun_s / width_s), math.floor(ended_s / width_s)
-        at, to = first - self._offset, last - self._offset
-        row.busy_s += ended_s - begun_s
-        if at == to:
-            row.buckets_s[at] += ended_s - begun_s
-            return
-        row.buckets_s[at] += (first + 1) * width_s - begun_s
-        row.buckets_s[at + 1 : to] += width_s
-        if to < N_BUCKETS:
-            row.buckets_s[to] += ended_s - last * width_s
 
 
 def busy_of(row: Mapping[str, Any]) -> NDArray[np.float64]:
     """Returns the mean number of busy workers in each bucket of a row of `as_dict`."""
     return np.array(row["busy"].split(), np.float64)
-
-
-def _facts(
-    stage: str, rows: Mapping[tuple[str, str], _TimelineRow], n_workers: int
-) -> dict[str, Any]:
-    own = [row for (_, name), row in rows.items() if name == stage]
-    return {
-        "stage": stage,
-        "units": sum(row.units for row in own),
-        "busy_s": round(sum(row.busy_s for row in own), 3),
-        "workers": n_workers,
-    }
 
 
 def _fewer(
@@ -259,7 +227,6 @@ def _listed(
 
 
 def _natural(node: str) -> tuple[int, list[tuple[int, int, str]]]:
-    """Orders numbers in names by their value."""
     place = {THIS_MACHINE: 0, OTHER_NODES: 2}.get(node, 1)
     parts = re.findall(r"\d+|\D+", node)
     return place, [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from curator.errors import (
     CuratorError,
@@ -22,24 +22,16 @@ from curator.errors import (
     FullDiskError,
     SourceError,
 )
-from curator.executor.attempts import CpuClock, internal_failure, thread_cpu_s
+from curator.executor.cpu_accounting import CpuClock, thread_cpu_s
+from curator.executor.failures import SourcePart, failure, internal_failure
 from curator.executor.sandboxed_process import SandboxDiedError, SetUpError, process_sandbox
-from curator.executor.work import MAX_ATTEMPTS, Divisible
-from curator.executor.worker import Step
+from curator.executor.worker import MAX_ATTEMPTS, Divisible, Step
 from curator.records.sources import Failure, Note
 from curator.stage import Resources, Stage
 
 logger = logging.getLogger(__name__)
 
-ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
-
-
-class _Item(Protocol):
-    """One item of a unit, with its source."""
-
-    @property
-    def uri(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +90,9 @@ class UnitWorker:
     ) -> None:
         self._stage = stage
         self._store_s = store_s
-        self._load = load
-        self._keep = keep
+        self._load, self._keep = load, keep
         self._video_s = self._work_s = 0.0
-        self._rest = rest
+        self._rest = rest or stage.name
         self._clock = CpuClock()
         self._is_ready = False
         self._has_worked = False
@@ -129,9 +120,43 @@ class UnitWorker:
         if items is None:
             return before
         self.prepare()
+        self._video_s, self._work_s = before.video_s, before.work_s
         spent = self._clock.begin()
+        results: Any = self._results(items, n_deaths)
+        items, left = items[: len(results)], tuple(items[len(results) :])
+        spent.update(self._stage.cpu_s)
+        if self._keep is not None:
+            begun_s = thread_cpu_s()
+            results = self._keep(items, results)
+            spent["store"] = spent.get("store", 0.0) + thread_cpu_s() - begun_s
+        counts, in_sandbox_s = Counter(before.counts), 0.0
+        counts.update(self._stage.counts)
+        if self._sandbox is not None:
+            start_up_s, in_sandbox_s = self._sandbox.take_cpu_s()
+            spent["start_up"] = spent.get("start_up", 0.0) + start_up_s
+            counts.update(self._sandbox.counts)
+            self._sandbox.counts.clear()
+        notes, self._stage.notes = (*before.notes, *self._stage.notes), []
+        self._stage.cpu_s.clear()
+        self._stage.counts.clear()
+        cpu_s = Counter(before.cpu_s)
+        cpu_s.update(self._clock.end(spent, rest=self._rest, more_s=in_sandbox_s))
+        return UnitResult(
+            results=results,
+            cpu_s=dict(cpu_s),
+            counts=counts,
+            # The next step of a chain has the same items.
+            n_items=before.n_items or len(items),
+            video_s=self._video_s,
+            work_s=self._work_s,
+            left=before.left or left,
+            notes=notes,
+        )
+
+    def _results(self, items: Sequence[Any], n_deaths: int) -> list[Any]:
+        """Returns results of the first items: of all, or of those that `store_s` is enough for."""
         begun_s = time.monotonic()
-        results: Any = []
+        results: list[Any] = []
         try:
             for item in items:
                 is_long = self._store_s is not None and time.monotonic() - begun_s >= self._store_s
@@ -140,78 +165,31 @@ class UnitWorker:
                 results.append(self._result(item, n_deaths))
         finally:
             (self._sandbox or self._stage).release()
-        items, left = items[: len(results)], tuple(items[len(results) :])
-        in_sandbox_s = 0.0
-        if self._sandbox is not None:
-            start_up_s, in_sandbox_s = self._sandbox.take_cpu_s()
-            spent["start_up"] = spent.get("start_up", 0.0) + start_up_s
-        spent.update(self._stage.cpu_s)
-        if self._keep is not None:
-            begun_s = thread_cpu_s()
-            results = self._keep(items, results)
-            spent["store"] = spent.get("store", 0.0) + thread_cpu_s() - begun_s
-        counts = Counter(before.counts)
-        counts.update(self._stage.counts)
-        notes, self._stage.notes = (*before.notes, *self._stage.notes), []
-        if self._sandbox is not None:
-            counts.update(self._sandbox.counts)
-            self._sandbox.counts.clear()
-        self._stage.cpu_s.clear()
-        self._stage.counts.clear()
-        cpu_s = Counter(before.cpu_s)
-        cpu_s.update(
-            self._clock.end(spent, rest=self._rest or self._stage.name, more_s=in_sandbox_s)
-        )
-        video_s, work_s = self._video_s, self._work_s
-        self._video_s = self._work_s = 0.0
-        return UnitResult(
-            results=results,
-            cpu_s=dict(cpu_s),
-            counts=counts,
-            # The next step of a chain has the same items.
-            n_items=before.n_items or len(items),
-            video_s=before.video_s + video_s,
-            work_s=before.work_s + work_s,
-            left=before.left or left,
-            notes=notes,
-        )
+        return results
 
-    def _result(self, item: _Item, n_deaths: int) -> Any:  # noqa: ANN401
-        stage = self._stage
+    def _result(self, item: SourcePart, n_deaths: int) -> Any:  # noqa: ANN401
+        stage, n_tries = self._stage, 0
         if n_deaths >= MAX_ATTEMPTS:
-            return stage.failed(item, _death(item, stage, SandboxDiedError(_DIED)))
-        n_tries = 0
+            return stage.failed(item, _given_up(item, stage, SandboxDiedError(_DIED)))
         while True:
             try:
                 result = self._processed(stage, item)
                 self._has_worked = True
                 self._video_s += stage.video_s(result)
                 self._work_s += stage.work_s(result)
-            except SandboxDiedError as died:
-                logger.warning("%s: %s", item.uri, died)
-                self._has_worked |= died.lost is not None
+                return result
+            except (SandboxDiedError, SetUpError) as error:
+                died = self._death(stage, error)
+                logger.warning("%s: %s", item.uri, error)
                 n_tries += 1
                 # The source is not to blame for a GPU.
                 n_deaths += died.code == ErrorCode.WORKER_DIED
-                is_tried = died.code == ErrorCode.TOO_SLOW or n_tries >= MAX_ATTEMPTS
-                if not is_tried and n_deaths < MAX_ATTEMPTS:
-                    continue
-                if (on_cpu := stage.on_cpu(_note(died.lost))) is not None:
-                    stage, n_tries = on_cpu, 0
-                    continue
-                result = stage.failed(item, _death(item, stage, died))
-            except SetUpError as error:
-                if not self._has_worked or not stage.resources.gpus:
-                    raise error.cause from error
-                logger.warning("%s: %s", item.uri, error)
-                n_tries += 1
-                if (on_cpu := stage.on_cpu(_note(error.cause))) is not None:
-                    stage, n_tries = on_cpu, 0
-                    continue
-                if n_tries < MAX_ATTEMPTS:
-                    continue
-                lost = SandboxDiedError(str(error), lost=_lost(error.cause))
-                result = stage.failed(item, _death(item, stage, lost))
+                is_last = died.code == ErrorCode.TOO_SLOW or max(n_tries, n_deaths) >= MAX_ATTEMPTS
+                if is_last or isinstance(error, SetUpError):
+                    if (on_cpu := stage.on_cpu(_note(died.lost))) is not None:
+                        stage, n_tries = on_cpu, 0
+                    elif is_last:
+                        return stage.failed(item, _given_up(item, stage, died))
             except (DamagedError, FullDiskError, DeviceError):
                 # No fault of the item: the run makes the object again, or ends. A GPU that fails in
                 # this process, and not in a sandbox, fails all that comes after.
@@ -220,20 +198,31 @@ class UnitWorker:
                 if not stage.fails_alone:
                     raise
                 code = error.code if isinstance(error, SourceError) else ErrorCode.INTERNAL
-                result = stage.failed(item, _failure(item, stage, code, str(error)))
+                return stage.failed(item, failure(item, stage, code, str(error)))
             except Exception as error:  # noqa: BLE001 - becomes the item's failed outcome
-                result = stage.failed(item, internal_failure(item.uri, stage.name, error))
-            return result
+                return stage.failed(item, internal_failure(item, stage, error))
 
-    def _processed(self, stage: Stage[Any, Any, Any], item: _Item) -> Any:  # noqa: ANN401
+    def _death(
+        self, stage: Stage[Any, Any, Any], error: SandboxDiedError | SetUpError
+    ) -> SandboxDiedError:
+        """Returns how a sandbox ended; one that could be set up before has lost its GPU."""
+        if isinstance(error, SandboxDiedError):
+            self._has_worked |= error.lost is not None
+            return error
+        cause = error.cause
+        if not self._has_worked or not stage.resources.gpus:
+            raise cause from error
+        lost = cause if isinstance(cause, DeviceError) else DeviceLostError(str(cause))
+        return SandboxDiedError(str(error), lost=lost)
+
+    def _processed(self, stage: Stage[Any, Any, Any], item: SourcePart) -> Any:  # noqa: ANN401
         if self._sandbox is None:
             return stage.process(item)
         result = self._sandbox.process(stage, item)
         if not isinstance(result, Failure):
             return result
         # What names the item comes from here.
-        named = replace(result, uri=item.uri, stage=stage.name)
-        return stage.failed(item, named)
+        return stage.failed(item, replace(result, uri=item.uri, stage=stage.name))
 
 
 _DIED = f"the worker died {MAX_ATTEMPTS} times while working on it"
@@ -243,26 +232,15 @@ _SLOW = (
 )
 
 
-def _failure(item: _Item, stage: Stage[Any, Any, Any], code: ErrorCode, message: str) -> Failure:
-    return Failure(uri=item.uri, stage=stage.name, code=code, message=message)
-
-
-def _death(item: _Item, stage: Stage[Any, Any, Any], died: SandboxDiedError) -> Failure:
-    """The failure of an item over which sandboxes died."""
+def _given_up(item: SourcePart, stage: Stage[Any, Any, Any], died: SandboxDiedError) -> Failure:
     if died.lost is not None:
         why = f"the GPU failed under it {MAX_ATTEMPTS} times: {died.lost}"
     else:
         why = _SLOW if died.code == ErrorCode.TOO_SLOW else _DIED
-    return _failure(item, stage, died.code, f"{item.uri}: {why}")
-
-
-def _lost(error: CuratorError) -> DeviceError:
-    """What a stage says that could be set up before."""
-    return error if isinstance(error, DeviceError) else DeviceLostError(str(error))
+    return failure(item, stage, died.code, f"{item.uri}: {why}")
 
 
 def _note(error: CuratorError | None) -> Note:
-    """The note of a track that a CPU measured after an error."""
     is_memory = isinstance(error, DeviceMemoryError)
     return Note.NOT_ON_GPU_OUT_OF_MEMORY if is_memory else Note.NOT_ON_GPU_DEVICE_LOST
 

@@ -23,7 +23,7 @@ from typing import Any
 import orjson
 
 from curator.errors import LeaseLostError, StorageError, UnconditionalStoreError, UsageError
-from curator.executor.heartbeat import Heartbeat
+from curator.executor.cpu_accounting import Heartbeat
 from curator.json_bounds import load_bounded
 from curator.number_text import plain
 from curator.storage import Store

@@ -12,8 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from curator.errors import CuratorError, UsageError, one_line
-from curator.executor.progress import Progress
-from curator.executor.time_left import Expected
+from curator.executor.progress import Expected, Progress
 from curator.fingerprints import fingerprint
 from curator.recipe import Recipe
 from curator.runs.lease import read_holder, utc_now

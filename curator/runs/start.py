@@ -13,6 +13,8 @@ from curator.executor.engine import Engine
 from curator.executor.host_resources import available_gpus
 from curator.executor.progress import Progress
 from curator.measures.clip_semantics import check_content
+from curator.models.scene_network import SCENE_WEIGHTS
+from curator.models.text_detector import TEXT_WEIGHTS
 from curator.models.weight_store import ModelStore
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, learned_score_of, measures_of, semantics_of

@@ -4,11 +4,10 @@ import os
 
 from curator.errors import UsageError
 from curator.storage.base import ObjectInfo, Store, has_scheme
-from curator.storage.block_reader import open_blocks
 from curator.storage.content_id import NO_HASHES, ContentHashes, HashingReader, content_id
 from curator.storage.local_store import LocalStore
 from curator.storage.object_service import ADDRESSES, service_of, split_uri
-from curator.storage.proven_reader import read_proven
+from curator.storage.proven_reader import open_blocks, read_proven
 from curator.storage.source_reader import expect_end, open_source, stat_source
 
 __all__ = [

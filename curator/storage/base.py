@@ -3,6 +3,7 @@
 import hashlib
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,16 +17,21 @@ TEMPORARY_PREFIX = ".tmp-"
 STALE_AFTER_S = 24 * 3600.0
 """Age from which an unfinished object counts as left over; longer than any one object takes."""
 
+TRAFFIC = Counter[str]()
+"""Requests to S3 by this process and those sent again; bytes received from it, and sent to it or to
+a folder."""
+
 IsOwn = Callable[[str], bool]
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectInfo:
-    """One object of a store.
+    """One object of a store or a bucket.
 
-    `key` is relative to the store's root, with `/` between its segments. `version` changes whenever
-    the content is replaced: the ETag on S3, size, times and inode on a file system.
+    `key` is relative to the root of the store or the bucket, with `/` between its segments.
+    `version` changes whenever the content is replaced: the ETag on S3, without its quotes; size,
+    times and inode on a file system.
     """
 
     key: str
@@ -33,11 +39,9 @@ class ObjectInfo:
     version: str
 
 
-_MD5_DIGITS = 32
-
-
-def _md5(data: bytes) -> str:
-    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+def is_md5(etag: str) -> bool:
+    """Returns whether an ETag may be the MD5 of the object; that of parts has a dash."""
+    return re.fullmatch("[0-9a-f]{32}", etag) is not None
 
 
 class Store(ABC):
@@ -75,9 +79,10 @@ class Store(ABC):
     def read_range(self, key: str, start: int, end: int) -> bytes:
         """Returns bytes [`start`, `end`), at least one; fewer at the end; thread-safe."""
 
-    @abstractmethod
     def write(self, key: str, data: bytes) -> None:
         """Writes a whole object; a reader sees the old or the new one."""
+        with self.create(key) as stream:
+            stream.write(data)
 
     @abstractmethod
     def read_versioned(self, key: str) -> tuple[ObjectInfo, bytes] | None:
@@ -133,8 +138,9 @@ class Store(ABC):
         """
         if info is None or info.bytes != len(data):
             return False
-        is_known = len(info.version) == _MD5_DIGITS and info.version == _md5(data)
-        return is_known or self.read(info.key) == data
+        md5 = hashlib.md5(data, usedforsecurity=False) if is_md5(info.version) else None
+        is_same = md5 is not None and md5.hexdigest() == info.version
+        return is_same or self.read(info.key) == data
 
     @abstractmethod
     def check_writable(self) -> None:

@@ -5,7 +5,7 @@ import secrets
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import BinaryIO, Literal
 
@@ -48,9 +48,8 @@ class BucketStore(Store):
         root = len(self._full(""))
         with self._explained("list", prefix):
             for item in self.service.list(self.bucket, self._full(prefix)):
-                key = item.key[root:]
-                if key and not is_temporary(key):
-                    yield ObjectInfo(key=key, bytes=item.bytes, version=item.version)
+                if (key := item.key[root:]) and not is_temporary(key):
+                    yield replace(item, key=key)
 
     def read(self, key: str) -> bytes:
         """Returns the whole object."""
@@ -74,9 +73,7 @@ class BucketStore(Store):
             answer = self.service.get_range(self.bucket, full, 0, SINGLE_REQUEST_BYTES)
         except NoRangeError:
             # Another program left an empty object.
-            return ObjectInfo(
-                key=key, bytes=0, version=self.service.head(self.bucket, full).version
-            ), b""
+            return replace(self.service.head(self.bucket, full), key=key, bytes=0), b""
         except self.service.errors as error:
             if self.service.explain(error, self.bucket)[0] is Cause.MISSING:
                 return None
@@ -91,7 +88,7 @@ class BucketStore(Store):
             if self.service.explain(error, self.bucket)[0] is Cause.MISSING:
                 return None
             raise self._failure("look up", key, error) from error
-        return ObjectInfo(key=key, bytes=info.bytes, version=info.version)
+        return replace(info, key=key)
 
     def check_writable(self) -> None:
         """Checks access: lists the prefix, then writes and removes a small object."""
@@ -103,10 +100,7 @@ class BucketStore(Store):
             self._remove(probe)
 
     def _own(self, key: str, data: bytes) -> ObjectInfo | None:
-        """Returns the object if an earlier try of this request wrote it; None if another did.
-
-        The store calls it when a repeated request is refused because the object exists.
-        """
+        """Returns the object if an earlier try of a refused request wrote it; else None."""
         entry = self.read_versioned(key)
         return entry[0] if entry is not None and entry[1] == data else None
 
@@ -134,7 +128,6 @@ class BucketStore(Store):
 
     @contextmanager
     def _explained(self, action: str, key: str) -> Iterator[None]:
-        """Converts errors of requests to `StorageError`."""
         try:
             yield
         except self.service.errors as error:

@@ -24,7 +24,6 @@ from curator.storage.object_service import (
     ObjectRange,
     ObjectService,
     ShortBodyError,
-    StoredObject,
     bare,
 )
 from curator.storage.scratch import unnamed_file
@@ -57,15 +56,14 @@ _CREDENTIALS = {
     "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (or AZURE_STORAGE_SAS_KEY)"
     ", or give the machine an identity",
 }
-_KINDS = {"gs": "bucket", "az": "container"}
 
 
 def service(scheme: str) -> ObjectService:
     """Requests to the account that the environment names."""
-    return CloudService(scheme)
+    return _CloudService(scheme)
 
 
-class CloudService(ObjectService):
+class _CloudService(ObjectService):
     """Requests to one of the two; the account and its credentials come from the environment."""
 
     errors = (BaseError, OSError, ValueError)
@@ -76,27 +74,21 @@ class CloudService(ObjectService):
         self._lock = threading.Lock()
 
     def store(self, bucket: str, prefix: str) -> Store:
-        """The store below a prefix."""
-        return CloudStore(bucket, prefix, self.scheme)
+        return _CloudStore(bucket, prefix, self.scheme)
 
     def bucket(self, name: str) -> GCSStore | AzureStore:
-        """Obstore's client of a bucket."""
         with self._lock:
             if name not in self._buckets:
                 # A private server may have no certificate; http:// must be set explicitly.
                 options: ClientConfig = {"allow_http": True}
-                self._buckets[name] = (
-                    GCSStore(name, client_options=options)
-                    if self.scheme == "gs"
-                    else AzureStore(name, client_options=options)
-                )
+                kind = GCSStore if self.scheme == "gs" else AzureStore
+                self._buckets[name] = kind(name, client_options=options)
             return self._buckets[name]
 
-    def head(self, bucket: str, key: str) -> StoredObject:
-        """Asks for the size and version of one object."""
-        return _stored(obstore.head(self.bucket(bucket), key))
+    def head(self, bucket: str, key: str) -> ObjectInfo:
+        return _info(obstore.head(self.bucket(bucket), key))
 
-    def list(self, bucket: str, prefix: str) -> Iterator[StoredObject]:
+    def list(self, bucket: str, prefix: str) -> Iterator[ObjectInfo]:
         """Yields the objects whose key starts with `prefix`, sorted by the keys' UTF-8.
 
         Google lists in that order. Azure with a hierarchical namespace does not, so there the names
@@ -104,8 +96,7 @@ class CloudService(ObjectService):
         """
         folder = prefix.rpartition("/")[0]
         pages = obstore.list(self.bucket(bucket), folder or None, chunk_size=_PAGE)
-        objects = (_stored(item) for page in pages for item in page)
-        wanted = filter(lambda item: item.key.startswith(prefix), objects)
+        wanted = (_info(item) for page in pages for item in page if item["path"].startswith(prefix))
         if self.scheme == "gs":
             return _without_marks(wanted)
         return _without_marks(sorted(wanted, key=lambda item: item.key.encode()))
@@ -123,7 +114,6 @@ class CloudService(ObjectService):
     def get_range(
         self, bucket: str, key: str, start: int, end: int, version: str = ""
     ) -> ObjectRange:
-        """Fetches bytes by one request; two for the end of an object or an empty range."""
         if start < 0:
             head = self.head(bucket, key)
             start, end = max(0, head.bytes + start), head.bytes
@@ -148,9 +138,8 @@ class CloudService(ObjectService):
         return ObjectRange(first, data, size, version_read or version)
 
     def explain(self, error: Exception, bucket: str) -> tuple[Cause, str]:
-        """Returns the cause of a failed request, and a message with its remedy."""
         cause, what = _cause(error), str(error).partition("\n")[0].rstrip(".")
-        kind = _KINDS[self.scheme]
+        kind = "bucket" if self.scheme == "gs" else "container"
         remedies = {
             Cause.MISSING: "check the name",
             Cause.NO_BUCKET: f"check the name of the {kind} {bucket!r}, or create it",
@@ -164,15 +153,13 @@ class CloudService(ObjectService):
 
 
 @dataclass(frozen=True, slots=True)
-class CloudStore(BucketStore):
+class _CloudStore(BucketStore):
     """Objects below `gs://bucket/prefix` or `az://container/prefix`."""
 
     def write(self, key: str, data: bytes) -> None:
-        """Puts a whole object; a large one in parts, which appear together."""
         self._put(checked_key(key), data)
 
     def write_new(self, key: str, data: bytes) -> ObjectInfo | None:
-        """Puts an object on the condition that its key is free."""
         return self._put_if(checked_key(key), data, "create")
 
     def replace(self, key: str, data: bytes, version: str) -> ObjectInfo | None:
@@ -219,14 +206,12 @@ class CloudStore(BucketStore):
             self._put(key, file)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Removes objects, several at a time."""
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="delete") as pool:
-            for _ in pool.map(self._delete, [checked_key(key) for key in keys]):
-                pass
+        def delete(key: str) -> None:
+            with self._explained("delete", key), suppress(FileNotFoundError):
+                self._remove(key)
 
-    def _delete(self, key: str) -> None:
-        with self._explained("delete", key), suppress(FileNotFoundError):
-            self._remove(key)
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="delete") as pool:
+            list(pool.map(delete, [checked_key(key) for key in keys]))
 
     def _remove(self, key: str) -> None:
         obstore.delete(self._client, self._full(key))
@@ -238,13 +223,13 @@ class CloudStore(BucketStore):
     @property
     def _client(self) -> GCSStore | AzureStore:
         service = self.service
-        assert isinstance(service, CloudService)
+        assert isinstance(service, _CloudService)
         return service.bucket(self.bucket)
 
 
-def _without_marks(objects: Iterable[StoredObject]) -> Iterator[StoredObject]:
+def _without_marks(objects: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
     """Leaves out the empty objects `name/` that consoles make and obstore lists as `name`."""
-    before: StoredObject | None = None
+    before: ObjectInfo | None = None
     for item in chain(objects, [None]):
         if before is not None and (
             before.bytes or item is None or not item.key.startswith(before.key + "/")
@@ -253,8 +238,8 @@ def _without_marks(objects: Iterable[StoredObject]) -> Iterator[StoredObject]:
         before = item
 
 
-def _stored(item: "ObjectMeta") -> StoredObject:
-    return StoredObject(key=item["path"], bytes=item["size"], version=bare(item["e_tag"]))
+def _info(item: "ObjectMeta") -> ObjectInfo:
+    return ObjectInfo(key=item["path"], bytes=item["size"], version=bare(item["e_tag"]))
 
 
 def _cause(error: Exception) -> Cause:

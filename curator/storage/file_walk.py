@@ -3,12 +3,13 @@
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from curator.errors import StorageError
-from curator.storage.object_service import ObjectService, StoredObject
+from curator.storage.base import ObjectInfo
+from curator.storage.object_service import ObjectService
 
 _MAGIC = frozenset("*?[")
 
@@ -60,8 +61,7 @@ def expand(pattern: str) -> list[str]:
     return sorted(set(_matches(base, segments[literal:])), key=lambda path: path.split("/"))
 
 
-def name_matches(name: str, pattern: str) -> bool:
-    """Returns whether one name matches one segment of a pattern."""
+def _name_matches(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) and (not is_hidden(name) or is_hidden(pattern))
 
 
@@ -88,7 +88,7 @@ def _matches(base: str, segments: list[str]) -> Iterator[str]:
             yield base
             return
         for name in names:
-            if name_matches(name, first):
+            if _name_matches(name, first):
                 yield from _matches(os.path.join(base, name), rest)
     elif os.path.lexists(path := os.path.join(base, first)):
         yield from _matches(path, rest)
@@ -158,7 +158,7 @@ def _stat(path: str) -> os.stat_result | OSError:
         return error
 
 
-def find_objects(service: ObjectService, bucket: str, key: str) -> Iterator[StoredObject]:
+def find_objects(service: ObjectService, bucket: str, key: str) -> Iterator[ObjectInfo]:
     """Yields the objects below a folder `key`, or those that match if it is a pattern.
 
     Patterns work as for files: `*` stays within a segment, `**` is any number of them, hidden names
@@ -169,37 +169,29 @@ def find_objects(service: ObjectService, bucket: str, key: str) -> Iterator[Stor
         StorageError: The listing failed or broke off.
     """
     segments = key.strip("/").split("/")
-    literal = next((i for i, name in enumerate(segments) if is_pattern(name)), None)
-    if literal is None:
-        prefix = key.rstrip("/") + "/" if key else ""
-        return _below(service, bucket, prefix, "", lambda names: not any(map(is_hidden, names)))
+    literal = next((i for i, name in enumerate(segments) if is_pattern(name)), len(segments))
+    patterns, begin = segments[literal:], ""
     prefix = "".join(f"{segment}/" for segment in segments[:literal])
-    patterns = segments[literal:]
-    begin = re.split(r"[*?\[]", patterns[0], maxsplit=1)[0]
-    return _below(service, bucket, prefix, begin, lambda names: _key_matches(names, patterns))
-
-
-def _below(
-    service: ObjectService,
-    bucket: str,
-    prefix: str,
-    begin: str,
-    is_wanted: Callable[[list[str]], bool],
-) -> Iterator[StoredObject]:
-    """Yields the wanted keys below `prefix`, judged by their segments after it."""
+    if patterns:
+        begin = re.split(r"[*?\[]", patterns[0], maxsplit=1)[0]
+    else:
+        prefix = key.rstrip("/") + "/" if key else ""
     try:
         for item in service.list(bucket, prefix + begin):
             names = item.key.removeprefix(prefix).split("/")
-            if is_wanted(["_" if name in DOTS else name for name in names]):
+            if _key_matches(["_" if name in DOTS else name for name in names], patterns):
                 yield item
     except service.errors as error:
-        place = f"{service.scheme}://{bucket}/{prefix}"
         words = service.explain(error, bucket)[1]
+        place = f"{service.scheme}://{bucket}/{prefix}"
         raise StorageError(f"cannot list {place!r}: {words}") from error
 
 
 def _key_matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
-    """Returns whether a key matches, or a folder above it without hidden names in between."""
+    """Returns whether a key matches, or a folder above it without hidden names in between.
+
+    Without patterns every key without hidden names matches.
+    """
     if not patterns:
         return not any(map(is_hidden, names))
     if not names:
@@ -208,4 +200,4 @@ def _key_matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
         return _key_matches(names, patterns[1:]) or (
             not is_hidden(names[0]) and _key_matches(names[1:], patterns)
         )
-    return name_matches(names[0], patterns[0]) and _key_matches(names[1:], patterns[1:])
+    return _name_matches(names[0], patterns[0]) and _key_matches(names[1:], patterns[1:])

@@ -17,6 +17,7 @@ from curator.errors import StorageError, UnconditionalStoreError
 from curator.storage.base import (
     STALE_AFTER_S,
     TEMPORARY_PREFIX,
+    TRAFFIC,
     IsOwn,
     ObjectInfo,
     Store,
@@ -24,7 +25,6 @@ from curator.storage.base import (
     is_temporary,
 )
 from curator.storage.source_reader import file_version
-from curator.storage.traffic import TRAFFIC
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -55,8 +55,7 @@ class LocalStore(Store):
             if is_temporary(key):
                 continue
             with suppress(FileNotFoundError):
-                info = os.stat(path)
-                yield ObjectInfo(key=key, bytes=info.st_size, version=file_version(info))
+                yield _info(key, os.stat(path))
 
     def read(self, key: str) -> bytes:
         """Returns the whole file."""
@@ -76,18 +75,13 @@ class LocalStore(Store):
             stream.seek(start)
             return stream.read(end - start)
 
-    def write(self, key: str, data: bytes) -> None:
-        """Writes a temporary file, syncs it, and renames it into place."""
-        with self.create(key) as stream:
-            stream.write(data)
-
     def read_versioned(self, key: str) -> tuple[ObjectInfo, bytes] | None:
         """Returns a whole file and its version; None if it is missing."""
         path = self._path(key)
         is_missing = suppress(FileNotFoundError, NotADirectoryError)
         with _explained("read", path), is_missing, open(path, "rb") as stream:
             data = stream.read()
-            return _info(key, stream.fileno()), data
+            return _info(key, os.fstat(stream.fileno())), data
         return None
 
     def write_new(self, key: str, data: bytes) -> ObjectInfo | None:
@@ -98,18 +92,16 @@ class LocalStore(Store):
         object, and a killed writer leaves it.
         """
         path = self._path(key)
-        with _explained("write", path):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with _temporary(path, data) as (temporary, descriptor):
-                try:
-                    is_new = _linked(temporary, path)
-                except OSError as error:
-                    if error.errno not in _NO_LINKS:
-                        raise
-                    return _written_exclusively(key, path, data)
-                # Each link is a change of status, and so of the version.
-                os.unlink(temporary)
-                return _info(key, descriptor) if is_new else None
+        with _unfinished(path, data) as file, _explained("write", path):
+            try:
+                is_new = _linked(file.name, path)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                return _written_exclusively(key, path, data)
+            # Each link is a change of status, and so of the version.
+            os.unlink(file.name)
+            return _info(key, os.fstat(file.descriptor)) if is_new else None
 
     def replace(self, key: str, data: bytes, version: str) -> ObjectInfo | None:
         """Compares and renames under a lock of the old file, which ends with its holder.
@@ -121,16 +113,19 @@ class LocalStore(Store):
         with _explained("write", path), _locked(path) as lock:
             if lock is None or file_version(os.fstat(lock)) != version:
                 return None
-            with _temporary(path, data) as (temporary, descriptor):
-                os.replace(temporary, path)
-                _sync(os.path.dirname(path))
-                return _info(key, descriptor)
+            with _unfinished(path, data) as file:
+                file.rename(path)
+                return _info(key, os.fstat(file.descriptor))
 
     @contextmanager
     def create(self, key: str) -> Iterator[BinaryIO]:
-        """Opens an append-only stream to a file that is renamed into place at the end."""
-        with _replacing(self._path(key)) as stream:
-            yield stream
+        """Opens an append-only stream to a file that is synced and renamed into place."""
+        path = self._path(key)
+        with _unfinished(path) as file:
+            yield file.stream
+            with _explained("write", path):
+                file.sync()
+                file.rename(path)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Removes files; folders stay, because another writer may be about to use them."""
@@ -145,15 +140,14 @@ class LocalStore(Store):
             info = os.stat(self._path(key))
         except (OSError, ValueError):
             return None
-        if not stat.S_ISREG(info.st_mode):
-            return None
-        return ObjectInfo(key=key, bytes=info.st_size, version=file_version(info))
+        return _info(key, info) if stat.S_ISREG(info.st_mode) else None
 
     def check_writable(self) -> None:
         """Makes the folder, and writes, syncs and removes a file in it."""
         path = os.path.join(self.root, f"{TEMPORARY_PREFIX}check-{secrets.token_hex(8)}")
-        with _replacing(path) as stream:
-            stream.write(b"written to see whether this folder can be written\n")
+        data = b"written to see whether this folder can be written\n"
+        with _unfinished(path, data) as file, _explained("write", path):
+            file.rename(path)
         with _explained("delete", path):
             os.unlink(path)
 
@@ -204,59 +198,61 @@ class AppendFile(io.FileIO):
         return n_bytes
 
 
-def _temporary_name(path: str) -> str:
-    return os.path.join(os.path.dirname(path), f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}")
+class _UnfinishedFile:
+    """A file under a temporary name, in the folder of its object, locked until its writer ends."""
 
-
-@contextmanager
-def _replacing(path: str) -> Iterator[BinaryIO]:
-    """Opens a temporary file in the same folder, which replaces `path` unless an error occurs."""
-    folder = os.path.dirname(path)
-    temporary = _temporary_name(path)
-    with _explained("write", path):
-        os.makedirs(folder, exist_ok=True)
-        raw = AppendFile(temporary, "xb")
-        locked = os.dup(raw.fileno())
-    try:
-        _lock(locked)
-        with io.BufferedWriter(raw, _BUFFER_BYTES) as stream:
-            yield stream
-        with _explained("write", path):
-            _sync(temporary)
-            os.replace(temporary, path)
-            _sync(folder)
-    except BaseException:
+    def __init__(self, path: str) -> None:
+        self._folder = os.path.dirname(path)
+        os.makedirs(self._folder, exist_ok=True)
+        self.name = os.path.join(self._folder, f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}")
+        raw = AppendFile(self.name, "xb")
+        # Stays open where a writer closes the stream.
+        self.descriptor = os.dup(raw.fileno())
+        self.stream = io.BufferedWriter(raw, _BUFFER_BYTES)
         with suppress(OSError):
-            os.unlink(temporary)
-        raise
-    finally:
-        os.close(locked)
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def sync(self) -> None:
+        if not self.stream.closed:
+            self.stream.flush()
+        os.fsync(self.descriptor)
+
+    def rename(self, path: str) -> None:
+        os.replace(self.name, path)
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        except OSError as error:
+            # Some file systems cannot sync a folder; the rename itself has succeeded.
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+                raise
+        finally:
+            os.close(folder)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            os.unlink(self.name)
+        with suppress(OSError, StorageError):
+            self.stream.close()
+        os.close(self.descriptor)
 
 
 @contextmanager
-def _temporary(path: str, data: bytes) -> Iterator[tuple[str, int]]:
-    """Gives name and descriptor of a synced file in the folder of `path`, for this block."""
-    temporary = _temporary_name(path)
-    with open(temporary, "xb") as stream:
-        try:
-            _lock(stream.fileno())
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-            yield temporary, stream.fileno()
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)
-
-
-def _lock(descriptor: int) -> None:
-    """Locks an unfinished file until its writer has renamed it or ended."""
-    with suppress(OSError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def _unfinished(path: str, data: bytes | None = None) -> Iterator[_UnfinishedFile]:
+    """Opens an unfinished file, which the block renames, or it is removed; synced with `data`."""
+    with _explained("write", path):
+        file = _UnfinishedFile(path)
+    try:
+        if data is not None:
+            with _explained("write", path):
+                file.stream.write(data)
+                file.sync()
+        yield file
+    finally:
+        file.close()
 
 
 def _is_abandoned(path: str) -> bool:
-    """Returns whether the writer of an unfinished file surely has ended."""
     try:
         # Network mounts grant an exclusive lock only to those who may write.
         descriptor = os.open(path, os.O_RDWR)
@@ -287,7 +283,7 @@ def _written_exclusively(key: str, path: str, data: bytes) -> ObjectInfo | None:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-            return _info(key, stream.fileno())
+            return _info(key, os.fstat(stream.fileno()))
     except FileExistsError:
         return None
 
@@ -323,8 +319,7 @@ def _locked(path: str) -> Iterator[int | None]:
         os.close(descriptor)
 
 
-def _info(key: str, descriptor: int) -> ObjectInfo:
-    info = os.fstat(descriptor)
+def _info(key: str, info: os.stat_result) -> ObjectInfo:
     return ObjectInfo(key=key, bytes=info.st_size, version=file_version(info))
 
 
@@ -360,21 +355,8 @@ def _files(
 
 
 def _beside(folder: str) -> Iterator[tuple[str, str]]:
-    """Yields (name, path) of the files directly in a folder."""
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         yield from [(entry.name, entry.path) for entry in entries if not entry.is_dir()]
-
-
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # Some file systems cannot sync a folder; the rename itself has succeeded.
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(descriptor)
 
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK})
@@ -398,7 +380,6 @@ _REMEDIES = {
 
 @contextmanager
 def _explained(action: str, path: str) -> Iterator[None]:
-    """Turns an error of the operating system into a `StorageError`."""
     try:
         yield
     except OSError as error:

@@ -7,15 +7,14 @@ To add one, add a line to `_MODULES`, and a module with a function `service` tha
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from typing import NamedTuple
 
-from curator.storage.base import Store
+from curator.storage.base import ObjectInfo, Store
 
 _MODULES = {
-    "s3": "curator.storage.s3_service",
+    "s3": "curator.storage.s3_client",
     "gs": "curator.storage.cloud_service",
     "az": "curator.storage.cloud_service",
 }
@@ -48,15 +47,6 @@ class NoRangeError(ValueError):
     """The object is empty or ends before the range."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredObject:
-    """One object of a bucket; `version` is the ETag without its quotes."""
-
-    key: str
-    bytes: int
-    version: str
-
-
 class ObjectRange(NamedTuple):
     """Bytes of an object from `start`, and its whole size and version."""
 
@@ -82,11 +72,11 @@ class ObjectService(ABC):
         """Returns the store below a prefix; creates and checks nothing."""
 
     @abstractmethod
-    def head(self, bucket: str, key: str) -> StoredObject:
+    def head(self, bucket: str, key: str) -> ObjectInfo:
         """Asks for the size and version of one object."""
 
     @abstractmethod
-    def list(self, bucket: str, prefix: str) -> Iterator[StoredObject]:
+    def list(self, bucket: str, prefix: str) -> Iterator[ObjectInfo]:
         """Yields the objects whose key starts with `prefix`, sorted by the keys' UTF-8.
 
         Leaves out the empty objects by which consoles show folders.

@@ -22,6 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from curator.errors import CuratorError
+from curator.storage.base import is_md5
 from curator.storage.content_id import Positioned
 from curator.storage.object_service import (
     NoRangeError,
@@ -274,8 +275,3 @@ def _has_md5(answer: ObjectRange) -> bool:
     if len(answer.data) != answer.size or not is_md5(answer.version):
         return False
     return hashlib.md5(answer.data, usedforsecurity=False).hexdigest() == answer.version
-
-
-def is_md5(etag: str) -> bool:
-    """Returns whether an ETag may be the MD5 of the object; that of parts has a dash."""
-    return len(etag) == 32 and all(digit in "0123456789abcdef" for digit in etag)

@@ -62,10 +62,9 @@ class S3Store(BucketStore):
     def write(self, key: str, data: bytes) -> None:
         """Puts a whole object: in one request, or in parts where it is large."""
         if len(data) > SINGLE_REQUEST_BYTES:
-            with self.create(key) as stream:
-                stream.write(data)
-            return
-        self._put(checked_key(key), data)
+            super(S3Store, self).write(key, data)
+        else:
+            self._put(checked_key(key), data)
 
     def write_new(self, key: str, data: bytes) -> ObjectInfo | None:
         """Puts an object with `If-None-Match: *`."""
@@ -85,23 +84,15 @@ class S3Store(BucketStore):
         return ObjectInfo(key=key, bytes=len(data), version=etag)
 
     def _etag_if(self, key: str, data: bytes, condition: dict[str, str]) -> str | None:
-        """Puts an object on a condition; returns its ETag, or None if that does not hold.
-
-        A conflict is another write of the same key at the same time: it decides nothing.
-        """
+        """Puts an object on a condition; returns its ETag, or None if that does not hold."""
         target = {"Bucket": self.bucket, "Key": self._full(key)}
-        for attempt in range(ATTEMPTS):
-            try:
-                answer = _sent(client().put_object, data, **target, **condition)
-            except ClientError as error:
-                if code_of(error) in _UNMET:
-                    return None
-                if code_of(error) not in _CONFLICT or attempt == ATTEMPTS - 1:
-                    raise
-                time.sleep(_CONFLICT_PAUSE_S * (attempt + 1))
-            else:
-                return bare(answer.get("ETag"))
-        raise AssertionError("the last attempt returns or raises")
+        try:
+            answer = _sent(client().put_object, data, **target, **condition)
+        except ClientError as error:
+            if code_of(error) not in _UNMET:
+                raise
+            return None
+        return bare(answer.get("ETag"))
 
     def _form(self) -> str:
         """How the server wants the ETag of `If-Match`; checked once by each process and bucket."""
@@ -236,14 +227,20 @@ class S3Store(BucketStore):
 def _sent(
     request: Callable[..., dict[str, Any]], body: bytes | bytearray, **options: object
 ) -> dict[str, Any]:
-    """Sends bytes with their MD5, which every server checks; again where it got others."""
+    """Sends bytes with their MD5, which every server checks; again where it got others.
+
+    Again, too, at a conflict, which is another write of the same key at the same time: it decides
+    nothing.
+    """
     md5 = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return request(Body=body, ContentMD5=md5, **options)
         except ClientError as error:
-            if attempt == ATTEMPTS or code_of(error) not in _FLIPPED:
+            if attempt == ATTEMPTS or code_of(error) not in _FLIPPED | _CONFLICT:
                 raise
+            if code_of(error) in _CONFLICT:
+                time.sleep(_CONFLICT_PAUSE_S * attempt)
     raise AssertionError("the last attempt returns or raises")
 
 

@@ -12,6 +12,7 @@ its source. Sizes and forms are limited.
 
 import json
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,8 +21,9 @@ from typing import Any
 
 from curator.errors import ErrorCode, SourceError
 from curator.json_bounds import refuse_deep
+from curator.storage.base import has_scheme
 from curator.storage.object_service import scheme_of, service_of, split_uri
-from curator.storage.source_reader import local_failure, open_source, stat_source
+from curator.storage.source_reader import open_source, stat_source
 
 MAX_BYTES = 256 << 10
 _THREADS = 16
@@ -59,6 +61,9 @@ class SidecarProblem:
     message: str
 
 
+_Place = FoundSidecar | SidecarProblem
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sidecar:
     """The contents of a sidecar, as they stand there."""
@@ -74,28 +79,27 @@ def sidecar_uris(uri: str) -> tuple[str, ...]:
     return tuple(name for name in names if name != uri)
 
 
-def find_sidecars(uris: Iterable[str]) -> dict[str, FoundSidecar | SidecarProblem]:
+def find_sidecars(uris: Iterable[str]) -> dict[str, _Place]:
     """Finds sidecars of many sources, by the source's URI; leaves out sources without one."""
     wanted = sorted(set(uris), key=lambda uri: _start(uri).encode("utf-8", "surrogateescape"))
-    local: list[str] = []
-    buckets: dict[str, list[str]] = {}
+    places: defaultdict[str, list[str]] = defaultdict(list)
     for uri in wanted:
         scheme, bucket = scheme_of(uri), split_uri(uri)[0]
-        (local if scheme is None else buckets.setdefault(f"{scheme}://{bucket}/", [])).append(uri)
-    sidecars: dict[str, FoundSidecar | SidecarProblem] = {}
+        if scheme is not None:
+            places[f"{scheme}://{bucket}/"].append(uri)
+        elif not has_scheme(uri):
+            places[""].append(uri)
+    sidecars: dict[str, _Place] = {}
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="sidecar") as pool:
-        jobs = [pool.submit(_local, part) for part in _parts(local)]
-        for root, some in buckets.items():
-            jobs += [pool.submit(_in_bucket, root, part) for part in _parts(some)]
+        jobs = []
+        for root, some in places.items():
+            # Neighbours, in as many parts as there are threads.
+            size = -(-len(some) // _THREADS)
+            parts = (some[begin : begin + size] for begin in range(0, len(some), size))
+            jobs += [pool.submit(_in_bucket if root else _each, root, part) for part in parts]
         for job in jobs:
             sidecars.update(job.result())
     return sidecars
-
-
-def _parts(uris: Sequence[str]) -> list[Sequence[str]]:
-    """Groups neighbours, into as many parts as there are threads."""
-    size = max(1, -(-len(uris) // _THREADS))
-    return [uris[begin : begin + size] for begin in range(0, len(uris), size)]
 
 
 def _stem(uri: str) -> str:
@@ -105,45 +109,43 @@ def _stem(uri: str) -> str:
 
 
 def _start(uri: str) -> str:
-    """Returns the common beginning of the names of a source and its sidecars."""
     return _stem(uri) + "."
 
 
-def _local(uris: Sequence[str]) -> dict[str, FoundSidecar | SidecarProblem]:
-    files: dict[str, FoundSidecar | SidecarProblem] = {}
-    for uri in uris:
-        for path in sidecar_uris(uri):
-            try:
-                n_bytes = os.stat(path).st_size
-                is_outside = os.path.islink(path) and not _is_below(path, os.path.dirname(uri))
-                files[uri] = _outside(path) if is_outside else FoundSidecar(uri=path, bytes=n_bytes)
-            except (FileNotFoundError, NotADirectoryError):
+def _each(root: str, uris: Sequence[str]) -> dict[str, _Place]:
+    places = ((uri, _looked_up(uri)) for uri in uris)
+    return {uri: place for uri, place in places if place is not None}
+
+
+def _looked_up(uri: str) -> _Place | None:
+    for name in sidecar_uris(uri):
+        try:
+            n_bytes = stat_source(name)[0]
+        except SourceError as error:
+            if error.code is ErrorCode.VANISHED:
                 continue
-            except (OSError, ValueError) as error:
-                files[uri] = _unreadable(local_failure(path, error))
-            break
-    return files
+            return _unreadable(error)
+        if scheme_of(uri) is None and os.path.islink(name) and _leads_out(name):
+            message = (
+                f"{name!r} is a link to {os.path.realpath(name)!r}, outside the folder of its "
+                "source, and is not followed; put a copy of the file there if it belongs to the "
+                "source"
+            )
+            return SidecarProblem(SidecarCode.OUTSIDE, message)
+        return FoundSidecar(uri=name, bytes=n_bytes)
+    return None
 
 
-def _is_below(path: str, folder: str) -> bool:
-    """Returns whether a link leads to a file below a folder."""
-    real_folder = os.path.realpath(folder)
-    return os.path.commonpath([os.path.realpath(path), real_folder]) == real_folder
+def _leads_out(link: str) -> bool:
+    folder = os.path.realpath(os.path.dirname(link))
+    return os.path.commonpath([os.path.realpath(link), folder]) != folder
 
 
-def _outside(path: str) -> SidecarProblem:
-    message = (
-        f"{path!r} is a link to {os.path.realpath(path)!r}, outside the folder of its source, and "
-        "is not followed; put a copy of the file there if it belongs to the source"
-    )
-    return SidecarProblem(SidecarCode.OUTSIDE, message)
-
-
-def _in_bucket(root: str, uris: Sequence[str]) -> dict[str, FoundSidecar | SidecarProblem]:
-    """Yields sidecars of sources in one bucket; the sources are sorted by name."""
+def _in_bucket(root: str, uris: Sequence[str]) -> dict[str, _Place]:
+    """Returns sidecars of sources in one bucket; the sources are sorted by name."""
     service, bucket = service_of(root), split_uri(root)[0]
     assert service is not None, root
-    sidecars: dict[str, FoundSidecar | SidecarProblem] = {}
+    sidecars: dict[str, _Place] = {}
     index = 0
     while index < len(uris):
         start = _start(uris[index]).removeprefix(root)
@@ -156,7 +158,7 @@ def _in_bucket(root: str, uris: Sequence[str]) -> dict[str, FoundSidecar | Sidec
             unread = SidecarProblem(SidecarCode.UNREADABLE, message)
             return sidecars | dict.fromkeys(uris[index:], unread)
         if page is None:
-            return {source: sidecar for uri in uris for source, sidecar in _asked(uri).items()}
+            return _each(root, uris)
         sizes, is_truncated = page
         last = max((key.encode() for key in sizes), default=b"")
         end = last if is_truncated else None
@@ -173,19 +175,9 @@ def _in_bucket(root: str, uris: Sequence[str]) -> dict[str, FoundSidecar | Sidec
                 sidecars[uris[index]] = FoundSidecar(uri=root + there, bytes=sizes[there])
             elif not covered:
                 # More than a page of names begin with this one.
-                sidecars |= _asked(uris[index])
+                sidecars |= _each(root, [uris[index]])
             index += 1
     return sidecars
-
-
-def _asked(uri: str) -> dict[str, FoundSidecar | SidecarProblem]:
-    for name in sidecar_uris(uri):
-        try:
-            return {uri: FoundSidecar(uri=name, bytes=stat_source(name)[0])}
-        except SourceError as error:
-            if error.code is not ErrorCode.VANISHED:
-                return {uri: _unreadable(error)}
-    return {}
 
 
 def read_sidecars(uris: Iterable[str]) -> dict[str, Sidecar | SidecarProblem]:

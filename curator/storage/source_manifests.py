@@ -134,15 +134,9 @@ def _csv_rows(stream: BinaryIO, manifest: str) -> Iterator[_Entry]:
         own = [(at, names[name]) for at, name in enumerate(header) if name in names]
         for row in rows:
             if len(row) > column and row[column].strip():
-                yield (
-                    f"line {rows.line_num}",
-                    row[column],
-                    {
-                        name: CsvText(_shown(row[at]))
-                        for at, name in own
-                        if at < len(row) and row[at].strip()
-                    },
-                )
+                cells = {name: row[at] for at, name in own if at < len(row) and row[at].strip()}
+                metadata = {name: CsvText(_shown(text)) for name, text in cells.items()}
+                yield f"line {rows.line_num}", row[column], metadata
     except csv.Error as error:
         raise UsageError(
             f"manifest {manifest!r}, line {rows.line_num}: not valid CSV: {error}"
@@ -150,7 +144,6 @@ def _csv_rows(stream: BinaryIO, manifest: str) -> Iterator[_Entry]:
 
 
 def _shown(text: str) -> str:
-    """Replaces bytes that are not UTF-8."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 

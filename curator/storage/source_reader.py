@@ -14,12 +14,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO
 
 from curator.errors import CuratorError, ErrorCode, SourceError, UsageError
-from curator.storage.base import has_scheme
+from curator.storage.base import ObjectInfo, has_scheme
 from curator.storage.object_service import (
     ADDRESSES,
     Cause,
     ObjectService,
-    StoredObject,
     service_of,
     split_uri,
 )
@@ -93,7 +92,7 @@ def file_version(info: os.stat_result) -> str:
     return f"{info.st_size}-{info.st_mtime_ns}-{info.st_ctime_ns}-{info.st_ino}"
 
 
-def object_version(stored: StoredObject) -> str:
+def object_version(stored: ObjectInfo) -> str:
     """Returns the version of an object: `size-ETag`."""
     return f"{stored.bytes}-{stored.version}"
 
@@ -204,7 +203,6 @@ _FACTS = ("size", "modification time", "time of the last change of status", "ino
 
 
 def _difference(before: str, now: str) -> str:
-    """Says which facts of two versions of a file differ."""
     facts = zip(_FACTS, before.split("-"), now.split("-"), strict=True)
     differ = [(name, _shown(name, a), _shown(name, b)) for name, a, b in facts if a != b]
     return ", ".join(f"its {name} was {was} and is {current}" for name, was, current in differ)

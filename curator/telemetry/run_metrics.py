@@ -22,7 +22,7 @@ from curator.executor.engine import Engine
 from curator.executor.ray_cluster import Number
 from curator.runs.run_context import RunLog
 from curator.storage import Store
-from curator.storage.traffic import TRAFFIC
+from curator.storage.base import TRAFFIC
 
 logger = logging.getLogger(__name__)
 

@@ -1,9 +1,9 @@
 """Who gets which unit, and what becomes of it when workers and nodes die: without processes."""
 
-import logging
 import pickle
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from simulated_workers import Simulated, pool
@@ -21,22 +21,15 @@ from curator.executor.fleet import (
 )
 from curator.executor.timeline import Timeline
 from curator.executor.unit_worker import UnitResult
-from curator.executor.work import MAX_ATTEMPTS, RepeatedUnit, split
-from curator.executor.worker import Step, call_chain, pack_chain
+from curator.executor.worker import MAX_ATTEMPTS, Step, call_chain, pack, pack_chain, split
 from curator.records.sources import SourceRef
 from curator.stage import Resources
 from curator.tables.track_parts import AnalyzedUnit, StoredTrack
 
 
-def fleet_of(backend: Simulated, *pools: WorkerPool, ahead: int = 1, keeps: bool = False) -> Fleet:
-    return Fleet(
-        backend,
-        pools or [pool()],
-        counts=FleetCounts(),
-        timeline=Timeline(),
-        ahead=ahead,
-        keeps=keeps,
-    )
+def fleet_of(backend: Simulated, *pools: WorkerPool, **options: Any) -> Fleet:  # noqa: ANN401
+    made = {"counts": FleetCounts(), "timeline": Timeline()} | options
+    return Fleet(backend, pools or [pool()], **made)  # type: ignore[arg-type]
 
 
 def echo(worker: Worker, unit: object, n_deaths: int) -> object:
@@ -64,18 +57,16 @@ def test_demand_is_visible_and_goes_with_the_work() -> None:
     assert not backend.requested
     assert not backend.placed, "a worker without a unit holds its node"
     fleet.close()
-    assert backend.n_fleets == 0
+    assert not fleet._counts.fleets
 
 
-def test_no_more_workers_are_requested_than_may_be() -> None:
+def test_no_more_workers_are_requested_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the pool, and where there is no place for them."""
     backend = Simulated(echo, nodes=[])
     fleet = fleet_of(backend, pool(most=3))
     for unit in range(5):
         fleet.submit([unit])
     assert len(backend.requested) == 3
-
-
-def test_demand_without_place_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_module, "MAX_UNPLACED", 10)
     backend = Simulated(echo, nodes=[])
     fleet = fleet_of(backend)
@@ -155,7 +146,7 @@ def test_a_known_loss_of_a_node_counts_nothing_at_all() -> None:
 
     backend = Simulated(does, nodes=["a", "b", "c", "stays"])
     counts = FleetCounts()
-    fleet = Fleet(backend, [pool(most=1)], counts=counts, timeline=Timeline())
+    fleet = fleet_of(backend, pool(most=1), counts=counts)
     assert list(fleet.run([["x", "y"]])) == [["x", "y"]]
     assert counts.lost_nodes == {"a", "b", "c"}
     assert counts.repeated_units == 3
@@ -228,22 +219,20 @@ def test_the_last_lane_takes_from_the_end() -> None:
     assert max(by_lane["gpu"]) < min(by_lane["cpu"])
 
 
+@pytest.mark.parametrize("is_expected", [True, False])
 def test_a_lane_without_places_leaves_its_units_to_the_next(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, is_expected: bool
 ) -> None:
-    """GPUs that a server of captions holds."""
-    monkeypatch.setattr(fleet_module, "PATIENCE_S", 0.0)
-    backend = Simulated(echo, nodes=["cpus"])
-    gpu, cpu = pool("gpu", gpus=1, place="gpus"), pool("cpu", most=2)
-    assert len(list(fleet_of(backend, gpu, cpu).run([[n] for n in range(10)]))) == 10
+    """GPUs that a server of captions holds, or an autoscaler that does not say whether it has any.
 
-
-def test_a_lane_that_may_have_no_room_takes_nothing_from_the_next() -> None:
-    """An autoscaler that does not tell whether it has GPUs: no CPU waits for them."""
+    For those that may not come no CPU waits at all.
+    """
+    if is_expected:
+        monkeypatch.setattr(fleet_module, "PATIENCE_S", 0.0)
     backend = Simulated(echo, nodes=["cpus"])
-    gpu = pool("gpu", gpus=1, place="gpus", is_expected=False)
+    gpu = pool("gpu", gpus=1, place="gpus", is_expected=is_expected)
     fleet = fleet_of(backend, gpu, pool("cpu", most=2))
-    assert len(list(fleet.run([[n] for n in range(4)]))) == 4
+    assert len(list(fleet.run([[n] for n in range(10)]))) == 10
 
 
 def test_a_drained_node_gets_no_more_units(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,20 +247,6 @@ def test_a_drained_node_gets_no_more_units(monkeypatch: pytest.MonkeyPatch) -> N
     backend = Simulated(does, nodes=["spot"])
     assert len(list(fleet_of(backend, pool(most=1)).run([[n] for n in range(5)]))) == 5
     assert [node for node, _ in backend.sent] == ["spot", *["stays"] * 4]
-
-
-def test_a_run_without_workers_says_what_it_waits_for(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(fleet_module, "LOOK_S", 0.0)
-    monkeypatch.setattr(fleet_module, "PLACE_S", 0.0)
-    monkeypatch.setattr(fleet_module, "FIRST_WARNING_S", 0.0)
-    backend = Simulated(echo, nodes=[])
-    fleet = fleet_of(backend)
-    fleet.submit([1])
-    with caplog.at_level(logging.WARNING):
-        fleet.poll(timeout=0.05)
-    assert "without a worker: work needs a node" in caplog.text
 
 
 def waiting_fleet(monkeypatch: pytest.MonkeyPatch, backend: Simulated, clock: list[float]) -> Fleet:
@@ -335,20 +310,14 @@ def test_a_fleet_whose_backend_is_gone_ends(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_workers_of_a_machine_of_ones_own_stay_for_the_next_chain() -> None:
-    backend = Simulated(echo)
+    backend, timeline = Simulated(echo), Timeline()
     backend.is_elastic = False
-    assert list(fleet_of(backend, pool(most=1)).run([[1], [2]])) == [[1], [2]]
+    fleet = fleet_of(backend, pool(most=1), timeline=timeline)
+    assert list(fleet.run([[1], [2]])) == [[1], [2]]
     assert len(backend.kept) == 1
     assert not backend.ended
-
-
-def test_the_timeline_knows_units_and_workers() -> None:
-    timeline = Timeline()
-    backend = Simulated(echo, room=2)
-    fleet = Fleet(backend, [pool(most=2)], counts=FleetCounts(), timeline=timeline)
-    assert len(list(fleet.run([[number] for number in range(6)]))) == 6
     (stage,) = timeline.as_dict()["stages"]
-    assert (stage["stage"], stage["units"], stage["workers"]) == ("work", 6, 2)
+    assert (stage["stage"], stage["units"], stage["workers"]) == ("work", 2, 1)
 
 
 def test_an_error_of_a_step_ends_the_run_as_it_was_raised() -> None:
@@ -383,5 +352,13 @@ class Notes:
 def test_only_the_first_step_of_a_chain_fails_what_is_given_up() -> None:
     """The others get what it made of it, as in any other run."""
     step = Step(make=Notes, resources=Resources())
-    sent = pickle.dumps(RepeatedUnit(unit=[7], n_deaths=2))
+    sent = pickle.dumps(([7], 2))
     assert pickle.loads(call_chain(pack_chain([step, step]), sent)) == [7, 2, 0]
+
+
+def test_units_hold_neighbours_up_to_their_number_and_weight_unless_one_item_is_heavier() -> None:
+    assert list(pack(range(7), max_items=3)) == [[0, 1, 2], [3, 4, 5], [6]]
+    assert list(pack([], max_items=3)) == []
+    weights = [5, 5, 1, 20, 1, 9, 1]
+    groups = list(pack(weights, max_items=10, weight=float, max_weight=10))
+    assert groups == [[5, 5], [1], [20], [1, 9], [1]]

@@ -27,7 +27,6 @@ class Cuts:
     """Works on a clip for a while."""
 
     def __call__(self, unit: float) -> tuple[str, int]:
-        """Returns the process's place in the line for cores."""
         time.sleep(unit)
         return "cut", os.sched_getscheduler(0)
 
@@ -39,11 +38,6 @@ class Feeds:
         self._folder = Path(folder)
 
     def __call__(self, unit: int) -> tuple[str, int]:
-        """Returns the process's place in the line for cores.
-
-        Raises:
-            TimeoutError: The others do not come.
-        """
         (self._folder / f"{os.getpid()}").touch()
         until_s = time.monotonic() + 30
         while len(list(self._folder.iterdir())) < N_FEEDERS:

@@ -137,39 +137,42 @@ def _by_source(unit: Item) -> object:
         return ACTS[reader.read(99).decode()](unit)
 
 
-def _rights(unit: Item) -> dict[str, str]:
-    """What a locked process may do with devices, sockets and files."""
-    device, other = (Path(unit.uri).parent / name for name in ("nvidia0", "other"))
-    return {
-        "ioctl": _told(lambda: _controls(device, NV_ESC_RM_FREE)),
-        "ioctl of a file": _told(lambda: _controls(device, FS_IOC_GETFLAGS)),
-        "other device": _told(lambda: os.open(other, os.O_RDWR)),
-        "thread": _told(_names_a_thread),
-        "listens": _told(_listens),
-        "no MPS": _told(lambda: _seqpacket().connect(f"{unit.uri}.socket")),
-        "accepts": _told(lambda: _seqpacket().accept()),
-        "stream": _told(lambda: socket.socket(socket.AF_UNIX)),
-        "internet": _told(socket.socket),
-        "write": _told(lambda: Path(unit.uri).with_suffix(".new").write_bytes(b"")),
-        "unlink": _told(lambda: os.unlink(other)),
-        "unlink without a name": _told(lambda: os.unlink("")),
-        "folder": _told(lambda: os.mkdir(f"{unit.uri}.folder")),
-        "link": _told(lambda: os.symlink(other, f"{unit.uri}.link")),
-        "priority": _told(lambda: os.setpriority(os.PRIO_PROCESS, 0, _priority())),
-        "lower priority": _told(lambda: os.setpriority(os.PRIO_PROCESS, 0, _priority() + 1)),
-        "program": _told(lambda: subprocess.run(["/bin/true"], check=True)),
-        "devices": _told(lambda: Path("/proc/devices").read_text()[:1]),
-        "passwords": _told(lambda: Path("/etc/passwd").read_text()),
-    }
-
-
 def _priority() -> int:
     return os.getpriority(os.PRIO_PROCESS, 0)
 
 
-def _told(act: Callable[[], Any]) -> str:
+REFUSED = "PermissionError"
+RIGHTS: dict[str, tuple[Callable[[str], object], str]] = {
+    "ioctl": (lambda film: _controls(_beside(film, "nvidia0"), NV_ESC_RM_FREE), "allowed"),
+    "ioctl of a file": (lambda film: _controls(_beside(film, "nvidia0"), FS_IOC_GETFLAGS), REFUSED),
+    "other device": (lambda film: os.open(_beside(film, "other"), os.O_RDWR), REFUSED),
+    "thread": (lambda _: _names_a_thread(), "allowed"),
+    "listens": (lambda _: _listens(), "allowed"),
+    "no MPS": (lambda film: _seqpacket().connect(f"{film}.socket"), "FileNotFoundError"),
+    "accepts": (lambda _: _seqpacket().accept(), REFUSED),
+    "stream": (lambda _: socket.socket(socket.AF_UNIX), REFUSED),
+    "internet": (lambda _: socket.socket(), REFUSED),
+    "write": (lambda film: Path(film).with_suffix(".new").write_bytes(b""), REFUSED),
+    "unlink": (lambda film: os.unlink(_beside(film, "other")), "FileNotFoundError"),
+    "unlink without a name": (lambda _: os.unlink(""), "FileNotFoundError"),
+    "folder": (lambda film: os.mkdir(f"{film}.folder"), "FileExistsError"),
+    "link": (lambda film: os.symlink(film, f"{film}.link"), "FileNotFoundError"),
+    "priority": (lambda _: os.setpriority(os.PRIO_PROCESS, 0, _priority()), "allowed"),
+    "lower priority": (lambda _: os.setpriority(os.PRIO_PROCESS, 0, _priority() + 1), REFUSED),
+    "program": (lambda _: subprocess.run(["/bin/true"], check=True), REFUSED),
+    "devices": (lambda _: Path("/proc/devices").read_text()[:1], "allowed"),
+    "passwords": (lambda _: Path("/etc/passwd").read_text(), REFUSED),
+}
+"""What a process tries with devices, sockets and files, and how that ends in a locked one."""
+
+
+def _beside(film: str, name: str) -> Path:
+    return Path(film).parent / name
+
+
+def _told(act: Callable[[str], object], film: str) -> str:
     try:
-        act()
+        act(film)
     except OSError as error:
         return type(error).__name__
     return "allowed"
@@ -218,7 +221,7 @@ ACTS: dict[str, Callable[[Item], Any]] = {
     "no weights": lambda _: _raise(ModelError("no weights")),
     "no device": lambda _: _raise(RuntimeError("no CUDA-capable device")),
     "by source": _by_source,
-    "rights": _rights,
+    "rights": lambda unit: {name: _told(act, unit.uri) for name, (act, _) in RIGHTS.items()},
 }
 
 
@@ -255,22 +258,11 @@ def _run(film: str, *items: tuple[str, str] | str, **settings: Any) -> list[Any]
     return results
 
 
-REFUSED = "PermissionError"
-LOCKED = {
-    "ioctl": "allowed", "ioctl of a file": REFUSED, "other device": REFUSED, "thread": "allowed",
-    "listens": "allowed", "no MPS": "FileNotFoundError", "accepts": REFUSED, "stream": REFUSED,
-    "internet": REFUSED, "write": REFUSED, "program": REFUSED, "devices": "allowed",
-    "passwords": REFUSED, "unlink": "FileNotFoundError",
-    "unlink without a name": "FileNotFoundError", "folder": "FileExistsError",
-    "link": "FileNotFoundError", "priority": "allowed", "lower priority": REFUSED,
-}  # fmt: skip
-
-
 @needs_lock
 def test_a_locked_sandbox_opens_the_device_files_of_its_gpu(film: str) -> None:
     """Pins what the driver needs in a locked process, and that nothing else is left."""
     (rights,) = _run(film, "rights")
-    assert rights == LOCKED
+    assert rights == {name: ends for name, (_, ends) in RIGHTS.items()}
     assert sorted(path.name for path in Path(film).parent.iterdir()) == ["film", "nvidia0", "other"]
 
 
@@ -380,38 +372,33 @@ def test_deaths_on_the_cpu_count_from_none_after_losses(film: str) -> None:
     assert "GPU" not in lost.message
 
 
-def test_where_the_gpu_does_not_begin_again_a_cpu_does_the_item(film: str) -> None:
-    """Pins that a set-up which worked once and fails now is the GPU's fault, and no other is."""
-    words = Path(film).with_name("words")
-    words.write_text("pid")
-    worker = UnitWorker(stage=Holding(HoldingConfig(set_up=str(words))))
-    assert isinstance(worker([Item(film, "pid")]).results[0], int)
-    process_sandbox().stop()
-    for act, note in (
-        ("no device", Note.NOT_ON_GPU_DEVICE_LOST),
-        ("no memory", Note.NOT_ON_GPU_OUT_OF_MEMORY),
-    ):
-        words.write_text(act)
-        assert worker([Item(film, "pid")]).results[0][0] == note
-    with pytest.raises(DeviceError, match="0 bytes free"):
-        _run(film, "pid", set_up=str(words))
-
-
-def test_where_the_gpu_does_not_begin_again_a_stage_that_needs_it_fails_the_item(
-    film: str,
+@pytest.mark.parametrize(
+    ("may_leave", "act", "ends"),
+    [
+        (True, "no device", Note.NOT_ON_GPU_DEVICE_LOST),
+        (True, "no memory", Note.NOT_ON_GPU_OUT_OF_MEMORY),
+        (False, "no memory", ErrorCode.GPU_OUT_OF_MEMORY),
+        (False, "no weights", ErrorCode.GPU_FAILED),
+    ],
+)
+def test_where_the_gpu_does_not_begin_again_a_cpu_does_the_item_or_it_fails(
+    film: str, may_leave: bool, act: str, ends: Note | ErrorCode
 ) -> None:
-    """Pins that a GPU whose memory others have meanwhile ends no run, and is tried again."""
+    """Pins that a set-up which worked once and fails now is the GPU's fault, and no other is.
+
+    A GPU whose memory others have meanwhile ends no run, and is tried again.
+    """
     words = Path(film).with_name("words")
     words.write_text("pid")
-    worker = UnitWorker(stage=Holding(HoldingConfig(set_up=str(words), may_leave=False)))
+    config = HoldingConfig(set_up=str(words), may_leave=may_leave)
+    worker = UnitWorker(stage=Holding(config))
     assert isinstance(worker([Item(film, "pid")]).results[0], int)
     process_sandbox().stop()
-    for act, code in (
-        ("no memory", ErrorCode.GPU_OUT_OF_MEMORY),
-        ("no weights", ErrorCode.GPU_FAILED),
-    ):
-        words.write_text(act)
-        assert worker([Item(film, "pid")]).results[0].code == code
+    words.write_text(act)
+    (result,) = worker([Item(film, "pid")]).results
+    assert (result[0] if may_leave else result.code) == ends
+    with pytest.raises(CuratorError):
+        _run(film, "pid", set_up=str(words))
     words.write_text("pid")
     assert isinstance(worker([Item(film, "pid")]).results[0], int)
 

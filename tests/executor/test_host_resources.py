@@ -57,20 +57,11 @@ GPU, MIG = "GPU-8f3a", "MIG-41c2"
 @pytest.mark.parametrize(
     ("visible", "n_gpus"),
     [
-        (None, 2),
-        ("", 0),
-        ("0", 1),
-        ("1,0", 2),
-        ("0,2", 1),
-        ("-1", 0),
-        ("0,-1,1", 1),
-        ("NoDevFiles", 0),
-        (GPU, 1),
-        (f"{GPU},{GPU}1,{GPU}2", 2),
-        (MIG, 1),
+        (None, 2), ("", 0), ("0", 1), ("1,0", 2), ("0,2", 1), ("-1", 0), ("0,-1,1", 1),
+        ("NoDevFiles", 0), (GPU, 1), (f"{GPU},{GPU}1,{GPU}2", 2), (MIG, 1),
         (f"{MIG},{MIG}1,{MIG}2", 3),
     ],
-)
+)  # fmt: skip
 def test_gpus_are_counted_by_their_devices(
     visible: str | None, n_gpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,43 +79,20 @@ def test_gpus_are_counted_by_their_devices(
     assert machine.available_gpus() == n_gpus
 
 
-def test_the_drivers_list_of_another_containers_gpus_counts_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pins a container without a GPU on a machine that has some: /proc shows them to all."""
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    (tmp_path / "gpus" / "0000:01:00.0").mkdir(parents=True)
-    monkeypatch.setattr(machine, "_DRIVER", tmp_path / "gpus", raising=False)
-    monkeypatch.setattr(machine, "_DEVICES", tmp_path / "dev")
-    assert machine.available_gpus() == 0
-
-
-def test_ray_is_told_how_many_gpus_there_are(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Pins that workers with a share of a GPU do not wait for one that Ray does not count."""
-    monkeypatch.setattr("curator.executor.ray_cluster.available_gpus", lambda: 3)
-    told: dict[str, object] = {}
-
-    def init(**options: object) -> SimpleNamespace:
-        told.update(options)
-        return SimpleNamespace(address_info={"session_dir": str(tmp_path)})
-
-    services = SimpleNamespace(resolve_ip_for_localhost=str)
-    private = SimpleNamespace(node=SimpleNamespace(Node=type("Node", (), {})), services=services)
-    RayCluster(None, 2)._init(SimpleNamespace(init=init, _private=private))
-    assert told["num_gpus"] == 3
-
-
-def test_ray_is_started_once_more_where_it_took_too_long(
+def test_ray_is_told_how_many_gpus_there_are_and_started_once_more_where_it_took_too_long(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Pins that a busy machine does not end a run, and that other errors are not tried again."""
+    """Pins that workers with a share of a GPU do not wait for one that Ray does not count.
+
+    A busy machine does not end a run, and other errors are not tried again.
+    """
+    monkeypatch.setattr("curator.executor.ray_cluster.available_gpus", lambda: 3)
     answers: list[Exception | None] = [Exception("timed out during startup"), None]
     services = SimpleNamespace(resolve_ip_for_localhost=str)
     private = SimpleNamespace(node=SimpleNamespace(Node=type("Node", (), {})), services=services)
 
-    def init(**_: object) -> SimpleNamespace:
+    def init(**options: object) -> SimpleNamespace:
+        assert options["num_gpus"] == 3
         if (answer := answers.pop(0)) is not None:
             raise answer
         return SimpleNamespace(address_info={"session_dir": str(tmp_path)})

@@ -1,4 +1,7 @@
-"""Progress: lines that do not flood, a display that no poll can end, and the funnel as text."""
+"""Progress: lines that do not flood, a display that no poll can end, and the funnel as text.
+
+And the time that is left: by a plan, by the last run, by the defaults.
+"""
 
 import io
 import logging
@@ -11,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from curator.executor import progress as module
-from curator.executor.progress import Progress
+from curator.executor.progress import Expected, Progress
 from curator.report.funnel import format_funnel
 
 
@@ -51,6 +54,7 @@ def test_plain_progress_writes_no_more_than_a_line_in_ten_seconds(clock: Clock) 
 
 @pytest.mark.usefixtures("fast_polls")
 def test_line_says_how_far_how_fast_and_how_long(clock: Clock) -> None:
+    """What an earlier run did counts as done and for no rate: numbers are those of the summary."""
     stream = io.StringIO()
     with Progress(stream=stream) as progress:
         progress.stage("analyze")
@@ -60,30 +64,21 @@ def test_line_says_how_far_how_fast_and_how_long(clock: Clock) -> None:
         with progress.polling(lambda: (10, 9_000.0)):
             clock.now += 300
             _wait_for(stream, "left")
-    assert "curate 0:05:00 analyze: " in stream.getvalue()
-    line = stream.getvalue().splitlines()[1]
-    assert line[:-5] == (
-        "curate 0:05:00 analyze: 10 of 40 sources, 2.5 h of 10.0 h of video, 30x real time, "
-        "7 clips kept so far, 0:21:36 left, ends "
-    )
-
-
-@pytest.mark.usefixtures("fast_polls")
-def test_what_an_earlier_run_did_counts_as_done_and_for_no_rate(clock: Clock) -> None:
-    """Pins that the numbers of a run that resumes are those of its summary."""
-    stream = io.StringIO()
-    with Progress(stream=stream) as progress:
         progress.stage("cut")
         progress.work(4, 40.0, n_before=8)
         with progress.polling(lambda: (1, 10.0)):
             clock.now += 60
-            _wait_for(stream, "left")
-    assert "cut: 9 of 12 clips, 10.0 s of 40.0 s of video, 0.167x real time" in stream.getvalue()
-    assert "0:03:30 left" in stream.getvalue()
+            _wait_for(stream, "0.167x")
+    lines = stream.getvalue().splitlines()
+    assert lines[1][:-5] == (
+        "curate 0:05:00 analyze: 10 of 40 sources, 2.5 h of 10.0 h of video, 30x real time, "
+        "7 clips kept so far, 0:21:36 left, ends "
+    )
+    assert "cut: 9 of 12 clips, 10.0 s of 40.0 s of video, 0.167x real time" in lines[-1]
 
 
 @pytest.mark.usefixtures("fast_polls")
-def test_poll_that_raises_is_logged_once_and_asked_again(
+def test_poll_or_block_that_raises_ends_no_run_and_leaves_no_thread(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     calls = []
@@ -92,20 +87,18 @@ def test_poll_that_raises_is_logged_once_and_asked_again(
         calls.append(1)
         raise RuntimeError("the cluster went away")
 
-    caplog.set_level(logging.DEBUG, logger="curator.executor.progress")
-    with Progress(stream=io.StringIO()) as progress, progress.polling(poll):
+    def work() -> None:
         _wait(lambda: len(calls) >= 3)
-    assert [record.levelname for record in caplog.records] == ["DEBUG"]
+        raise KeyError("work")
 
-
-@pytest.mark.usefixtures("fast_polls")
-def test_block_that_raises_ends_the_thread() -> None:
+    caplog.set_level(logging.DEBUG, logger="curator.executor.progress")
     with (
         Progress(stream=io.StringIO()) as progress,
         pytest.raises(KeyError),
-        progress.polling(lambda: (0, 0.0)),
+        progress.polling(poll),
     ):
-        raise KeyError("work")
+        work()
+    assert [record.levelname for record in caplog.records] == ["DEBUG"]
 
 
 def test_poll_that_hangs_does_not_hold_the_exit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,6 +183,42 @@ def test_funnel_as_text() -> None:
         "kept                          1,250  25% of clips, 1.5 h",
         "shards                            2  1.5 GB",
     ]
+
+
+HALVES = Expected(seconds={"analyze": 60.0, "cut": 40.0})
+PLANNED = Expected(seconds={"list": 1.0, "analyze": 600.0, "cut": 400.0}, is_planned=True)
+
+
+def test_without_a_plan_nothing_is_known_before_the_first_tenth() -> None:
+    assert HALVES.left({}, "scan", 5.0, 0.9, 5.0) is None
+    assert HALVES.left({}, "analyze", 5.0, None, 5.0) is None
+    assert HALVES.left({}, "analyze", 5.0, 0.09, 5.0) is None
+
+
+def test_stages_to_come_go_by_the_pace_of_those_that_worked() -> None:
+    left = HALVES.left({"scan": 3.0}, "analyze", 30.0, 0.25, 30.0)
+    assert left == {"analyze": 90.0, "cut": 80.0}
+    assert HALVES.left({"analyze": 120.0}, "cut", 40.0, 0.5, 40.0) == {"cut": 40.0}
+    assert HALVES.left({"analyze": 120.0}, "select", 1.0, None, 1.0) == {"cut": 80.0}
+
+
+def test_a_unit_that_works_for_long_does_not_slow_the_rest() -> None:
+    assert HALVES.left({}, "analyze", 45.0, 0.25, 30.0) == {"analyze": 75.0, "cut": 80.0}
+
+
+def test_generations_to_come_take_as_long_as_this_one() -> None:
+    left = Expected(seconds={"analyze": 120.0, "cut": 80.0}).left(
+        {}, "analyze", 30.0, 0.5, 30.0, (1, 2)
+    )
+    assert left == {"analyze": 30.0 + 60.0, "cut": 40.0 + 40.0}
+
+
+def test_a_plan_speaks_from_the_beginning_and_gives_way_to_the_run() -> None:
+    assert PLANNED.left({}, "analyze", 0.0, None, 0.0) == {"analyze": 600.0, "cut": 400.0}
+    left = PLANNED.left({}, "analyze", 600.0, 0.5, 600.0)
+    assert left is not None
+    assert left["analyze"] == pytest.approx(500, abs=1)
+    assert left["cut"] == pytest.approx(400 * 1120 / 620)
 
 
 def _polls() -> list[threading.Thread]:

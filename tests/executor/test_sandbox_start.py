@@ -14,7 +14,6 @@ NOT_IN_BOX = ("pyarrow", "pandas", "ray", "boto3", "torch")
 
 
 def said(code: str, *arguments: str) -> list[str]:
-    """What a Python of its own prints."""
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
     )

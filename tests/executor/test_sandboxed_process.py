@@ -103,20 +103,9 @@ def _rights(unit: Item) -> dict[str, str]:
     }
 
 
-def _capabilities() -> str:
-    status = Path("/proc/self/status").read_text().splitlines()
-    return next(line.split()[1] for line in status if line.startswith("CapEff:"))
-
-
-def _busy(unit: Item) -> None:
-    while True:
-        pass
-
-
-def _work(unit: Item) -> bytes:
-    """Works for half a second of the processor's time."""
-    begun_s = time.process_time()
-    while time.process_time() < begun_s + 0.5:
+def _work(cpu_s: float) -> bytes:
+    end_s = time.process_time() + cpu_s
+    while time.process_time() < end_s:
         pass
     return b"worked"
 
@@ -126,10 +115,6 @@ def _close_and_stay() -> None:
         with contextlib.suppress(OSError):
             os.close(number)
     time.sleep(60)
-
-
-def _hungry(unit: Item) -> bytes:
-    return bytes(LIMIT_BYTES * 2)
 
 
 def _other_source(unit: Item) -> None:
@@ -142,7 +127,9 @@ ACTS: dict[str, Callable[[Item], Any]] = {
     "rights": _rights,
     "environment": lambda _: dict(os.environ),
     "crash": lambda _: signal.raise_signal(signal.SIGSEGV),
-    "capabilities": lambda _: int(_capabilities(), 16),
+    "capabilities": lambda _: int(
+        Path("/proc/self/status").read_text().partition("CapEff:")[2].split()[0], 16
+    ),
     "terminal": lambda _: (
         int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[3]) == os.getpid(),
         os.fstat(0).st_rdev == os.stat("/dev/null").st_rdev,
@@ -151,10 +138,10 @@ ACTS: dict[str, Callable[[Item], Any]] = {
     "too far": lambda unit: _read_at(unit, 2**70),
     "closes": lambda _: _close_and_stay(),
     "abort": lambda _: ctypes.CDLL(None).abort(),
-    "busy": _busy,
-    "work": _work,
+    "busy": lambda _: _work(600),
+    "work": lambda _: _work(0.5),
     "sleep": lambda _: time.sleep(60),
-    "hungry": _hungry,
+    "hungry": lambda _: bytes(LIMIT_BYTES * 2),
     "other": _other_source,
     "object": lambda _: object(),
     "pid": lambda _: os.getpid(),
@@ -182,38 +169,40 @@ def _run(film: str, *acts: str) -> list[Any]:
 
 @pytest.mark.usefixtures("sandbox")
 def test_bytes_come_through_the_parent_of_the_one_source(film: str) -> None:
-    """Pins that a stage reads its source with `open_source` as it does outside, and no other."""
-    read, failure = _run(film, "read", "other")
-    assert read == b"cde"
+    """Pins that a stage reads its source with `open_source` as it does outside, and no other.
+
+    An offset that no file system takes costs nothing, and results keep their items: the parent
+    raised an error that it did not answer, and the next item got the failure of this one. A
+    superuser's sandbox is none, and none can type into the user's terminal.
+    """
+    read, failure, *nowhere, capabilities, terminal, again = _run(
+        film, "read", "other", "far", "too far", "capabilities", "terminal", "read"
+    )
+    assert read == again == b"cde"
     assert isinstance(failure, Failure)
     assert "while it worked on" in failure.message
+    assert nowhere == [b"", b""]
+    assert capabilities & ~0b100 == 0
+    assert terminal == (True, True)
 
 
-def test_a_sandbox_has_no_credentials(
+def test_a_sandbox_has_the_settings_of_packages_and_no_credentials(
     film: str, sandbox: SandboxedProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pins that secrets of the environment stay outside, whatever their names."""
+    """Pins those by which GPUs are assigned, memory is split, and MPS is found, and no others."""
     secrets = ("AWS_SECRET_ACCESS_KEY", "RAY_AUTH_TOKEN", "HF_TOKEN", "NVIDIA_API_KEY",
                "LANGCHAIN_API_KEY", "PYTHONANYWHERE_TOKEN", "PATHWAY_LICENSE_KEY",
                "TORCHINDUCTOR_REDIS_PASSWORD")  # fmt: skip
-    for name in secrets:
-        monkeypatch.setenv(name, "secret")
-    sandbox.stop()
-    (environment,) = _run(film, "environment")
-    assert "secret" not in environment.values()
-    assert {"PATH", "PYTHONPATH", "TMPDIR"} <= environment.keys()
-
-
-def test_a_sandbox_has_the_settings_of_a_gpus_packages(
-    film: str, sandbox: SandboxedProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pins those by which GPUs are assigned, memory is split, and MPS is found."""
     names = ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY", "PYTORCH_CUDA_ALLOC_CONF",
              "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG", "CUDNN_LOGLEVEL_DBG")  # fmt: skip
+    for name in secrets:
+        monkeypatch.setenv(name, "secret")
     for name in (*names, "CUDA_CACHE_DISABLE"):
         monkeypatch.setenv(name, "0")
     sandbox.stop()
     (environment,) = _run(film, "environment")
+    assert "secret" not in environment.values()
+    assert {"PATH", "PYTHONPATH", "TMPDIR"} <= environment.keys()
     assert {name: environment.get(name) for name in names} == dict.fromkeys(names, "0")
     assert environment["CUDA_CACHE_DISABLE"] == "1"
 
@@ -305,14 +294,6 @@ def test_time_and_memory_are_limited(film: str) -> None:
 
 
 @pytest.mark.usefixtures("sandbox")
-def test_a_sandbox_that_waits_for_nothing_ends(film: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pins the limit of wall time, for a decoder that hangs without using the processor."""
-    monkeypatch.setattr(sandboxed_process, "WALL_PER_CPU", 2.0)
-    (failure,) = _run(film, "sleep")
-    assert failure.code == ErrorCode.TOO_SLOW
-
-
-@pytest.mark.usefixtures("sandbox")
 def test_a_sandbox_that_works_on_a_busy_machine_is_waited_for(
     film: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,25 +302,6 @@ def test_a_sandbox_that_works_on_a_busy_machine_is_waited_for(
     worked, hung = _run(film, "work", "sleep")
     assert worked == b"worked"
     assert hung.code == ErrorCode.TOO_SLOW
-
-
-@pytest.mark.usefixtures("sandbox")
-def test_a_sandbox_has_no_capabilities_and_no_terminal(film: str) -> None:
-    """Pins that a superuser's sandbox is none, and that none can type into the user's terminal."""
-    capabilities, terminal = _run(film, "capabilities", "terminal")
-    assert capabilities & ~0b100 == 0
-    assert terminal == (True, True)
-
-
-@pytest.mark.usefixtures("sandbox")
-def test_a_seek_to_nowhere_reads_nothing(film: str) -> None:
-    """Pins that an offset which no file system takes costs nothing, and results keep their items.
-
-    The parent raised an error that it did not answer; the next item was taken for the answer, and
-    got the failure of this one.
-    """
-    results = _run(film, "far", "too far", "read", "read")
-    assert results == [b"", b"", b"cde", b"cde"]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("from a service"), OSError(5, "I/O error")])
@@ -361,31 +323,44 @@ def test_an_error_of_the_parent_stays_with_its_item(
     assert after == [b"cde", b"cde"]
 
 
+def _said(*message: object) -> bytes:
+    """A message as a sandbox sends it, with its length."""
+    data = to_bytes(message)
+    return struct.pack("!i", len(data)) + data
+
+
+PICKLE = b"\x80\x04cos\nsystem\n(S'exit 1'\ntR."
+
+
 @pytest.mark.parametrize(
-    "message",
+    "sent",
     [
-        ("read", 1, 0, -1),
-        ("read", 1, 0, 10**30),
-        ("open", 7, None),
-        ("done", to_bytes(1), 0.0, 0.0, {"a": "b"}, {}),
-        ("done", b"", 0.0, 0.0, {}, {}),
-        ("unheard of",),
-        ("close", []),
-        (),
+        _said("read", 1, 0, -1),
+        _said("read", 1, 0, 10**30),
+        _said("open", 7, None),
+        _said("done", to_bytes(1), 0.0, 0.0, {"a": "b"}, {}),
+        _said("done", b"", 0.0, 0.0, {}, {}),
+        _said("unheard of"),
+        _said("close", []),
+        _said(),
+        # What unpickling would run.
+        struct.pack("!i", len(PICKLE)) + PICKLE,
+        # More memory than the sandbox may have itself.
+        struct.pack("!i", LIMIT_BYTES + 1),
     ],
+    ids=range(10),
 )
 def test_nonsense_ends_the_sandbox_and_not_its_parent(
-    film: str, sandbox: SandboxedProcess, message: tuple[object, ...]
+    film: str, sandbox: SandboxedProcess, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pins answers that only a taken-over sandbox gives, and that the next item has a new one."""
+    monkeypatch.setattr(sandboxed_process, "WALL_PER_CPU", 2.0)
     stage = Acting(ActingConfig())
     assert sandbox.process(stage, Item(film)) == b"cde"
     kept, before = sandbox._pipe, sandbox._process
-    ours, theirs = sandboxed_process.Pipe()
-    sandbox._pipe = ours
+    sandbox._pipe, theirs = sandboxed_process.Pipe()
     sandbox._readers[1] = io.BytesIO(b"abc")
-    for _ in range(2):
-        theirs.send_bytes(to_bytes(message))
+    os.write(theirs.fileno(), sent * 2)
     with pytest.raises((SandboxDiedError, CuratorError)):
         sandbox.process(stage, Item(film))
     assert sandbox._readers == {}
@@ -394,20 +369,6 @@ def test_nonsense_ends_the_sandbox_and_not_its_parent(
     assert kept is not None
     kept.close()
     theirs.close()
-    assert sandbox.process(stage, Item(film)) == b"cde"
-
-
-def test_too_long_an_answer_ends_the_sandbox(film: str, sandbox: SandboxedProcess) -> None:
-    """Pins the most memory that a sandbox can take from its parent: what it may have itself."""
-    stage = Acting(ActingConfig())
-    assert sandbox.process(stage, Item(film)) == b"cde"
-    kept = sandbox._pipe
-    sandbox._pipe, theirs = sandboxed_process.Pipe()
-    os.write(theirs.fileno(), struct.pack("!i", LIMIT_BYTES + 1))
-    with pytest.raises(SandboxDiedError, match="nonsense"):
-        sandbox.process(stage, Item(film))
-    assert kept is not None
-    kept.close()
     assert sandbox.process(stage, Item(film)) == b"cde"
 
 
@@ -454,21 +415,6 @@ def test_a_stage_that_cannot_be_set_up_ends_the_run(film: str, sandbox: Sandboxe
     worker = UnitWorker(stage=Acting(ActingConfig(fails=True)))
     with pytest.raises(CuratorError, match="no weights"):
         worker([Item(film), Item(film)])
-
-
-def test_an_answer_that_is_no_plain_value_ends_the_sandbox(
-    film: str, sandbox: SandboxedProcess
-) -> None:
-    """Pins that a sandbox that sends a pickle runs nothing in its parent."""
-    stage = Acting(ActingConfig())
-    assert sandbox.process(stage, Item(film)) == b"cde"
-    ours, theirs = sandboxed_process.Pipe()
-    theirs.send_bytes(b"\x80\x04cos\nsystem\n(S'exit 1'\ntR.")
-    kept, sandbox._pipe = sandbox._pipe, ours
-    with pytest.raises(SandboxDiedError, match="nonsense"):
-        sandbox.process(stage, Item(film))
-    assert kept is not None
-    kept.close()
 
 
 def test_a_sandbox_ends_with_its_parent(tmp_path: Path) -> None:

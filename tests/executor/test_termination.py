@@ -1,15 +1,24 @@
-"""How commands end when they are asked to: handlers of signals, and what nobody reads."""
+"""How commands end when they are asked to: handlers of signals, and what nobody reads.
+
+A signal that comes while Ray starts ends the run as one before or after it does.
+"""
 
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from curator.executor.termination import ends_in_peace, ends_when_asked, was_terminated
+from curator.executor.termination import (
+    HELD,
+    ends_in_peace,
+    ends_when_asked,
+    signals_held,
+    was_terminated,
+)
 
 PROGRAM = "from curator.cli import command; command()"
 
@@ -25,7 +34,7 @@ def interrupts() -> Iterator[None]:
 def test_a_second_interrupt_does_not_break_the_end_of_workers(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    before = [signal.getsignal(number) for number in HELD]
     steps = []
 
     def work() -> None:
@@ -35,18 +44,18 @@ def test_a_second_interrupt_does_not_break_the_end_of_workers(
                     os.kill(os.getpid(), signal.SIGINT)
             finally:
                 steps.append("workers are ended")
-                os.kill(os.getpid(), signal.SIGINT)
-                os.kill(os.getpid(), signal.SIGTERM)
+                for number in HELD:
+                    os.kill(os.getpid(), number)
                 steps.append("all of them")
 
     with pytest.raises(KeyboardInterrupt):
         work()
     assert len(steps) == 2
     assert "stopping" in capsys.readouterr().err
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    assert [signal.getsignal(number) for number in HELD] == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", HELD)
 def test_a_schedulers_signal_is_told_from_an_interrupt(number: signal.Signals) -> None:
     """Also where native code, as Ray's does, raises its own exception in place of the handler's."""
 
@@ -81,14 +90,10 @@ def test_output_that_nobody_reads_ends_without_a_traceback(command: list[str]) -
     os.close(read)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *command],
-        stdout=write,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+        stdout=write, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
     os.close(write)
-    assert done.stderr == ""
-    assert done.returncode == 141
+    assert (done.stderr, done.returncode) == ("", 141)
 
 
 def test_a_process_ends_with_its_code_after_what_was_registered() -> None:
@@ -109,3 +114,50 @@ def test_a_process_ends_with_its_code_after_what_was_registered() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=30
     )
     assert (done.stdout, done.stderr, done.returncode) == ("said registered\n", "", 3)
+
+
+class Ended(KeyboardInterrupt):
+    """What a handler of the command raises."""
+
+
+def end(number: int, frame: object) -> None:
+    raise Ended(number)
+
+
+Handler = Callable[..., None]
+
+
+@pytest.mark.parametrize(
+    ("sent", "handler", "expected"),
+    [
+        ([signal.SIGINT], None, ["block", "ended"]),
+        ([signal.SIGTERM], None, ["block", "ended"]),
+        ([], None, ["block"]),
+        # Of the block: one that leaves is not the last word, nor one that swallows the signal.
+        ([signal.SIGTERM], lambda number, _: sys.exit(number), ["ended"]),
+        ([signal.SIGTERM], lambda *_: None, ["block", "ended"]),
+    ],
+)
+def test_a_signal_waits_for_the_end_of_the_block(
+    sent: list[signal.Signals], handler: Handler | None, expected: list[str]
+) -> None:
+    before = {number: signal.signal(number, end) for number in HELD}
+    done = []
+    try:
+        with signals_held():
+            if handler is not None:
+                signal.signal(signal.SIGTERM, handler)
+            for number in sent:
+                os.kill(os.getpid(), number)
+            done.append("block")
+    except Ended:
+        done.append("ended")
+    finally:
+        handlers = {number: signal.signal(number, before[number]) for number in HELD}
+    assert done == expected
+    assert set(handlers.values()) == {end}
+
+
+def test_a_block_that_leaves_by_itself_leaves() -> None:
+    with pytest.raises(SystemExit), signals_held():
+        sys.exit(3)

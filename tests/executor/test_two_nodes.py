@@ -15,7 +15,7 @@ from film_shots import moving_texture
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.executor import fleet, ray_backend
-from curator.executor.ray_start import use_own_token
+from curator.executor.ray_cluster import use_own_token
 from curator.storage import open_store
 
 

@@ -115,7 +115,6 @@ def test_the_newest_snapshot_is_written_again_from_the_summary(place: Captioned)
 
 
 def grown(place: Captioned) -> Path:
-    """Three snapshots."""
     for n_clips in (3, 2):
         place.run(f"select.max_per_group={n_clips}", "select.by=[]")
     assert place.summary()["snapshot"] == 3
@@ -171,10 +170,9 @@ def test_snapshots_of_older_versions_have_no_hashes_and_that_is_said(place: Capt
 
 
 def swap(out: Path, first: str, second: str) -> None:
-    a, b = out / first, out / second
-    kept = a.read_bytes()
-    a.write_bytes(b.read_bytes())
-    b.write_bytes(kept)
+    data = (out / first).read_bytes()
+    (out / second).replace(out / first)
+    (out / second).write_bytes(data)
 
 
 def pair(out: Path, folder: str) -> tuple[str, str]:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from fault_proxy import FaultProxy
 from film_makers import write_video
 from film_shots import moving_texture
-from flipping_proxy import Flips, flipping_proxy
 
 from curator.errors import ErrorCode, SourceError, StorageError
 from curator.executor.unit_worker import UnitWorker
@@ -38,10 +38,12 @@ from curator.tables.track_items import HashItem, SourceItem
 
 
 @pytest.fixture
-def flips(s3_endpoint: str, s3_bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Flips]:
-    with flipping_proxy(s3_endpoint) as (address, flips):
-        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
-        yield flips
+def flips(
+    s3_endpoint: str, s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[FaultProxy]:
+    with FaultProxy(server=s3_endpoint, share=0) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        yield proxy
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +56,7 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.fixture
-def source(flips: Flips, s3_bucket: str, film: bytes) -> SourceRef:
+def source(flips: FaultProxy, s3_bucket: str, film: bytes) -> SourceRef:
     s3_client.client().put_object(Bucket=s3_bucket, Key="film.mp4", Body=film)
     uri = f"s3://{s3_bucket}/film.mp4"
     n_bytes, version = stat_source(uri)
@@ -74,27 +76,27 @@ def often(seed: int) -> Any:  # noqa: ANN401
     return lambda kind, number: chance.randrange(1 << 20) if chance.random() < 0.4 else None
 
 
-def test_a_probe_is_of_ranges_that_agree(source: SourceRef, flips: Flips) -> None:
+def test_a_probe_is_of_ranges_that_agree(source: SourceRef, flips: FaultProxy) -> None:
     right = scan_source(source.uri, source.n_bytes, source.version)
     for seed in range(5):
         flips.choose = often(seed)
         assert scan_source(source.uri, source.n_bytes, source.version) == right
-    assert flips.n_flipped > 3
+    assert flips.counts["chosen"] > 3
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_track_is_of_the_objects_own_bytes(
-    source: SourceRef, film: bytes, flips: Flips, seed: int
+    source: SourceRef, film: bytes, flips: FaultProxy, seed: int
 ) -> None:
     flips.choose = often(seed)
     track = analyzed(source)
     assert isinstance(track, Track)
-    assert flips.n_flipped > 0
+    assert flips.counts["chosen"] > 0
     assert track.sha256 == hashlib.sha256(film).hexdigest()
     assert (track.n_frames, track.n_decode_errors) == (50, 0)
 
 
-def test_an_object_that_came_whole_is_read_once(source: SourceRef, flips: Flips) -> None:
+def test_an_object_that_came_whole_is_read_once(source: SourceRef, flips: FaultProxy) -> None:
     sizes: list[int] = []
     flips.choose = lambda kind, number: sizes.append(number)
     assert isinstance(analyzed(source), Track)
@@ -106,7 +108,7 @@ def test_an_object_that_came_whole_is_read_once(source: SourceRef, flips: Flips)
 
 @pytest.mark.parametrize("key", ["film.mp4", "parts.mp4"])
 def test_a_hash_is_of_the_objects_own_bytes(
-    source: SourceRef, film: bytes, flips: Flips, s3_bucket: str, key: str
+    source: SourceRef, film: bytes, flips: FaultProxy, s3_bucket: str, key: str
 ) -> None:
     """Pins that an object whose ETag is no MD5, as of an upload in parts, is read twice."""
     client = s3_client.client()
@@ -123,11 +125,11 @@ def test_a_hash_is_of_the_objects_own_bytes(
         flips.choose = often(seed)
         ((_, sha256),) = UnitWorker(stage=HashStage(AnalyzeConfig()))([item]).results
         assert sha256 == hashlib.sha256(film).hexdigest()
-    assert flips.n_flipped > 0
+    assert flips.counts["chosen"] > 0
 
 
 def test_an_index_that_was_read_out_of_order_is_proven_too(
-    source: SourceRef, film: bytes, flips: Flips
+    source: SourceRef, film: bytes, flips: FaultProxy
 ) -> None:
     """Pins that a flip in a first read is not hidden by the hash of a second one."""
     flips.choose = often(7)
@@ -148,7 +150,7 @@ def test_an_index_that_was_read_out_of_order_is_proven_too(
 
 
 def test_a_network_that_changes_every_read_is_an_error_that_is_not_stored(
-    source: SourceRef, flips: Flips
+    source: SourceRef, flips: FaultProxy
 ) -> None:
     flips.choose = lambda kind, number: number * 7
     failure = analyzed(source)
@@ -159,7 +161,7 @@ def test_a_network_that_changes_every_read_is_an_error_that_is_not_stored(
         open_source(source.uri)
 
 
-def test_objects_of_outputs_are_read_until_they_agree(flips: Flips, s3_bucket: str) -> None:
+def test_objects_of_outputs_are_read_until_they_agree(flips: FaultProxy, s3_bucket: str) -> None:
     store = open_store(f"s3://{s3_bucket}/out")
     data = random.Random(1).randbytes(300_000)
     store.write("a", data)
@@ -168,14 +170,14 @@ def test_objects_of_outputs_are_read_until_they_agree(flips: Flips, s3_bucket: s
         assert store.read("a") == data
         with store.open("a") as reader:
             assert reader.read() == data
-    assert flips.n_flipped > 0
+    assert flips.counts["chosen"] > 0
 
 
 def test_uploads_have_a_sum_that_servers_check(
     s3_bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test checks it, because moto does not: Ceph answers `BadDigest`."""
-    flips = Flips()
+    flips = FaultProxy(server="")
     monkeypatch.setattr(s3_store, "PART_BYTES", 5 << 20)
     sent: list[str] = []
 

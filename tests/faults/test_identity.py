@@ -150,12 +150,17 @@ def test_files_that_agree_in_all_samples_are_two_whatever_their_order(films: Fil
 
 
 def test_files_with_the_same_bytes_stay_one(films: Films, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their hashes are stored in parts, once for each version."""
     films.write("a", mark=1)
     films.write("b", mark=1)
     assert films.ids("a", "b") == dict.fromkeys("ab", films.sampled())
     hashed = n_hashed(monkeypatch)
     assert films.ids("a", "b") == dict.fromkeys("ab", films.sampled())
     assert hashed == [], "each version is hashed once"
+    (name,) = hash_parts(films.store).names()
+    rows = hash_parts(films.store).read(name).to_pylist()
+    assert [Path(row["uri"]).name for row in rows] == ["a", "b"]
+    assert {row["source_id"] for row in rows} == {films.sampled()}
 
 
 def test_a_repaired_file_is_another_one(films: Films, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,17 +192,14 @@ def test_a_change_of_mode_or_place_costs_a_hash_and_no_analysis(
 
 
 def test_a_file_that_failed_is_analyzed_again_once_it_changed(films: Films) -> None:
+    """A second film does not take the id of one that is analyzed."""
     films.write("a", mark=1)
     films.analyze("a", fails=True)
     assert films.ids("a") == {"a": films.sampled()}
     films.write("a", mark=2)
     assert films.ids("a") == {"a": own_id(2)}
-
-
-def test_a_second_film_does_not_take_the_id_of_one_that_is_analyzed(films: Films) -> None:
     films.write("z", mark=1)
     films.analyze("z")
-    films.write("a", mark=2)
     assert films.ids("z", "a") == {"a": own_id(2), "z": films.sampled()}
 
 
@@ -251,13 +253,3 @@ def test_the_last_runs_table_says_what_is_known(
     # A run that listed the file when it was young cannot vouch for it.
     films.summary = {"tables": tables, "listed_ns": 1}
     assert films.ids("a") == {"a": own_id(1)}
-
-
-def test_what_was_hashed_is_stored_in_parts(films: Films, store: Store) -> None:
-    films.write("a", mark=1)
-    films.write("b", mark=1)
-    films.ids("a", "b")
-    (name,) = hash_parts(store).names()
-    rows = hash_parts(store).read(name).to_pylist()
-    assert [Path(row["uri"]).name for row in rows] == ["a", "b"]
-    assert {row["source_id"] for row in rows} == {films.sampled()}

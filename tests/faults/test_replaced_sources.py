@@ -31,7 +31,6 @@ class Place:
         self.films.mkdir()
 
     def run(self, *more: str) -> dict[str, dict[str, Any]]:
-        """Runs; returns the rows of `sources` by name."""
         assert main(run_arguments(self.films, self.out, *SETTINGS, *more)) == 0
         summary = json.loads((self.out / "summary.json").read_text())
         (part,) = summary["tables"]["sources"]
@@ -42,7 +41,6 @@ class Place:
         return hashlib.sha256((self.films / name).read_bytes()).hexdigest()
 
     def mp4s(self) -> set[str]:
-        """Hashes of the written clips."""
         summary = json.loads((self.out / "summary.json").read_text())
         (part,) = summary["tables"]["clips"]
         return set(pq.ParquetFile(self.out / part).read(["mp4_sha256"])["mp4_sha256"].to_pylist())

@@ -48,7 +48,6 @@ class Runs:
         self.whole: dict[str, str] = {}
 
     def run(self, out: str) -> tuple[int, str]:
-        """Exit code, and what it says on standard error."""
         sets = [part for setting in SETTINGS for part in ("--set", setting)]
         with redirect_stderr(io.StringIO()) as said, redirect_stdout(io.StringIO()):
             code = main(["run", f"s3://{self.bucket}/in", out, *sets])

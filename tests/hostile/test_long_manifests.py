@@ -15,7 +15,6 @@ from curator.storage.source_manifests import manifest_rows
 
 
 def written(path: Path, uris: pa.Array) -> Path:
-    """A manifest of one column."""
     pq.write_table(pa.table({"uri": uris}), path, max_rows_per_page=len(uris))
     return path
 

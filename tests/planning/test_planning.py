@@ -8,7 +8,7 @@ import pytest
 from curator.cli import main
 from curator.errors import UsageError
 from curator.executor.engine import Engine
-from curator.executor.time_left import Expected
+from curator.executor.progress import Expected
 from curator.planning import extrapolation
 from curator.planning.extrapolation import Extrapolation, choose_sample
 from curator.planning.planner import MachineKind, Planner, SampleRun, cost, read_machines

@@ -19,6 +19,7 @@ from simulated_workers import Simulated
 from curator.executor.engine import Engine
 from curator.executor.fleet import Worker
 from curator.executor.progress import Progress
+from curator.executor.ray_watch import ClusterState
 from curator.executor.worker import call_chain
 from curator.recipe import load_recipe
 from curator.runs import one_pass
@@ -53,12 +54,11 @@ class Cluster(Engine):
     def _does(self, worker: Worker, unit: object, n_deaths: int) -> object:
         assert not n_deaths
         self.begun.append(worker.pool.stage)
-        return pickle.loads(call_chain(worker.pool.chain, pickle.dumps(unit)))
+        return pickle.loads(call_chain(worker.pool.chain, pickle.dumps((unit, 0))))
 
     def _start(self) -> Any:  # noqa: ANN401
-        return SimpleNamespace(
-            backend=self.backend, most=lambda name: 2.0 * (name == "CPU"), likely_gpus=lambda: 0.0
-        )
+        state = ClusterState(nodes={"one": {"CPU": 2.0}})
+        return SimpleNamespace(backend=self.backend, watch=SimpleNamespace(state=state))
 
     def stop(self) -> None:
         """Nothing runs."""

@@ -19,8 +19,8 @@ from place import Place, sets, write_films
 from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK, EXIT_TERMINATED, EXIT_USAGE
 from curator.errors import LeaseLostError, StorageError, UnconditionalStoreError, UsageError
-from curator.executor import heartbeat as heartbeat_module
-from curator.executor.heartbeat import Heartbeat
+from curator.executor import cpu_accounting as heartbeat_module
+from curator.executor.cpu_accounting import Heartbeat
 from curator.runs import lease
 from curator.runs.lease import Holder, read_holder, this_process
 from curator.storage import Store, open_store

@@ -1,8 +1,8 @@
 """What holds for S3 alone: multipart uploads, batches, and the words of errors."""
 
 import os
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +35,23 @@ def unfinished(bucket: str) -> list[str]:
     return [upload["Key"] for upload in found]
 
 
-@pytest.mark.parametrize("extra_bytes", [0, 1, -1])
-def test_large_objects_go_in_parts(bucket: str, small_parts: int, extra_bytes: int) -> None:
+def refusing(code: str) -> Callable[..., Any]:
+
+    def refused(*_: object, **__: object) -> None:
+        raise ClientError({"Error": {"Code": code, "Message": "no"}}, "Request")
+
+    return refused
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "n_parts"), [(5, 1), (10, 2), (10 - 1 / MIB, 2), (10 + 1 / MIB, 3)]
+)
+def test_large_objects_go_in_parts_and_others_at_once(
+    bucket: str, small_parts: int, n_bytes: float, n_parts: int
+) -> None:
+    """Sizes are in MiB."""
     store = open_store(f"s3://{bucket}/p")
-    data = os.urandom(2 * small_parts + extra_bytes)
+    data = os.urandom(round(n_bytes * MIB))
     with store.create("large") as stream:
         for start in range(0, len(data), 700_001):
             stream.write(data[start : start + 700_001])
@@ -48,16 +61,7 @@ def test_large_objects_go_in_parts(bucket: str, small_parts: int, extra_bytes: i
     assert unfinished(bucket) == []
     (info,) = store.list()
     assert info.bytes == len(data)
-    assert info.version.endswith("-2" if extra_bytes <= 0 else "-3")
-
-
-def test_objects_of_one_part_are_put_at_once(bucket: str, small_parts: int) -> None:
-    store = open_store(f"s3://{bucket}")
-    with store.create("small") as stream:
-        stream.write(bytes(small_parts))
-    (info,) = store.list()
-    assert info.bytes == small_parts
-    assert "-" not in info.version
+    assert info.version.partition("-")[2] == (f"{n_parts}" if n_parts > 1 else "")
 
 
 def test_write_of_a_large_object_goes_in_parts(
@@ -88,13 +92,9 @@ def test_a_part_that_fails_ends_the_upload(
     bucket: str, small_parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(f"s3://{bucket}")
-
-    def refused(**_: object) -> None:
-        raise ClientError({"Error": {"Code": "QuotaExceeded", "Message": "full"}}, "UploadPart")
-
-    monkeypatch.setattr(s3_client.client(), "upload_part", refused)
+    monkeypatch.setattr(s3_client.client(), "upload_part", refusing("QuotaExceeded"))
     with (
-        pytest.raises(StorageError, match=r"cannot write .*QuotaExceeded: full"),
+        pytest.raises(StorageError, match=r"cannot write .*QuotaExceeded: no"),
         store.create("a") as stream,
     ):
         stream.write(bytes(3 * small_parts))
@@ -124,39 +124,22 @@ def test_uploads_of_killed_writers_are_aborted_by_age_and_prefix(
     assert unfinished(bucket) == []
 
 
-def test_a_server_that_refuses_to_list_uploads_is_no_error(
+def test_what_a_server_refuses_to_do_at_once_is_done_otherwise_or_logged(
     s3_bucket: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refused(name: str) -> None:
-        raise ClientError({"Error": {"Code": "NotImplemented"}}, name)
-
-    monkeypatch.setattr(s3_client.client(), "get_paginator", refused)
-    assert open_store(f"s3://{s3_bucket}").clean_temporary(("",), bool) == 0
-    assert "NotImplemented" in caplog.text
-
-
-def test_deletes_one_by_one_where_batches_are_refused(
-    s3_bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(f"s3://{s3_bucket}/p")
     for key in "abc":
         store.write(key, b"")
-
-    def refused(**_: object) -> None:
-        raise ClientError({"Error": {"Code": "MissingContentMD5"}}, "DeleteObjects")
-
-    monkeypatch.setattr(s3_client.client(), "delete_objects", refused)
+    monkeypatch.setattr(s3_client.client(), "delete_objects", refusing("MissingContentMD5"))
     store.delete(["a", "c", "z"])
     assert [info.key for info in store.list()] == ["b"]
-
-
-def test_an_object_that_may_not_be_deleted_is_an_error(
-    s3_bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    monkeypatch.setattr(s3_client.client(), "get_paginator", refusing("NotImplemented"))
+    assert store.clean_temporary(("",), bool) == 0
+    assert "NotImplemented" in caplog.text
     answer = {"Errors": [{"Key": "a", "Code": "AccessDenied", "Message": "no"}]}
     monkeypatch.setattr(s3_client.client(), "delete_objects", lambda **_: answer)
     with pytest.raises(StorageError, match=r"cannot delete .*s3:DeleteObject"):
-        open_store(f"s3://{s3_bucket}").delete(["a"])
+        store.delete(["a"])
 
 
 def put_that(
@@ -234,17 +217,10 @@ def test_a_write_whose_response_was_lost_is_found_to_be_ours(
 def test_a_conflict_is_tried_again(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(f"s3://{bucket}")
     store.write_new("checked", b"")
-    put, conflicts = s3_client.client().put_object, [1, 2]
-
-    def conflicting(**options: object) -> object:
-        if conflicts:
-            conflicts.pop()
-            error = {"Code": "ConditionalRequestConflict"}
-            raise ClientError({"Error": error}, "PutObject")
-        return put(**options)
-
+    conflict = refusing("ConditionalRequestConflict")
+    answers = [conflict, conflict, s3_client.client().put_object]
     monkeypatch.setattr(s3, "_CONFLICT_PAUSE_S", 0.01)
-    monkeypatch.setattr(s3_client.client(), "put_object", conflicting)
+    monkeypatch.setattr(s3_client.client(), "put_object", lambda **put: answers.pop(0)(**put))
     assert store.write_new("a", b"mine") is not None
 
 
@@ -268,15 +244,28 @@ def test_a_missing_bucket_is_told_with_the_remedy(bucket: str) -> None:
         list(store.list())
 
 
-def test_missing_credentials_are_told_with_the_remedy(
-    s3_bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")), "set AWS_ACCESS_KEY_ID"),
+        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "check the network, AWS_ENDPOINT_URL"),
+        ({}, "Invalid bucket name"),
+    ],
+)
+def test_what_keeps_a_run_from_its_bucket_is_told_with_the_remedy(
+    s3_bucket: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    changes: dict[str, str | None],
+    said: str,
 ) -> None:
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    with pytest.raises(StorageError, match="set AWS_ACCESS_KEY_ID"):
-        open_store(f"s3://{s3_bucket}").check_writable()
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setattr(s3_client, "ATTEMPTS", 1)
+    for name, value in changes.items():
+        monkeypatch.delenv(name) if value is None else monkeypatch.setenv(name, value)
+    with pytest.raises(StorageError, match=said):
+        open_store(f"s3://{s3_bucket if changes else 'no bucket'}").check_writable()
 
 
 @pytest.mark.needs_s3
@@ -289,20 +278,6 @@ def test_wrong_credentials_are_told_with_the_remedy(
             open_store(f"s3://{real_s3_bucket}").check_writable()
 
 
-def test_a_server_that_is_not_there_is_told_with_the_remedy(
-    s3_bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr(s3_client, "ATTEMPTS", 1)
-    with pytest.raises(StorageError, match="check the network, AWS_ENDPOINT_URL"):
-        open_store(f"s3://{s3_bucket}").check_writable()
-
-
-def test_a_name_that_no_bucket_can_have_is_told(s3_bucket: str) -> None:
-    with pytest.raises(StorageError, match="Invalid bucket name"):
-        open_store("s3://no bucket/x").check_writable()
-
-
 def test_what_consoles_make_to_show_folders_is_not_listed(s3_bucket: str) -> None:
     client = s3_client.client()
     for key in ("out/", "out/sub/", "out/sub/x"):
@@ -313,12 +288,8 @@ def test_what_consoles_make_to_show_folders_is_not_listed(s3_bucket: str) -> Non
 def test_each_process_and_environment_has_one_client(
     s3_bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found: list[object] = []
-    threads = [threading.Thread(target=lambda: found.append(s3_client.client())) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: s3_client.client(), range(8)))
     assert len(set(map(id, found))) == 1
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     assert s3_client.client() is not found[0]

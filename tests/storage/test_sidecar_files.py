@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from curator.storage import s3_client
-from curator.storage.s3_service import S3Service
+from curator.storage.s3_client import S3Service
 from curator.storage.sidecar_files import FoundSidecar, SidecarProblem, find_sidecars, sidecar_uris
 from curator.storage.source_reader import open_source
 

@@ -10,7 +10,6 @@ import pytest
 from curator.errors import ErrorCode, UsageError
 from curator.stages.scan.source_listing import (
     ListedSource,
-    SkippedName,
     UnlistedSource,
     list_sources,
 )
@@ -43,16 +42,12 @@ def write_manifest(path: Path, lines: list[str]) -> str:
     return str(path)
 
 
-@pytest.fixture(params=["m.txt", "m.csv", "m.parquet", "M.TXT"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
+@pytest.mark.parametrize("kind", ["m.txt", "m.csv", "m.parquet", "M.TXT"])
 def test_relative_absolute_repeated_and_missing_lines(folder: Path, kind: str) -> None:
-    path = folder / kind
-    path = path.with_suffix(path.suffix.lower()) if path.suffix != ".TXT" else folder / "m.txt"
+    """Nothing in a manifest is skipped by its name."""
     lines = [*NAMES, str(folder / "sub" / "d.mp4"), "./sub/../a.mp4", "none.mp4", "sub", "a.mp4"]
-    found = list(list_sources([write_manifest(path, lines)]))
+    manifest = Path(write_manifest(folder / kind.lower(), lines)).rename(folder / kind)
+    found = list(list_sources([str(manifest)]))
     assert [item.uri for item in found] == [
         str(folder / name) for name in [*NAMES, "none.mp4", "sub"]
     ]
@@ -65,37 +60,19 @@ def test_relative_absolute_repeated_and_missing_lines(folder: Path, kind: str) -
     assert "is a folder; expected a file" in is_folder.message
 
 
-def test_suffixes_in_capitals_are_manifests(folder: Path) -> None:
-    (folder / "M.TXT").write_text("a.mp4\n")
-    assert [item.uri for item in list_sources([str(folder / "M.TXT")])] == [str(folder / "a.mp4")]
-
-
 def test_manifests_on_s3_and_of_objects(s3_bucket: str, folder: Path) -> None:
     store = open_store(f"s3://{s3_bucket}/lists")
     store.write("x/v.mp4", b"123")
     store.write("x/w #1.json", b"12345")
-    lines = [
-        "x/v.mp4",
-        "../lists/x/w #1.json",
-        f"s3://{s3_bucket}/lists/none",
-    ]
+    lines = ["x/v.mp4", "../lists/x/w #1.json", f"s3://{s3_bucket}/lists/none"]
     for kind in ("m.txt", "m.csv", "m.parquet"):
         store.write(kind, Path(write_manifest(folder / kind, lines)).read_bytes())
         found = list(list_sources([f"s3://{s3_bucket}/lists/{kind}"]))
-        assert [item.uri.removeprefix(f"s3://{s3_bucket}/") for item in found] == [
-            "lists/x/v.mp4",
-            "lists/x/w #1.json",
-            "lists/none",
-        ]
+        uris = [f"s3://{s3_bucket}/lists/{key}" for key in ("x/v.mp4", "x/w #1.json", "none")]
+        assert [item.uri for item in found] == uris
         assert [getattr(item, "bytes", None) for item in found] == [3, 5, None]
         assert isinstance(found[2], UnlistedSource)
         assert found[2].code is ErrorCode.VANISHED
-
-
-def test_nothing_in_a_manifest_is_skipped_by_name(folder: Path) -> None:
-    manifest = write_manifest(folder / "m.txt", ["b c.json"])
-    (item,) = list_sources([manifest])
-    assert not isinstance(item, SkippedName)
 
 
 def test_text_lines_are_verbatim_but_for_line_ends_comments_and_a_mark(folder: Path) -> None:
@@ -104,23 +81,16 @@ def test_text_lines_are_verbatim_but_for_line_ends_comments_and_a_mark(folder: P
         "\ufeffa.mp4\r\n\n  \n# comment\n#tag.mp4\n trailing \nnot\x0bsplit\nlast".encode()
     )
     assert [uri.removeprefix(f"{folder}/") for uri, _ in manifest_rows(str(path))] == [
-        "a.mp4",
-        "#tag.mp4",
-        " trailing ",
-        "not\x0bsplit",
-        "last",
-    ]
+        "a.mp4", "#tag.mp4", " trailing ", "not\x0bsplit", "last",
+    ]  # fmt: skip
 
 
 def test_other_schemes_and_bytes_that_are_no_text_get_a_row(folder: Path) -> None:
     path = folder / "m.txt"
     path.write_bytes(b"https://host/v.mp4\nbad\xff.mp4\nnul\0.mp4\n")
     found = list(list_sources([str(path)]))
-    assert [item.uri for item in found] == [
-        "https://host/v.mp4",
-        f"{folder}/bad\\xff.mp4",
-        f"{folder}/nul\0.mp4",
-    ]
+    expected = ["https://host/v.mp4", f"{folder}/bad\\xff.mp4", f"{folder}/nul\0.mp4"]
+    assert [item.uri for item in found] == expected
     for item in found:
         assert isinstance(item, UnlistedSource)
         assert item.code is ErrorCode.UNREADABLE
@@ -170,14 +140,19 @@ def test_what_is_no_manifest_is_told(
         list_sources([str(tmp_path / name)])
 
 
-def test_parquet_columns_are_checked(tmp_path: Path) -> None:
-    path = tmp_path / "m.parquet"
-    pq.write_table(pa.table({"path": ["a"]}), path)
-    with pytest.raises(UsageError, match="has no column 'uri'; found path"):
-        list_sources([str(path)])
-    pq.write_table(pa.table({"uri": [1]}), path)
-    with pytest.raises(UsageError, match="column 'uri' has type int64; expected string"):
-        list_sources([str(path)])
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"path": ["a"]}, "has no column 'uri'; found path"),
+        ({"uri": [1]}, "column 'uri' has type int64; expected string"),
+    ],
+)
+def test_parquet_columns_are_checked(
+    tmp_path: Path, columns: dict[str, list[object]], message: str
+) -> None:
+    pq.write_table(pa.table(columns), tmp_path / "m.parquet")
+    with pytest.raises(UsageError, match=message):
+        list_sources([str(tmp_path / "m.parquet")])
 
 
 def test_a_manifest_that_is_not_there_is_told(s3_bucket: str, tmp_path: Path) -> None:
@@ -189,20 +164,21 @@ def test_a_manifest_that_is_not_there_is_told(s3_bucket: str, tmp_path: Path) ->
 def test_several_manifests_share_their_uris(folder: Path) -> None:
     first = write_manifest(folder / "m.txt", ["a.mp4", "#tag.mp4"])
     second = write_manifest(folder / "n.csv", ["#tag.mp4", "sub/d.mp4"])
-    assert [item.uri.removeprefix(f"{folder}/") for item in list_sources([first, second])] == [
-        "a.mp4",
-        "#tag.mp4",
-        "sub/d.mp4",
-    ]
+    names = ["a.mp4", "#tag.mp4", "sub/d.mp4"]
+    assert [item.uri for item in list_sources([first, second])] == [f"{folder}/{n}" for n in names]
 
 
-def test_relative_keys_resolve_below_their_bucket() -> None:
-    manifest = "s3://bucket/a/b/m.txt"
-    assert resolve("x.mp4", manifest) == "s3://bucket/a/b/x.mp4"
-    assert resolve("../x.mp4", manifest) == "s3://bucket/a/x.mp4"
-    assert resolve("../../x.mp4", manifest) == "s3://bucket/x.mp4"
-    assert resolve("./c//d", manifest) == "s3://bucket/a/b/c//d"
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
+def test_relative_keys_resolve_below_their_bucket(scheme: str) -> None:
+    manifest = f"{scheme}://bucket/a/b/m.txt"
+    assert resolve("x.mp4", manifest) == f"{scheme}://bucket/a/b/x.mp4"
+    assert resolve("../x.mp4", manifest) == f"{scheme}://bucket/a/x.mp4"
+    assert resolve("../../x.mp4", manifest) == f"{scheme}://bucket/x.mp4"
+    assert resolve("./c//d", manifest) == f"{scheme}://bucket/a/b/c//d"
     assert resolve("s3://other//x/../y", manifest) == "s3://other//x/../y"
+    for written in ("/x.mp4", "../../../x.mp4", "b/../../../../x.mp4"):
+        with pytest.raises(ValueError, match=r"on this machine|out of the manifest's bucket"):
+            resolve(written, manifest)
 
 
 def test_the_stream_of_a_manifest_on_s3_moves_only_what_is_read(s3_bucket: str) -> None:

@@ -24,7 +24,7 @@ from curator.executor.ray_cluster import RayCluster
 from curator.runs.run_context import RunLog
 from curator.stages.commit.commit_run import clip_outcomes
 from curator.storage import open_store
-from curator.storage.traffic import TRAFFIC
+from curator.storage.base import TRAFFIC
 from curator.telemetry import run_metrics
 from curator.telemetry.run_metrics import served
 from tests.made_clips import clip_rows

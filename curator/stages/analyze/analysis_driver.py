@@ -18,10 +18,9 @@ from operator import mul, not_
 from typing import Any
 
 from curator.executor.engine import Engine
-from curator.executor.packing import pack
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult, stage_step
-from curator.executor.worker import Step
+from curator.executor.worker import Step, pack
 from curator.media.nvdec_check import nvdec_refusal
 from curator.media.source_segments import WholeReason
 from curator.records.sources import SourceRef, work_weight

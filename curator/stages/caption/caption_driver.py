@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from curator.errors import CuratorError
 from curator.executor.engine import Engine
-from curator.executor.packing import pack
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import stage_step
+from curator.executor.worker import pack
 from curator.fingerprints import fingerprint
 from curator.media.clip_frames import FrameOrder
 from curator.models.text_reader import READ_MODEL, merged

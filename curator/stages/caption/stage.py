@@ -10,7 +10,7 @@ from typing import Self
 
 from curator.errors import CuratorError, DamagedError, ErrorCode, UnreachableError, UsageError
 from curator.executor.fleet import TransientRefusal
-from curator.executor.work import Batch
+from curator.executor.worker import Batch
 from curator.models.text_encoder import torch_refusal
 from curator.records.cuts import StoredFrames
 from curator.records.sources import Failure

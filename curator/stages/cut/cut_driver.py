@@ -15,10 +15,9 @@ from curator.cut_requests import least_frames
 from curator.errors import ErrorCode, UsageError
 from curator.executor.engine import Engine
 from curator.executor.fleet import Fleet
-from curator.executor.packing import pack
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult, stage_step
-from curator.executor.worker import Step
+from curator.executor.worker import Step, pack
 from curator.media.clip_frames import ClipSample, FrameOrder
 from curator.records.clips import Borders, Reason, Span
 from curator.records.cuts import CROP_COLUMNS, Crop, StoredFrames

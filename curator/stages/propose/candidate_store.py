@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curator.executor.packing import pack
+from curator.executor.worker import pack
 from curator.fingerprints import fingerprint
 from curator.stages.propose.stage import ProposedUnit
 from curator.storage import Store

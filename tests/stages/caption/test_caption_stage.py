@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from curator.errors import CuratorError, ModelError
-from curator.executor import work
+from curator.executor import worker
 from curator.executor.engine import Engine
 from curator.executor.fleet import TransientRefusal
 from curator.records.cuts import StoredFrames
@@ -142,7 +142,7 @@ def test_a_window_that_kills_its_worker_twice_fails_and_the_others_are_answered(
 def test_models_that_cannot_be_loaded_end_the_run_with_the_reason(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, said: str
 ) -> None:
-    monkeypatch.setattr(work, "MAX_DEATHS_IN_A_ROW", -2)
+    monkeypatch.setattr(worker, "MAX_DEATHS_IN_A_ROW", -2)
     stage = DyingLoad(CONFIG.model_copy(update={"model": model}))
     with pytest.raises(CuratorError, match=said):
         list(_stream(engine, tmp_path, stage).finish())
@@ -227,7 +227,7 @@ def test_warnings_are_noted_for_their_unit_and_no_handler_stays(tmp_path: Path) 
     stage, log = WarningStage(SERVER), logging.getLogger(caption_stage.__package__)
     before = list(log.handlers)
     (unit,) = WindowLoader(open_store(str(tmp_path)), SERVER)([
-        work.Batch(
+        worker.Batch(
             items=(OpenWindow(
                 task=Task(clip_id="a", content="a", window=WINDOW, fps=30.0),
                 where=StoredFrames(clip_id="a"), replies={},

@@ -15,9 +15,8 @@ from curator.stages.scan.source_listing import (
     UnlistedSource,
     list_sources,
 )
-from curator.storage import open_source, s3_client
-from curator.storage.object_service import StoredObject
-from curator.storage.s3_service import S3Service
+from curator.storage import ObjectInfo, open_source, s3_client
+from curator.storage.s3_client import S3Service
 
 
 @pytest.fixture
@@ -297,8 +296,8 @@ def test_nothing_on_s3_is_an_error_with_a_remedy(bucket: str, argument: str) -> 
 def test_a_listing_that_breaks_off_is_an_error_in_the_stream(
     s3_bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(self: S3Service, bucket: str, prefix: str) -> Iterator[StoredObject]:
-        yield StoredObject(key="a", bytes=1, version="v")
+    def broken(self: S3Service, bucket: str, prefix: str) -> Iterator[ObjectInfo]:
+        yield ObjectInfo(key="a", bytes=1, version="v")
         raise OSError("connection lost")
 
     monkeypatch.setattr(S3Service, "list", broken)
@@ -314,9 +313,9 @@ def test_keys_that_no_file_can_have_are_listed_as_failed(
 ) -> None:
     """Pins that keys with `.` or `..` are neither left out nor read as another object."""
 
-    def listed(self: S3Service, bucket: str, prefix: str) -> Iterator[StoredObject]:
+    def listed(self: S3Service, bucket: str, prefix: str) -> Iterator[ObjectInfo]:
         for key in ("set/../a.mp4", "set/./b.mp4", "set/.git/c.mp4", "set/d..mp4"):
-            yield StoredObject(key=key, bytes=1, version="v")
+            yield ObjectInfo(key=key, bytes=1, version="v")
 
     monkeypatch.setattr(S3Service, "list", listed)
     found = {
