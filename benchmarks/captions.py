@@ -180,7 +180,7 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
     from curator.media.clip_frames import READ_PX, Wanted, sample_clip
     from curator.models.text_reader import TextReader
     from curator.stages.caption.caption_records import Reply, Task
-    from curator.stages.caption.captioners.chat_wire import body_of
+    from curator.stages.caption.captioners.chat_server import body_of
     from curator.stages.caption.config import CaptionConfig
     from curator.stages.caption.dialogs.window_dialog import Asker
     from curator.stages.caption.frame_store import FrameParts, content_of
@@ -279,10 +279,9 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
 
 def storing(server: Server, options: argparse.Namespace) -> list[float]:
     """The share of a fast server's capacity with storage that takes its time."""
-    from curator.records.cuts import StoredFrames
     from curator.stages.caption.caption_records import Frames, Task, Window
     from curator.stages.caption.captioners.chat_server import ServerCaptioner
-    from curator.stages.caption.captioners.dialog_runner import DialogRunner
+    from curator.stages.caption.captioners.dialog_runner import ServiceDialogs
     from curator.stages.caption.config import CaptionConfig
     from curator.stages.caption.dialogs.window_dialog import make_dialogs
 
@@ -292,24 +291,21 @@ def storing(server: Server, options: argparse.Namespace) -> list[float]:
          "in_flight": 2 * slots}
     )  # fmt: skip
     window = Window(index=0, start_frame=0, end_frame=1, shown=(0,))
+    frames = Frames(jpegs=(b"jpeg",), times_s=(0.0,))
     shares = []
     for _ in range(options.repeats):
         server.reset(slots, service_s)
-        runner = DialogRunner(
-            make_dialogs(config),
-            {"captioner": ServerCaptioner(config)},
-            find=lambda key: None,
-            keep=lambda key, reply: time.sleep(STORE_S),
-            load=lambda where, task: Frames(jpegs=(b"jpeg",), times_s=(0.0,)),
-            budget_s=900,
+        runner = ServiceDialogs(
+            make_dialogs(config), {"captioner": ServerCaptioner(config)}, budget_s=900
         )
+        names = [f"clip-{number}" for number in range(n_windows)]
+        windows = [
+            (Task(clip_id=name, content=name, window=window, fps=25.0), lambda: frames)
+            for name in names
+        ]
         with closing(runner):
             begun = time.monotonic()
-            for number in range(n_windows):
-                name = f"clip-{number}"
-                task = Task(clip_id=name, content=name, window=window, fps=25.0)
-                runner.submit(task, StoredFrames(clip_id=name))
-            assert sum(map(len, runner.finish())) == n_windows
+            runner.annotate(windows, {}, lambda key, reply: time.sleep(STORE_S))
         shares.append(n_windows * service_s / slots / (time.monotonic() - begun))
     return shares
 

@@ -31,7 +31,7 @@ from measure import machine
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from curator.stages.caption.caption_records import Frames, Request, Sampling, Task, Turn, Window
-from curator.stages.caption.captioners.dialog_batches import SizedRequest
+from curator.stages.caption.captioners.captioner_contract import SizedRequest
 from curator.stages.caption.captioners.local_model import LocalModel
 from curator.stages.caption.config import ModelConfig
 

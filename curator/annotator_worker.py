@@ -101,12 +101,7 @@ class AnnotatorWorker:
     """Decodes clips once, and gives the frames to each annotator of a chain."""
 
     def __init__(
-        self,
-        *,
-        stages: Sequence[AnyAnnotator],
-        decode: AnyStage,
-        store: FamilyStore,
-        has_gpu: bool,
+        self, *, stages: Sequence[AnyAnnotator], decode: AnyStage, store: FamilyStore, has_gpu: bool
     ) -> None:
         self._stages = stages
         self._store = store

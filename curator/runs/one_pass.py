@@ -39,7 +39,7 @@ from curator.runs.measuring import Ahead, Measuring
 from curator.runs.run_log import RunLog
 from curator.runs.snapshot_scope import FOLDERS, Snapshot
 from curator.stage import AnyCorpusStage, AnyStage, Elsewhere, Phase
-from curator.stages.caption.captioners.captioner_list import captioner_extensions
+from curator.stages.caption.captioners.captioner_contract import captioner_extensions
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.caption.sidecar_table import SIDECARS
 from curator.stages.commit.commit_run import Commit, Rows, clip_outcomes, kept_by_source

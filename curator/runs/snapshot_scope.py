@@ -19,7 +19,7 @@ from curator.recipe import Recipe
 from curator.runs.corpus import ClipCorpus
 from curator.runs.excluded_footage import fewer
 from curator.stage import CLIP_EMBEDDING, EMBEDDING
-from curator.stages.caption.captioners.captioner_list import captioner_extensions
+from curator.stages.caption.captioners.captioner_contract import captioner_extensions
 from curator.stages.commit.commit_run import kept_by_source
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.shard.reusable_shards import ReusableShards

@@ -1,19 +1,22 @@
-"""Writes annotations into the rows of clips, the table `annotations` and the samples."""
+"""Decides from annotations about clips, and writes them into tables and samples."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import islice
-from typing import Any, Self
+from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
 
 from curator.records.clips import Clip, Reason
-from curator.stages.caption.annotation_memo import annotation_key, answers_fingerprint
-from curator.stages.caption.caption_decisions import caption_of, rejection_of
-from curator.stages.caption.caption_records import JSON_FIELDS, SCORES, Annotation, Window
+from curator.stages.caption.annotation_store import (
+    CaptionedSpan,
+    annotation_key,
+    answers_fingerprint,
+)
+from curator.stages.caption.caption_records import JSON_FIELDS, SCORES, Annotation, Answer, Window
 from curator.stages.caption.config import CaptionConfig
-from curator.stages.caption.dialogs.prompt_files import load_prompt
+from curator.stages.caption.dialogs.prompt_files import has_value, load_prompt
 from curator.stages.caption.dialogs.question_answers import WindowSpan, questions_of
 from curator.tables.clip_rows import reject
 from curator.tables.parts import rows_to_table
@@ -23,23 +26,90 @@ _REASONS = {"failed": Reason.NOT_ANNOTATED, "judge_score": Reason.JUDGED_TOO_LOW
 _ROWS_AT_ONCE = 4096
 
 
-SPAN = ("start_frame", "end_frame", "start_s", "end_s")
-"""Columns of `clips` for a clip's position; `annotations` prefixes them with `clip_`."""
+class CaptionRejection(NamedTuple):
+    """An answer that rejects a clip.
+
+    Attributes:
+        field: `content_type`, `safety`, a question or field of the prompt, `failed` or
+            `judge_score`.
+        value: The answer; the reason for `failed`; None for a missing `judge_score`.
+        window: The first window with this answer.
+    """
+
+    field: str
+    value: str | bool | int | None
+    window: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaptionedSpan:
-    """A clip's span in its source at the time of annotation: half-open frames, and seconds."""
+def rejection_of(
+    annotations: Sequence[Annotation], config: CaptionConfig
+) -> CaptionRejection | None:
+    """Returns the first answer that rejects a clip, or None for a kept clip.
 
-    start_frame: int
-    end_frame: int
-    start_s: float
-    end_s: float
+    All windows of the clip are checked in order. Given answers count before missing ones.
+    """
+    in_order = _in_order(annotations)
+    for annotation in in_order:
+        for name, values in config.reject.items():
+            answered = _field(annotation.answer, name, config)
+            for value in values:
+                if has_value(answered, value):
+                    return CaptionRejection(name, value, annotation.task.window.index)
+    if config.failed != "reject":
+        return None
+    lacks = (_lack(annotation, config) for annotation in in_order)
+    return next((lack for lack in lacks if lack is not None), None)
 
-    @classmethod
-    def of(cls, clip: Clip) -> Self:
-        """Returns the current span of a clip."""
-        return cls(**{name: getattr(clip, name) for name in SPAN})
+
+def caption_of(
+    annotations: Sequence[Annotation], config: CaptionConfig
+) -> tuple[str | None, str | None]:
+    """Joins the captions of a clip's windows, in the length `config.text`.
+
+    Event windows count only if a clip has no others. Returns the caption, or why it is missing.
+    """
+    if not annotations:
+        return None, "it has no annotation"
+    texts = []
+    has_even = any(not annotation.task.window.is_event for annotation in annotations)
+    for annotation in _in_order(annotations):
+        if (lack := _lack(annotation, config)) is not None:
+            problem = str(lack.value) if lack.field == "failed" else f"judged {lack.value}"
+            detail = f": {annotation.detail}" if annotation.detail else ""
+            return None, f"window {lack.window} {problem}{detail}"
+        if not (annotation.task.window.is_event and has_even):
+            texts.append(getattr(annotation.answer, config.text))
+    return " ".join(text for text in texts if text), None
+
+
+def judge_score(annotation: Annotation) -> int | None:
+    """Returns the score of the kept answer; None without a judge."""
+    kept = (c for c in annotation.candidates if c.answer == annotation.answer)
+    # Of equal answers, the best was kept.
+    return max((c.score for c in kept if c.score is not None), default=None)
+
+
+def _in_order(annotations: Sequence[Annotation]) -> list[Annotation]:
+    return sorted(annotations, key=lambda annotation: annotation.task.window.index)
+
+
+def _lack(annotation: Annotation, config: CaptionConfig) -> CaptionRejection | None:
+    index = annotation.task.window.index
+    if annotation.failure is not None:
+        return CaptionRejection("failed", str(annotation.failure), index)
+    if config.judge is not None and config.judge.min_score > 1:
+        score = judge_score(annotation)
+        if score is None or score < config.judge.min_score:
+            return CaptionRejection("judge_score", score, index)
+    return None
+
+
+def _field(answer: Answer | None, name: str, config: CaptionConfig) -> object:
+    if answer is None:
+        return None
+    if name in ("content_type", "safety"):
+        return getattr(answer, name)
+    return (answer.answers if name in config.questions else answer.extra).get(name)
 
 
 def apply_annotations(clip: Clip, windows: Sequence[Annotation], config: CaptionConfig) -> None:
@@ -66,13 +136,15 @@ def sample_annotation(
 
 
 def annotations_tables(
-    clips: Iterable[tuple[Clip, Sequence[Annotation], CaptionedSpan]],
-    config: CaptionConfig,
+    clips: Iterable[tuple[Clip, Sequence[Annotation], CaptionedSpan]], config: CaptionConfig
 ) -> Iterator[pa.Table]:
     """Yields rows of `annotations` in batches, in the order of the clips and their windows."""
     judge = config.judge
-    prompts = {
+    of_config = {
+        "model": config.name,
+        "prompt": config.prompt if config.asks else None,
         "prompt_fingerprint": load_prompt(config.prompt).fingerprint if config.asks else None,
+        "judge": judge.name if judge is not None else None,
         "judge_prompt_fingerprint": load_prompt(judge.prompt).fingerprint if judge else None,
     }
     config_fingerprint = answers_fingerprint(config)
@@ -80,8 +152,8 @@ def annotations_tables(
         {
             "annotation_key": annotation_key(annotation.task, config_fingerprint),
             **_row(clip, annotation, span.start_frame, config),
-            **prompts,
-            **{f"clip_{name}": getattr(span, name) for name in SPAN},
+            **of_config,
+            **{f"clip_{name}": value for name, value in span._asdict().items()},
         }
         for clip, windows, span in clips
         for annotation in windows
@@ -141,8 +213,6 @@ def _row(clip: Clip, annotation: Annotation, start: int, config: CaptionConfig) 
         "start_frame": window.start_frame,
         "end_frame": window.end_frame,
         "shown": list(window.shown),
-        "model": config.name,
-        "prompt": config.prompt if config.asks else None,
         "label": metadata.label if metadata is not None else None,
         "known": _json(asdict(metadata)) if metadata is not None else None,
         "questions": _json([asdict(question) for question in questions]),
@@ -152,12 +222,9 @@ def _row(clip: Clip, annotation: Annotation, start: int, config: CaptionConfig) 
         "failure_detail": annotation.detail or None,
         "set_aside": _json(annotation.set_aside),
         "lost": _json(annotation.lost),
-        "n_unscored": annotation.n_unscored,
-        "judge": config.judge.name if config.judge is not None else None,
         "candidates": _json(candidates),
-        "tokens_in": annotation.tokens_in,
-        "tokens_out": annotation.tokens_out,
         "request_keys": list(annotation.request_keys),
+        **{name: getattr(annotation, name) for name in ("n_unscored", "tokens_in", "tokens_out")},
     }
 
 

@@ -5,8 +5,9 @@ continues where this one ended, even after a crash.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -25,42 +26,47 @@ from curator.records.cuts import StoredFrames, TextLine
 from curator.records.sources import FULL_HD
 from curator.sample_frames import ClipToSample, SampleFramesStage
 from curator.scheduler import UnitStream
-from curator.stages.caption.annotation_memo import answers_fingerprint, remember, remembered
 from curator.stages.caption.annotation_rows import (
-    CaptionedSpan,
     annotations_tables,
     apply_annotations,
     sample_annotation,
 )
-from curator.stages.caption.annotation_store import AnnotatedClips, CaptionedSpans, ClipAnnotations
+from curator.stages.caption.annotation_store import (
+    AnnotatedClips,
+    CaptionedSpan,
+    CaptionedSpans,
+    ClipAnnotations,
+    answers_fingerprint,
+    remember,
+    remembered,
+)
 from curator.stages.caption.caption_records import Annotation, Reply, Task, Unanswered
 from curator.stages.caption.config import CaptionConfig, frames_fingerprint
-from curator.stages.caption.dialogs.prompt_facts import facts_of
-from curator.stages.caption.dialogs.prompt_files import load_prompt
-from curator.stages.caption.dialogs.source_events import (
+from curator.stages.caption.dialogs.prompt_facts import (
     NOTHING,
     SourceEvents,
     event_counts,
     events_of,
+    facts_of,
     metadata_lines,
     metadata_of,
 )
+from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.stages.caption.dialogs.window_dialog import make_dialogs, replayed
 from curator.stages.caption.frame_store import FrameParts, content_of, frames_key, read_clips
 from curator.stages.caption.reply_store import Replies, replies_fingerprint
 from curator.stages.caption.sidecar_table import (
     SIDECARS,
     Sidecars,
-    StoredSidecars,
     count_problems,
     sidecars_table,
+    stored_sidecars,
 )
 from curator.stages.caption.stage import (
     CaptionStage,
     OpenWindow,
     UnitAnnotations,
-    WindowLoader,
-    with_parts,
+    load_windows,
 )
 from curator.stages.caption.windows import Moment, WindowFrames, windows_of
 from curator.storage import Store
@@ -109,18 +115,18 @@ class Captioning:
         self._store, self._config, self._pixels = store, config, pixels
         self._engine, self._progress, self._checks = engine, progress, checks
         self._dialogs = make_dialogs(config)
-        self._replies = Replies(store, replies_fingerprint(config)).load()
         self._fingerprint = answers_fingerprint(config)
         self._parts = FrameParts(store, config, pixels)
         self._stage = CaptionStage(
             config, prompts={model.prompt: load_prompt(model.prompt) for model in config.models}
         )
-        self._stream = UnitStream[OpenWindow, UnitAnnotations](
+        models = replies_fingerprint(config)
+        self._replies = Replies(store, models).load()
+        self._stream = UnitStream[OpenWindow, list[UnitAnnotations]](
             engine,
             self._stage,
             key=lambda window: window.task.clip_id,
-            load=WindowLoader(store, config),
-            keep=with_parts,
+            load=partial(load_windows, store, FrameParts(store, config), models),
         )
         self.cpu_s = self._stream.cpu_s
         before = snapshot or {}
@@ -132,12 +138,15 @@ class Captioning:
         self.n_requested = 0
         """Windows that needed requests."""
         self._sidecars: Sidecars = {}
-        stored = StoredSidecars(store, before.get(SIDECARS)) if snapshot is not None else None
+        self._n_stored_sidecars = 0
         if self._reads_sidecars:
-            read = stored.read if stored is not None else read_sidecars
             of = zip(clips.values("source_uri"), clips.values("decision"), strict=True)
-            self._sidecars = read(sorted({uri for uri, decision in of if decision == "kept"}))
-        self._n_stored_sidecars = stored.n_kept if stored is not None else 0
+            uris = sorted({uri for uri, decision in of if decision == "kept"})
+            if snapshot is None:
+                self._sidecars = read_sidecars(uris)
+            else:
+                parts = snapshot.get(SIDECARS)
+                self._sidecars, self._n_stored_sidecars = stored_sidecars(store, parts, uris)
         self._events: dict[str, SourceEvents] = {}
         if config.knows:
             self._events = {
@@ -255,7 +264,7 @@ class Captioning:
             is_trimmed = row.cut_mode == "copy" and n_frames > row.n_frames
             is_before = span.start_frame <= row.start_frame
             if is_trimmed and is_before and row.end_frame <= span.end_frame:
-                yield row.changed({**asdict(span), "n_frames": n_frames})
+                yield row.changed({**span._asdict(), "n_frames": n_frames})
         yield row
 
     def _is_replayed(self, row: ClipRow) -> bool:
@@ -273,8 +282,7 @@ class Captioning:
             if annotation is None:
                 return False
             annotations.append(annotation)
-        done = ClipAnnotations(span=CaptionedSpan.of(row), annotations=annotations)
-        self._done.add(row.clip_id, done)
+        self._done.add(row.clip_id, ClipAnnotations(CaptionedSpan.of(row), annotations))
         return True
 
     def _replayed(self, task: Task) -> tuple[Annotation | None, Mapping[str, Reply]]:
@@ -330,10 +338,10 @@ class Captioning:
         if len(clip.annotations) == clip.n_windows:
             del self._clips[name]
             ordered = [clip.annotations[index] for index in sorted(clip.annotations)]
-            self._done.add(name, ClipAnnotations(span=clip.span, annotations=ordered))
+            self._done.add(name, ClipAnnotations(clip.span, ordered))
 
-    def _note(self, units: Sequence[UnitAnnotations]) -> None:
-        for unit in units:
+    def _note(self, results: Sequence[list[UnitAnnotations]]) -> None:
+        for unit in chain.from_iterable(results):
             self._replies.add(unit.parts)
             for annotation in unit.annotations:
                 task = annotation.task

@@ -3,7 +3,7 @@
 Only `Frames` holds pixels, so stored replies can replay a dialog without decoding anything.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
@@ -273,7 +273,7 @@ class Annotation:
     answer: Answer | None = None
     failure: Unanswered | None = None
     detail: str = ""
-    candidates: Sequence[AnswerCandidate] = ()
+    candidates: tuple[AnswerCandidate, ...] = ()
     """All whole and judged candidates, in the order of their seeds, including the answer."""
     set_aside: Mapping[str, int] = field(default_factory=dict)
     """Rejected answers that were requested again, by reason."""

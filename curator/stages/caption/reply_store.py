@@ -21,7 +21,7 @@ import pyarrow as pa
 from curator.errors import StorageError
 from curator.fingerprints import fingerprint
 from curator.stages.caption.caption_records import Reply, Unanswered
-from curator.stages.caption.captioners.captioner_list import outside_version
+from curator.stages.caption.captioners.captioner_contract import outside_version
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.storage import Store

@@ -3,35 +3,41 @@
 import io
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
-from curator.errors import CuratorError, DamagedError, ErrorCode, UnreachableError, UsageError
+from curator.errors import CuratorError, ErrorCode, UnreachableError, UsageError
 from curator.executor.fleet import TransientRefusal
 from curator.executor.work import Batch
 from curator.models.text_encoder import torch_refusal
 from curator.records.cuts import StoredFrames
 from curator.records.sources import Failure
 from curator.stage import BY_ORDER, Phase, Resources, Scope, Stage, Wait
-from curator.stages.caption.annotation_memo import answers_fingerprint, remember
+from curator.stages.caption.annotation_store import answers_fingerprint, remember
 from curator.stages.caption.caption_records import Annotation, Frames, Reply, Role, Task, Unanswered
-from curator.stages.caption.captioners.captioner_contract import Place
-from curator.stages.caption.captioners.captioner_list import captioner_class, captioners_of
-from curator.stages.caption.captioners.dialog_batches import BatchModel, annotate
-from curator.stages.caption.captioners.dialog_runner import POLL_S, DialogRunner
-from curator.stages.caption.config import ANNOTATE_VERSION, CaptionConfig, ModelConfig
+from curator.stages.caption.captioners.captioner_contract import (
+    BatchModel,
+    Place,
+    captioner_class,
+    captioners_of,
+)
+from curator.stages.caption.captioners.dialog_runner import (
+    DialogRunner,
+    ModelDialogs,
+    ServiceDialogs,
+)
+from curator.stages.caption.config import ANNOTATE_VERSION, CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import Prompt, give_prompts
 from curator.stages.caption.dialogs.window_dialog import make_dialogs
 from curator.stages.caption.frame_store import FRAMES, FrameParts
-from curator.stages.caption.reply_store import REPLIES, Replies, replies_fingerprint
+from curator.stages.caption.reply_store import REPLIES, Replies
 from curator.storage import Store
 
 PROCESS_BYTES = 512 << 20
 REQUEST_BYTES = 4 << 20
 """Memory of a worker that asks a service, and of each request under way: pictures, in JSON too."""
-_READERS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,19 +60,19 @@ class WindowUnit:
     """Windows that are annotated together.
 
     Attributes:
-        windows: Each with the place of its clip's frames.
+        windows: The windows.
         frames: Loads the frames of a window; raises a `CuratorError` where they are not there.
         replies: Those that are known; takes new ones.
     """
 
-    windows: Sequence[tuple[Task, StoredFrames]]
+    windows: Sequence[OpenWindow]
     frames: Callable[[StoredFrames, Task], Frames]
     replies: Replies
 
     @property
     def uri(self) -> str:
         """Id of the first clip."""
-        return self.windows[0][0].clip_id
+        return self.windows[0].task.clip_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,39 +83,27 @@ class UnitAnnotations:
     parts: Mapping[str, Sequence[str]]
 
 
-class WindowLoader:
-    """Gives units their frames and replies, in a worker."""
-
-    def __init__(self, store: Store, config: CaptionConfig) -> None:
-        self._store, self._config = store, config
-        self._frames: FrameParts | None = None
-
-    def __call__(self, unit: Sequence[Batch[OpenWindow]]) -> list[WindowUnit]:
-        """Returns the windows of a unit."""
-        self._frames = self._frames or FrameParts(self._store, self._config)
-        return [
-            WindowUnit(
-                windows=[(item.task, item.where) for item in batch.items],
-                frames=self._frames.frames,
-                # A worker that read all replies would grow with the corpus.
-                replies=Replies(
-                    self._store,
-                    replies_fingerprint(self._config),
-                    batch.name,
-                    {key: reply for item in batch.items for key, reply in item.replies.items()},
-                ).load(),
-            )
-            for batch in unit
-        ]
+def load_windows(
+    store: Store, frames: FrameParts, models: str, unit: Sequence[Batch[OpenWindow]]
+) -> list[WindowUnit]:
+    """Gives units their frames and replies, in a worker; `models` is the `replies_fingerprint`."""
+    return [
+        WindowUnit(
+            windows=batch.items,
+            frames=frames.frames,
+            # A worker that read all replies would grow with the corpus.
+            replies=Replies(
+                store,
+                models,
+                batch.name,
+                {key: reply for item in batch.items for key, reply in item.replies.items()},
+            ).load(),
+        )
+        for batch in unit
+    ]
 
 
-def with_parts(units: Sequence[WindowUnit], results: Sequence[list[Annotation]]) -> UnitAnnotations:
-    """Returns what the run needs of a unit."""
-    (unit,), (annotations,) = units, results
-    return UnitAnnotations(annotations=annotations, parts=unit.replies.parts)
-
-
-class CaptionStage(Stage[CaptionConfig, WindowUnit, list[Annotation]]):
+class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
     """Annotates windows.
 
     Args:
@@ -132,8 +126,6 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, list[Annotation]]):
         super().__init__(config)
         self._prompts = prompts or {}
         self._runner: DialogRunner | None = None
-        self._unit: WindowUnit | None = None
-        self._is_closed = False
 
     @property
     def is_on(self) -> bool:
@@ -210,79 +202,39 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, list[Annotation]]):
         """Loads the models."""
         give_prompts(self._prompts)
         self._fingerprint = answers_fingerprint(self.config)
-        self._dialogs = make_dialogs(self.config)
+        dialogs, budget_s = make_dialogs(self.config), self.config.budget_s
         if self.in_flight is None:
-            self._models = load_models(self.config)
-            return
-        self._runner = DialogRunner(
-            self._dialogs,
-            captioners_of(self.config),
-            find=lambda key: self._open.replies.get(key),
-            keep=lambda key, reply: self._open.replies.keep(key, reply),
-            load=lambda where, task: self._open.frames(where, task),
-            budget_s=self.config.budget_s,
-        )
+            self._runner = ModelDialogs(dialogs, load_models(self.config), budget_s=budget_s)
+        else:
+            self._runner = ServiceDialogs(dialogs, captioners_of(self.config), budget_s=budget_s)
 
-    def process(self, unit: WindowUnit) -> list[Annotation]:
+    def process(self, unit: WindowUnit) -> UnitAnnotations:
         """Annotates the windows of a unit; replies are stored also where it fails."""
-        self._unit = unit
+        assert self._runner is not None, "`setup` makes it"
+        windows = [
+            (each.task, partial(unit.frames, each.where, each.task)) for each in unit.windows
+        ]
         with unit.replies, self._noted():
-            annotations = self._annotations(unit)
+            annotations = self._runner.annotate(windows, unit.replies, unit.replies.keep)
             for annotation in annotations:
                 remember(annotation, self._fingerprint, unit.replies)
-        return annotations
+        return UnitAnnotations(annotations=annotations, parts=unit.replies.parts)
 
-    def failed(self, unit: WindowUnit, failure: Failure) -> list[Annotation]:
+    def failed(self, unit: WindowUnit, failure: Failure) -> UnitAnnotations:
         """Leaves a window that killed its workers without an answer; other failures end the run."""
         if failure.code is not ErrorCode.WORKER_DIED:
             raise CuratorError(failure.message)
         detail = failure.message.removeprefix(f"{unit.uri}: ")
-        return [
-            Annotation(task=task, failure=Unanswered.OUT_OF_MEMORY, detail=detail)
-            for task, _ in unit.windows
+        annotations = [
+            Annotation(task=each.task, failure=Unanswered.OUT_OF_MEMORY, detail=detail)
+            for each in unit.windows
         ]
+        return UnitAnnotations(annotations=annotations, parts=unit.replies.parts)
 
     def close(self) -> None:
         """Cancels running requests."""
-        self._is_closed = True
         if self._runner is not None:
             self._runner.close()
-
-    @property
-    def _open(self) -> WindowUnit:
-        assert self._unit is not None, "no unit is under way"
-        return self._unit
-
-    def _annotations(self, unit: WindowUnit) -> list[Annotation]:
-        if self._runner is not None:
-            for task, where in unit.windows:
-                self._runner.submit(task, where)
-            annotations: list[Annotation] = []
-            while self._runner.n_open:
-                if self._is_closed:
-                    self._runner.close()
-                    raise CuratorError("the run has ended")
-                annotations += self._runner.poll(POLL_S)
-            return annotations
-        with ThreadPoolExecutor(_READERS) as pool:
-            frames = list(pool.map(self._frames, unit.windows))
-        return annotate(
-            [(task, its) for (task, _), its in zip(unit.windows, frames, strict=True)],
-            self._dialogs,
-            self._models,
-            replies=unit.replies,
-            keep=unit.replies.keep,
-            budget_s=self.config.budget_s,
-        )
-
-    def _frames(self, window: tuple[Task, StoredFrames]) -> Frames | None:
-        task, where = window
-        try:
-            return self._open.frames(where, task)
-        except DamagedError:
-            raise
-        except CuratorError:
-            return None
 
     @contextmanager
     def _noted(self) -> Iterator[None]:
@@ -323,11 +275,10 @@ def load_models(config: CaptionConfig) -> dict[Role, BatchModel]:
     """Loads captioner and judge, which share a model if possible."""
     captioners = captioners_of(config)
     models: dict[Role, BatchModel] = {"captioner": captioners["captioner"].batches()}
-    if config.judge is not None:
-        is_shared = _identity(config.judge) == _identity(config)
+    if (judge := config.judge) is not None:
+        is_shared = all(
+            getattr(judge, name) == getattr(config, name)
+            for name in ("model", "revision", "frames_as")
+        )
         models["judge"] = models["captioner"] if is_shared else captioners["judge"].batches()
     return models
-
-
-def _identity(model: ModelConfig) -> tuple[object, ...]:
-    return model.model, model.revision, model.frames_as

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from curator.stages.caption.annotation_memo import answers_fingerprint, remember, remembered
+from curator.stages.caption.annotation_store import answers_fingerprint, remember, remembered
 from curator.stages.caption.caption_records import (
     Annotation,
     Answer,

@@ -20,8 +20,8 @@ from curator.models.catalogue import ModelEntry
 from curator.models.clip_model import embed_texts, text_embedder
 from curator.models.weight_store import ModelStore
 from curator.stage import CLIP_EMBEDDING, SHORT_CAPTION, ClipFacts, SampledClip
-from curator.stages.caption import caption_alignment as alignment
-from curator.stages.caption.caption_alignment import COLUMN, CaptionAlignment
+from curator.stages.caption import caption_annotators as alignment
+from curator.stages.caption.caption_annotators import COLUMN, CaptionAlignment
 from curator.stages.caption.config import CaptionConfig
 
 DOG, CAR = "A dog runs over wet sand", "A red car waits at a crossing"
@@ -123,7 +123,7 @@ def test_a_key_is_of_a_clip_a_caption_and_a_picture(model: tuple[ModelEntry, Mod
 
 def test_importing_it_costs_nothing() -> None:
     program = (
-        "import sys, curator.stages.caption.caption_alignment\n"
+        "import sys, curator.stages.caption.caption_annotators\n"
         "print(sorted({'open_clip', 'torch', 'torchvision'} & set(sys.modules)))"
     )
     result = subprocess.run(

@@ -8,7 +8,7 @@ import pytest
 
 from curator.errors import RecipeError
 from curator.recipe import load_recipe
-from curator.stages.caption.caption_decisions import (
+from curator.stages.caption.annotation_rows import (
     CaptionRejection,
     caption_of,
     judge_score,
@@ -126,18 +126,12 @@ def test_a_field_of_the_prompts_own_rejects(
 @pytest.mark.parametrize(
     ("reject", "message"),
     [
-        (
-            "{scale: [indors]}",
-            r"reject.scale: 'indors'; .* \['indoors', 'outdoors'\]",
-        ),
+        ("{scale: [indors]}", r"reject.scale: 'indors'; .* \['indoors', 'outdoors'\]"),
         ("{stars: [6]}", r"reject.stars: 6; expected some of integer"),
         ("{stars: [true]}", "reject.stars: True"),
         ("{is_odd: [1]}", "reject.is_odd: 1; expected some of boolean"),
         ("{dangers: [smoke]}", r"reject.dangers: 'smoke'; expected some of \['fire', 'water'\]"),
-        (
-            "{where: [here]}",
-            "reject.where: the prompt's field is 'object'; expected one",
-        ),
+        ("{where: [here]}", "reject.where: the prompt's field is 'object'; expected one"),
         ("{star: [1]}", "reject.star is not asked for; .*'scale', 'stars'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The contract of captioners, which answer requests about the frames of a clip.
+"""The contract of captioners, which answer requests about the frames of a clip, and their list.
 
 Your own captioner is one class. Name it in the recipe as `caption.captioner:
 my_package.mine:MyCaptioner`, or by the entry point group `curate.captioners`. It gets frames and
@@ -9,21 +9,27 @@ decisions are the same for every captioner. For an example, see `examples/captio
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from inspect import iscoroutinefunction
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import orjson
 
-from curator.errors import CuratorError
-from curator.stages.caption.caption_records import Frames, Reply, Request, Unanswered
-from curator.stages.caption.captioners.dialog_batches import BatchModel, SizedRequest
+from curator.errors import CuratorError, RecipeError, unknown_key
+from curator.extensions import Extension, Kind, entry_point_names, load_extension
+from curator.stages.caption.caption_records import Frames, Reply, Request, Role, Unanswered
 from curator.stages.caption.captioners.request_limit import RequestLimit
 
 if TYPE_CHECKING:
-    from curator.stages.caption.config import ModelConfig
+    from curator.stages.caption.config import CaptionConfig, ModelConfig
 
 logger = logging.getLogger(__name__)
+
+Size = tuple[int, int]
+"""Width and height in pixels."""
 
 
 class Place(StrEnum):
@@ -34,6 +40,40 @@ class Place(StrEnum):
     `in_flight` requests at a time in all."""
     WORKER = "worker"
     """In workers, which load it once: for models."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizedRequest:
+    """A request with its frames and its length."""
+
+    request: Request
+    frames: Frames = field(repr=False)
+    n_tokens: int = 0
+    """Approximate tokens of the prompt with its pictures."""
+    sizes: tuple[Size, ...] = ()
+
+    @property
+    def longest(self) -> int:
+        """Tokens of prompt and longest answer."""
+        return self.n_tokens + self.request.sampling.max_tokens
+
+
+class BatchModel(ABC):
+    """A model that answers requests in batches, here of one request each."""
+
+    def sized(self, request: Request, frames: Frames) -> SizedRequest | Reply:
+        """Returns the measured request, or the reply if it cannot be answered."""
+        return SizedRequest(request=request, frames=frames)
+
+    def next_batch(
+        self, pending: Sequence[SizedRequest]
+    ) -> tuple[list[SizedRequest], list[SizedRequest]]:
+        """Returns the next batch and the requests left, which are none if they fill no batch."""
+        return list(pending[:1]), list(pending[1:])
+
+    @abstractmethod
+    def answer(self, batch: list[SizedRequest]) -> Iterator[tuple[SizedRequest, Reply]]:
+        """Answers a batch; yields each reply as soon as it is ready."""
 
 
 class Captioner(ABC):
@@ -96,7 +136,7 @@ class Captioner(ABC):
 
     def batches(self) -> BatchModel:
         """Returns the model that runs this captioner in a worker."""
-        return SingleRequests(self)
+        return _SingleRequests(self)
 
     def answer_in_time(
         self, request: Request, frames: Frames, deadline: Callable[[], float]
@@ -117,7 +157,7 @@ class Captioner(ABC):
         try:
             if time.monotonic() >= deadline():
                 return Reply(failure=Unanswered.OVER_BUDGET, detail="nothing sent", n_tries=0)
-            return reply_of(self, request, frames)
+            return _reply_of(self, request, frames)
         finally:
             self.request_limit.release()
 
@@ -126,7 +166,7 @@ class Captioner(ABC):
         self.request_limit.close()
 
 
-class SingleRequests(BatchModel):
+class _SingleRequests(BatchModel):
     """A captioner in a worker, which answers one request at a time."""
 
     def __init__(self, captioner: Captioner) -> None:
@@ -134,13 +174,11 @@ class SingleRequests(BatchModel):
         self._captioner = captioner
 
     def answer(self, batch: list[SizedRequest]) -> Iterator[tuple[SizedRequest, Reply]]:
-        """As `BatchModel.answer`."""
         for sized in batch:
-            yield sized, reply_of(self._captioner, sized.request, sized.frames)
+            yield sized, _reply_of(self._captioner, sized.request, sized.frames)
 
 
-def reply_of(captioner: Captioner, request: Request, frames: Frames) -> Reply:
-    """Returns the reply of a captioner; any exception except CuratorError fails the request."""
+def _reply_of(captioner: Captioner, request: Request, frames: Frames) -> Reply:
     begun_s = time.monotonic()
     try:
         answer = captioner.answer(request, frames)
@@ -154,3 +192,88 @@ def reply_of(captioner: Captioner, request: Request, frames: Frames) -> Reply:
         return answer
     text = orjson.dumps(dict(answer)).decode() if isinstance(answer, Mapping) else answer
     return Reply(text=text, seconds=time.monotonic() - begun_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltIn:
+    """A captioner of this package."""
+
+    about: str
+    target: str | None = None
+    """The class, imported on use; None for captioners without a model."""
+    needs: tuple[str, ...] = ()
+    """Required keys of the recipe."""
+
+
+CAPTIONERS: Mapping[str, BuiltIn] = {
+    "measured": BuiltIn(about="puts a caption together from what was measured, and asks no model"),
+    "metadata": BuiltIn(
+        about="puts one together from a file beside the source and from what was measured, and "
+        "asks no model either"
+    ),
+    "openai": BuiltIn(
+        about="asks a server that speaks OpenAI's protocol (vLLM, SGLang, NIM, hosted)",
+        target="curator.stages.caption.captioners.chat_server:ServerCaptioner",
+        needs=("model", "url"),
+    ),
+    "transformers": BuiltIn(
+        about="loads the model in the worker",
+        target="curator.stages.caption.captioners.local_model:LocalCaptioner",
+        needs=("model",),
+    ),
+}
+"""Captioners by their name in recipes."""
+
+
+def name_problem(name: str) -> str | None:
+    """Says why a captioner's name is wrong, or returns None. Imports no captioner."""
+    if name in CAPTIONERS or ":" in name or name in (others := entry_point_names(Kind.CAPTIONER)):
+        return None
+    problem = unknown_key(name, [*CAPTIONERS, *others], "captioner")
+    return f"{problem}; a class of your own is named package.module:Class"
+
+
+def captioner_class(name: str) -> type[Captioner]:
+    """Returns the class of a captioner that uses a model.
+
+    Raises:
+        RecipeError: An external class cannot be loaded.
+    """
+    if name in CAPTIONERS:
+        built_in: type[Captioner] = resolve_name(str(CAPTIONERS[name].target))
+        return built_in
+    external = load_extension(Kind.CAPTIONER, name).target
+    if not issubclass(external, Captioner):
+        raise RecipeError(
+            f"caption.captioner {name!r} is no Captioner; expected a subclass of "
+            "curator.stages.caption.captioners.captioner_contract.Captioner"
+        )
+    if iscoroutinefunction(external.answer) or callable(getattr(external, "client", None)):
+        raise RecipeError(
+            f"caption.captioner {name!r} answers asynchronously (by `client` or an async "
+            "`answer`); expected a plain method `answer`, which several threads may call"
+        )
+    return external
+
+
+def captioners_of(config: "CaptionConfig") -> dict[Role, Captioner]:
+    """Makes captioner and judge of a recipe; raises errors as `captioner_class`."""
+    captioner = captioner_class(config.captioner)
+    by_role: dict[Role, Captioner] = {"captioner": captioner(config)}
+    if config.judge is not None:
+        by_role["judge"] = captioner(config.judge, section="caption.judge")
+    return by_role
+
+
+def captioner_extensions(name: str) -> list[Extension]:
+    """Returns the captioner if it comes from outside this package."""
+    return [] if name in CAPTIONERS else [load_extension(Kind.CAPTIONER, name)]
+
+
+def outside_version(name: str) -> tuple[str, ...]:
+    """Returns class and version of an external captioner, for fingerprints; empty if built in."""
+    return tuple(
+        str(value)
+        for extension in captioner_extensions(name)
+        for value in (extension.path, getattr(extension.target, "version", None))
+    )

@@ -1,28 +1,41 @@
 """A vision-language model in the worker: `captioner: transformers`.
 
 Requests with equal sampling are sorted by length and batched so that their tokens, padding and
-longest answers stay below `batch_tokens`. `generate` answers a batch, and each row is drawn by the
-seed of its own request (`token_sampling.py`). So an answer depends on its request alone, except for
-rounding: other rows change the last bits of sums, which may swap two words of nearly equal
-probability in bfloat16.
+longest answers stay below `batch_tokens`. No JSON Schema guides the model: the prompt describes the
+schema, and one request repairs a broken answer.
 
-No JSON Schema guides the model. The prompt describes the schema, and one request repairs a broken
-answer.
+`generate` draws for all rows from one generator, so a request's answer would depend on its batch,
+and on how often memory ran out. Here temperature and nucleus are those of transformers, and each
+row then gets noise of its own (Gumbel's: the largest of log-probability plus noise is a draw from
+the distribution). The seed of the noise is the request's key, which holds pixels, model, words and
+seed. So the same request gets the same answer in any batch, except for rounding: other rows change
+the last bits of sums, which may swap two words of nearly equal probability in bfloat16.
+
+Source: C. J. Maddison, D. Tarlow, T. Minka, A* Sampling, arXiv 1411.0030, section 2.
+
+Shape letters: B rows of the batch, V tokens of the vocabulary.
 """
 
+# ruff: noqa: N803, N806 - shape letters
+
+import hashlib
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from curator.stages.caption.caption_records import Frames, Reply, Request, Unanswered
-from curator.stages.caption.captioners.captioner_contract import Captioner
-from curator.stages.caption.captioners.dialog_batches import BatchModel, RequestQueue, SizedRequest
+from curator.stages.caption.captioners.captioner_contract import (
+    BatchModel,
+    Captioner,
+    SizedRequest,
+)
 from curator.stages.caption.captioners.model_loading import Device, Loaded, check_model, load
-from curator.stages.caption.captioners.token_sampling import row_processors
 from curator.stages.caption.config import ModelConfig
+
+if TYPE_CHECKING:
+    import torch
 
 
 class LocalModel(BatchModel):
@@ -31,7 +44,7 @@ class LocalModel(BatchModel):
     Args:
         config: The model, and the tokens of a batch.
         device: `auto` is a GPU if one is available.
-        prepares_ahead: Prepare the next batch in a thread during an answer; None for only on a GPU.
+        loaded: A model that is loaded already.
     """
 
     def __init__(
@@ -39,7 +52,6 @@ class LocalModel(BatchModel):
         config: ModelConfig,
         *,
         device: Device = "auto",
-        prepares_ahead: bool | None = None,
         loaded: Loaded | None = None,
     ) -> None:
         self._loaded = load(config, device=device) if loaded is None else loaded
@@ -50,10 +62,6 @@ class LocalModel(BatchModel):
         """Since loading: `batches`, those `halved` because memory was short, those answered `apart`
         because they failed together, `tokens_in`, `tokens_padded` (prompts with padding),
         `tokens_out`, and seconds `prepare_s` and `generate_s`."""
-        if prepares_ahead is None:
-            prepares_ahead = self._loaded.device == "cuda"
-        self._pool = ThreadPoolExecutor(1, "prepare") if prepares_ahead else None
-        self._ahead: tuple[list[SizedRequest], Future[dict[str, Any]]] | None = None
 
     @property
     def arithmetic(self) -> str:
@@ -66,11 +74,9 @@ class LocalModel(BatchModel):
         measured = [self.sized(request, frames) for request, frames in asked]
         replies = {i: reply for i, reply in enumerate(measured) if isinstance(reply, Reply)}
         places = {id(sized): i for i, sized in enumerate(measured)}
-        queue = RequestQueue(self)
-        for sized in measured:
-            if isinstance(sized, SizedRequest):
-                queue.add(sized)
-        while batch := queue.take():
+        pending = [sized for sized in measured if isinstance(sized, SizedRequest)]
+        while pending:
+            batch, pending = self.next_batch(pending)
             for done, reply in self.answer(batch):
                 replies[places[id(done)]] = reply
         return [replies[i] for i in range(len(asked))]
@@ -104,16 +110,12 @@ class LocalModel(BatchModel):
         batch: list[SizedRequest] = []
         left: list[SizedRequest] = []
         for asked in ordered:
-            if self._group(asked) == group and self.fits([*batch, asked]):
+            fits = not batch or _cost([*batch, asked]) <= self.batch_tokens
+            if fits and self._group(asked) == group:
                 batch.append(asked)
             else:
                 left.append(asked)
         return batch, left
-
-    def prepare(self, batch: list[SizedRequest]) -> None:
-        """As `BatchModel.prepare`."""
-        if self._pool is not None:
-            self._ahead = batch, self._pool.submit(self._chat.inputs, batch)
 
     def answer(self, batch: list[SizedRequest]) -> Iterator[tuple[SizedRequest, Reply]]:
         """Answers a batch, in parts if memory is short; yields each reply when it is ready."""
@@ -152,7 +154,7 @@ class LocalModel(BatchModel):
 
         loaded = self._loaded
         begun_s = time.monotonic()
-        inputs = self._inputs(batch)
+        inputs = self._chat.inputs(batch)
         for name in inputs:
             # Others, such as seconds between frames, would lose digits.
             if name.startswith("pixel_values") and inputs[name].is_floating_point():
@@ -198,18 +200,6 @@ class LocalModel(BatchModel):
             seconds=seconds,
         )
 
-    def _inputs(self, batch: list[SizedRequest]) -> dict[str, Any]:
-        if self._ahead is not None:
-            prepared, future = self._ahead
-            self._ahead = None
-            if [id(asked) for asked in prepared] == [id(asked) for asked in batch]:
-                return future.result()
-        return self._chat.inputs(batch)
-
-    def fits(self, batch: Sequence[SizedRequest]) -> bool:
-        """Returns whether a batch is within the budget, or cannot be smaller."""
-        return len(batch) == 1 or _cost(batch) <= self.batch_tokens
-
     def _group(self, asked: SizedRequest) -> object:
         """Returns the batch group. Processors pad videos to the longest and largest of a batch."""
         sizes = asked.sizes if self._chat.frames_as == "video" else bool(asked.sizes)
@@ -240,6 +230,43 @@ class LocalCaptioner(Captioner):
         """Returns the model itself, which makes batches."""
         self.setup()
         return self._model
+
+
+def row_processors(requests: Sequence[Request], device: str) -> list[Any]:
+    """Returns logits processors for one call of `generate(do_sample=False)`.
+
+    The requests have equal sampling except for their seeds.
+    """
+    from transformers import TemperatureLogitsWarper, TopPLogitsWarper
+
+    sampling = requests[0].sampling
+    if sampling.temperature == 0:
+        return []
+    nucleus = [TopPLogitsWarper(sampling.top_p)] if sampling.top_p < 1 else []
+    return [TemperatureLogitsWarper(sampling.temperature), *nucleus, _RowNoise(requests, device)]
+
+
+class _RowNoise:
+    """Adds the noise of each row's own request to logits, float64 [B, V]."""
+
+    def __init__(self, requests: Sequence[Request], device: str) -> None:
+        import torch
+
+        self._generators = [
+            torch.Generator(device).manual_seed(_seed(request)) for request in requests
+        ]
+
+    def __call__(self, input_ids: "torch.Tensor", scores_BV: "torch.Tensor") -> "torch.Tensor":
+        import torch
+
+        uniform_BV = torch.empty_like(scores_BV, dtype=torch.float64)
+        for uniform_V, generator in zip(uniform_BV, self._generators, strict=True):
+            uniform_V.uniform_(generator=generator)
+        return scores_BV - uniform_BV.log_().neg_().log_()
+
+
+def _seed(request: Request) -> int:
+    return int.from_bytes(hashlib.sha256(request.key.encode()).digest()[:8], "big", signed=True)
 
 
 def _cost(batch: Sequence[SizedRequest]) -> int:

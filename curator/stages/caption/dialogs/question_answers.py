@@ -13,8 +13,8 @@ from typing import Literal
 from curator.fingerprints import fingerprint
 from curator.stages.caption.caption_records import Annotation
 from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.dialogs.prompt_facts import in_words
 from curator.stages.caption.dialogs.prompt_files import as_data
-from curator.stages.caption.dialogs.source_events import in_words
 
 METADATA = "metadata"
 """Origin of an answer without a model."""

@@ -4,7 +4,6 @@ import sys
 import types
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from threading import Lock
 from time import sleep
@@ -13,14 +12,17 @@ from typing import Any
 import pytest
 from marked import marked_frames, marked_task
 from pydantic import ValidationError
-from served import given, rest_of
+from served import Kept, annotations_of
 
 from curator.errors import ModelError, RecipeError
-from curator.stages.caption.caption_records import Frames, Reply, Request, Task, Unanswered
-from curator.stages.caption.captioners.captioner_contract import Captioner, Place
-from curator.stages.caption.captioners.captioner_list import CAPTIONERS, captioner_class
-from curator.stages.caption.captioners.dialog_batches import annotate
-from curator.stages.caption.captioners.dialog_runner import DialogRunner
+from curator.stages.caption.caption_records import Frames, Request, Task, Unanswered
+from curator.stages.caption.captioners.captioner_contract import (
+    CAPTIONERS,
+    Captioner,
+    Place,
+    captioner_class,
+)
+from curator.stages.caption.captioners.dialog_runner import ModelDialogs, ServiceDialogs
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.window_dialog import make_dialogs
 from curator.stages.caption.reply_store import replies_fingerprint
@@ -61,38 +63,30 @@ def windows(*clips: int) -> list[tuple[Task, Frames]]:
     return [(marked_task(clip), marked_frames(clip)) for clip in clips]
 
 
+def runner_of(captioner: type[Captioner] = Mine, budget_s: float = 60) -> ServiceDialogs:
+    config = CaptionConfig.model_validate(CONFIG)
+    return ServiceDialogs(make_dialogs(config), {"captioner": captioner(config)}, budget_s=budget_s)
+
+
 def test_a_driver_captioner_answers_and_its_exceptions_cost_one_window() -> None:
     """Pins that such a failure is not stored, so that another run asks again."""
-    config = CaptionConfig.model_validate(CONFIG)
-    kept: dict[str, Reply] = {}
-    runner = DialogRunner(
-        make_dialogs(config),
-        {"captioner": captioner_class(config.captioner)(config)},
-        find=kept.get,
-        keep=kept.__setitem__,
-        load=given,
-        budget_s=60,
-    )
-    with closing(runner):
-        for task, frames in windows(1, 2, 3):
-            runner.submit(task, frames)
-        made = {one.task.clip_id: one for one in rest_of(runner)}
-    for clip in ("clip-1", "clip-2"):
-        answer = made[clip].answer
-        assert answer is not None
-        assert clip in str(answer.medium)
-    assert made["clip-3"].failure is Unanswered.CAPTIONER_ERROR
-    assert made["clip-3"].detail == "ValueError: no such colour"
+    kept = Kept()
+    *answered, failed = annotations_of(runner_of(), windows(1, 2, 3), kept)
+    for annotation in answered:
+        assert annotation.answer is not None
+        assert annotation.task.clip_id in str(annotation.answer.medium)
+    assert failed.failure is Unanswered.CAPTIONER_ERROR
+    assert failed.detail == "ValueError: no such colour"
     assert len(kept) == 2
 
 
 def test_errors_of_this_package_end_the_run() -> None:
     config = CaptionConfig.model_validate(CONFIG)
     model = captioner_class(config.captioner)(config).batches()
-    with pytest.raises(ModelError, match="the service is closed today"):
-        annotate(
-            windows(4), make_dialogs(config), {"captioner": model}, replies={}, keep=lambda *_: None
-        )
+    local = ModelDialogs(make_dialogs(config), {"captioner": model})
+    for runner in (local, runner_of()):
+        with pytest.raises(ModelError, match="the service is closed today"):
+            annotations_of(runner, windows(4))
 
 
 def test_another_version_has_other_replies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +107,6 @@ def test_names_that_lead_nowhere_are_refused_with_a_remedy() -> None:
 
 def test_a_service_gets_no_more_requests_than_in_flight() -> None:
     """Pins the promise of `Place.SERVICE`, and that all windows of a clip share its budget."""
-    config = CaptionConfig.model_validate(CONFIG | {"budget_s": 0.5})
     counted, running = Lock(), Counter[str]()
 
     class Slow(Mine):
@@ -126,20 +119,9 @@ def test_a_service_gets_no_more_requests_than_in_flight() -> None:
                 running["now"] -= 1
             return super().answer(request, frames)
 
-    kept: dict[str, Reply] = {}
-    runner = DialogRunner(
-        make_dialogs(config),
-        {"captioner": Slow(config)},
-        find=kept.get,
-        keep=kept.__setitem__,
-        load=given,
-        budget_s=config.budget_s,
-    )
-    with closing(runner):
-        for window in range(12):
-            task = replace(marked_task(1, window), content=f"pixels-{window}")
-            runner.submit(task, marked_frames(1))
-        failures = Counter(one.failure for one in rest_of(runner))
+    tasks = [replace(marked_task(1, n), content=f"pixels-{n}") for n in range(12)]
+    asked = [(task, marked_frames(1)) for task in tasks]
+    failures = Counter(one.failure for one in annotations_of(runner_of(Slow, 0.5), asked))
     assert running["most"] == 2
     assert 4 <= failures[None] <= 8
     assert failures[None] + failures[Unanswered.OVER_BUDGET] == 12

@@ -29,8 +29,7 @@ from curator.stages.caption.caption_records import (
     Unanswered,
 )
 from curator.stages.caption.captioners import server_access
-from curator.stages.caption.captioners.chat_server import ServerCaptioner
-from curator.stages.caption.captioners.chat_wire import mp4_of, parse_answer
+from curator.stages.caption.captioners.chat_server import ServerCaptioner, mp4_of, parse_answer
 from curator.stages.caption.captioners.server_access import (
     error_in,
     retry_after_s,
@@ -57,11 +56,7 @@ def request_about(clip: int, **changes: object) -> Request:
 
 
 def asked(
-    config: ModelConfig,
-    requests: Sequence[Request],
-    *,
-    budget_s: float = 3600.0,
-    **settings: float,
+    config: ModelConfig, requests: Sequence[Request], *, budget_s: float = 3600.0, **settings: float
 ) -> tuple[list[Reply], ServerCaptioner]:
     """Asks all at once; each request has the budget, from its own first try on."""
     server = ServerCaptioner(config, **({"backoff_s": 0.02} | settings))

@@ -353,16 +353,6 @@ def test_batches_stay_in_their_budget_and_fill_it(folders: Any) -> None:  # noqa
     assert (reply.text, reader.sizes[-1]) == ("3", 1)
 
 
-def test_preparing_ahead_changes_no_answer(folders: Any) -> None:  # noqa: ANN401
-    config = ModelConfig(model=str(folders("qwen2_5_vl")), batch_tokens=500)
-    asked = mixed_requests(12)
-    plain = LocalModel(config, device="cpu")
-    ahead = LocalModel(config, device="cpu", prepares_ahead=True)
-    expected = plain.ask(asked)
-    assert [told(r) for r in ahead.ask(asked)] == [told(r) for r in expected]
-    assert plain.counts["batches"] == ahead.counts["batches"] > 2
-
-
 @pytest.mark.needs_gpu
 def test_on_a_gpu_greedy_answers_are_nearly_those_of_the_cpu(folders: Any) -> None:  # noqa: ANN401
     config = ModelConfig(model=str(folders("qwen2_5_vl")), batch_tokens=1500)

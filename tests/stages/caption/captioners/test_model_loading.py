@@ -149,7 +149,7 @@ def test_another_transformers(monkeypatch: pytest.MonkeyPatch, folder: Path) -> 
 def test_looking_for_a_model_imports_nothing_heavy(folder: Path) -> None:
     code = (
         "import sys\n"
-        "import curator.stages.caption.captioners.dialog_batches\n"
+        "import curator.stages.caption.captioners.dialog_runner\n"
         "from curator.stages.caption.config import ModelConfig\n"
         "from curator.stages.caption.captioners.model_loading import check_model\n"
         f"check_model(ModelConfig(model={str(folder)!r}))\n"

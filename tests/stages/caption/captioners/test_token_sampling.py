@@ -9,7 +9,7 @@ import torch
 from vlm import request_of, task_of
 
 from curator.stages.caption.caption_records import Request
-from curator.stages.caption.captioners.token_sampling import row_processors
+from curator.stages.caption.captioners.local_model import row_processors
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0, 3.0, -4.0])
 

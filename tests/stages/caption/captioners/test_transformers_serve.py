@@ -6,12 +6,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from importlib.util import find_spec
 
 import pytest
 from marked import marked_frames, marked_task
-from served import check_server, given, rest_of
+from served import Kept, annotations_of, check_server
 from tiny_llava import write_tiny_llava
 
 from curator.errors import ServerError
@@ -26,7 +25,7 @@ from curator.stages.caption.caption_records import (
     Unanswered,
 )
 from curator.stages.caption.captioners.chat_server import ServerCaptioner
-from curator.stages.caption.captioners.dialog_runner import DialogRunner
+from curator.stages.caption.captioners.dialog_runner import ServiceDialogs
 from curator.stages.caption.config import ModelConfig
 from curator.stages.caption.dialogs.window_dialog import Dialog
 
@@ -99,26 +98,15 @@ def one_question(task: Task) -> Dialog:
     return Annotation(task=task, answer=Answer(medium=reply.text), tokens_in=reply.tokens_in)
 
 
-def runner_of(server: ServerCaptioner, kept: dict[str, Reply]) -> DialogRunner:
-    keep = kept.__setitem__
-    return DialogRunner(
-        one_question,
-        {"captioner": server},
-        find=lambda key: None,
-        keep=keep,
-        load=given,
-        budget_s=60,
-    )
+def runner_of(server: ServerCaptioner) -> ServiceDialogs:
+    return ServiceDialogs(one_question, {"captioner": server}, budget_s=60)
 
 
 def answers_of(config: ModelConfig, n_clips: int, n_frames: int) -> list[tuple[Annotation, Reply]]:
     """Asks about clips of marked frames, and gives what was said of each."""
-    kept: dict[str, Reply] = {}
-    with closing(runner_of(ServerCaptioner(config), kept)) as runner:
-        for clip in range(n_clips):
-            runner.submit(marked_task(clip), marked_frames(clip, n_frames))
-        found = rest_of(runner)
-    found.sort(key=lambda each: each.task.clip_id)
+    kept = Kept()
+    windows = [(marked_task(clip), marked_frames(clip, n_frames)) for clip in range(n_clips)]
+    found = annotations_of(runner_of(ServerCaptioner(config)), windows, kept)
     return [(each, kept[request_about(each.task).key]) for each in found]
 
 
@@ -153,8 +141,6 @@ def test_what_a_real_server_cannot_take_is_a_reason(served: ModelConfig) -> None
     broken = marked_frames(1, 1)
     broken = type(broken)(jpegs=(b"no picture",), times_s=broken.times_s)
     server = ServerCaptioner(served.model_copy(update={"tries": 2}), backoff_s=0.05)
-    with closing(runner_of(server, {})) as runner:
-        runner.submit(marked_task(1), broken)
-        (annotation,) = rest_of(runner)
+    (annotation,) = annotations_of(runner_of(server), [(marked_task(1), broken)])
     # It says 500, and not 400, to a picture that it cannot read.
     assert annotation.failure is Unanswered.SERVER_ERROR

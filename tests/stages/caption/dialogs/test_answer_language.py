@@ -4,7 +4,7 @@
 import pytest
 
 from curator.errors import RecipeError
-from curator.stages.caption.dialogs.answer_language import (
+from curator.stages.caption.dialogs.answer_rules import (
     _identifier,
     check_language,
     other_language,

@@ -7,15 +7,15 @@ import pytest
 from pydantic import ValidationError
 
 from curator.recipe import load_recipe
-from curator.stages.caption.caption_decisions import caption_of
+from curator.stages.caption.annotation_rows import caption_of
 from curator.stages.caption.caption_records import Event, Task, Window, WindowMetadata
 from curator.stages.caption.config import CaptionConfig, frames_fingerprint
-from curator.stages.caption.dialogs.prompt_facts import facts_of
-from curator.stages.caption.dialogs.source_events import (
+from curator.stages.caption.dialogs.prompt_facts import (
     NOTHING,
     EventCode,
     event_counts,
     events_of,
+    facts_of,
     metadata_lines,
     metadata_of,
 )
@@ -262,10 +262,7 @@ def test_the_prompt_tells_the_class_and_times_of_the_window() -> None:
         "  - near_collision at 2.4 s: a van",
     ]
     told = facts_of(
-        None,
-        sidecar=Sidecar(uri="x", data=data),
-        metadata_lines=lines,
-        untold=("events",),
+        None, sidecar=Sidecar(uri="x", data=data), metadata_lines=lines, untold=("events",)
     )
     assert told.startswith("\n".join(lines))
     assert 'road: "A8"' in told

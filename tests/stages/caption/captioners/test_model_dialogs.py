@@ -1,16 +1,17 @@
 """Each dialog gets the replies to its own requests, in batches that wait for nobody."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from served import Kept, annotations_of
 from test_local_model import mark_reader
 from tiny_vlm import tiny_folder
 from vlm import frames_of, jpeg, marked, request_of, task_of
 
+from curator.errors import CutError
 from curator.stages.caption.caption_records import (
     Annotation,
     Answer,
@@ -20,7 +21,7 @@ from curator.stages.caption.caption_records import (
     Task,
     Unanswered,
 )
-from curator.stages.caption.captioners.dialog_batches import annotate
+from curator.stages.caption.captioners.dialog_runner import ModelDialogs
 from curator.stages.caption.captioners.local_model import LocalModel
 from curator.stages.caption.config import ModelConfig
 from curator.stages.caption.dialogs.window_dialog import Dialog, replayed
@@ -39,21 +40,9 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(n_threads)
 
 
-class Kept:
-    """What was stored."""
-
-    def __init__(self) -> None:
-        self.replies: dict[str, Reply] = {}
-        self.counts: Counter[str] = Counter()
-
-    def __call__(self, key: str, reply: Reply) -> None:
-        self.counts[key] += 1
-        self.replies[key] = reply
-
-
-def marked_tasks(n: int) -> tuple[list[tuple[Task, Frames | None]], list[str]]:
+def marked_tasks(n: int) -> tuple[list[tuple[Task, Any]], list[str]]:
     """Windows whose frames tell their answer; of unlike numbers of frames."""
-    tasks: list[tuple[Task, Frames | None]] = []
+    tasks: list[tuple[Task, Any]] = []
     expected = []
     for i in range(n):
         marks = [i % 25, (3 * i + 1) % 25, (7 * i + 2) % 25][: 2 + i % 2]
@@ -86,59 +75,53 @@ def unlike_dialog(task: Task) -> Dialog:
     return finished(task, replies)
 
 
+def both(model: LocalModel, judge: LocalModel | None = None, **settings: float) -> ModelDialogs:
+    """Runs `unlike_dialog`."""
+    models: Mapping[Role, LocalModel] = {"captioner": model, "judge": judge or model}
+    return ModelDialogs(unlike_dialog, models, **settings)
+
+
 def n_replies(number: int) -> int:
     return (1 + number % 4) * (1 + number % 2) + (number % 3 == 0)
+
+
+def assert_marks(annotations: Sequence[Annotation], expected: Sequence[str]) -> None:
+    for number, (annotation, marks) in enumerate(zip(annotations, expected, strict=True)):
+        assert annotation.answer is not None
+        assert annotation.answer.medium == " ".join([marks] * n_replies(number))
 
 
 def test_marked_frames_stay_with_their_clip(folder: Path) -> None:
     model, reader = mark_reader(folder)
     tasks, expected = marked_tasks(30)
     kept = Kept()
-    found = annotate(
-        tasks, unlike_dialog, {"captioner": model, "judge": model}, replies={}, keep=kept
-    )
-    assert [annotation.task for annotation in found] == [task for task, _ in tasks]
-    for number, (annotation, marks) in enumerate(zip(found, expected, strict=True)):
-        assert annotation.answer is not None
-        assert annotation.answer.medium == " ".join([marks] * n_replies(number))
-    assert set(kept.counts.values()) == {1}
-    assert sum(reader.sizes) == len(kept.replies) == sum(map(n_replies, range(30)))
+    first = annotations_of(both(model), tasks, kept)
+    assert [annotation.task for annotation in first] == [task for task, _ in tasks]
+    assert_marks(first, expected)
+    assert set(kept.times.values()) == {1}
+    assert sum(reader.sizes) == len(kept) == sum(map(n_replies, range(30)))
     # Waiting for each other, turn by turn, the last ones would be alone.
-    assert len(reader.sizes) < len(kept.replies) / 4
+    assert len(reader.sizes) < len(kept) / 4
     # What was kept tells the whole course again, without a model.
-    again = [replayed(unlike_dialog(task), kept.replies)[0] for task, _ in tasks]
-    assert again == found
+    assert [replayed(unlike_dialog(task), kept)[0] for task, _ in tasks] == first
+    reader.sizes.clear()
+    assert annotations_of(both(model), tasks, kept) == first
+    assert reader.sizes == []
+    # A run that was killed: every second reply is there.
+    some = Kept()
+    some.update(list(kept.items())[::2])
+    assert annotations_of(both(model), tasks, some) == first
+    assert some.keys() == kept.keys()
+    assert sum(reader.sizes) == len(some.times) == len(kept) // 2
 
 
 def test_two_models_answer_their_own_roles(folder: Path) -> None:
     captioner, said = mark_reader(folder)
     judge, judged = mark_reader(folder, batch_tokens=700)
     tasks, expected = marked_tasks(12)
-    found = annotate(
-        tasks, unlike_dialog, {"captioner": captioner, "judge": judge}, replies={}, keep=Kept()
-    )
-    for number, (annotation, marks) in enumerate(zip(found, expected, strict=True)):
-        assert annotation.answer is not None
-        assert annotation.answer.medium == " ".join([marks] * n_replies(number))
+    assert_marks(annotations_of(both(captioner, judge), tasks), expected)
     assert sum(judged.sizes) == 4
     assert sum(said.sizes) == sum(map(n_replies, range(12))) - 4
-
-
-def test_what_is_known_is_told_without_asking(folder: Path) -> None:
-    model, reader = mark_reader(folder)
-    tasks, _ = marked_tasks(12)
-    models: Mapping[Role, LocalModel] = {"captioner": model, "judge": model}
-    kept = Kept()
-    first = annotate(tasks, unlike_dialog, models, replies={}, keep=kept)
-    reader.sizes.clear()
-    more = Kept()
-    assert annotate(tasks, unlike_dialog, models, replies=kept.replies, keep=more) == first
-    assert (reader.sizes, more.replies) == ([], {})
-    # A run that was killed: every second reply is there.
-    some = dict(list(kept.replies.items())[::2])
-    assert annotate(tasks, unlike_dialog, models, replies=some, keep=more) == first
-    assert set(more.replies) == set(kept.replies) - set(some)
-    assert sum(reader.sizes) == len(more.replies)
 
 
 class DiesError(Exception):
@@ -158,8 +141,8 @@ def test_replies_are_kept_batch_by_batch(folder: Path) -> None:
 
     reader.generate = dying  # type: ignore[method-assign]
     with pytest.raises(DiesError):
-        annotate(tasks, unlike_dialog, {"captioner": model, "judge": model}, replies={}, keep=kept)
-    assert len(kept.replies) == sum(reader.sizes) > 0
+        annotations_of(both(model), tasks, kept)
+    assert len(kept) == sum(reader.sizes) > 0
 
 
 def test_batches_are_filled_across_turns(folder: Path) -> None:
@@ -174,76 +157,60 @@ def test_batches_are_filled_across_turns(folder: Path) -> None:
             replies += yield [request_of(task, f"Turn {turn}{longer}")]
         return finished(task, replies)
 
-    found = annotate(tasks, dialog, {"captioner": model}, replies={}, keep=Kept())
-    assert found[0].answer is not None
-    assert found[0].answer.medium == "0-0 0-0 0-0"
+    first, *_ = annotations_of(ModelDialogs(dialog, {"captioner": model}), tasks)
+    assert first.answer is not None
+    assert first.answer.medium == "0-0 0-0 0-0"
     # Eight fit: in rounds by turn, these were 8 and 1, 1, 1.
     assert reader.sizes == [8, 2, 1]
 
 
 def test_one_request_of_two_dialogs_is_asked_once(folder: Path) -> None:
     model, reader = mark_reader(folder)
-    task = task_of("clip 1")
-    frames = frames_of(marked(4), marked(5))
+    windows = [(task_of("clip 1"), frames_of(marked(4), marked(5)))] * 3
     kept = Kept()
 
     def twice(task: Task) -> Dialog:
+        replies = yield []
+        assert replies == []
         replies = yield [request_of(task), request_of(task)]
         return finished(task, replies)
 
-    found = annotate([(task, frames)] * 3, twice, {"captioner": model}, replies={}, keep=kept)
-    assert [a.answer.medium for a in found if a.answer is not None] == ["4-5 4-5"] * 3
-    assert (reader.sizes, list(kept.counts.values())) == ([1], [1])
+    answers = annotations_of(ModelDialogs(twice, {"captioner": model}), windows, kept)
+    assert [a.answer.medium for a in answers if a.answer is not None] == ["4-5 4-5"] * 3
+    assert (reader.sizes, list(kept.times.values())) == ([1], [1])
 
 
 def test_each_window_ends_with_an_answer_or_a_reason(folder: Path) -> None:
+    """Pins that what may go well in another run is not kept."""
+
+    def gone() -> Frames:
+        raise CutError("the frames are gone")
+
     model, reader = mark_reader(folder)
     tasks, _ = marked_tasks(6)
-    tasks[1] = tasks[1][0], None
+    tasks[1] = tasks[1][0], gone
     tasks[2] = tasks[2][0], frames_of(b"no picture")
     kept = Kept()
-    found = annotate(
-        tasks, unlike_dialog, {"captioner": model, "judge": model}, replies={}, keep=kept
-    )
-    assert [a.failure for a in found] == [
+    assert [a.failure for a in annotations_of(both(model), tasks, kept)] == [
         None, Unanswered.NO_FRAMES, Unanswered.REFUSED_REQUEST, None, None, None,
     ]  # fmt: skip
-    # What may go well in another run is not kept.
-    failures = Counter(reply.failure for reply in kept.replies.values())
-    assert kept.replies
-    assert set(failures) == {None}
+    assert {reply.failure for reply in kept.values()} == {None}
     reader.most_rows = 0
     kept = Kept()
-    found = annotate(
-        tasks, unlike_dialog, {"captioner": model, "judge": model}, replies={}, keep=kept
-    )
-    assert [a.failure for a in found].count(Unanswered.OUT_OF_MEMORY) == 4
-    assert Unanswered.OUT_OF_MEMORY not in {reply.failure for reply in kept.replies.values()}
+    failures = [a.failure for a in annotations_of(both(model), tasks, kept)]
+    assert failures.count(Unanswered.OUT_OF_MEMORY) == 4
+    assert not kept
 
 
 def test_a_clip_has_a_budget_of_time(folder: Path) -> None:
     model, reader = mark_reader(folder)
     tasks, _ = marked_tasks(4)
     kept = Kept()
-    models: Mapping[Role, LocalModel] = {"captioner": model, "judge": model}
-    found = annotate(tasks, unlike_dialog, models, replies={}, keep=kept, budget_s=0)
+    annotations = annotations_of(both(model, budget_s=0), tasks, kept)
     # The first turn is asked of all; what asks again is over its budget.
-    assert [a.failure for a in found] == [Unanswered.OVER_BUDGET] * 4
-    assert "s, of 0 that a clip may take" in found[1].detail
-    assert sum(reader.sizes) == len(kept.replies) == sum(1 + number % 2 for number in range(4))
-
-
-def test_a_dialog_that_asks_nothing_ends(folder: Path) -> None:
-    model, _ = mark_reader(folder)
-
-    def silent(task: Task) -> Dialog:
-        replies = yield []
-        assert replies == []
-        return Annotation(task=task, failure=Unanswered.EMPTY)
-
-    task = task_of("clip 1")
-    (found,) = annotate([(task, None)], silent, {"captioner": model}, replies={}, keep=Kept())
-    assert found.failure == Unanswered.EMPTY
+    assert [a.failure for a in annotations] == [Unanswered.OVER_BUDGET] * 4
+    assert "s, of 0 that a clip may take" in annotations[1].detail
+    assert sum(reader.sizes) == len(kept) == sum(1 + number % 2 for number in range(4))
 
 
 def test_a_real_model_gives_each_clip_what_it_gives_it_alone(
@@ -257,8 +224,7 @@ def test_a_real_model_gives_each_clip_what_it_gives_it_alone(
         (task_of(f"clip {i}"), frames_of(jpeg(2 * i, 64, 48), jpeg(2 * i + 1, 64, 48)))
         for i in range(8)
     ]
-    models: Mapping[Role, LocalModel] = {"captioner": model, "judge": model}
-    together = annotate(tasks, unlike_dialog, models, replies={}, keep=Kept())
-    alone = [annotate([task], unlike_dialog, models, replies={}, keep=Kept())[0] for task in tasks]
+    together = annotations_of(both(model), tasks)
+    alone = [annotations_of(both(model), [task])[0] for task in tasks]
     assert together == alone
     assert len({a.answer.medium for a in together if a.answer is not None}) == 8
