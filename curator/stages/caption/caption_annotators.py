@@ -32,10 +32,6 @@ class CaptionAlignment(Annotator[CaptionConfig]):
     for those that fit. It compares captions of one clip, or clips under captions of one kind, by
     one CLIP model. CLIP reads 77 tokens, so compare the short caption: the unread end of a longer
     one has no effect.
-
-    Args:
-        entry: The CLIP model.
-        models: Where its weights are.
     """
 
     name = NAME
@@ -100,12 +96,7 @@ FAMILY, MEMBER = "caption_embeddings", "text.npy"
 
 
 class CaptionEmbeddings(Annotator[CaptionConfig]):
-    """Embeds captions by a text encoder: float32 [D] of unit length, or float16 [tokens, D].
-
-    Args:
-        entry: The model.
-        models: Where its weights are.
-    """
+    """Embeds captions by a text encoder: float32 [D] of unit length, or float16 [tokens, D]."""
 
     name = "caption_embeddings"
     version = 1

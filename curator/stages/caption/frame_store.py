@@ -1,7 +1,4 @@
-"""Stores the frames of clips for captions, and reads them again.
-
-Parts of `frames` hold the pictures, a row group per clip, until the run has finished.
-"""
+"""Stores the frames of clips for captions, in parts that stay until the run has finished."""
 
 import threading
 from collections.abc import Sequence
@@ -44,10 +41,7 @@ _READERS = 16
 
 
 def content_of(clip_id: str, clip: Clip | Written, pixels: str) -> str:
-    """Fingerprint of a clip's pixels, as proposed or written: its source and span, crop and form.
-
-    `pixels` is the fingerprint of the stages that change pixels; empty without any.
-    """
+    """Fingerprint of a clip's pixels: source and span, crop, form, and what changes `pixels`."""
     own = [clip_id, *(getattr(clip, name) for name in _CONTENT)]
     return fingerprint("clip content", own, *([pixels] if pixels else []))
 
@@ -65,12 +59,9 @@ class _KeptRow:
 
 
 class FrameParts:
-    """Parts of `frames` of one recipe; workers get a copy.
+    """Parts of `frames` of one recipe, a row group per clip; workers get a copy.
 
-    Args:
-        store: Output root.
-        config: Whose frames they are.
-        pixels: Fingerprint of the stages that change pixels; empty without any.
+    `pixels` is the fingerprint of the stages that change pixels; empty without any.
     """
 
     def __init__(self, store: Store, config: CaptionConfig, pixels: str = "") -> None:
@@ -132,11 +123,7 @@ class FrameParts:
         return frames
 
     def frames(self, where: StoredFrames, task: Task) -> Frames:
-        """Returns the pictures of a window.
-
-        Raises:
-            CutError: Some are missing.
-        """
+        """Returns the pictures of a window; raises a `CutError` where some are missing."""
         with self._lock:
             row = self._kept.setdefault((where.part, where.row), _KeptRow())
             while len(self._kept) > _KEPT_ROWS:

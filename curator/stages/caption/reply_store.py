@@ -1,7 +1,6 @@
 """Stores models' replies by request key, so that no finished request is made twice.
 
-What was made of the replies about a window is stored beside them, as a reply to that question: the
-dialogs of windows without changes need not be run again.
+What was made of the replies about a window is stored beside them, as a reply to that question.
 
 A unit stores each second the replies that came, and ends with one part of all of them. The run
 finds all parts, and makes one of many small ones from time to time.
@@ -179,11 +178,7 @@ class Replies(Mapping[str, Reply]):
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        """Stores the rest.
-
-        Raises:
-            CuratorError: Some could not be stored.
-        """
+        """Stores the rest; raises the error of one that could not be stored."""
         self._ended.set()
         self._thread.join()
         if self._error is not None:

@@ -15,7 +15,7 @@ from curator.models.text_encoder import torch_refusal
 from curator.records.cuts import StoredFrames
 from curator.records.sources import Failure
 from curator.stage import BY_ORDER, Phase, Resources, Scope, Stage, Wait
-from curator.stages.caption.annotation_store import answers_fingerprint, remember
+from curator.stages.caption.annotations import answers_fingerprint, remember
 from curator.stages.caption.caption_records import Annotation, Frames, Reply, Role, Task, Unanswered
 from curator.stages.caption.captioners.captioner_contract import (
     BatchModel,
@@ -42,13 +42,7 @@ REQUEST_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenWindow:
-    """A window without an annotation.
-
-    Attributes:
-        task: The window.
-        where: Frames of its clip.
-        replies: Stored replies about it, by request key.
-    """
+    """A window without an annotation, frames of its clip, and stored replies by request key."""
 
     task: Task
     where: StoredFrames
@@ -59,10 +53,7 @@ class OpenWindow:
 class WindowUnit:
     """Windows that are annotated together.
 
-    Attributes:
-        windows: The windows.
-        frames: Loads the frames of a window; raises a `CuratorError` where they are not there.
-        replies: Those that are known; takes new ones.
+    `frames` loads those of a window, or raises a `CuratorError`; `replies` takes new ones too.
     """
 
     windows: Sequence[OpenWindow]
@@ -104,11 +95,7 @@ def load_windows(
 
 
 class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
-    """Annotates windows.
-
-    Args:
-        prompts: Prompts by name, for a machine without their files.
-    """
+    """Annotates windows; `prompts` are for a machine without their files."""
 
     name = "caption"
     version = ANNOTATE_VERSION
@@ -180,8 +167,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
     def preflight(self) -> None:
         """Asks a service a first question, with grey frames; checks files and packages of models.
 
-        Raises:
-            UsageError: The captioner cannot be used; the message gives the remedy.
+        Raises a `UsageError` where the captioner cannot be used; the message gives the remedy.
         """
         check_captioner(self.config)
 

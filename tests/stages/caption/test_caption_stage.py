@@ -105,11 +105,9 @@ def _window(name: str) -> OpenWindow:
 def _stream(
     engine: Engine, folder: Path, stage: CaptionStage
 ) -> UnitStream[OpenWindow, list[UnitAnnotations]]:
+    load = _load(folder, stage.config)
     stream = UnitStream[OpenWindow, list[UnitAnnotations]](
-        engine,
-        stage,
-        key=lambda window: window.task.clip_id,
-        load=_load(folder, stage.config),
+        engine, stage, key=lambda window: window.task.clip_id, load=load
     )
     for name in ("first", "deadly", "last"):
         stream.submit(_window(name))

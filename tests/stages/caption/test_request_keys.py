@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from curator.stages.caption.annotation_store import annotation_key, answers_fingerprint
+from curator.stages.caption.annotations import annotation_key, answers_fingerprint
 from curator.stages.caption.caption_records import Reply, Task, Window
 from curator.stages.caption.config import CaptionConfig, frames_fingerprint
 from curator.stages.caption.dialogs.window_dialog import make_dialogs

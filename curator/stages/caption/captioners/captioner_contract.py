@@ -7,12 +7,16 @@ decisions are the same for every captioner. For an example, see `examples/captio
 """
 
 import logging
+import random
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from enum import StrEnum
 from inspect import iscoroutinefunction
+from math import inf
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,13 +25,15 @@ import orjson
 from curator.errors import CuratorError, RecipeError, unknown_key
 from curator.extensions import Extension, Kind, entry_point_names, load_extension
 from curator.stages.caption.caption_records import Frames, Reply, Request, Role, Unanswered
-from curator.stages.caption.captioners.request_limit import RequestLimit
 
 if TYPE_CHECKING:
     from curator.stages.caption.config import CaptionConfig, ModelConfig
 
 logger = logging.getLogger(__name__)
 
+_LONGEST_BACKOFF_S = 60.0
+# Not from the recipe's seed: two runs must not retry in step.
+_RANDOM = random.Random()
 Size = tuple[int, int]
 """Width and height in pixels."""
 
@@ -76,16 +82,99 @@ class BatchModel(ABC):
         """Answers a batch; yields each reply as soon as it is ready."""
 
 
+class RequestLimit:
+    """The requests that may run at one service; shared by threads.
+
+    Additive increase, multiplicative decrease, with a known cut: a server that refuses a request
+    can take as many as are still running. So one burst of 429 finds its capacity, where halving
+    would need several, and each later one costs a single refused request.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.limit = float(most)
+        self._n_running = 0
+        self._opens_s = 0.0
+        self._changed = threading.Condition()
+        self._closed = threading.Event()
+
+    def acquire(self, until: float = inf) -> bool:
+        """Waits for a slot, at most until a time of `time.monotonic`; returns whether it has one.
+
+        Raises `CancelledError` where the limit is closed.
+        """
+        with self._changed:
+            while True:
+                self.check_open()
+                now = time.monotonic()
+                if now >= self._opens_s and self._n_running < int(self.limit):
+                    self._n_running += 1
+                    return True
+                if now >= until:
+                    return False
+                waits_s = [end - now for end in (until, self._opens_s) if end > now]
+                self._changed.wait(min(threading.TIMEOUT_MAX, *waits_s))
+
+    def release(self) -> None:
+        """Frees the slot for the next request."""
+        with self._changed:
+            self._n_running -= 1
+            self._changed.notify()
+
+    def went_well(self) -> None:
+        """Adds one slot after as many answers as there are slots."""
+        with self._changed:
+            self.limit = min(float(self.most), self.limit + 1 / self.limit)
+            self._changed.notify()
+
+    def was_refused(self, wait_s: float) -> None:
+        """Cuts the slots: the server refused a request, which keeps its slot, or is unreachable.
+
+        If no other request is running, the server takes none at all, so the next one waits
+        `wait_s`.
+        """
+        with self._changed:
+            n_others = self._n_running - 1
+            self.limit = max(1.0, min(self.limit, float(n_others)))
+            if n_others == 0:
+                self._opens_s = max(self._opens_s, time.monotonic() + wait_s)
+
+    def sleep(self, wait_s: float) -> None:
+        """Waits before a retry; raises errors as `acquire`."""
+        self._closed.wait(wait_s)
+        self.check_open()
+
+    def check_open(self) -> None:
+        """Raises errors as `acquire`."""
+        if self._closed.is_set():
+            raise CancelledError
+
+    def close(self) -> None:
+        """Ends all waits: they raise CancelledError."""
+        self._closed.set()
+        with self._changed:
+            self._changed.notify_all()
+
+
+def backoff_s(n_tries: int, asked_s: float | None, *, first_s: float = 1.0) -> float:
+    """Returns the wait after `n_tries` tries, at least the server's request `asked_s`.
+
+    It doubles with each try, and is random, so that clients do not come together.
+    """
+    if asked_s is not None:
+        return asked_s + _RANDOM.uniform(0, min(1.0, 0.1 * asked_s))
+    longest = min(_LONGEST_BACKOFF_S, first_s * 2.0 ** min(n_tries - 1, 30))
+    return _RANDOM.uniform(longest / 2, longest)
+
+
 class Captioner(ABC):
-    """Answers requests.
+    """Answers requests. `version` is raised when the same request would get another answer.
 
     Args:
         config: Section `caption` or `caption.judge` of the recipe: model, url, seed and the like.
         section: Name of the section, for messages.
 
     Attributes:
-        version: Raise it when the same request would get another answer. Replies of other versions
-            are not used.
         place: Where the captioner runs.
         gpus: GPUs of one worker, on machines with GPUs.
         memory_bytes: Memory of one worker.
@@ -104,9 +193,7 @@ class Captioner(ABC):
     def check(self, trial: Frames | None) -> None:  # noqa: B027 - optional
         """Checks before any work that requests can be answered.
 
-        Args:
-            trial: Frames as large and as many as in a request, for a first question; None while no
-                model may run yet.
+        `trial` has frames as large and as many as a request; None while no model may run yet.
 
         Raises:
             CuratorError: Requests cannot be answered; the message gives the remedy.
@@ -143,11 +230,8 @@ class Captioner(ABC):
     ) -> Reply:
         """Calls `answer` when a slot of `request_limit` is free; many threads call it at a time.
 
-        Args:
-            request: As for `answer`.
-            frames: As for `answer`.
-            deadline: Called when the request first gets a slot; returns when to end tries and
-                waits, on `time.monotonic` in seconds.
+        `deadline` is called when the request first gets a slot. It returns when to end tries and
+        waits, on `time.monotonic` in seconds.
 
         Raises:
             CuratorError: The run cannot continue.

@@ -32,8 +32,7 @@ from curator.stages.caption.caption_records import (
     Unanswered,
     Window,
 )
-from curator.stages.caption.captioners.captioner_contract import Captioner, Place
-from curator.stages.caption.captioners.request_limit import backoff_s
+from curator.stages.caption.captioners.captioner_contract import Captioner, Place, backoff_s
 from curator.stages.caption.captioners.server_access import (
     CONNECT_S,
     ServerAccess,
@@ -80,8 +79,8 @@ class ServerCaptioner(Captioner):
         config: The server, and how it is asked.
         section: As for `Captioner`.
         backoff_s: Longest wait after the first try; it doubles with each, up to a minute.
-        give_up_s: A server that stays unreachable for this time ends the run. Until then, failed
-            connections do not count as tries, so that it may restart.
+        give_up_s: A server that stays away for this time ends the run; until then it may restart,
+            as failed connections do not count as tries.
     """
 
     place = Place.SERVICE
@@ -125,10 +124,8 @@ class ServerCaptioner(Captioner):
     ) -> Reply:
         """As `Captioner.answer_in_time`: tries until an answer comes or a failure is final.
 
-        Raises:
-            ServerError: The server refuses key, model or address, or stays unreachable for
-                `give_up_s`.
-            CancelledError: Requests were cancelled.
+        Raises also a `ServerError` where the server refuses key, model or address, or stays
+        unreachable for `give_up_s`.
         """
         guided = self.guided and request.schema is not None
         body = body_of(request, frames, self.config, guided=guided)
@@ -166,15 +163,15 @@ class ServerCaptioner(Captioner):
             finally:
                 self.request_limit.release()
             n_tries += outcome.was_sent
-            is_last = outcome.failure in _FINAL or n_tries >= self.config.tries
+            failure, detail = outcome.failure, outcome.detail
+            is_last = failure in _FINAL or n_tries >= self.config.tries
             if outcome.was_sent:
                 then = "" if is_last else "; it is tried again"
-                self._report(f"does not answer a request: {outcome.failure}{then}")
+                self._report(f"does not answer a request: {failure}{then}")
             if is_last:
-                failure, detail = outcome.failure, outcome.detail
                 return Reply(failure=failure, detail=detail, n_tries=n_tries, seconds=seconds)
             if time.monotonic() + wait_s >= until:
-                return _over_budget(n_tries, outcome.detail)
+                return _over_budget(n_tries, detail)
             self.request_limit.sleep(wait_s)
 
     def check(self, trial: Frames | None) -> None:
@@ -187,7 +184,7 @@ class ServerCaptioner(Captioner):
             return
         self.setup()
         with closing(self):
-            names = self._models()
+            near = self._nearest_models()
             body = body_of(_trial_request(self.config), trial, self.config, guided=False)
             try:
                 for n_tries in range(1, _CHECK_TRIES + 1):
@@ -196,22 +193,22 @@ class ServerCaptioner(Captioner):
                         break
                     self.request_limit.sleep(backoff_s(n_tries, None, first_s=self._backoff_s))
             except ServerError as error:
-                raise ServerError(f"{error}{self._near(names)}") from None
+                raise ServerError(f"{error}{near}") from None
         if isinstance(outcome, Reply) or outcome.failure is Unanswered.RATE_LIMITED:
             return
-        detail = unended(outcome.detail)
+        url, detail = self._access.shown_url, unended(outcome.detail)
         if outcome.failure is Unanswered.REFUSED_REQUEST:
             raise ServerError(
-                f"{self._access.shown_url} refuses a first question to {self.config.model!r}: "
-                f"{detail}; expected a model that takes {len(trial.jpegs)} pictures (vLLM: "
-                f"--limit-mm-per-prompt, --max-model-len){self._near(names)}"
+                f"{url} refuses a first question to {self.config.model!r}: {detail}; expected a "
+                f"model that takes {len(trial.jpegs)} pictures (vLLM: --limit-mm-per-prompt, "
+                f"--max-model-len){near}"
             )
         raise UnreachableError(
-            f"{self._access.shown_url} does not answer a first question: {detail}; see the "
-            "server's log"
+            f"{url} does not answer a first question: {detail}; see the server's log"
         )
 
-    def _models(self) -> list[str] | None:
+    def _nearest_models(self) -> str:
+        """Returns the end of a sentence that names models at the server; empty if it names none."""
         access = self._access
         try:
             limit_s = min(self.config.timeout_s, CONNECT_S)
@@ -226,15 +223,11 @@ class ServerCaptioner(Captioner):
             raise access.misconfigured(status, body)
         # Some servers answer questions although they answer 500 here (`transformers serve` without
         # a cache of the hub), so only a question can decide.
-        if status != 200:
-            return None
         try:
-            return [str(model["id"]) for model in load_bounded(body)["data"]] or None
+            names = [str(model["id"]) for model in load_bounded(body)["data"]]
         except (ValueError, LookupError, TypeError):
-            return None
-
-    def _near(self, names: list[str] | None) -> str:
-        if names is None:
+            names = []
+        if status != 200 or not names:
             return ""
         near = get_close_matches(str(self.config.model), names, n=3, cutoff=0.4) or names[:5]
         return f"; its models are {near}" if len(near) == len(names) else f"; nearest: {near}"
@@ -264,15 +257,12 @@ class ServerCaptioner(Captioner):
                 return parse_answer(answer)
             except ValueError as error:
                 return _Failed(Unanswered.SERVER_ERROR, str(error))
-        if status == 429 and is_out_of_money(answer):
-            raise self._access.misconfigured(status, answer)
+        failure = Unanswered.SERVER_ERROR
         if status in _REFUSED:
             failure = Unanswered.REFUSED_REQUEST
-        elif status == 429:
+        elif status == 429 and not is_out_of_money(answer):
             failure = Unanswered.RATE_LIMITED
-        elif status in _PASSING or status >= 500:
-            failure = Unanswered.SERVER_ERROR
-        else:
+        elif status not in _PASSING and status < 500:
             raise self._access.misconfigured(status, answer, headers.get("Location"))
         return _Failed(
             failure,
@@ -284,14 +274,14 @@ class ServerCaptioner(Captioner):
 
     def _unreached(self, reason: str) -> _Failed:
         now, url = time.monotonic(), self._access.shown_url
-        since = self._unreached_since
-        if since is None:
-            since = self._unreached_since = now
+        if self._unreached_since is None:
+            self._unreached_since = now
             then = f"the run stops after {self._give_up_s / 60:g} minutes without it"
             logger.warning("%s cannot be reached; %s", url, then)
-        if now - since >= self._give_up_s:
+        away_s = now - self._unreached_since
+        if away_s >= self._give_up_s:
             raise ServerError(
-                f"{url} could not be reached for {now - since:.0f} s: {reason}; start the server "
+                f"{url} could not be reached for {away_s:.0f} s: {reason}; start the server "
                 "and run again: what was answered is kept"
             )
         return _Failed(Unanswered.SERVER_ERROR, reason, is_crowded=True, was_sent=False)
@@ -331,7 +321,7 @@ def body_of(request: Request, frames: Frames, config: ModelConfig, *, guided: bo
     messages: list[dict[str, Any]] = []
     if request.system:
         messages.append({"role": "system", "content": request.system})
-    shown = _parts(frames, config)
+    shown = _shown(frames, config)
     for turn in request.turns:
         if turn.role == "user" and shown:
             messages.append({"role": "user", "content": [*shown, _text(turn.text)]})
@@ -345,17 +335,16 @@ def body_of(request: Request, frames: Frames, config: ModelConfig, *, guided: bo
     return orjson.dumps(body)
 
 
-def _parts(frames: Frames, config: ModelConfig) -> list[dict[str, Any]]:
-    if not frames.jpegs:
-        return []
-    if config.frames_as == "video":
-        first, last = _seconds(frames.times_s[0]), _seconds(frames.times_s[-1])
-        video = _file("video", "video/mp4", mp4_of(frames))
-        return [_text(f"Frames of the video from {first} to {last}:"), video]
-    parts = []
-    for jpeg, time_s in zip(frames.jpegs, frames.times_s, strict=True):
-        parts += [_text(f"at {_seconds(time_s)}"), _file("image", "image/jpeg", jpeg)]
-    return parts
+def _shown(frames: Frames, config: ModelConfig) -> list[dict[str, Any]]:
+    times = [f"{round(time_s, 2):g} s" for time_s in frames.times_s]
+    if frames.jpegs and config.frames_as == "video":
+        words = f"Frames of the video from {times[0]} to {times[-1]}:"
+        return [_text(words), _file("video", "video/mp4", mp4_of(frames))]
+    return [
+        part
+        for jpeg, at in zip(frames.jpegs, times, strict=True)
+        for part in (_text(f"at {at}"), _file("image", "image/jpeg", jpeg))
+    ]
 
 
 def _text(text: str) -> dict[str, Any]:
@@ -365,10 +354,6 @@ def _text(text: str) -> dict[str, Any]:
 def _file(kind: str, mime: str, data: bytes) -> dict[str, Any]:
     url = f"data:{mime};base64,{base64.b64encode(data).decode()}"
     return {"type": f"{kind}_url", f"{kind}_url": {"url": url}}
-
-
-def _seconds(time_s: float) -> str:
-    return f"{round(time_s, 2):g} s"
 
 
 def mp4_of(frames: Frames) -> bytes:
@@ -430,18 +415,18 @@ def parse_answer(body: bytes) -> Reply:
         content = message.get("refusal") or ""
     if not isinstance(content, str):
         raise ValueError("answer's content is no text")
-    reason, usage = choices[0].get("finish_reason"), answer.get("usage")
-    is_filtered = reason == "content_filter"
+    is_filtered = choices[0].get("finish_reason") == "content_filter"
+    usage = answer.get("usage")
+    counts = usage if isinstance(usage, dict) else {}
+    tokens_in, tokens_out = (
+        count if isinstance(count := counts.get(name), int) and count >= 0 else 0
+        for name in ("prompt_tokens", "completion_tokens")
+    )
     return Reply(
         text="" if is_filtered else content,
-        is_whole=reason != "length",
-        tokens_in=_count(usage, "prompt_tokens"),
-        tokens_out=_count(usage, "completion_tokens"),
+        is_whole=choices[0].get("finish_reason") != "length",
+        tokens_in=tokens_in,
+        tokens_out=tokens_out,
         failure=Unanswered.REFUSAL if is_filtered else None,
         detail="content_filter" if is_filtered else "",
     )
-
-
-def _count(usage: object, name: str) -> int:
-    value = usage.get(name) if isinstance(usage, dict) else None
-    return value if isinstance(value, int) and value >= 0 else 0

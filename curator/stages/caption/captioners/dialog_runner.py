@@ -63,12 +63,7 @@ class _OpenDialog:
 
 
 class DialogRunner(ABC):
-    """Runs dialogs.
-
-    Args:
-        dialogs: Begins the dialog about a task.
-        budget_s: Longest time for one clip.
-    """
+    """Runs dialogs, each begun by `dialogs`; all of one clip take at most `budget_s`."""
 
     most_open: float = inf
     """Dialogs that run at a time."""
@@ -90,9 +85,7 @@ class DialogRunner(ABC):
             keep: Called once for each new final reply (`Reply.is_final`) before its dialog
                 continues; several threads may call it, for different keys.
 
-        Raises:
-            Exception: A captioner cannot be used, or `keep`, a load or a dialog raised it; the
-                runner has ended.
+        An error of a captioner, of `keep` or of a load ends the runner.
         """
         self._replies, self._keep = replies, keep
         self._waiting: dict[str, list[_OpenDialog]] = {}
@@ -175,14 +168,11 @@ class DialogRunner(ABC):
 
 
 class ServiceDialogs(DialogRunner):
-    """Runs dialogs with services.
+    """Runs dialogs with services, which are set up here, and closed with the runner.
 
     Memory holds the frames of running dialogs: as many as the requests that may run at a time, and
     `read_ahead` more, whose frames and requests are prepared while they wait for a slot. The time
     of a clip begins with its first request.
-
-    Args:
-        captioners: Services by role; they are set up here, and closed with the runner.
     """
 
     def __init__(
@@ -247,13 +237,10 @@ class ServiceDialogs(DialogRunner):
 
 
 class ModelDialogs(DialogRunner):
-    """Runs dialogs over models in this process.
+    """Runs dialogs over models in this process, which roles may share.
 
     The requests of all dialogs to a model wait together, so that its batches are as full as its
     budget allows. The time of a clip is that of the batches with requests about it.
-
-    Args:
-        models: Models by role; roles may share a model.
     """
 
     loads_ahead = True

@@ -39,13 +39,7 @@ if TYPE_CHECKING:
 
 
 class LocalModel(BatchModel):
-    """A model that answers in this process; one per worker.
-
-    Args:
-        config: The model, and the tokens of a batch.
-        device: `auto` is a GPU if one is available.
-        loaded: A model that is loaded already.
-    """
+    """A model that answers in this process; one per worker, on a GPU if one is available."""
 
     def __init__(
         self,
@@ -233,10 +227,7 @@ class LocalCaptioner(Captioner):
 
 
 def row_processors(requests: Sequence[Request], device: str) -> list[Any]:
-    """Returns logits processors for one call of `generate(do_sample=False)`.
-
-    The requests have equal sampling except for their seeds.
-    """
+    """Returns logits processors for `generate(do_sample=False)`; only seeds differ."""
     from transformers import TemperatureLogitsWarper, TopPLogitsWarper
 
     sampling = requests[0].sampling

@@ -18,8 +18,9 @@ import os
 import re
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,8 +51,12 @@ class Chat:
         self._of_pictures: dict[tuple[Size, ...], int] = {}
         # A tokenizer's padding is its state, so two threads must not use it at once.
         self._lock = threading.Lock()
-        self.has_system_role = self._renders_system()
+        mark = self._words("A system prompt.")
+        turns = [{"role": role, "content": [mark]} for role in ("system", "user")]
+        self.has_system_role = False
         """If False, the system prompt goes before the user's first words."""
+        with suppress(ValueError):
+            self.has_system_role = self._rendered(turns).count(mark["text"]) == 2
 
     def sized(self, request: Request, frames: Frames) -> SizedRequest:
         """Counts the tokens of a request; black pictures measure each set of sizes once.
@@ -77,7 +82,7 @@ class Chat:
 
         All requests of a batch have pictures, or none has; as video, their sizes are equal.
         """
-        pictures = [[_decoded(jpeg) for jpeg in asked.frames.jpegs] for asked in batch]
+        pictures = [[_opened(jpeg, decode=True) for jpeg in one.frames.jpegs] for one in batch]
         with self._lock:
             return self._inputs([asked.request for asked in batch], pictures)
 
@@ -92,18 +97,20 @@ class Chat:
     def _inputs(self, requests: Sequence[Request], pictures: list[list[Any]]) -> dict[str, Any]:
         settings: dict[str, Any] = {"padding": True}
         if any(pictures) and self.frames_as == "video":
-            settings["video_metadata"] = [_metadata(request) for request in requests]
+            # For timestamps and rates; times count from the clip's start.
+            settings["video_metadata"] = [
+                {
+                    "total_num_frames": task.window.end_frame - task.window.start_frame,
+                    "fps": task.fps,
+                    "duration": task.window.end_frame / task.fps,
+                    "frames_indices": list(task.window.shown),
+                }
+                for task in (request.task for request in requests)
+            ]
             settings["do_sample_frames"] = False
         conversations = [self._messages(*pair) for pair in zip(requests, pictures, strict=True)]
-        return dict(
-            self._rendered(
-                conversations,
-                tokenize=True,
-                return_dict=True,
-                return_tensors="pt",
-                processor_kwargs=settings,
-            )
-        )
+        form = {"tokenize": True, "return_dict": True, "return_tensors": "pt"}
+        return dict(self._rendered(conversations, **form, processor_kwargs=settings))
 
     def _rendered(self, messages: list[Any], **settings: Any) -> Any:  # noqa: ANN401
         from jinja2 import TemplateError
@@ -114,14 +121,6 @@ class Chat:
             )
         except TemplateError as error:
             raise ValueError(f"the model's chat template refuses the turns: {error}") from error
-
-    def _renders_system(self) -> bool:
-        mark = "A system prompt."
-        turns = [{"role": role, "content": [self._words(mark)]} for role in ("system", "user")]
-        try:
-            return bool(self._rendered(turns).count(mark) == 2)
-        except ValueError:
-            return False
 
     def _messages(self, request: Request, pictures: Sequence[Any]) -> list[dict[str, Any]]:
         """Returns the conversation; pictures come before the first words of the user."""
@@ -158,29 +157,14 @@ def _control_tokens(processor: Any) -> re.Pattern[str]:  # noqa: ANN401
     return re.compile("|".join(re.escape(word) for word in words) or r"(?!)")
 
 
-def _metadata(request: Request) -> dict[str, Any]:
-    """Returns data for timestamps and rates; times count from the clip's start."""
-    window = request.task.window
-    return {
-        "total_num_frames": window.end_frame - window.start_frame,
-        "fps": request.task.fps,
-        "duration": window.end_frame / request.task.fps,
-        "frames_indices": list(window.shown),
-    }
-
-
-def _opened(jpeg: bytes) -> Any:  # noqa: ANN401
-    from PIL import Image
+def _opened(jpeg: bytes, *, decode: bool = False) -> Any:  # noqa: ANN401
+    from PIL import Image, UnidentifiedImageError
 
     try:
-        return Image.open(io.BytesIO(jpeg), formats=("JPEG",))
-    except OSError as error:
+        picture = Image.open(io.BytesIO(jpeg), formats=("JPEG",))
+        return picture.convert("RGB") if decode else picture
+    except UnidentifiedImageError as error:
         raise ValueError(f"a frame of {len(jpeg)} bytes is no JPEG") from error
-
-
-def _decoded(jpeg: bytes) -> Any:  # noqa: ANN401
-    try:
-        return _opened(jpeg).convert("RGB")
     except OSError as error:
         raise ValueError(f"a frame cannot be decoded: {error}") from error
 
@@ -203,11 +187,18 @@ def check_model(config: ModelConfig) -> None:
         ModelError: transformers or files are missing. A hub model that is not in the cache passes
             if the hub may be contacted.
     """
-    _check_packages()
+    for package in ("transformers", "torchvision"):
+        if importlib.util.find_spec(package) is None:
+            raise ModelError(f"the captioner transformers needs {package}: {INSTALL}")
+    installed = version("transformers")
+    if tuple(int(part) for part in installed.split(".")[:2] if part.isdigit()) < LEAST_VERSION:
+        least = ".".join(map(str, LEAST_VERSION))
+        raise ModelError(f"transformers is {installed}; expected {least} or later: {INSTALL}")
     name = str(config.model)
+    offline = (os.environ.get(name, "") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
     if _is_folder(name):
         _check_folder(Path(name))
-    elif _is_offline():
+    elif any(value.upper() in ("1", "ON", "YES", "TRUE") for value in offline):
         from huggingface_hub import try_to_load_from_cache
 
         path = try_to_load_from_cache(name, "config.json", revision=config.revision or "main")
@@ -253,23 +244,8 @@ def load(config: ModelConfig, *, device: Device = "auto") -> Loaded:
         )
     model = model.to(device).eval().requires_grad_(False)
     model.generation_config = _generation(model, chat)
-    text = model.config.get_text_config()
-    context = getattr(text, "max_position_embeddings", None)
+    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return Loaded(model=model, chat=chat, device=device, context=context)
-
-
-def _check_packages() -> None:
-    for package in ("transformers", "torchvision"):
-        if importlib.util.find_spec(package) is None:
-            raise ModelError(f"the captioner transformers needs {package}: {INSTALL}")
-    try:
-        installed = version("transformers")
-    except PackageNotFoundError:
-        return
-    numbers = tuple(int(part) for part in installed.split(".")[:2] if part.isdigit())
-    if numbers < LEAST_VERSION:
-        least = ".".join(map(str, LEAST_VERSION))
-        raise ModelError(f"transformers is {installed}; expected {least} or later: {INSTALL}")
 
 
 def _is_folder(name: str) -> bool:
@@ -294,11 +270,6 @@ def _check_folder(folder: Path) -> None:
             f"model folder {folder} lacks {', '.join(lacking)}; expected all files of the model's "
             f"repository: `hf download REPOSITORY --local-dir {folder}`"
         )
-
-
-def _is_offline() -> bool:
-    values = (os.environ.get(name, "") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
-    return any(value.upper() in ("1", "ON", "YES", "TRUE") for value in values)
 
 
 def _chat(processors: Any, config: ModelConfig) -> Chat:  # noqa: ANN401
@@ -336,13 +307,12 @@ def _generation(model: Any, chat: Chat) -> Any:  # noqa: ANN401
     from transformers import GenerationConfig
 
     own = model.generation_config
-    ends = own.eos_token_id if own.eos_token_id is not None else []
-    ends = list(ends) if isinstance(ends, list) else [ends]
-    if not ends:
-        ends = [chat.tokenizer.eos_token_id]
+    ends = own.eos_token_id
+    if ends is None or ends == []:
+        ends = chat.tokenizer.eos_token_id
     return GenerationConfig(
         do_sample=False,
-        eos_token_id=ends,
+        eos_token_id=ends if isinstance(ends, list) else [ends],
         pad_token_id=chat.tokenizer.pad_token_id,
         bos_token_id=own.bos_token_id,
         suppress_tokens=own.suppress_tokens,

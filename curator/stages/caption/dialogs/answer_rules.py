@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from curator.errors import RecipeError
 from curator.stages.caption.caption_records import Answer, Unanswered
 from curator.stages.caption.config import CaptionConfig
-from curator.stages.caption.dialogs import refusal_phrases as phrases
 
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
@@ -60,6 +59,143 @@ _MIN_SCRIPT_LETTERS = 8
 _MAX_OTHER_SCRIPT = 0.2
 # All correct sentences of test_answer_language.py have 0.3 and more.
 _MAX_PROBABILITY = 0.05
+
+_WE = r"(?:i|we)(?:'m| am|'re| are)?"
+_CANNOT = (
+    r"(?:can ?not|can't|could(?: not|n't)|won't|will not|do(?: not|n't)|(?:am |are )?unable to|"
+    r"(?:am |are )?not able to)"
+)
+_TALK = (
+    r"(?:assist|help|describe|provide|view|see|watch|fulfil+|comply|process|analy[sz]e|access|"
+    r"identify|determine|generate|create|caption|answer|comment|continue|engage|support|discuss|"
+    r"fully|accurately|directly|actually|offer|give|have (?:access|the ability|enough|any))"
+)
+
+_REFUSAL = re.compile(
+    rf"\b{_WE} {_CANNOT} {_TALK}\b"
+    r"|\bas an? (?:ai|artificial intelligence|(?:large )?language model|vision model)\b"
+    r"|^(?:i'm |i am |we are )?(?:so |very |really )?sorry\b[ ,]*(?:but|i|we|this|that|for)\b"
+    r"|^(?:unfortunately|regrettably),? (?:i|we|there (?:is|are|was) no)\b"
+    r"|^i (?:must |have to )?(?:apologi[sz]e|decline|refuse)\b"
+    r"|^my apologies\b"
+    r"|\bplease (?:provide|upload|share|attach|send)\b.{0,40}"
+    r"\b(?:video|image|frame|clip|file)s?\b"
+    r"|\bno (?:video|images?|frames?|clip)s? (?:was|were|is|are|has been|have been) "
+    r"(?:provided|attached|uploaded|given|supplied|included|shared)\b"
+    r"|\b(?:against|violates?) (?:my|our|the) (?:\w+ )?(?:guidelines|polic(?:y|ies)|principles)\b"
+    r"|^(?:很|非常)?(?:抱歉|对不起|對不起)|^(?:我|本人)(?:无法|無法|不能)(?:描述|提供|协助|帮助|查看|回答)"
+    r"|^申し訳|^すみませんが|^죄송|^미안하지만"
+    r"|^es tut mir leid\b|^entschuldigung, |^ich kann (?:dabei|dir|ihnen|diese\w*|das) .*nicht\b"
+    r"|^je suis (?:vraiment )?désolée?\b|^désolée?,"
+    r"|^je ne (?:peux|suis) pas (?:en mesure|décrire|vous)"
+    r"|^lo siento\b|^no puedo (?:ayudar|describir|proporcionar|ver)\b"
+    r"|^(?:me )?desculpe\b|^sinto muito\b|^não posso (?:ajudar|descrever)\b"
+    r"|^mi dispiace\b|^non posso (?:aiutar|descriver)"
+    r"|^(?:извините|простите|к сожалению, я)|^я не могу (?:помочь|описать)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Words of a model that declines; for text without quotations."""
+
+_PICTURE = r"(?:image|picture|photo|photograph|video|clip|footage|film|frame|sequence|screenshot)s?"
+"""Words for the picture itself instead of its content."""
+
+# "The video game shows" and "in the picture frame" name things in the scene.
+_NOT_COMPOUND = (
+    r"(?![ -](?:games?|calls?|cameras?|walls?|screens?|monitors?|conferences?|booths?|frames?|"
+    r"books?|albums?|studios?|stores?|shops?|displays?|gallery|galleries|windows?|shoots?|sets?|crews?|"
+    r"on (?:the|a|his|her|its|their)|he|she|they|that|beside|above|behind)\b)"
+)
+_SHOWS = (
+    r"(?:shows?|showing|showcases?|depicts?|captures?|captured|features?|displays?|presents?|"
+    r"portrays?|illustrates?|contains?|consists?|conveys?|documents?|focus(?:es)?|highlights?|begins?|"
+    r"starts?|opens?|ends?|concludes?|continues?|progresses|transitions?|cuts?|fades?|zooms?|"
+    r"appears? to|seems? to|gives?|provides?|offers?|is|are|was|were|has|have|then|also|"
+    r"primarily|mainly|clearly)"
+)
+_THIS = (
+    r"(?:the|this|these)(?: (?:provided|given|short|entire|whole|first|second|last|final|next))?"
+)
+
+_META = re.compile(
+    rf"\b{_THIS} (?P<subject>{_PICTURE}) {_SHOWS}\b"
+    rf"|\b(?:in|throughout|across|during|of|from|by|into|within|to) {_THIS} "
+    rf"(?P<place>(?!frame\b|film\b){_PICTURE})\b{_NOT_COMPOUND}"
+    rf"|(?:^|[.!?,] |giving |gives |lending )(?:the|this) (?P<start>video|image|footage)\b"
+    rf"{_NOT_COMPOUND}",
+    re.IGNORECASE,
+)
+"""Talk about the picture, unless a thing with a picture was named before."""
+
+_META_ALWAYS = re.compile(
+    rf"^(?:this|here|it|the following) (?:is|are) (?:an? |the )?(?:\w+[ -]){{0,2}}{_PICTURE}\b"
+    r"|^an? (?:\w+[ -]){0,2}(?:image|picture|photo|photograph|video|clip) "
+    r"(?:of|showing|that shows)\b"
+    # "Aerial footage captures"; "a film crew shows" has another verb.
+    rf"|^(?:an? )?(?:[\w-]+ ){{0,3}}{_PICTURE} (?:captures?|shows?|showcases?|depicts?|features?)\b"
+    r"|\b(?:invit|allow|giv|mak|leav|draw)(?:es?|ing|s) viewers?\b"
+    # "With its back to the viewer" and "looks at the viewer" say where.
+    r"|(?<!\bat )(?<!\bto )(?<!\btoward )(?<!\btowards )(?<!\bfacing )\bthe viewers?\b"
+    r"|^(?:sure|certainly|of course|okay|absolutely|great)\s*[!,.:]"
+    r"|^here(?:'s| is| are) (?:an? |the |your |my )?(?:\w+ ){0,3}"
+    r"(?:captions?|descriptions?|summary|summaries|json|answers?|response|breakdown|overview)\b"
+    r"|^[\W_]*(?:(?:short|medium|long|video|image|detailed) )?"
+    r"(?:caption|description|summary|title|answer|response)\b[\W_]*:"
+    rf"|\bbased on (?:the|these) (?:\w+ )?(?:{_PICTURE}|facts|metadata|information|descriptions?)\b"
+    rf"|\bthe (?:provided|given|supplied|described) (?:{_PICTURE}|facts|metadata)\b"
+    r"|\b(?:according to|as (?:described|stated|noted|mentioned) in) the "
+    r"(?:facts|metadata|notes|ocr)\b"
+    r"|\bwe (?:can |could |also |then |first |now )*(?:see|observe|witness|notice)\b"
+    r"|(?:这|这张|这个|该|本)(?:图片|图像|照片|视频|影片)(?:中|里|展示|显示|是|呈现|描绘|开始)"
+    r"|^(?:视频|图片|图像|照片|影片)(?:中|里|展示|显示|开始)"
+    r"|(?:この|本)(?:動画|画像|映像|写真|ビデオ)|^(?:動画|画像|映像)(?:では|には|は)"
+    r"|(?:이|해당) (?:영상|비디오|동영상|이미지|사진)|^(?:영상|비디오|이미지)(?:은|는|에서|에는)"
+    r"|\b(?:das|dieses) (?:bild|video|foto) (?:zeigt|beginnt|stellt)\b"
+    r"|\bin diesem (?:video|bild|clip)\b"
+    r"|\b(?:l'image|la vidéo|cette (?:image|vidéo)|la photo) (?:montre|présente|commence|illustre)"
+    r"|\bdans cette (?:vidéo|image)\b"
+    r"|\b(?:la imagen|el v[ií]deo|este v[ií]deo|esta imagen) (?:muestra|presenta|comienza)"
+    r"|\ben est[ea] (?:v[ií]deo|imagen)\b"
+    r"|\b(?:a imagem|o vídeo|este vídeo) (?:mostra|apresenta|começa)|\bneste vídeo\b"
+    r"|\b(?:l'immagine|il video|questo video) (?:mostra|presenta|inizia)|\bin questo video\b"
+    r"|(?:на (?:этом )?(?:видео|изображении|фото)|видео показывает|в этом видео)",
+    re.IGNORECASE,
+)
+"""Talk about the picture or to the user, regardless of things named before."""
+
+_ON_SCREEN = (
+    r"screens?|tv|televisions?|monitors?|displays?|projectors?|phones?|smartphones?|tablets?|laptops?|"
+    r"cinema|slides?|presentations?"
+)
+_OWN = r"an?|his|her|their|two|three|several|some|other|old|small|large|framed|family|printed"
+_SHOWING_STILL = re.compile(
+    rf"\b(?:{_ON_SCREEN}|posters?|paintings?|portraits?|billboards?|newspapers?|magazines?|books?|"
+    r"albums?|canvas|easels?|postcards?|prints?|drawings?|sketch(?:es)?|gallery|"
+    rf"(?:{_OWN}) (?:\w+ ){{0,2}}(?:images?|pictures?|photos?|photographs?))\b",
+    re.IGNORECASE,
+)
+"""Things with a picture on them, which a caption may mention."""
+
+_SHOWING_MOVING = re.compile(
+    rf"\b(?:{_ON_SCREEN}|(?:{_OWN}) (?:\w+ ){{0,2}}(?:videos?|clips?|films?|movies?))\b",
+    re.IGNORECASE,
+)
+"""Things on which a video plays."""
+
+_IS_STILL = re.compile(r"(?:image|picture|photo|photograph|screenshot)s?", re.IGNORECASE)
+
+# Names of fields show that the model copied the form.
+_PLACEHOLDER = re.compile(
+    r"(?:n/?a|none|null|nil|unknown|undefined|empty|todo|string|text|caption|description|short|"
+    r"medium|long)",
+    re.IGNORECASE,
+)
+"""Words in the place of an empty answer."""
+
+_UNFINISHED = re.compile(
+    r"\b(?:an?|the|and|or|but|of|his|its|their|my|your|our|into|onto|while|whose|which|because|than|"
+    r"very|is|are|was)$"
+)
+"""English words that end no sentence."""
 
 # Longer quotations are more likely a loop in reading text than text.
 _MAX_QUOTED = 80
@@ -151,7 +287,7 @@ def _wrong_caption(length: str, text: str, config: CaptionConfig) -> Problem | N
 def is_empty(text: str) -> bool:
     """Returns whether a text has no words, or only a filler such as `N/A`."""
     words = "".join(c for c in text if unicodedata.category(c)[0] in "LN" or c in " /")
-    return not words.strip(" /") or phrases.PLACEHOLDER.fullmatch(text.strip()) is not None
+    return not words.strip(" /") or _PLACEHOLDER.fullmatch(text.strip()) is not None
 
 
 def without_quotations(text: str) -> str:
@@ -161,7 +297,7 @@ def without_quotations(text: str) -> str:
 
 def refusal_in(text: str) -> str | None:
     """Returns the words by which a model declines to answer, or None."""
-    match = phrases.REFUSAL.search(_plain(text))
+    match = _REFUSAL.search(_plain(text))
     return match[0][:60] if match is not None else None
 
 
@@ -172,11 +308,11 @@ def meta_phrase_in(text: str) -> str | None:
     may the next one.
     """
     plain = _plain(text)
-    if (match := phrases.META_ALWAYS.search(plain)) is not None:
+    if (match := _META_ALWAYS.search(plain)) is not None:
         return match[0]
-    for match in phrases.META.finditer(plain):
-        is_still = phrases.IS_STILL.fullmatch(match["subject"] or match["place"] or match["start"])
-        showing = phrases.SHOWING_STILL if is_still else phrases.SHOWING_MOVING
+    for match in _META.finditer(plain):
+        is_still = _IS_STILL.fullmatch(match["subject"] or match["place"] or match["start"])
+        showing = _SHOWING_STILL if is_still else _SHOWING_MOVING
         before = plain[: match.start()]
         last = max(before.rfind(end) for end in ".!?")
         # In this sentence, or in the one before.
@@ -203,7 +339,7 @@ def cut_off_at(text: str, language: str | None) -> str | None:
         return end
     if text.endswith(_ENDS):
         return None
-    if language == "en" and phrases.UNFINISHED.search(text) is not None:
+    if language == "en" and _UNFINISHED.search(text) is not None:
         return end
     # A writer who ended two sentences ends the third.
     ended = re.findall(r"[a-z]{3}[.!?](?=\s+\S)|[。！？](?=\S)", text)
@@ -300,9 +436,9 @@ def check_language(language: str) -> None:
 
 
 def other_language(text: str, language: str) -> str | None:
-    """Returns the actual language or script of a text that is not in `language` (ISO 639-1).
+    """Returns the language or script of a text that is not in `language` (ISO 639-1), else None.
 
-    Returns None for a text in that language, or too short to decide. Remove quotations first.
+    None also for a text too short to decide. Remove quotations first.
     """
     letters = [c for c in text if unicodedata.category(c)[0] == "L"]
     scripts = [unicodedata.name(c, "?").split()[0].split("-")[0] for c in letters]

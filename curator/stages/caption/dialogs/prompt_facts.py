@@ -72,12 +72,8 @@ def facts_of(
 ) -> str:
     """Returns lines of text for a prompt, together at most `MAX_CHARACTERS` characters.
 
-    Args:
-        clip: Row with measurements; None to leave them out.
-        text_lines: Text read in the clip's pictures, from `models.text_reader.merged`.
-        sidecar: The sidecar of the source.
-        metadata_lines: Facts of the window alone.
-        untold: Keys of the sidecar to leave out.
+    Measurements of `clip` come after `metadata_lines` of the window alone; then the text that
+    `models.text_reader.merged` read in its pictures, and the sidecar without the keys `untold`.
     """
     lines = list(metadata_lines)
     lines += [f"- {line}" for line in _measured(clip)] if clip is not None else []

@@ -95,17 +95,11 @@ def test_the_server_sees_this_clips_frames_with_their_times(fake_server: FakeSer
     assert (reply.is_whole, reply.n_tries) == (True, 1)
     assert reply.tokens_in > 0
     assert reply.tokens_out == len(reply.text)
-
-
-def test_frames_go_before_the_first_question_only(fake_server: FakeServer) -> None:
-    fake_server.start()
-    turns = (
-        Turn(role="user", text="first"),
-        Turn(role="assistant", text="broken"),
-        Turn(role="user", text="mend"),
-    )
+    # They go before the first question only.
+    words: tuple[tuple[Any, str], ...] = (("user", "a"), ("assistant", "{b"), ("user", "mend"))
+    turns = tuple(Turn(role=role, text=text) for role, text in words)
     answer = seen(asked_one(fake_server.config(), request_about(5, turns=turns)))
-    assert answer["said"][1:] == ["at 0 s", "at 0.5 s", "first", "broken", "mend"]
+    assert answer["said"][1:] == ["at 0 s", "at 0.5 s", "a", "{b", "mend"]
     assert answer["seen"] == [[5, 0], [5, 1]]
 
 
@@ -137,12 +131,9 @@ def test_the_schema_is_sent_and_left_out_where_the_server_refuses_it(
     assert caplog.text.count("refuses response_format") == 1
     # Four requests, each once with and once without; and only the first one anew with it.
     assert sum(fake_server.counts().values()) == 4 + 4 + 1
-
-
-def test_a_400_for_another_reason_does_not_cost_the_schema(fake_server: FakeServer) -> None:
+    # A 400 for another reason does not cost the schema.
     fake_server.start(faults=[{"status": 400, "body": "too long"}] * 2)
-    requests = [request_about(i, schema=SCHEMA) for i in range(2)]
-    replies, server = asked(fake_server.config(in_flight=1), requests)
+    replies, server = asked(fake_server.config(in_flight=1), requests[:2])
     refused, answered = sorted(replies, key=lambda reply: reply.failure is None)
     assert refused.failure is Unanswered.REFUSED_REQUEST
     assert seen(answered)["guided"]
@@ -150,48 +141,33 @@ def test_a_400_for_another_reason_does_not_cost_the_schema(fake_server: FakeServ
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [
-        {"status": 500, "body": "boom"},
-        {"status": 503, "body": "<html>loading</html>"},
-        {"status": 429, "body": "later"},
-        {"status": 200, "body": "<html>a proxy's page</html>"},
-        {"status": 200, "body": '{"choices": [{"mess'},
-        {"status": 200, "body": '{"choices": []}'},
-        {"status": 200, "body": '{"error": "out of memory"}'},
-        {"cut": True},
-    ],
-    ids=lambda fault: str(fault.get("status", "cut")) + str(len(fault.get("body", ""))),
-)
-def test_what_passes_is_tried_again(fake_server: FakeServer, fault: dict[str, Any]) -> None:
-    fake_server.start(faults=[fault, fault])
-    reply = asked_one(fake_server.config())
-    assert seen(reply)["seen"] == [[1, 0], [1, 1]]
-    assert reply.n_tries == 3
-
-
-def test_a_server_that_hangs_is_tried_again(fake_server: FakeServer) -> None:
-    fake_server.start(faults=[{"hang": 30}])
-    reply = asked_one(fake_server.config(timeout_s=0.3))
-    assert (reply.failure, reply.n_tries) == (None, 2)
-
-
-@pytest.mark.parametrize(
     ("fault", "failure"),
     [
         ({"status": 500, "body": "boom"}, Unanswered.SERVER_ERROR),
-        ({"status": 429}, Unanswered.RATE_LIMITED),
-        ({"hang": 30}, Unanswered.TIMED_OUT),
+        ({"status": 503, "body": "<html>loading</html>"}, Unanswered.SERVER_ERROR),
+        ({"status": 429, "body": "later"}, Unanswered.RATE_LIMITED),
+        ({"status": 200, "body": "<html>a proxy's page</html>"}, Unanswered.SERVER_ERROR),
+        ({"status": 200, "body": '{"choices": [{"mess'}, Unanswered.SERVER_ERROR),
         ({"cut": True}, Unanswered.SERVER_ERROR),
+        ({"hang": 30}, Unanswered.TIMED_OUT),
     ],
+    ids=lambda fault: str(fault),
 )
-def test_tries_end_with_the_reason(
-    fake_server: FakeServer, fault: dict[str, Any], failure: Unanswered
+def test_what_passes_is_tried_again_and_tries_end_with_the_reason(
+    fake_server: FakeServer,
+    caplog: pytest.LogCaptureFixture,
+    fault: dict[str, Any],
+    failure: Unanswered,
 ) -> None:
-    fake_server.start(faults=[fault] * 3)
-    reply = asked_one(fake_server.config(tries=3, timeout_s=0.2))
-    assert (reply.failure, reply.n_tries, reply.text) == (failure, 3, "")
-    assert sum(fake_server.counts().values()) == 3
+    fake_server.start(faults=[fault] * 4)
+    config = fake_server.config(tries=2, timeout_s=0.3)
+    reply = asked_one(config)
+    assert (reply.failure, reply.n_tries, reply.text) == (failure, 2, "")
+    assert f"does not answer a request: {failure}; it is tried again" in caplog.text
+    reply = asked_one(config.model_copy(update={"tries": 9}))
+    assert seen(reply)["seen"] == [[1, 0], [1, 1]]
+    assert reply.n_tries == 3
+    assert sum(fake_server.counts().values()) == 5
 
 
 def test_an_answer_that_is_too_long_is_a_broken_server(
@@ -263,19 +239,15 @@ def test_a_crowded_server_gets_no_more_than_it_takes(fake_server: FakeServer) ->
     assert sum(fake_server.counts().values()) - 80 < 60
 
 
-@pytest.mark.parametrize("status", [400, 413, 415, 422])
-def test_a_request_that_cannot_be_taken_is_not_tried_again(
-    fake_server: FakeServer, status: int
-) -> None:
-    body = '{"error": {"message": "5000 tokens > 4096"}}'
-    fake_server.start(faults=[{"status": status, "body": body}])
-    reply = asked_one(fake_server.config())
-    assert (reply.failure, reply.n_tries) == (Unanswered.REFUSED_REQUEST, 1)
-    assert reply.detail == f"{status}: 5000 tokens > 4096"
-
-
-def test_an_answer_that_ended_at_max_tokens_is_not_whole(fake_server: FakeServer) -> None:
-    fake_server.start(faults=[{"finish": "length"}, {"finish": "content_filter"}])
+def test_what_no_other_try_changes_is_not_tried_again(fake_server: FakeServer) -> None:
+    """Pins requests that cannot be taken, answers of `max_tokens`, and filtered ones."""
+    body, statuses = '{"error": {"message": "5000 tokens > 4096"}}', (400, 413, 415, 422)
+    refusals: list[object] = [{"status": status, "body": body} for status in statuses]
+    fake_server.start(faults=[*refusals, {"finish": "length"}, {"finish": "content_filter"}])
+    for status in statuses:
+        reply = asked_one(fake_server.config())
+        assert (reply.failure, reply.n_tries) == (Unanswered.REFUSED_REQUEST, 1)
+        assert reply.detail == f"{status}: 5000 tokens > 4096"
     assert not asked_one(fake_server.config()).is_whole
     assert asked_one(fake_server.config()).failure is Unanswered.REFUSAL
 
@@ -359,21 +331,6 @@ def test_a_server_that_stays_away_ends_the_run(
     assert caplog.text.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        ({"status": 500}, "does not answer a request: server_error; it is tried again"),
-        ({"status": 429}, "does not answer a request: rate_limited; it is tried again"),
-    ],
-)
-def test_a_first_failure_is_told_in_words(
-    fake_server: FakeServer, caplog: pytest.LogCaptureFixture, fault: dict[str, Any], words: str
-) -> None:
-    fake_server.start(faults=[fault])
-    assert asked_one(fake_server.config()).failure is None
-    assert words in caplog.text
-
-
 def test_check_passes_where_a_question_can_be_asked(fake_server: FakeServer) -> None:
     fake_server.start()
     check_server(fake_server.config(), marked_frames(1, 8))
@@ -386,26 +343,17 @@ def test_check_passes_where_a_question_can_be_asked(fake_server: FakeServer) -> 
     check_server(fake_server.config())
 
 
-def test_check_names_the_nearest_models(fake_server: FakeServer) -> None:
-    fake_server.start(models=["tiny-vlm", "other/large", "tiny-vlm-2"])
+def test_check_names_the_nearest_models_and_the_pictures_that_are_too_many(
+    fake_server: FakeServer,
+) -> None:
+    fake_server.start(models=["tiny-vlm", "other/large", "tiny-vlm-2"], most_images=1)
     with pytest.raises(ServerError, match=r"404.*nearest: \['tiny-vlm', 'tiny-vlm-2'\]"):
         check_server(fake_server.config(model="tinyvlm"))
-
-
-def test_check_finds_a_server_that_takes_fewer_pictures(fake_server: FakeServer) -> None:
-    fake_server.start(most_images=1)
     with pytest.raises(ServerError, match=r"too many pictures.*takes 8 pictures.*limit-mm-per"):
         check_server(fake_server.config(), marked_frames(1, 8))
-
-
-def test_check_says_who_cannot_be_reached(fake_server: FakeServer) -> None:
-    config = fake_server.start().config()
-    fake_server.kill()
-    with pytest.raises(ServerError, match=r"127.*cannot be reached: .*refused.*start the server"):
-        check_server(config)
     fake_server.start(models=None, faults=[{"status": 500}] * 3)
     with pytest.raises(ServerError, match="does not answer"):
-        check_server(config)
+        check_server(fake_server.config())
 
 
 def test_the_trial_is_as_large_as_the_largest_window() -> None:
@@ -458,6 +406,7 @@ def test_errors_are_told_short_and_without_what_was_asked() -> None:
     body = orjson.dumps({"detail": [{"msg": "not a picture", "input": picture}]})
     assert error_in(body, "") == '[{"msg":"not a picture","input":"..."}]'
     assert len(error_in(b"word " * 5000, "")) == 300
+    assert shown_url("https://user:pass@host:8000/v1/?key=1") == "https://host:8000/v1"
     # The key would stand across the end.
     assert "sk-9" not in error_in(b"w " * 147 + b"sk-987654321", "sk-987654321")
 
@@ -470,10 +419,6 @@ def test_retry_after_in_seconds_and_as_a_date() -> None:
     assert 28 < wait_s <= 30
     for nothing in ({}, {"Retry-After": "soon"}, {"Retry-After": "-1"}):
         assert retry_after_s(nothing) is None
-
-
-def test_addresses_are_told_without_passwords() -> None:
-    assert shown_url("https://user:pass@host:8000/v1/?key=1") == "https://host:8000/v1"
 
 
 @pytest.mark.parametrize("url", ["http://user:hidden@host/v1", "https://host/v1?key=hidden"])
@@ -510,14 +455,7 @@ def test_checks_name_the_keys_of_the_recipe(fake_server: FakeServer, section: st
     )
 
 
-@pytest.mark.parametrize(
-    ("said", "told"),
-    [
-        ("404: Not Found", "404: Not Found"),
-        ("404 Not Found", "404: Not Found"),
-        ("4040 tokens", "404: 4040 tokens"),
-        ("404 tokens", "404: 404 tokens"),
-    ],
-)
-def test_a_status_is_said_once(said: str, told: str) -> None:
-    assert with_status(404, said) == told
+def test_a_status_is_said_once() -> None:
+    told = {"404: Not Found": "404: Not Found", "404 Not Found": "404: Not Found",
+            "4040 tokens": "404: 4040 tokens", "404 tokens": "404: 404 tokens"}  # fmt: skip
+    assert {said: with_status(404, said) for said in told} == told

@@ -11,7 +11,8 @@ from importlib.util import find_spec
 import pytest
 from marked import marked_frames, marked_task
 from served import Kept, annotations_of, check_server
-from tiny_llava import write_tiny_llava
+from tiny_vlm import tiny_folder
+from vlm import request_of
 
 from curator.errors import ServerError
 from curator.stages.caption.caption_records import (
@@ -19,9 +20,7 @@ from curator.stages.caption.caption_records import (
     Answer,
     Reply,
     Request,
-    Sampling,
     Task,
-    Turn,
     Unanswered,
 )
 from curator.stages.caption.captioners.chat_server import ServerCaptioner
@@ -39,8 +38,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelConfig]:
     """Settings for a tiny model behind `transformers serve`, on the CPU."""
-    folder = tmp_path_factory.mktemp("tiny-llava")
-    write_tiny_llava(folder)
+    folder = tiny_folder(tmp_path_factory.mktemp("llava"), "llava")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -60,7 +58,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelConfig]:
     )
     config = ModelConfig(model=str(folder), url=f"http://127.0.0.1:{port}/v1")
     try:
-        _wait_for(port, process)
+        until = time.monotonic() + 120
+        while True:
+            assert process.poll() is None, "transformers serve has ended"
+            assert time.monotonic() < until, "transformers serve does not listen after 120 s"
+            with socket.socket() as knock:
+                if knock.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.2)
         yield config
     finally:
         process.kill()
@@ -68,27 +73,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelConfig]:
         log.close()
 
 
-def _wait_for(port: int, process: "subprocess.Popen[bytes]") -> None:
-    until = time.monotonic() + 120
-    while time.monotonic() < until:
-        assert process.poll() is None, "transformers serve has ended"
-        with socket.socket() as knock:
-            if knock.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.2)
-    pytest.fail("transformers serve does not listen after 120 s")
-
-
 def request_about(task: Task) -> Request:
-    return Request(
-        role="captioner",
-        model="tiny",
-        task=task,
-        system="Describe.",
-        turns=(Turn(role="user", text=f"Clip {task.clip_id}?"),),
-        sampling=Sampling(max_tokens=16, temperature=0.0, top_p=1.0, seed=0),
-        schema={"type": "object"},
-    )
+    return request_of(task, f"Clip {task.clip_id}?")
 
 
 def one_question(task: Task) -> Dialog:
@@ -132,9 +118,9 @@ def test_a_real_server_answers_each_clip_by_its_own_frames(served: ModelConfig) 
 
 def test_a_real_server_sees_every_frame(served: ModelConfig) -> None:
     tokens = [answers_of(served, 1, n_frames)[0][0].tokens_in for n_frames in (1, 2, 3)]
-    # A picture is 5 tokens, and its time, such as "at 0.5 s", one token a letter.
-    assert tokens[1] - tokens[0] == 5 + len("at 0.5 s")
-    assert tokens[2] - tokens[1] == 5 + len("at 1 s")
+    # A picture is 16 tokens, and its time, such as "at 0.5 s", one a letter.
+    assert tokens[1] - tokens[0] == 16 + len("at 0.5 s")
+    assert tokens[2] - tokens[1] == 16 + len("at 1 s")
 
 
 def test_what_a_real_server_cannot_take_is_a_reason(served: ModelConfig) -> None:

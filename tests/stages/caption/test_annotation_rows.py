@@ -1,14 +1,14 @@
 """What annotations decide about a clip."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from curator.errors import RecipeError
 from curator.recipe import load_recipe
-from curator.stages.caption.annotation_rows import (
+from curator.stages.caption.annotations import (
     CaptionRejection,
     caption_of,
     judge_score,
@@ -28,39 +28,23 @@ PLAIN = {"captioner": "openai", "model": "m", "url": "http://x/v1"}
 
 
 def config(**changes: object) -> CaptionConfig:
-    return CaptionConfig.model_validate(
-        {
-            **PLAIN,
-            "content_types": ["city", "game"],
-            "questions": {"has_people": "Are there people?"},
-            "safety": True,
-            **changes,
-        }
-    )
+    asked = {"content_types": ["city", "game"], "questions": {"has_people": "Are there people?"}}
+    return CaptionConfig.model_validate(PLAIN | asked | {"safety": True} | changes)
 
 
 def annotation(
     index: int = 0,
     *,
-    text: str = "A dog runs.",
     failure: Unanswered | None = None,
     score: int | None = None,
-    content_type: str = "city",
-    answers: Mapping[str, bool] | None = None,
-    safety: str = "safe",
-    extra: Mapping[str, object] | None = None,
+    **fields: Any,  # noqa: ANN401
 ) -> Annotation:
     window = Window(index=index, start_frame=0, end_frame=8, shown=(0,))
     task = Task(clip_id="c", content="p", window=window, fps=25.0)
     if failure is not None:
         return Annotation(task=task, failure=failure, detail="why")
-    answer = Answer(
-        medium=text,
-        content_type=content_type,
-        answers=answers or {},
-        safety=safety,
-        extra=extra or {},
-    )
+    plain = {"medium": "A dog runs.", "content_type": "city", "safety": "safe"}
+    answer = Answer(**plain | fields)
     candidate = AnswerCandidate(
         answer=answer, reply_key="k", faithfulness=score, completeness=score, correctness=score
     )
@@ -68,15 +52,18 @@ def annotation(
 
 
 def test_a_clip_is_rejected_if_one_window_says_so() -> None:
+    """Pins the order of fields and windows, and that yes and no are not each other."""
     chosen = config(reject={"content_type": ["game"], "safety": ["unsafe", "sensitive"]})
     good = annotation(0)
     assert rejection_of([good], chosen) is None
-    assert rejection_of([annotation(1, content_type="game"), good], chosen) == CaptionRejection(
-        field="content_type", value="game", window=1
-    )
-    found = rejection_of([annotation(1, content_type="game", safety="unsafe"), good], chosen)
-    assert found is not None
-    assert found.field == "content_type"
+    game = CaptionRejection("content_type", "game", 1)
+    for more in ({}, {"safety": "unsafe"}):
+        assert rejection_of([annotation(1, content_type="game", **more), good], chosen) == game
+    chosen = config(reject={"has_people": [False]})
+    for kept in (annotation(answers={"has_people": True}), good):
+        assert rejection_of([kept], chosen) is None
+    people = annotation(answers={"has_people": False})
+    assert rejection_of([people], chosen) == CaptionRejection("has_people", False, 0)
 
 
 OWN_FIELDS = """
@@ -113,7 +100,7 @@ def test_a_field_of_the_prompts_own_rejects(
 ) -> None:
     chosen = config(prompt=own, reject={field: values})
     found = rejection_of([annotation(), annotation(1, extra={field: said})], chosen)
-    assert found == CaptionRejection(field=field, value=values[0], window=1)  # type: ignore[arg-type]
+    assert found == CaptionRejection(field, values[0], 1)  # type: ignore[arg-type]
     for kept in (other, None, not isinstance(said, bool)):
         if field != "is_odd" or kept is not True:
             assert rejection_of([annotation(extra={field: kept})], chosen) is None
@@ -149,45 +136,33 @@ def test_a_recipe_whose_prompt_is_gone_can_be_read(own: str) -> None:
     assert CaptionConfig.model_validate(dumped).reject == {"stars": (1,)}
 
 
-def test_yes_and_no_are_not_each_other() -> None:
-    chosen = config(reject={"has_people": [False]})
-    assert rejection_of([annotation(answers={"has_people": True})], chosen) is None
-    assert rejection_of([annotation()], chosen) is None
-    assert rejection_of([annotation(answers={"has_people": False})], chosen) == CaptionRejection(
-        field="has_people", value=False, window=0
-    )
-
-
 def test_what_failed_is_kept_or_rejected_as_the_recipe_says() -> None:
     both = [annotation(1, failure=Unanswered.REFUSAL), annotation(0)]
     assert rejection_of(both, config()) is None
-    assert rejection_of(both, config(failed="reject")) == CaptionRejection(
-        field="failed", value="refusal", window=1
-    )
+    expected = CaptionRejection("failed", "refusal", 1)
+    assert rejection_of(both, config(failed="reject")) == expected
     assert caption_of(both, config()) == (None, "window 1 refusal: why")
 
 
-@pytest.mark.parametrize(("score", "is_enough"), [(2, False), (None, False), (3, True)])
-def test_a_score_below_the_least_is_treated_as_failed(score: int | None, is_enough: bool) -> None:
-    judge = {"model": "j", "url": "http://y", "min_score": 3}
+@pytest.mark.parametrize(
+    ("score", "least", "is_enough"),
+    [(2, 3, False), (None, 3, False), (3, 3, True), (None, 1, True)],
+)
+def test_a_score_below_the_least_is_treated_as_failed(
+    score: int | None, least: int, is_enough: bool
+) -> None:
+    judge = {"model": "j", "url": "http://y", "min_score": least}
     judged = [annotation(0, score=5), annotation(1, score=score)]
+    assert list(map(judge_score, judged)) == [5, score]
     assert rejection_of(judged, config(judge=judge)) is None
-    found = rejection_of(judged, config(judge=judge, failed="reject"))
-    wanted = CaptionRejection(field="judge_score", value=score, window=1)
-    assert found == (None if is_enough else wanted)
+    rejection = rejection_of(judged, config(judge=judge, failed="reject"))
+    assert rejection == (None if is_enough else CaptionRejection("judge_score", score, 1))
     caption, problem = caption_of(judged, config(judge=judge))
     assert (caption is not None) == is_enough
     assert problem == (None if is_enough else f"window 1 judged {score}")
 
 
-def test_without_a_least_score_an_unscored_answer_is_kept() -> None:
-    judge = {"model": "j", "url": "http://y"}
-    chosen = config(judge=judge, failed="reject")
-    assert rejection_of([annotation(score=None)], chosen) is None
-    assert judge_score(annotation(score=4)) == 4
-
-
 def test_windows_follow_each_other_in_the_caption() -> None:
-    both = [annotation(1, text="Then it stops."), annotation(0, text="A dog runs.")]
+    both = [annotation(1, medium="Then it stops."), annotation(0)]
     assert caption_of(both, config()) == ("A dog runs. Then it stops.", None)
     assert caption_of([], config())[0] is None

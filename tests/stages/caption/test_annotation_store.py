@@ -1,11 +1,12 @@
 """Annotations that are kept with the replies: all of them, or none."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from curator.stages.caption.annotation_store import answers_fingerprint, remember, remembered
+from curator.stages.caption.annotations import answers_fingerprint, remember, remembered
 from curator.stages.caption.caption_records import (
     Annotation,
     Answer,
@@ -23,14 +24,9 @@ JUDGE = {"url": "http://j/v1", "model": "j"}
 
 
 def config(**changes: Any) -> CaptionConfig:  # noqa: ANN401
-    settings = {
-        "captioner": "openai",
-        "url": "http://a/v1",
-        "model": "m",
-        "judge": JUDGE,
-        "content_types": ("animals", "sports"),
-    }
-    return CaptionConfig(**{**settings, **changes})
+    asked: dict[str, Any] = {"captioner": "openai", "url": "http://a/v1", "model": "m"}
+    types = {"content_types": ("animals", "sports")}
+    return CaptionConfig(**asked | {"judge": JUDGE} | types | changes)
 
 
 def task(index: int = 0, **changes: Any) -> Task:  # noqa: ANN401
@@ -49,30 +45,15 @@ WHOLE = Annotation(
     task=task(0),
     answer=ANSWER,
     candidates=(
-        AnswerCandidate(
-            answer=ANSWER, reply_key="k", faithfulness=5, completeness=4, correctness=5
-        ),
-        AnswerCandidate(
-            answer=OTHER, reply_key="l", faithfulness=1, completeness=2, correctness=3, why="x"
-        ),
+        AnswerCandidate(answer=ANSWER, reply_key="k", faithfulness=5, completeness=4),
+        AnswerCandidate(answer=OTHER, reply_key="l", correctness=3, why="x"),
     ),
-    set_aside={"repeated": 1},
-    lost={"timed_out": 1},
-    n_unscored=1,
-    request_keys=("k", "l", "n"),
-    tokens_in=7,
-    tokens_out=9,
-)
+    set_aside={"repeated": 1}, lost={"timed_out": 1}, n_unscored=1,
+    request_keys=("k", "l", "n"), tokens_in=7, tokens_out=9,
+)  # fmt: skip
 REFUSED = Annotation(task=task(1), failure=Unanswered.REFUSAL, detail="no", request_keys=("m",))
 LATE = Annotation(task=task(2), failure=Unanswered.TIMED_OUT, detail="180 s")
-
-
-ALONE = Annotation(
-    task=task(3),
-    answer=ANSWER,
-    candidates=(AnswerCandidate(answer=ANSWER, reply_key="k"),),
-    request_keys=("k",),
-)
+ALONE = replace(WHOLE, task=task(3), candidates=(AnswerCandidate(answer=ANSWER, reply_key="k"),))
 
 
 @pytest.fixture
@@ -87,36 +68,26 @@ def stored(tmp_path: Path) -> Replies:
     return Replies(LocalStore(tmp_path), "stamp").load()
 
 
-def test_what_was_annotated_comes_back_as_it_was(stored: Replies) -> None:
-    """Pins each field, failures that hold, and that transient ones are asked again."""
+def test_what_was_annotated_comes_back_as_it_was(stored: Replies, tmp_path: Path) -> None:
+    """Pins each field, failures that hold, and that transient ones are asked again.
+
+    Another question has no annotation yet, and neither have windows whose replies were deleted.
+    """
     stamp = answers_fingerprint(config())
     assert remembered(task(0), stamp, stored) == WHOLE
     assert remembered(task(1), stamp, stored) == REFUSED
     assert remembered(task(2), stamp, stored) is None
-    alone = remembered(task(3), stamp, stored)
-    assert alone is not None
-    assert (alone.answer, alone.request_keys) == (ANSWER, ("k",))
-
-
-def test_windows_whose_replies_were_deleted_have_no_annotation(
-    stored: Replies, tmp_path: Path
-) -> None:
+    assert remembered(task(3), stamp, stored) == replace(ALONE, candidates=())
+    window = Window(index=0, start_frame=0, end_frame=10, shown=(3, 8))
+    others: list[dict[str, Any]] = [{"facts": "-"}, {"content": "d"}, {"window": window}]
+    for changes in others:
+        assert remembered(task(0, **changes), stamp, stored) is None
     less = Replies(LocalStore(tmp_path / "less"), "stamp")
     for key, reply in stored.items():
         if key != "l":
             less.keep(key, reply)
-    stamp = answers_fingerprint(config())
     assert remembered(task(0), stamp, less) is None
     assert remembered(task(1), stamp, less) == REFUSED
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"facts": "- another"}, {"content": "d"},
-     {"window": Window(index=0, start_frame=0, end_frame=10, shown=(3, 8))}],
-)  # fmt: skip
-def test_another_question_has_no_annotation_yet(stored: Replies, changes: dict[str, Any]) -> None:
-    assert remembered(task(0, **changes), answers_fingerprint(config()), stored) is None
 
 
 @pytest.mark.parametrize(
