@@ -54,7 +54,7 @@ class SharedFootage:
         at_s: Second of the clip at which it begins.
         overlap_s: Its length, in seconds of the video.
         offset_s: Second of the clip at which the video begins; negative where the clip is later.
-        speed: Seconds of the clip per second of the video: 0.8 of a clip that is 1.25 times as fast.
+        speed: Seconds of the clip per second of the video: 0.8 where it is 1.25 times as fast.
         mirrored: One of them is mirrored.
     """
 
@@ -181,18 +181,6 @@ class ClipSearch:
         """Finds the clips that show footage of a video, then those whose pictures are near it."""
         allowed = self._allowed(k, where)
         spans = video_spans(place, self.finished.recipe.analyze)
-        return self.by_footage(spans, k, allowed)
-
-    def by_footage(
-        self, spans: dict[float, ClipFootage], k: int = K, allowed: NDArray[np.bool_] | None = None
-    ) -> list[FoundClip]:
-        """Finds the clips that show footage of spans of a video, as `by_video` does.
-
-        Args:
-            spans: By the second of the video at which each begins.
-            k: Most clips.
-            allowed: bool [C]; None for all clips.
-        """
         nearest: dict[int, Near] = {}
         pairs: list[tuple[float, ClipFootage, int]] = []
         shown = {at_s: footage for at_s, footage in spans.items() if len(footage.vectors_VD)}
@@ -207,10 +195,10 @@ class ClipSearch:
                 nearest[hit[0]] = max(hit, nearest.get(hit[0], hit), key=lambda near: near[1])
         shared = self._verified(pairs)
 
-        def place(hit: Near) -> tuple[float, float, int]:
+        def order(hit: Near) -> tuple[float, float, int]:
             return -shared[hit[0]].overlap_s if hit[0] in shared else 0.0, -hit[1], hit[0]
 
-        hits = sorted(nearest.values(), key=place)[:k]
+        hits = sorted(nearest.values(), key=order)[:k]
         clips = self._located(hits)
         return [
             replace(clip, shared=shared[row], at_s=shared[row].at_s) if row in shared else clip

@@ -9,6 +9,7 @@ import pickle
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
+from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple, Self
 
@@ -44,14 +45,11 @@ from curator.tables.spill_file import Spill
 
 _REASONS = {"failed": Reason.NOT_ANNOTATED, "judge_score": Reason.JUDGED_TOO_LOW}
 _ROWS_AT_ONCE = 4096
-
-
 _REACHED = {"url", "key_from", "in_flight", "timeout_s", "tries", "guided", "batch_tokens"}
 """Settings for reaching a model, which change no annotation."""
 _DECIDED = {"enabled", "reject", "failed", "budget_s", "embedding", "text"}
 """Settings for decisions by annotations."""
 _MADE = [field.name for field in fields(Annotation) if field.name != "task"]
-_ANNOTATION = TypeAdapter(Annotation)
 
 
 def answers_fingerprint(config: CaptionConfig) -> str:
@@ -97,8 +95,13 @@ def remembered(task: Task, of_config: str, replies: Mapping[str, Reply]) -> Anno
     # Users delete replies to get windows annotated again.
     if not all(key in replies for key in made["request_keys"]):
         return None
-    annotation: Annotation = _ANNOTATION.validate_python({"task": task, **made})
-    return annotation
+    return _adapter().validate_python({"task": task, **made})
+
+
+@cache
+def _adapter() -> TypeAdapter[Annotation]:
+    # Most commands read no annotation, and this takes milliseconds.
+    return TypeAdapter(Annotation)
 
 
 class CaptionedSpan(NamedTuple):
@@ -125,8 +128,8 @@ class ClipAnnotations(NamedTuple):
 class AnnotatedClips:
     """The rows of clips, and the annotations of finished clips: 12 bytes of memory per clip."""
 
-    def __init__(self, clips: ClipRows) -> None:
-        self.clips = clips
+    def __init__(self, clips: ClipRows, config: CaptionConfig) -> None:
+        self.clips, self._config = clips, config
         self._rows = KeyRows(clips.column("clip_id"))
         self._spill = Spill()
         self._begin = np.full(len(clips), -1, np.int64)
@@ -169,10 +172,53 @@ class AnnotatedClips:
                     (uri, e.label, e.start_s, e.end_s) for e in annotation.task.metadata.events
                 }
 
-    def items(self) -> Iterator[tuple[ClipRow, ClipAnnotations]]:
-        """Yields rows and annotations of finished clips, in the order of the rows."""
-        for number in np.flatnonzero(self._begin >= 0).tolist():
-            yield self.clips[number], self._read(number)
+    def apply(self) -> None:
+        """Writes the captions of kept clips, or rejects clips if the recipe says so."""
+        config = self._config
+        for clip in self.clips.kept():
+            windows = self[clip.clip_id].annotations
+            clip.caption, clip.caption_failure = caption_of(windows, config)
+            clip.caption_model = config.name
+            against = rejection_of(windows, config)
+            if against is not None:
+                detail = f"{against.field} is {against.value} in window {against.window}"
+                reject(clip, _REASONS.get(against.field, Reason.ANSWER_UNWANTED), detail=detail)
+
+    def sample(self, clip: Clip) -> dict[str, Any]:
+        """Returns a sample's annotation: answers of windows, in frames of the written clip."""
+        span, windows = self[clip.clip_id]
+        shift, config = clip.start_frame - span.start_frame, self._config
+        return {
+            "model": config.name,
+            "prompt": config.prompt if config.asks else None,
+            "judge": config.judge.name if config.judge is not None else None,
+            "windows": [_window(annotation, shift, clip.n_frames) for annotation in windows],
+        }
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Yields rows of `annotations` in batches, in the order of the clips and their windows."""
+        config, judge = self._config, self._config.judge
+        of_config = {
+            "model": config.name,
+            "prompt": config.prompt if config.asks else None,
+            "prompt_fingerprint": load_prompt(config.prompt).fingerprint if config.asks else None,
+            "judge": judge.name if judge is not None else None,
+            "judge_prompt_fingerprint": load_prompt(judge.prompt).fingerprint if judge else None,
+        }
+        config_fingerprint = answers_fingerprint(config)
+        done = ((self.clips[n], self._read(n)) for n in np.flatnonzero(self._begin >= 0).tolist())
+        rows = (
+            {
+                "annotation_key": annotation_key(annotation.task, config_fingerprint),
+                **_row(clip, annotation, span.start_frame, config),
+                **of_config,
+                **{f"clip_{name}": value for name, value in span._asdict().items()},
+            }
+            for clip, (span, windows) in done
+            for annotation in windows
+        )
+        while some := list(islice(rows, _ROWS_AT_ONCE)):
+            yield rows_to_table(some, ANNOTATIONS_SCHEMA)
 
     def _number(self, clip_id: str) -> int:
         number = self._rows.find(clip_id)
@@ -287,56 +333,6 @@ def _field(answer: Answer | None, name: str, config: CaptionConfig) -> object:
     if name in ("content_type", "safety"):
         return getattr(answer, name)
     return (answer.answers if name in config.questions else answer.extra).get(name)
-
-
-def apply_annotations(clip: Clip, windows: Sequence[Annotation], config: CaptionConfig) -> None:
-    """Writes the caption of a kept clip, or rejects the clip if the recipe says so."""
-    clip.caption, clip.caption_failure = caption_of(windows, config)
-    clip.caption_model = config.name
-    against = rejection_of(windows, config)
-    if against is not None:
-        detail = f"{against.field} is {against.value} in window {against.window}"
-        reject(clip, _REASONS.get(against.field, Reason.ANSWER_UNWANTED), detail=detail)
-
-
-def sample_annotation(
-    clip: Clip, windows: Sequence[Annotation], span: CaptionedSpan, config: CaptionConfig
-) -> dict[str, Any]:
-    """Returns a sample's annotation: the answer of each window, in frames of the written clip."""
-    shift = clip.start_frame - span.start_frame
-    return {
-        "model": config.name,
-        "prompt": config.prompt if config.asks else None,
-        "judge": config.judge.name if config.judge is not None else None,
-        "windows": [_window(annotation, shift, clip.n_frames) for annotation in windows],
-    }
-
-
-def annotations_tables(
-    clips: Iterable[tuple[Clip, Sequence[Annotation], CaptionedSpan]], config: CaptionConfig
-) -> Iterator[pa.Table]:
-    """Yields rows of `annotations` in batches, in the order of the clips and their windows."""
-    judge = config.judge
-    of_config = {
-        "model": config.name,
-        "prompt": config.prompt if config.asks else None,
-        "prompt_fingerprint": load_prompt(config.prompt).fingerprint if config.asks else None,
-        "judge": judge.name if judge is not None else None,
-        "judge_prompt_fingerprint": load_prompt(judge.prompt).fingerprint if judge else None,
-    }
-    config_fingerprint = answers_fingerprint(config)
-    rows = (
-        {
-            "annotation_key": annotation_key(annotation.task, config_fingerprint),
-            **_row(clip, annotation, span.start_frame, config),
-            **of_config,
-            **{f"clip_{name}": value for name, value in span._asdict().items()},
-        }
-        for clip, windows, span in clips
-        for annotation in windows
-    )
-    while some := list(islice(rows, _ROWS_AT_ONCE)):
-        yield rows_to_table(some, ANNOTATIONS_SCHEMA)
 
 
 def _in_clip(window: Window, shift: int, n_frames: int) -> tuple[int, int]:

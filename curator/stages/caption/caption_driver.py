@@ -31,12 +31,9 @@ from curator.stages.caption.annotations import (
     CaptionedSpan,
     CaptionedSpans,
     ClipAnnotations,
-    annotations_tables,
     answers_fingerprint,
-    apply_annotations,
     remember,
     remembered,
-    sample_annotation,
 )
 from curator.stages.caption.caption_records import Annotation, Reply, Task, Unanswered
 from curator.stages.caption.config import CaptionConfig, frames_fingerprint
@@ -129,7 +126,7 @@ class Captioning:
         self.cpu_s = self._stream.cpu_s
         before = snapshot or {}
         self._captioned_before = CaptionedSpans(store, before.get("annotations", ()))
-        self._done = AnnotatedClips(clips)
+        self._done = AnnotatedClips(clips, config)
         self._clips: dict[str, _ClipInWork] = {}
         """Clips with open windows."""
         self._n_annotated = 0
@@ -193,13 +190,11 @@ class Captioning:
 
     def sample(self, clip: Clip) -> dict[str, Any]:
         """Returns the annotation for the JSON of a clip's sample."""
-        done = self._done[clip.clip_id]
-        return sample_annotation(clip, done.annotations, done.span, self._config)
+        return self._done.sample(clip)
 
     def tables(self) -> Iterator[pa.Table]:
         """Yields rows of `annotations` in batches."""
-        rows = ((row, done.annotations, done.span) for row, done in self._done.items())
-        return annotations_tables(rows, self._config)
+        return self._done.tables()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -358,8 +353,7 @@ class Captioning:
                 "nothing was committed, and replies that were given are kept: check the captioner "
                 "and the keys of `caption`"
             )
-        for clip in self._done.clips.kept():
-            apply_annotations(clip, self._done[clip.clip_id].annotations, self._config)
+        self._done.apply()
 
     def _take_written(self, missing: Sequence[ClipRow], locations: Mapping[str, Location]) -> None:
         engine = self._engine

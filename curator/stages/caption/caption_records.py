@@ -167,19 +167,11 @@ class Request:
     """Identifies all that shapes the answer: pixels, model, words, sampling."""
 
     def __post_init__(self) -> None:
-        task = self.task
-        key = fingerprint(
-            "request-1",
-            self.role,
-            self.model,
-            task.content,
-            task.window.shown,
-            self.system,
-            [(turn.role, turn.text) for turn in self.turns],
-            [getattr(self.sampling, name) for name in Sampling.__slots__],
-            self.schema,
-            *([] if self.frames_as is None else [self.frames_as]),
-        )
+        asked = [self.role, self.model, self.task.content, self.task.window.shown, self.system]
+        turns = [(turn.role, turn.text) for turn in self.turns]
+        sampling = [getattr(self.sampling, name) for name in Sampling.__slots__]
+        way = [] if self.frames_as is None else [self.frames_as]
+        key = fingerprint("request-1", *asked, turns, sampling, self.schema, *way)
         object.__setattr__(self, "key", key)
 
 

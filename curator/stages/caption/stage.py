@@ -4,9 +4,9 @@ import io
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Self
+from typing import Self, TypeVar
 
 from curator.errors import CuratorError, ErrorCode, UnreachableError, UsageError
 from curator.executor.fleet import TransientRefusal
@@ -18,7 +18,7 @@ from curator.stage import BY_ORDER, Phase, Resources, Scope, Stage, Wait
 from curator.stages.caption.annotations import answers_fingerprint, remember
 from curator.stages.caption.caption_records import Annotation, Frames, Reply, Role, Task, Unanswered
 from curator.stages.caption.captioners.captioner_contract import (
-    BatchModel,
+    Captioner,
     Place,
     captioner_class,
     captioners_of,
@@ -28,13 +28,14 @@ from curator.stages.caption.captioners.dialog_runner import (
     ModelDialogs,
     ServiceDialogs,
 )
-from curator.stages.caption.config import ANNOTATE_VERSION, CaptionConfig
+from curator.stages.caption.config import ANNOTATE_VERSION, CaptionConfig, ModelConfig
 from curator.stages.caption.dialogs.prompt_files import Prompt, give_prompts
 from curator.stages.caption.dialogs.window_dialog import make_dialogs
 from curator.stages.caption.frame_store import FRAMES, FrameParts
 from curator.stages.caption.reply_store import REPLIES, Replies
 from curator.storage import Store
 
+ModelT = TypeVar("ModelT", bound=ModelConfig)
 PROCESS_BYTES = 512 << 20
 REQUEST_BYTES = 4 << 20
 """Memory of a worker that asks a service, and of each request under way: pictures, in JSON too."""
@@ -135,15 +136,14 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
     @property
     def kinds(self) -> tuple[Resources, ...]:
         """Returns those of the captioner; a worker that asks a service mostly waits."""
-        if not self.config.annotates or not self.config.asks:
+        if not self.config.asks:
             return (Resources(),)
         if self.in_flight is not None:
             n_bytes = PROCESS_BYTES + self.in_flight * REQUEST_BYTES
             return (Resources(cpus=0, memory_bytes=n_bytes),)
-        made = captioner_class(self.config.captioner)
-        on_cpu = Resources(memory_bytes=made.memory_bytes)
-        on_gpu = Resources(gpus=made.gpus, memory_bytes=made.memory_bytes)
-        return (on_gpu, on_cpu) if made.gpus else (on_cpu,)
+        captioner = captioner_class(self.config.captioner)
+        on_cpu = Resources(memory_bytes=captioner.memory_bytes)
+        return (replace(on_cpu, gpus=captioner.gpus), on_cpu) if captioner.gpus else (on_cpu,)
 
     @property
     def in_flight(self) -> int | None:
@@ -155,13 +155,11 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
     def share(self, n_workers: int) -> Self:
         """As `Stage.share`."""
 
-        def shared(in_flight: int) -> dict[str, int]:
-            return {"in_flight": max(1, in_flight // n_workers)}
+        def shared(model: ModelT) -> ModelT:
+            return model.model_copy(update={"in_flight": max(1, model.in_flight // n_workers)})
 
-        config, judge = self.config, self.config.judge
-        if judge is not None:
-            judge = judge.model_copy(update=shared(judge.in_flight))
-        config = config.model_copy(update={**shared(config.in_flight), "judge": judge})
+        config, judge = shared(self.config), self.config.judge
+        config = config.model_copy(update={"judge": judge and shared(judge)})
         return type(self)(config, prompts=self._prompts)
 
     def preflight(self) -> None:
@@ -257,14 +255,12 @@ def trial_frames(config: CaptionConfig) -> Frames:
     return Frames(jpegs=(file.getvalue(),) * n_frames, times_s=tuple(map(float, range(n_frames))))
 
 
-def load_models(config: CaptionConfig) -> dict[Role, BatchModel]:
+def load_models(config: CaptionConfig) -> dict[Role, Captioner]:
     """Loads captioner and judge, which share a model if possible."""
-    captioners = captioners_of(config)
-    models: dict[Role, BatchModel] = {"captioner": captioners["captioner"].batches()}
-    if (judge := config.judge) is not None:
-        is_shared = all(
-            getattr(judge, name) == getattr(config, name)
-            for name in ("model", "revision", "frames_as")
-        )
-        models["judge"] = models["captioner"] if is_shared else captioners["judge"].batches()
+    models, judge = captioners_of(config), config.judge
+    names = ("model", "revision", "frames_as")
+    if judge and all(getattr(judge, name) == getattr(config, name) for name in names):
+        models["judge"] = models["captioner"]
+    for model in set(models.values()):
+        model.setup()
     return models

@@ -64,24 +64,6 @@ class SizedRequest:
         return self.n_tokens + self.request.sampling.max_tokens
 
 
-class BatchModel(ABC):
-    """A model that answers requests in batches, here of one request each."""
-
-    def sized(self, request: Request, frames: Frames) -> SizedRequest | Reply:
-        """Returns the measured request, or the reply if it cannot be answered."""
-        return SizedRequest(request=request, frames=frames)
-
-    def next_batch(
-        self, pending: Sequence[SizedRequest]
-    ) -> tuple[list[SizedRequest], list[SizedRequest]]:
-        """Returns the next batch and the requests left, which are none if they fill no batch."""
-        return list(pending[:1]), list(pending[1:])
-
-    @abstractmethod
-    def answer(self, batch: list[SizedRequest]) -> Iterator[tuple[SizedRequest, Reply]]:
-        """Answers a batch; yields each reply as soon as it is ready."""
-
-
 class RequestLimit:
     """The requests that may run at one service; shared by threads.
 
@@ -221,9 +203,20 @@ class Captioner(ABC):
     def close(self) -> None:  # noqa: B027 - optional
         """Runs when a process no longer needs the captioner."""
 
-    def batches(self) -> BatchModel:
-        """Returns the model that runs this captioner in a worker."""
-        return _SingleRequests(self)
+    def sized(self, request: Request, frames: Frames) -> SizedRequest | Reply:
+        """Returns the measured request, or the reply if it cannot be answered; in a worker."""
+        return SizedRequest(request=request, frames=frames)
+
+    def next_batch(
+        self, pending: Sequence[SizedRequest]
+    ) -> tuple[list[SizedRequest], list[SizedRequest]]:
+        """Returns the next batch and the requests left, which are none if they fill no batch."""
+        return list(pending[:1]), list(pending[1:])
+
+    def answer_batch(self, batch: list[SizedRequest]) -> Iterator[tuple[SizedRequest, Reply]]:
+        """Answers a batch in a worker; yields each reply as soon as it is ready."""
+        for sized in batch:
+            yield sized, _reply_of(self, sized.request, sized.frames)
 
     def answer_in_time(
         self, request: Request, frames: Frames, deadline: Callable[[], float]
@@ -248,18 +241,6 @@ class Captioner(ABC):
     def cancel_requests(self) -> None:
         """Ends all waits; running requests end too where they can."""
         self.request_limit.close()
-
-
-class _SingleRequests(BatchModel):
-    """A captioner in a worker, which answers one request at a time."""
-
-    def __init__(self, captioner: Captioner) -> None:
-        captioner.setup()
-        self._captioner = captioner
-
-    def answer(self, batch: list[SizedRequest]) -> Iterator[tuple[SizedRequest, Reply]]:
-        for sized in batch:
-            yield sized, _reply_of(self._captioner, sized.request, sized.frames)
 
 
 def _reply_of(captioner: Captioner, request: Request, frames: Frames) -> Reply:

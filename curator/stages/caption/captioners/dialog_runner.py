@@ -24,11 +24,7 @@ from curator.stages.caption.caption_records import (
     Task,
     Unanswered,
 )
-from curator.stages.caption.captioners.captioner_contract import (
-    BatchModel,
-    Captioner,
-    SizedRequest,
-)
+from curator.stages.caption.captioners.captioner_contract import Captioner, SizedRequest
 from curator.stages.caption.dialogs.window_dialog import Dialog, Dialogs
 
 Keep = Callable[[str, Reply], None]
@@ -246,11 +242,11 @@ class ModelDialogs(DialogRunner):
     loads_ahead = True
 
     def __init__(
-        self, dialogs: Dialogs, models: Mapping[Role, BatchModel], *, budget_s: float = inf
+        self, dialogs: Dialogs, models: Mapping[Role, Captioner], *, budget_s: float = inf
     ) -> None:
         super().__init__(dialogs, budget_s=budget_s)
         self._models = models
-        self._pending: dict[BatchModel, list[SizedRequest]] = {each: [] for each in models.values()}
+        self._pending: dict[Captioner, list[SizedRequest]] = {each: [] for each in models.values()}
 
     def _ask(self, window: _OpenDialog, request: Request) -> Reply | None:
         spent_s, frames = self._clip_s[window.task.clip_id], window.frames()
@@ -273,7 +269,7 @@ class ModelDialogs(DialogRunner):
         model, batch, left = next((each for each in batches if each[2]), batches[0])
         self._pending[model] = left
         longest_s: defaultdict[str, float] = defaultdict(float)
-        for sized, reply in model.answer(batch):
+        for sized, reply in model.answer_batch(batch):
             clip = sized.request.task.clip_id
             more_s = max(0.0, reply.seconds - longest_s[clip])
             longest_s[clip] += more_s

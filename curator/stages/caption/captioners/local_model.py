@@ -26,42 +26,44 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from curator.stages.caption.caption_records import Frames, Reply, Request, Unanswered
-from curator.stages.caption.captioners.captioner_contract import (
-    BatchModel,
-    Captioner,
-    SizedRequest,
-)
-from curator.stages.caption.captioners.model_loading import Device, Loaded, check_model, load
+from curator.stages.caption.captioners.captioner_contract import Captioner, SizedRequest
+from curator.stages.caption.captioners.model_loading import Device, check_model, load
 from curator.stages.caption.config import ModelConfig
 
 if TYPE_CHECKING:
     import torch
 
 
-class LocalModel(BatchModel):
+class LocalCaptioner(Captioner):
     """A model that answers in this process; one per worker, on a GPU if one is available."""
 
+    gpus = 1.0
+    # A small model, of 2 billion parameters, on CPUs.
+    memory_bytes = 8 << 30
+
     def __init__(
-        self,
-        config: ModelConfig,
-        *,
-        device: Device = "auto",
-        loaded: Loaded | None = None,
+        self, config: ModelConfig, *, section: str = "caption", device: Device = "auto"
     ) -> None:
-        self._loaded = load(config, device=device) if loaded is None else loaded
-        self._chat = self._loaded.chat
+        super().__init__(config, section=section)
+        self._device = device
         self.batch_tokens = config.batch_tokens
         """Budget of a batch; shrinks below the setting when memory runs out."""
         self.counts: Counter[str] = Counter()
         """Since loading: `batches`, those `halved` because memory was short, those answered `apart`
         because they failed together, `tokens_in`, `tokens_padded` (prompts with padding),
-        `tokens_out`, and seconds `prepare_s` and `generate_s`."""
+        `tokens_out`, and seconds `prepare_s`."""
 
-    @property
-    def arithmetic(self) -> str:
-        """Device and number type, such as `cuda, bfloat16`."""
-        dtype = str(self._loaded.model.dtype).removeprefix("torch.")
-        return f"{self._loaded.device}, {dtype}"
+    def check(self, trial: Frames | None) -> None:
+        """Checks packages and files."""
+        check_model(self.config)
+
+    def setup(self) -> None:
+        """Loads the model."""
+        self._loaded = load(self.config, device=self._device)
+
+    def answer(self, request: Request, frames: Frames) -> Reply:
+        """Answers one request."""
+        return self.ask([(request, frames)])[0]
 
     def ask(self, asked: Sequence[tuple[Request, Frames]]) -> list[Reply]:
         """Answers requests in batches; returns one reply per request, in order."""
@@ -71,14 +73,14 @@ class LocalModel(BatchModel):
         pending = [sized for sized in measured if isinstance(sized, SizedRequest)]
         while pending:
             batch, pending = self.next_batch(pending)
-            for done, reply in self.answer(batch):
+            for done, reply in self.answer_batch(batch):
                 replies[places[id(done)]] = reply
         return [replies[i] for i in range(len(asked))]
 
     def sized(self, request: Request, frames: Frames) -> SizedRequest | Reply:
-        """As `BatchModel.sized`: pictures must suit the processor, and tokens fit the context."""
+        """As `Captioner.sized`: pictures must suit the processor, and tokens fit the context."""
         try:
-            asked = self._chat.sized(request, frames)
+            asked = self._loaded.chat.sized(request, frames)
         except ValueError as error:
             return _refused(str(error))
         context = self._loaded.context
@@ -95,23 +97,16 @@ class LocalModel(BatchModel):
         """Takes the longest request, and as many neighbours in length as the budget allows."""
         if not pending:
             return [], []
-        ordered = sorted(
-            pending,
-            key=lambda asked: (asked.request.sampling.max_tokens, asked.n_tokens),
-            reverse=True,
+        first, *others = sorted(
+            pending, key=lambda asked: (-asked.request.sampling.max_tokens, -asked.n_tokens)
         )
-        group = self._group(ordered[0])
-        batch: list[SizedRequest] = []
-        left: list[SizedRequest] = []
-        for asked in ordered:
-            fits = not batch or _cost([*batch, asked]) <= self.batch_tokens
-            if fits and self._group(asked) == group:
-                batch.append(asked)
-            else:
-                left.append(asked)
+        group, batch, left = self._group(first), [first], []
+        for asked in others:
+            fits = _cost([*batch, asked]) <= self.batch_tokens
+            (batch if fits and self._group(asked) == group else left).append(asked)
         return batch, left
 
-    def answer(self, batch: list[SizedRequest]) -> Iterator[tuple[SizedRequest, Reply]]:
+    def answer_batch(self, batch: list[SizedRequest]) -> Iterator[tuple[SizedRequest, Reply]]:
         """Answers a batch, in parts if memory is short; yields each reply when it is ready."""
         begun_s = time.monotonic()
         try:
@@ -140,90 +135,57 @@ class LocalModel(BatchModel):
         else:
             self.counts["apart"] += 1
         for begin in range(0, len(batch), size):
-            yield from self.answer(batch[begin : begin + size])
+            yield from self.answer_batch(batch[begin : begin + size])
 
     def _generated(self, batch: list[SizedRequest]) -> list[Reply]:
         import torch
         from transformers import LogitsProcessorList
 
-        loaded = self._loaded
+        chat, model, device = self._loaded.chat, self._loaded.model, self._loaded.device
         begun_s = time.monotonic()
-        inputs = self._chat.inputs(batch)
+        inputs = chat.inputs(batch)
         for name in inputs:
             # Others, such as seconds between frames, would lose digits.
             if name.startswith("pixel_values") and inputs[name].is_floating_point():
-                inputs[name] = inputs[name].to(loaded.model.dtype)
-        prepared_s = time.monotonic()
-        requests = [asked.request for asked in batch]
-        ends = loaded.model.generation_config.eos_token_id
+                inputs[name] = inputs[name].to(model.dtype)
+        self.counts.update({"prepare_s": time.monotonic() - begun_s})
+        requests, ends = [asked.request for asked in batch], model.generation_config.eos_token_id
         placed = {
-            name: value.to(loaded.device) if hasattr(value, "to") else value
+            name: value.to(device) if hasattr(value, "to") else value
             for name, value in inputs.items()
         }
         with torch.no_grad():
-            tokens = loaded.model.generate(
+            tokens = model.generate(
                 **placed,
                 max_new_tokens=requests[0].sampling.max_tokens,
-                logits_processor=LogitsProcessorList(row_processors(requests, loaded.device)),
+                logits_processor=LogitsProcessorList(row_processors(requests, device)),
             )
-        length = inputs["input_ids"].shape[1]
-        answers = tokens[:, length:].tolist()
-        ended_s = time.monotonic()
-        replies = [
-            self._reply(int(n_in), answer, ends, ended_s - begun_s)
-            for n_in, answer in zip(inputs["attention_mask"].sum(dim=1), answers, strict=True)
-        ]
+        answers = tokens[:, inputs["input_ids"].shape[1] :].tolist()
+        seconds = time.monotonic() - begun_s
+        replies = []
+        for n_in, answer in zip(inputs["attention_mask"].sum(dim=1), answers, strict=True):
+            n_out = next((i for i, token in enumerate(answer) if token in ends), None)
+            reply = Reply(
+                text=chat.decoded(answer[:n_out]),
+                is_whole=n_out is not None,
+                tokens_in=int(n_in),
+                # The end counts, as servers count it.
+                tokens_out=len(answer) if n_out is None else n_out + 1,
+                seconds=seconds,
+            )
+            replies.append(reply)
         self.counts.update(
             batches=1,
             tokens_in=sum(reply.tokens_in for reply in replies),
             tokens_padded=inputs["input_ids"].numel(),
             tokens_out=sum(reply.tokens_out for reply in replies),
         )
-        times = {"prepare_s": prepared_s - begun_s, "generate_s": ended_s - prepared_s}
-        self.counts.update(times)
         return replies
-
-    def _reply(self, n_in: int, answer: list[int], ends: list[int], seconds: float) -> Reply:
-        """Makes a reply; the end counts as a token, as servers count it."""
-        n_out = next((i for i, token in enumerate(answer) if token in ends), None)
-        return Reply(
-            text=self._chat.decoded(answer[:n_out]),
-            is_whole=n_out is not None,
-            tokens_in=n_in,
-            tokens_out=len(answer) if n_out is None else n_out + 1,
-            seconds=seconds,
-        )
 
     def _group(self, asked: SizedRequest) -> object:
         """Returns the batch group. Processors pad videos to the longest and largest of a batch."""
-        sizes = asked.sizes if self._chat.frames_as == "video" else bool(asked.sizes)
+        sizes = asked.sizes if self._loaded.chat.frames_as == "video" else bool(asked.sizes)
         return sizes, replace(asked.request.sampling, seed=0)
-
-
-class LocalCaptioner(Captioner):
-    """A model of transformers, loaded by each worker."""
-
-    gpus = 1.0
-    # A small model, of 2 billion parameters, on CPUs.
-    memory_bytes = 8 << 30
-    _model: LocalModel
-
-    def check(self, trial: Frames | None) -> None:
-        """Checks packages and files."""
-        check_model(self.config)
-
-    def setup(self) -> None:
-        """Loads the model."""
-        self._model = LocalModel(self.config)
-
-    def answer(self, request: Request, frames: Frames) -> Reply:
-        """Answers one request; `batches` answers many at a time."""
-        return self._model.ask([(request, frames)])[0]
-
-    def batches(self) -> LocalModel:
-        """Returns the model itself, which makes batches."""
-        self.setup()
-        return self._model
 
 
 def row_processors(requests: Sequence[Request], device: str) -> list[Any]:
@@ -244,7 +206,10 @@ class _RowNoise:
         import torch
 
         self._generators = [
-            torch.Generator(device).manual_seed(_seed(request)) for request in requests
+            torch.Generator(device).manual_seed(
+                int.from_bytes(hashlib.sha256(request.key.encode()).digest()[:8], signed=True)
+            )
+            for request in requests
         ]
 
     def __call__(self, input_ids: "torch.Tensor", scores_BV: "torch.Tensor") -> "torch.Tensor":
@@ -254,10 +219,6 @@ class _RowNoise:
         for uniform_V, generator in zip(uniform_BV, self._generators, strict=True):
             uniform_V.uniform_(generator=generator)
         return scores_BV - uniform_BV.log_().neg_().log_()
-
-
-def _seed(request: Request) -> int:
-    return int.from_bytes(hashlib.sha256(request.key.encode()).digest()[:8], "big", signed=True)
 
 
 def _cost(batch: Sequence[SizedRequest]) -> int:

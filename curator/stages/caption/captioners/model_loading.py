@@ -16,7 +16,6 @@ import importlib.util
 import io
 import os
 import re
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -49,8 +48,6 @@ class Chat:
             self.tokenizer.pad_token = self.tokenizer.eos_token
         self._control = _control_tokens(processor)
         self._of_pictures: dict[tuple[Size, ...], int] = {}
-        # A tokenizer's padding is its state, so two threads must not use it at once.
-        self._lock = threading.Lock()
         mark = self._words("A system prompt.")
         turns = [{"role": role, "content": [mark]} for role in ("system", "user")]
         self.has_system_role = False
@@ -67,13 +64,12 @@ class Chat:
         from PIL import Image
 
         sizes: tuple[Size, ...] = tuple(_opened(jpeg).size for jpeg in frames.jpegs)
-        with self._lock:
-            words = self._rendered(self._messages(request, []))
-            n_tokens = len(self.tokenizer(words, add_special_tokens=False)["input_ids"])
-            if sizes and sizes not in self._of_pictures:
-                black = [Image.new("RGB", size) for size in sizes]
-                shown = self._inputs([request], [black])
-                self._of_pictures[sizes] = int(shown["input_ids"].shape[1]) - n_tokens
+        words = self._rendered(self._messages(request, []))
+        n_tokens = len(self.tokenizer(words, add_special_tokens=False)["input_ids"])
+        if sizes and sizes not in self._of_pictures:
+            black = [Image.new("RGB", size) for size in sizes]
+            shown = self._inputs([request], [black])
+            self._of_pictures[sizes] = int(shown["input_ids"].shape[1]) - n_tokens
         n_tokens += self._of_pictures[sizes] if sizes else 0
         return SizedRequest(request=request, frames=frames, n_tokens=n_tokens, sizes=sizes)
 
@@ -83,15 +79,13 @@ class Chat:
         All requests of a batch have pictures, or none has; as video, their sizes are equal.
         """
         pictures = [[_opened(jpeg, decode=True) for jpeg in one.frames.jpegs] for one in batch]
-        with self._lock:
-            return self._inputs([asked.request for asked in batch], pictures)
+        return self._inputs([asked.request for asked in batch], pictures)
 
     def decoded(self, tokens: Sequence[int]) -> str:
         """Returns the words of an answer."""
-        with self._lock:
-            text: str = self.tokenizer.decode(
-                tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
-            )
+        text: str = self.tokenizer.decode(
+            tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
         return text.strip()
 
     def _inputs(self, requests: Sequence[Request], pictures: list[list[Any]]) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """Captioners from outside: where they run, what exceptions cost, names that lead nowhere."""
 
 import sys
+import threading
+import time
 import types
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import replace
-from threading import Lock
-from time import sleep
 from typing import Any
 
 import pytest
@@ -17,9 +18,10 @@ from served import Kept, annotations_of
 from curator.errors import ModelError, RecipeError
 from curator.stages.caption.caption_records import Frames, Request, Task, Unanswered
 from curator.stages.caption.captioners.captioner_contract import (
-    CAPTIONERS,
     Captioner,
     Place,
+    RequestLimit,
+    backoff_s,
     captioner_class,
 )
 from curator.stages.caption.captioners.dialog_runner import ModelDialogs, ServiceDialogs
@@ -54,7 +56,7 @@ class Mine(Captioner):
 @pytest.fixture(autouse=True)
 def mine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     module = types.ModuleType("mine")
-    module.Mine, module.Other = Mine, dict  # type: ignore[attr-defined]
+    vars(module).update(Mine=Mine, Other=dict, AsyncAnswer=AsyncAnswer, OwnClient=OwnClient)
     monkeypatch.setitem(sys.modules, "mine", module)
     return
 
@@ -82,7 +84,8 @@ def test_a_driver_captioner_answers_and_its_exceptions_cost_one_window() -> None
 
 def test_errors_of_this_package_end_the_run() -> None:
     config = CaptionConfig.model_validate(CONFIG)
-    model = captioner_class(config.captioner)(config).batches()
+    model = captioner_class(config.captioner)(config)
+    model.setup()
     local = ModelDialogs(make_dialogs(config), {"captioner": model})
     for runner in (local, runner_of()):
         with pytest.raises(ModelError, match="the service is closed today"):
@@ -103,18 +106,22 @@ def test_names_that_lead_nowhere_are_refused_with_a_remedy() -> None:
         captioner_class("mine:Other")
     with pytest.raises(RecipeError, match="'absent:Mine' cannot be imported"):
         captioner_class("absent:Mine")
+    for name in ("mine:AsyncAnswer", "mine:OwnClient"):
+        with pytest.raises(RecipeError, match=rf"'{name}' answers asynchronously.*a plain method"):
+            captioner_class(name)
+    assert all(issubclass(captioner_class(name), Captioner) for name in ("openai", "transformers"))
 
 
 def test_a_service_gets_no_more_requests_than_in_flight() -> None:
     """Pins the promise of `Place.SERVICE`, and that all windows of a clip share its budget."""
-    counted, running = Lock(), Counter[str]()
+    counted, running = threading.Lock(), Counter[str]()
 
     class Slow(Mine):
         def answer(self, request: Request, frames: Frames) -> dict[str, str]:
             with counted:
                 running["now"] += 1
                 running["most"] = max(running["most"], running["now"])
-            sleep(0.2)
+            time.sleep(0.2)
             with counted:
                 running["now"] -= 1
             return super().answer(request, frames)
@@ -140,15 +147,62 @@ class OwnClient(Mine):
     def client(self) -> None: ...
 
 
-@pytest.mark.parametrize("old", [AsyncAnswer, OwnClient])
-def test_an_asynchronous_captioner_is_refused(
-    old: type[Captioner], monkeypatch: pytest.MonkeyPatch
+def test_one_burst_of_refusals_finds_how_many_the_server_takes() -> None:
+    """Pins that slots come back with answers, and not above the most."""
+    limit = RequestLimit(32)
+    assert all(limit.acquire() for _ in range(32))
+    for _ in range(24):
+        limit.was_refused(1.0)
+        limit.release()
+    assert limit.limit == 8
+    assert not limit.acquire(time.monotonic())
+    limits = []
+    for _ in range(1000):
+        limit.went_well()
+        limits.append(int(limit.limit))
+    assert (limits[6], limits[9], limits[-1]) == (8, 9, 32)
+
+
+def test_each_freed_slot_wakes_one_that_waits() -> None:
+    limit = RequestLimit(2)
+
+    def request(_: int) -> None:
+        assert limit.acquire()
+        time.sleep(0.001)
+        limit.release()
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(request, range(200), timeout=30))
+
+
+def test_nobody_begins_while_a_server_takes_nothing() -> None:
+    limit = RequestLimit(4)
+    limit.acquire()
+    limit.was_refused(0.2)
+    limit.release()
+    assert not limit.acquire(time.monotonic() + 0.05)
+    began = time.monotonic()
+    assert limit.acquire()
+    assert time.monotonic() - began >= 0.1
+
+
+@pytest.mark.parametrize("wait", ["acquire", "sleep"])
+def test_closing_ends_all_waits(wait: str) -> None:
+    limit = RequestLimit(1)
+    limit.acquire()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(limit.acquire) if wait == "acquire" else pool.submit(limit.sleep, 60)
+        threading.Timer(0.05, limit.close).start()
+        with pytest.raises(CancelledError):
+            waiting.result(10)
+
+
+@pytest.mark.parametrize(
+    ("n_tries", "asked_s", "least", "most"),
+    [(1, None, 0.5, 1), (4, None, 4, 8), (40, None, 30, 60), (1, 7.0, 7, 7.7), (1, 30.0, 30, 31)],
+)
+def test_waits_grow_and_are_never_less_than_the_server_asks(
+    n_tries: int, asked_s: float | None, least: float, most: float
 ) -> None:
-    monkeypatch.setattr(sys.modules["mine"], "Old", old, raising=False)
-    with pytest.raises(RecipeError, match=r"'mine:Old' answers asynchronously.*a plain method"):
-        captioner_class("mine:Old")
-
-
-@pytest.mark.parametrize("name", [n for n, one in CAPTIONERS.items() if one.target is not None])
-def test_built_in_captioners_meet_the_contract(name: str) -> None:
-    assert issubclass(captioner_class(name), Captioner)
+    waits = [backoff_s(n_tries, asked_s) for _ in range(200)]
+    assert least <= min(waits) < max(waits) <= most

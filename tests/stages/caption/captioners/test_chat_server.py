@@ -2,8 +2,6 @@
 
 import io
 import logging
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -196,11 +194,16 @@ def test_the_proxy_of_the_environment_is_asked(
     assert "hidden" not in str(caught.value)
 
 
-def test_retry_after_is_obeyed(fake_server: FakeServer) -> None:
-    fake_server.start(faults=[{"status": 429, "headers": {"Retry-After": "0.6"}}])
+def test_retry_after_is_obeyed_and_waiting_for_a_first_slot_costs_no_budget(
+    fake_server: FakeServer,
+) -> None:
+    fake_server.start(faults=[{"status": 429, "headers": {"Retry-After": "0.6"}}], service_s=0.3)
     began = time.monotonic()
     assert asked_one(fake_server.config()).n_tries == 2
     assert time.monotonic() - began >= 0.6
+    requests = [request_about(i) for i in range(3)]
+    replies, _ = asked(fake_server.config(in_flight=1), requests, budget_s=0.5)
+    assert [reply.failure for reply in replies] == [None] * 3
 
 
 @pytest.mark.parametrize(
@@ -220,13 +223,6 @@ def test_nothing_goes_beyond_the_budget(
     assert time.monotonic() - began < 1.5
     assert reply.failure is Unanswered.OVER_BUDGET
     assert detail in reply.detail
-
-
-def test_waiting_for_a_first_slot_costs_no_budget(fake_server: FakeServer) -> None:
-    fake_server.start(service_s=0.3)
-    requests = [request_about(i) for i in range(3)]
-    replies, _ = asked(fake_server.config(in_flight=1), requests, budget_s=0.5)
-    assert [reply.failure for reply in replies] == [None] * 3
 
 
 def test_a_crowded_server_gets_no_more_than_it_takes(fake_server: FakeServer) -> None:
@@ -367,38 +363,16 @@ def test_the_trial_is_as_large_as_the_largest_window() -> None:
     assert shape(frames_per_s=2, max_frames=20)[0] == 20
 
 
-def test_nothing_is_imported_before_a_server_is_asked() -> None:
-    names = "{'urllib3', 'av', 'PIL', 'torch', 'transformers'}"
-    code = (
-        "import sys\n"
-        "import curator.stages.caption.captioners.chat_server\n"
-        "import curator.stages.caption.captioners.dialog_runner\n"
-        f"print({names} & set(sys.modules))"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "set()"
-
-
-@pytest.mark.parametrize(
-    ("body", "text"),
-    [
-        (b'{"choices": [{"message": {"content": null}}]}', ""),
-        (b'{"choices": [{"message": {"content": null, "refusal": "I cannot."}}]}', "I cannot."),
-        (b'{"choices": [{"message": {"content": [{"type": "text", "text": "a"}]}}]}', "a"),
-    ],
-)
-def test_answers_without_plain_content(body: bytes, text: str) -> None:
-    said = parse_answer(body)
-    assert (said.text, said.tokens_in, said.is_whole) == (text, 0, True)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"[]", b"null", b'{"choices": [null]}', b'{"choices": [{"message": {"content": 3}}]}'],
-)
-def test_what_is_no_answer(body: bytes) -> None:
-    with pytest.raises(ValueError, match="answer"):
-        parse_answer(body)
+def test_answers_without_plain_content_and_what_is_none() -> None:
+    messages = {'"content": null': "", '"content": null, "refusal": "I cannot."': "I cannot.",
+                '"content": [{"type": "text", "text": "a"}]': "a"}  # fmt: skip
+    for message, text in messages.items():
+        said = parse_answer(f'{{"choices": [{{"message": {{{message}}}}}]}}'.encode())
+        assert (said.text, said.tokens_in, said.is_whole) == (text, 0, True)
+    for body in ("", "[]", "null", '{"choices": [null]}', '{"choices": []}', '{"error": "memory"}',
+                 '{"choices": [{"message": {"content": 3}}]}'):  # fmt: skip
+        with pytest.raises(ValueError, match="answer"):
+            parse_answer(body.encode())
 
 
 def test_errors_are_told_short_and_without_what_was_asked() -> None:
@@ -436,23 +410,21 @@ def test_no_recipe_takes_a_secret_in_an_address(url: str, section: str) -> None:
 def test_checks_name_the_keys_of_the_recipe(fake_server: FakeServer, section: str) -> None:
     """Pins whose address is wrong, and that words of servers stand in a sentence."""
     missing = {"status": 404, "body": '{"error": {"message": "`m` does not exist."}}'}
-    plain = {"status": 404, "body": "404: Not Found"}
-    fake_server.start(faults=[missing, plain], models=None)
-    told = []
-    for _ in range(2):
-        with pytest.raises(ServerError) as caught:
-            check_server(fake_server.config(), section=section)
-        told.append(str(caught.value))
-    assert f"404: `m` does not exist; expected {section}.url to be" in told[0]
-    assert f"404: Not Found; expected {section}.url to be" in told[1]
-    assert f"{section}.model, 'tiny-vlm', to be a name" in told[0]
+    fake_server.start(faults=[missing, {"status": 404, "body": "404: Not Found"}], models=None)
     config = fake_server.config()
+
+    def told() -> str:
+        with pytest.raises(ServerError) as caught:
+            check_server(config, section=section)
+        return str(caught.value)
+
+    first = told()
+    assert f"404: `m` does not exist; expected {section}.url to be" in first
+    assert f"{section}.model, 'tiny-vlm', to be a name" in first
+    assert f"404: Not Found; expected {section}.url to be" in told()
     fake_server.kill()
-    with pytest.raises(ServerError) as caught:
-        check_server(config, section=section)
-    assert f"cannot be reached: Connection refused; start the server, or set {section}.url" in str(
-        caught.value
-    )
+    away = "cannot be reached: Connection refused; start the server, or set"
+    assert f"{away} {section}.url" in told()
 
 
 def test_a_status_is_said_once() -> None:

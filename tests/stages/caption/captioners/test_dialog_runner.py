@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from marked import marked_frames, marked_task
 from served import FakeServer, Kept, annotations_of
+from vlm import request_of
 
 from curator.errors import CuratorError, ServerError, StorageError
 from curator.stages.caption.caption_records import (
@@ -25,11 +26,8 @@ from curator.stages.caption.caption_records import (
     Answer,
     Frames,
     Reply,
-    Request,
     Role,
-    Sampling,
     Task,
-    Turn,
     Unanswered,
 )
 from curator.stages.caption.captioners.captioner_contract import Captioner
@@ -37,17 +35,6 @@ from curator.stages.caption.captioners.chat_server import ServerCaptioner
 from curator.stages.caption.captioners.dialog_runner import ServiceDialogs
 from curator.stages.caption.config import ModelConfig
 from curator.stages.caption.dialogs.window_dialog import Dialog, Dialogs
-
-
-def request_about(task: Task, words: str, *, seed: int = 0, role: Role = "captioner") -> Request:
-    return Request(
-        role=role,
-        model="tiny-vlm",
-        task=task,
-        system="",
-        turns=(Turn(role="user", text=words),),
-        sampling=Sampling(max_tokens=64, temperature=0.2, top_p=0.9, seed=seed),
-    )
 
 
 def annotation_of(task: Task, *replies: Reply) -> Annotation:
@@ -59,15 +46,15 @@ def annotation_of(task: Task, *replies: Reply) -> Annotation:
 
 
 def one_question(task: Task) -> Dialog:
-    replies = yield [request_about(task, "What is it?")]
+    replies = yield [request_of(task, "What is it?", model="tiny-vlm")]
     return annotation_of(task, *replies)
 
 
 def two_and_a_judge(task: Task) -> Dialog:
     """Two candidates at once, then one request to the judge that quotes them."""
-    candidates = yield [request_about(task, "What is it?", seed=seed) for seed in (1, 2)]
+    candidates = yield [request_of(task, "What is it?", seed=seed) for seed in (1, 2)]
     quoted = " ".join(reply.text for reply in candidates)
-    judged = yield [request_about(task, f"Judge: {quoted}", role="judge")]
+    judged = yield [request_of(task, f"Judge: {quoted}", role="judge")]
     return annotation_of(task, *candidates, *judged)
 
 

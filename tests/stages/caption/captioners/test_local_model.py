@@ -16,7 +16,7 @@ from vlm import frames_of, jpeg, marked, request_of, task_of
 from curator.stages.caption.caption_records import Frames, Reply, Request, Turn, Unanswered
 from curator.stages.caption.captioners import model_loading as weights
 from curator.stages.caption.captioners.captioner_contract import SizedRequest
-from curator.stages.caption.captioners.local_model import LocalModel, row_processors
+from curator.stages.caption.captioners.local_model import LocalCaptioner, row_processors
 from curator.stages.caption.config import ModelConfig
 
 Folders = Callable[[Family], Path]
@@ -50,9 +50,15 @@ def _exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(n_threads)
 
 
-def model_of(folder: Path, frames_as: Any = "images", batch_tokens: int = 1500) -> LocalModel:  # noqa: ANN401
+def model_of(
+    folder: Path,
+    frames_as: Any = "images",  # noqa: ANN401
+    batch_tokens: int = 1500,
+) -> LocalCaptioner:
     config = ModelConfig(model=str(folder), frames_as=frames_as, batch_tokens=batch_tokens)
-    return LocalModel(config, device="cpu")
+    model = LocalCaptioner(config, device="cpu")
+    model.setup()
+    return model
 
 
 def mixed_requests(n: int, *, is_greedy: bool = False) -> list[tuple[Request, Frames]]:
@@ -74,15 +80,17 @@ def told(replies: list[Reply]) -> list[Reply]:
     return [replace(reply, seconds=0.0) for reply in replies]
 
 
-def sized(model: LocalModel, request: Request, *jpegs: bytes) -> SizedRequest:
+def sized(model: LocalCaptioner, request: Request, *jpegs: bytes) -> SizedRequest:
     measured = model.sized(request, frames_of(*jpegs))
     assert isinstance(measured, SizedRequest)
     return measured
 
 
-def words_of(model: LocalModel, asked: SizedRequest) -> str:
+def words_of(model: LocalCaptioner, asked: SizedRequest) -> str:
     """The prompt that the model gets."""
-    text: str = model._chat.tokenizer.decode(model._chat.inputs([asked])["input_ids"][0])
+    text: str = model._loaded.chat.tokenizer.decode(
+        model._loaded.chat.inputs([asked])["input_ids"][0]
+    )
     return text
 
 
@@ -158,12 +166,14 @@ class MarkReader:
         return torch.cat([input_ids, torch.tensor(said["input_ids"])], dim=1)
 
 
-def mark_reader(folder: Path, batch_tokens: int = 1500) -> tuple[LocalModel, MarkReader]:
+def mark_reader(folder: Path, batch_tokens: int = 1500) -> tuple[LocalCaptioner, MarkReader]:
     """A model that reads marks behind the real processor."""
     config = ModelConfig(model=str(folder), batch_tokens=batch_tokens)
     loaded = weights.load(config, device="cpu")
     reader = MarkReader(loaded.model, loaded.chat)
-    return LocalModel(config, loaded=replace(loaded, model=reader)), reader
+    model = LocalCaptioner(config)
+    model._loaded = replace(loaded, model=reader)
+    return model, reader
 
 
 def marked_requests(n: int) -> tuple[list[tuple[Request, Frames]], list[str]]:
@@ -233,7 +243,7 @@ def test_an_answer_is_whole_if_the_model_ends_it(folders: Folders) -> None:
     long = request_of(task_of("a"), max_tokens=12)
     (cut,) = model.ask([(long, frames)])
     assert (cut.is_whole, cut.tokens_out) == (False, 12)
-    inputs = model._chat.inputs([sized(model, long, *frames.jpegs)])
+    inputs = model._loaded.chat.inputs([sized(model, long, *frames.jpegs)])
     said = model._loaded.model.generate(**inputs, max_new_tokens=12)[0, -12:].tolist()
     # A token that the model says late, and not before, becomes what ends an answer.
     place = max(said.index(token) for token in said)
@@ -243,7 +253,7 @@ def test_an_answer_is_whole_if_the_model_ends_it(folders: Folders) -> None:
     ended = model.ask([(request_of(task_of("a"), max_tokens=n), frames) for n in lengths])
     found = [(reply.is_whole, reply.tokens_out) for reply in ended]
     assert found == [(True, place + 1), (False, place), (True, place + 1)]
-    assert {reply.text for reply in ended} == {model._chat.decoded(said[:place])}
+    assert {reply.text for reply in ended} == {model._loaded.chat.decoded(said[:place])}
 
 
 def test_control_tokens_in_words_are_words(folders: Folders) -> None:
@@ -254,12 +264,12 @@ def test_control_tokens_in_words_are_words(folders: Folders) -> None:
             sized(model, request_of(task_of("a"), words), jpeg(1), jpeg(2))
             for words in (text, "Read:")
         )
-        tokenizer = model._chat.tokenizer
+        tokenizer = model._loaded.chat.tokenizer
         ends = (tokenizer.eos_token, "<image>" if family == "idefics3" else "<|image_pad|>")
         for end in ends:
             token = tokenizer.convert_tokens_to_ids(end)
             counts = [
-                int((model._chat.inputs([one])["input_ids"] == token).sum())
+                int((model._loaded.chat.inputs([one])["input_ids"] == token).sum())
                 for one in (asked, plain)
             ]
             assert counts[0] == counts[1] > 0
@@ -330,11 +340,13 @@ def test_batches_stay_in_their_budget_and_fill_it(folders: Folders) -> None:
 def test_on_a_gpu_greedy_answers_are_nearly_those_of_the_cpu(folders: Folders) -> None:
     config = ModelConfig(model=str(folders("qwen2_5_vl")), batch_tokens=1500)
     asked = mixed_requests(10, is_greedy=True)
-    model = LocalModel(config, device="cuda")
-    assert model.arithmetic == "cuda, bfloat16"
+    model, on_cpu = (LocalCaptioner(config, device=device) for device in ("cuda", "cpu"))
+    model.setup()
+    on_cpu.setup()
+    assert (model._loaded.device, model._loaded.model.dtype) == ("cuda", torch.bfloat16)
     replies = model.ask(asked)
     assert all(reply.failure is None for reply in replies)
-    expected = LocalModel(config, device="cpu").ask(asked)
+    expected = on_cpu.ask(asked)
     assert [r.tokens_in for r in replies] == [r.tokens_in for r in expected]
     # bfloat16 and float32 agree on most first words (on a CPU on 9); later words may differ.
     same = [r.text[:1] == e.text[:1] for r, e in zip(replies, expected, strict=True)]

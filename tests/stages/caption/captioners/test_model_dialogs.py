@@ -22,7 +22,7 @@ from curator.stages.caption.caption_records import (
     Unanswered,
 )
 from curator.stages.caption.captioners.dialog_runner import ModelDialogs
-from curator.stages.caption.captioners.local_model import LocalModel
+from curator.stages.caption.captioners.local_model import LocalCaptioner
 from curator.stages.caption.config import ModelConfig
 from curator.stages.caption.dialogs.window_dialog import Dialog, replayed
 
@@ -75,9 +75,11 @@ def unlike_dialog(task: Task) -> Dialog:
     return finished(task, replies)
 
 
-def both(model: LocalModel, judge: LocalModel | None = None, **settings: float) -> ModelDialogs:
+def both(
+    model: LocalCaptioner, judge: LocalCaptioner | None = None, **settings: float
+) -> ModelDialogs:
     """Runs `unlike_dialog`."""
-    models: Mapping[Role, LocalModel] = {"captioner": model, "judge": judge or model}
+    models: Mapping[Role, LocalCaptioner] = {"captioner": model, "judge": judge or model}
     return ModelDialogs(unlike_dialog, models, **settings)
 
 
@@ -219,7 +221,8 @@ def test_a_real_model_gives_each_clip_what_it_gives_it_alone(
     monkeypatch.setattr(
         "curator.stages.caption.captioners.model_loading.has_fast_bfloat16", lambda: False
     )
-    model = LocalModel(ModelConfig(model=str(folder), batch_tokens=900), device="cpu")
+    model = LocalCaptioner(ModelConfig(model=str(folder), batch_tokens=900), device="cpu")
+    model.setup()
     tasks = [
         (task_of(f"clip {i}"), frames_of(jpeg(2 * i, 64, 48), jpeg(2 * i + 1, 64, 48)))
         for i in range(8)

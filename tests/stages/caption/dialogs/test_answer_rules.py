@@ -154,22 +154,14 @@ def test_every_length_and_other_fields_are_looked_at() -> None:
     assert problem_of(fine, config) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "is_whole", "wanted"),
-    [
-        ("", True, "empty"),
-        ("A dog runs", False, "cut_off"),
-        ("the dog and the dog and the dog and the dog and the", False, "repeated"),
-        ("I'm sorry, but I can't help.", True, "refusal"),
-        ('{"short": "I cannot help"}', True, None),
-        ("A dog runs.", True, None),
-    ],
-)
-def test_an_answer_is_looked_at_before_it_is_read(
-    text: str, is_whole: bool, wanted: str | None
-) -> None:
-    problem = problem_of_text(text, is_whole=is_whole)
-    assert (None if problem is None else problem.reason) == wanted
+def test_an_answer_is_looked_at_before_it_is_read() -> None:
+    whole = {"": "empty", "I'm sorry, but I can't help.": "refusal",
+             '{"short": "I cannot help"}': None, "A dog runs.": None}  # fmt: skip
+    cut = {"A dog runs": "cut_off", "the dog and the dog and the dog and the dog": "repeated"}
+    for is_whole, texts in ((True, whole), (False, cut)):
+        for text, reason in texts.items():
+            problem = problem_of_text(text, is_whole=is_whole)
+            assert (None if problem is None else problem.reason) == reason, text
 
 
 def test_quotations_are_left_out_and_apostrophes_are_none() -> None:

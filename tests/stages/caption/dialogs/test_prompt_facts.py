@@ -5,7 +5,6 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from curator.measures import camera
 from curator.recipe import load_recipe
@@ -390,30 +389,3 @@ def test_captions_from_metadata_ask_nobody() -> None:
     assert annotation.answer.content_type == "normal"
     assert annotation.request_keys == ()
     assert (CONFIG.asks, CONFIG.annotates, CONFIG.name) == (False, True, "curate/metadata-1")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"no_event": "calm"}, "no_event is 'calm'"),
-        ({"content_types": ["collision"]}, "expected the names of events"),
-        ({"events": {}, "no_event": None}, "event_window_s needs events"),
-        ({"events": {"a b": ""}, "no_event": None}, "expected a plain name"),
-        ({"questions": {"collision": "?"}}, "is in events and in questions"),
-        ({"open_questions": {"cause": " "}}, "cause is empty; expected a question"),
-        ({"candidates": 2}, "expected neither candidates nor a judge"),
-    ],
-)
-def test_settings_that_contradict_each_other(changes: dict[str, Any], message: str) -> None:
-    """Pins the refusals before any work."""
-    with pytest.raises(ValidationError, match=message):
-        CaptionConfig(**(CONFIG.model_dump() | changes))
-
-
-def test_what_makes_a_recipe_read_values() -> None:
-    """Pins that classes, open questions and captions from metadata each suffice."""
-    asks = {"captioner": "openai", "url": "http://127.0.0.1:1/v1", "model": "m"}
-    assert not CaptionConfig(**asks).knows
-    assert CaptionConfig(**asks, open_questions={"road": "What road?"}).knows
-    assert CaptionConfig(**asks, events=CLASSES).knows
-    assert CaptionConfig(captioner="metadata").knows
