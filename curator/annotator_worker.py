@@ -178,14 +178,11 @@ class AnnotatorWorker:
             for number, frames in wanted.items():
                 yield _ToDecode(clip=clip, wanted={number: frames}, errors=wrong)
 
-    def _decoded(self, batch: Sequence[_ToDecode]) -> UnitResult[list[SampledFrames | str]]:
+    def _decoded(self, batch: Sequence[_ToDecode]) -> UnitResult[list[SampledFrames]]:
         """Returns the frames of clips for all requests of all stages, or why there are none."""
-        if self._decode is None:
+        asked = [item for item in batch if item.wanted]
+        if self._decode is None or not asked:
             return UnitResult(results=[SampledFrames() for _ in batch])
-        results: list[SampledFrames | str] = [SampledFrames() for _ in batch]
-        places = [at for at, item in enumerate(batch) if item.wanted]
-        if not places:
-            return UnitResult(results=results)
         items = [
             ClipToSample(
                 uri=item.clip.where.name,
@@ -193,19 +190,18 @@ class AnnotatorWorker:
                 n_frames=item.clip.facts.n_frames,
                 wanted=tuple(request for wanted in item.wanted.values() for request in wanted),
             )
-            for item in batch
-            if item.wanted
+            for item in asked
         ]
         decoded: UnitResult[list[SampledFrames]] = self._decode(items)
-        for at, result in zip(places, decoded.results, strict=True):
-            results[at] = result if result.error is None else result.error
+        frames = iter(decoded.results)
+        results = [next(frames) if item.wanted else SampledFrames() for item in batch]
         return UnitResult(results=results, cpu_s=decoded.cpu_s, counts=decoded.counts)
 
     def _annotate(
         self,
         number: int,
         batch: Sequence[_ToDecode],
-        decoded: Sequence[SampledFrames | str],
+        decoded: Sequence[SampledFrames],
         values: dict[str, list[NewValue]],
     ) -> None:
         stage = self._stages[number]
@@ -213,8 +209,8 @@ class AnnotatorWorker:
         for item, pixels in zip(batch, decoded, strict=True):
             if number not in item.wanted:
                 continue
-            if isinstance(pixels, str):
-                item.errors[number] = pixels
+            if pixels.error is not None:
+                item.errors[number] = pixels.error
             else:
                 clips.append((item, self._sampled(number, item, pixels)))
         for start in range(0, len(clips), stage.batch):

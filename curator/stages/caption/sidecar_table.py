@@ -9,6 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 
 import pyarrow as pa
 
@@ -76,12 +77,12 @@ def stored_sidecars(
 def _gone(uris: Sequence[str]) -> list[str]:
     """Returns the sources that cannot be reached."""
 
-    def is_gone(uri: str) -> bool:
+    def gone(uri: str) -> list[str]:
         try:
             stat_source(uri)
         except SourceError:
-            return True
-        return False
+            return [uri]
+        return []
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="source") as pool:
-        return [uri for uri, gone in zip(uris, pool.map(is_gone, uris), strict=True) if gone]
+        return list(chain.from_iterable(pool.map(gone, uris)))

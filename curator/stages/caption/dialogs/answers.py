@@ -127,8 +127,8 @@ def format_of(schema: Mapping[str, Any], indent: str = "") -> str:
     lines = []
     for name, field in schema["properties"].items():
         may = "" if name in required else ", may be left out"
-        about = field.get("description", "")
-        lines.append(f'{indent}- "{name}": {_kind(field)}{may}{". " if about else ""}{about}')
+        about = f". {field['description']}" if field.get("description") else ""
+        lines.append(f'{indent}- "{name}": {_kind(field)}{may}{about}')
         inner = field if field.get("properties") else field.get("items", {})
         if isinstance(inner, Mapping) and inner.get("properties"):
             lines.append(format_of(inner, indent + "  "))

@@ -17,6 +17,7 @@ happens. Without a list, or with an unreadable entry, other events are unknown, 
 as eventless.
 """
 
+import itertools
 import json
 import math
 import re
@@ -25,7 +26,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from curator.records.clips import Clip
 from curator.stages.caption.caption_records import Event, Window, WindowMetadata
@@ -57,7 +58,7 @@ CAMERA_WORDS = {
 }
 """Words for the tags of `stages.scores.camera`. Two pictures alone cannot distinguish a zoom from a
 camera that moves along its line of sight."""
-_MOVES = ("pan_left", "pan_right", "tilt_up", "tilt_down", "zoom_in", "zoom_out", "roll")
+_HOLDS = ("static", "handheld", "shaky")
 # Short sides per second, mean over the picture: at 0.1 it takes ten seconds to leave the frame.
 _SPEEDS = ((0.1, "slowly"), (0.5, "at a moderate speed"), (float("inf"), "fast"))
 
@@ -77,22 +78,15 @@ def facts_of(
     """
     lines = list(metadata_lines)
     lines += [f"- {line}" for line in _measured(clip)] if clip is not None else []
-    if text_lines:
-        lines.append("- Text in the picture, read by OCR, letters may be wrong:")
-        lines += [f"  - {quoted(text)}" for text in text_lines]
     data = sidecar.data if sidecar is not None else {}
-    own_lines = sidecar_lines({key: value for key, value in data.items() if key not in untold})
-    if own_lines:
-        lines.append("- Metadata of the whole source video, from its owner:")
-        lines += [f"  - {line}" for line in own_lines]
-    kept: list[str] = []
-    n_left = MAX_CHARACTERS
-    for line in lines:
-        n_left -= len(line) + 1
-        if n_left < 0:
-            break
-        kept.append(line)
-    return "\n".join(kept)
+    told = {key: value for key, value in data.items() if key not in untold}
+    for title, more in (
+        ("Text in the picture, read by OCR, letters may be wrong", list(map(quoted, text_lines))),
+        ("Metadata of the whole source video, from its owner", sidecar_lines(told)),
+    ):
+        lines += [f"- {title}:", *(f"  - {line}" for line in more)] if more else []
+    ends = itertools.accumulate(len(line) + 1 for line in lines)
+    return "\n".join(line for line, end in zip(lines, ends, strict=True) if end <= MAX_CHARACTERS)
 
 
 def camera_words(tags: Sequence[str], speed: float | None) -> str | None:
@@ -100,10 +94,10 @@ def camera_words(tags: Sequence[str], speed: float | None) -> str | None:
 
     Other tags are ignored. `speed` is `camera_motion`, in short sides per second.
     """
-    moves = [CAMERA_WORDS[tag] for tag in _MOVES if tag in tags]
+    moves = [words for tag, words in CAMERA_WORDS.items() if tag in tags and tag not in _HOLDS]
     if moves and speed is not None:
         moves[-1] += " " + next(word for limit, word in _SPEEDS if speed < limit)
-    holds = [CAMERA_WORDS[tag] for tag in ("static", "handheld", "shaky") if tag in tags]
+    holds = [CAMERA_WORDS[tag] for tag in _HOLDS if tag in tags]
     if moves or holds:
         parts = [*moves, *holds]
         return "the camera " + (", ".join(parts[:-1]) + " and " if parts[1:] else "") + parts[-1]
@@ -125,14 +119,9 @@ def _measured(clip: Clip) -> Iterator[str]:
 
 def sidecar_lines(data: Mapping[str, Any]) -> list[str]:
     """Returns `key.sub: value` of each value in the file's order, quoted; all sizes are limited."""
-    lines = []
-    for key, value in _flat(data, "", 1):
-        line = f"{key}: {value}"
-        if len(line) <= MAX_LINE_CHARACTERS:
-            lines.append(line)
-        if len(lines) == MAX_LINES:
-            break
-    return lines
+    lines = (f"{key}: {value}" for key, value in _flat(data, "", 1))
+    short = (line for line in lines if len(line) <= MAX_LINE_CHARACTERS)
+    return list(itertools.islice(short, MAX_LINES))
 
 
 def quoted(text: str, max_characters: int = 200) -> str:
@@ -199,14 +188,12 @@ class EventCode(StrEnum):
     """More than a thousand events."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventProblem:
-    """An unusable value."""
+class EventProblem(NamedTuple):
+    """An unusable value, and its key in the sidecar, with dots."""
 
     code: EventCode
     message: str
     key: str = ""
-    """Key in the sidecar, with dots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +233,7 @@ def events_of(data: Mapping[str, Any], config: CaptionConfig) -> SourceEvents:
             events += _event(entry, f"events.{index}", config, problems)
         if len(listed) > _MAX_EVENTS:
             message = f"events has {len(listed)} entries; expected at most {_MAX_EVENTS}"
-            problems.append(EventProblem(code=EventCode.TOO_MANY, message=message))
+            problems.append(EventProblem(EventCode.TOO_MANY, message))
     elif listed is not None:
         problems.append(_problem(EventCode.NOT_A_LIST, "events", listed, "a list"))
     values = _values(data, "", config, problems)
@@ -363,8 +350,7 @@ def _event(
     if not _is_number(start) or start < 0:
         problems.append(_problem(EventCode.BAD_TIME, f"{key}.time_s", start, "seconds from 0"))
     elif end is not None and (not _is_number(end) or end < start):
-        expected = f"seconds from {start}"
-        problems.append(_problem(EventCode.BAD_END, f"{key}.end_s", end, expected))
+        problems.append(_problem(EventCode.BAD_END, f"{key}.end_s", end, f"seconds from {start}"))
     elif not isinstance(label, str) or label not in config.events:
         expected = f"one of {', '.join(config.events) or 'none'}"
         problems.append(_problem(EventCode.UNKNOWN_LABEL, f"{key}.label", label, expected))
@@ -389,10 +375,10 @@ def _values(
         if given is None:
             continue
         value, expected = _value(name, given, config)
-        if value is None:
-            problems.append(_problem(EventCode.BAD_VALUE, prefix + name, given, expected))
-        else:
+        if value is not None:
             values[name] = value
+        else:
+            problems.append(_problem(EventCode.BAD_VALUE, prefix + name, given, expected))
     return values
 
 
@@ -426,4 +412,4 @@ def _plain(text: str) -> str:
 
 def _problem(code: EventCode, key: str, value: object, expected: str) -> EventProblem:
     shown = _plain(repr(value))[:60]
-    return EventProblem(code=code, message=f"{key} is {shown}; expected {expected}", key=key)
+    return EventProblem(code, f"{key} is {shown}; expected {expected}", key)

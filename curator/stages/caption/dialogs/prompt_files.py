@@ -56,12 +56,9 @@ class Prompt(BaseModel):
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
         for field, names in _KNOWN.items():
-            for name in placeholders(getattr(self, field)):
-                if name not in names:
-                    raise ValueError(
-                        f"{field}: unknown placeholder {{{name}}}; known: "
-                        + ", ".join(f"{{{k}}}" for k in sorted(names))
-                    )
+            for name in placeholders(getattr(self, field)) - names:
+                known = ", ".join(f"{{{known}}}" for known in sorted(names))
+                raise ValueError(f"{field}: unknown placeholder {{{name}}}; known: {known}")
         asked = placeholders(self.system) | placeholders(self.user)
         if self.answer == "json":
             if "format" not in asked:

@@ -3,7 +3,7 @@
 # ruff: noqa: N806 - shape letters
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,13 +41,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
 
 
 @pytest.fixture(autouse=True)
-def _exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Float32, so that rounding cannot hide what this tests; one thread, which is faster here."""
+def _exact(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> None:
+    """Float32, so that rounding cannot hide what this tests."""
     monkeypatch.setattr(weights, "has_fast_bfloat16", lambda: False)
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(n_threads)
 
 
 def model_of(

@@ -1,13 +1,13 @@
 """Each dialog gets the replies to its own requests, in batches that wait for nobody."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from served import Kept, annotations_of
-from test_local_model import mark_reader
+from test_local_model import mark_reader, marked_requests
 from tiny_vlm import tiny_folder
 from vlm import frames_of, jpeg, marked, request_of, task_of
 
@@ -26,29 +26,18 @@ from curator.stages.caption.captioners.local_model import LocalCaptioner
 from curator.stages.caption.config import ModelConfig
 from curator.stages.caption.dialogs.window_dialog import Dialog, replayed
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_folder(tmp_path_factory.mktemp("model"), "qwen2_5_vl")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(n_threads)
-
-
 def marked_tasks(n: int) -> tuple[list[tuple[Task, Any]], list[str]]:
     """Windows whose frames tell their answer; of unlike numbers of frames."""
-    tasks: list[tuple[Task, Any]] = []
-    expected = []
-    for i in range(n):
-        marks = [i % 25, (3 * i + 1) % 25, (7 * i + 2) % 25][: 2 + i % 2]
-        tasks.append((task_of(f"clip {i}", len(marks)), frames_of(*map(marked, marks))))
-        expected.append("-".join(map(str, marks)))
-    return tasks, expected
+    asked, expected = marked_requests(n)
+    return [(request.task, frames) for request, frames in asked], expected
 
 
 def finished(task: Task, replies: Sequence[Reply]) -> Annotation:
