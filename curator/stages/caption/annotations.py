@@ -366,9 +366,7 @@ def _row(clip: Clip, annotation: Annotation, start: int, config: CaptionConfig) 
     fields = asdict(annotation.answer) if annotation.answer is not None else {}
     fields |= {name: _json(fields[name]) for name in JSON_FIELDS if fields}
     begin, end = _in_clip(window, clip.start_frame - start, clip.n_frames)
-    span = WindowSpan(
-        start_s=begin / fps, end_s=end / fps, clip_s=clip.n_frames / fps, clip_start_s=clip.start_s
-    )
+    span = WindowSpan(begin / fps, end / fps, clip.n_frames / fps, clip.start_s)
     questions = questions_of(annotation, config, span)
     candidates = [
         {

@@ -175,6 +175,19 @@ class Request:
         object.__setattr__(self, "key", key)
 
 
+def trial_request(model: str) -> Request:
+    """Returns a first question to a model, which any answer answers."""
+    window = Window(index=0, start_frame=0, end_frame=1, shown=(0,))
+    return Request(
+        role="captioner",
+        model=model,
+        task=Task(clip_id="check", content="check", window=window, fps=1.0),
+        system="",
+        turns=(Turn(role="user", text="Answer yes."),),
+        sampling=Sampling(max_tokens=16, temperature=0.0, top_p=1.0, seed=0),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frames:
     """The pictures of one window, those of `Window.shown`, in order."""

@@ -22,16 +22,7 @@ import orjson
 
 from curator.errors import ServerError, UnreachableError
 from curator.json_bounds import load_bounded
-from curator.stages.caption.caption_records import (
-    Frames,
-    Reply,
-    Request,
-    Sampling,
-    Task,
-    Turn,
-    Unanswered,
-    Window,
-)
+from curator.stages.caption.caption_records import Frames, Reply, Request, Unanswered, trial_request
 from curator.stages.caption.captioners.captioner_contract import Captioner, Place, backoff_s
 from curator.stages.caption.captioners.server_access import (
     CONNECT_S,
@@ -185,7 +176,7 @@ class ServerCaptioner(Captioner):
         self.setup()
         with closing(self):
             near = self._nearest_models()
-            body = body_of(_trial_request(self.config), trial, self.config, guided=False)
+            body = body_of(trial_request(self.config.name), trial, self.config, guided=False)
             try:
                 for n_tries in range(1, _CHECK_TRIES + 1):
                     outcome = self._try(body, inf)
@@ -295,18 +286,6 @@ class ServerCaptioner(Captioner):
 
 def _over_budget(n_tries: int, detail: str) -> Reply:
     return Reply(failure=Unanswered.OVER_BUDGET, detail=detail, n_tries=n_tries)
-
-
-def _trial_request(config: ModelConfig) -> Request:
-    window = Window(index=0, start_frame=0, end_frame=1, shown=(0,))
-    return Request(
-        role="captioner",
-        model=config.name,
-        task=Task(clip_id="check", content="check", window=window, fps=1.0),
-        system="",
-        turns=(Turn(role="user", text="Answer yes."),),
-        sampling=Sampling(max_tokens=16, temperature=0.0, top_p=1.0, seed=config.seed),
-    )
 
 
 def body_of(request: Request, frames: Frames, config: ModelConfig, *, guided: bool) -> bytes:

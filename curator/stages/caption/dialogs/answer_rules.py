@@ -57,7 +57,7 @@ _SCRIPTS = {**dict.fromkeys(NAMES, ("LATIN",)), **_NOT_LATIN}
 _MIN_LETTERS = 32
 _MIN_SCRIPT_LETTERS = 8
 _MAX_OTHER_SCRIPT = 0.2
-# All correct sentences of test_answer_language.py have 0.3 and more.
+# All correct sentences of test_answer_rules.py have 0.3 and more.
 _MAX_PROBABILITY = 0.05
 
 _WE = r"(?:i|we)(?:'m| am|'re| are)?"

@@ -7,7 +7,7 @@ descriptions by a model, question-answer pairs, and reasoning that ends in a kno
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from curator.fingerprints import fingerprint
 from curator.stages.caption.caption_records import Annotation
@@ -29,16 +29,13 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 Kind = Literal["caption", "choice", "yes_no", "open", "reasoning"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowSpan:
-    """Position of a window in the written clip, in seconds."""
+class WindowSpan(NamedTuple):
+    """A window's position in the written clip; the clip's length, and its start in the source."""
 
     start_s: float
     end_s: float
     clip_s: float
-    """Length of the clip."""
     clip_start_s: float
-    """Start of the clip in the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -15,17 +16,11 @@ import pytest
 from marked import marked_frames, marked_task
 from PIL import Image
 from served import FakeServer, check_server
+from vlm import request_of
 
 from curator.errors import RecipeError, ServerError
 from curator.recipe import load_recipe
-from curator.stages.caption.caption_records import (
-    Frames,
-    Reply,
-    Request,
-    Sampling,
-    Turn,
-    Unanswered,
-)
+from curator.stages.caption.caption_records import Frames, Reply, Request, Turn, Unanswered
 from curator.stages.caption.captioners import server_access
 from curator.stages.caption.captioners.chat_server import ServerCaptioner, mp4_of, parse_answer
 from curator.stages.caption.captioners.server_access import (
@@ -41,16 +36,10 @@ SCHEMA = {"type": "object", "properties": {"medium": {"type": "string"}}}
 KEY = "sk-very/secret+0123456789"
 
 
-def request_about(clip: int, **changes: object) -> Request:
-    settings: dict[str, Any] = {
-        "role": "captioner",
-        "model": "tiny-vlm",
-        "task": marked_task(clip),
-        "system": "You describe.",
-        "turns": (Turn(role="user", text=f"What is in clip {clip}?"),),
-        "sampling": Sampling(max_tokens=64, temperature=0.2, top_p=0.9, seed=3),
-    }
-    return Request(**settings | changes)
+def request_about(clip: int, **changes: Any) -> Request:  # noqa: ANN401
+    words = f"What is in clip {clip}?"
+    request = request_of(marked_task(clip), words, system="You describe.", max_tokens=64)
+    return replace(request, **changes)
 
 
 def asked(
