@@ -100,7 +100,8 @@ class LocalCaptioner(Captioner):
         first, *others = sorted(
             pending, key=lambda asked: (-asked.request.sampling.max_tokens, -asked.n_tokens)
         )
-        group, batch, left = self._group(first), [first], []
+        group, batch = self._group(first), [first]
+        left: list[SizedRequest] = []
         for asked in others:
             fits = _cost([*batch, asked]) <= self.batch_tokens
             (batch if fits and self._group(asked) == group else left).append(asked)
