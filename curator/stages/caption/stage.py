@@ -114,6 +114,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         super().__init__(config)
         self._prompts = prompts or {}
         self._runner: DialogRunner | None = None
+        self._is_closed = False
 
     @property
     def is_on(self) -> bool:
@@ -194,7 +195,8 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
 
     def process(self, unit: WindowUnit) -> UnitAnnotations:
         """Annotates the windows of a unit; replies are stored also where it fails."""
-        assert self._runner is not None, "`setup` makes it"
+        if self._is_closed or self._runner is None:
+            raise CuratorError("the run has ended")
         windows = [
             (each.task, partial(unit.frames, each.where, each.task)) for each in unit.windows
         ]
@@ -216,7 +218,8 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         return UnitAnnotations(annotations=annotations, parts=unit.replies.parts)
 
     def close(self) -> None:
-        """Cancels running requests."""
+        """Cancels running requests; any thread may call it."""
+        self._is_closed = True
         if self._runner is not None:
             self._runner.close()
 

@@ -18,7 +18,7 @@ from enum import StrEnum
 from inspect import iscoroutinefunction
 from math import inf
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import orjson
 
@@ -259,15 +259,15 @@ def _reply_of(captioner: Captioner, request: Request, frames: Frames) -> Reply:
     return Reply(text=text, seconds=time.monotonic() - begun_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltIn:
-    """A captioner of this package."""
+class BuiltIn(NamedTuple):
+    """A captioner of this package.
+
+    `target` is its class, imported on use, if it has a model; `needs` are keys of the recipe.
+    """
 
     about: str
     target: str | None = None
-    """The class, imported on use; None for captioners without a model."""
     needs: tuple[str, ...] = ()
-    """Required keys of the recipe."""
 
 
 CAPTIONERS: Mapping[str, BuiltIn] = {

@@ -204,6 +204,8 @@ class ServiceDialogs(DialogRunner):
                 captioner.close()
 
     def _ask(self, window: _OpenDialog, request: Request) -> None:
+        if self._has_ended:
+            raise CuratorError("the run has ended")
         captioner = self._captioners[request.role]
         self._threads[captioner].submit(self._answer, captioner, window, request)
 

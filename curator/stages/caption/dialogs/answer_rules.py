@@ -9,9 +9,8 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from curator.errors import RecipeError
 from curator.stages.caption.caption_records import Answer, Unanswered
@@ -217,15 +216,12 @@ _MAX_UNIT = 60
 _MIN_TIMES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why an answer is rejected."""
+class Problem(NamedTuple):
+    """Why an answer is rejected: the field, such as `short`, and a line that a prompt can quote."""
 
     reason: Unanswered
     field: str
-    """Field of the answer, such as `short`."""
     message: str
-    """The finding, in one line that a prompt can quote."""
 
 
 def problem_of(answer: Answer, config: CaptionConfig) -> Problem | None:
