@@ -79,14 +79,15 @@ class CaptionAlignment(Annotator[CaptionConfig]):
                 )
         self._embed = self._embed or text_embedder(entry, self._models.find(entry))
         texts = [" ".join(clip.facts.columns[SHORT_CAPTION].split()) for clip in unit]
-        distinct, which = np.unique(texts, return_inverse=True)
-        embedded = self._embed(distinct.tolist())[0].astype(np.float64)
+        distinct = sorted(set(texts))
+        embedded = self._embed(distinct)[0].astype(np.float64)
+        of_text = dict(zip(distinct, embedded, strict=True))
         rows: list[Row] = []
-        for text, vector in zip(embedded[which], vectors, strict=True):
+        for text, vector in zip(texts, vectors, strict=True):
             picture = vector.astype(np.float64)
             norm = float(np.linalg.norm(picture))
             has_direction = norm != 0 and np.isfinite(norm)
-            rows.append({COLUMN: float(text @ picture) / norm if has_direction else None})
+            rows.append({COLUMN: float(of_text[text] @ picture) / norm if has_direction else None})
         return rows
 
 
