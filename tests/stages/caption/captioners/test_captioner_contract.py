@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from marked import marked_frames, marked_task
 from pydantic import ValidationError
 from served import Kept, annotations_of
+from vlm import marked_frames, marked_task
 
 from curator.errors import ModelError, RecipeError
 from curator.stages.caption.caption_records import Frames, Request, Task, Unanswered

@@ -13,10 +13,9 @@ from typing import Any
 
 import orjson
 import pytest
-from marked import marked_frames, marked_task
 from PIL import Image
 from served import FakeServer, check_server
-from vlm import request_of
+from vlm import marked_frames, marked_task, request_of
 
 from curator.errors import RecipeError, ServerError
 from curator.recipe import load_recipe

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from marked import marked_frames, marked_task
 from served import FakeServer, Kept, annotations_of
-from vlm import request_of
+from vlm import marked_frames, marked_task, request_of
 
 from curator.errors import CuratorError, ServerError, StorageError
 from curator.stages.caption.caption_records import (

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
-from marked import marked_frames, marked_task
 from served import Kept, annotations_of, check_server
 from tiny_vlm import tiny_folder
-from vlm import request_of
+from vlm import marked_frames, marked_task, request_of
 
 from curator.errors import ServerError
 from curator.stages.caption.caption_records import (
