@@ -58,11 +58,6 @@ class SizedRequest:
     """Approximate tokens of the prompt with its pictures."""
     sizes: tuple[Size, ...] = ()
 
-    @property
-    def longest(self) -> int:
-        """Tokens of prompt and longest answer."""
-        return self.n_tokens + self.request.sampling.max_tokens
-
 
 class RequestLimit:
     """The requests that may run at one service; shared by threads.

@@ -83,11 +83,11 @@ class LocalCaptioner(Captioner):
             asked = self._loaded.chat.sized(request, frames)
         except ValueError as error:
             return _refused(str(error))
-        context = self._loaded.context
-        if context is not None and asked.longest > context:
+        context, longest = self._loaded.context, request.sampling.max_tokens
+        if context is not None and asked.n_tokens + longest > context:
             return _refused(
-                f"{asked.n_tokens} tokens and an answer of {request.sampling.max_tokens}; the "
-                f"model's context has {context}: show fewer or smaller frames"
+                f"{asked.n_tokens} tokens and an answer of {longest}; the model's context has "
+                f"{context}: show fewer or smaller frames"
             )
         return asked
 
