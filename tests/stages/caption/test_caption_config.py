@@ -1,13 +1,16 @@
 """Settings of annotation that cannot be followed are refused with a remedy."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
 from curator.recipe import load_recipe
 from curator.stages.caption.config import CaptionConfig
 
+INFRA = Path(__file__).parents[3] / "infra" / "vlm"
 URL = "http://vlm:8000/v1"
 ASKS: dict[str, Any] = {"captioner": "openai", "url": URL, "model": "m"}
 EVENTS = {"crash": "Cars touch.", "normal": "None do."}
@@ -64,3 +67,20 @@ def test_recipes_whose_captions_are_measured_or_from_metadata_stand() -> None:
     assert CaptionConfig(**ASKS, open_questions={"road": "What road?"}).knows
     assert CaptionConfig(**ASKS, events=EVENTS).knows
     assert CaptionConfig(captioner="metadata").knows
+
+
+def test_the_deployment_takes_what_recipes_may_send() -> None:
+    """Pins that infra/vlm fits what recipes ask of it by default."""
+    (app,) = yaml.safe_load((INFRA / "serve.yaml").read_text())["applications"]
+    assert app["import_path"] == "ray.serve.llm:build_openai_app"
+    (model,) = app["args"]["llm_configs"]
+    caption = CaptionConfig()
+    limits = model["engine_kwargs"]["limit_mm_per_prompt"]
+    assert limits["image"] >= caption.max_frames
+    assert limits["video"] >= 1
+    # Qwen2.5-VL: a token for each 28 x 28 px; and some for the prompt.
+    tokens = caption.max_frames * (caption.frame_px // 28) ** 2
+    assert model["engine_kwargs"]["max_model_len"] >= tokens + caption.max_tokens + 2000
+    scaling = model["deployment_config"]["autoscaling_config"]
+    assert scaling["target_ongoing_requests"] == caption.in_flight
+    assert f'"image": {limits["image"]}' in (INFRA / "README.md").read_text()

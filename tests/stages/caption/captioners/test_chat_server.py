@@ -286,24 +286,6 @@ def test_a_key_that_no_header_can_hold(key: str, monkeypatch: pytest.MonkeyPatch
     assert "secret" not in str(caught.value)
 
 
-def test_a_server_that_dies_and_comes_back_loses_nothing(fake_server: FakeServer) -> None:
-    fake_server.start(service_s=0.05)
-    config = fake_server.config(in_flight=6, tries=3)
-    server = ServerCaptioner(config, backoff_s=0.05)
-    server.setup()
-    with closing(server), ThreadPoolExecutor(40) as pool:
-        asking = [pool.submit(server.answer, request_about(i), marked_frames(i)) for i in range(40)]
-        while sum(reply.done() for reply in asking) < 10:
-            time.sleep(0.01)
-        fake_server.kill()
-        time.sleep(0.7)
-        fake_server.start(service_s=0.05)
-        replies = [reply.result() for reply in asking]
-    assert [seen(reply)["seen"][0][0] for reply in replies] == list(range(40))
-    assert max(reply.n_tries for reply in replies) == 2
-    assert set(fake_server.counts("answered").values()) == {1}
-
-
 def test_a_server_that_stays_away_ends_the_run(
     fake_server: FakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -160,21 +160,21 @@ def test_every_fault_ends_in_one_annotation_or_one_reason(fake_server: FakeServe
         {"status": 400, "body": "too long"},
         None,
     ]
-    fake_server.start(delay_s=[0, 0.02], faults=faults * 6)
+    fake_server.start(delay_s=[0, 0.02], faults=faults * 2)
     kept = Kept()
     config = fake_server.config(in_flight=8, timeout_s=2, tries=20)
-    answers = annotations_of(runner_of(config), clips(range(80)), kept)
-    assert [each.task.clip_id for each in answers] == [f"clip-{i}" for i in range(80)]
+    answers = annotations_of(runner_of(config), clips(range(40)), kept)
+    assert [each.task.clip_id for each in answers] == [f"clip-{i}" for i in range(40)]
     for each in answers:
         if each.failure is None:
             assert each.task.clip_id == f"clip-{clip_seen(each)}"
     # A 400 that comes after its time-out is nobody's, on a machine that is very busy.
     failures = Counter(each.failure for each in answers)
     assert set(failures) == {None, Unanswered.REFUSED_REQUEST}
-    assert 0 < failures[Unanswered.REFUSED_REQUEST] <= 6
+    assert 0 < failures[Unanswered.REFUSED_REQUEST] <= 2
     # What may pass is not kept.
     assert set(kept.times.values()) == {1}
-    assert len(kept) == 80 - failures[Unanswered.REFUSED_REQUEST]
+    assert len(kept) == 40 - failures[Unanswered.REFUSED_REQUEST]
 
 
 def test_a_server_that_is_killed_and_comes_back(fake_server: FakeServer) -> None:
@@ -191,8 +191,9 @@ def test_a_server_that_is_killed_and_comes_back(fake_server: FakeServer) -> None
         answers = asked.result()
     assert list(map(clip_seen, answers)) == list(range(90))
     assert set(kept.times.values()) == {1}
-    # What was answered was not asked again.
+    # What was answered was not asked again, and failed connections count as no tries.
     assert set(fake_server.counts("answered").values()) == {1}
+    assert max(reply.n_tries for reply in kept.values()) <= 3
 
 
 def test_the_budget_of_a_clip_counts_from_its_first_request(fake_server: FakeServer) -> None:

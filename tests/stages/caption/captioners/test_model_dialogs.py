@@ -9,7 +9,7 @@ import torch
 from served import Kept, annotations_of
 from test_local_model import mark_reader, marked_requests
 from tiny_vlm import tiny_folder
-from vlm import frames_of, jpeg, marked, request_of, task_of
+from vlm import frames_of, marked, request_of, task_of
 
 from curator.errors import CutError
 from curator.stages.caption.caption_records import (
@@ -23,7 +23,6 @@ from curator.stages.caption.caption_records import (
 )
 from curator.stages.caption.captioners.dialog_runner import ModelDialogs
 from curator.stages.caption.captioners.local_model import LocalCaptioner
-from curator.stages.caption.config import ModelConfig
 from curator.stages.caption.dialogs.window_dialog import Dialog, replayed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -202,21 +201,3 @@ def test_a_clip_has_a_budget_of_time(folder: Path) -> None:
     assert [a.failure for a in annotations] == [Unanswered.OVER_BUDGET] * 4
     assert "s, of 0 that a clip may take" in annotations[1].detail
     assert sum(reader.sizes) == len(kept) == sum(1 + number % 2 for number in range(4))
-
-
-def test_a_real_model_gives_each_clip_what_it_gives_it_alone(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "curator.stages.caption.captioners.model_loading.has_fast_bfloat16", lambda: False
-    )
-    model = LocalCaptioner(ModelConfig(model=str(folder), batch_tokens=900), device="cpu")
-    model.setup()
-    tasks = [
-        (task_of(f"clip {i}"), frames_of(jpeg(2 * i, 64, 48), jpeg(2 * i + 1, 64, 48)))
-        for i in range(8)
-    ]
-    together = annotations_of(both(model), tasks)
-    alone = [annotations_of(both(model), [task])[0] for task in tasks]
-    assert together == alone
-    assert len({a.answer.medium for a in together if a.answer is not None}) == 8
