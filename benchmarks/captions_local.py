@@ -31,8 +31,8 @@ from measure import machine
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from curator.stages.caption.caption_records import Frames, Request, Sampling, Task, Turn, Window
-from curator.stages.caption.captioners.dialog_batches import SizedRequest
-from curator.stages.caption.captioners.local_model import LocalModel
+from curator.stages.caption.captioners.captioner_contract import SizedRequest
+from curator.stages.caption.captioners.local_model import LocalCaptioner
 from curator.stages.caption.config import ModelConfig
 
 SIZES = {
@@ -77,7 +77,7 @@ def jpeg(seed: int, width: int, height: int) -> bytes:
     return buffer.getvalue()
 
 
-def bare_batches(model: LocalModel, asked: list[tuple[Request, Frames]]) -> list[Any]:
+def bare_batches(model: LocalCaptioner, asked: list[tuple[Request, Frames]]) -> list[Any]:
     """The batches that ours makes, as tensors on the device, with their requests."""
     loaded = model._loaded
     waiting = [found for one in asked if isinstance(found := model.sized(*one), SizedRequest)]
@@ -92,7 +92,7 @@ def bare_batches(model: LocalModel, asked: list[tuple[Request, Frames]]) -> list
     return batches
 
 
-def bare(model: LocalModel, batches: list[Any]) -> int:
+def bare(model: LocalCaptioner, batches: list[Any]) -> int:
     """Tokens out of `generate` alone."""
     import torch
 
@@ -113,14 +113,14 @@ def bare(model: LocalModel, batches: list[Any]) -> int:
     return n_tokens
 
 
-def ours(model: LocalModel, asked: list[tuple[Request, Frames]]) -> int:
+def ours(model: LocalCaptioner, asked: list[tuple[Request, Frames]]) -> int:
     """Tokens out of our way, from JPEGs to texts."""
     replies = model.ask(asked)
     assert all(reply.failure is None for reply in replies)
     return sum(reply.tokens_out for reply in replies)
 
 
-def timed(model: LocalModel, work: Callable[[], int]) -> tuple[float, float]:
+def timed(model: LocalCaptioner, work: Callable[[], int]) -> tuple[float, float]:
     """Tokens per second, by the clock and by the CPU-second."""
     import torch
 
@@ -136,7 +136,9 @@ def timed(model: LocalModel, work: Callable[[], int]) -> tuple[float, float]:
     )
 
 
-def compared(model: LocalModel, options: argparse.Namespace, temperature: float) -> dict[str, Any]:
+def compared(
+    model: LocalCaptioner, options: argparse.Namespace, temperature: float
+) -> dict[str, Any]:
     """Both ways, in alternating rounds."""
     asked = requests(options, temperature)
     batches = bare_batches(model, asked)
@@ -168,7 +170,7 @@ def compared(model: LocalModel, options: argparse.Namespace, temperature: float)
     return found
 
 
-def same_words(model: LocalModel, options: argparse.Namespace) -> dict[str, int]:
+def same_words(model: LocalCaptioner, options: argparse.Namespace) -> dict[str, int]:
     """How many windows have one answer in a batch and alone, in this device's arithmetic."""
     found = {}
     for name, temperature in (("greedy", 0.0), ("drawn", options.temperature)):
@@ -201,14 +203,15 @@ def measure(
             model=str(folder), batch_tokens=options.batch_tokens, frames_as=options.frames_as
         )
         begun = time.perf_counter()
-        model = LocalModel(config, device=options.device)
+        model = LocalCaptioner(config, device=options.device)
+        model.setup()
         load_s = time.perf_counter() - begun
         if options.model is None:
             head = model._loaded.model.lm_head.weight
             head *= 3.0 / (0.02 * head.shape[1] ** 0.5)
     result: dict[str, Any] = {
         "model": str(options.model or f"random, {options.size}"),
-        "arithmetic": model.arithmetic,
+        "arithmetic": f"{model._loaded.device}, {model._loaded.model.dtype}",
         "load_s": round(load_s, 1),
     }
     tell("model", dict(result))

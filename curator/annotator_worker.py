@@ -1,8 +1,7 @@
 """The worker of annotators: decodes clips once, gives frames to each stage, and stores values.
 
-What a clip, a stage or a device costs stays with it: a request that fails fails its own stage, a
-value that does not fit fails its clip, and a GPU that is lost ends the process, whose unit another
-one repeats.
+A request that fails fails its own stage, a value that does not fit fails its clip, and a GPU that
+is lost ends the process, whose unit another one repeats.
 """
 
 import logging
@@ -47,18 +46,13 @@ STORE_S = 15.0
 """Seconds after which values of a unit are stored: a kill costs little more than those."""
 Made = dict[tuple[int, str], list[StoredMember]]
 """Members by the number of the stage and the key."""
-_DIED = "the worker died {} times while working on it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipWork:
-    """A written clip, and what is missing of it.
+    """A written clip, its number among all, and what is missing of it.
 
-    Attributes:
-        number: Of the clip, among all.
-        facts: The clip.
-        where: Its MP4.
-        keys: Key of its values, by the number of the stage in the chain.
+    `keys` are those of its values, by the number of the stage in the chain.
     """
 
     number: int
@@ -79,13 +73,7 @@ class ClipResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ToDecode:
-    """A clip, and the frames of it that stages asked for.
-
-    Attributes:
-        clip: The clip.
-        wanted: A size and numbers for each request, by the number of the stage.
-        errors: Of the clip, by the number of the stage; stages add to them.
-    """
+    """A clip, the frames that stages want, and its errors, both by the number of the stage."""
 
     clip: ClipWork
     wanted: Mapping[int, tuple[Wanted, ...]]
@@ -100,12 +88,7 @@ class AnnotatorWorker:
     """Decodes clips once, and gives the frames to each annotator of a chain."""
 
     def __init__(
-        self,
-        *,
-        stages: Sequence[AnyAnnotator],
-        decode: AnyStage,
-        store: FamilyStore,
-        has_gpu: bool,
+        self, *, stages: Sequence[AnyAnnotator], decode: AnyStage, store: FamilyStore, has_gpu: bool
     ) -> None:
         self._stages = stages
         self._store = store
@@ -126,27 +109,21 @@ class AnnotatorWorker:
 
     def repeat(self, unit: Sequence[ClipWork], n_deaths: int) -> UnitResult[list[ClipResult]]:
         """Works on a unit over which workers died; fails it after `MAX_ATTEMPTS`."""
+        errors: list[dict[int, str]] = [{} for _ in unit]
+        made: Made = defaultdict(list)
         if n_deaths >= MAX_ATTEMPTS:
-            why = _DIED.format(MAX_ATTEMPTS)
-            return UnitResult(
-                results=[
-                    ClipResult(number=clip.number, clip_id=clip.facts.clip_id, members={},
-                               errors=dict.fromkeys(clip.keys, why))
-                    for clip in unit
-                ],
-                n_items=len(unit),
-            )  # fmt: skip
+            why = f"the worker died {MAX_ATTEMPTS} times while working on it"
+            errors = [dict.fromkeys(clip.keys, why) for clip in unit]
+            return UnitResult(results=_results(unit, errors, made), n_items=len(unit))
         spent = self._clock.begin()
         cpu_s, counts = Counter[str](), Counter[str]()
         values: dict[str, list[NewValue]] = defaultdict(list)
-        errors: list[dict[int, str]] = [{} for _ in unit]
         batches = pack(
             self._to_decode(unit, errors),
             max_items=max(stage.batch for stage in self._stages),
             weight=lambda item: item.n_bytes,
             max_weight=MAX_BATCH_BYTES,
         )
-        made: Made = defaultdict(list)
         stored_s = time.monotonic()
         for batch in batches:
             decoded = self._decoded(batch)
@@ -158,24 +135,13 @@ class AnnotatorWorker:
                 self._store_values(values, made)
                 stored_s = time.monotonic()
         self._store_values(values, made)
-        results = [
-            ClipResult(
-                number=clip.number,
-                clip_id=clip.facts.clip_id,
-                members={
-                    number: tuple(made[number, key])
-                    for number, key in clip.keys.items()
-                    if number not in wrong
-                },
-                errors=wrong,
-            )
-            for clip, wrong in zip(unit, errors, strict=True)
-        ]
-        name = self._stages[0].name
-        cpu_s.update(self._clock.end(spent, rest=name))
-        video_s = sum(float(clip.facts.n_frames / clip.facts.fps) for clip in unit)
+        cpu_s.update(self._clock.end(spent, rest=self._stages[0].name))
         return UnitResult(
-            results=results, cpu_s=dict(cpu_s), counts=counts, n_items=len(unit), video_s=video_s
+            results=_results(unit, errors, made),
+            cpu_s=dict(cpu_s),
+            counts=counts,
+            n_items=len(unit),
+            video_s=sum(float(clip.facts.n_frames / clip.facts.fps) for clip in unit),
         )
 
     def _to_decode(
@@ -185,9 +151,12 @@ class AnnotatorWorker:
         for clip, wrong in zip(unit, errors, strict=True):
             wanted: dict[int, tuple[Wanted, ...]] = {}
             for number in sorted(clip.keys):
-                requests = self._stages[number].frames
+                facts = clip.facts
                 try:
-                    frames = tuple(_wanted(request, clip.facts) for request in requests)
+                    frames = tuple(
+                        Wanted(numbers=tuple(request.numbers(facts)), size=request.size_of(facts))
+                        for request in self._stages[number].frames
+                    )
                 except Exception as error:  # noqa: BLE001 - a user's function; fails its own stage
                     wrong[number] = in_one_line(error)
                     continue
@@ -208,33 +177,30 @@ class AnnotatorWorker:
             for number, frames in wanted.items():
                 yield _ToDecode(clip=clip, wanted={number: frames}, errors=wrong)
 
-    def _decoded(self, batch: Sequence[_ToDecode]) -> UnitResult[list[SampledFrames | str]]:
+    def _decoded(self, batch: Sequence[_ToDecode]) -> UnitResult[list[SampledFrames]]:
         """Returns the frames of clips for all requests of all stages, or why there are none."""
-        if self._decode is None:
+        asked = [item for item in batch if item.wanted]
+        if self._decode is None or not asked:
             return UnitResult(results=[SampledFrames() for _ in batch])
-        results: list[SampledFrames | str] = [SampledFrames() for _ in batch]
-        places = [at for at, item in enumerate(batch) if item.wanted]
         items = [
             ClipToSample(
-                uri=batch[at].clip.where.name,
-                mp4=located_bytes(self._store.store, batch[at].clip.where),
-                n_frames=batch[at].clip.facts.n_frames,
-                wanted=tuple(request for wanted in batch[at].wanted.values() for request in wanted),
+                uri=item.clip.where.name,
+                mp4=located_bytes(self._store.store, item.clip.where),
+                n_frames=item.clip.facts.n_frames,
+                wanted=tuple(request for wanted in item.wanted.values() for request in wanted),
             )
-            for at in places
+            for item in asked
         ]
-        decoded: UnitResult[list[SampledFrames]] = (
-            self._decode(items) if items else UnitResult(results=[])
-        )
-        for at, result in zip(places, decoded.results, strict=True):
-            results[at] = result if result.error is None else result.error
+        decoded: UnitResult[list[SampledFrames]] = self._decode(items)
+        frames = iter(decoded.results)
+        results = [next(frames) if item.wanted else SampledFrames() for item in batch]
         return UnitResult(results=results, cpu_s=decoded.cpu_s, counts=decoded.counts)
 
     def _annotate(
         self,
         number: int,
         batch: Sequence[_ToDecode],
-        decoded: Sequence[SampledFrames | str],
+        decoded: Sequence[SampledFrames],
         values: dict[str, list[NewValue]],
     ) -> None:
         stage = self._stages[number]
@@ -242,8 +208,8 @@ class AnnotatorWorker:
         for item, pixels in zip(batch, decoded, strict=True):
             if number not in item.wanted:
                 continue
-            if isinstance(pixels, str):
-                item.errors[number] = pixels
+            if pixels.error is not None:
+                item.errors[number] = pixels.error
             else:
                 clips.append((item, self._sampled(number, item, pixels)))
         for start in range(0, len(clips), stage.batch):
@@ -258,29 +224,23 @@ class AnnotatorWorker:
                 except Exception as error:  # noqa: BLE001 - a user's value; fails the clip alone
                     item.errors[number] = f"{type(stage).__qualname__}: {in_one_line(error)}"
                     continue
+                key, facts = item.clip.keys[number], item.clip.facts
+                ids = {"clip_id": facts.clip_id, "source_id": facts.source_id}
                 for name, data in encoded.items():
-                    values[name].append(
-                        NewValue(
-                            key=item.clip.keys[number],
-                            clip_id=item.clip.facts.clip_id,
-                            source_id=item.clip.facts.source_id,
-                            data=data,
-                        )
-                    )
+                    values[name].append(NewValue(key=key, **ids, data=data))
 
     def _sampled(self, number: int, item: _ToDecode, pixels: SampledFrames) -> SampledClip:
         """Returns a clip with the frames that one stage asked for."""
-        facts = item.clip.facts
         first = sum(len(wanted) for other, wanted in item.wanted.items() if other < number)
+        wanted = item.wanted[number]
+        arrays = pixels.pixels[first : first + len(wanted)]
         requested = tuple(
-            RequestedFrames(
-                numbers=wanted.numbers, pixels=self._placed(pixels.pixels[first + at], request)
-            )
-            for at, (request, wanted) in enumerate(
-                zip(self._stages[number].frames, item.wanted[number], strict=True)
+            RequestedFrames(numbers=each.numbers, pixels=self._placed(array, request))
+            for request, each, array in zip(
+                self._stages[number].frames, wanted, arrays, strict=True
             )
         )
-        return SampledClip(facts=facts, requested=requested)
+        return SampledClip(facts=item.clip.facts, requested=requested)
 
     def _placed(
         self,
@@ -335,8 +295,18 @@ class AnnotatorWorker:
                     made[number, member.key].append(member)
 
 
-def _wanted(request: FrameRequest, facts: ClipFacts) -> Wanted:
-    return Wanted(numbers=tuple(request.numbers(facts)), size=request.size_of(facts))
+def _results(
+    unit: Sequence[ClipWork], errors: Sequence[Mapping[int, str]], made: Made
+) -> list[ClipResult]:
+    return [
+        ClipResult(
+            number=clip.number,
+            clip_id=clip.facts.clip_id,
+            members={n: tuple(made[n, key]) for n, key in clip.keys.items() if n not in wrong},
+            errors=wrong,
+        )
+        for clip, wrong in zip(unit, errors, strict=True)
+    ]
 
 
 def _end_if_lost(error: Exception) -> None:

@@ -33,8 +33,12 @@ from curator.stage import (
     Wait,
 )
 from curator.stages.analyze.stage import AnalyzeStage
-from curator.stages.caption.caption_alignment import CaptionAlignment
-from curator.stages.caption.caption_embeddings import FAMILY, MEMBER, CaptionEmbeddings
+from curator.stages.caption.caption_annotators import (
+    FAMILY,
+    MEMBER,
+    CaptionAlignment,
+    CaptionEmbeddings,
+)
 from curator.stages.caption.stage import CaptionStage
 from curator.stages.cluster.stage import ClusterStage
 from curator.stages.commit.config import CommitConfig

@@ -21,13 +21,8 @@ if TYPE_CHECKING:
 class ClipToSample:
     """A written clip, and the frames that are wanted of it.
 
-    Attributes:
-        uri: The object that holds it.
-        n_frames: Frames that were written.
-        wanted: Frames, some at least.
-        choice: What chose the frames, where they are stored.
-        mp4: Its bytes, once they are read.
-        error: Why they cannot be read.
+    `choice` is what chose them, where they are stored; `mp4` has its bytes once they are read out
+    of the object `uri`, or `error` says why they cannot be.
     """
 
     uri: str
@@ -39,10 +34,9 @@ class ClipToSample:
 
 
 class SampleFramesStage(Stage[StageConfig, ClipToSample, SampledFrames]):
-    """Decodes written clips, and samples the frames that annotators and captioners ask for.
+    """Decodes written clips, and samples frames of them.
 
-    Args:
-        threads: Of the decoder; changes no result.
+    The `threads` of the decoder change no result.
     """
 
     name = "sample_frames"

@@ -36,20 +36,10 @@ from typing import Any
 from marks import film_mark_in_jpeg, mark_in_jpeg, marks_in_mp4
 
 DEFAULTS: dict[str, Any] = {
-    "delay_s": [0, 0],
-    "service_s": 0,
-    "slots": 10**6,
-    "crowded": False,
-    "faults": [],
-    "key": None,
-    "models": ["tiny-vlm"],
-    "no_schema": False,
-    "most_images": 10**6,
-    "by_source": {},
-    "hold_after": None,
-    "captions": False,
-    "yes": {},
-}
+    "delay_s": [0, 0], "service_s": 0, "slots": 10**6, "crowded": False, "faults": [], "key": None,
+    "models": ["tiny-vlm"], "no_schema": False, "most_images": 10**6, "by_source": {},
+    "hold_after": None, "captions": False, "yes": {},
+}  # fmt: skip
 DESCRIBED = {
     "type": "object",
     "properties": {name: {"type": "string"} for name in ("long", "medium", "short")},
@@ -111,8 +101,7 @@ class Server:
             return await send(writer, 404, {"detail": "Not Found"})
         request = json.loads(body)
         if options["captions"] and is_trial(request):
-            choice = {"message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
-            return await send(writer, 200, {"choices": [choice]})
+            return await send(writer, 200, {"choices": [choice_of("yes")]})
         key = key_of(request)
         self.note("received", key)
         images, said = seen(request, is_film=options["captions"])
@@ -151,19 +140,15 @@ class Server:
             # Whoever asked is gone, as servers notice too.
             self.note("dropped", key)
             raise ConnectionResetError
+        shown = {"seen": images, "said": said, "guided": "response_format" in request, "key": key}
+        text = json.dumps(shown)
         if options["captions"]:
             text = captions(request, images, options["yes"], "".join(said))
-        else:
-            text = json.dumps(
-                {"seen": images, "said": said, "guided": "response_format" in request, "key": key}
-            )
-        text = (fault or {}).get("text", text)
-        finish = (fault or {}).get("finish", "stop")
-        choice = {"message": {"role": "assistant", "content": text}, "finish_reason": finish}
+        fault = fault or {}
+        text = fault.get("text", text)
         usage = {"prompt_tokens": len(body), "completion_tokens": len(text)}
-        is_cut = bool(fault and fault.get("cut"))
-        answer = {"choices": [choice], "usage": usage}
-        if is_cut:
+        answer = {"choices": [choice_of(text, fault.get("finish", "stop"))], "usage": usage}
+        if fault.get("cut"):
             return await send(writer, 200, answer, is_cut=True)
         # Written and noted in one go: who has the answer asks on at once.
         await send(writer, 200, answer, sent=lambda: self.note("answered", key))
@@ -171,6 +156,10 @@ class Server:
     def note(self, what: str, key: str) -> None:
         self.journal.write(f"{what} {key}\n")
         self.journal.flush()
+
+
+def choice_of(text: str, finish: str = "stop") -> dict[str, Any]:
+    return {"message": {"role": "assistant", "content": text}, "finish_reason": finish}
 
 
 def key_of(request: dict[str, Any]) -> str:

@@ -109,6 +109,16 @@ def _stored(
         {"source_id": source, "uri": uri, "outcome": "done", "duration_s": 250.0, "notes": []}
         for source, uri in uris.items()
     ]
+    vectors_rows = [
+        {"clip_id": name, "second": one.vector_s, "vector": one.vectors_VD.astype("f2").ravel()}
+        for name, one in footage.items()
+    ]
+    pictures_rows = [
+        {"clip_id": name, "duration_s": one.duration_s, "second": one.picture_s,
+         "jpeg": list(one.pictures), "luma_mean": one.luma_F.astype("f2"),
+         "luma_spread": one.luma_spread_F.astype("f2")}
+        for name, one in footage.items()
+    ]  # fmt: skip
     candidates = Candidates(store, candidates_fingerprint(recipe), has_clip=False)
     candidates.add(
         ProposedUnit(
@@ -117,31 +127,8 @@ def _stored(
             shots=SHOTS_SCHEMA.empty_table(),
             clips=clips,
             vectors=vectors,
-            footage=rows_to_table(
-                [
-                    {
-                        "clip_id": name,
-                        "second": one.vector_s,
-                        "vector": one.vectors_VD.astype(np.float16).ravel(),
-                    }
-                    for name, one in footage.items()
-                ],
-                FOOTAGE_SCHEMA,
-            ),
-            pictures=rows_to_table(
-                [
-                    {
-                        "clip_id": name,
-                        "duration_s": one.duration_s,
-                        "second": one.picture_s,
-                        "jpeg": list(one.pictures),
-                        "luma_mean": one.luma_F.astype(np.float16),
-                        "luma_spread": one.luma_spread_F.astype(np.float16),
-                    }
-                    for name, one in footage.items()
-                ],
-                PICTURES_SCHEMA,
-            ),
+            footage=rows_to_table(vectors_rows, FOOTAGE_SCHEMA),
+            pictures=rows_to_table(pictures_rows, PICTURES_SCHEMA),
         )
     )
     candidates.flush()

@@ -5,15 +5,16 @@ import subprocess
 import sys
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from curator.stages.caption.caption_records import Annotation, Frames, Task
+from curator.stages.caption.caption_records import Annotation, Frames, Reply, Task
 from curator.stages.caption.captioners.chat_server import ServerCaptioner
-from curator.stages.caption.captioners.dialog_runner import DialogRunner
+from curator.stages.caption.captioners.dialog_runner import DialogRunner, Keep
 from curator.stages.caption.config import ModelConfig
 
 NO_FRAMES = Frames(jpegs=(), times_s=())
@@ -23,18 +24,38 @@ def check_server(
     config: ModelConfig, trial: Frames = NO_FRAMES, *, section: str = "caption"
 ) -> None:
     """`ServerCaptioner.check`."""
-    ServerCaptioner(config, section=section).check(trial)
+    ServerCaptioner(config, section=section, backoff_s=0.02).check(trial)
 
 
-def given(where: Any, task: Task) -> Frames:  # noqa: ANN401
-    """Returns the frames that a runner was given, or loads them, in place of their location."""
-    frames: Frames = where() if callable(where) else where
+class Kept(dict[str, Reply]):
+    """Replies that are stored; knows how often each one was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times: Counter[str] = Counter()
+
+    def keep(self, key: str, reply: Reply) -> None:
+        self.times[key] += 1
+        self[key] = reply
+
+
+def annotations_of(
+    runner: DialogRunner,
+    windows: Iterable[tuple[Task, Frames | Callable[[], Frames]]],
+    kept: Kept | None = None,
+    keep: Keep | None = None,
+) -> list[Annotation]:
+    """Annotates windows with their frames, or with what loads them, and closes the runner."""
+    kept = Kept() if kept is None else kept
+    loads = [
+        (task, frames if callable(frames) else partial(_as_is, frames)) for task, frames in windows
+    ]
+    with closing(runner):
+        return runner.annotate(loads, kept, keep or kept.keep)
+
+
+def _as_is(frames: Frames) -> Frames:
     return frames
-
-
-def rest_of(runner: DialogRunner) -> list[Annotation]:
-    """Waits for all open windows of a runner."""
-    return [one for some in runner.finish() for one in some]
 
 
 class FakeServer:

@@ -1,8 +1,9 @@
-"""Requests and frames for tests of models in the worker."""
+"""Requests and frames for tests of captioners, in the worker and at a server."""
 
 import io
 
 import numpy as np
+from marks import BLOCK_PX
 from PIL import Image
 
 from curator.stages.caption.caption_records import (
@@ -28,9 +29,9 @@ def marked(mark: int, width: int = 56, height: int = 56) -> bytes:
     return _encoded(Image.new("RGB", (width, height), (level, level, level)))
 
 
-def _encoded(image: Image.Image) -> bytes:
+def _encoded(image: Image.Image, quality: int = 95) -> bytes:
     buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=95)
+    image.save(buffer, "JPEG", quality=quality)
     return buffer.getvalue()
 
 
@@ -63,3 +64,23 @@ def request_of(
         role=role, model=model, task=task, system=system,
         turns=(Turn(role="user", text=text),), sampling=sampling,
     )  # fmt: skip
+
+
+def marked_jpeg(clip: int, frame: int) -> bytes:
+    """64 x 64 px: twelve bits of the clip's number, four of the frame's."""
+    bits = [(clip << 4 | frame) >> i & 1 for i in range(16)]
+    blocks = np.array(bits, np.uint8).reshape(4, 4) * 200 + 20
+    grey = blocks.repeat(BLOCK_PX, 0).repeat(BLOCK_PX, 1)
+    return _encoded(Image.fromarray(grey).convert("RGB"), 85)
+
+
+def marked_frames(clip: int, n_frames: int = 2) -> Frames:
+    """Frames at 0, 0.5, 1 ... s."""
+    jpegs = tuple(marked_jpeg(clip, i) for i in range(n_frames))
+    return Frames(jpegs=jpegs, times_s=tuple(i / 2 for i in range(n_frames)))
+
+
+def marked_task(clip: int, window: int = 0) -> Task:
+    """The window of a clip that is shown `marked_frames`."""
+    shown = Window(index=window, start_frame=0, end_frame=48, shown=(0, 12))
+    return Task(clip_id=f"clip-{clip}", content=f"pixels-{clip}", window=shown, fps=24.0)

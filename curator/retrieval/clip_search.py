@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from curator.errors import UsageError
 from curator.executor.corpus_work import CorpusWork
 from curator.matching.clip_footage import ClipFootage
+from curator.matching.verify_pair import verify_pair
 from curator.retrieval.query_media import picture_vector, text_vector, video_spans
-from curator.retrieval.shared_footage import PairsOfSpans, SharedFootage, verified_pairs
 from curator.review.clip_explanation import find_clip
 from curator.review.finished_run import Finished, open_finished
 from curator.tables.clip_locations import KeyRows
@@ -36,6 +36,8 @@ _PER_PICTURE = 10
 """Clips that each picture of a video proposes."""
 _PROPOSED = 100
 """Most clips that a span of a video is compared with; at some 30 CPU-ms each."""
+SAME_OFFSET_S = 0.5
+"""Spans of a video show the same part of a clip where their offsets differ by no more."""
 Near = tuple[int, float, float | None]
 """A row of `clips`, its best cosine, and the second of the clip; None for a clip as a whole."""
 _COLUMNS = (
@@ -44,22 +46,38 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharedFootage:
+    """Footage that a video and a clip both show: `time_clip = speed * time_video + offset_s`.
+
+    Attributes:
+        query_s: Second of the video at which it begins.
+        at_s: Second of the clip at which it begins.
+        overlap_s: Its length, in seconds of the video.
+        offset_s: Second of the clip at which the video begins; negative where the clip is later.
+        speed: Seconds of the clip per second of the video: 0.8 where it is 1.25 times as fast.
+        mirrored: One of them is mirrored.
+    """
+
+    query_s: float
+    at_s: float
+    overlap_s: float
+    offset_s: float
+    speed: float
+    mirrored: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FoundClip:
     """A clip that a search found.
 
     Attributes:
         rank: From 1.
-        clip_id: Its id.
         score: Cosine of its nearest vector, -1 to 1.
         at_s: Second of the clip, from its first frame, at which it is like the query; None where
             clips are compared as a whole.
-        source_uri: Address of its source.
-        start_s: Where it begins in its source.
-        end_s: Where it ends there.
-        caption: None without one.
+        start_s: Where it begins in its source; `end_s` is where it ends.
         decision: `kept` or `rejected`.
-        shard: Tar that has it; None of a rejected clip.
-        key: Of its sample there.
+        shard: Tar that has it, with its sample's `key` there; None of a rejected clip.
         shared: Of a video: the footage that both show, verified; else None.
     """
 
@@ -78,20 +96,16 @@ class FoundClip:
 
 
 class ClipSearch:
-    """The clips of a snapshot, to be searched. An index is built when it is first needed.
+    """The clips of a snapshot, to be searched; rejected ones only if `rejected` is set.
 
-    Args:
-        finished: The snapshot.
-        rejected: Whether rejected clips are found too.
+    An index is built when it is first needed.
     """
 
     def __init__(self, finished: Finished, *, rejected: bool = False) -> None:
         self.finished = finished
         self._rows = KeyRows(finished.clips["clip_id"])
-        self._is_searched = np.ones(finished.clips.num_rows, np.bool_)
-        if not rejected:
-            is_kept = pc.equal(finished.clips["decision"], "kept")
-            self._is_searched = is_kept.to_numpy().astype(np.bool_)
+        is_kept = pc.equal(finished.clips["decision"], "kept").to_numpy().astype(np.bool_)
+        self._is_searched = is_kept | rejected
         self._allowed_by: dict[str, NDArray[np.bool_]] = {}
 
     @classmethod
@@ -116,16 +130,13 @@ class ClipSearch:
         return clips
 
     def by_clip(self, clip: str, k: int = K, where: str | None = None) -> list[FoundClip]:
-        """Finds the clips that mean the same as one, by the mean of its vectors.
+        """Finds the `k` clips that mean the same as another one, by the mean of its vectors.
 
-        Args:
-            clip: Its id, or a beginning that no other clip has.
-            k: Most clips; the clip itself is not among them.
-            where: SQL condition over columns of `clips`.
+        `clip` is its id, or a beginning that no other has; `where` is an SQL condition over
+        columns of `clips`.
 
         Raises:
-            UsageError: There is no such clip, or it has no vector; or an argument is wrong. So do
-                all searches.
+            UsageError: There is no such clip, it has no vector, or an argument is wrong; so do all.
         """
         allowed = self._allowed(k, where)
         number = find_clip(self.finished, clip)
@@ -155,14 +166,13 @@ class ClipSearch:
 
     def by_text(self, text: str, k: int = K, where: str | None = None) -> list[FoundClip]:
         """Finds the clips that CLIP says a text describes."""
-        allowed = self._allowed(k, where)
-        described = self._described
+        allowed, index = self._allowed(k, where), self._described
         vector_D = text_vector(text, self.finished.recipe)
         k = min(k, len(self._is_searched))
-        hits = described.search(vector_D[np.newaxis], k, allowed, probes=PROBES)
+        hits = index.search(vector_D[np.newaxis], k, allowed, probes=PROBES)
         is_found = hits.owners[0] >= 0
-        cosines = hits.cosines[0, is_found].tolist()
-        near = zip(hits.owners[0, is_found].tolist(), cosines, strict=True)
+        rows, cosines = hits.owners[0, is_found], hits.cosines[0, is_found]
+        near = zip(rows.tolist(), cosines.tolist(), strict=True)
         return self._located([(row, cosine, None) for row, cosine in near])
 
     def by_video(
@@ -171,45 +181,49 @@ class ClipSearch:
         """Finds the clips that show footage of a video, then those whose pictures are near it."""
         allowed = self._allowed(k, where)
         spans = video_spans(place, self.finished.recipe.analyze)
-        return self.by_footage(spans, k, allowed)
-
-    def by_footage(
-        self, spans: dict[float, ClipFootage], k: int = K, allowed: NDArray[np.bool_] | None = None
-    ) -> list[FoundClip]:
-        """Finds the clips that show footage of spans of a video, as `by_video` does.
-
-        Args:
-            spans: By the second of the video at which each begins.
-            k: Most clips.
-            allowed: bool [C]; None for all clips.
-        """
         nearest: dict[int, Near] = {}
-        pairs: PairsOfSpans = []
-        for begin_s, footage in spans.items():
-            if not len(footage.vectors_VD):
-                continue
-            per_picture = max(k, _PER_PICTURE)
-            near = self._nearest_pictures(footage.vectors_VD, per_picture, allowed)
+        pairs: list[tuple[float, ClipFootage, int]] = []
+        shown = {at_s: footage for at_s, footage in spans.items() if len(footage.vectors_VD)}
+        if not shown:
+            raise UsageError("no picture of the video shows structure; expected more than black")
+        for begin_s, footage in shown.items():
+            near = self._nearest_pictures(footage.vectors_VD, max(k, _PER_PICTURE), allowed)
             near.sort(key=lambda hit: (-hit[1], hit[0]))
             proposed = list(dict.fromkeys(row for row, _, _ in near))[:_PROPOSED]
             pairs += [(begin_s, footage, row) for row in proposed]
             for hit in near:
                 nearest[hit[0]] = max(hit, nearest.get(hit[0], hit), key=lambda near: near[1])
-        if not any(len(footage.vectors_VD) for footage in spans.values()):
-            raise UsageError("no picture of the video shows structure; expected more than black")
-        shared = verified_pairs(pairs, self._footage({row for _, _, row in pairs}))
+        shared = self._verified(pairs)
 
-        def place(hit: Near) -> tuple[float, float, int]:
+        def order(hit: Near) -> tuple[float, float, int]:
             return -shared[hit[0]].overlap_s if hit[0] in shared else 0.0, -hit[1], hit[0]
 
-        hits = [
-            (row, cosine, shared[row].at_s if row in shared else at_s)
-            for row, cosine, at_s in sorted(nearest.values(), key=place)[:k]
-        ]
+        hits = sorted(nearest.values(), key=order)[:k]
+        clips = self._located(hits)
         return [
-            replace(clip, shared=shared.get(row))
-            for clip, (row, _, _) in zip(self._located(hits), hits, strict=True)
+            replace(clip, shared=shared[row], at_s=shared[row].at_s) if row in shared else clip
+            for clip, (row, _, _) in zip(clips, hits, strict=True)
         ]
+
+    def _verified(
+        self, pairs: Sequence[tuple[float, ClipFootage, int]]
+    ) -> dict[int, SharedFootage]:
+        """Returns what clips share with spans of a video, by row; spans with their second."""
+        footage = self._footage({row for _, _, row in pairs})
+        by_row: dict[int, list[SharedFootage]] = {}
+        for begin_s, span, row in pairs:
+            match = verify_pair(span, footage[row]) if row in footage else None
+            if match is not None:
+                shared = SharedFootage(
+                    query_s=begin_s + max(0.0, -match.offset_s / match.speed),
+                    at_s=max(0.0, match.offset_s),
+                    overlap_s=match.overlap_s,
+                    offset_s=match.offset_s - match.speed * begin_s,
+                    speed=match.speed,
+                    mirrored=match.mirrored,
+                )
+                by_row.setdefault(row, []).append(shared)
+        return {row: joined_spans(some) for row, some in by_row.items()}
 
     def _nearest_pictures(
         self, queries_QD: NDArray[np.float32], k: int, allowed: NDArray[np.bool_] | None
@@ -307,3 +321,17 @@ class ClipSearch:
                 index = VectorIndex.trained(vectors_ND, round(share * len(self._rows)))
             index.add(vectors_ND, rows[is_own])
         return index
+
+
+def joined_spans(some: Sequence[SharedFootage]) -> SharedFootage:
+    """Joins what consecutive spans show of one clip to its longest part."""
+    longest = max(some, key=lambda span: span.overlap_s)
+    same = [
+        span
+        for span in some
+        if span.mirrored == longest.mirrored
+        and abs(span.at_s - span.query_s * longest.speed - longest.offset_s) <= SAME_OFFSET_S
+    ]
+    first = min(same, key=lambda span: span.query_s)
+    overlap_s = sum(span.overlap_s for span in same)
+    return replace(longest, query_s=first.query_s, at_s=first.at_s, overlap_s=overlap_s)

@@ -1,7 +1,4 @@
-"""Vectors of what a user asks by: a picture, a video or a text.
-
-Shape letters: D dimensions.
-"""
+"""Vectors, float32 [D], of what a user asks by: a picture, a video or a text."""
 # ruff: noqa: N806 - shape letters
 
 import math
@@ -41,10 +38,7 @@ _ONE_AT_A_TIME = Lock()
 
 
 def picture_vector(file: str | os.PathLike[str]) -> NDArray[np.float32]:
-    """Returns the vector of an image file, float32 [D].
-
-    Args:
-        file: A file, or an address such as `s3://bucket/key`.
+    """Returns the vector of an image file or address, float32 [D].
 
     Raises:
         UsageError: It cannot be read, or shows no structure.
@@ -59,14 +53,10 @@ def picture_vector(file: str | os.PathLike[str]) -> NDArray[np.float32]:
 
 
 def video_spans(place: str | os.PathLike[str], config: AnalyzeConfig) -> dict[float, ClipFootage]:
-    """Analyzes a video, and divides it into its shots, in spans of at most `SPAN_S`.
-
-    Args:
-        place: A file, or an address such as `s3://bucket/key`.
-        config: Settings of the run that is searched.
+    """Analyzes a video, a file or an address, and divides it into its shots.
 
     Returns:
-        The footage of each span, by the second of the video at which it begins.
+        The footage of spans of at most `SPAN_S`, by the second of the video at which each begins.
 
     Raises:
         UsageError: It cannot be decoded.
@@ -85,10 +75,9 @@ def text_vector(text: str, recipe: Recipe) -> NDArray[np.float32]:
     """
     if not text.strip():
         raise UsageError("--text is empty; expected what clips are to show, such as 'a red car'")
-    assert recipe.analyze.clip is not None, "the caller knows that there are embeddings"
     try:
         models = ModelStore.at(recipe.models)
-        entry = models.catalogue.find(recipe.analyze.clip, "clip")
+        entry = models.catalogue.find(str(recipe.analyze.clip), "clip")
         vectors_PD, _ = text_embedder(entry, models.find(entry))([text])
     except ModelError as error:
         raise UsageError(f"--text: {error}") from error
@@ -111,13 +100,13 @@ def _decoded(
         result = Failure(uri=uri, stage="query", code=error.code, message=error.message)
     except ModelError as error:
         raise UsageError(str(error)) from error
-    if not isinstance(result, Failure):
-        decoded: Track | NDArray[np.float32] = result
-        return decoded
-    kind = "picture" if is_picture else "video"
-    raise UsageError(
-        f"--{kind} {uri!r} cannot be read as a {kind} ({result.code}): {result.message}"
-    )
+    if isinstance(result, Failure):
+        kind = "picture" if is_picture else "video"
+        raise UsageError(
+            f"--{kind} {uri!r} cannot be read as a {kind} ({result.code}): {result.message}"
+        )
+    decoded: Track | NDArray[np.float32] = result
+    return decoded
 
 
 @cache

@@ -4,6 +4,7 @@
 
 import math
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO
@@ -73,11 +74,9 @@ class QueryStage(Stage[AnalyzeConfig, QueryFile, Track | NDArray[np.float32] | F
         return failure
 
     def _vector(self, reader: BinaryIO) -> NDArray[np.float32]:
-        data = np.frombuffer(reader.read(), np.uint8)
-        try:
-            bgr_HWC = cv2.imdecode(data, cv2.IMREAD_COLOR) if len(data) else None
-        except cv2.error:
-            bgr_HWC = None
+        data, bgr_HWC = np.frombuffer(reader.read(), np.uint8), None
+        with suppress(cv2.error):
+            bgr_HWC = cv2.imdecode(data, cv2.IMREAD_COLOR)
         if bgr_HWC is None:
             raise SourceError(
                 ErrorCode.UNREADABLE,

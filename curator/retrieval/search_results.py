@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 
 from curator.number_text import moment, plain
 from curator.report.page_templates import render
-from curator.retrieval.clip_search import FoundClip
-from curator.retrieval.shared_footage import SharedFootage
+from curator.retrieval.clip_search import FoundClip, SharedFootage
 from curator.review.finished_run import Finished
 from curator.tables.clip_rows import ClipRows
 from curator.tables.disk_table import taken
@@ -63,12 +62,9 @@ def shared_words(shared: SharedFootage | None) -> str:
         return "no, similar"
     words = f"{shared.overlap_s:.1f} s from {moment(shared.query_s)} of the video on"
     words += ", mirrored" if shared.mirrored else ""
-    is_other_speed = abs(shared.speed - 1) > 0.01
-    return (
-        f"{words}, {1 / shared.speed:.2f} times as fast as in the video"
-        if is_other_speed
-        else words
-    )
+    if abs(shared.speed - 1) > 0.01:
+        words += f", {1 / shared.speed:.2f} times as fast as in the video"
+    return words
 
 
 def render_search(

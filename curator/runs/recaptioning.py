@@ -30,7 +30,7 @@ from curator.runs.output_recipe import log_changes
 from curator.runs.repair import repair_objects
 from curator.runs.run_context import RunContext, RunLog
 from curator.stage import CLIP_EMBEDDING, EMBEDDING
-from curator.stages.caption.captioners.captioner_list import captioner_extensions
+from curator.stages.caption.captioners.captioner_contract import captioner_extensions
 from curator.stages.commit.commit_run import alone, kept_by_source
 from curator.stages.cut.cut_driver import cut_facts
 from curator.stages.propose.candidate_store import Candidates

@@ -20,7 +20,7 @@ from curator.recipe import Recipe, learned_score_of, measures_of, semantics_of
 from curator.runs.generations import judged_by
 from curator.runs.marked_clips import honoured_marks
 from curator.stages.analyze.gpu_engines import GpuProbe
-from curator.stages.caption.captioners.captioner_list import captioner_extensions
+from curator.stages.caption.captioners.captioner_contract import captioner_extensions
 from curator.stages.propose.candidate_store import Candidates
 from curator.storage import Store
 from curator.tables.fenced_store import FencedStore

@@ -11,7 +11,7 @@ from served import FakeServer
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
-from curator.stages.caption.captioners.captioner_list import captioner_extensions
+from curator.stages.caption.captioners.captioner_contract import captioner_extensions
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAME = "captioner:MeanColour"

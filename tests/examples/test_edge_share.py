@@ -1,11 +1,18 @@
-"""`examples/edge_share.py`: a measure in a file of one's own, by its name in a recipe."""
+"""`edge_share.py` and `flicker.py` of `examples/`: measures of one's own, alone and in a run."""
 
 import json
+import tarfile
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+from film_makers import write_video
+from film_shots import moving_texture
 from judged import decide
+from newest import earlier_objects
 from samples import made_signals, made_track
 
 from curator.cli import main
@@ -25,6 +32,7 @@ NAMED = f"measures=[{MEASURE}]"
 @pytest.fixture(autouse=True)
 def _on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.setenv("PYTHONPATH", f"{EXAMPLES}:{EXAMPLES.parent}")
 
 
 def pictures(picture: np.ndarray) -> SamplePictures:
@@ -44,21 +52,12 @@ def test_it_tells_a_wall_from_a_crowd() -> None:
 
 def rows(recipe: Recipe, values: list[float]) -> list[dict[str, object]]:
     """Clips of constant signals, judged."""
-    candidates = [
-        candidate_of(
-            made_track(signals=made_signals(20, edge_share=value)),
-            Span(start_frame=0, end_frame=150, shot=0),
-            "a.mp4",
-            aggregates=recipe.scores.root,
-            measures=measures_of(recipe),
-            crop_borders=False,
-        )
-        for value in values
-    ]
-    table = candidates_table(candidates, measures_of(recipe).specs)
-    decided = decide(
-        table, recipe.filters.root, min_s=2.0, shard=recipe.shard, measures=measures_of(recipe)
-    )
+    measures, span = measures_of(recipe), Span(start_frame=0, end_frame=150, shot=0)
+    settings: Any = {"aggregates": recipe.scores.root, "measures": measures, "crop_borders": False}
+    tracks = [made_track(signals=made_signals(20, edge_share=value)) for value in values]
+    candidates = [candidate_of(track, span, "a.mp4", **settings) for track in tracks]
+    table = candidates_table(candidates, measures.specs)
+    decided = decide(table, recipe.filters.root, min_s=2.0, shard=recipe.shard, measures=measures)
     return columns_to_rows(decided.clips)
 
 
@@ -78,20 +77,18 @@ def test_rules_bound_its_scores_and_reasons_derive_from_their_names() -> None:
     assert empty["reasons"] == ["edge_share_too_low", "mostly_empty"]
 
 
-def test_a_recipe_without_it_has_no_such_score() -> None:
+def test_a_measure_that_is_not_there_names_the_recipe_and_the_key() -> None:
     """Pins that the set is of the recipe, whichever was read before, and the nearest key's name."""
     recipe = load_recipe("quickstart", [NAMED, "filters.edge_share.min=0.02"])
     assert with_changes(recipe, ["filters.edge_share.min=0.03"]).measures == (MEASURE,)
-    with pytest.raises(RecipeError, match="unknown score 'edge_share'"):
-        load_recipe("quickstart", ["filters.edge_share.min=0.02"])
     assert "edge_share" in measures_of(recipe).specs
-
-
-def test_a_measure_that_is_not_there_names_the_recipe_and_the_key() -> None:
-    with pytest.raises(RecipeError, match=r"^--set: measures: 'edge_shar:EdgeShare' cannot be imp"):
-        load_recipe("quickstart", ["measures=[edge_shar:EdgeShare]"])
-    with pytest.raises(RecipeError, match="unknown class of edge_share 'EdgeShar'; did you mean"):
-        load_recipe("quickstart", ["measures=[edge_share:EdgeShar]"])
+    for change, message in {
+        "filters.edge_share.min=0.02": "unknown score 'edge_share'",
+        "measures=[edge_shar:EdgeShare]": r"^--set: measures: 'edge_shar:EdgeShare' cannot be imp",
+        "measures=[edge_share:EdgeShar]": "unknown class of edge_share 'EdgeShar'; did you mean",
+    }.items():
+        with pytest.raises(RecipeError, match=message):
+            load_recipe("quickstart", [change])
 
 
 def test_curate_scores_prints_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,3 +102,60 @@ def test_curate_scores_prints_them(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "share below 0.01 over samples" in said
     assert main(["scores", "--markdown", "--recipe", str(path)]) == 0
     assert "\n## edges\n" in capsys.readouterr().out
+
+
+SETTINGS = [
+    "filters.short_side_px.min=60", "propose.min_s=1.0", "shard.resolutions=[64, 120]",
+    "filters.motion.min=null",
+]  # fmt: skip
+BOTH = "measures=[edge_share:EdgeShare, flicker:Flicker]"
+
+
+def run(folder: Path, *changes: str) -> dict[str, Any]:
+    settings = [word for change in (*SETTINGS, *changes) for word in ("--set", change)]
+    out = str(folder / "out")
+    assert main(["run", "--recipe", "quickstart", str(folder / "in"), out, *settings]) == 0
+    summary: dict[str, Any] = json.loads((folder / "out" / "summary.json").read_text())
+    return summary
+
+
+def clips(folder: Path) -> list[dict[str, Any]]:
+    return pq.read_table(folder / "out" / "clips").to_pylist()
+
+
+def is_newest(folder: Path, path: Path) -> bool:
+    return str(path.relative_to(folder / "out")) not in earlier_objects(folder / "out")
+
+
+def test_a_run_measures_judges_and_writes_the_score_of_a_user(tmp_path: Path) -> None:
+    """Pins columns, reason, JSON and report, reruns without a decode, and a run without it."""
+    (tmp_path / "in").mkdir()
+    frames = moving_texture(90, seed=1, width_px=160, height_px=120)
+    write_video(tmp_path / "in" / "film.mp4", frames, fps=Fraction(30))
+    first = run(tmp_path)
+    assert "decode" in first["cpu_seconds"]
+    run(tmp_path, BOTH)
+    (clip,) = clips(tmp_path)
+    assert (clip["decision"], 0 <= clip["empty_share"] <= 1) == ("kept", True)
+    assert 0 < clip["edge_share"] < 1
+    assert 0 < clip["flicker"] < 0.1
+    (tar,) = (path for path in (tmp_path / "out").rglob("*.tar") if is_newest(tmp_path, path))
+    with tarfile.open(tar) as members:
+        name = next(n for n in members.getnames() if n.endswith(".json"))
+        sample = json.load(members.extractfile(name))  # type: ignore[arg-type]
+    assert sample["scores"]["edge_share"] == pytest.approx(clip["edge_share"], rel=1e-3)
+    report = (tmp_path / "out" / "report" / "index.html").read_text()
+    assert "share of the picture that is edges, median over samples" in report
+    assert "step of brightness between neighbouring pictures" in report
+
+    again = run(tmp_path, BOTH, "filters.edge_share.min=0.99", "scores.edge_share=max",
+                "filters.flicker.max=0")  # fmt: skip
+    assert "decode" not in again["cpu_seconds"]
+    (clip,) = clips(tmp_path)
+    assert (clip["decision"], clip["reason"]) == ("rejected", "edge_share_too_low")
+    assert clip["reasons"][-1] == "flickers"
+    assert main(["explain", str(tmp_path / "out"), clip["clip_id"][:8]]) == 0
+
+    without = run(tmp_path)
+    assert "decode" not in without["cpu_seconds"]
+    assert "edge_share" not in clips(tmp_path)[0]

@@ -61,22 +61,19 @@ def test_its_options_are_in_the_help() -> None:
     assert "--min-margin" not in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("jsonl_export:JsonLine", "did you mean 'JsonLines'"),
-        ("no_such_package:JsonLines", "cannot be imported"),
-        ("jsonl_export:JsonLinesOptions", "is no exporter"),
-        ("cosmo", "did you mean 'cosmos'"),
-    ],
-)
 def test_a_format_that_is_not_there_is_refused(
-    tmp_path: Path, name: str, words: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["export", str(tmp_path), str(tmp_path / "to"), "--format", name])
-    assert stop.value.code == 2
-    assert words in capsys.readouterr().err
+    for name, words in {
+        "jsonl_export:JsonLine": "did you mean 'JsonLines'",
+        "no_such_package:JsonLines": "cannot be imported",
+        "jsonl_export:JsonLinesOptions": "is no exporter",
+        "cosmo": "did you mean 'cosmos'",
+    }.items():
+        with pytest.raises(SystemExit) as stop:
+            main(["export", str(tmp_path), str(tmp_path / "to"), "--format", name])
+        assert stop.value.code == 2
+        assert words in capsys.readouterr().err
 
 
 def test_an_error_in_a_format_names_it_and_the_shard(

@@ -34,9 +34,13 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def curated(sources: Path, out: Path, *more: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def run(sources: Path, out: Path, *more: str) -> int:
     settings = [part for setting in (*SETTINGS, *more) for part in ("--set", setting)]
-    assert main(["run", "--recipe", "quickstart", str(sources), str(out), *settings]) == EXIT_OK
+    return main(["run", "--recipe", "quickstart", str(sources), str(out), *settings])
+
+
+def curated(sources: Path, out: Path, *more: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    assert run(sources, out, *more) == EXIT_OK
     summary = json.loads((out / "summary.json").read_text())
     rows = [
         row for part in summary["tables"]["clips"] for row in pq.read_table(out / part).to_pylist()
@@ -105,13 +109,10 @@ def test_a_stage_that_fails_fails_the_run(
     file = tmp_path / "code" / "failing_stage.py"
     file.write_text(FAILING)
     monkeypatch.syspath_prepend(str(tmp_path / "code"))
-    settings = [part for setting in SETTINGS for part in ("--set", setting)]
-    stage = ["--set", "stages=[failing_stage:Failing]"]
-    code = main(["run", str(sources), str(tmp_path / "out"), *settings, *stage])
+    assert run(sources, tmp_path / "out", "stages=[failing_stage:Failing]") == EXIT_FAILED
     error = capsys.readouterr().err.splitlines()[-1]
     assert "2 of 2 clips that the recipe keeps could not be cut" in error
     assert f"KeyError: 'sky'; raised at {file}:11 in process" in error
-    assert code == EXIT_FAILED
 
 
 def test_a_stage_rejects_clips(sources: Path, tmp_path: Path) -> None:
@@ -177,10 +178,8 @@ def test_a_stage_over_the_corpus_decides_in_a_run_and_in_tune(
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "balance.py").write_text(BALANCED)
     monkeypatch.syspath_prepend(str(tmp_path / "code"))
-    write_video(
-        sources / "long.mp4", moving_texture(180, seed=9, width_px=160, height_px=120),
-        fps=Fraction(30),
-    )  # fmt: skip
+    frames = moving_texture(180, seed=9, width_px=160, height_px=120)
+    write_video(sources / "long.mp4", frames, fps=Fraction(30))
     stage = "stages=[{use: balance:Balanced, after: select, config: {by: source_id}}]"
     more = ("propose.max_s=2", stage)
     summary, clips = curated(sources, tmp_path / "out", *more)
@@ -202,8 +201,7 @@ def test_a_stage_over_the_corpus_decides_in_a_run_and_in_tune(
     assert main(["graph", "--set", stage]) == EXIT_OK
     shown = capsys.readouterr().out
     assert "every clip to be judged: the smallest group says how many" in shown
-    settings = [part for setting in SETTINGS for part in ("--set", setting)]
-    wrong = ["--set", stage.replace("source_id", "sauce_id")]
-    assert main(["run", str(sources), str(tmp_path / "out"), *settings, *wrong]) == EXIT_BROKEN_OFF
+    wrong = stage.replace("source_id", "sauce_id")
+    assert run(sources, tmp_path / "out", wrong) == EXIT_BROKEN_OFF
     error = capsys.readouterr().err.splitlines()[-1]
     assert "stage balanced of the recipe's `stages` fails: KeyError" in error

@@ -22,9 +22,8 @@ from curator.errors import UsageError
 from curator.footage.scenes import Picture
 from curator.matching.clip_footage import ClipFootage
 from curator.retrieval import query_stage
-from curator.retrieval.clip_search import ClipSearch
+from curator.retrieval.clip_search import ClipSearch, SharedFootage, joined_spans
 from curator.retrieval.query_media import picture_vector, video_spans
-from curator.retrieval.shared_footage import SharedFootage, joined_spans
 from curator.stages.analyze.config import AnalyzeConfig
 
 N = 30
@@ -105,16 +104,25 @@ def test_clips_of_one_meaning_are_found_by_a_prefix(clips: ClipSearch, ids: list
     assert (found[0].shared, found[0].decision) == (None, "kept")
     assert (found[0].shard, found[0].key) == ("shards/train-0.tar", ids[LIKE[1]])
     assert ids[LIKE[0]] not in {clip.clip_id for clip in found}
+    found = clips.by_clip(ids[0], k=N, where="motion > 20 AND source_uri LIKE '%00000%'")
+    assert {clip.clip_id for clip in found} == set(ids[20:])
+    assert clips.by_clip(ids[0], where="motion > 1e9") == []
 
 
 def test_a_rejected_clip_asks_but_is_found_only_if_wanted(place: Path, ids: list[str]) -> None:
+    """Pins also that a search changes nothing."""
+    files = [path for path in (place / "out").rglob("*") if path.is_file()]
+    before = [(path.stat().st_mtime_ns, path.stat().st_size) for path in files]
     kept = curator.search(place / "out", clip=ids[REJECTED], k=N)
     assert len(kept) == N - 1
-    assert ids[REJECTED] not in {clip.clip_id for clip in curator.search(
-        place / "out", clip=ids[0], k=N)}  # fmt: skip
+    found = curator.search(place / "out", clip=ids[0], k=N)
+    assert ids[REJECTED] not in {clip.clip_id for clip in found}
     both = curator.search(place / "out", clip=ids[0], k=N, rejected=True)
     (rejected,) = (clip for clip in both if clip.clip_id == ids[REJECTED])
     assert (rejected.decision, rejected.shard) == ("rejected", None)
+    curator.search(place / "out", video=place / "part.mkv")
+    assert files == [path for path in (place / "out").rglob("*") if path.is_file()]
+    assert before == [(path.stat().st_mtime_ns, path.stat().st_size) for path in files]
 
 
 def test_a_picture_is_found_where_it_is_in_a_clip(
@@ -159,25 +167,13 @@ def test_no_query_is_decoded_in_this_process(
 def test_spans_of_a_video_that_show_one_clip_are_joined() -> None:
     """Pins seconds of the whole video; a span that shows another part of the clip is left out."""
     parts = [
-        SharedFootage(
-            query_s=query_s,
-            at_s=at_s,
-            overlap_s=overlap_s,
-            offset_s=at_s - query_s,
-            speed=1.0,
-            mirrored=False,
-        )
+        SharedFootage(query_s=query_s, at_s=at_s, overlap_s=overlap_s, offset_s=at_s - query_s,
+                      speed=1.0, mirrored=False)
         for query_s, at_s, overlap_s in [(55.0, 0.0, 5.0), (60.1, 5.0, 20.0), (80.0, 3.0, 4.0)]
-    ]
+    ]  # fmt: skip
     joined = joined_spans(parts)
     assert (joined.query_s, joined.at_s, joined.overlap_s) == (55.0, 0.0, 25.0)
     assert joined.offset_s == pytest.approx(-55.1)
-
-
-def test_conditions_narrow_the_search(clips: ClipSearch, ids: list[str]) -> None:
-    found = clips.by_clip(ids[0], k=N, where="motion > 20 AND source_uri LIKE '%00000%'")
-    assert {clip.clip_id for clip in found} == set(ids[20:])
-    assert clips.by_clip(ids[0], where="motion > 1e9") == []
 
 
 @pytest.mark.parametrize(
@@ -219,17 +215,6 @@ def test_python_refuses_what_the_command_line_cannot_say(place: Path, ids: list[
         curator.search(place / "out", clip=ids[0], text="a dog")
 
 
-def test_a_search_changes_nothing(place: Path, ids: list[str]) -> None:
-    def state() -> dict[str, tuple[int, int]]:
-        files = (path for path in (place / "out").rglob("*") if path.is_file())
-        return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in files}
-
-    before = state()
-    curator.search(place / "out", clip=ids[0])
-    curator.search(place / "out", video=place / "part.mkv")
-    assert state() == before
-
-
 def test_json_and_the_table_name_the_same_clips(
     place: Path, ids: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -241,11 +226,6 @@ def test_json_and_the_table_name_the_same_clips(
     assert lines[1].endswith("…")
     assert "A dog runs over a field.\\n" in lines[1]
     assert all(len(line) < 240 for line in lines)
-
-
-def test_a_video_in_the_table_says_what_is_shared(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     text = said(capsys, "search", place / "out", "--video", place / "part.mkv", "-k", 2)
     _, first, second = text.splitlines()
     assert "4.0 s from 2 s of the video on" in first

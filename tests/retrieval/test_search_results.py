@@ -14,9 +14,8 @@ from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.models.catalogue import ModelEntry
 from curator.retrieval import query_media, search_results
-from curator.retrieval.clip_search import ClipSearch
+from curator.retrieval.clip_search import ClipSearch, SharedFootage
 from curator.retrieval.search_results import as_table, render_search, shared_words
-from curator.retrieval.shared_footage import SharedFootage
 from tests.report.test_report import EVIL, Page
 from tests.tiny_clip import TINY
 
@@ -70,26 +69,18 @@ def test_clips_beyond_the_size_of_a_page_are_pictures(
     assert any("3 clips cannot be played here" in text for text in page.texts)
 
 
-def test_a_terminal_gets_no_control_characters(hostile: tuple[Path, list[str]]) -> None:
-    out, ids = hostile
-    found = curator.search(out, clip=ids[0])
-    text = as_table(found, "clip")
-    assert all(line.isprintable() for line in text.splitlines())
-    assert len(text.splitlines()) == N
-
-
-def test_nothing_found_is_said(
+def test_a_terminal_gets_no_control_characters_and_words_of_what_is_shared(
     hostile: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, ids = hostile
+    text = as_table(curator.search(out, clip=ids[0]), "clip")
+    assert all(line.isprintable() for line in text.splitlines())
+    assert len(text.splitlines()) == N
     page = out / "none.html"
     none = ["search", str(out), "--clip", ids[0], "--where", "motion > 9", "--html", str(page)]
     assert main(none) == EXIT_OK
     assert capsys.readouterr().out.startswith("no clip was found\n")
     assert "0 clips found" in page.read_text()
-
-
-def test_words_say_what_is_shared() -> None:
     shared = SharedFootage(
         query_s=75.0, at_s=1.0, overlap_s=4.0, offset_s=-59.0, speed=0.8, mirrored=True
     )

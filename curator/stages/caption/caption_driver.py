@@ -5,8 +5,9 @@ continues where this one ended, even after a crash.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -25,42 +26,42 @@ from curator.records.cuts import StoredFrames, TextLine
 from curator.records.sources import FULL_HD
 from curator.sample_frames import ClipToSample, SampleFramesStage
 from curator.scheduler import UnitStream
-from curator.stages.caption.annotation_memo import answers_fingerprint, remember, remembered
-from curator.stages.caption.annotation_rows import (
+from curator.stages.caption.annotations import (
+    AnnotatedClips,
     CaptionedSpan,
-    annotations_tables,
-    apply_annotations,
-    sample_annotation,
+    CaptionedSpans,
+    ClipAnnotations,
+    answers_fingerprint,
+    remember,
+    remembered,
 )
-from curator.stages.caption.annotation_store import AnnotatedClips, CaptionedSpans, ClipAnnotations
 from curator.stages.caption.caption_records import Annotation, Reply, Task, Unanswered
 from curator.stages.caption.config import CaptionConfig, frames_fingerprint
-from curator.stages.caption.dialogs.prompt_facts import facts_of
-from curator.stages.caption.dialogs.prompt_files import load_prompt
-from curator.stages.caption.dialogs.source_events import (
+from curator.stages.caption.dialogs.prompt_facts import (
     NOTHING,
     SourceEvents,
     event_counts,
     events_of,
+    facts_of,
     metadata_lines,
     metadata_of,
 )
+from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.stages.caption.dialogs.window_dialog import make_dialogs, replayed
 from curator.stages.caption.frame_store import FrameParts, content_of, frames_key, read_clips
 from curator.stages.caption.reply_store import Replies, replies_fingerprint
 from curator.stages.caption.sidecar_table import (
     SIDECARS,
     Sidecars,
-    StoredSidecars,
     count_problems,
     sidecars_table,
+    stored_sidecars,
 )
 from curator.stages.caption.stage import (
     CaptionStage,
     OpenWindow,
     UnitAnnotations,
-    WindowLoader,
-    with_parts,
+    load_windows,
 )
 from curator.stages.caption.windows import Moment, WindowFrames, windows_of
 from curator.storage import Store
@@ -73,10 +74,10 @@ FAILED_WINDOWS = "caption_failed_"
 """Begins the names of counts of windows without an annotation, before the reason."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class _ClipInWork:
     span: CaptionedSpan
-    n_windows: int = 0
+    n_windows: int
     annotations: dict[int, Annotation] = field(default_factory=dict)
     """By window index."""
 
@@ -109,42 +110,43 @@ class Captioning:
         self._store, self._config, self._pixels = store, config, pixels
         self._engine, self._progress, self._checks = engine, progress, checks
         self._dialogs = make_dialogs(config)
-        self._replies = Replies(store, replies_fingerprint(config)).load()
+        models = replies_fingerprint(config)
+        self._replies = Replies(store, models).load()
         self._fingerprint = answers_fingerprint(config)
         self._parts = FrameParts(store, config, pixels)
         self._stage = CaptionStage(
             config, prompts={model.prompt: load_prompt(model.prompt) for model in config.models}
         )
-        self._stream = UnitStream[OpenWindow, UnitAnnotations](
+        self._stream = UnitStream[OpenWindow, list[UnitAnnotations]](
             engine,
             self._stage,
             key=lambda window: window.task.clip_id,
-            load=WindowLoader(store, config),
-            keep=with_parts,
+            load=partial(load_windows, store, FrameParts(store, config), models),
         )
         self.cpu_s = self._stream.cpu_s
         before = snapshot or {}
         self._captioned_before = CaptionedSpans(store, before.get("annotations", ()))
-        self._done = AnnotatedClips(clips)
+        self._done = AnnotatedClips(clips, config)
         self._clips: dict[str, _ClipInWork] = {}
         """Clips with open windows."""
         self._n_annotated = 0
         self.n_requested = 0
         """Windows that needed requests."""
         self._sidecars: Sidecars = {}
-        stored = StoredSidecars(store, before.get(SIDECARS)) if snapshot is not None else None
+        self._n_stored_sidecars = 0
         if self._reads_sidecars:
-            read = stored.read if stored is not None else read_sidecars
             of = zip(clips.values("source_uri"), clips.values("decision"), strict=True)
-            self._sidecars = read(sorted({uri for uri, decision in of if decision == "kept"}))
-        self._n_stored_sidecars = stored.n_kept if stored is not None else 0
-        self._events: dict[str, SourceEvents] = {}
-        if config.knows:
-            self._events = {
-                uri: events_of(sidecar.data, config)
-                for uri, sidecar in self._sidecars.items()
-                if isinstance(sidecar, Sidecar)
-            }
+            uris = sorted({uri for uri, decision in of if decision == "kept"})
+            if snapshot is None:
+                self._sidecars = read_sidecars(uris)
+            else:
+                parts = snapshot.get(SIDECARS)
+                self._sidecars, self._n_stored_sidecars = stored_sidecars(store, parts, uris)
+        self._events: dict[str, SourceEvents] = {
+            uri: events_of(sidecar.data, config)
+            for uri, sidecar in self._sidecars.items()
+            if config.knows and isinstance(sidecar, Sidecar)
+        }
 
     @property
     def order(self) -> FrameOrder:
@@ -165,19 +167,14 @@ class Captioning:
     ) -> None:
         """Annotates proposed clips; `look` samples the frames of an order from unwritten clips.
 
-        Raises:
-            CuratorError: No window of any clip has an annotation.
+        Raises a `CuratorError` where no window of any clip has an annotation.
         """
         for frames in look(self._unannotated(), self.order):
             self.take(frames)
         self._finish()
 
     def after_cut(self, locations: Mapping[str, Location]) -> None:
-        """Annotates written clips whose frames were not taken during the cut.
-
-        Raises:
-            CuratorError: No window of any clip has an annotation.
-        """
+        """Annotates written clips without frames from the cut; raises as `before_cut`."""
         if missing := self._unannotated():
             self._take_written(missing, locations)
         self._finish()
@@ -186,20 +183,18 @@ class Captioning:
         """Returns the short captions of a clip's windows, or its caption; None without one."""
         if not clip.caption or clip.caption_model == BY_HAND:
             return clip.caption
-        windows = self._done[clip.clip_id].annotations
+        answers = (window.answer for window in self._done[clip.clip_id].annotations)
         return (
-            " ".join(w.answer.short for w in windows if w.answer and w.answer.short) or clip.caption
+            " ".join(answer.short for answer in answers if answer and answer.short) or clip.caption
         )
 
     def sample(self, clip: Clip) -> dict[str, Any]:
         """Returns the annotation for the JSON of a clip's sample."""
-        done = self._done[clip.clip_id]
-        return sample_annotation(clip, done.annotations, done.span, self._config)
+        return self._done.sample(clip)
 
     def tables(self) -> Iterator[pa.Table]:
         """Yields rows of `annotations` in batches."""
-        rows = ((row, done.annotations, done.span) for row, done in self._done.items())
-        return annotations_tables(rows, self._config)
+        return self._done.tables()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -227,18 +222,16 @@ class Captioning:
         self._replies.pack()
 
     def _unannotated(self) -> list[ClipRow]:
+        """Returns the clips whose frames are needed: without annotations and stored frames."""
         missing = []
         for row in self._done.clips.kept():
-            name = row.clip_id
             # An annotation stays, even if the cut changes the row.
-            is_known = name in self._clips or name in self._done
+            is_known = row.clip_id in self._clips or row.clip_id in self._done
             if not is_known and not any(map(self._is_replayed, self._as_captioned(row))):
                 missing.append(row)
         stored = self._parts.stored() if missing else {}
-        if not stored:
-            return missing
         by_id = {}
-        for row in missing:
+        for row in missing if stored else ():
             content = self._content(row)
             where = stored.get(frames_key(content, self._moments(row)))
             if where is not None:
@@ -255,26 +248,24 @@ class Captioning:
             is_trimmed = row.cut_mode == "copy" and n_frames > row.n_frames
             is_before = span.start_frame <= row.start_frame
             if is_trimmed and is_before and row.end_frame <= span.end_frame:
-                yield row.changed({**asdict(span), "n_frames": n_frames})
+                yield row.changed({**span._asdict(), "n_frames": n_frames})
         yield row
 
     def _is_replayed(self, row: ClipRow) -> bool:
         """Reuses the annotations of a clip if all of its windows have one."""
-        content = self._content(row)
-        lines: Mapping[str, Any] = {}
+        content, text = self._content(row), ""
         if self._reads_text(row):
             read = self._replies.get(self._text_key(row, content))
             if read is None:
                 return False
-            lines = orjson.loads(read.text or "{}")
+            text = read.text
         annotations = []
-        for task in self._tasks(row, content, lines):
+        for task in self._tasks(row, content, text):
             annotation, _ = self._replayed(task)
             if annotation is None:
                 return False
             annotations.append(annotation)
-        done = ClipAnnotations(span=CaptionedSpan.of(row), annotations=annotations)
-        self._done.add(row.clip_id, done)
+        self._done.add(row.clip_id, ClipAnnotations(CaptionedSpan.of(row), annotations))
         return True
 
     def _replayed(self, task: Task) -> tuple[Annotation | None, Mapping[str, Reply]]:
@@ -298,22 +289,25 @@ class Captioning:
             row = self._done.row(where.clip_id)
             if written and where.clip_id in written:
                 row = row.changed(written[where.clip_id])
-            clip = self._clips[where.clip_id] = _ClipInWork(span=CaptionedSpan.of(row))
+            span = CaptionedSpan.of(row)
             if where.error is not None:
-                tasks = self._tasks(row, self._content(row), {})
-            else:
-                if self._reads_text(row):
-                    self._keep_text(row, where)
-                lines = orjson.loads(where.text or "{}")
-                tasks = self._tasks(row.changed({"n_frames": where.n_frames}), where.content, lines)
-            clip.n_windows = len(tasks)
+                tasks = self._tasks(row, self._content(row), "")
+                failures = [
+                    Annotation(task=task, failure=Unanswered.NO_FRAMES, detail=where.error)
+                    for task in tasks
+                ]
+                self._done.add(where.clip_id, ClipAnnotations(span, failures))
+                continue
+            if self._reads_text(row):
+                # As a reply of its own, because prompts depend on it.
+                key = self._text_key(row, where.content)
+                if key not in self._replies:
+                    self._replies.keep(key, Reply(text=where.text))
+            row = row.changed({"n_frames": where.n_frames})
+            tasks = self._tasks(row, where.content, where.text)
+            clip = self._clips[where.clip_id] = _ClipInWork(span, len(tasks))
             for task in tasks:
-                annotation: Annotation | None
-                if where.error is None:
-                    annotation, replies = self._replayed(task)
-                else:
-                    failure = Unanswered.NO_FRAMES
-                    annotation = Annotation(task=task, failure=failure, detail=where.error)
+                annotation, replies = self._replayed(task)
                 if annotation is not None:
                     clip.annotations[task.window.index] = annotation
                 else:
@@ -330,10 +324,10 @@ class Captioning:
         if len(clip.annotations) == clip.n_windows:
             del self._clips[name]
             ordered = [clip.annotations[index] for index in sorted(clip.annotations)]
-            self._done.add(name, ClipAnnotations(span=clip.span, annotations=ordered))
+            self._done.add(name, ClipAnnotations(clip.span, ordered))
 
-    def _note(self, units: Sequence[UnitAnnotations]) -> None:
-        for unit in units:
+    def _note(self, results: Sequence[list[UnitAnnotations]]) -> None:
+        for unit in chain.from_iterable(results):
             self._replies.add(unit.parts)
             for annotation in unit.annotations:
                 task = annotation.task
@@ -359,8 +353,7 @@ class Captioning:
                 "nothing was committed, and replies that were given are kept: check the captioner "
                 "and the keys of `caption`"
             )
-        for clip in self._done.clips.kept():
-            apply_annotations(clip, self._done[clip.clip_id].annotations, self._config)
+        self._done.apply()
 
     def _take_written(self, missing: Sequence[ClipRow], locations: Mapping[str, Location]) -> None:
         engine = self._engine
@@ -385,12 +378,13 @@ class Captioning:
             self.cpu_s.update(unit.cpu_s)
             self.take(unit.results)
 
-    def _tasks(self, row: ClipRow, content: str, lines: Mapping[str, Sequence[Any]]) -> list[Task]:
-        config = self._config
-        read = [[_line(line) for line in lines[frame]] for frame in sorted(lines, key=int)]
+    def _tasks(self, row: ClipRow, content: str, text: str) -> list[Task]:
+        """Returns the windows of a clip; `text` is that of its frames, as they are stored."""
+        config, fps, start_s = self._config, row.fps, row.start_s
+        lines = orjson.loads(text or "{}")
+        read = merged([[_line(line) for line in lines[frame]] for frame in sorted(lines, key=int)])
         sidecar = self._sidecars.get(row.source_uri) if config.sidecar else None
         source = self._events.get(row.source_uri, NOTHING)
-        fps, start_s = row.fps, row.start_s
         # The model's view depends on size and form, too.
         shown = fingerprint("shown", content, fps, config.frame_px, config.frames_as)
         tasks = []
@@ -400,24 +394,20 @@ class Captioning:
                 metadata = metadata_of(window, fps, start_s, source, config, row)
             facts = facts_of(
                 row if config.tell_facts else None,
-                text_lines=merged(read),
+                text_lines=read,
                 sidecar=sidecar if isinstance(sidecar, Sidecar) else None,
-                metadata_lines=metadata_lines(metadata, window, fps, start_s)
-                if metadata is not None
-                else (),
+                metadata_lines=metadata_lines(metadata, window, fps, start_s) if metadata else (),
                 untold={*source.bad_keys, *(("events",) if config.events else ())},
             )
-            clip_id = row.clip_id
-            tasks.append(
-                Task(
-                    clip_id=clip_id,
-                    content=shown,
-                    window=window,
-                    fps=fps,
-                    facts=facts,
-                    metadata=metadata,
-                )
+            task = Task(
+                clip_id=row.clip_id,
+                content=shown,
+                window=window,
+                fps=fps,
+                facts=facts,
+                metadata=metadata,
             )
+            tasks.append(task)
         return tasks
 
     def _content(self, row: Clip) -> str:
@@ -434,9 +424,8 @@ class Captioning:
 
     def _moments(self, row: Clip) -> tuple[Moment, ...]:
         """Returns the events of the source that get windows of their own."""
-        if self._config.event_window_s is None:
-            return ()
-        return self._events.get(row.source_uri, NOTHING).moments
+        has_windows = self._config.event_window_s is not None
+        return self._events.get(row.source_uri, NOTHING).moments if has_windows else ()
 
     def _reads_text(self, row: Clip) -> bool:
         """Returns whether to read text in frames: yes, unless analysis looked and found none."""
@@ -447,12 +436,6 @@ class Captioning:
     def _text_key(self, row: ClipRow, content: str) -> str:
         pictures = frames_key(content, self._moments(row))
         return fingerprint("text", READ_MODEL, pictures, frames_fingerprint(self._config))
-
-    def _keep_text(self, row: ClipRow, where: StoredFrames) -> None:
-        """Stores the text of the frames as a reply of its own, because prompts depend on it."""
-        key = self._text_key(row, where.content)
-        if key not in self._replies:
-            self._replies.keep(key, Reply(text=where.text))
 
 
 def _line(stored: Mapping[str, Any]) -> TextLine:

@@ -3,7 +3,7 @@
 Only `Frames` holds pixels, so stored replies can replay a dialog without decoding anything.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
@@ -167,20 +167,25 @@ class Request:
     """Identifies all that shapes the answer: pixels, model, words, sampling."""
 
     def __post_init__(self) -> None:
-        task = self.task
-        key = fingerprint(
-            "request-1",
-            self.role,
-            self.model,
-            task.content,
-            task.window.shown,
-            self.system,
-            [(turn.role, turn.text) for turn in self.turns],
-            [getattr(self.sampling, name) for name in Sampling.__slots__],
-            self.schema,
-            *([] if self.frames_as is None else [self.frames_as]),
-        )
+        asked = [self.role, self.model, self.task.content, self.task.window.shown, self.system]
+        turns = [(turn.role, turn.text) for turn in self.turns]
+        sampling = [getattr(self.sampling, name) for name in Sampling.__slots__]
+        way = [] if self.frames_as is None else [self.frames_as]
+        key = fingerprint("request-1", *asked, turns, sampling, self.schema, *way)
         object.__setattr__(self, "key", key)
+
+
+def trial_request(model: str) -> Request:
+    """Returns a first question to a model, which any answer answers."""
+    window = Window(index=0, start_frame=0, end_frame=1, shown=(0,))
+    return Request(
+        role="captioner",
+        model=model,
+        task=Task(clip_id="check", content="check", window=window, fps=1.0),
+        system="",
+        turns=(Turn(role="user", text="Answer yes."),),
+        sampling=Sampling(max_tokens=16, temperature=0.0, top_p=1.0, seed=0),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +278,7 @@ class Annotation:
     answer: Answer | None = None
     failure: Unanswered | None = None
     detail: str = ""
-    candidates: Sequence[AnswerCandidate] = ()
+    candidates: tuple[AnswerCandidate, ...] = ()
     """All whole and judged candidates, in the order of their seeds, including the answer."""
     set_aside: Mapping[str, int] = field(default_factory=dict)
     """Rejected answers that were requested again, by reason."""

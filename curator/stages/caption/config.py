@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from curator.fingerprints import fingerprint
 from curator.stage import StageConfig, setting
-from curator.stages.caption.captioners.captioner_list import CAPTIONERS, name_problem
+from curator.stages.caption.captioners.captioner_contract import CAPTIONERS, name_problem
 from curator.stages.caption.dialogs.prompt_files import Value, has_value, own_fields, wrong_values
 
 ANNOTATE_VERSION = 1
@@ -188,107 +188,100 @@ class CaptionConfig(ModelConfig):
 
     @field_validator("questions", "events", "open_questions")
     @classmethod
-    def _plain_names(cls, questions: Mapping[str, str]) -> Mapping[str, str]:
-        for name in questions:
+    def _plain_names(cls, questions: Mapping[str, str], info: ValidationInfo) -> Mapping[str, str]:
+        for name, question in questions.items():
             if not name.isidentifier() or name in ("content_type", "safety"):
                 raise ValueError(f"{name!r}; expected a plain name such as has_people")
-        return questions
-
-    @field_validator("questions", "open_questions")
-    @classmethod
-    def _are_asked(cls, questions: Mapping[str, str]) -> Mapping[str, str]:
-        for name, question in questions.items():
-            if not question.strip():
+            if info.field_name != "events" and not question.strip():
                 raise ValueError(f"{name} is empty; expected a question in words")
         return questions
 
     @model_validator(mode="after")
     def _can_be_asked(self) -> Self:
-        self._check_unasked()
-        needs = CAPTIONERS[self.captioner].needs if self.captioner in CAPTIONERS else ()
-        for key in needs:
-            if getattr(self, key) is None:
-                raise ValueError(f"captioner is {self.captioner}; expected {_NEEDED[key]}")
-        self._check_events()
-        if self.text not in self.lengths:
-            raise ValueError(
-                f"text is {self.text}, and lengths are [{', '.join(self.lengths)}]; set "
-                f"caption.text={self.lengths[-1]}, or add {self.text} to caption.lengths"
-            )
-        self._check_rejects()
-        judge = self.judge
-        if judge is not None and judge.captioner != self.captioner:
-            raise ValueError(
-                f"judge.captioner is {judge.captioner} and captioner {self.captioner}; expected "
-                "the same: one place drives the conversation with both"
-            )
-        for key in needs if judge is not None else ():
-            if getattr(judge, key) is None:
-                raise ValueError(f"judge.{key} is missing; set caption.judge.{_NEEDED[key]}")
-        if self.candidates > 1 and judge is None:
-            raise ValueError(f"candidates is {self.candidates}; expected a judge to pick the best")
+        problems = (self._unasked, self._missing, self._wrong_events, self._wrong_answers)
+        if (found := next(filter(None, (problem() for problem in problems)), None)) is not None:
+            raise ValueError(found)
         return self
 
-    def _check_rejects(self) -> None:
-        choices: dict[str, tuple[str | bool, ...]] = dict.fromkeys(self.questions, (True, False))
-        choices["content_type"] = self.content_types
-        if self.safety:
-            choices["safety"] = ("safe", "sensitive", "unsafe")
-        for name, values in self.reject.items():
-            if name not in choices:
-                self._check_own_reject(name, values)
-                continue
-            allowed = choices[name]
-            if wrong := [value for value in values if not has_value(allowed, value)]:
-                raise ValueError(f"reject.{name}: {wrong[0]!r}; expected some of {list(allowed)}")
-
-    def _check_own_reject(self, name: str, values: tuple[Value, ...]) -> None:
-        """Accepts a missing prompt, because a finished run's recipe must stay readable."""
-        fields = own_fields(self.prompt) if self.asks else {}
-        if fields is None:
-            return
-        if name not in fields:
-            asked = [*self.questions, *(["safety"] if self.safety else []), "content_type"]
-            raise ValueError(f"reject.{name} is not asked for; expected one of {[*asked, *fields]}")
-        if (problem := wrong_values(name, fields[name], values)) is not None:
-            raise ValueError(problem)
-
-    def _check_unasked(self) -> None:
-        """Refuses settings that need a model if the recipe has none."""
+    def _unasked(self) -> str | None:
+        """Returns a setting that needs a model, if the recipe has none."""
         if not self.enabled or self.captioner != "measured":
-            return
+            return None
         wanted = {
             "questions": bool(self.questions),
             "reject": bool(self.reject),
             "judge": self.judge is not None,
             "candidates": self.candidates > 1,
-        }
-        if "captioner" not in self.model_fields_set:
             # A recipe with `measured` may keep the URL of a server.
-            wanted["url"] = self.url is not None
-        for key, is_wanted in wanted.items():
-            if is_wanted:
-                raise ValueError(
-                    f"caption.{key} is set, and caption.captioner is measured, which asks no "
-                    "model; set caption.captioner to openai or transformers"
-                )
-
-    def _check_events(self) -> None:
-        if self.no_event is not None and self.no_event not in self.events:
-            raise ValueError(
-                f"no_event is {self.no_event!r}; expected one of events {list(self.events)}"
+            "url": self.url is not None and "captioner" not in self.model_fields_set,
+        }
+        if key := next((key for key, is_wanted in wanted.items() if is_wanted), None):
+            return (
+                f"caption.{key} is set, and caption.captioner is measured, which asks no "
+                "model; set caption.captioner to openai or transformers"
             )
+        return None
+
+    def _missing(self) -> str | None:
+        needs = CAPTIONERS[self.captioner].needs if self.captioner in CAPTIONERS else ()
+        lacks = [key for key in needs if getattr(self, key) is None]
+        if lacks:
+            return f"captioner is {self.captioner}; expected {_NEEDED[lacks[0]]}"
+        if self.judge is not None and self.judge.captioner != self.captioner:
+            return (
+                f"judge.captioner is {self.judge.captioner} and captioner {self.captioner}; "
+                "expected the same: one place drives the conversation with both"
+            )
+        lacks = [key for key in needs if self.judge and getattr(self.judge, key) is None]
+        if lacks:
+            return f"judge.{lacks[0]} is missing; set caption.judge.{_NEEDED[lacks[0]]}"
+        return None
+
+    def _wrong_events(self) -> str | None:
+        names = list(self.events)
+        if self.no_event is not None and self.no_event not in self.events:
+            return f"no_event is {self.no_event!r}; expected one of events {names}"
         if self.events and self.content_types and set(self.content_types) != set(self.events):
-            raise ValueError(
+            return (
                 f"content_types are {list(self.content_types)}; expected the names of events "
-                f"{list(self.events)}, or none: models tell the class where metadata does not"
+                f"{names}, or none: models tell the class where metadata does not"
             )
         if both := sorted(set(self.events) & set(self.questions)):
-            raise ValueError(f"{both[0]!r} is in events and in questions; expected two names")
+            return f"{both[0]!r} is in events and in questions; expected two names"
         if self.captioner == "metadata" and (self.candidates > 1 or self.judge is not None):
-            raise ValueError("captioner is metadata; expected neither candidates nor a judge")
+            return "captioner is metadata; expected neither candidates nor a judge"
         if self.event_window_s is not None and not self.events:
-            raise ValueError("event_window_s needs events; expected classes with their meaning")
+            return "event_window_s needs events; expected classes with their meaning"
+        return None
+
+    def _wrong_answers(self) -> str | None:
+        if self.text not in self.lengths:
+            return (
+                f"text is {self.text}, and lengths are [{', '.join(self.lengths)}]; set "
+                f"caption.text={self.lengths[-1]}, or add {self.text} to caption.lengths"
+            )
+        if problem := next(filter(None, map(self._wrong_reject, self.reject)), None):
+            return problem
+        if self.candidates > 1 and self.judge is None:
+            return f"candidates is {self.candidates}; expected a judge to pick the best"
+        return None
+
+    def _wrong_reject(self, name: str) -> str | None:
+        choices: dict[str, tuple[str | bool, ...]] = dict.fromkeys(self.questions, (True, False))
+        choices["content_type"] = self.content_types
+        if self.safety:
+            choices["safety"] = ("safe", "sensitive", "unsafe")
+        values = self.reject[name]
+        if name in choices:
+            wrong = [value for value in values if not has_value(choices[name], value)]
+            allowed = list(choices[name])
+            return f"reject.{name}: {wrong[0]!r}; expected some of {allowed}" if wrong else None
+        fields = own_fields(self.prompt) if self.asks else {}
+        # A prompt may be missing, because a finished run's recipe must stay readable.
+        if fields is None or name in fields:
+            return None if fields is None else wrong_values(name, fields[name], values)
+        asked = [*self.questions, *(["safety"] if self.safety else []), "content_type"]
+        return f"reject.{name} is not asked for; expected one of {[*asked, *fields]}"
 
     @property
     def name(self) -> str:

@@ -1,12 +1,9 @@
-"""Stores the frames of clips for captions, and reads them again.
-
-Parts of `frames` hold the pictures, a row group per clip, until the run has finished.
-"""
+"""Stores the frames of clips for captions, in parts that stay until the run has finished."""
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -39,16 +36,12 @@ FRAMES_SCHEMA = pa.schema(
 )
 """Row of `frames`: pictures of one clip, and the text read in them as JSON."""
 _CONTENT = ("start_frame", "end_frame", "n_frames", "width", "height", *CROP_COLUMNS)
-_FACTS = ("clip_id", "n_frames", "text")
 _KEPT_ROWS = 16
 _READERS = 16
 
 
 def content_of(clip_id: str, clip: Clip | Written, pixels: str) -> str:
-    """Fingerprint of a clip's pixels, as proposed or written: its source and span, crop and form.
-
-    `pixels` is the fingerprint of the stages that change pixels; empty without any.
-    """
+    """Fingerprint of a clip's pixels: source and span, crop, form, and what changes `pixels`."""
     own = [clip_id, *(getattr(clip, name) for name in _CONTENT)]
     return fingerprint("clip content", own, *([pixels] if pixels else []))
 
@@ -58,13 +51,17 @@ def frames_key(content: str, moments: Sequence[Moment]) -> str:
     return fingerprint("clip pictures", content, moments) if moments else content
 
 
-class FrameParts:
-    """Parts of `frames` of one recipe; workers get a copy.
+@dataclass(slots=True)
+class _KeptRow:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    jpegs: dict[int, bytes] | None = None
+    """By frame; None until the first who wants them has read them."""
 
-    Args:
-        store: Output root.
-        config: Whose frames they are.
-        pixels: Fingerprint of the stages that change pixels; empty without any.
+
+class FrameParts:
+    """Parts of `frames` of one recipe, a row group per clip; workers get a copy.
+
+    `pixels` is the fingerprint of the stages that change pixels; empty without any.
     """
 
     def __init__(self, store: Store, config: CaptionConfig, pixels: str = "") -> None:
@@ -72,7 +69,7 @@ class FrameParts:
         self._config, self._pixels = config, pixels
         # Several threads read it; the windows of a clip come in a row.
         self._lock = threading.Lock()
-        self._kept: dict[tuple[str, int], Future[dict[str, Any]]] = {}
+        self._kept: dict[tuple[str, int], _KeptRow] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles no open rows."""
@@ -116,56 +113,42 @@ class FrameParts:
         """Returns the frames that an unfinished run left, by `frames_key`; `content` is empty."""
         frames: dict[str, StoredFrames] = {}
         names = self._parts.names()
+        facts = partial(self._parts.read_columns, columns=("clip_id", "n_frames", "text"))
         with ThreadPoolExecutor(_READERS) as pool:
-            keys = pool.map(self._parts.keys, names)
-            tables = pool.map(partial(self._parts.read_columns, columns=_FACTS), names)
-            for name, its_keys, table in zip(names, keys, tables, strict=True):
-                for row, (key, facts) in enumerate(zip(its_keys, table.to_pylist(), strict=True)):
-                    frames[key] = StoredFrames(part=name, row=row, **facts)
+            keys, tables = pool.map(self._parts.keys, names), pool.map(facts, names)
+            for part, its_keys, table in zip(names, keys, tables, strict=True):
+                rows = enumerate(table.to_pylist())
+                places = (StoredFrames(part=part, row=number, **row) for number, row in rows)
+                frames |= zip(its_keys, places, strict=True)
         return frames
 
     def frames(self, where: StoredFrames, task: Task) -> Frames:
-        """Returns the pictures of a window.
-
-        Raises:
-            CutError: Some are missing.
-        """
-        row = self._row(where.part, where.row)
-        by_frame = dict(zip(row["frames"], row["jpegs"], strict=True))
-        missing = [frame for frame in task.window.shown if frame not in by_frame]
+        """Returns the pictures of a window; raises a `CutError` where some are missing."""
+        with self._lock:
+            row = self._kept.setdefault((where.part, where.row), _KeptRow())
+            while len(self._kept) > _KEPT_ROWS:
+                del self._kept[next(iter(self._kept))]
+        # The first caller reads a row, and others wait for that row alone.
+        with row.lock:
+            if row.jpegs is None:
+                row.jpegs = self._read(where)
+        shown = task.window.shown
+        missing = [frame for frame in shown if frame not in row.jpegs]
         if missing:
             raise CutError(f"{where.part}: frames {missing} of clip {task.clip_id} are not there")
         return Frames(
-            jpegs=tuple(by_frame[frame] for frame in task.window.shown),
-            times_s=tuple(frame / task.fps for frame in task.window.shown),
+            jpegs=tuple(row.jpegs[frame] for frame in shown),
+            times_s=tuple(frame / task.fps for frame in shown),
         )
 
-    def _row(self, part: str, number: int) -> dict[str, Any]:
-        """Returns a row. The first caller reads it, and others wait for that row alone."""
-        key = part, number
-        with self._lock:
-            row = self._kept.get(key)
-            is_first = row is None
-            if row is None:
-                row = self._kept[key] = Future()
-                while len(self._kept) > _KEPT_ROWS:
-                    del self._kept[next(iter(self._kept))]
-        if is_first:
-            try:
-                row.set_result(self._loaded(part, number))
-            except BaseException as error:  # noqa: BLE001 - raised where it is asked for
-                # Another try may find it.
-                with self._lock:
-                    self._kept.pop(key, None)
-                row.set_exception(error)
-        return row.result()
-
-    def _loaded(self, part: str, number: int) -> dict[str, Any]:
+    def _read(self, where: StoredFrames) -> dict[int, bytes]:
         table = read_rows(
-            self._parts.store, part, lambda f: f.read_row_group(number, ["frames", "jpegs"])
+            self._parts.store,
+            where.part,
+            lambda file: file.read_row_group(where.row, ["frames", "jpegs"]),
         )
-        row: dict[str, Any] = table.to_pylist()[0]
-        return row
+        (row,) = table.to_pylist()
+        return dict(zip(row["frames"], row["jpegs"], strict=True))
 
 
 def _text_json(sampled: SampledFrames) -> str:
@@ -178,13 +161,13 @@ def _text_json(sampled: SampledFrames) -> str:
 
 def read_clips(store: Store, clips: Sequence[tuple[ClipToSample, Location]]) -> list[ClipToSample]:
     """Returns clips with their MP4s, out of parts of `cuts` and of tars, or with the error."""
-    return [_read_clip(store, clip, where) for clip, where in clips]
 
+    def read(clip: ClipToSample, where: Location) -> ClipToSample:
+        try:
+            return replace(clip, mp4=located_bytes(store, where))
+        except DamagedError:
+            raise
+        except CuratorError as error:
+            return replace(clip, error=str(error))
 
-def _read_clip(store: Store, clip: ClipToSample, where: Location) -> ClipToSample:
-    try:
-        return replace(clip, mp4=located_bytes(store, where))
-    except DamagedError:
-        raise
-    except CuratorError as error:
-        return replace(clip, error=str(error))
+    return [read(*pair) for pair in clips]

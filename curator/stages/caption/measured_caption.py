@@ -1,8 +1,4 @@
-"""Composes a caption from measurements.
-
-The caption names only facts from pixels and container, and `caption_model` says that no
-vision-language model saw the clip.
-"""
+"""Composes a caption from measurements: no vision-language model sees the clip."""
 
 from curator.records.clips import Clip
 from curator.stages.caption.config import CaptionConfig

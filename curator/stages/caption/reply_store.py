@@ -1,7 +1,6 @@
 """Stores models' replies by request key, so that no finished request is made twice.
 
-What was made of the replies about a window is stored beside them, as a reply to that question: the
-dialogs of windows without changes need not be run again.
+What was made of the replies about a window is stored beside them, as a reply to that question.
 
 A unit stores each second the replies that came, and ends with one part of all of them. The run
 finds all parts, and makes one of many small ones from time to time.
@@ -9,7 +8,7 @@ finds all parts, and makes one of many small ones from time to time.
 
 import hashlib
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
@@ -21,7 +20,7 @@ import pyarrow as pa
 from curator.errors import StorageError
 from curator.fingerprints import fingerprint
 from curator.stages.caption.caption_records import Reply, Unanswered
-from curator.stages.caption.captioners.captioner_list import outside_version
+from curator.stages.caption.captioners.captioner_contract import outside_version
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.storage import Store
@@ -96,8 +95,7 @@ class Replies(Mapping[str, Reply]):
         return dict(self._small)
 
     def __getitem__(self, key: str) -> Reply:
-        record = self._rows.get(key)
-        row = {} if record is None else orjson.loads(record)
+        row = orjson.loads(self._rows.get(key) or b"{}")
         if row.get("key") != key:
             raise KeyError(key)
         return _reply(row)
@@ -119,22 +117,20 @@ class Replies(Mapping[str, Reply]):
                 names = [info.key for info in self._store.list(self._prefix)]
                 new = [name for name in names if name not in read]
                 contents = dict(zip(new, pool.map(self._content, new), strict=True))
-                parts = {}
-                for name, content in contents.items():
-                    if isinstance(content, list):
-                        parts[name] = content
-                    elif content is not None:
-                        self._rows.add(content["key"], orjson.dumps(content))
-                        self._new[content["key"]] = _reply(content)
-                        self._loose.append(name)
+                parts = {name: keys for name, keys in contents.items() if isinstance(keys, list)}
                 self._rows.expect_all(list(parts.values()), len(self._parts))
                 self._parts += parts
                 if not self._unit:
                     self._small |= {n: keys for n, keys in parts.items() if len(keys) < PACK_FROM}
+                for name, row in contents.items():
+                    if isinstance(row, dict):
+                        self._rows.add(row["key"], orjson.dumps(row))
+                        self._new[row["key"]] = _reply(row)
+                        self._loose.append(name)
                 # Objects that vanished meanwhile are in another part, which the next listing has.
+                read |= {name for name, content in contents.items() if content is not None}
                 if None not in contents.values():
                     break
-                read |= {name for name, content in contents.items() if content is not None}
         if self._loose:
             self.pack()
         return self
@@ -166,10 +162,10 @@ class Replies(Mapping[str, Reply]):
         if not new and len(small) < 2:
             self._small |= small
             return
+        read = partial(read_parquet, self._store, columns=REPLY_SCHEMA.names)
         with ThreadPoolExecutor(_READERS) as pool:
-            read = partial(read_parquet, self._store, columns=REPLY_SCHEMA.names)
             tables = list(pool.map(read, small))
-        name = self._write(pa.concat_tables([*tables, _table_of(new.items())]))
+        name = self._write(pa.concat_tables([*tables, _table_of(new)]))
         # The part is written before its pieces go: a run that ends in between finds them twice.
         self._store.delete([*loose, *(other for other in small if other != name)])
 
@@ -179,11 +175,7 @@ class Replies(Mapping[str, Reply]):
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        """Stores the rest.
-
-        Raises:
-            CuratorError: Some could not be stored.
-        """
+        """Stores the rest; raises the error of one that could not be stored."""
         self._ended.set()
         self._thread.join()
         if self._error is not None:
@@ -196,7 +188,7 @@ class Replies(Mapping[str, Reply]):
                 new, self._new = self._new, {}
             try:
                 if new:
-                    self._write(_table_of(new.items()))
+                    self._write(_table_of(new))
             except Exception as error:  # noqa: BLE001 - raised again where the unit's process waits
                 self._error = error
                 return
@@ -223,8 +215,8 @@ class Replies(Mapping[str, Reply]):
                 keys: list[str] = read_parquet(self._store, name, ["key"])["key"].to_pylist()
                 return keys
             # Older versions stored single replies.
-            row = read_json(self._store, name)
-            return {"key": row["key"], **row}
+            single: dict[str, Any] = read_json(self._store, name)
+            return {"key": single["key"], **single}
         except StorageError:
             if self._store.exists(name):
                 raise
@@ -235,8 +227,8 @@ class Replies(Mapping[str, Reply]):
         return ((row["key"], orjson.dumps(row)) for row in rows)
 
 
-def _table_of(replies: Iterable[tuple[str, Reply]]) -> pa.Table:
-    return pa.Table.from_pylist([_row(key, reply) for key, reply in replies], schema=REPLY_SCHEMA)
+def _table_of(replies: Mapping[str, Reply]) -> pa.Table:
+    return pa.Table.from_pylist([_row(*pair) for pair in replies.items()], schema=REPLY_SCHEMA)
 
 
 def _row(key: str, reply: Reply) -> dict[str, object]:
@@ -244,6 +236,5 @@ def _row(key: str, reply: Reply) -> dict[str, object]:
 
 
 def _reply(row: Mapping[str, Any]) -> Reply:
-    values = {name: value for name, value in row.items() if name != "key"}
-    failure = values.pop("failure")
-    return Reply(failure=None if failure is None else Unanswered(failure), **values)
+    values = {name: value for name, value in row.items() if name not in ("key", "failure")}
+    return Reply(failure=Unanswered(row["failure"]) if row["failure"] else None, **values)

@@ -9,6 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 
 import pyarrow as pa
 
@@ -46,49 +47,42 @@ def count_problems(sidecars: Sidecars) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-class StoredSidecars:
-    """Reads the sidecars of sources, from the table if a source is unreachable.
+def stored_sidecars(
+    store: Store, parts: Sequence[str] | None, uris: Collection[str]
+) -> tuple[Sidecars, int]:
+    """Reads the sidecars of sources, from the table for those that are unreachable.
 
-    `parts` are parts of the table `sidecars` of the last finished run; None without one.
+    `parts` are parts of the table `sidecars` of the last finished run; None without one. Returns
+    the sidecars as `read_sidecars` does, and how many of them the table gave.
     """
-
-    def __init__(self, store: Store, parts: Sequence[str] | None) -> None:
-        self._store = store
-        self._parts = parts
-        self.n_kept = 0
-        """Number of sidecars from the table."""
-
-    def read(self, uris: Collection[str]) -> Sidecars:
-        """As `read_sidecars`."""
-        sidecars = dict(read_sidecars(uris))
-        missed = sorted(uri for uri in uris if not isinstance(sidecars.get(uri), Sidecar))
-        if self._parts is None:
-            if _gone(missed[:_LOOKED_AT]):
-                logger.warning(
-                    "sources cannot be reached, and the last run kept nothing of what lay beside "
-                    "them: captions are made without, and may change; `curate run` with the "
-                    "sources keeps it"
-                )
-            return sidecars
-        kept = {
-            row["source_uri"]: Sidecar(uri=row["uri"], data=json.loads(row["json"]))
-            for part in self._parts
-            for row in read_parquet(self._store, part).to_pylist()
-        }
-        gone = _gone([uri for uri in missed if uri in kept])
-        self.n_kept = len(gone)
-        return sidecars | {uri: kept[uri] for uri in gone}
+    sidecars = dict(read_sidecars(uris))
+    missed = sorted(uri for uri in uris if not isinstance(sidecars.get(uri), Sidecar))
+    if parts is None:
+        if _gone(missed[:_LOOKED_AT]):
+            logger.warning(
+                "sources cannot be reached, and the last run kept nothing of what lay beside "
+                "them: captions are made without, and may change; `curate run` with the "
+                "sources keeps it"
+            )
+        return sidecars, 0
+    kept = {
+        row["source_uri"]: Sidecar(uri=row["uri"], data=json.loads(row["json"]))
+        for part in parts
+        for row in read_parquet(store, part).to_pylist()
+    }
+    gone = _gone([uri for uri in missed if uri in kept])
+    return sidecars | {uri: kept[uri] for uri in gone}, len(gone)
 
 
 def _gone(uris: Sequence[str]) -> list[str]:
     """Returns the sources that cannot be reached."""
 
-    def is_gone(uri: str) -> bool:
+    def gone(uri: str) -> list[str]:
         try:
             stat_source(uri)
         except SourceError:
-            return True
-        return False
+            return [uri]
+        return []
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="source") as pool:
-        return [uri for uri, gone in zip(uris, pool.map(is_gone, uris), strict=True) if gone]
+        return list(chain.from_iterable(pool.map(gone, uris)))

@@ -49,13 +49,12 @@ def windows_of(
     moments: Sequence[Moment] = (),
     start_s: float = 0.0,
 ) -> list[Window]:
-    """Divides a clip into windows.
+    """Divides a written clip into windows by the settings of a recipe.
 
     Args:
-        n_frames: Frames of the written clip.
-        fps: Rate of the written clip.
-        config: `window_s`, or `window_frames` and `window_remainder`; `frames` or `frames_per_s`;
-            `event_window_s` and `event_windows`.
+        n_frames: Frames of the clip.
+        fps: Its rate.
+        config: The settings.
         moments: Events of the source; those outside the clip are ignored.
         start_s: Start of the clip in the source.
 
@@ -64,7 +63,8 @@ def windows_of(
         its own. In clips with events, event windows replace these or follow them, by start and end.
     """
     around = _around(n_frames, fps, config, moments, start_s)
-    spans = [] if around and config.event_windows == "instead" else _even(n_frames, fps, config)
+    is_instead = around and config.event_windows == "instead"
+    spans = [] if is_instead else _even(n_frames, fps, config)
     return [
         Window(
             index=i,
@@ -78,10 +78,7 @@ def windows_of(
 
 
 def frames_of(moment: Moment, fps: float, start_s: float) -> tuple[int, int]:
-    """Returns the half-open frames of a clip on screen during an event, maybe outside the clip.
-
-    A moment is one frame.
-    """
+    """Returns the half-open frames of a clip during an event, maybe outside it; a moment is one."""
     first, last = (math.floor((at - start_s) * fps + _SLACK_FRAMES) for at in moment)
     return first, last + 1
 

@@ -1,5 +1,19 @@
-"""A fake model server, which tests start, kill and start again."""
+"""A fake model server, which tests start, kill and start again; and torch with one thread."""
 
+from collections.abc import Iterator
+
+import pytest
 from served import fake_server, running_server
 
-__all__ = ["fake_server", "running_server"]
+__all__ = ["fake_server", "one_thread", "running_server"]
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """On busy cores, models this small are faster with it."""
+    import torch
+
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(n_threads)

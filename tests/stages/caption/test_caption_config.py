@@ -1,15 +1,19 @@
 """Settings of annotation that cannot be followed are refused with a remedy."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
 from curator.recipe import load_recipe
 from curator.stages.caption.config import CaptionConfig
 
+INFRA = Path(__file__).parents[3] / "infra" / "vlm"
 URL = "http://vlm:8000/v1"
 ASKS: dict[str, Any] = {"captioner": "openai", "url": URL, "model": "m"}
+EVENTS = {"crash": "Cars touch.", "normal": "None do."}
 
 
 @pytest.mark.parametrize(
@@ -20,12 +24,19 @@ ASKS: dict[str, Any] = {"captioner": "openai", "url": URL, "model": "m"}
         ({"judge": {"url": URL}}, r"judge\.model is missing; set caption\.judge\.model"),
         ({"judge": {"model": "j"}}, r"judge\.url is missing; set caption\.judge\.url"),
         ({"judge": {"captioner": "transformers", "model": "j"}}, "expected the same"),
+        ({"no_event": "calm"}, "no_event is 'calm'"),
+        ({"events": EVENTS, "content_types": ["crash"]}, "expected the names of events"),
+        ({"event_window_s": 2.0}, "event_window_s needs events"),
+        ({"events": {"a b": ""}}, "expected a plain name"),
+        ({"events": EVENTS, "questions": {"crash": "?"}}, "is in events and in questions"),
+        ({"open_questions": {"cause": " "}}, "cause is empty; expected a question"),
+        ({"captioner": "metadata", "candidates": 2}, "expected neither candidates nor a judge"),
     ],
 )
 def test_refusals_name_the_key_and_the_remedy(changes: dict[str, Any], message: str) -> None:
     CaptionConfig(**ASKS)
     with pytest.raises(ValidationError, match=message):
-        CaptionConfig(**ASKS, **changes)
+        CaptionConfig(**ASKS | changes)
 
 
 @pytest.mark.parametrize(
@@ -51,3 +62,25 @@ def test_recipes_whose_captions_are_measured_or_from_metadata_stand() -> None:
     assert recipe.caption.url is not None
     reject = "caption.reject.content_type=[normal_driving]"
     assert load_recipe("driving", [reject]).caption.questions
+    # Classes, open questions and captions from metadata each make a recipe read values.
+    assert not CaptionConfig(**ASKS).knows
+    assert CaptionConfig(**ASKS, open_questions={"road": "What road?"}).knows
+    assert CaptionConfig(**ASKS, events=EVENTS).knows
+    assert CaptionConfig(captioner="metadata").knows
+
+
+def test_the_deployment_takes_what_recipes_may_send() -> None:
+    """Pins that infra/vlm fits what recipes ask of it by default."""
+    (app,) = yaml.safe_load((INFRA / "serve.yaml").read_text())["applications"]
+    assert app["import_path"] == "ray.serve.llm:build_openai_app"
+    (model,) = app["args"]["llm_configs"]
+    caption = CaptionConfig()
+    limits = model["engine_kwargs"]["limit_mm_per_prompt"]
+    assert limits["image"] >= caption.max_frames
+    assert limits["video"] >= 1
+    # Qwen2.5-VL: a token for each 28 x 28 px; and some for the prompt.
+    tokens = caption.max_frames * (caption.frame_px // 28) ** 2
+    assert model["engine_kwargs"]["max_model_len"] >= tokens + caption.max_tokens + 2000
+    scaling = model["deployment_config"]["autoscaling_config"]
+    assert scaling["target_ongoing_requests"] == caption.in_flight
+    assert f'"image": {limits["image"]}' in (INFRA / "README.md").read_text()

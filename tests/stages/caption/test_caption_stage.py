@@ -2,7 +2,8 @@
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,15 @@ from curator.stages.caption.caption_records import (
     Unanswered,
     Window,
 )
+from curator.stages.caption.captioners.dialog_runner import DialogRunner
 from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.frame_store import FrameParts
 from curator.stages.caption.reply_store import Replies
 from curator.stages.caption.stage import (
     CaptionStage,
     OpenWindow,
     UnitAnnotations,
-    WindowLoader,
-    WindowUnit,
-    with_parts,
+    load_windows,
 )
 from curator.storage import open_store
 
@@ -40,19 +41,34 @@ SERVER = CaptionConfig(captioner="openai", model="m", url="http://127.0.0.1:9/v1
 WINDOW = Window(index=0, start_frame=0, end_frame=1, shown=(0,))
 
 
-class DyingStage(CaptionStage):
-    """Aborts its process on one window, as lost memory does; answers the others."""
+class FakeRunner(DialogRunner):
+    """Aborts the process on one window, as lost memory does, and warns of another one twice."""
+
+    def __init__(self) -> None: ...
+
+    def _ask(self, window: object, request: object) -> None: ...
+
+    def _answered(self) -> Iterator[Any]:
+        yield from ()
+
+    def annotate(self, windows: Any, replies: Any, keep: Any) -> list[Annotation]:  # noqa: ANN401
+        tasks: list[Task] = [task for task, _ in windows]
+        for task in tasks:
+            if task.clip_id == "deadly":
+                os.abort()
+            if task.clip_id == "failing":
+                keep("key", Reply(text="said"))
+                raise ModelError("the server is gone")
+            for _ in range(2):
+                logging.getLogger(caption_stage.__package__).warning("trouble: %s", task.clip_id)
+        return [Annotation(task=task, answer=Answer(medium=task.clip_id)) for task in tasks]
+
+
+class FakeStage(CaptionStage):
+    """Has a `FakeRunner`."""
 
     def setup(self) -> None:
-        caption_stage.load_models = lambda config: {}
-        super().setup()
-
-    def _annotations(self, unit: WindowUnit) -> list[Annotation]:
-        if any(task.clip_id == "deadly" for task, _ in unit.windows):
-            os.abort()
-        return [
-            Annotation(task=task, answer=Answer(medium=task.clip_id)) for task, _ in unit.windows
-        ]
+        self._fingerprint, self._runner = "made", FakeRunner()
 
 
 class DyingLoad(CaptionStage):
@@ -68,18 +84,6 @@ class DyingLoad(CaptionStage):
         super().setup()
 
 
-class WarningStage(CaptionStage):
-    """Warns of each window twice."""
-
-    def _annotations(self, unit: WindowUnit) -> list[Annotation]:
-        for task, _ in unit.windows:
-            for _ in range(2):
-                logging.getLogger(caption_stage.__package__).warning(
-                    "trouble with %s", task.clip_id
-                )
-        return []
-
-
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Any:  # noqa: ANN401
     """By Ray, or by the process for small work."""
@@ -88,35 +92,39 @@ def engine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> A
         yield engine
 
 
+def _load(folder: Path, config: CaptionConfig) -> Any:  # noqa: ANN401
+    store = open_store(str(folder))
+    return partial(load_windows, store, FrameParts(store, config), "0123456789abcdef")
+
+
+def _window(name: str) -> OpenWindow:
+    task = Task(clip_id=name, content=name, window=WINDOW, fps=30.0)
+    return OpenWindow(task=task, where=StoredFrames(clip_id=name), replies={})
+
+
 def _stream(
     engine: Engine, folder: Path, stage: CaptionStage
-) -> UnitStream[OpenWindow, UnitAnnotations]:
-    found = UnitStream[OpenWindow, UnitAnnotations](
-        engine,
-        stage,
-        key=lambda window: window.task.clip_id,
-        load=WindowLoader(open_store(str(folder)), stage.config),
-        keep=with_parts,
+) -> UnitStream[OpenWindow, list[UnitAnnotations]]:
+    load = _load(folder, stage.config)
+    stream = UnitStream[OpenWindow, list[UnitAnnotations]](
+        engine, stage, key=lambda window: window.task.clip_id, load=load
     )
     for name in ("first", "deadly", "last"):
-        task = Task(clip_id=name, content=name, window=WINDOW, fps=30.0)
-        found.submit(OpenWindow(task=task, where=StoredFrames(clip_id=name), replies={}))
-    return found
+        stream.submit(_window(name))
+    return stream
 
 
 @pytest.mark.parametrize(
-    "engine",
-    [pytest.param(1, marks=pytest.mark.long), None],
-    ids=["ray", "child"],
-    indirect=True,
+    "engine", [pytest.param(1, marks=pytest.mark.long), None], ids=["ray", "child"], indirect=True
 )
 def test_a_window_that_kills_its_worker_twice_fails_and_the_others_are_answered(
     engine: Engine, tmp_path: Path
 ) -> None:
-    stream = _stream(engine, tmp_path, DyingStage(CONFIG))
+    stream = _stream(engine, tmp_path, FakeStage(CONFIG))
     annotations = {
         annotation.task.clip_id: annotation
-        for units in stream.finish()
+        for results in stream.finish()
+        for units in results
         for unit in units
         for annotation in unit.annotations
     }
@@ -129,10 +137,7 @@ def test_a_window_that_kills_its_worker_twice_fails_and_the_others_are_answered(
 
 
 @pytest.mark.parametrize(
-    "engine",
-    [pytest.param(1, marks=pytest.mark.long), None],
-    ids=["ray", "child"],
-    indirect=True,
+    "engine", [pytest.param(1, marks=pytest.mark.long), None], ids=["ray", "child"], indirect=True
 )
 @pytest.mark.parametrize(
     ("model", "said"),
@@ -202,39 +207,16 @@ def test_workers_share_the_requests_under_way() -> None:
     assert CaptionStage(CONFIG).in_flight is None
 
 
-def test_replies_are_stored_where_a_unit_fails(tmp_path: Path) -> None:
+def test_replies_are_stored_where_a_unit_fails_and_its_warnings_are_noted(tmp_path: Path) -> None:
     """Pins that an error of the captioner ends the run, unchanged, and loses no reply."""
-    store = open_store(str(tmp_path))
-
-    class Failing(CaptionStage):
-        def _annotations(self, unit: WindowUnit) -> list[Annotation]:
-            unit.replies.keep("key", Reply(text="said"))
-            raise ModelError("the server is gone")
-
-    stage, fingerprint = Failing(SERVER), "0123456789abcdef"
-    task = Task(clip_id="a", content="a", window=WINDOW, fps=30.0)
-    unit = WindowUnit(
-        windows=[(task, StoredFrames(clip_id="a"))],
-        frames=lambda where, task: pytest.fail("no frames are needed"),
-        replies=Replies(store, fingerprint, "0badcafe"),
-    )
+    stage, log = FakeStage(SERVER), logging.getLogger(caption_stage.__package__)
+    stage.setup()
+    before = list(log.handlers)
+    batch = worker.Batch(items=(_window("a"), _window("failing")), name="0badcafe")
+    (unit,) = _load(tmp_path, SERVER)([batch])
     with pytest.raises(ModelError, match="the server is gone"):
         stage.process(unit)
-    assert dict(Replies(store, fingerprint).load()) == {"key": Reply(text="said")}
-
-
-def test_warnings_are_noted_for_their_unit_and_no_handler_stays(tmp_path: Path) -> None:
-    stage, log = WarningStage(SERVER), logging.getLogger(caption_stage.__package__)
-    before = list(log.handlers)
-    (unit,) = WindowLoader(open_store(str(tmp_path)), SERVER)([
-        worker.Batch(
-            items=(OpenWindow(
-                task=Task(clip_id="a", content="a", window=WINDOW, fps=30.0),
-                where=StoredFrames(clip_id="a"), replies={},
-            ),),
-            name="0badcafe",
-        )
-    ])  # fmt: skip
-    assert stage.process(unit) == []
-    assert stage.notes == ["trouble with a"] * 2
+    stored = Replies(open_store(str(tmp_path)), "0123456789abcdef").load()
+    assert dict(stored) == {"key": Reply(text="said")}
+    assert stage.notes == ["trouble: a"] * 2
     assert log.handlers == before

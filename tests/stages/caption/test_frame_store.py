@@ -66,24 +66,18 @@ def test_clips_are_read_side_by_side_and_once(
 
 
 def test_what_could_not_be_read_is_read_again(tmp_path: Path) -> None:
+    """Pins also that what a run left is found by its content."""
     store = open_store(str(tmp_path))
-    (where,) = _written(store, "a")
+    written = _written(store, "abc")
     parts = FrameParts(store, CONFIG)
-    hidden = tmp_path / "hidden"
+    places = {key: where.part for key, where in parts.stored().items()}
+    assert places == {f"of {where.clip_id}": where.part for where in written}
+    where, hidden = written[0], tmp_path / "hidden"
     (tmp_path / where.part).rename(hidden)
     with pytest.raises(StorageError):
         parts.frames(where, _task("a", 0))
     hidden.rename(tmp_path / where.part)
     assert parts.frames(where, _task("a", 0)).jpegs == (b"a",)
-
-
-def test_what_a_run_left_is_found_by_its_content(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path))
-    written = _written(store, "abc")
-    found = FrameParts(store, CONFIG).stored()
-    assert {key: where.part for key, where in found.items()} == {
-        f"of {where.clip_id}": where.part for where in written
-    }
 
 
 def test_frames_are_stored_under_the_clip_that_was_asked_for(tmp_path: Path) -> None:

@@ -18,23 +18,12 @@ def caption(
 
 
 def test_a_caption_names_shape_length_size_and_rate() -> None:
-    """Pins the whole text for one clip."""
-    assert caption(motion=0.05) == (
-        "A landscape shot of 4.3 seconds, 1280x720 at 30 frames/s. "
-        "The picture is evenly lit. The picture moves slowly."
-    )
-
-
-@pytest.mark.parametrize(
-    ("width", "height", "word"), [(720, 1280, "portrait"), (720, 720, "square")]
-)
-def test_shapes(width: int, height: int, word: str) -> None:
-    """Pins the two other shapes."""
-    assert caption(width=width, height=height).startswith(f"A {word} shot")
-
-
-def test_odd_rates_are_readable() -> None:
-    """Pins four significant digits of 30000/1001."""
+    """Pins the whole text for one clip; what was not measured leaves no sentence."""
+    first = "A landscape shot of 4.3 seconds, 1280x720 at 30 frames/s."
+    assert caption(motion=0.05) == f"{first} The picture is evenly lit. The picture moves slowly."
+    assert caption(luma=None, contrast=None, sharpness=None, motion=None) == first
+    assert caption(width=720, height=1280).startswith("A portrait shot")
+    assert caption(width=720).startswith("A square shot")
     assert "at 29.97 frames/s" in caption(fps=30_000 / 1001)
 
 
@@ -57,12 +46,6 @@ def test_odd_rates_are_readable() -> None:
 def test_words_follow_the_scores(score: str, value: float, words: str) -> None:
     """Pins a word for every range, without an upper end."""
     assert words in caption(**{score: value})
-
-
-def test_what_was_not_measured_is_not_mentioned() -> None:
-    """Pins that absent scores leave no sentence, and no empty one."""
-    text = caption(luma=None, contrast=None, sharpness=None, motion=None)
-    assert text == "A landscape shot of 4.3 seconds, 1280x720 at 30 frames/s."
 
 
 def test_the_model_name_says_that_no_model_saw_the_clip() -> None:

@@ -29,8 +29,7 @@ def test_replies_that_become_a_part_while_they_are_read_are_found(
     driver = Replies(store, "stamp")
     wanted = {f"key{i}": Reply(text=str(i)) for i in range(40)}
     for key, reply in wanted.items():
-        unit = Replies(store, "stamp", f"{int(key[3:]):08x}")
-        with unit:
+        with Replies(store, "stamp", f"{int(key[3:]):08x}") as unit:
             unit.keep(key, reply)
         driver.add(unit.parts)
     assert len(_parts(tmp_path)) == 40
@@ -91,8 +90,7 @@ def test_small_objects_become_parts_before_the_run_ends(tmp_path: Path) -> None:
     driver = Replies(store, "stamp")
     n_units = PACK_FROM // 100 + 3
     for i in range(n_units):
-        unit = Replies(store, "stamp", f"{i:08x}")
-        with unit:
+        with Replies(store, "stamp", f"{i:08x}") as unit:
             for n in range(100):
                 unit.keep(f"key{i}-{n}", Reply(text=f"{i} {n}"))
         driver.add(unit.parts)

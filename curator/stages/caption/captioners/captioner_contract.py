@@ -1,4 +1,4 @@
-"""The contract of captioners, which answer requests about the frames of a clip.
+"""The contract of captioners, which answer requests about the frames of a clip, and their list.
 
 Your own captioner is one class. Name it in the recipe as `caption.captioner:
 my_package.mine:MyCaptioner`, or by the entry point group `curate.captioners`. It gets frames and
@@ -7,23 +7,35 @@ decisions are the same for every captioner. For an example, see `examples/captio
 """
 
 import logging
+import random
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from inspect import iscoroutinefunction
+from math import inf
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import orjson
 
-from curator.errors import CuratorError
-from curator.stages.caption.caption_records import Frames, Reply, Request, Unanswered
-from curator.stages.caption.captioners.dialog_batches import BatchModel, SizedRequest
-from curator.stages.caption.captioners.request_limit import RequestLimit
+from curator.errors import CuratorError, RecipeError, unknown_key
+from curator.extensions import Extension, Kind, entry_point_names, load_extension
+from curator.stages.caption.caption_records import Frames, Reply, Request, Role, Unanswered
 
 if TYPE_CHECKING:
-    from curator.stages.caption.config import ModelConfig
+    from curator.stages.caption.config import CaptionConfig, ModelConfig
 
 logger = logging.getLogger(__name__)
+
+_LONGEST_BACKOFF_S = 60.0
+# Not from the recipe's seed: two runs must not retry in step.
+_RANDOM = random.Random()
+Size = tuple[int, int]
+"""Width and height in pixels."""
 
 
 class Place(StrEnum):
@@ -36,16 +48,110 @@ class Place(StrEnum):
     """In workers, which load it once: for models."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizedRequest:
+    """A request with its frames and its length."""
+
+    request: Request
+    frames: Frames = field(repr=False)
+    n_tokens: int = 0
+    """Approximate tokens of the prompt with its pictures."""
+    sizes: tuple[Size, ...] = ()
+
+
+class RequestLimit:
+    """The requests that may run at one service; shared by threads.
+
+    Additive increase, multiplicative decrease, with a known cut: a server that refuses a request
+    can take as many as are still running. So one burst of 429 finds its capacity, where halving
+    would need several, and each later one costs a single refused request.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.limit = float(most)
+        self._n_running = 0
+        self._opens_s = 0.0
+        self._changed = threading.Condition()
+        self._closed = threading.Event()
+
+    def acquire(self, until: float = inf) -> bool:
+        """Waits for a slot, at most until a time of `time.monotonic`; returns whether it has one.
+
+        Raises `CancelledError` where the limit is closed.
+        """
+        with self._changed:
+            while True:
+                self.check_open()
+                now = time.monotonic()
+                if now >= self._opens_s and self._n_running < int(self.limit):
+                    self._n_running += 1
+                    return True
+                if now >= until:
+                    return False
+                waits_s = [end - now for end in (until, self._opens_s) if end > now]
+                self._changed.wait(min(threading.TIMEOUT_MAX, *waits_s))
+
+    def release(self) -> None:
+        """Frees the slot for the next request."""
+        with self._changed:
+            self._n_running -= 1
+            self._changed.notify()
+
+    def went_well(self) -> None:
+        """Adds one slot after as many answers as there are slots."""
+        with self._changed:
+            self.limit = min(float(self.most), self.limit + 1 / self.limit)
+            self._changed.notify()
+
+    def was_refused(self, wait_s: float) -> None:
+        """Cuts the slots: the server refused a request, which keeps its slot, or is unreachable.
+
+        If no other request is running, the server takes none at all, so the next one waits
+        `wait_s`.
+        """
+        with self._changed:
+            n_others = self._n_running - 1
+            self.limit = max(1.0, min(self.limit, float(n_others)))
+            if n_others == 0:
+                self._opens_s = max(self._opens_s, time.monotonic() + wait_s)
+
+    def sleep(self, wait_s: float) -> None:
+        """Waits before a retry; raises errors as `acquire`."""
+        self._closed.wait(wait_s)
+        self.check_open()
+
+    def check_open(self) -> None:
+        """Raises errors as `acquire`."""
+        if self._closed.is_set():
+            raise CancelledError
+
+    def close(self) -> None:
+        """Ends all waits: they raise CancelledError."""
+        self._closed.set()
+        with self._changed:
+            self._changed.notify_all()
+
+
+def backoff_s(n_tries: int, asked_s: float | None, *, first_s: float = 1.0) -> float:
+    """Returns the wait after `n_tries` tries, at least the server's request `asked_s`.
+
+    It doubles with each try, and is random, so that clients do not come together.
+    """
+    if asked_s is not None:
+        return asked_s + _RANDOM.uniform(0, min(1.0, 0.1 * asked_s))
+    longest = min(_LONGEST_BACKOFF_S, first_s * 2.0 ** min(n_tries - 1, 30))
+    return _RANDOM.uniform(longest / 2, longest)
+
+
 class Captioner(ABC):
-    """Answers requests.
+    """Answers requests. `version` is raised when the same request would get another answer.
 
     Args:
         config: Section `caption` or `caption.judge` of the recipe: model, url, seed and the like.
         section: Name of the section, for messages.
 
     Attributes:
-        version: Raise it when the same request would get another answer. Replies of other versions
-            are not used.
         place: Where the captioner runs.
         gpus: GPUs of one worker, on machines with GPUs.
         memory_bytes: Memory of one worker.
@@ -64,9 +170,7 @@ class Captioner(ABC):
     def check(self, trial: Frames | None) -> None:  # noqa: B027 - optional
         """Checks before any work that requests can be answered.
 
-        Args:
-            trial: Frames as large and as many as in a request, for a first question; None while no
-                model may run yet.
+        `trial` has frames as large and as many as a request; None while no model may run yet.
 
         Raises:
             CuratorError: Requests cannot be answered; the message gives the remedy.
@@ -94,20 +198,28 @@ class Captioner(ABC):
     def close(self) -> None:  # noqa: B027 - optional
         """Runs when a process no longer needs the captioner."""
 
-    def batches(self) -> BatchModel:
-        """Returns the model that runs this captioner in a worker."""
-        return SingleRequests(self)
+    def sized(self, request: Request, frames: Frames) -> SizedRequest | Reply:
+        """Returns the measured request, or the reply if it cannot be answered; in a worker."""
+        return SizedRequest(request=request, frames=frames)
+
+    def next_batch(
+        self, pending: Sequence[SizedRequest]
+    ) -> tuple[list[SizedRequest], list[SizedRequest]]:
+        """Returns the next batch and the requests left, which are none if they fill no batch."""
+        return list(pending[:1]), list(pending[1:])
+
+    def answer_batch(self, batch: list[SizedRequest]) -> Iterator[tuple[SizedRequest, Reply]]:
+        """Answers a batch in a worker; yields each reply as soon as it is ready."""
+        for sized in batch:
+            yield sized, _reply_of(self, sized.request, sized.frames)
 
     def answer_in_time(
         self, request: Request, frames: Frames, deadline: Callable[[], float]
     ) -> Reply:
         """Calls `answer` when a slot of `request_limit` is free; many threads call it at a time.
 
-        Args:
-            request: As for `answer`.
-            frames: As for `answer`.
-            deadline: Called when the request first gets a slot; returns when to end tries and
-                waits, on `time.monotonic` in seconds.
+        `deadline` is called when the request first gets a slot. It returns when to end tries and
+        waits, on `time.monotonic` in seconds.
 
         Raises:
             CuratorError: The run cannot continue.
@@ -117,7 +229,7 @@ class Captioner(ABC):
         try:
             if time.monotonic() >= deadline():
                 return Reply(failure=Unanswered.OVER_BUDGET, detail="nothing sent", n_tries=0)
-            return reply_of(self, request, frames)
+            return _reply_of(self, request, frames)
         finally:
             self.request_limit.release()
 
@@ -126,21 +238,7 @@ class Captioner(ABC):
         self.request_limit.close()
 
 
-class SingleRequests(BatchModel):
-    """A captioner in a worker, which answers one request at a time."""
-
-    def __init__(self, captioner: Captioner) -> None:
-        captioner.setup()
-        self._captioner = captioner
-
-    def answer(self, batch: list[SizedRequest]) -> Iterator[tuple[SizedRequest, Reply]]:
-        """As `BatchModel.answer`."""
-        for sized in batch:
-            yield sized, reply_of(self._captioner, sized.request, sized.frames)
-
-
-def reply_of(captioner: Captioner, request: Request, frames: Frames) -> Reply:
-    """Returns the reply of a captioner; any exception except CuratorError fails the request."""
+def _reply_of(captioner: Captioner, request: Request, frames: Frames) -> Reply:
     begun_s = time.monotonic()
     try:
         answer = captioner.answer(request, frames)
@@ -154,3 +252,88 @@ def reply_of(captioner: Captioner, request: Request, frames: Frames) -> Reply:
         return answer
     text = orjson.dumps(dict(answer)).decode() if isinstance(answer, Mapping) else answer
     return Reply(text=text, seconds=time.monotonic() - begun_s)
+
+
+class BuiltIn(NamedTuple):
+    """A captioner of this package.
+
+    `target` is its class, imported on use, if it has a model; `needs` are keys of the recipe.
+    """
+
+    about: str
+    target: str | None = None
+    needs: tuple[str, ...] = ()
+
+
+CAPTIONERS: Mapping[str, BuiltIn] = {
+    "measured": BuiltIn(about="puts a caption together from what was measured, and asks no model"),
+    "metadata": BuiltIn(
+        about="puts one together from a file beside the source and from what was measured, and "
+        "asks no model either"
+    ),
+    "openai": BuiltIn(
+        about="asks a server that speaks OpenAI's protocol (vLLM, SGLang, NIM, hosted)",
+        target="curator.stages.caption.captioners.chat_server:ServerCaptioner",
+        needs=("model", "url"),
+    ),
+    "transformers": BuiltIn(
+        about="loads the model in the worker",
+        target="curator.stages.caption.captioners.local_model:LocalCaptioner",
+        needs=("model",),
+    ),
+}
+"""Captioners by their name in recipes."""
+
+
+def name_problem(name: str) -> str | None:
+    """Says why a captioner's name is wrong, or returns None. Imports no captioner."""
+    if name in CAPTIONERS or ":" in name or name in (others := entry_point_names(Kind.CAPTIONER)):
+        return None
+    problem = unknown_key(name, [*CAPTIONERS, *others], "captioner")
+    return f"{problem}; a class of your own is named package.module:Class"
+
+
+def captioner_class(name: str) -> type[Captioner]:
+    """Returns the class of a captioner that uses a model.
+
+    Raises:
+        RecipeError: An external class cannot be loaded.
+    """
+    if name in CAPTIONERS:
+        built_in: type[Captioner] = resolve_name(str(CAPTIONERS[name].target))
+        return built_in
+    external = load_extension(Kind.CAPTIONER, name).target
+    if not issubclass(external, Captioner):
+        raise RecipeError(
+            f"caption.captioner {name!r} is no Captioner; expected a subclass of "
+            "curator.stages.caption.captioners.captioner_contract.Captioner"
+        )
+    if iscoroutinefunction(external.answer) or callable(getattr(external, "client", None)):
+        raise RecipeError(
+            f"caption.captioner {name!r} answers asynchronously (by `client` or an async "
+            "`answer`); expected a plain method `answer`, which several threads may call"
+        )
+    return external
+
+
+def captioners_of(config: "CaptionConfig") -> dict[Role, Captioner]:
+    """Makes captioner and judge of a recipe; raises errors as `captioner_class`."""
+    captioner = captioner_class(config.captioner)
+    by_role: dict[Role, Captioner] = {"captioner": captioner(config)}
+    if config.judge is not None:
+        by_role["judge"] = captioner(config.judge, section="caption.judge")
+    return by_role
+
+
+def captioner_extensions(name: str) -> list[Extension]:
+    """Returns the captioner if it comes from outside this package."""
+    return [] if name in CAPTIONERS else [load_extension(Kind.CAPTIONER, name)]
+
+
+def outside_version(name: str) -> tuple[str, ...]:
+    """Returns class and version of an external captioner, for fingerprints; empty if built in."""
+    return tuple(
+        str(value)
+        for extension in captioner_extensions(name)
+        for value in (extension.path, getattr(extension.target, "version", None))
+    )

@@ -5,29 +5,25 @@ of it. Requests, answers and the key are never logged. Other HTTP clients were m
 benchmarks/results/libraries_captioner.md.
 """
 
+import base64
+import io
 import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
+from fractions import Fraction
 from math import inf
+from typing import Any
+
+import numpy as np
+import orjson
 
 from curator.errors import ServerError, UnreachableError
 from curator.json_bounds import load_bounded
-from curator.stages.caption.caption_records import (
-    Frames,
-    Reply,
-    Request,
-    Sampling,
-    Task,
-    Turn,
-    Unanswered,
-    Window,
-)
-from curator.stages.caption.captioners.captioner_contract import Captioner, Place
-from curator.stages.caption.captioners.chat_wire import body_of, parse_answer
-from curator.stages.caption.captioners.request_limit import backoff_s
+from curator.stages.caption.caption_records import Frames, Reply, Request, Unanswered, trial_request
+from curator.stages.caption.captioners.captioner_contract import Captioner, Place, backoff_s
 from curator.stages.caption.captioners.server_access import (
     CONNECT_S,
     ServerAccess,
@@ -50,17 +46,20 @@ _FINAL = (Unanswered.REFUSED_REQUEST, Unanswered.OVER_BUDGET)
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """A try without an answer."""
+    """A try without an answer.
+
+    Attributes:
+        failure: REFUSED_REQUEST and OVER_BUDGET are final; after others, another try may succeed.
+        is_schema_suspect: The server refuses the request, maybe because of its JSON Schema.
+        asked_s: Wait that the server asks for.
+        is_crowded: The server takes fewer requests than are running, or is unreachable.
+    """
 
     failure: Unanswered
-    """REFUSED_REQUEST and OVER_BUDGET are final; after others, another try may get an answer."""
     detail: str
     is_schema_suspect: bool = False
-    """The server refuses the request, maybe because of its JSON Schema."""
     asked_s: float | None = None
-    """Wait that the server asks for."""
     is_crowded: bool = False
-    """The server takes fewer requests than are running, or is unreachable."""
     was_sent: bool = True
 
 
@@ -71,8 +70,8 @@ class ServerCaptioner(Captioner):
         config: The server, and how it is asked.
         section: As for `Captioner`.
         backoff_s: Longest wait after the first try; it doubles with each, up to a minute.
-        give_up_s: A server that stays unreachable for this time ends the run. Until then, failed
-            connections do not count as tries, so that it may restart.
+        give_up_s: A server that stays away for this time ends the run; until then it may restart,
+            as failed connections do not count as tries.
     """
 
     place = Place.SERVICE
@@ -116,10 +115,8 @@ class ServerCaptioner(Captioner):
     ) -> Reply:
         """As `Captioner.answer_in_time`: tries until an answer comes or a failure is final.
 
-        Raises:
-            ServerError: The server refuses key, model or address, or stays unreachable for
-                `give_up_s`.
-            CancelledError: Requests were cancelled.
+        Raises also a `ServerError` where the server refuses key, model or address, or stays
+        unreachable for `give_up_s`.
         """
         guided = self.guided and request.schema is not None
         body = body_of(request, frames, self.config, guided=guided)
@@ -157,15 +154,15 @@ class ServerCaptioner(Captioner):
             finally:
                 self.request_limit.release()
             n_tries += outcome.was_sent
-            is_last = outcome.failure in _FINAL or n_tries >= self.config.tries
+            failure, detail = outcome.failure, outcome.detail
+            is_last = failure in _FINAL or n_tries >= self.config.tries
             if outcome.was_sent:
                 then = "" if is_last else "; it is tried again"
-                self._report(f"does not answer a request: {outcome.failure}{then}")
+                self._report(f"does not answer a request: {failure}{then}")
             if is_last:
-                failure, detail = outcome.failure, outcome.detail
                 return Reply(failure=failure, detail=detail, n_tries=n_tries, seconds=seconds)
             if time.monotonic() + wait_s >= until:
-                return _over_budget(n_tries, outcome.detail)
+                return _over_budget(n_tries, detail)
             self.request_limit.sleep(wait_s)
 
     def check(self, trial: Frames | None) -> None:
@@ -178,8 +175,8 @@ class ServerCaptioner(Captioner):
             return
         self.setup()
         with closing(self):
-            names = self._models()
-            body = body_of(_trial_request(self.config), trial, self.config, guided=False)
+            near = self._nearest_models()
+            body = body_of(trial_request(self.config.name), trial, self.config, guided=False)
             try:
                 for n_tries in range(1, _CHECK_TRIES + 1):
                     outcome = self._try(body, inf)
@@ -187,22 +184,22 @@ class ServerCaptioner(Captioner):
                         break
                     self.request_limit.sleep(backoff_s(n_tries, None, first_s=self._backoff_s))
             except ServerError as error:
-                raise ServerError(f"{error}{self._near(names)}") from None
+                raise ServerError(f"{error}{near}") from None
         if isinstance(outcome, Reply) or outcome.failure is Unanswered.RATE_LIMITED:
             return
-        detail = unended(outcome.detail)
+        url, detail = self._access.shown_url, unended(outcome.detail)
         if outcome.failure is Unanswered.REFUSED_REQUEST:
             raise ServerError(
-                f"{self._access.shown_url} refuses a first question to {self.config.model!r}: "
-                f"{detail}; expected a model that takes {len(trial.jpegs)} pictures (vLLM: "
-                f"--limit-mm-per-prompt, --max-model-len){self._near(names)}"
+                f"{url} refuses a first question to {self.config.model!r}: {detail}; expected a "
+                f"model that takes {len(trial.jpegs)} pictures (vLLM: --limit-mm-per-prompt, "
+                f"--max-model-len){near}"
             )
         raise UnreachableError(
-            f"{self._access.shown_url} does not answer a first question: {detail}; see the "
-            "server's log"
+            f"{url} does not answer a first question: {detail}; see the server's log"
         )
 
-    def _models(self) -> list[str] | None:
+    def _nearest_models(self) -> str:
+        """Returns the end of a sentence that names models at the server; empty if it names none."""
         access = self._access
         try:
             limit_s = min(self.config.timeout_s, CONNECT_S)
@@ -217,15 +214,11 @@ class ServerCaptioner(Captioner):
             raise access.misconfigured(status, body)
         # Some servers answer questions although they answer 500 here (`transformers serve` without
         # a cache of the hub), so only a question can decide.
-        if status != 200:
-            return None
         try:
-            return [str(model["id"]) for model in load_bounded(body)["data"]] or None
+            names = [str(model["id"]) for model in load_bounded(body)["data"]]
         except (ValueError, LookupError, TypeError):
-            return None
-
-    def _near(self, names: list[str] | None) -> str:
-        if names is None:
+            names = []
+        if status != 200 or not names:
             return ""
         near = get_close_matches(str(self.config.model), names, n=3, cutoff=0.4) or names[:5]
         return f"; its models are {near}" if len(near) == len(names) else f"; nearest: {near}"
@@ -255,15 +248,12 @@ class ServerCaptioner(Captioner):
                 return parse_answer(answer)
             except ValueError as error:
                 return _Failed(Unanswered.SERVER_ERROR, str(error))
-        if status == 429 and is_out_of_money(answer):
-            raise self._access.misconfigured(status, answer)
+        failure = Unanswered.SERVER_ERROR
         if status in _REFUSED:
             failure = Unanswered.REFUSED_REQUEST
-        elif status == 429:
+        elif status == 429 and not is_out_of_money(answer):
             failure = Unanswered.RATE_LIMITED
-        elif status in _PASSING or status >= 500:
-            failure = Unanswered.SERVER_ERROR
-        else:
+        elif status not in _PASSING and status < 500:
             raise self._access.misconfigured(status, answer, headers.get("Location"))
         return _Failed(
             failure,
@@ -275,14 +265,14 @@ class ServerCaptioner(Captioner):
 
     def _unreached(self, reason: str) -> _Failed:
         now, url = time.monotonic(), self._access.shown_url
-        since = self._unreached_since
-        if since is None:
-            since = self._unreached_since = now
+        if self._unreached_since is None:
+            self._unreached_since = now
             then = f"the run stops after {self._give_up_s / 60:g} minutes without it"
             logger.warning("%s cannot be reached; %s", url, then)
-        if now - since >= self._give_up_s:
+        away_s = now - self._unreached_since
+        if away_s >= self._give_up_s:
             raise ServerError(
-                f"{url} could not be reached for {now - since:.0f} s: {reason}; start the server "
+                f"{url} could not be reached for {away_s:.0f} s: {reason}; start the server "
                 "and run again: what was answered is kept"
             )
         return _Failed(Unanswered.SERVER_ERROR, reason, is_crowded=True, was_sent=False)
@@ -298,13 +288,124 @@ def _over_budget(n_tries: int, detail: str) -> Reply:
     return Reply(failure=Unanswered.OVER_BUDGET, detail=detail, n_tries=n_tries)
 
 
-def _trial_request(config: ModelConfig) -> Request:
-    window = Window(index=0, start_frame=0, end_frame=1, shown=(0,))
-    return Request(
-        role="captioner",
-        model=config.name,
-        task=Task(clip_id="check", content="check", window=window, fps=1.0),
-        system="",
-        turns=(Turn(role="user", text="Answer yes."),),
-        sampling=Sampling(max_tokens=16, temperature=0.0, top_p=1.0, seed=config.seed),
+def body_of(request: Request, frames: Frames, config: ModelConfig, *, guided: bool) -> bytes:
+    """Returns the JSON of a request; `guided` sends its schema, if it has one.
+
+    The frames go before the text of the first user's turn: as JPEG images, each after its time, or
+    as one MP4.
+
+    Source: https://platform.openai.com/docs/api-reference/chat/create; `video_url` is an addition
+    by vLLM and SGLang.
+    """
+    messages: list[dict[str, Any]] = []
+    if request.system:
+        messages.append({"role": "system", "content": request.system})
+    shown = _shown(frames, config)
+    for turn in request.turns:
+        if turn.role == "user" and shown:
+            messages.append({"role": "user", "content": [*shown, _text(turn.text)]})
+            shown = []
+        else:
+            messages.append({"role": turn.role, "content": turn.text})
+    body = {"model": config.model, "messages": messages, **asdict(request.sampling)}
+    if guided and request.schema is not None:
+        schema = {"name": "answer", "strict": True, "schema": request.schema}
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return orjson.dumps(body)
+
+
+def _shown(frames: Frames, config: ModelConfig) -> list[dict[str, Any]]:
+    times = [f"{round(time_s, 2):g} s" for time_s in frames.times_s]
+    if frames.jpegs and config.frames_as == "video":
+        words = f"Frames of the video from {times[0]} to {times[-1]}:"
+        return [_text(words), _file("video", "video/mp4", mp4_of(frames))]
+    return [
+        part
+        for jpeg, at in zip(frames.jpegs, times, strict=True)
+        for part in (_text(f"at {at}"), _file("image", "image/jpeg", jpeg))
+    ]
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _file(kind: str, mime: str, data: bytes) -> dict[str, Any]:
+    url = f"data:{mime};base64,{base64.b64encode(data).decode()}"
+    return {"type": f"{kind}_url", f"{kind}_url": {"url": url}}
+
+
+def mp4_of(frames: Frames) -> bytes:
+    """Encodes the frames as H.264 in MP4, at their mean rate in the clip.
+
+    An odd last row or column is left out.
+    """
+    import av
+    from PIL import Image
+
+    rate = Fraction(1)
+    span_s = frames.times_s[-1] - frames.times_s[0]
+    if span_s > 0:
+        rate = Fraction((len(frames.times_s) - 1) / span_s).limit_denominator(1000)
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as container:
+        options = {"crf": "18", "preset": "veryfast", "threads": "1", "bf": "0"}
+        stream = container.add_stream("libx264", rate=rate, options=options)
+        stream.pix_fmt = "yuv420p"
+        context = stream.codec_context
+        context.color_primaries = context.color_trc = context.colorspace = 1
+        context.color_range = 1
+        for i, jpeg in enumerate(frames.jpegs):
+            rgb = Image.open(io.BytesIO(jpeg), formats=["JPEG"]).convert("RGB")
+            if i == 0:
+                stream.width, stream.height = rgb.width // 2 * 2, rgb.height // 2 * 2
+            pixels = np.asarray(rgb.crop((0, 0, stream.width, stream.height)))
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24").reformat(
+                format="yuv420p", dst_colorspace="ITU709", dst_color_range="MPEG"
+            )
+            frame.pts, frame.time_base = i, 1 / rate
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return file.getvalue()
+
+
+def parse_answer(body: bytes) -> Reply:
+    """Reads an answer.
+
+    Raises:
+        ValueError: The body is no chat completion; the message quotes nothing of it.
+    """
+    try:
+        answer = load_bounded(body)
+    except ValueError:
+        raise ValueError(f"answer of {len(body)} bytes is no JSON") from None
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise ValueError("answer has no choices")
+    message = choices[0].get("message")
+    if not isinstance(message, dict):
+        raise ValueError("answer's first choice has no message")
+    content = message.get("content")
+    if isinstance(content, list):
+        texts = [part.get("text") for part in content if isinstance(part, dict)]
+        content = "".join(text for text in texts if isinstance(text, str))
+    if content is None:
+        # OpenAI's own models put refusals into a field of their own.
+        content = message.get("refusal") or ""
+    if not isinstance(content, str):
+        raise ValueError("answer's content is no text")
+    is_filtered = choices[0].get("finish_reason") == "content_filter"
+    usage = answer.get("usage")
+    counts = usage if isinstance(usage, dict) else {}
+    tokens_in, tokens_out = (
+        count if isinstance(count := counts.get(name), int) and count >= 0 else 0
+        for name in ("prompt_tokens", "completion_tokens")
+    )
+    return Reply(
+        text="" if is_filtered else content,
+        is_whole=choices[0].get("finish_reason") != "length",
+        tokens_in=tokens_in,
+        tokens_out=tokens_out,
+        failure=Unanswered.REFUSAL if is_filtered else None,
+        detail="content_filter" if is_filtered else "",
     )

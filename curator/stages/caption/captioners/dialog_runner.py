@@ -1,17 +1,18 @@
-"""Runs many dialogs with services at once: each in a thread, from first request to annotation.
+"""Runs the dialogs about many windows at once, over services or over models in this process.
 
-Memory holds the frames of running dialogs. The threads are as many as the requests that may run at
-a time, and `read_ahead` more, which load frames and encode requests while they wait for a slot.
+A dialog continues as soon as its own replies are there. Stored replies are used, and equal requests
+are made once.
 """
 
-import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from abc import ABC, abstractmethod
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
+from math import inf
+from queue import SimpleQueue
 
 from curator.errors import CuratorError, DamagedError
 from curator.stages.caption.caption_records import (
@@ -23,53 +24,151 @@ from curator.stages.caption.caption_records import (
     Task,
     Unanswered,
 )
-from curator.stages.caption.captioners.captioner_contract import Captioner
-from curator.stages.caption.captioners.dialog_batches import Keep
-from curator.stages.caption.dialogs.window_dialog import Dialogs
+from curator.stages.caption.captioners.captioner_contract import Captioner, SizedRequest
+from curator.stages.caption.dialogs.window_dialog import Dialog, Dialogs
 
-if TYPE_CHECKING:
-    from curator.records.cuts import StoredFrames
-
-POLL_S = 1.0
-
-
-@dataclass(eq=False)
-class _Budget:
-    """The time of a clip, shared by its open windows."""
-
-    seconds: float
-    ends_s: float | None = None
-
-    def deadline(self) -> float:
-        """Returns its end on `time.monotonic`; it begins with the clip's first request."""
-        if self.ends_s is None:
-            self.ends_s = time.monotonic() + self.seconds
-        return self.ends_s
+Keep = Callable[[str, Reply], None]
+"""Stores a final reply durably by its request's key."""
+LoadedWindow = tuple[Task, Callable[[], Frames]]
+"""A window, and what loads its frames: a `CuratorError` or `OSError` fails the window's requests
+with `Unanswered.NO_FRAMES`, any other error ends the runner."""
+_READERS = 8
 
 
-@dataclass(eq=False)
-class _AskedWindow:
+@dataclass(slots=True, eq=False)
+class _OpenDialog:
+    place: int
     task: Task
-    where: "StoredFrames"
-    budget: _Budget
-    frames: Frames | None = None
+    load: Callable[[], Frames]
+    dialog: Dialog
+    requests: list[Request] = field(default_factory=list)
+    replies: dict[str, Reply] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    loaded: Frames | None = None
+
+    def frames(self) -> Frames | Reply:
+        """Returns the frames, which are loaded once, or the reply to requests without them."""
+        try:
+            with self.lock:
+                self.loaded = self.loaded or self.load()
+                return self.loaded
+        except DamagedError:
+            raise
+        except (CuratorError, OSError) as error:
+            return Reply(failure=Unanswered.NO_FRAMES, detail=str(error), n_tries=0)
 
 
-class DialogRunner:
-    """Runs the dialogs about windows in threads of its own.
+class DialogRunner(ABC):
+    """Runs dialogs, each begun by `dialogs`; all of one clip take at most `budget_s`."""
 
-    Args:
-        dialogs: Begins the dialog about a task; called in the threads.
-        captioners: Services by role; they are set up here, and closed with the runner.
-        find: Returns the stored reply of a key, what `keep` added too; None without one.
-        keep: Called for each final reply (`Reply.is_final`) before its dialog continues; several
-            threads call it, for different keys.
-        load: Loads the frames of a window, once. A `CuratorError` or `OSError` makes the reply
-            `Unanswered.NO_FRAMES`; any other error ends the runner.
-        budget_s: Longest time for one clip, from its first request, while any of its windows is
-            open.
-        read_ahead: Dialogs that are prepared before a slot is free for them.
+    most_open: float = inf
+    """Dialogs that run at a time."""
+    loads_ahead = False
+    """Whether the frames of all windows are loaded before the first dialog begins."""
+
+    def __init__(self, dialogs: Dialogs, *, budget_s: float) -> None:
+        self._dialogs = dialogs
+        self._budget_s = budget_s
+
+    def annotate(
+        self, windows: Sequence[LoadedWindow], replies: Mapping[str, Reply], keep: Keep
+    ) -> list[Annotation]:
+        """Runs a dialog about each window to its end, and returns the annotations in order.
+
+        Args:
+            windows: The windows.
+            replies: Stored replies by request key, those that `keep` took too.
+            keep: Called once for each new final reply (`Reply.is_final`) before its dialog
+                continues; several threads may call it, for different keys.
+
+        An error of a captioner, of `keep` or of a load ends the runner.
+        """
+        self._replies, self._keep = replies, keep
+        self._waiting: dict[str, list[_OpenDialog]] = {}
+        self._annotations: dict[int, Annotation] = {}
+        self._clip_s: defaultdict[str, float] = defaultdict(float)
+        begun = [
+            _OpenDialog(place, task, load, self._dialogs(task))
+            for place, (task, load) in enumerate(windows)
+        ]
+        try:
+            if self.loads_ahead:
+                with ThreadPoolExecutor(_READERS) as pool:
+                    list(pool.map(_OpenDialog.frames, begun))
+            left = deque(begun)
+            while left or self._waiting:
+                while left and len(begun) - len(left) - len(self._annotations) < self.most_open:
+                    self._continue(left.popleft(), None)
+                if self._waiting:
+                    for request, reply in self._answered():
+                        self._take(request, reply)
+        except BaseException:
+            self.close()
+            raise
+        return [self._annotations[place] for place in range(len(windows))]
+
+    def close(self) -> None:  # noqa: B027 - not all have something to end
+        """Ends running requests; any thread may call it."""
+
+    @abstractmethod
+    def _ask(self, window: _OpenDialog, request: Request) -> Reply | None:
+        """Begins a request; returns its reply only if it is known at once."""
+
+    @abstractmethod
+    def _answered(self) -> Iterator[tuple[Request, Reply]]:
+        """Waits for replies to requests that were begun, and yields some of them."""
+
+    def _continue(self, window: _OpenDialog, replies: list[Reply] | None) -> None:
+        """Sends replies to a dialog until it makes a request without one."""
+        try:
+            while True:
+                dialog = window.dialog
+                window.requests = next(dialog) if replies is None else dialog.send(replies)
+                window.replies = {}
+                for request in window.requests:
+                    self._request(window, request)
+                if any(request.key not in window.replies for request in window.requests):
+                    return
+                replies = [window.replies[request.key] for request in window.requests]
+        except StopIteration as end:
+            window.loaded = None
+            self._annotations[window.place] = end.value
+
+    def _request(self, window: _OpenDialog, request: Request) -> None:
+        """Uses a stored reply, waits for that to an equal request, or makes a new one."""
+        others = self._waiting.get(request.key)
+        if others is not None:
+            if window not in others:
+                others.append(window)
+            return
+        reply = self._replies.get(request.key) or self._ask(window, request)
+        if reply is None:
+            self._waiting[request.key] = [window]
+        else:
+            window.replies[request.key] = reply
+
+    def _take(self, request: Request, reply: Reply) -> None:
+        first, *others = self._waiting.pop(request.key)
+        for window in (first, *others):
+            # Another clip's budget or bad luck does not count for this clip.
+            if window is first or reply.is_final:
+                window.replies[request.key] = reply
+            else:
+                self._request(window, request)
+            if all(each.key in window.replies for each in window.requests):
+                self._continue(window, [window.replies[each.key] for each in window.requests])
+
+    def _store(self, request: Request, reply: Reply) -> None:
+        if reply.is_final:
+            self._keep(request.key, reply)
+
+
+class ServiceDialogs(DialogRunner):
+    """Runs dialogs with services, which are set up here, and closed with the runner.
+
+    Memory holds the frames of running dialogs: as many as the requests that may run at a time, and
+    `read_ahead` more, whose frames and requests are prepared while they wait for a slot. The time
+    of a clip begins with its first request.
     """
 
     def __init__(
@@ -77,153 +176,105 @@ class DialogRunner:
         dialogs: Dialogs,
         captioners: Mapping[Role, Captioner],
         *,
-        find: Callable[[str], Reply | None],
-        keep: Keep,
-        load: "Callable[[StoredFrames, Task], Frames]",
         budget_s: float,
         read_ahead: int = 8,
     ) -> None:
-        self.n_open = 0
-        """Windows that were submitted and not yet returned."""
-        self._dialogs = dialogs
+        super().__init__(dialogs, budget_s=budget_s)
         self._captioners = captioners
-        self._find = find
-        self._keep = keep
-        self._load = load
-        self._budget_s = budget_s
-        self._budgets: WeakValueDictionary[str, _Budget] = WeakValueDictionary()
-        """Those of clips with open windows."""
-        self._awaited: dict[str, Future[Reply]] = {}
-        """Replies to running requests, by key."""
-        self._lock = threading.Lock()
-        self._results: queue.SimpleQueue[Annotation | None] = queue.SimpleQueue()
-        self._error: BaseException | None = None
+        self._threads: dict[Captioner, ThreadPoolExecutor] = {}
+        self._results: SimpleQueue[tuple[Request, Reply] | BaseException] = SimpleQueue()
         self._has_ended = False
-        n_requests = 0
-        for captioner in set(captioners.values()):
-            captioner.setup()
-            n_requests += captioner.request_limit.most
-        self._threads = ThreadPoolExecutor(n_requests + read_ahead, "caption-dialog")
-        # For the second and further requests that a dialog makes at a time: those of candidates.
-        self._more_threads = ThreadPoolExecutor(n_requests, "caption-request")
-
-    def submit(self, task: Task, where: "StoredFrames") -> None:
-        """Takes a window and the location of its clip's frames; does not wait; raises as `poll`."""
-        if self._error is not None:
-            raise self._error
-        if self._has_ended:
-            raise RuntimeError("this runner has ended")
-        self.n_open += 1
-        budget = self._budgets.setdefault(task.clip_id, _Budget(self._budget_s))
-        self._threads.submit(self._run, _AskedWindow(task, where, budget))
-
-    def poll(self, timeout: float | None = 0) -> list[Annotation]:
-        """Returns annotations that ended since the last call, in that order; maybe none.
-
-        Waits `timeout` seconds for the first; None for no limit.
-
-        Raises:
-            Exception: A service cannot be used, or `keep`, `load` or a dialog raised it; the runner
-                has ended.
-        """
-        annotations: list[Annotation] = []
-        try:
-            while self.n_open and not self._has_ended:
-                annotation = self._results.get(block=not annotations, timeout=timeout)
-                if annotation is None:
-                    self.close()
-                else:
-                    self.n_open -= 1
-                    annotations.append(annotation)
-        except queue.Empty:
-            pass
-        except BaseException:
-            self.close()
-            raise
-        if self._error is not None and self._has_ended and not annotations:
-            raise self._error
-        return annotations
-
-    def finish(self) -> Iterator[list[Annotation]]:
-        """Yields the annotations of all open windows as they arrive; raises errors as `poll`."""
-        while self.n_open:
-            yield self.poll(POLL_S)
+        for captioner in captioners.values():
+            if captioner not in self._threads:
+                captioner.setup()
+                n_threads = captioner.request_limit.most + read_ahead
+                self._threads[captioner] = ThreadPoolExecutor(n_threads, "caption-request")
+        n_requests = sum(captioner.request_limit.most for captioner in self._threads)
+        self.most_open = n_requests + read_ahead
 
     def close(self) -> None:
         """Ends the threads at once: cancels running requests, but keeps replies that arrived."""
         if not self._has_ended:
             self._has_ended = True
-            self._cancel()
-            for threads in (self._threads, self._more_threads):
+            self._results.put(CuratorError("the run has ended"))
+            for captioner in self._threads:
+                captioner.cancel_requests()
+            for captioner, threads in self._threads.items():
                 threads.shutdown(cancel_futures=True)
-            for captioner in set(self._captioners.values()):
                 captioner.close()
 
-    def _cancel(self) -> None:
-        for captioner in self._captioners.values():
-            captioner.cancel_requests()
+    def _ask(self, window: _OpenDialog, request: Request) -> None:
+        if self._has_ended:
+            raise CuratorError("the run has ended")
+        captioner = self._captioners[request.role]
+        self._threads[captioner].submit(self._answer, captioner, window, request)
 
-    def _run(self, window: _AskedWindow) -> None:
+    def _answer(self, captioner: Captioner, window: _OpenDialog, request: Request) -> None:
+        def deadline() -> float:
+            ends_s = time.monotonic() + self._budget_s
+            return self._clip_s.setdefault(window.task.clip_id, ends_s)
+
         try:
-            if self._error is None and not self._has_ended:
-                self._results.put(self._annotation(window))
+            frames = window.frames()
+            if isinstance(frames, Reply):
+                reply = frames
+            else:
+                reply = captioner.answer_in_time(request, frames, deadline)
+            self._store(request, reply)
+            self._results.put((request, reply))
         except CancelledError:
             pass
-        except BaseException as error:  # noqa: BLE001 -- raised again where the caller polls
-            self._error = self._error or error
-            self._cancel()
-            self._results.put(None)
+        except BaseException as error:  # noqa: BLE001 - raised again where the results are taken
+            self._results.put(error)
 
-    def _annotation(self, window: _AskedWindow) -> Annotation:
-        """Runs a dialog to its end."""
-        dialog = self._dialogs(window.task)
-        try:
-            requests = next(dialog)
-            while True:
-                first, *others = requests
-                awaited = [self._more_threads.submit(self._reply, window, more) for more in others]
-                replies = [self._reply(window, first), *(job.result() for job in awaited)]
-                requests = dialog.send(replies)
-        except StopIteration as end:
-            annotation: Annotation = end.value
-        if annotation.task != window.task:
-            raise RuntimeError(f"dialog about {window.task} gave one about {annotation.task}")
-        return annotation
+    def _answered(self) -> Iterator[tuple[Request, Reply]]:
+        result = self._results.get()
+        if isinstance(result, BaseException):
+            raise result
+        yield result
 
-    def _reply(self, window: _AskedWindow, request: Request) -> Reply:
-        """Returns the stored reply, that of another window's equal request, or a new one."""
-        key, awaited = request.key, Future[Reply]()
-        while True:
-            with self._lock:
-                others = self._awaited.setdefault(key, awaited)
-            if others is awaited:
-                break
-            # Another clip's budget or bad luck does not count for this clip.
-            if (reply := others.result()).is_final:
-                return reply
-        try:
-            stored = self._find(key)
-            reply = self._ask(window, request) if stored is None else stored
-            if stored is None and reply.is_final:
-                self._keep(key, reply)
-        except BaseException:
-            # Windows that wait for this reply end, too.
-            awaited.cancel()
-            raise
-        finally:
-            with self._lock:
-                del self._awaited[key]
-        awaited.set_result(reply)
-        return reply
 
-    def _ask(self, window: _AskedWindow, request: Request) -> Reply:
-        try:
-            with window.lock:
-                frames = window.frames or self._load(window.where, window.task)
-                window.frames = frames
-        except DamagedError:
-            raise
-        except (CuratorError, OSError) as error:
-            return Reply(failure=Unanswered.NO_FRAMES, detail=str(error), n_tries=0)
-        captioner = self._captioners[request.role]
-        return captioner.answer_in_time(request, frames, window.budget.deadline)
+class ModelDialogs(DialogRunner):
+    """Runs dialogs over models in this process, which roles may share.
+
+    The requests of all dialogs to a model wait together, so that its batches are as full as its
+    budget allows. The time of a clip is that of the batches with requests about it.
+    """
+
+    loads_ahead = True
+
+    def __init__(
+        self, dialogs: Dialogs, models: Mapping[Role, Captioner], *, budget_s: float = inf
+    ) -> None:
+        super().__init__(dialogs, budget_s=budget_s)
+        self._models = models
+        self._pending: dict[Captioner, list[SizedRequest]] = {each: [] for each in models.values()}
+
+    def _ask(self, window: _OpenDialog, request: Request) -> Reply | None:
+        spent_s, frames = self._clip_s[window.task.clip_id], window.frames()
+        if isinstance(frames, Reply):
+            return frames
+        if spent_s > self._budget_s:
+            detail = f"{spent_s:.0f} s, of {self._budget_s:.0f} that a clip may take"
+            return Reply(failure=Unanswered.OVER_BUDGET, detail=detail)
+        model = self._models[request.role]
+        sized = model.sized(request, frames)
+        if isinstance(sized, Reply):
+            self._store(request, sized)
+            return sized
+        self._pending[model].append(sized)
+        return None
+
+    def _answered(self) -> Iterator[tuple[Request, Reply]]:
+        # A full batch first; else the first model, whose answers lead to more requests.
+        batches = [(each, *each.next_batch(some)) for each, some in self._pending.items() if some]
+        model, batch, left = next((each for each in batches if each[2]), batches[0])
+        self._pending[model] = left
+        longest_s: defaultdict[str, float] = defaultdict(float)
+        for sized, reply in model.answer_batch(batch):
+            clip = sized.request.task.clip_id
+            more_s = max(0.0, reply.seconds - longest_s[clip])
+            longest_s[clip] += more_s
+            self._clip_s[clip] += more_s
+            self._store(sized.request, reply)
+            yield sized.request, reply

@@ -1,91 +1,93 @@
 """A vision-language model in the worker: `captioner: transformers`.
 
 Requests with equal sampling are sorted by length and batched so that their tokens, padding and
-longest answers stay below `batch_tokens`. `generate` answers a batch, and each row is drawn by the
-seed of its own request (`token_sampling.py`). So an answer depends on its request alone, except for
-rounding: other rows change the last bits of sums, which may swap two words of nearly equal
-probability in bfloat16.
+longest answers stay below `batch_tokens`. No JSON Schema guides the model: the prompt describes the
+schema, and one request repairs a broken answer.
 
-No JSON Schema guides the model. The prompt describes the schema, and one request repairs a broken
-answer.
+`generate` draws for all rows from one generator, so a request's answer would depend on its batch,
+and on how often memory ran out. Here temperature and nucleus are those of transformers, and each
+row then gets noise of its own (Gumbel's: the largest of log-probability plus noise is a draw from
+the distribution). The seed of the noise is the request's key, which holds pixels, model, words and
+seed. So the same request gets the same answer in any batch, except for rounding: other rows change
+the last bits of sums, which may swap two words of nearly equal probability in bfloat16.
+
+Source: C. J. Maddison, D. Tarlow, T. Minka, A* Sampling, arXiv 1411.0030, section 2.
+
+Shape letters: B rows of the batch, V tokens of the vocabulary.
 """
 
+# ruff: noqa: N803, N806 - shape letters
+
+import hashlib
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from curator.stages.caption.caption_records import Frames, Reply, Request, Unanswered
-from curator.stages.caption.captioners.captioner_contract import Captioner
-from curator.stages.caption.captioners.dialog_batches import BatchModel, RequestQueue, SizedRequest
-from curator.stages.caption.captioners.model_loading import Device, Loaded, check_model, load
-from curator.stages.caption.captioners.token_sampling import row_processors
+from curator.stages.caption.captioners.captioner_contract import Captioner, SizedRequest
+from curator.stages.caption.captioners.model_loading import Device, check_model, load
 from curator.stages.caption.config import ModelConfig
 
+if TYPE_CHECKING:
+    import torch
 
-class LocalModel(BatchModel):
-    """A model that answers in this process; one per worker.
 
-    Args:
-        config: The model, and the tokens of a batch.
-        device: `auto` is a GPU if one is available.
-        prepares_ahead: Prepare the next batch in a thread during an answer; None for only on a GPU.
-    """
+class LocalCaptioner(Captioner):
+    """A model that answers in this process; one per worker, on a GPU if one is available."""
+
+    gpus = 1.0
+    # A small model, of 2 billion parameters, on CPUs.
+    memory_bytes = 8 << 30
 
     def __init__(
-        self,
-        config: ModelConfig,
-        *,
-        device: Device = "auto",
-        prepares_ahead: bool | None = None,
-        loaded: Loaded | None = None,
+        self, config: ModelConfig, *, section: str = "caption", device: Device = "auto"
     ) -> None:
-        self._loaded = load(config, device=device) if loaded is None else loaded
-        self._chat = self._loaded.chat
+        super().__init__(config, section=section)
+        self._device = device
         self.batch_tokens = config.batch_tokens
         """Budget of a batch; shrinks below the setting when memory runs out."""
         self.counts: Counter[str] = Counter()
         """Since loading: `batches`, those `halved` because memory was short, those answered `apart`
         because they failed together, `tokens_in`, `tokens_padded` (prompts with padding),
-        `tokens_out`, and seconds `prepare_s` and `generate_s`."""
-        if prepares_ahead is None:
-            prepares_ahead = self._loaded.device == "cuda"
-        self._pool = ThreadPoolExecutor(1, "prepare") if prepares_ahead else None
-        self._ahead: tuple[list[SizedRequest], Future[dict[str, Any]]] | None = None
+        `tokens_out`, and seconds `prepare_s`."""
 
-    @property
-    def arithmetic(self) -> str:
-        """Device and number type, such as `cuda, bfloat16`."""
-        dtype = str(self._loaded.model.dtype).removeprefix("torch.")
-        return f"{self._loaded.device}, {dtype}"
+    def check(self, trial: Frames | None) -> None:
+        """Checks packages and files."""
+        check_model(self.config)
+
+    def setup(self) -> None:
+        """Loads the model."""
+        self._loaded = load(self.config, device=self._device)
+
+    def answer(self, request: Request, frames: Frames) -> Reply:
+        """Answers one request."""
+        return self.ask([(request, frames)])[0]
 
     def ask(self, asked: Sequence[tuple[Request, Frames]]) -> list[Reply]:
         """Answers requests in batches; returns one reply per request, in order."""
         measured = [self.sized(request, frames) for request, frames in asked]
         replies = {i: reply for i, reply in enumerate(measured) if isinstance(reply, Reply)}
         places = {id(sized): i for i, sized in enumerate(measured)}
-        queue = RequestQueue(self)
-        for sized in measured:
-            if isinstance(sized, SizedRequest):
-                queue.add(sized)
-        while batch := queue.take():
-            for done, reply in self.answer(batch):
+        pending = [sized for sized in measured if isinstance(sized, SizedRequest)]
+        while pending:
+            batch, pending = self.next_batch(pending)
+            for done, reply in self.answer_batch(batch):
                 replies[places[id(done)]] = reply
         return [replies[i] for i in range(len(asked))]
 
     def sized(self, request: Request, frames: Frames) -> SizedRequest | Reply:
-        """As `BatchModel.sized`: pictures must suit the processor, and tokens fit the context."""
+        """As `Captioner.sized`: pictures must suit the processor, and tokens fit the context."""
         try:
-            asked = self._chat.sized(request, frames)
+            asked = self._loaded.chat.sized(request, frames)
         except ValueError as error:
             return _refused(str(error))
-        context = self._loaded.context
-        if context is not None and asked.longest > context:
+        context, longest = self._loaded.context, request.sampling.max_tokens
+        if context is not None and asked.n_tokens + longest > context:
             return _refused(
-                f"{asked.n_tokens} tokens and an answer of {request.sampling.max_tokens}; the "
-                f"model's context has {context}: show fewer or smaller frames"
+                f"{asked.n_tokens} tokens and an answer of {longest}; the model's context has "
+                f"{context}: show fewer or smaller frames"
             )
         return asked
 
@@ -95,27 +97,17 @@ class LocalModel(BatchModel):
         """Takes the longest request, and as many neighbours in length as the budget allows."""
         if not pending:
             return [], []
-        ordered = sorted(
-            pending,
-            key=lambda asked: (asked.request.sampling.max_tokens, asked.n_tokens),
-            reverse=True,
+        first, *others = sorted(
+            pending, key=lambda asked: (-asked.request.sampling.max_tokens, -asked.n_tokens)
         )
-        group = self._group(ordered[0])
-        batch: list[SizedRequest] = []
+        group, batch = self._group(first), [first]
         left: list[SizedRequest] = []
-        for asked in ordered:
-            if self._group(asked) == group and self.fits([*batch, asked]):
-                batch.append(asked)
-            else:
-                left.append(asked)
+        for asked in others:
+            fits = _cost([*batch, asked]) <= self.batch_tokens
+            (batch if fits and self._group(asked) == group else left).append(asked)
         return batch, left
 
-    def prepare(self, batch: list[SizedRequest]) -> None:
-        """As `BatchModel.prepare`."""
-        if self._pool is not None:
-            self._ahead = batch, self._pool.submit(self._chat.inputs, batch)
-
-    def answer(self, batch: list[SizedRequest]) -> Iterator[tuple[SizedRequest, Reply]]:
+    def answer_batch(self, batch: list[SizedRequest]) -> Iterator[tuple[SizedRequest, Reply]]:
         """Answers a batch, in parts if memory is short; yields each reply when it is ready."""
         begun_s = time.monotonic()
         try:
@@ -144,102 +136,90 @@ class LocalModel(BatchModel):
         else:
             self.counts["apart"] += 1
         for begin in range(0, len(batch), size):
-            yield from self.answer(batch[begin : begin + size])
+            yield from self.answer_batch(batch[begin : begin + size])
 
     def _generated(self, batch: list[SizedRequest]) -> list[Reply]:
         import torch
         from transformers import LogitsProcessorList
 
-        loaded = self._loaded
+        chat, model, device = self._loaded.chat, self._loaded.model, self._loaded.device
         begun_s = time.monotonic()
-        inputs = self._inputs(batch)
+        inputs = chat.inputs(batch)
         for name in inputs:
             # Others, such as seconds between frames, would lose digits.
             if name.startswith("pixel_values") and inputs[name].is_floating_point():
-                inputs[name] = inputs[name].to(loaded.model.dtype)
-        prepared_s = time.monotonic()
-        requests = [asked.request for asked in batch]
-        ends = loaded.model.generation_config.eos_token_id
+                inputs[name] = inputs[name].to(model.dtype)
+        self.counts.update({"prepare_s": time.monotonic() - begun_s})
+        requests, ends = [asked.request for asked in batch], model.generation_config.eos_token_id
         placed = {
-            name: value.to(loaded.device) if hasattr(value, "to") else value
+            name: value.to(device) if hasattr(value, "to") else value
             for name, value in inputs.items()
         }
         with torch.no_grad():
-            tokens = loaded.model.generate(
+            tokens = model.generate(
                 **placed,
                 max_new_tokens=requests[0].sampling.max_tokens,
-                logits_processor=LogitsProcessorList(row_processors(requests, loaded.device)),
+                logits_processor=LogitsProcessorList(row_processors(requests, device)),
             )
-        length = inputs["input_ids"].shape[1]
-        answers = tokens[:, length:].tolist()
-        ended_s = time.monotonic()
-        replies = [
-            self._reply(int(n_in), answer, ends, ended_s - begun_s)
-            for n_in, answer in zip(inputs["attention_mask"].sum(dim=1), answers, strict=True)
-        ]
+        answers = tokens[:, inputs["input_ids"].shape[1] :].tolist()
+        seconds = time.monotonic() - begun_s
+        replies = []
+        for n_in, answer in zip(inputs["attention_mask"].sum(dim=1), answers, strict=True):
+            n_out = next((i for i, token in enumerate(answer) if token in ends), None)
+            reply = Reply(
+                text=chat.decoded(answer[:n_out]),
+                is_whole=n_out is not None,
+                tokens_in=int(n_in),
+                # The end counts, as servers count it.
+                tokens_out=len(answer) if n_out is None else n_out + 1,
+                seconds=seconds,
+            )
+            replies.append(reply)
         self.counts.update(
             batches=1,
             tokens_in=sum(reply.tokens_in for reply in replies),
             tokens_padded=inputs["input_ids"].numel(),
             tokens_out=sum(reply.tokens_out for reply in replies),
         )
-        times = {"prepare_s": prepared_s - begun_s, "generate_s": ended_s - prepared_s}
-        self.counts.update(times)
         return replies
-
-    def _reply(self, n_in: int, answer: list[int], ends: list[int], seconds: float) -> Reply:
-        """Makes a reply; the end counts as a token, as servers count it."""
-        n_out = next((i for i, token in enumerate(answer) if token in ends), None)
-        return Reply(
-            text=self._chat.decoded(answer[:n_out]),
-            is_whole=n_out is not None,
-            tokens_in=n_in,
-            tokens_out=len(answer) if n_out is None else n_out + 1,
-            seconds=seconds,
-        )
-
-    def _inputs(self, batch: list[SizedRequest]) -> dict[str, Any]:
-        if self._ahead is not None:
-            prepared, future = self._ahead
-            self._ahead = None
-            if [id(asked) for asked in prepared] == [id(asked) for asked in batch]:
-                return future.result()
-        return self._chat.inputs(batch)
-
-    def fits(self, batch: Sequence[SizedRequest]) -> bool:
-        """Returns whether a batch is within the budget, or cannot be smaller."""
-        return len(batch) == 1 or _cost(batch) <= self.batch_tokens
 
     def _group(self, asked: SizedRequest) -> object:
         """Returns the batch group. Processors pad videos to the longest and largest of a batch."""
-        sizes = asked.sizes if self._chat.frames_as == "video" else bool(asked.sizes)
+        sizes = asked.sizes if self._loaded.chat.frames_as == "video" else bool(asked.sizes)
         return sizes, replace(asked.request.sampling, seed=0)
 
 
-class LocalCaptioner(Captioner):
-    """A model of transformers, loaded by each worker."""
+def row_processors(requests: Sequence[Request], device: str) -> list[Any]:
+    """Returns logits processors for `generate(do_sample=False)`; only seeds differ."""
+    from transformers import TemperatureLogitsWarper, TopPLogitsWarper
 
-    gpus = 1.0
-    # A small model, of 2 billion parameters, on CPUs.
-    memory_bytes = 8 << 30
-    _model: LocalModel
+    sampling = requests[0].sampling
+    if sampling.temperature == 0:
+        return []
+    nucleus = [TopPLogitsWarper(sampling.top_p)] if sampling.top_p < 1 else []
+    return [TemperatureLogitsWarper(sampling.temperature), *nucleus, _RowNoise(requests, device)]
 
-    def check(self, trial: Frames | None) -> None:
-        """Checks packages and files."""
-        check_model(self.config)
 
-    def setup(self) -> None:
-        """Loads the model."""
-        self._model = LocalModel(self.config)
+class _RowNoise:
+    """Adds the noise of each row's own request to logits, float64 [B, V]."""
 
-    def answer(self, request: Request, frames: Frames) -> Reply:
-        """Answers one request; `batches` answers many at a time."""
-        return self._model.ask([(request, frames)])[0]
+    def __init__(self, requests: Sequence[Request], device: str) -> None:
+        import torch
 
-    def batches(self) -> LocalModel:
-        """Returns the model itself, which makes batches."""
-        self.setup()
-        return self._model
+        self._generators = [
+            torch.Generator(device).manual_seed(
+                int.from_bytes(hashlib.sha256(request.key.encode()).digest()[:8], signed=True)
+            )
+            for request in requests
+        ]
+
+    def __call__(self, input_ids: "torch.Tensor", scores_BV: "torch.Tensor") -> "torch.Tensor":
+        import torch
+
+        uniform_BV = torch.empty_like(scores_BV, dtype=torch.float64)
+        for uniform_V, generator in zip(uniform_BV, self._generators, strict=True):
+            uniform_V.uniform_(generator=generator)
+        return scores_BV - uniform_BV.log_().neg_().log_()
 
 
 def _cost(batch: Sequence[SizedRequest]) -> int:

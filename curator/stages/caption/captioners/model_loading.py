@@ -1,19 +1,32 @@
-"""Loads a vision-language model for the worker, or reports missing parts and the remedy.
+"""Loads a vision-language model for the worker with its processor, or says what is missing.
 
 Only safetensors weights are read. `trust_remote_code` is never set, so a model whose architecture
 is not in transformers is refused.
+
+The model's own processor turns requests into tensors. It gets frames as images or, if supported, as
+a video (`frames_as`), with their times: Qwen's models and SmolVLM make timestamps of them. It does
+not sample frames.
+
+The words of a request are plain text: anything like a control token of the model, such as
+`<|im_end|>` or `<image>` read from a picture, gets a space after its first character.
+(`sanitize_control_tokens` of transformers fails for Idefics3, which counts such words as pictures.)
 """
 
 import importlib.util
+import io
 import os
+import re
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 from curator.errors import ModelError, install_extra
 from curator.models.cpu_arithmetic import has_fast_bfloat16
-from curator.stages.caption.captioners.chat_tensors import Chat
+from curator.stages.caption.caption_records import Frames, Request
+from curator.stages.caption.captioners.captioner_contract import Size, SizedRequest
 from curator.stages.caption.config import ModelConfig
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -21,6 +34,133 @@ Device = Literal["auto", "cpu", "cuda"]
 INSTALL = install_extra("captions-local")
 LEAST_VERSION = (5, 23)
 """Processors of earlier versions work differently; the extra `mds` requires a version below 5."""
+
+
+class Chat:
+    """A processor of `AutoProcessor` with its chat template; its padding is set to the left."""
+
+    def __init__(self, processor: Any, frames_as: Literal["images", "video"] = "images") -> None:  # noqa: ANN401
+        self.processor = processor
+        self.tokenizer = processor.tokenizer
+        self.frames_as = frames_as
+        self.tokenizer.padding_side = "left"
+        if self.tokenizer.pad_token_id is None:
+            self.tokenizer.pad_token = self.tokenizer.eos_token
+        self._control = _control_tokens(processor)
+        self._of_pictures: dict[tuple[Size, ...], int] = {}
+        mark = self._words("A system prompt.")
+        turns = [{"role": role, "content": [mark]} for role in ("system", "user")]
+        self.has_system_role = False
+        """If False, the system prompt goes before the user's first words."""
+        with suppress(ValueError):
+            self.has_system_role = self._rendered(turns).count(mark["text"]) == 2
+
+    def sized(self, request: Request, frames: Frames) -> SizedRequest:
+        """Counts the tokens of a request; black pictures measure each set of sizes once.
+
+        Raises:
+            ValueError: The processor cannot take the pictures, or they are no JPEGs.
+        """
+        from PIL import Image
+
+        sizes: tuple[Size, ...] = tuple(_opened(jpeg).size for jpeg in frames.jpegs)
+        words = self._rendered(self._messages(request, []))
+        n_tokens = len(self.tokenizer(words, add_special_tokens=False)["input_ids"])
+        if sizes and sizes not in self._of_pictures:
+            black = [Image.new("RGB", size) for size in sizes]
+            shown = self._inputs([request], [black])
+            self._of_pictures[sizes] = int(shown["input_ids"].shape[1]) - n_tokens
+        n_tokens += self._of_pictures[sizes] if sizes else 0
+        return SizedRequest(request=request, frames=frames, n_tokens=n_tokens, sizes=sizes)
+
+    def inputs(self, batch: Sequence[SizedRequest]) -> dict[str, Any]:
+        """Returns the tensors of a batch, padded on the left, on the CPU; raises as `sized`.
+
+        All requests of a batch have pictures, or none has; as video, their sizes are equal.
+        """
+        pictures = [[_opened(jpeg, decode=True) for jpeg in one.frames.jpegs] for one in batch]
+        return self._inputs([asked.request for asked in batch], pictures)
+
+    def decoded(self, tokens: Sequence[int]) -> str:
+        """Returns the words of an answer."""
+        text: str = self.tokenizer.decode(
+            tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return text.strip()
+
+    def _inputs(self, requests: Sequence[Request], pictures: list[list[Any]]) -> dict[str, Any]:
+        settings: dict[str, Any] = {"padding": True}
+        if any(pictures) and self.frames_as == "video":
+            # For timestamps and rates; times count from the clip's start.
+            settings["video_metadata"] = [
+                {
+                    "total_num_frames": task.window.end_frame - task.window.start_frame,
+                    "fps": task.fps,
+                    "duration": task.window.end_frame / task.fps,
+                    "frames_indices": list(task.window.shown),
+                }
+                for task in (request.task for request in requests)
+            ]
+            settings["do_sample_frames"] = False
+        conversations = [self._messages(*pair) for pair in zip(requests, pictures, strict=True)]
+        form = {"tokenize": True, "return_dict": True, "return_tensors": "pt"}
+        return dict(self._rendered(conversations, **form, processor_kwargs=settings))
+
+    def _rendered(self, messages: list[Any], **settings: Any) -> Any:  # noqa: ANN401
+        from jinja2 import TemplateError
+
+        try:
+            return self.processor.apply_chat_template(
+                messages, add_generation_prompt=True, **settings
+            )
+        except TemplateError as error:
+            raise ValueError(f"the model's chat template refuses the turns: {error}") from error
+
+    def _messages(self, request: Request, pictures: Sequence[Any]) -> list[dict[str, Any]]:
+        """Returns the conversation; pictures come before the first words of the user."""
+        import numpy as np
+
+        messages: list[dict[str, Any]] = []
+        before = request.system
+        if before and self.has_system_role:
+            messages.append({"role": "system", "content": [self._words(before)]})
+            before = ""
+        shown = [{"type": "image", "image": picture} for picture in pictures]
+        if pictures and self.frames_as == "video":
+            frames = np.stack([np.asarray(picture) for picture in pictures])
+            shown = [{"type": "video", "video": frames}]
+        for turn in request.turns:
+            content: list[dict[str, Any]] = []
+            if turn.role == "user":
+                content, shown = shown, []
+            text = f"{before}\n\n{turn.text}" if before else turn.text
+            before = ""
+            messages.append({"role": turn.role, "content": [*content, self._words(text)]})
+        return messages
+
+    def _words(self, text: str) -> dict[str, str]:
+        plain = self._control.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
+        return {"type": "text", "text": plain}
+
+
+def _control_tokens(processor: Any) -> re.Pattern[str]:  # noqa: ANN401
+    added = processor.tokenizer.added_tokens_decoder.values()
+    names = {token.content for token in added if token.special}
+    names |= {getattr(processor, f"{kind}_token", None) or "" for kind in ("image", "video")}
+    words = sorted((name for name in names if len(name.strip()) > 1), key=len, reverse=True)
+    return re.compile("|".join(re.escape(word) for word in words) or r"(?!)")
+
+
+def _opened(jpeg: bytes, *, decode: bool = False) -> Any:  # noqa: ANN401
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        picture = Image.open(io.BytesIO(jpeg), formats=("JPEG",))
+        return picture.convert("RGB") if decode else picture
+    except UnidentifiedImageError as error:
+        raise ValueError(f"a frame of {len(jpeg)} bytes is no JPEG") from error
+    except OSError as error:
+        raise ValueError(f"a frame cannot be decoded: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +181,18 @@ def check_model(config: ModelConfig) -> None:
         ModelError: transformers or files are missing. A hub model that is not in the cache passes
             if the hub may be contacted.
     """
-    _check_packages()
+    for package in ("transformers", "torchvision"):
+        if importlib.util.find_spec(package) is None:
+            raise ModelError(f"the captioner transformers needs {package}: {INSTALL}")
+    installed = version("transformers")
+    if tuple(int(part) for part in installed.split(".")[:2] if part.isdigit()) < LEAST_VERSION:
+        least = ".".join(map(str, LEAST_VERSION))
+        raise ModelError(f"transformers is {installed}; expected {least} or later: {INSTALL}")
     name = str(config.model)
+    offline = (os.environ.get(name, "") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
     if _is_folder(name):
         _check_folder(Path(name))
-    elif _is_offline():
+    elif any(value.upper() in ("1", "ON", "YES", "TRUE") for value in offline):
         from huggingface_hub import try_to_load_from_cache
 
         path = try_to_load_from_cache(name, "config.json", revision=config.revision or "main")
@@ -91,23 +238,8 @@ def load(config: ModelConfig, *, device: Device = "auto") -> Loaded:
         )
     model = model.to(device).eval().requires_grad_(False)
     model.generation_config = _generation(model, chat)
-    text = model.config.get_text_config()
-    context = getattr(text, "max_position_embeddings", None)
+    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return Loaded(model=model, chat=chat, device=device, context=context)
-
-
-def _check_packages() -> None:
-    for package in ("transformers", "torchvision"):
-        if importlib.util.find_spec(package) is None:
-            raise ModelError(f"the captioner transformers needs {package}: {INSTALL}")
-    try:
-        installed = version("transformers")
-    except PackageNotFoundError:
-        return
-    numbers = tuple(int(part) for part in installed.split(".")[:2] if part.isdigit())
-    if numbers < LEAST_VERSION:
-        least = ".".join(map(str, LEAST_VERSION))
-        raise ModelError(f"transformers is {installed}; expected {least} or later: {INSTALL}")
 
 
 def _is_folder(name: str) -> bool:
@@ -132,11 +264,6 @@ def _check_folder(folder: Path) -> None:
             f"model folder {folder} lacks {', '.join(lacking)}; expected all files of the model's "
             f"repository: `hf download REPOSITORY --local-dir {folder}`"
         )
-
-
-def _is_offline() -> bool:
-    values = (os.environ.get(name, "") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
-    return any(value.upper() in ("1", "ON", "YES", "TRUE") for value in values)
 
 
 def _chat(processors: Any, config: ModelConfig) -> Chat:  # noqa: ANN401
@@ -174,13 +301,12 @@ def _generation(model: Any, chat: Chat) -> Any:  # noqa: ANN401
     from transformers import GenerationConfig
 
     own = model.generation_config
-    ends = own.eos_token_id if own.eos_token_id is not None else []
-    ends = list(ends) if isinstance(ends, list) else [ends]
-    if not ends:
-        ends = [chat.tokenizer.eos_token_id]
+    ends = own.eos_token_id
+    if ends is None or ends == []:
+        ends = chat.tokenizer.eos_token_id
     return GenerationConfig(
         do_sample=False,
-        eos_token_id=ends,
+        eos_token_id=ends if isinstance(ends, list) else [ends],
         pad_token_id=chat.tokenizer.pad_token_id,
         bos_token_id=own.bos_token_id,
         suppress_tokens=own.suppress_tokens,

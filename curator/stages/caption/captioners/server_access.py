@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 from weakref import WeakSet
@@ -43,13 +43,10 @@ class ServerAccess:
     """
 
     def __init__(self, config: ModelConfig, section: str) -> None:
-        if config.url is None or config.model is None:
-            missing = "url" if config.url is None else "model"
-            raise ServerError(f"{section}.{missing} is missing; expected those of a server")
         self._config = config
         self.section = section
-        self.url = config.url.rstrip("/")
-        self.shown_url = shown_url(config.url)
+        self.url = str(config.url).rstrip("/")
+        self.shown_url = shown_url(self.url)
         self._key = os.environ.get(config.key_from, "").strip()
         # No quotes and backslashes either: servers escape them in many ways, so an echoed key would
         # not be found.
@@ -82,27 +79,17 @@ class ServerAccess:
             pool = pools.connection_from_url(self.url)
         except LocationValueError:
             raise self._no_address() from None
-        make_connection = pool.ConnectionCls
+        access, made_by_pool = self, pool.ConnectionCls
 
-        def tracked(**settings: Any) -> Any:  # noqa: ANN401 - settings of urllib3
-            connection: Any = make_connection(**settings)
-            connect = connection.connect
+        class Tracked(made_by_pool):  # type: ignore[misc, valid-type]
+            def connect(self) -> None:
+                super().connect()
+                access._sockets.add(self.sock)
+                if access._is_broken:
+                    raise OSError("cancelled")
 
-            def connect_tracked() -> None:
-                connect()
-                self._track(connection.sock)
-
-            connection.connect = connect_tracked
-            return connection
-
-        pool.ConnectionCls = tracked  # type: ignore[assignment]
+        pool.ConnectionCls = Tracked
         return pools
-
-    def _track(self, connected: object) -> None:
-        if isinstance(connected, socket.socket):
-            self._sockets.add(connected)
-        if self._is_broken:
-            raise OSError("cancelled")
 
     def send(
         self, method: str, path: str, body: bytes | None, limit_s: float
@@ -116,14 +103,7 @@ class ServerAccess:
             ServerError: Address or certificate are wrong; the message gives the remedy.
         """
         from urllib3 import Timeout
-        from urllib3.exceptions import (
-            ConnectTimeoutError,
-            HTTPError,
-            LocationValueError,
-            ProxyError,
-            ReadTimeoutError,
-            SSLError,
-        )
+        from urllib3 import exceptions as refused
 
         # urllib3 refuses a limit of 0.
         limit_s = max(limit_s, 1e-3)
@@ -146,15 +126,15 @@ class ServerAccess:
                         raise OSError(f"answer of more than {MAX_ANSWER_BYTES} bytes")
                     if time.monotonic() > until:
                         raise TimeoutError
-        except LocationValueError:
+        except refused.LocationValueError:
             raise self._no_address() from None
-        except (ConnectTimeoutError, ProxyError) as error:
+        except (refused.ConnectTimeoutError, refused.ProxyError) as error:
             raise UnreachableError(self._reason(error)) from None
-        except (ReadTimeoutError, TimeoutError):
+        except (refused.ReadTimeoutError, TimeoutError):
             raise TimeoutError from None
-        except (HTTPError, OSError) as error:
+        except (refused.HTTPError, OSError) as error:
             reason = self._reason(error)
-            if isinstance(error, SSLError) and "EOF" not in reason:
+            if isinstance(error, refused.SSLError) and "EOF" not in reason:
                 raise ServerError(
                     f"{self.shown_url} cannot be trusted: {reason}; set SSL_CERT_FILE to its "
                     f"authority, or {self.section}.url to http:// if it has no TLS"
@@ -191,21 +171,14 @@ class ServerAccess:
         return unended(_shown(text, self._key))
 
     def misconfigured(self, status: int, answer: bytes, location: str | None = None) -> ServerError:
-        """Returns the error, with the remedy, for a status that no other try changes.
-
-        `location` is the target of a redirection.
-        """
+        """Returns the error and remedy for a status that no other try changes."""
         config, section = self._config, self.section
         if status in (401, 403):
-            remedy = (
-                f"set {config.key_from} to a key that the server takes"
-                if self._key
-                else f"{config.key_from} is not set: set it to the server's key"
-            )
+            remedy = f"{config.key_from} is not set: set it to the server's key"
+            if self._key:
+                remedy = f"set {config.key_from} to a key that the server takes"
         elif status in (402, 429):
-            remedy = (
-                f"the account has no credit left: add some, or ask another server ({section}.url)"
-            )
+            remedy = f"the account has no credit left: add some, or set {section}.url to another"
         elif 300 <= status < 400:
             there = _shown(shown_url(location or ""), self._key)
             remedy = f"set {section}.url to where it leads: {there}"
@@ -250,9 +223,8 @@ def error_in(body: bytes, secret: str) -> str:
 def _shown(text: str, secret: str) -> str:
     """Shortens a text to one line without key and pictures."""
     # Before the cut, because half a key would not be found.
-    if secret:
-        for form in (secret, quote(secret, safe="")):
-            text = text.replace(form, "***")
+    for form in (secret, quote(secret, safe="")) if secret else ():
+        text = text.replace(form, "***")
     text = " ".join(_BLOB.sub("...", text).split())
     return text if len(text) <= _MAX_DETAIL else text[: _MAX_DETAIL - 3] + "..."
 

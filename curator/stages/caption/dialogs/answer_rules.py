@@ -9,12 +9,192 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
+from curator.errors import RecipeError
 from curator.stages.caption.caption_records import Answer, Unanswered
 from curator.stages.caption.config import CaptionConfig
-from curator.stages.caption.dialogs import refusal_phrases as phrases
-from curator.stages.caption.dialogs.answer_language import other_language
+
+if TYPE_CHECKING:
+    from py3langid.langid import LanguageIdentifier
+
+NAMES = {
+    "ar": "Arabic", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek", "en": "English",
+    "es": "Spanish", "fi": "Finnish", "fr": "French", "he": "Hebrew", "hi": "Hindi",
+    "hu": "Hungarian", "id": "Indonesian", "it": "Italian", "ja": "Japanese", "ko": "Korean",
+    "nl": "Dutch", "no": "Norwegian", "pl": "Polish", "pt": "Portuguese", "ro": "Romanian",
+    "ru": "Russian", "sv": "Swedish", "th": "Thai", "tr": "Turkish", "uk": "Ukrainian",
+    "vi": "Vietnamese", "zh": "Chinese",
+}  # fmt: skip
+"""English names of the languages that captions commonly use."""
+
+# Languages whose texts readers confuse.
+_ALIKE = (
+    {"no", "nn", "da"},
+    {"hr", "bs", "sr", "sh"},
+    {"id", "ms", "jv"},
+    {"zh", "wuu", "yue"},
+    {"pt", "gl"},
+    {"cs", "sk"},
+    {"hi", "ne", "mr", "sa"},
+)
+_SAME_MODEL_NAME = {"nb": "no", "iw": "he"}
+_NOT_LATIN = {
+    **dict.fromkeys(("ar", "fa", "ur"), ("ARABIC",)),
+    **dict.fromkeys(("ru", "uk", "be", "bg", "mk"), ("CYRILLIC",)),
+    **dict.fromkeys(("hi", "mr", "ne"), ("DEVANAGARI",)),
+    "el": ("GREEK",),
+    "he": ("HEBREW",),
+    "ja": ("HIRAGANA", "KATAKANA", "CJK"),
+    "ko": ("HANGUL", "CJK"),
+    "th": ("THAI",),
+    "zh": ("CJK",),
+}
+_SCRIPTS = {**dict.fromkeys(NAMES, ("LATIN",)), **_NOT_LATIN}
+# Half a sentence; shorter texts, and lists of names, are inconclusive.
+_MIN_LETTERS = 32
+_MIN_SCRIPT_LETTERS = 8
+_MAX_OTHER_SCRIPT = 0.2
+# All correct sentences of test_answer_rules.py have 0.3 and more.
+_MAX_PROBABILITY = 0.05
+
+_WE = r"(?:i|we)(?:'m| am|'re| are)?"
+_CANNOT = (
+    r"(?:can ?not|can't|could(?: not|n't)|won't|will not|do(?: not|n't)|(?:am |are )?unable to|"
+    r"(?:am |are )?not able to)"
+)
+_TALK = (
+    r"(?:assist|help|describe|provide|view|see|watch|fulfil+|comply|process|analy[sz]e|access|"
+    r"identify|determine|generate|create|caption|answer|comment|continue|engage|support|discuss|"
+    r"fully|accurately|directly|actually|offer|give|have (?:access|the ability|enough|any))"
+)
+
+_REFUSAL = re.compile(
+    rf"\b{_WE} {_CANNOT} {_TALK}\b"
+    r"|\bas an? (?:ai|artificial intelligence|(?:large )?language model|vision model)\b"
+    r"|^(?:i'm |i am |we are )?(?:so |very |really )?sorry\b[ ,]*(?:but|i|we|this|that|for)\b"
+    r"|^(?:unfortunately|regrettably),? (?:i|we|there (?:is|are|was) no)\b"
+    r"|^i (?:must |have to )?(?:apologi[sz]e|decline|refuse)\b"
+    r"|^my apologies\b"
+    r"|\bplease (?:provide|upload|share|attach|send)\b.{0,40}"
+    r"\b(?:video|image|frame|clip|file)s?\b"
+    r"|\bno (?:video|images?|frames?|clip)s? (?:was|were|is|are|has been|have been) "
+    r"(?:provided|attached|uploaded|given|supplied|included|shared)\b"
+    r"|\b(?:against|violates?) (?:my|our|the) (?:\w+ )?(?:guidelines|polic(?:y|ies)|principles)\b"
+    r"|^(?:很|非常)?(?:抱歉|对不起|對不起)|^(?:我|本人)(?:无法|無法|不能)(?:描述|提供|协助|帮助|查看|回答)"
+    r"|^申し訳|^すみませんが|^죄송|^미안하지만"
+    r"|^es tut mir leid\b|^entschuldigung, |^ich kann (?:dabei|dir|ihnen|diese\w*|das) .*nicht\b"
+    r"|^je suis (?:vraiment )?désolée?\b|^désolée?,"
+    r"|^je ne (?:peux|suis) pas (?:en mesure|décrire|vous)"
+    r"|^lo siento\b|^no puedo (?:ayudar|describir|proporcionar|ver)\b"
+    r"|^(?:me )?desculpe\b|^sinto muito\b|^não posso (?:ajudar|descrever)\b"
+    r"|^mi dispiace\b|^non posso (?:aiutar|descriver)"
+    r"|^(?:извините|простите|к сожалению, я)|^я не могу (?:помочь|описать)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Words of a model that declines; for text without quotations."""
+
+_PICTURE = r"(?:image|picture|photo|photograph|video|clip|footage|film|frame|sequence|screenshot)s?"
+"""Words for the picture itself instead of its content."""
+
+# "The video game shows" and "in the picture frame" name things in the scene.
+_NOT_COMPOUND = (
+    r"(?![ -](?:games?|calls?|cameras?|walls?|screens?|monitors?|conferences?|booths?|frames?|"
+    r"books?|albums?|studios?|stores?|shops?|displays?|gallery|galleries|windows?|shoots?|sets?|crews?|"
+    r"on (?:the|a|his|her|its|their)|he|she|they|that|beside|above|behind)\b)"
+)
+_SHOWS = (
+    r"(?:shows?|showing|showcases?|depicts?|captures?|captured|features?|displays?|presents?|"
+    r"portrays?|illustrates?|contains?|consists?|conveys?|documents?|focus(?:es)?|highlights?|begins?|"
+    r"starts?|opens?|ends?|concludes?|continues?|progresses|transitions?|cuts?|fades?|zooms?|"
+    r"appears? to|seems? to|gives?|provides?|offers?|is|are|was|were|has|have|then|also|"
+    r"primarily|mainly|clearly)"
+)
+_THIS = (
+    r"(?:the|this|these)(?: (?:provided|given|short|entire|whole|first|second|last|final|next))?"
+)
+
+_META = re.compile(
+    rf"\b{_THIS} (?P<subject>{_PICTURE}) {_SHOWS}\b"
+    rf"|\b(?:in|throughout|across|during|of|from|by|into|within|to) {_THIS} "
+    rf"(?P<place>(?!frame\b|film\b){_PICTURE})\b{_NOT_COMPOUND}"
+    rf"|(?:^|[.!?,] |giving |gives |lending )(?:the|this) (?P<start>video|image|footage)\b"
+    rf"{_NOT_COMPOUND}",
+    re.IGNORECASE,
+)
+"""Talk about the picture, unless a thing with a picture was named before."""
+
+_META_ALWAYS = re.compile(
+    rf"^(?:this|here|it|the following) (?:is|are) (?:an? |the )?(?:\w+[ -]){{0,2}}{_PICTURE}\b"
+    r"|^an? (?:\w+[ -]){0,2}(?:image|picture|photo|photograph|video|clip) "
+    r"(?:of|showing|that shows)\b"
+    # "Aerial footage captures"; "a film crew shows" has another verb.
+    rf"|^(?:an? )?(?:[\w-]+ ){{0,3}}{_PICTURE} (?:captures?|shows?|showcases?|depicts?|features?)\b"
+    r"|\b(?:invit|allow|giv|mak|leav|draw)(?:es?|ing|s) viewers?\b"
+    # "With its back to the viewer" and "looks at the viewer" say where.
+    r"|(?<!\bat )(?<!\bto )(?<!\btoward )(?<!\btowards )(?<!\bfacing )\bthe viewers?\b"
+    r"|^(?:sure|certainly|of course|okay|absolutely|great)\s*[!,.:]"
+    r"|^here(?:'s| is| are) (?:an? |the |your |my )?(?:\w+ ){0,3}"
+    r"(?:captions?|descriptions?|summary|summaries|json|answers?|response|breakdown|overview)\b"
+    r"|^[\W_]*(?:(?:short|medium|long|video|image|detailed) )?"
+    r"(?:caption|description|summary|title|answer|response)\b[\W_]*:"
+    rf"|\bbased on (?:the|these) (?:\w+ )?(?:{_PICTURE}|facts|metadata|information|descriptions?)\b"
+    rf"|\bthe (?:provided|given|supplied|described) (?:{_PICTURE}|facts|metadata)\b"
+    r"|\b(?:according to|as (?:described|stated|noted|mentioned) in) the "
+    r"(?:facts|metadata|notes|ocr)\b"
+    r"|\bwe (?:can |could |also |then |first |now )*(?:see|observe|witness|notice)\b"
+    r"|(?:这|这张|这个|该|本)(?:图片|图像|照片|视频|影片)(?:中|里|展示|显示|是|呈现|描绘|开始)"
+    r"|^(?:视频|图片|图像|照片|影片)(?:中|里|展示|显示|开始)"
+    r"|(?:この|本)(?:動画|画像|映像|写真|ビデオ)|^(?:動画|画像|映像)(?:では|には|は)"
+    r"|(?:이|해당) (?:영상|비디오|동영상|이미지|사진)|^(?:영상|비디오|이미지)(?:은|는|에서|에는)"
+    r"|\b(?:das|dieses) (?:bild|video|foto) (?:zeigt|beginnt|stellt)\b"
+    r"|\bin diesem (?:video|bild|clip)\b"
+    r"|\b(?:l'image|la vidéo|cette (?:image|vidéo)|la photo) (?:montre|présente|commence|illustre)"
+    r"|\bdans cette (?:vidéo|image)\b"
+    r"|\b(?:la imagen|el v[ií]deo|este v[ií]deo|esta imagen) (?:muestra|presenta|comienza)"
+    r"|\ben est[ea] (?:v[ií]deo|imagen)\b"
+    r"|\b(?:a imagem|o vídeo|este vídeo) (?:mostra|apresenta|começa)|\bneste vídeo\b"
+    r"|\b(?:l'immagine|il video|questo video) (?:mostra|presenta|inizia)|\bin questo video\b"
+    r"|(?:на (?:этом )?(?:видео|изображении|фото)|видео показывает|в этом видео)",
+    re.IGNORECASE,
+)
+"""Talk about the picture or to the user, regardless of things named before."""
+
+_ON_SCREEN = (
+    r"screens?|tv|televisions?|monitors?|displays?|projectors?|phones?|smartphones?|tablets?|laptops?|"
+    r"cinema|slides?|presentations?"
+)
+_OWN = r"an?|his|her|their|two|three|several|some|other|old|small|large|framed|family|printed"
+_SHOWING_STILL = re.compile(
+    rf"\b(?:{_ON_SCREEN}|posters?|paintings?|portraits?|billboards?|newspapers?|magazines?|books?|"
+    r"albums?|canvas|easels?|postcards?|prints?|drawings?|sketch(?:es)?|gallery|"
+    rf"(?:{_OWN}) (?:\w+ ){{0,2}}(?:images?|pictures?|photos?|photographs?))\b",
+    re.IGNORECASE,
+)
+"""Things with a picture on them, which a caption may mention."""
+
+_SHOWING_MOVING = re.compile(
+    rf"\b(?:{_ON_SCREEN}|(?:{_OWN}) (?:\w+ ){{0,2}}(?:videos?|clips?|films?|movies?))\b",
+    re.IGNORECASE,
+)
+"""Things on which a video plays."""
+
+_IS_STILL = re.compile(r"(?:image|picture|photo|photograph|screenshot)s?", re.IGNORECASE)
+
+# Names of fields show that the model copied the form.
+_PLACEHOLDER = re.compile(
+    r"(?:n/?a|none|null|nil|unknown|undefined|empty|todo|string|text|caption|description|short|"
+    r"medium|long)",
+    re.IGNORECASE,
+)
+"""Words in the place of an empty answer."""
+
+_UNFINISHED = re.compile(
+    r"\b(?:an?|the|and|or|but|of|his|its|their|my|your|our|into|onto|while|whose|which|because|than|"
+    r"very|is|are|was)$"
+)
+"""English words that end no sentence."""
 
 # Longer quotations are more likely a loop in reading text than text.
 _MAX_QUOTED = 80
@@ -36,15 +216,12 @@ _MAX_UNIT = 60
 _MIN_TIMES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why an answer is rejected."""
+class Problem(NamedTuple):
+    """Why an answer is rejected: the field, such as `short`, and a line that a prompt can quote."""
 
     reason: Unanswered
     field: str
-    """Field of the answer, such as `short`."""
     message: str
-    """The finding, in one line that a prompt can quote."""
 
 
 def problem_of(answer: Answer, config: CaptionConfig) -> Problem | None:
@@ -52,16 +229,21 @@ def problem_of(answer: Answer, config: CaptionConfig) -> Problem | None:
     for length in config.lengths:
         if (wrong := _wrong_caption(length, getattr(answer, length) or "", config)) is not None:
             return wrong
-    for name, text in (*_strings("structured", answer.structured), *_strings("", answer.extra)):
-        if (phrase := refusal_in(text)) is not None:
-            return Problem(Unanswered.REFUSAL, name, f"it declines to answer: {phrase!r}")
-        # Signs may repeat their text.
-        is_read = name.startswith("structured.text")
-        if not is_read and (phrase := repeated_in(text)) is not None:
-            return Problem(Unanswered.REPEATED, name, f"{name} repeats {phrase!r}")
-    for name, items in _lists("structured", answer.structured):
-        if (phrase := _repeated_item(items, 10 if name == "structured.text" else 4)) is not None:
-            return Problem(Unanswered.REPEATED, name, f"{name} repeats {phrase!r}")
+    nodes = [*_nodes("structured", answer.structured), *_nodes("", answer.extra)]
+    for name, text in nodes:
+        if isinstance(text, str):
+            if (phrase := refusal_in(text)) is not None:
+                return Problem(Unanswered.REFUSAL, name, f"it declines to answer: {phrase!r}")
+            # Signs may repeat their text.
+            is_read = name.startswith("structured.text")
+            if not is_read and (phrase := repeated_in(text)) is not None:
+                return Problem(Unanswered.REPEATED, name, f"{name} repeats {phrase!r}")
+    for name, items in nodes:
+        if isinstance(items, list) and name.startswith("structured."):
+            words = [str(item).casefold() for item in items]
+            most = max(words, key=words.count, default="")
+            if words.count(most) >= (10 if name == "structured.text" else 4):
+                return Problem(Unanswered.REPEATED, name, f"{name} repeats {most[:60]!r}")
     return None
 
 
@@ -101,7 +283,7 @@ def _wrong_caption(length: str, text: str, config: CaptionConfig) -> Problem | N
 def is_empty(text: str) -> bool:
     """Returns whether a text has no words, or only a filler such as `N/A`."""
     words = "".join(c for c in text if unicodedata.category(c)[0] in "LN" or c in " /")
-    return not words.strip(" /") or phrases.PLACEHOLDER.fullmatch(text.strip()) is not None
+    return not words.strip(" /") or _PLACEHOLDER.fullmatch(text.strip()) is not None
 
 
 def without_quotations(text: str) -> str:
@@ -111,7 +293,7 @@ def without_quotations(text: str) -> str:
 
 def refusal_in(text: str) -> str | None:
     """Returns the words by which a model declines to answer, or None."""
-    match = phrases.REFUSAL.search(_plain(text))
+    match = _REFUSAL.search(_plain(text))
     return match[0][:60] if match is not None else None
 
 
@@ -122,20 +304,18 @@ def meta_phrase_in(text: str) -> str | None:
     may the next one.
     """
     plain = _plain(text)
-    if (match := phrases.META_ALWAYS.search(plain)) is not None:
+    if (match := _META_ALWAYS.search(plain)) is not None:
         return match[0]
-    for match in phrases.META.finditer(plain):
-        is_still = phrases.IS_STILL.fullmatch(match["subject"] or match["place"] or match["start"])
-        showing = phrases.SHOWING_STILL if is_still else phrases.SHOWING_MOVING
+    for match in _META.finditer(plain):
+        is_still = _IS_STILL.fullmatch(match["subject"] or match["place"] or match["start"])
+        showing = _SHOWING_STILL if is_still else _SHOWING_MOVING
+        before = plain[: match.start()]
+        last = max(before.rfind(end) for end in ".!?")
         # In this sentence, or in the one before.
-        if showing.search(_last_two_sentences(plain[: match.start()])) is None:
+        begin = max(before.rfind(end, 0, max(last, 0)) for end in ".!?") + 1
+        if showing.search(before[begin:]) is None:
             return match[0].lstrip(".!?, ")
     return None
-
-
-def _last_two_sentences(text: str) -> str:
-    last = max(text.rfind(end) for end in ".!?")
-    return text[max(text.rfind(end, 0, max(last, 0)) for end in ".!?") + 1 :]
 
 
 def _plain(text: str) -> str:
@@ -155,7 +335,7 @@ def cut_off_at(text: str, language: str | None) -> str | None:
         return end
     if text.endswith(_ENDS):
         return None
-    if language == "en" and phrases.UNFINISHED.search(text) is not None:
+    if language == "en" and _UNFINISHED.search(text) is not None:
         return end
     # A writer who ended two sentences ends the third.
     ended = re.findall(r"[a-z]{3}[.!?](?=\s+\S)|[。！？](?=\S)", text)
@@ -223,25 +403,54 @@ def _joined(tokens: Sequence[str]) -> str:
     return ("" if is_unspaced else " ").join(tokens)[:60]
 
 
-def _repeated_item(items: Sequence[object], times: int) -> str | None:
-    words = [str(item).casefold() for item in items]
-    return next((word[:60] for word in words if words.count(word) >= times), None)
-
-
-def _strings(name: str, value: object) -> Iterator[tuple[str, str]]:
-    if isinstance(value, str):
+def _nodes(name: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yields all texts and lists, with the name of their field."""
+    if isinstance(value, str | list):
         yield name, value
-    elif isinstance(value, dict):
+    if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _strings(f"{name}.{key}".lstrip("."), inner)
+            yield from _nodes(f"{name}.{key}".lstrip("."), inner)
     elif isinstance(value, list):
         for inner in value:
-            yield from _strings(name, inner)
+            yield from _nodes(name, inner)
 
 
-def _lists(name: str, value: object) -> Iterator[tuple[str, Sequence[object]]]:
-    if isinstance(value, list):
-        yield name, value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _lists(f"{name}.{key}", inner)
+@cache
+def _identifier() -> "LanguageIdentifier":
+    """Returns the model, 4.5 MB in its wheel; loading takes 0.35 CPU seconds and 100 MB."""
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+def check_language(language: str) -> None:
+    """Raises RecipeError for a language that cannot be recognized."""
+    labels = _identifier().labels
+    if _SAME_MODEL_NAME.get(language, language) not in labels:
+        names = ", ".join(sorted(name for name in labels if len(name) == 2))
+        raise RecipeError(f"caption.language is {language!r}, which cannot be told; known: {names}")
+
+
+def other_language(text: str, language: str) -> str | None:
+    """Returns the language or script of a text that is not in `language` (ISO 639-1), else None.
+
+    None also for a text too short to decide. Remove quotations first.
+    """
+    letters = [c for c in text if unicodedata.category(c)[0] == "L"]
+    scripts = [unicodedata.name(c, "?").split()[0].split("-")[0] for c in letters]
+    right = _SCRIPTS.get(language, ())
+    strange = [script for script in scripts if right and script not in right]
+    # Names and brands are written in Latin letters in any language.
+    limit = _MAX_OTHER_SCRIPT if right == ("LATIN",) else 0.5
+    if len(strange) >= _MIN_SCRIPT_LETTERS and len(strange) > limit * len(letters):
+        return max(sorted(set(strange)), key=strange.count).capitalize()
+    # A sign of Chinese or a syllable of Korean counts as two letters.
+    weight = len(letters) * (2 if "CJK" in right else 1)
+    if weight < _MIN_LETTERS:
+        return None
+    wanted = _SAME_MODEL_NAME.get(language, language)
+    alike = {wanted}.union(*(group for group in _ALIKE if wanted in group))
+    ranking = _identifier().rank(text)
+    if sum(share for name, share in ranking if name in alike) >= _MAX_PROBABILITY:
+        return None
+    return str(ranking[0][0])

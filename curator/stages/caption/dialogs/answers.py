@@ -1,7 +1,6 @@
 """Defines the JSON schemas of models' answers, and reads the answers.
 
-Reading tolerates text around the JSON and trailing commas, but nothing else. It never guesses a
-value.
+Reading tolerates text around the JSON and trailing commas. It never guesses a value.
 """
 
 import json
@@ -29,9 +28,7 @@ _PROSE = {
     "camera": "Size and angle of the shot, and how the camera moves.",
     "style": "Light, colours, and the kind of picture: live action, animation, screen recording.",
 }
-_TEXT = {
-    "text": "Text that can be read in the frames, each piece as it is written; empty for none."
-}
+_TEXT = "Text that can be read in the frames, each piece as it is written; empty for none."
 _SAFETY = (
     "unsafe: sexual acts or nudity, grave injury, cruelty, self-harm. sensitive: weapons in use, "
     "fights, blood, drugs, little clothing. safe: all else."
@@ -41,6 +38,7 @@ _STRINGS: Mapping[str, Any] = {"type": "array", "items": _STRING}
 
 _MAX_OBJECTS = 32
 _MAX_ERRORS = 8
+_MAX_SHOWN = 60
 _BEGUN = re.compile(r"\{\s*[\"\'}]")
 _COMMA = re.compile(r'"(?:[^"\\]|\\.)*"|,(?=\s*[}\]])', re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -65,7 +63,7 @@ def answer_schema(config: CaptionConfig, prompt: Prompt) -> dict[str, Any] | Non
     fields = _described(_STRING, {name: _LENGTHS[name] for name in config.lengths})
     if config.structured:
         parts = _described(_STRINGS, _LISTS) | _described(_STRING, _PROSE)
-        fields["structured"] = _object(parts | _described(_STRINGS, _TEXT))
+        fields["structured"] = _object(parts | _described(_STRINGS, {"text": _TEXT}))
     if config.content_types:
         fields["content_type"] = {"type": "string", "enum": list(config.content_types)}
     if config.questions:
@@ -129,8 +127,8 @@ def format_of(schema: Mapping[str, Any], indent: str = "") -> str:
     lines = []
     for name, field in schema["properties"].items():
         may = "" if name in required else ", may be left out"
-        about = field.get("description", "")
-        lines.append(f'{indent}- "{name}": {_kind(field)}{may}{". " if about else ""}{about}')
+        about = f". {field['description']}" if field.get("description") else ""
+        lines.append(f'{indent}- "{name}": {_kind(field)}{may}{about}')
         inner = field if field.get("properties") else field.get("items", {})
         if isinstance(inner, Mapping) and inner.get("properties"):
             lines.append(format_of(inner, indent + "  "))
@@ -147,14 +145,9 @@ def _kind(field: Mapping[str, Any]) -> str:
     return "true or false" if kind == "boolean" else str(kind)
 
 
-def read_json(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the JSON object of an answer, maybe inside code fences, thoughts or words.
-
-    Raises:
-        BadAnswerError: No object meets the schema, or several different ones do.
-    """
-    text = text.rpartition("</think>")[2]
-    objects, broken = _objects(text)
+def _read_json(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the JSON object of an answer, maybe inside code fences, thoughts or words."""
+    objects, broken = _objects(text.rpartition("</think>")[2])
     errors = [_errors(value, schema) for value in objects]
     whole = [value for value, wrong in zip(objects, errors, strict=True) if not wrong]
     if len(whole) > 1:
@@ -162,7 +155,7 @@ def read_json(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     if whole:
         return whole[0]
     if broken is not None or not objects:
-        raise BadAnswerError(broken or f"found {shown(text)!r}; expected a JSON object")
+        raise BadAnswerError(broken or f"found {_shown(text)!r}; expected a JSON object")
     # Mend the object that comes nearest to the schema.
     raise BadAnswerError("; ".join(sorted(errors, key=len)[0]))
 
@@ -214,14 +207,14 @@ def _once_each(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the field {shown(twice)} stands twice")
+        raise ValueError(f"the field {_shown(twice)} stands twice")
     return value
 
 
 def _told(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         near = error.doc[max(0, error.pos - 12) : error.pos + 12]
-        return f"{error.msg} at line {error.lineno}, column {error.colno}, near {shown(near)}"
+        return f"{error.msg} at line {error.lineno}, column {error.colno}, near {_shown(near)}"
     if isinstance(error, UnicodeEncodeError):
         return "half of a surrogate pair; expected whole characters"
     return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
@@ -234,10 +227,9 @@ def _errors(value: object, schema: Mapping[str, Any]) -> list[str]:
     from referencing import Registry
 
     validator = Draft202012Validator(schema, registry=Registry())
-    lines: list[str] = []
-    for error in sorted(validator.iter_errors(value), key=lambda e: [str(p) for p in e.path]):
-        lines.extend(line for line in _lines_of(error) if line not in lines)
-    return lines[:_MAX_ERRORS]
+    errors = sorted(validator.iter_errors(value), key=lambda e: [str(p) for p in e.path])
+    lines = dict.fromkeys(line for error in errors for line in _lines_of(error))
+    return list(lines)[:_MAX_ERRORS]
 
 
 def _lines_of(error: Any) -> Iterator[str]:  # noqa: ANN401 - jsonschema has no types here
@@ -254,16 +246,16 @@ def _lines_of(error: Any) -> Iterator[str]:  # noqa: ANN401 - jsonschema has no 
                 at = ".".join([*path, as_data(str(name))[:40]])
                 yield f"{at}: not asked for; expected only {', '.join(names)}"
     else:
-        value = shown(json.dumps(error.instance, ensure_ascii=False))
+        value = _shown(json.dumps(error.instance, ensure_ascii=False))
         kind = _kind(error.schema) if error.validator in ("type", "enum") else error.validator
         wanted = f"{kind} {error.validator_value}" if kind == error.validator else kind
         yield f"{'.'.join(path) or 'answer'}: found {value}; expected {wanted}"
 
 
-def shown(text: str, limit: int = 60) -> str:
+def _shown(text: str) -> str:
     """Shortens a model's text for one line of a message."""
     line = " ".join(as_data(text).split())
-    return line if len(line) <= limit else line[:limit] + "…"
+    return line if len(line) <= _MAX_SHOWN else line[:_MAX_SHOWN] + "…"
 
 
 def read_answer(
@@ -273,7 +265,7 @@ def read_answer(
     if schema is None:
         values: dict[str, Any] = {config.text: _clean(text.rpartition("</think>")[2])}
         return Answer(**values)
-    value = _cleaned(read_json(text, schema))
+    value = _clean(_read_json(text, schema))
     own = {name: value[name] for name in prompt.own_schema.get("properties", {}) if name in value}
     usual = {name: value[name] for name in USUAL_FIELDS if name in value}
     return Answer(**usual, extra=own)
@@ -281,7 +273,7 @@ def read_answer(
 
 def read_scores(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, int], str]:
     """Returns a judge's scores by name, 1 to 5, and its one-line reason; raises as `read_json`."""
-    value = read_json(text, schema)
+    value = _read_json(text, schema)
     return {name: int(value[name]) for name in SCORES}, " ".join(_clean(value["why"]).split())
 
 
@@ -294,16 +286,12 @@ def answer_text(answer: Answer, config: CaptionConfig, prompt: Prompt) -> str:
     return json.dumps(fields | dict(answer.extra), ensure_ascii=False, indent=1)
 
 
-def _cleaned(value: Any) -> Any:  # noqa: ANN401 - any value of JSON
-    if isinstance(value, str):
-        return _clean(value)
+def _clean(value: Any) -> Any:  # noqa: ANN401 - any value of JSON
     if isinstance(value, list):
-        return [_cleaned(item) for item in value]
+        return [_clean(item) for item in value]
     if isinstance(value, dict):
-        return {name: _cleaned(item) for name, item in value.items()}
-    return value
-
-
-def _clean(text: str) -> str:
-    text = text.encode(errors="replace").decode()
+        return {name: _clean(item) for name, item in value.items()}
+    if not isinstance(value, str):
+        return value
+    text = value.encode(errors="replace").decode()
     return _CONTROL.sub(" ", text.replace("\r\n", "\n")).strip()

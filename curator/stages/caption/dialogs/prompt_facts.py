@@ -1,17 +1,38 @@
-"""Writes measured or known facts of a clip as lines of text for a prompt.
+"""Writes measured or known facts of a window as lines of text for a prompt.
 
 The facts are those that a model cannot see in a few still frames, or tends to invent: it mistakes
 moving things for a moving camera. Text from pictures, metadata and names is quoted as JSON on one
 line, to mark it as data.
+
+A sidecar may list the events of its source, from which the known facts of a window follow:
+
+```
+{"events": [{"time_s": 12.4, "end_s": 13.1, "label": "near_collision", "about": "a van cuts in"}],
+ "speed_kmh": 48, "weather": "rain", "light": "night", "road": "city street"}
+```
+
+Values next to `events` hold for the whole source, those in an event for windows with that event. A
+bad value is a problem with a message and costs that value alone. An empty list says that nothing
+happens. Without a list, or with an unreadable entry, other events are unknown, and no window counts
+as eventless.
 """
 
+import itertools
 import json
+import math
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple, TypeGuard
 
 from curator.records.clips import Clip
+from curator.stages.caption.caption_records import Event, Window, WindowMetadata
+from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.dialogs.prompt_files import as_data
+from curator.stages.caption.windows import Moment, frames_of
 from curator.storage.sidecar_files import Sidecar
 
 MAX_CHARACTERS = 4000
@@ -37,7 +58,7 @@ CAMERA_WORDS = {
 }
 """Words for the tags of `stages.scores.camera`. Two pictures alone cannot distinguish a zoom from a
 camera that moves along its line of sight."""
-_MOVES = ("pan_left", "pan_right", "tilt_up", "tilt_down", "zoom_in", "zoom_out", "roll")
+_HOLDS = ("static", "handheld", "shaky")
 # Short sides per second, mean over the picture: at 0.1 it takes ten seconds to leave the frame.
 _SPEEDS = ((0.1, "slowly"), (0.5, "at a moderate speed"), (float("inf"), "fast"))
 
@@ -52,31 +73,20 @@ def facts_of(
 ) -> str:
     """Returns lines of text for a prompt, together at most `MAX_CHARACTERS` characters.
 
-    Args:
-        clip: Row with measurements; None to leave them out.
-        text_lines: Text read in the clip's pictures, from `models.text_reader.merged`.
-        sidecar: The sidecar of the source.
-        metadata_lines: Facts of the window alone.
-        untold: Keys of the sidecar to leave out.
+    Measurements of `clip` come after `metadata_lines` of the window alone; then the text that
+    `models.text_reader.merged` read in its pictures, and the sidecar without the keys `untold`.
     """
     lines = list(metadata_lines)
     lines += [f"- {line}" for line in _measured(clip)] if clip is not None else []
-    if text_lines:
-        lines.append("- Text in the picture, read by OCR, letters may be wrong:")
-        lines += [f"  - {quoted(text)}" for text in text_lines]
     data = sidecar.data if sidecar is not None else {}
-    own_lines = sidecar_lines({key: value for key, value in data.items() if key not in untold})
-    if own_lines:
-        lines.append("- Metadata of the whole source video, from its owner:")
-        lines += [f"  - {line}" for line in own_lines]
-    kept: list[str] = []
-    n_left = MAX_CHARACTERS
-    for line in lines:
-        n_left -= len(line) + 1
-        if n_left < 0:
-            break
-        kept.append(line)
-    return "\n".join(kept)
+    told = {key: value for key, value in data.items() if key not in untold}
+    for title, more in (
+        ("Text in the picture, read by OCR, letters may be wrong", list(map(quoted, text_lines))),
+        ("Metadata of the whole source video, from its owner", sidecar_lines(told)),
+    ):
+        lines += [f"- {title}:", *(f"  - {line}" for line in more)] if more else []
+    ends = itertools.accumulate(len(line) + 1 for line in lines)
+    return "\n".join(line for line, end in zip(lines, ends, strict=True) if end <= MAX_CHARACTERS)
 
 
 def camera_words(tags: Sequence[str], speed: float | None) -> str | None:
@@ -84,10 +94,10 @@ def camera_words(tags: Sequence[str], speed: float | None) -> str | None:
 
     Other tags are ignored. `speed` is `camera_motion`, in short sides per second.
     """
-    moves = [CAMERA_WORDS[tag] for tag in _MOVES if tag in tags]
+    moves = [words for tag, words in CAMERA_WORDS.items() if tag in tags and tag not in _HOLDS]
     if moves and speed is not None:
         moves[-1] += " " + next(word for limit, word in _SPEEDS if speed < limit)
-    holds = [CAMERA_WORDS[tag] for tag in ("static", "handheld", "shaky") if tag in tags]
+    holds = [CAMERA_WORDS[tag] for tag in _HOLDS if tag in tags]
     if moves or holds:
         parts = [*moves, *holds]
         return "the camera " + (", ".join(parts[:-1]) + " and " if parts[1:] else "") + parts[-1]
@@ -109,14 +119,9 @@ def _measured(clip: Clip) -> Iterator[str]:
 
 def sidecar_lines(data: Mapping[str, Any]) -> list[str]:
     """Returns `key.sub: value` of each value in the file's order, quoted; all sizes are limited."""
-    lines = []
-    for key, value in _values(data, "", 1):
-        line = f"{key}: {value}"
-        if len(line) <= MAX_LINE_CHARACTERS:
-            lines.append(line)
-        if len(lines) == MAX_LINES:
-            break
-    return lines
+    lines = (f"{key}: {value}" for key, value in _flat(data, "", 1))
+    short = (line for line in lines if len(line) <= MAX_LINE_CHARACTERS)
+    return list(itertools.islice(short, MAX_LINES))
 
 
 def quoted(text: str, max_characters: int = 200) -> str:
@@ -136,23 +141,275 @@ def quoted(text: str, max_characters: int = 200) -> str:
     return string
 
 
-def _values(data: Any, key: str, depth: int) -> Iterator[tuple[str, str]]:  # noqa: ANN401
+def _flat(data: Any, key: str, depth: int) -> Iterator[tuple[str, str]]:  # noqa: ANN401
     """Yields keys joined by dots, and values as JSON, in the order of the file."""
     if isinstance(data, dict):
         if depth <= _MAX_DEPTH:
             for name, value in data.items():
                 plain = name if _PLAIN_KEY.fullmatch(name) else quoted(name, 40)
-                yield from _values(value, f"{key}.{plain}" if key else plain, depth + 1)
+                yield from _flat(value, f"{key}.{plain}" if key else plain, depth + 1)
     elif isinstance(data, list):
         if any(isinstance(value, dict | list) for value in data):
             if depth <= _MAX_DEPTH:
                 for index, value in enumerate(data):
-                    yield from _values(value, f"{key}.{index}", depth + 1)
+                    yield from _flat(value, f"{key}.{index}", depth + 1)
         elif data:
-            yield key, f"[{', '.join(_plain(value) for value in data[:_MAX_VALUES])}]"
+            yield key, f"[{', '.join(_shown(value) for value in data[:_MAX_VALUES])}]"
     elif data is not None and data != "":
-        yield key, _plain(data)
+        yield key, _shown(data)
 
 
-def _plain(value: Any) -> str:  # noqa: ANN401
+def _shown(value: Any) -> str:  # noqa: ANN401
     return quoted(value) if isinstance(value, str) else json.dumps(value)[:40]
+
+
+WORDS = ("weather", "light", "road")
+"""Keys of sidecars whose values are words."""
+SPEED = "speed_kmh"
+_MAX_SPEED_KMH = 1000.0
+_MAX_CHARACTERS = 200
+_MAX_EVENTS = 1000
+
+
+class EventCode(StrEnum):
+    """Problems of a sidecar. Public: counted in `summary.json`."""
+
+    NOT_A_LIST = "not_a_list"
+    NOT_AN_OBJECT = "not_an_object"
+    BAD_TIME = "bad_time"
+    """`time_s` is no number from 0."""
+    BAD_END = "bad_end"
+    """`end_s` is no number from `time_s`."""
+    UNKNOWN_LABEL = "unknown_label"
+    """`label` is not in `caption.events`."""
+    BAD_VALUE = "bad_value"
+    """Another key has no value of its kind."""
+    TOO_MANY = "too_many"
+    """More than a thousand events."""
+
+
+class EventProblem(NamedTuple):
+    """An unusable value, and its key in the sidecar, with dots."""
+
+    code: EventCode
+    message: str
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceEvents:
+    """Events and descriptive values in the sidecar of a source."""
+
+    events: tuple[Event, ...] = ()
+    """Sorted by start."""
+    lists_all: bool = False
+    """Whether the sidecar has a list of events and all of them could be read."""
+    values: Mapping[str, str | float | bool]
+    problems: tuple[EventProblem, ...] = ()
+
+    @property
+    def moments(self) -> tuple[Moment, ...]:
+        """Start and end of each event, in seconds of the source."""
+        return tuple((event.start_s, event.end_s) for event in self.events)
+
+    @property
+    def bad_keys(self) -> frozenset[str]:
+        """Keys of the whole source with unusable values, which prompts leave out."""
+        bad = [problem.key for problem in self.problems if problem.code is EventCode.BAD_VALUE]
+        return frozenset(key for key in bad if "." not in key)
+
+
+NOTHING = SourceEvents(values={})
+"""Events of a source without a sidecar."""
+
+
+def events_of(data: Mapping[str, Any], config: CaptionConfig) -> SourceEvents:
+    """Reads the events of a sidecar; returns problems instead of raising them."""
+    problems: list[EventProblem] = []
+    listed = data.get("events")
+    events: list[Event] = []
+    if isinstance(listed, list):
+        for index, entry in enumerate(listed[:_MAX_EVENTS]):
+            events += _event(entry, f"events.{index}", config, problems)
+        if len(listed) > _MAX_EVENTS:
+            message = f"events has {len(listed)} entries; expected at most {_MAX_EVENTS}"
+            problems.append(EventProblem(EventCode.TOO_MANY, message))
+    elif listed is not None:
+        problems.append(_problem(EventCode.NOT_A_LIST, "events", listed, "a list"))
+    values = _values(data, "", config, problems)
+    return SourceEvents(
+        events=tuple(sorted(events, key=lambda event: (event.start_s, event.end_s, event.label))),
+        lists_all=isinstance(listed, list) and len(events) == len(listed),
+        values=values,
+        # Problems of whole events come first.
+        problems=tuple(sorted(problems, key=lambda problem: problem.code is EventCode.BAD_VALUE)),
+    )
+
+
+def event_counts(sources: Collection[SourceEvents], n_in_windows: int) -> dict[str, int]:
+    """Counts events of sidecars, events in windows, and problems by code, for the summary."""
+    codes = Counter(problem.code.value for events in sources for problem in events.problems)
+    return {
+        "events": sum(len(source.events) for source in sources),
+        "events_in_windows": n_in_windows,
+        **{f"events_{code}": n for code, n in sorted(codes.items())},
+    }
+
+
+def metadata_of(
+    window: Window,
+    fps: float,
+    start_s: float,
+    source: SourceEvents,
+    config: CaptionConfig,
+    clip: Clip | None,
+) -> WindowMetadata:
+    """Returns the facts about a window that need no model.
+
+    The gravest event in the window gives the class. Without an event, the class is
+    `caption.no_event` if the sidecar lists all events and none is nearer than half an event's
+    window. `start_s` is the clip's start in the source; `clip` adds camera motion to the caption.
+    """
+    near = round((config.event_window_s or 0.0) * fps / 2)
+    inside = tuple(e for e in source.events if _lies_in(e, window, fps, start_s))
+    gravest = sorted(inside, key=lambda event: list(config.events).index(event.label))
+    label = gravest[0].label if gravest else None
+    values = {**source.values, **(gravest[0].values if gravest else {})}
+    if label is None and source.lists_all:
+        is_clear = not any(_lies_in(e, window, fps, start_s, near) for e in source.events)
+        label = config.no_event if is_clear else None
+    seconds = (window.end_frame - window.start_frame) / fps
+    return WindowMetadata(
+        label=label,
+        events=inside,
+        lists_all=source.lists_all,
+        values=values,
+        caption=_caption(label, inside, values, seconds, config, clip),
+        problems=tuple(problem.message for problem in source.problems),
+    )
+
+
+def metadata_lines(
+    metadata: WindowMetadata, window: Window, fps: float, start_s: float
+) -> list[str]:
+    """Returns lines for a prompt: the class of a window, and its events' times from its start."""
+    if metadata.label is None:
+        return []
+    lines = [f"- Class of this piece, from its owner: {metadata.label}"]
+    begin_s = start_s + window.start_frame / fps
+    for event in metadata.events:
+        about = f": {event.about}" if event.about else ""
+        at_s = max(0.0, event.start_s - begin_s)
+        lines.append(f"  - {event.label} at {at_s:.1f} s{about}")
+    return lines
+
+
+def in_words(name: str) -> str:
+    """Turns a name into words: `near_collision` becomes near collision."""
+    return name.replace("_", " ")
+
+
+def _lies_in(event: Event, window: Window, fps: float, start_s: float, near: int = 0) -> bool:
+    first, end = frames_of((event.start_s, event.end_s), fps, start_s)
+    return first < window.end_frame + near and end > window.start_frame - near
+
+
+def _caption(
+    label: str | None,
+    events: Sequence[Event],
+    values: Mapping[str, str | float | bool],
+    seconds: float,
+    config: CaptionConfig,
+    clip: Clip | None,
+) -> str:
+    sentences = []
+    if label is not None:
+        meaning = config.events[label]
+        sentences.append(f"{in_words(label).capitalize()}: {meaning}" if meaning else label)
+    sentences += [event.about for event in events if event.about]
+    sentences += [f"{name.capitalize()}: {values[name]}" for name in WORDS if name in values]
+    if SPEED in values:
+        sentences.append(f"Speed: {values[SPEED]:.4g} km/h")
+    if clip is not None:
+        camera = camera_words(clip.tags or (), clip.scores["camera_motion"]) or ""
+        if camera.startswith("the camera"):
+            sentences.append(camera.capitalize())
+    sentences.append(f"{seconds:.1f} seconds of video")
+    return " ".join(f"{sentence.rstrip('.')}." for sentence in sentences)
+
+
+def _event(
+    entry: object, key: str, config: CaptionConfig, problems: list[EventProblem]
+) -> Iterator[Event]:
+    """Yields the event of an entry, if it can be read."""
+    if not isinstance(entry, dict):
+        expected = "an object with time_s and label"
+        problems.append(_problem(EventCode.NOT_AN_OBJECT, key, entry, expected))
+        return
+    start, end, label = entry.get("time_s"), entry.get("end_s"), entry.get("label")
+    if not _is_number(start) or start < 0:
+        problems.append(_problem(EventCode.BAD_TIME, f"{key}.time_s", start, "seconds from 0"))
+    elif end is not None and (not _is_number(end) or end < start):
+        problems.append(_problem(EventCode.BAD_END, f"{key}.end_s", end, f"seconds from {start}"))
+    elif not isinstance(label, str) or label not in config.events:
+        expected = f"one of {', '.join(config.events) or 'none'}"
+        problems.append(_problem(EventCode.UNKNOWN_LABEL, f"{key}.label", label, expected))
+    else:
+        about = entry.get("about")
+        yield Event(
+            start_s=float(start),
+            end_s=float(start if end is None else end),
+            label=label,
+            about=_plain(about) if isinstance(about, str) else "",
+            values=_values(entry, f"{key}.", config, problems),
+        )
+
+
+def _values(
+    data: Mapping[str, Any], prefix: str, config: CaptionConfig, problems: list[EventProblem]
+) -> dict[str, str | float | bool]:
+    """Returns values of known names; bad values go to the problems."""
+    values: dict[str, str | float | bool] = {}
+    for name in dict.fromkeys((SPEED, *WORDS, *config.questions, *config.open_questions)):
+        given = data.get(name)
+        if given is None:
+            continue
+        value, expected = _value(name, given, config)
+        if value is not None:
+            values[name] = value
+        else:
+            problems.append(_problem(EventCode.BAD_VALUE, prefix + name, given, expected))
+    return values
+
+
+def _value(
+    name: str, given: object, config: CaptionConfig
+) -> tuple[str | float | bool | None, str]:
+    """Returns a value, or None for a bad one, and the expectation."""
+    number = float(given) if _is_number(given) else None
+    if name == SPEED:
+        is_speed = number is not None and 0 <= number <= _MAX_SPEED_KMH
+        return number if is_speed else None, f"a number from 0 to {_MAX_SPEED_KMH:g}"
+    if name in config.questions:
+        return given if isinstance(given, bool) else None, "true or false"
+    if isinstance(given, str):
+        return _plain(given) or None, "words"
+    return number if name not in WORDS else None, "words"
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    """Returns whether the value is a finite number; booleans are not."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) < 1e9 and math.isfinite(value)
+
+
+def _plain(text: str) -> str:
+    """Returns untrusted text as words on one line, without marks of chat templates."""
+    words = " ".join(as_data(text.encode(errors="replace").decode()).split())
+    return words if len(words) <= _MAX_CHARACTERS else words[: _MAX_CHARACTERS - 1].rstrip() + "…"
+
+
+def _problem(code: EventCode, key: str, value: object, expected: str) -> EventProblem:
+    shown = _plain(repr(value))[:60]
+    return EventProblem(code, f"{key} is {shown}; expected {expected}", key)

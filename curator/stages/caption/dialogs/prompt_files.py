@@ -56,12 +56,9 @@ class Prompt(BaseModel):
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
         for field, names in _KNOWN.items():
-            for name in placeholders(getattr(self, field)):
-                if name not in names:
-                    raise ValueError(
-                        f"{field}: unknown placeholder {{{name}}}; known: "
-                        + ", ".join(f"{{{k}}}" for k in sorted(names))
-                    )
+            for name in placeholders(getattr(self, field)) - names:
+                known = ", ".join(f"{{{known}}}" for known in sorted(names))
+                raise ValueError(f"{field}: unknown placeholder {{{name}}}; known: {known}")
         asked = placeholders(self.system) | placeholders(self.user)
         if self.answer == "json":
             if "format" not in asked:
@@ -74,6 +71,8 @@ class Prompt(BaseModel):
             )
         if self.retry and "problem" not in placeholders(self.retry):
             raise ValueError("retry: has no {problem}; expected it to name what was wrong")
+        if self.own_schema and (problem := _wrong_schema(self.own_schema)) is not None:
+            raise ValueError(f"schema: {problem}")
         return self
 
     @property
@@ -126,18 +125,14 @@ def load_prompt(name: str) -> Prompt:
     path = _find(name)
     try:
         data = load_yaml(path.read_text(encoding="utf-8"))
+        if not isinstance(data, dict):
+            raise RecipeError(f"prompt {path} is a {type(data).__name__}; expected keys and values")
+        return Prompt.model_validate(data)
     except (StrictYamlError, UnicodeDecodeError, OSError) as error:
         message = " ".join(str(error).split())
         raise RecipeError(f"prompt {path} cannot be read as YAML: {message}") from error
-    if not isinstance(data, dict):
-        raise RecipeError(f"prompt {path} is a {type(data).__name__}; expected keys and values")
-    try:
-        prompt = Prompt.model_validate(data)
     except ValidationError as error:
         raise RecipeError(f"prompt {path}: {_explain(error)}") from error
-    if (problem := _wrong_schema(prompt.own_schema)) is not None:
-        raise RecipeError(f"prompt {path}: schema: {problem}")
-    return prompt
 
 
 def give_prompts(prompts: Mapping[str, Prompt]) -> None:
@@ -209,8 +204,6 @@ def _explain(error: ValidationError) -> str:
 
 def _wrong_schema(schema: Mapping[str, Any]) -> str | None:
     """Says why a prompt's own schema is wrong, or returns None."""
-    if not schema:
-        return None
     from jsonschema import Draft202012Validator, SchemaError
 
     if not isinstance(schema.get("properties"), Mapping) or not schema["properties"]:

@@ -1,20 +1,19 @@
 """Makes questions and answers about a window for post-training, each with the answer's origin.
 
-Metadata takes precedence over a model's answer. Because a trainer gets the whole clip, questions
-name the seconds of a shorter window.
+Metadata takes precedence over a model's answer.
 Source: the kinds of supervision of VLM-AutoDrive (arXiv 2603.18178): captions from metadata,
 descriptions by a model, question-answer pairs, and reasoning that ends in a known label.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from curator.fingerprints import fingerprint
 from curator.stages.caption.caption_records import Annotation
 from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.dialogs.prompt_facts import in_words
 from curator.stages.caption.dialogs.prompt_files import as_data
-from curator.stages.caption.dialogs.source_events import in_words
 
 METADATA = "metadata"
 """Origin of an answer without a model."""
@@ -30,16 +29,13 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 Kind = Literal["caption", "choice", "yes_no", "open", "reasoning"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowSpan:
-    """Position of a window in the written clip, in seconds."""
+class WindowSpan(NamedTuple):
+    """A window's position in the written clip; the clip's length, and its start in the source."""
 
     start_s: float
     end_s: float
     clip_s: float
-    """Length of the clip."""
     clip_start_s: float
-    """Start of the clip in the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,45 +56,48 @@ def questions_of(
     annotation: Annotation, config: CaptionConfig, span: WindowSpan
 ) -> list[QuestionAnswer]:
     """Returns questions about a window that metadata or its annotation answers."""
-    made = _Made(annotation, config, span)
-    return [*made.captions(), *made.classes(), *made.yes_no(), *made.open(), *made.reasoned()]
+    made = _Questions(annotation, config, span)
+    return [*made.captions(), *made.yes_no(), *made.open(), *made.reasoned()]
 
 
-class _Made:
+class _Questions:
     def __init__(self, annotation: Annotation, config: CaptionConfig, span: WindowSpan) -> None:
         self._task = annotation.task
-        self._metadata = annotation.task.metadata
+        self._metadata = metadata = annotation.task.metadata
         # Without a model, an answer only repeats metadata.
-        self._answer = annotation.answer if config.asks else None
+        self._answer = answer = annotation.answer if config.asks else None
         self._config = config
         self._span = span
-        is_whole = span.start_s < 0.05 and span.clip_s - span.end_s < 0.05
-        self._where = "" if is_whole else f"Between {span.start_s:.1f} s and {span.end_s:.1f} s: "
         self._classes = list(config.events or config.content_types)
-        self._class, self._class_from = self._class_of()
+        self._class, self._class_from = None, METADATA
+        if len(self._classes) <= len(_LETTERS):
+            if metadata is not None and metadata.label is not None:
+                self._class = metadata.label
+            elif answer is not None:
+                self._class, self._class_from = answer.content_type, config.name
 
     def captions(self) -> Iterator[QuestionAnswer]:
+        """Also yields the class."""
         for length, question in _CAPTIONS.items():
             if self._answer is not None and (text := getattr(self._answer, length)):
                 yield self._made(length, "caption", question, text, self._config.name)
         if self._metadata is not None:
             question = "What is known about this recording?"
             yield self._made(METADATA, "caption", question, self._metadata.caption, METADATA)
-
-    def classes(self) -> Iterator[QuestionAnswer]:
         if self._class is not None:
             yield self._made("class", "choice", *self._choice(self._class), self._class_from)
 
     def yes_no(self) -> Iterator[QuestionAnswer]:
         config, metadata, answer = self._config, self._metadata, self._answer
+        labels = [event.label for event in metadata.events] if metadata is not None else []
+        # Other events are known not to happen only where metadata lists all.
+        is_complete = metadata is not None and metadata.label is not None and metadata.lists_all
         for name, meaning in config.events.items():
             if name == config.no_event:
                 continue
             question = f"Does this happen: {_named(name, meaning)}? Answer yes or no."
-            if metadata is not None and any(event.label == name for event in metadata.events):
-                yield self._made(name, "yes_no", question, True, METADATA)
-            elif metadata is not None and metadata.label is not None and metadata.lists_all:
-                yield self._made(name, "yes_no", question, False, METADATA)
+            if name in labels or is_complete:
+                yield self._made(name, "yes_no", question, name in labels, METADATA)
             elif self._class is not None and self._class_from != METADATA:
                 yield self._made(name, "yes_no", question, self._class == name, self._class_from)
         for name, asked in config.questions.items():
@@ -117,34 +116,27 @@ class _Made:
             at_s = event.start_s - self._span.clip_start_s
             if labels.count(event.label) == 1 and 0 <= at_s <= self._span.clip_s:
                 question = f"At what time does this happen: {in_words(event.label)}?"
-                value_text = f"{at_s:.1f} s after the start of the video."
-                yield self._made(f"time_of_{event.label}", "open", question, value_text, METADATA)
+                text = f"{at_s:.1f} s after the start of the video."
+                yield self._made(f"time_of_{event.label}", "open", question, text, METADATA)
         for name, question in config.open_questions.items():
             value = metadata.values.get(name) if metadata is not None else None
+            said = answer.extra.get(name) if answer is not None else None
             if value is not None:
-                value_text = f"{value:.6g}" if isinstance(value, float) else str(value)
-                yield self._made(name, "open", question, value_text, METADATA)
-            elif answer is not None and isinstance(text := answer.extra.get(name), str) and text:
-                yield self._made(name, "open", question, text, config.name)
+                text = f"{value:.6g}" if isinstance(value, float) else str(value)
+                yield self._made(name, "open", question, text, METADATA)
+            elif isinstance(said, str) and said:
+                yield self._made(name, "open", question, said, config.name)
 
     def reasoned(self) -> Iterator[QuestionAnswer]:
         """Yields the class with the model's reasoning, unless the model gives another class."""
-        answer = self._answer
-        if answer is None or self._class is None:
+        answer, chosen = self._answer, self._class
+        text = answer.extra.get(REASONING) if answer is not None else None
+        if answer is None or chosen is None or not isinstance(text, str) or not text:
             return
-        text = answer.extra.get(REASONING)
-        if isinstance(text, str) and text and answer.content_type in (None, self._class):
-            question, chosen = self._choice(self._class)
+        if answer.content_type in (None, chosen):
+            question, choice = self._choice(chosen)
             question += " Say first what leads to it."
-            yield self._made(REASONING, "reasoning", question, chosen, self._class_from, text)
-
-    def _class_of(self) -> tuple[str | None, str]:
-        metadata, answer = self._metadata, self._answer
-        if len(self._classes) > len(_LETTERS):
-            return None, METADATA
-        if metadata is not None and metadata.label is not None:
-            return metadata.label, METADATA
-        return (answer.content_type if answer is not None else None), self._config.name
+            yield self._made(REASONING, "reasoning", question, choice, self._class_from, text)
 
     def _choice(self, chosen: str) -> tuple[str, str]:
         """Returns the class question and its answer; the order of choices reveals nothing."""
@@ -167,12 +159,15 @@ class _Made:
         origin: str,
         reasoning: str = "",
     ) -> QuestionAnswer:
+        span = self._span
+        is_whole = span.start_s < 0.05 and span.clip_s - span.end_s < 0.05
+        where = "" if is_whole else f"Between {span.start_s:.1f} s and {span.end_s:.1f} s: "
         text = answer if isinstance(answer, str) else "Yes" if answer else "No"
         # An answer must not contain marks that trainers interpret, such as <video>.
         return QuestionAnswer(
             name=name,
             kind=kind,
-            question=f"{self._where}{question}",
+            question=f"{where}{question}",
             answer=as_data(text),
             origin=origin,
             reasoning=as_data(reasoning),

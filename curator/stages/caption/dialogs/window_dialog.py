@@ -12,7 +12,7 @@ depends on time or chance: the same replies give the same requests and the same 
 
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,8 +31,13 @@ from curator.stages.caption.caption_records import (
     Unanswered,
 )
 from curator.stages.caption.config import CaptionConfig, ModelConfig
-from curator.stages.caption.dialogs.answer_language import NAMES, check_language
-from curator.stages.caption.dialogs.answer_rules import Problem, problem_of, problem_of_text
+from curator.stages.caption.dialogs.answer_rules import (
+    NAMES,
+    Problem,
+    check_language,
+    problem_of,
+    problem_of_text,
+)
 from curator.stages.caption.dialogs.answers import (
     BadAnswerError,
     answer_schema,
@@ -49,14 +54,8 @@ Dialogs = Callable[[Task], Dialog]
 """Begins the dialog about a task."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Course:
-    candidate: AnswerCandidate | None = None
-    failed: Reply | None = None
-    set_aside: Counter[str] = field(default_factory=Counter)
-
-
-_Steps = Generator[Request, Reply, _Course]
+_Candidate = Generator[Request, Reply, AnswerCandidate | Reply]
+"""The course of a candidate, from its first request to its scores; or its failure."""
 
 
 def make_dialogs(config: CaptionConfig) -> Dialogs:
@@ -86,15 +85,14 @@ def replayed(
     own_replies: dict[str, Reply] = {}
     try:
         asked = next(dialog)
-        while True:
-            keys = [request.key for request in asked]
-            own_replies |= {key: replies[key] for key in keys if key in replies}
-            if any(key not in own_replies for key in keys):
-                break
-            asked = dialog.send([own_replies[key] for key in keys])
+        while all(request.key in replies for request in asked):
+            told = {request.key: replies[request.key] for request in asked}
+            own_replies |= told
+            asked = dialog.send(list(told.values()))
     except StopIteration as end:
         return end.value, own_replies
     dialog.close()
+    own_replies |= {each.key: replies[each.key] for each in asked if each.key in replies}
     return None, own_replies
 
 
@@ -111,7 +109,7 @@ class Asker:
             check_language(config.language)
         self.config = config
         self.prompt = _prompt_of(config, "caption.prompt")
-        self.schema = answer_schema(config, self.prompt)
+        self._schema = answer_schema(config, self.prompt)
         if "{candidate}" in self.prompt.user:
             raise RecipeError(
                 f"caption.prompt {config.prompt!r} has {{candidate}}: it is a judge's"
@@ -124,8 +122,9 @@ class Asker:
 
     def dialog(self, task: Task) -> Dialog:
         """Begins a dialog: it yields requests, takes replies, and returns the annotation."""
-        courses = [self._course(task, i) for i in range(self.config.candidates)]
-        ended: dict[int, _Course] = {}
+        set_aside = Counter[str]()
+        courses = [self._course(task, i, set_aside) for i in range(self.config.candidates)]
+        ended: dict[int, AnswerCandidate | Reply] = {}
         given: dict[str, Reply] = {}
         replies: dict[int, Reply | None] = dict.fromkeys(range(len(courses)))
         while replies:
@@ -141,35 +140,28 @@ class Asker:
                 told = yield list(new.values())
                 given.update(zip(new, told, strict=True))
             replies = {i: given[request.key] for i, request in asked.items()}
-        return self._annotation(task, [ended[i] for i in range(len(courses))], given)
+        return self._annotation(task, [ended[i] for i in range(len(courses))], set_aside, given)
 
     def first_request(self, task: Task) -> Request:
         """Returns the first request about a window."""
         return self._request(task, self.config.seed)
 
-    def _course(self, task: Task, number: int) -> _Steps:
-        """Runs one candidate, from its first request to its scores."""
-        config, course = self.config, _Course()
-        seed = config.seed + number
-        result = yield from self._answer(self._request(task, seed), course)
+    def _course(self, task: Task, number: int, set_aside: Counter[str]) -> _Candidate:
+        config, seed = self.config, self.config.seed + number
+        result = yield from self._answer(self._request(task, seed), set_aside)
         if isinstance(result, Problem):
-            course.set_aside[result.reason] += 1
+            set_aside[result.reason] += 1
             retry = fill(self.prompt.retry, {"problem": as_data(result.message)})
             request = self._request(task, seed + config.candidates, f"\n\n{retry}")
-            result = yield from self._answer(request, course)
+            result = yield from self._answer(request, set_aside)
         if isinstance(result, Problem):
-            detail = f"{result.field}: {result.message}"
-            course.failed = Reply(failure=result.reason, detail=detail)
-        elif isinstance(result, Reply):
-            course.failed = result
-        elif config.judge is not None:
-            course.candidate = yield from self._judged(task, result, config.judge)
-        else:
-            course.candidate = result
-        return course
+            return Reply(failure=result.reason, detail=f"{result.field}: {result.message}")
+        if isinstance(result, Reply) or config.judge is None:
+            return result
+        return (yield from self._judged(task, result, config.judge))
 
     def _answer(
-        self, request: Request, course: _Course
+        self, request: Request, set_aside: Counter[str]
     ) -> Generator[Request, Reply, AnswerCandidate | Problem | Reply]:
         """Returns a candidate, the problem of its answer, or a failed reply."""
         message = ""
@@ -181,11 +173,11 @@ class Asker:
             if problem is not None:
                 return problem
             try:
-                answer = read_answer(reply.text, self.config, self.prompt, self.schema)
+                answer = read_answer(reply.text, self.config, self.prompt, self._schema)
             except BadAnswerError as error:
                 message = str(error)
                 if not is_repair:
-                    course.set_aside[Unanswered.BAD_ANSWER] += 1
+                    set_aside[Unanswered.BAD_ANSWER] += 1
                     request = _repair(request, reply, message, self.prompt)
             else:
                 candidate = AnswerCandidate(answer=answer, reply_key=request.key)
@@ -196,12 +188,12 @@ class Asker:
         self, task: Task, candidate: AnswerCandidate, judge: ModelConfig
     ) -> Generator[Request, Reply, AnswerCandidate]:
         """Returns a candidate with its scores, or without if the judge gives none."""
+        prompt, schema = self.judge_prompt, self.judge_schema
         values = self._values(task) | {
             "candidate": as_data(answer_text(candidate.answer, self.config, self.prompt)),
-            "format": format_of(self.judge_schema),
+            "format": format_of(schema),
         }
-        prompt, schema = self.judge_prompt, self.judge_schema
-        request = _request("judge", judge, judge.seed, task, prompt, values, schema)
+        request = _filled("judge", judge, judge.seed, task, prompt, values, schema)
         if judge.frames_as != self.config.frames_as:
             request = replace(request, frames_as=judge.frames_as)
         for is_repair in (False, True):
@@ -219,26 +211,31 @@ class Asker:
         return candidate
 
     def _annotation(
-        self, task: Task, courses: Sequence[_Course], given: Mapping[str, Reply]
+        self,
+        task: Task,
+        ended: Sequence[AnswerCandidate | Reply],
+        set_aside: Counter[str],
+        given: Mapping[str, Reply],
     ) -> Annotation:
         """Returns the best of the candidates, or the failure."""
-        whole = [course.candidate for course in courses if course.candidate is not None]
-        failed = [course.failed for course in courses if course.failed is not None]
-        set_aside = sum((course.set_aside for course in courses), Counter[str]())
-        # Of equal ones, max takes the first: the lowest seed.
-        best = max(whole, key=lambda candidate: candidate.score or 0) if whole else None
+        whole = tuple(each for each in ended if isinstance(each, AnswerCandidate))
         # A transient failure comes first, because another run may bring an answer.
-        failed.sort(key=lambda reply: reply.failure not in TRANSIENT)
+        failed = sorted(
+            (each for each in ended if isinstance(each, Reply)),
+            key=lambda reply: reply.failure not in TRANSIENT,
+        )
+        if whole:
+            # Of equal ones, max takes the first: the lowest seed.
+            best = max(whole, key=lambda candidate: candidate.score or 0)
+            lost = Counter(str(reply.failure) for reply in failed)
+            made: dict[str, Any] = {"answer": best.answer, "lost": _sorted(lost)}
+        else:
+            made = {"failure": failed[0].failure, "detail": failed[0].detail}
         return Annotation(
             task=task,
-            answer=best.answer if best is not None else None,
-            failure=failed[0].failure if best is None else None,
-            detail=failed[0].detail if best is None else "",
-            candidates=tuple(whole),
-            set_aside=_counts(set_aside),
-            lost=_counts(Counter(str(reply.failure) for reply in failed))
-            if best is not None
-            else {},
+            **made,
+            candidates=whole,
+            set_aside=_sorted(set_aside),
             n_unscored=sum(item.score is None for item in whole) if self.config.judge else 0,
             request_keys=tuple(given),
             tokens_in=sum(reply.tokens_in for reply in given.values()),
@@ -247,8 +244,8 @@ class Asker:
 
     def _request(self, task: Task, seed: int, retry: str = "") -> Request:
         values = self._values(task)
-        return _request(
-            "captioner", self.config, seed, task, self.prompt, values, self.schema, retry
+        return _filled(
+            "captioner", self.config, seed, task, self.prompt, values, self._schema, retry
         )
 
     def _values(self, task: Task) -> dict[str, str]:
@@ -256,12 +253,11 @@ class Asker:
         times_s = [(frame - window.start_frame) / task.fps for frame in window.shown]
         language = config.language
         name = NAMES.get(language, f"the language {language}") if language is not None else ""
+        questions = (f"- {name}: {asked}" for name, asked in config.questions.items())
         return {
             "facts": as_data(task.facts).strip() or "(nothing)",
-            "format": format_of(self.schema) if self.schema is not None else "",
-            "questions": "\n".join(
-                f"- {name}: {asked}" for name, asked in config.questions.items()
-            ),
+            "format": format_of(self._schema) if self._schema is not None else "",
+            "questions": "\n".join(questions),
             "duration": f"{(window.end_frame - window.start_frame) / task.fps:.1f}",
             "n_frames": str(len(window.shown)),
             "times": ", ".join(f"{time_s:.1f}" for time_s in times_s),
@@ -276,7 +272,7 @@ def _prompt_of(model: ModelConfig, key: str) -> Prompt:
         raise RecipeError(f"{key}: {error}") from error
 
 
-def _request(
+def _filled(
     role: Role,
     model: ModelConfig,
     seed: int,
@@ -287,18 +283,14 @@ def _request(
     retry: str = "",
 ) -> Request:
     """Fills in a prompt; `retry` stands below the question."""
+    sampling = {name: getattr(model, name) for name in ("max_tokens", "temperature", "top_p")}
     return Request(
         role=role,
         model=model.name,
         task=task,
         system=fill(prompt.system, values),
         turns=(Turn(role="user", text=fill(prompt.user, values) + retry),),
-        sampling=Sampling(
-            max_tokens=model.max_tokens,
-            temperature=model.temperature,
-            top_p=model.top_p,
-            seed=seed,
-        ),
+        sampling=Sampling(**sampling, seed=seed),
         schema=schema,
     )
 
@@ -315,5 +307,5 @@ def _repair(request: Request, reply: Reply, error: str, prompt: Prompt) -> Reque
     return replace(request, turns=turns)
 
 
-def _counts(counter: Counter[str]) -> dict[str, int]:
+def _sorted(counter: Counter[str]) -> dict[str, int]:
     return {str(name): counter[name] for name in sorted(counter)}

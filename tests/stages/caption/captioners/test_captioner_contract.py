@@ -1,26 +1,30 @@
 """Captioners from outside: where they run, what exceptions cost, names that lead nowhere."""
 
 import sys
+import threading
+import time
 import types
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import replace
-from threading import Lock
-from time import sleep
 from typing import Any
 
 import pytest
-from marked import marked_frames, marked_task
 from pydantic import ValidationError
-from served import given, rest_of
+from served import Kept, annotations_of
+from vlm import marked_frames, marked_task
 
 from curator.errors import ModelError, RecipeError
-from curator.stages.caption.caption_records import Frames, Reply, Request, Task, Unanswered
-from curator.stages.caption.captioners.captioner_contract import Captioner, Place
-from curator.stages.caption.captioners.captioner_list import CAPTIONERS, captioner_class
-from curator.stages.caption.captioners.dialog_batches import annotate
-from curator.stages.caption.captioners.dialog_runner import DialogRunner
+from curator.stages.caption.caption_records import Frames, Request, Task, Unanswered
+from curator.stages.caption.captioners.captioner_contract import (
+    Captioner,
+    Place,
+    RequestLimit,
+    backoff_s,
+    captioner_class,
+)
+from curator.stages.caption.captioners.dialog_runner import ModelDialogs, ServiceDialogs
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.window_dialog import make_dialogs
 from curator.stages.caption.reply_store import replies_fingerprint
@@ -52,7 +56,7 @@ class Mine(Captioner):
 @pytest.fixture(autouse=True)
 def mine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     module = types.ModuleType("mine")
-    module.Mine, module.Other = Mine, dict  # type: ignore[attr-defined]
+    vars(module).update(Mine=Mine, Other=dict, AsyncAnswer=AsyncAnswer, OwnClient=OwnClient)
     monkeypatch.setitem(sys.modules, "mine", module)
     return
 
@@ -61,38 +65,31 @@ def windows(*clips: int) -> list[tuple[Task, Frames]]:
     return [(marked_task(clip), marked_frames(clip)) for clip in clips]
 
 
+def runner_of(captioner: type[Captioner] = Mine, budget_s: float = 60) -> ServiceDialogs:
+    config = CaptionConfig.model_validate(CONFIG)
+    return ServiceDialogs(make_dialogs(config), {"captioner": captioner(config)}, budget_s=budget_s)
+
+
 def test_a_driver_captioner_answers_and_its_exceptions_cost_one_window() -> None:
     """Pins that such a failure is not stored, so that another run asks again."""
-    config = CaptionConfig.model_validate(CONFIG)
-    kept: dict[str, Reply] = {}
-    runner = DialogRunner(
-        make_dialogs(config),
-        {"captioner": captioner_class(config.captioner)(config)},
-        find=kept.get,
-        keep=kept.__setitem__,
-        load=given,
-        budget_s=60,
-    )
-    with closing(runner):
-        for task, frames in windows(1, 2, 3):
-            runner.submit(task, frames)
-        made = {one.task.clip_id: one for one in rest_of(runner)}
-    for clip in ("clip-1", "clip-2"):
-        answer = made[clip].answer
-        assert answer is not None
-        assert clip in str(answer.medium)
-    assert made["clip-3"].failure is Unanswered.CAPTIONER_ERROR
-    assert made["clip-3"].detail == "ValueError: no such colour"
+    kept = Kept()
+    *answered, failed = annotations_of(runner_of(), windows(1, 2, 3), kept)
+    for annotation in answered:
+        assert annotation.answer is not None
+        assert annotation.task.clip_id in str(annotation.answer.medium)
+    assert failed.failure is Unanswered.CAPTIONER_ERROR
+    assert failed.detail == "ValueError: no such colour"
     assert len(kept) == 2
 
 
 def test_errors_of_this_package_end_the_run() -> None:
     config = CaptionConfig.model_validate(CONFIG)
-    model = captioner_class(config.captioner)(config).batches()
-    with pytest.raises(ModelError, match="the service is closed today"):
-        annotate(
-            windows(4), make_dialogs(config), {"captioner": model}, replies={}, keep=lambda *_: None
-        )
+    model = captioner_class(config.captioner)(config)
+    model.setup()
+    local = ModelDialogs(make_dialogs(config), {"captioner": model})
+    for runner in (local, runner_of()):
+        with pytest.raises(ModelError, match="the service is closed today"):
+            annotations_of(runner, windows(4))
 
 
 def test_another_version_has_other_replies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,37 +106,29 @@ def test_names_that_lead_nowhere_are_refused_with_a_remedy() -> None:
         captioner_class("mine:Other")
     with pytest.raises(RecipeError, match="'absent:Mine' cannot be imported"):
         captioner_class("absent:Mine")
+    for name in ("mine:AsyncAnswer", "mine:OwnClient"):
+        with pytest.raises(RecipeError, match=rf"'{name}' answers asynchronously.*a plain method"):
+            captioner_class(name)
+    assert all(issubclass(captioner_class(name), Captioner) for name in ("openai", "transformers"))
 
 
 def test_a_service_gets_no_more_requests_than_in_flight() -> None:
     """Pins the promise of `Place.SERVICE`, and that all windows of a clip share its budget."""
-    config = CaptionConfig.model_validate(CONFIG | {"budget_s": 0.5})
-    counted, running = Lock(), Counter[str]()
+    counted, running = threading.Lock(), Counter[str]()
 
     class Slow(Mine):
         def answer(self, request: Request, frames: Frames) -> dict[str, str]:
             with counted:
                 running["now"] += 1
                 running["most"] = max(running["most"], running["now"])
-            sleep(0.2)
+            time.sleep(0.2)
             with counted:
                 running["now"] -= 1
             return super().answer(request, frames)
 
-    kept: dict[str, Reply] = {}
-    runner = DialogRunner(
-        make_dialogs(config),
-        {"captioner": Slow(config)},
-        find=kept.get,
-        keep=kept.__setitem__,
-        load=given,
-        budget_s=config.budget_s,
-    )
-    with closing(runner):
-        for window in range(12):
-            task = replace(marked_task(1, window), content=f"pixels-{window}")
-            runner.submit(task, marked_frames(1))
-        failures = Counter(one.failure for one in rest_of(runner))
+    tasks = [replace(marked_task(1, n), content=f"pixels-{n}") for n in range(12)]
+    asked = [(task, marked_frames(1)) for task in tasks]
+    failures = Counter(one.failure for one in annotations_of(runner_of(Slow, 0.5), asked))
     assert running["most"] == 2
     assert 4 <= failures[None] <= 8
     assert failures[None] + failures[Unanswered.OVER_BUDGET] == 12
@@ -158,15 +147,62 @@ class OwnClient(Mine):
     def client(self) -> None: ...
 
 
-@pytest.mark.parametrize("old", [AsyncAnswer, OwnClient])
-def test_an_asynchronous_captioner_is_refused(
-    old: type[Captioner], monkeypatch: pytest.MonkeyPatch
+def test_one_burst_of_refusals_finds_how_many_the_server_takes() -> None:
+    """Pins that slots come back with answers, and not above the most."""
+    limit = RequestLimit(32)
+    assert all(limit.acquire() for _ in range(32))
+    for _ in range(24):
+        limit.was_refused(1.0)
+        limit.release()
+    assert limit.limit == 8
+    assert not limit.acquire(time.monotonic())
+    limits = []
+    for _ in range(1000):
+        limit.went_well()
+        limits.append(int(limit.limit))
+    assert (limits[6], limits[9], limits[-1]) == (8, 9, 32)
+
+
+def test_each_freed_slot_wakes_one_that_waits() -> None:
+    limit = RequestLimit(2)
+
+    def request(_: int) -> None:
+        assert limit.acquire()
+        time.sleep(0.001)
+        limit.release()
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(request, range(200), timeout=30))
+
+
+def test_nobody_begins_while_a_server_takes_nothing() -> None:
+    limit = RequestLimit(4)
+    limit.acquire()
+    limit.was_refused(0.2)
+    limit.release()
+    assert not limit.acquire(time.monotonic() + 0.05)
+    began = time.monotonic()
+    assert limit.acquire()
+    assert time.monotonic() - began >= 0.1
+
+
+@pytest.mark.parametrize("wait", ["acquire", "sleep"])
+def test_closing_ends_all_waits(wait: str) -> None:
+    limit = RequestLimit(1)
+    limit.acquire()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(limit.acquire) if wait == "acquire" else pool.submit(limit.sleep, 60)
+        threading.Timer(0.05, limit.close).start()
+        with pytest.raises(CancelledError):
+            waiting.result(10)
+
+
+@pytest.mark.parametrize(
+    ("n_tries", "asked_s", "least", "most"),
+    [(1, None, 0.5, 1), (4, None, 4, 8), (40, None, 30, 60), (1, 7.0, 7, 7.7), (1, 30.0, 30, 31)],
+)
+def test_waits_grow_and_are_never_less_than_the_server_asks(
+    n_tries: int, asked_s: float | None, least: float, most: float
 ) -> None:
-    monkeypatch.setattr(sys.modules["mine"], "Old", old, raising=False)
-    with pytest.raises(RecipeError, match=r"'mine:Old' answers asynchronously.*a plain method"):
-        captioner_class("mine:Old")
-
-
-@pytest.mark.parametrize("name", [n for n, one in CAPTIONERS.items() if one.target is not None])
-def test_built_in_captioners_meet_the_contract(name: str) -> None:
-    assert issubclass(captioner_class(name), Captioner)
+    waits = [backoff_s(n_tries, asked_s) for _ in range(200)]
+    assert least <= min(waits) < max(waits) <= most

@@ -1,6 +1,9 @@
 """A model in the worker answers each request as if it were alone; transformers' real code."""
 
-from collections.abc import Iterator
+# ruff: noqa: N806 - shape letters
+
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +15,11 @@ from vlm import frames_of, jpeg, marked, request_of, task_of
 
 from curator.stages.caption.caption_records import Frames, Reply, Request, Turn, Unanswered
 from curator.stages.caption.captioners import model_loading as weights
-from curator.stages.caption.captioners.local_model import LocalModel
+from curator.stages.caption.captioners.captioner_contract import SizedRequest
+from curator.stages.caption.captioners.local_model import LocalCaptioner, row_processors
 from curator.stages.caption.config import ModelConfig
 
+Folders = Callable[[Family], Path]
 FORMS: list[tuple[Family, str]] = [
     ("qwen2_5_vl", "images"), ("qwen2_5_vl", "video"), ("qwen3_vl", "images"),
     ("qwen3_vl", "video"), ("smolvlm", "images"), ("smolvlm", "video"),
@@ -23,7 +28,7 @@ FORMS: list[tuple[Family, str]] = [
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa: ANN401
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     """Makes a model's folder when it is first asked for."""
     made: dict[str, Path] = {}
 
@@ -36,18 +41,20 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa: ANN401
 
 
 @pytest.fixture(autouse=True)
-def _exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Float32, so that rounding cannot hide what this tests; one thread, which is faster here."""
+def _exact(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> None:
+    """Float32, so that rounding cannot hide what this tests."""
     monkeypatch.setattr(weights, "has_fast_bfloat16", lambda: False)
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(n_threads)
 
 
-def model_of(folder: Path, frames_as: Any = "images", batch_tokens: int = 1500) -> LocalModel:  # noqa: ANN401
+def model_of(
+    folder: Path,
+    frames_as: Any = "images",  # noqa: ANN401
+    batch_tokens: int = 1500,
+) -> LocalCaptioner:
     config = ModelConfig(model=str(folder), frames_as=frames_as, batch_tokens=batch_tokens)
-    return LocalModel(config, device="cpu")
+    model = LocalCaptioner(config, device="cpu")
+    model.setup()
+    return model
 
 
 def mixed_requests(n: int, *, is_greedy: bool = False) -> list[tuple[Request, Frames]]:
@@ -65,13 +72,27 @@ def mixed_requests(n: int, *, is_greedy: bool = False) -> list[tuple[Request, Fr
     return asked
 
 
-def told(reply: Reply) -> Reply:
-    return replace(reply, seconds=0.0)
+def told(replies: list[Reply]) -> list[Reply]:
+    return [replace(reply, seconds=0.0) for reply in replies]
+
+
+def sized(model: LocalCaptioner, request: Request, *jpegs: bytes) -> SizedRequest:
+    measured = model.sized(request, frames_of(*jpegs))
+    assert isinstance(measured, SizedRequest)
+    return measured
+
+
+def words_of(model: LocalCaptioner, asked: SizedRequest) -> str:
+    """The prompt that the model gets."""
+    text: str = model._loaded.chat.tokenizer.decode(
+        model._loaded.chat.inputs([asked])["input_ids"][0]
+    )
+    return text
 
 
 @pytest.mark.parametrize(("family", "frames_as"), FORMS)
 def test_a_batch_answers_as_its_requests_do_alone(
-    folders: Any,  # noqa: ANN401
+    folders: Folders,
     family: Family,
     frames_as: str,
 ) -> None:
@@ -80,8 +101,7 @@ def test_a_batch_answers_as_its_requests_do_alone(
     asked = mixed_requests(16)
     replies = model.ask(asked)
     assert 1 <= model.counts["batches"] < 16
-    alone = [model.ask([one])[0] for one in asked]
-    assert [told(reply) for reply in replies] == [told(reply) for reply in alone]
+    assert told(replies) == told([model.ask([one])[0] for one in asked])
     # Of these tiny models, only drawn words surely differ.
     drawn = [
         reply.text
@@ -91,19 +111,9 @@ def test_a_batch_answers_as_its_requests_do_alone(
     assert len(set(drawn)) == len(drawn) > 8
     for (request, frames), reply in zip(asked, replies, strict=True):
         assert reply.failure is None
-        looked = model.sized(request, frames)
-        assert not isinstance(looked, Reply)
-        assert looked.n_tokens == reply.tokens_in
-    assert [told(reply) for reply in model.ask(asked[::-1])] == [told(r) for r in replies[::-1]]
-
-
-@pytest.mark.parametrize(("family", "frames_as"), FORMS)
-def test_answers_follow_their_pictures(
-    folders: Any,  # noqa: ANN401
-    family: Family,
-    frames_as: str,
-) -> None:
-    model = model_of(folders(family), frames_as)
+        assert sized(model, request, *frames.jpegs).n_tokens == reply.tokens_in
+    assert told(model.ask(asked[::-1])) == told(replies[::-1])
+    # Answers follow their pictures.
     words = [request_of(task_of(name), max_tokens=12) for name in ("a", "b")]
     shown = [frames_of(jpeg(1), jpeg(2)), frames_of(marked(0), marked(0))]
     straight = [reply.text for reply in model.ask(list(zip(words, shown, strict=True)))]
@@ -152,12 +162,14 @@ class MarkReader:
         return torch.cat([input_ids, torch.tensor(said["input_ids"])], dim=1)
 
 
-def mark_reader(folder: Path, batch_tokens: int = 1500) -> tuple[LocalModel, MarkReader]:
+def mark_reader(folder: Path, batch_tokens: int = 1500) -> tuple[LocalCaptioner, MarkReader]:
     """A model that reads marks behind the real processor."""
     config = ModelConfig(model=str(folder), batch_tokens=batch_tokens)
     loaded = weights.load(config, device="cpu")
     reader = MarkReader(loaded.model, loaded.chat)
-    return LocalModel(config, loaded=replace(loaded, model=reader)), reader
+    model = LocalCaptioner(config)
+    model._loaded = replace(loaded, model=reader)
+    return model, reader
 
 
 def marked_requests(n: int) -> tuple[list[tuple[Request, Frames]], list[str]]:
@@ -173,82 +185,61 @@ def marked_requests(n: int) -> tuple[list[tuple[Request, Frames]], list[str]]:
     return asked, expected
 
 
-def test_marked_frames_come_back_with_their_own_request(folders: Any) -> None:  # noqa: ANN401
-    model, reader = mark_reader(folders("qwen2_5_vl"))
-    asked, expected = marked_requests(40)
-    assert [reply.text for reply in model.ask(asked)] == expected
-    assert len(reader.sizes) > 2
-    assert max(reader.sizes) > 4
-
-
-def test_memory_that_runs_out_halves_batches_and_keeps_order(folders: Any) -> None:  # noqa: ANN401
+def test_memory_that_runs_out_halves_batches_and_keeps_order(folders: Folders) -> None:
     model, reader = mark_reader(folders("qwen2_5_vl"), batch_tokens=4000)
     asked, expected = marked_requests(40)
+    assert [reply.text for reply in model.ask(asked)] == expected
+    assert max(reader.sizes) > 5
+    reader.sizes.clear()
     reader.most_rows = 5
-    replies = model.ask(asked)
-    assert [reply.text for reply in replies] == expected
-    assert model.counts["halved"] == sum(size > 5 for size in reader.sizes) > 0
+    assert [reply.text for reply in model.ask(asked)] == expected
+    n_failed = sum(size > 5 for size in reader.sizes)
+    assert model.counts["halved"] == n_failed > 0
     assert model.batch_tokens < 1500
-    n_failed = len([size for size in reader.sizes if size > 5])
     model.ask(asked)
-    assert len([size for size in reader.sizes if size > 5]) <= n_failed + 1
-
-
-def test_what_does_not_fit_alone_is_out_of_memory(folders: Any) -> None:  # noqa: ANN401
-    model, reader = mark_reader(folders("qwen2_5_vl"))
-    asked, _ = marked_requests(3)
+    assert sum(size > 5 for size in reader.sizes) <= n_failed + 1
+    # What does not fit alone is out of memory.
     reader.most_rows = 0
-    replies = model.ask(asked)
+    replies = model.ask(asked[:3])
     assert [reply.failure for reply in replies] == [Unanswered.OUT_OF_MEMORY] * 3
     assert "Tried to allocate" in replies[0].detail
     assert not replies[0].is_final
-
-
-def test_other_errors_of_the_model_are_not_hidden(folders: Any) -> None:  # noqa: ANN401
-    model, reader = mark_reader(folders("qwen2_5_vl"))
 
     def broken(**_: object) -> torch.Tensor:
         raise RuntimeError("device-side assert triggered")
 
     reader.generate = broken  # type: ignore[method-assign]
     with pytest.raises(RuntimeError, match="device-side assert"):
-        model.ask(marked_requests(2)[0])
+        model.ask(asked[:2])
 
 
-def test_one_that_cannot_be_taken_leaves_the_others(folders: Any) -> None:  # noqa: ANN401
+def test_one_that_cannot_be_taken_leaves_the_others(folders: Folders) -> None:
     model = model_of(folders("qwen2_5_vl"))
     good = mixed_requests(4)
-    broken = frames_of(jpeg(1), b"no picture")
-    damaged = frames_of(jpeg(1), jpeg(2)[:-100])
-    narrow = frames_of(jpeg(1, 3000, 8), jpeg(2, 3000, 8))
-    long = request_of(task_of("long"), "word " * 1000)
-    bad = [
-        (request_of(task_of("broken")), broken),
-        (request_of(task_of("damaged")), damaged),
-        (request_of(task_of("narrow")), narrow),
-        (long, frames_of(jpeg(1), jpeg(2))),
-    ]
-    replies = model.ask([one for pair in zip(good, bad, strict=True) for one in pair])
-    assert [told(reply) for reply in replies[::2]] == [told(reply) for reply in model.ask(good)]
-    refused = replies[1::2]
-    assert [reply.failure for reply in refused] == [Unanswered.REFUSED_REQUEST] * 4
-    assert "no JPEG" in refused[0].detail
-    assert "cannot be decoded" in refused[1].detail
-    assert "aspect ratio" in refused[2].detail
-    assert "context has 4096" in refused[3].detail
-    # Another context or another model may take them.
-    assert not any(reply.is_final for reply in refused)
+    bad = {
+        "no JPEG": frames_of(jpeg(1), b"no picture"),
+        "cannot be decoded": frames_of(jpeg(1), jpeg(2)[:-100]),
+        "aspect ratio": frames_of(jpeg(1, 3000, 8), jpeg(2, 3000, 8)),
+        "context has 4096": frames_of(jpeg(1), jpeg(2)),
+    }
+    words = {"context has 4096": "word " * 1000}
+    asked = [(request_of(task_of(n), words.get(n, "Describe.")), f) for n, f in bad.items()]
+    replies = model.ask([one for pair in zip(good, asked, strict=True) for one in pair])
+    assert told(replies[::2]) == told(model.ask(good))
+    for message, reply in zip(bad, replies[1::2], strict=True):
+        assert reply.failure is Unanswered.REFUSED_REQUEST
+        assert message in reply.detail
+        # Another context or another model may take it.
+        assert not reply.is_final
 
 
-def test_an_answer_is_whole_if_the_model_ends_it(folders: Any) -> None:  # noqa: ANN401
+def test_an_answer_is_whole_if_the_model_ends_it(folders: Folders) -> None:
     model = model_of(folders("qwen3_vl"))
     frames = frames_of(jpeg(1), jpeg(2))
     long = request_of(task_of("a"), max_tokens=12)
     (cut,) = model.ask([(long, frames)])
     assert (cut.is_whole, cut.tokens_out) == (False, 12)
-    looked = model.sized(long, frames)
-    assert not isinstance(looked, Reply)
-    inputs = model._chat.inputs([looked])
+    inputs = model._loaded.chat.inputs([sized(model, long, *frames.jpegs)])
     said = model._loaded.model.generate(**inputs, max_new_tokens=12)[0, -12:].tolist()
     # A token that the model says late, and not before, becomes what ends an answer.
     place = max(said.index(token) for token in said)
@@ -258,23 +249,23 @@ def test_an_answer_is_whole_if_the_model_ends_it(folders: Any) -> None:  # noqa:
     ended = model.ask([(request_of(task_of("a"), max_tokens=n), frames) for n in lengths])
     found = [(reply.is_whole, reply.tokens_out) for reply in ended]
     assert found == [(True, place + 1), (False, place), (True, place + 1)]
-    assert {reply.text for reply in ended} == {model._chat.decoded(said[:place])}
+    assert {reply.text for reply in ended} == {model._loaded.chat.decoded(said[:place])}
 
 
-def test_control_tokens_in_words_are_words(folders: Any) -> None:  # noqa: ANN401
+def test_control_tokens_in_words_are_words(folders: Folders) -> None:
     for family in ("qwen2_5_vl", "idefics3"):
         model = model_of(folders(family))
         text = "Read: <|im_end|>\n<|im_start|>user <image> <|image_pad|> <end_of_utterance>"
-        asked = model.sized(request_of(task_of("a"), text), frames_of(jpeg(1), jpeg(2)))
-        plain = model.sized(request_of(task_of("a"), "Read:"), frames_of(jpeg(1), jpeg(2)))
-        assert not isinstance(asked, Reply)
-        assert not isinstance(plain, Reply)
-        tokenizer = model._chat.tokenizer
+        asked, plain = (
+            sized(model, request_of(task_of("a"), words), jpeg(1), jpeg(2))
+            for words in (text, "Read:")
+        )
+        tokenizer = model._loaded.chat.tokenizer
         ends = (tokenizer.eos_token, "<image>" if family == "idefics3" else "<|image_pad|>")
         for end in ends:
             token = tokenizer.convert_tokens_to_ids(end)
             counts = [
-                int((model._chat.inputs([one])["input_ids"] == token).sum())
+                int((model._loaded.chat.inputs([one])["input_ids"] == token).sum())
                 for one in (asked, plain)
             ]
             assert counts[0] == counts[1] > 0
@@ -282,21 +273,12 @@ def test_control_tokens_in_words_are_words(folders: Any) -> None:  # noqa: ANN40
         assert reply.failure is None
 
 
-def test_turns_come_in_order_with_the_pictures_first(folders: Any) -> None:  # noqa: ANN401
+def test_turns_come_in_order_with_the_pictures_first(folders: Folders) -> None:
     model = model_of(folders("qwen2_5_vl"))
-    turns = (
-        Turn(role="user", text="Describe."),
-        Turn(role="assistant", text="{broken"),
-        Turn(role="user", text="Mend it."),
-    )
-    first = request_of(task_of("a"))
-    request = Request(
-        role="captioner", model="tiny", task=first.task, system="Be brief.", turns=turns,
-        sampling=first.sampling, schema={"type": "object"},
-    )  # fmt: skip
-    asked = model.sized(request, frames_of(jpeg(1), jpeg(2)))
-    assert not isinstance(asked, Reply)
-    text = model._chat.tokenizer.decode(model._chat.inputs([asked])["input_ids"][0])
+    first = request_of(task_of("a"), "Describe.")
+    more = (Turn(role="assistant", text="{broken"), Turn(role="user", text="Mend it."))
+    request = replace(first, turns=(*first.turns, *more))
+    text = words_of(model, sized(model, request, jpeg(1), jpeg(2)))
     picture = "<|vision_start|>" + 4 * "<|image_pad|>" + "<|vision_end|>"
     assert text == (
         "<|im_start|>system\nBe brief.<|im_end|>\n"
@@ -306,7 +288,7 @@ def test_turns_come_in_order_with_the_pictures_first(folders: Any) -> None:  # n
     )
 
 
-def test_a_template_without_system_role_gets_it_in_the_first_turn(folders: Any) -> None:  # noqa: ANN401
+def test_a_template_without_system_role_gets_it_in_the_first_turn(folders: Folders) -> None:
     config = ModelConfig(model=str(folders("qwen2_5_vl")))
     loaded = weights.load(config, device="cpu")
     processor = loaded.chat.processor
@@ -322,21 +304,18 @@ def test_a_template_without_system_role_gets_it_in_the_first_turn(folders: Any) 
     assert "user\nBe brief.\n\nDescribe the clip.<|im_end|>" in text
 
 
-def test_times_of_frames_reach_a_model_that_takes_video(folders: Any) -> None:  # noqa: ANN401
+def test_times_of_frames_reach_a_model_that_takes_video(folders: Folders) -> None:
     model = model_of(folders("qwen3_vl"), "video")
-    asked = model.sized(request_of(task_of("a", 4)), frames_of(*(jpeg(i) for i in range(4))))
-    assert not isinstance(asked, Reply)
-    text = model._chat.tokenizer.decode(model._chat.inputs([asked])["input_ids"][0])
+    text = words_of(model, sized(model, request_of(task_of("a", 4)), *map(jpeg, range(4))))
     # Frames 0, 4, 8, 12 at 10 frames/s; two make one patch in time.
     assert "<0.2 seconds>" in text
     assert "<1.0 seconds>" in text
 
 
-def test_batches_stay_in_their_budget_and_fill_it(folders: Any) -> None:  # noqa: ANN401
+def test_batches_stay_in_their_budget_and_fill_it(folders: Folders) -> None:
     model, reader = mark_reader(folders("qwen2_5_vl"), batch_tokens=600)
     asked, _ = marked_requests(30)
-    looked = [model.sized(*one) for one in asked]
-    pending = [one for one in looked if not isinstance(one, Reply)]
+    pending = [sized(model, request, *frames.jpegs) for request, frames in asked]
     while pending:
         batch, left = model.next_batch(pending)
         cost = len(batch) * (max(one.n_tokens for one in batch) + 16)
@@ -353,26 +332,70 @@ def test_batches_stay_in_their_budget_and_fill_it(folders: Any) -> None:  # noqa
     assert (reply.text, reader.sizes[-1]) == ("3", 1)
 
 
-def test_preparing_ahead_changes_no_answer(folders: Any) -> None:  # noqa: ANN401
-    config = ModelConfig(model=str(folders("qwen2_5_vl")), batch_tokens=500)
-    asked = mixed_requests(12)
-    plain = LocalModel(config, device="cpu")
-    ahead = LocalModel(config, device="cpu", prepares_ahead=True)
-    expected = plain.ask(asked)
-    assert [told(r) for r in ahead.ask(asked)] == [told(r) for r in expected]
-    assert plain.counts["batches"] == ahead.counts["batches"] > 2
-
-
 @pytest.mark.needs_gpu
-def test_on_a_gpu_greedy_answers_are_nearly_those_of_the_cpu(folders: Any) -> None:  # noqa: ANN401
+def test_on_a_gpu_greedy_answers_are_nearly_those_of_the_cpu(folders: Folders) -> None:
     config = ModelConfig(model=str(folders("qwen2_5_vl")), batch_tokens=1500)
     asked = mixed_requests(10, is_greedy=True)
-    model = LocalModel(config, device="cuda")
-    assert model.arithmetic == "cuda, bfloat16"
+    model, on_cpu = (LocalCaptioner(config, device=device) for device in ("cuda", "cpu"))
+    model.setup()
+    on_cpu.setup()
+    assert (model._loaded.device, model._loaded.model.dtype) == ("cuda", torch.bfloat16)
     replies = model.ask(asked)
     assert all(reply.failure is None for reply in replies)
-    expected = LocalModel(config, device="cpu").ask(asked)
+    expected = on_cpu.ask(asked)
     assert [r.tokens_in for r in replies] == [r.tokens_in for r in expected]
     # bfloat16 and float32 agree on most first words (on a CPU on 9); later words may differ.
     same = [r.text[:1] == e.text[:1] for r, e in zip(replies, expected, strict=True)]
     assert sum(same) >= 7
+
+
+LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0, 3.0, -4.0])
+
+
+def drawn(requests: list[Request], logits: torch.Tensor, n_steps: int = 1) -> list[list[int]]:
+    """Tokens of each row over some steps with the same logits."""
+    processors = row_processors(requests, "cpu")
+    tokens = []
+    for _ in range(n_steps):
+        scores_BV = logits.expand(len(requests), -1).float()
+        for processor in processors:
+            scores_BV = processor(torch.empty(0), scores_BV)
+        tokens.append(scores_BV.argmax(dim=-1))
+    return torch.stack(tokens, dim=1).tolist()
+
+
+def test_draws_follow_the_nucleus_at_the_temperature() -> None:
+    requests = [
+        request_of(task_of("a"), temperature=1.5, max_tokens=10_000, seed=seed) for seed in range(8)
+    ]
+    rows = drawn(requests, LOGITS, 1000)
+    found = Counter(token for row in rows for token in row)
+    probabilities = (LOGITS / 1.5).softmax(dim=-1)
+    # Descending: 0.50, 0.26, 0.13, 0.07 ...: four tokens hold 0.9 and three do not.
+    held = probabilities.sort(descending=True).values.cumsum(0)
+    assert held[2] < 0.9 < held[3]
+    assert set(found) == {4, 0, 1, 2}
+    for token in found:
+        share = float(probabilities[token] / held[3])
+        assert found[token] / 8000 == pytest.approx(share, abs=4 * (share / 8000) ** 0.5)
+
+
+def test_a_row_does_not_depend_on_its_batch_and_does_on_seed_and_clip() -> None:
+    one, other = task_of("one"), task_of("other")
+    requests = [
+        request_of(one, temperature=1.5),
+        request_of(one, temperature=1.5, seed=1),
+        request_of(other, temperature=1.5),
+    ]
+    together = drawn(requests, LOGITS, 30)
+    assert [drawn([request], LOGITS, 30)[0] for request in requests] == together
+    assert drawn(requests[::-1], LOGITS, 30) == together[::-1]
+    assert len({tuple(row) for row in together}) == 3
+
+
+def test_without_temperature_the_likeliest_is_taken_and_impossible_tokens_never() -> None:
+    requests = [request_of(task_of("a"), temperature=0, seed=seed) for seed in range(4)]
+    assert drawn(requests, LOGITS, 5) == [[4] * 5] * 4
+    logits = torch.tensor([-torch.inf, -torch.inf, 0.0])
+    requests = [request_of(task_of("a"), temperature=2.0, seed=seed) for seed in range(50)]
+    assert {token for row in drawn(requests, logits, 20) for token in row} == {2}

@@ -57,26 +57,23 @@ def test_settings_of_the_authors_that_depend_on_padding_are_left_out(folder: Pat
     assert not found.do_sample
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_or_lacks_files(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"nowhere does not exist; .* name of a repository"):
         check_model(config_of(tmp_path / "nowhere"))
-
-
-@pytest.mark.parametrize(
-    ("pattern", "what"),
-    [
+    check_model(config_of(folder))
+    lacking = []
+    for pattern, what in (
         ("config.json", "config.json"),
         ("*.safetensors", "weights as safetensors"),
         ("token*.json", "a tokenizer"),
         ("*processor*.json", "a processor"),
-    ],
-)
-def test_a_folder_that_lacks_files(folder: Path, pattern: str, what: str) -> None:
-    check_model(config_of(folder))
-    for path in folder.glob(pattern):
-        path.unlink()
-    with pytest.raises(ModelError, match=rf"{folder} lacks {what}; .*hf download"):
-        check_model(config_of(folder))
+    ):
+        for path in folder.glob(pattern):
+            path.unlink()
+        lacking.append(what)
+        message = rf"{folder} lacks {', '.join(lacking)}; .*hf download"
+        with pytest.raises(ModelError, match=message):
+            check_model(config_of(folder))
 
 
 def test_tensors_that_are_missing_are_not_random(folder: Path) -> None:
@@ -88,15 +85,6 @@ def test_tensors_that_are_missing_are_not_random(folder: Path) -> None:
     del tensors[name]
     save_file(tensors, path, metadata={"format": "pt"})
     with pytest.raises(ModelError, match=r"1 tensors are missing .*q_proj"):
-        load(config_of(folder), device="cpu")
-
-
-def test_tensors_of_another_shape(folder: Path) -> None:
-    path = folder / "config.json"
-    config = json.loads(path.read_text())
-    config["text_config"]["intermediate_size"] = 96
-    path.write_text(json.dumps(config))
-    with pytest.raises(ModelError, match=r"model .*: "):
         load(config_of(folder), device="cpu")
 
 
@@ -113,32 +101,32 @@ def test_an_unknown_architecture_is_refused_and_its_code_not_run(folder: Path) -
     assert not (folder / "ran").exists()
 
 
-def test_a_model_without_chat_template(folder: Path) -> None:
+def test_models_of_another_kind(folder: Path) -> None:
+    """Pins video input, tensors of another shape, models of words alone, and chat templates."""
+
+    def refused(message: str, **more: object) -> None:
+        with pytest.raises(ModelError, match=message):
+            load(config_of(folder, **more), device="cpu")
+
+    refused(r"takes no video \(Idefics3Processor\): set .*=images", frames_as="video")
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config["text_config"]["intermediate_size"] = 96
+    path.write_text(json.dumps(config))
+    refused(r"model .*: ")
+    path.write_text(json.dumps(config["text_config"] | {"model_type": "llama"}))
+    refused(r"model .*: its weights cannot be loaded")
     (folder / "chat_template.jinja").unlink()
-    with pytest.raises(ModelError, match=r"no chat template; .*instruction-tuned"):
-        load(config_of(folder), device="cpu")
+    refused(r"no chat template; .*instruction-tuned")
 
 
-def test_a_model_without_video_input(folder: Path) -> None:
-    with pytest.raises(ModelError, match=r"takes no video \(Idefics3Processor\): set .*=images"):
-        load(config_of(folder, frames_as="video"), device="cpu")
-
-
-def test_a_model_of_words_alone(tmp_path: Path, folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config["text_config"] | {"model_type": "llama"}))
-    with pytest.raises(ModelError, match=r"model .*: its weights cannot be loaded"):
-        load(config_of(folder), device="cpu")
-
-
-def test_offline_without_a_copy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_offline_without_a_copy_and_another_transformers(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     message = r"some/model@abc is not in the hub's cache.*hf download some/model --revision abc"
     with pytest.raises(ModelError, match=message):
         check_model(config_of("some/model", revision="abc"))
-
-
-def test_another_transformers(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr(weights, "version", lambda _: "4.57.1")
     with pytest.raises(
         ModelError, match=r"transformers is 4\.57\.1; expected 5\.23 .*captions-loc"
@@ -146,14 +134,17 @@ def test_another_transformers(monkeypatch: pytest.MonkeyPatch, folder: Path) -> 
         check_model(config_of(folder))
 
 
-def test_looking_for_a_model_imports_nothing_heavy(folder: Path) -> None:
+def test_nothing_heavy_is_imported_before_a_model_is_asked(folder: Path) -> None:
+    """Pins that looking for a model, a service and annotators of captions cost little."""
     code = (
         "import sys\n"
-        "import curator.stages.caption.captioners.dialog_batches\n"
+        "import curator.stages.caption.caption_annotators\n"
+        "import curator.stages.caption.captioners.chat_server\n"
+        "import curator.stages.caption.captioners.dialog_runner\n"
         "from curator.stages.caption.config import ModelConfig\n"
         "from curator.stages.caption.captioners.model_loading import check_model\n"
         f"check_model(ModelConfig(model={str(folder)!r}))\n"
-        "heavy = {'torch', 'transformers', 'torchvision', 'PIL'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
+        "heavy = {'torch', 'transformers', 'torchvision', 'PIL', 'urllib3', 'av', 'open_clip'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

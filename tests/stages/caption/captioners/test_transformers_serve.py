@@ -6,13 +6,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from importlib.util import find_spec
 
 import pytest
-from marked import marked_frames, marked_task
-from served import check_server, given, rest_of
-from tiny_llava import write_tiny_llava
+from served import Kept, annotations_of, check_server
+from tiny_vlm import tiny_folder
+from vlm import marked_frames, marked_task, request_of
 
 from curator.errors import ServerError
 from curator.stages.caption.caption_records import (
@@ -20,13 +19,11 @@ from curator.stages.caption.caption_records import (
     Answer,
     Reply,
     Request,
-    Sampling,
     Task,
-    Turn,
     Unanswered,
 )
 from curator.stages.caption.captioners.chat_server import ServerCaptioner
-from curator.stages.caption.captioners.dialog_runner import DialogRunner
+from curator.stages.caption.captioners.dialog_runner import ServiceDialogs
 from curator.stages.caption.config import ModelConfig
 from curator.stages.caption.dialogs.window_dialog import Dialog
 
@@ -40,8 +37,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelConfig]:
     """Settings for a tiny model behind `transformers serve`, on the CPU."""
-    folder = tmp_path_factory.mktemp("tiny-llava")
-    write_tiny_llava(folder)
+    folder = tiny_folder(tmp_path_factory.mktemp("llava"), "llava")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -61,7 +57,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelConfig]:
     )
     config = ModelConfig(model=str(folder), url=f"http://127.0.0.1:{port}/v1")
     try:
-        _wait_for(port, process)
+        until = time.monotonic() + 120
+        while True:
+            assert process.poll() is None, "transformers serve has ended"
+            assert time.monotonic() < until, "transformers serve does not listen after 120 s"
+            with socket.socket() as knock:
+                if knock.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.2)
         yield config
     finally:
         process.kill()
@@ -69,27 +72,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelConfig]:
         log.close()
 
 
-def _wait_for(port: int, process: "subprocess.Popen[bytes]") -> None:
-    until = time.monotonic() + 120
-    while time.monotonic() < until:
-        assert process.poll() is None, "transformers serve has ended"
-        with socket.socket() as knock:
-            if knock.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.2)
-    pytest.fail("transformers serve does not listen after 120 s")
-
-
 def request_about(task: Task) -> Request:
-    return Request(
-        role="captioner",
-        model="tiny",
-        task=task,
-        system="Describe.",
-        turns=(Turn(role="user", text=f"Clip {task.clip_id}?"),),
-        sampling=Sampling(max_tokens=16, temperature=0.0, top_p=1.0, seed=0),
-        schema={"type": "object"},
-    )
+    return request_of(task, f"Clip {task.clip_id}?")
 
 
 def one_question(task: Task) -> Dialog:
@@ -99,26 +83,15 @@ def one_question(task: Task) -> Dialog:
     return Annotation(task=task, answer=Answer(medium=reply.text), tokens_in=reply.tokens_in)
 
 
-def runner_of(server: ServerCaptioner, kept: dict[str, Reply]) -> DialogRunner:
-    keep = kept.__setitem__
-    return DialogRunner(
-        one_question,
-        {"captioner": server},
-        find=lambda key: None,
-        keep=keep,
-        load=given,
-        budget_s=60,
-    )
+def runner_of(server: ServerCaptioner) -> ServiceDialogs:
+    return ServiceDialogs(one_question, {"captioner": server}, budget_s=60)
 
 
 def answers_of(config: ModelConfig, n_clips: int, n_frames: int) -> list[tuple[Annotation, Reply]]:
     """Asks about clips of marked frames, and gives what was said of each."""
-    kept: dict[str, Reply] = {}
-    with closing(runner_of(ServerCaptioner(config), kept)) as runner:
-        for clip in range(n_clips):
-            runner.submit(marked_task(clip), marked_frames(clip, n_frames))
-        found = rest_of(runner)
-    found.sort(key=lambda each: each.task.clip_id)
+    kept = Kept()
+    windows = [(marked_task(clip), marked_frames(clip, n_frames)) for clip in range(n_clips)]
+    found = annotations_of(runner_of(ServerCaptioner(config)), windows, kept)
     return [(each, kept[request_about(each.task).key]) for each in found]
 
 
@@ -144,17 +117,15 @@ def test_a_real_server_answers_each_clip_by_its_own_frames(served: ModelConfig) 
 
 def test_a_real_server_sees_every_frame(served: ModelConfig) -> None:
     tokens = [answers_of(served, 1, n_frames)[0][0].tokens_in for n_frames in (1, 2, 3)]
-    # A picture is 5 tokens, and its time, such as "at 0.5 s", one token a letter.
-    assert tokens[1] - tokens[0] == 5 + len("at 0.5 s")
-    assert tokens[2] - tokens[1] == 5 + len("at 1 s")
+    # A picture is 16 tokens, and its time, such as "at 0.5 s", one a letter.
+    assert tokens[1] - tokens[0] == 16 + len("at 0.5 s")
+    assert tokens[2] - tokens[1] == 16 + len("at 1 s")
 
 
 def test_what_a_real_server_cannot_take_is_a_reason(served: ModelConfig) -> None:
     broken = marked_frames(1, 1)
     broken = type(broken)(jpegs=(b"no picture",), times_s=broken.times_s)
     server = ServerCaptioner(served.model_copy(update={"tries": 2}), backoff_s=0.05)
-    with closing(runner_of(server, {})) as runner:
-        runner.submit(marked_task(1), broken)
-        (annotation,) = rest_of(runner)
+    (annotation,) = annotations_of(runner_of(server), [(marked_task(1), broken)])
     # It says 500, and not 400, to a picture that it cannot read.
     assert annotation.failure is Unanswered.SERVER_ERROR

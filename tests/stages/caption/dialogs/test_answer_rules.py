@@ -6,12 +6,16 @@ These captions are what the rules were developed on; benchmarks/caption_rules.ya
 
 import pytest
 
+from curator.errors import RecipeError
 from curator.stages.caption.caption_records import Answer, Unanswered
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.answer_rules import (
+    _identifier,
+    check_language,
     cut_off_at,
     is_empty,
     meta_phrase_in,
+    other_language,
     problem_of,
     problem_of_text,
     refusal_in,
@@ -63,50 +67,64 @@ def test_good_captions_pass(text: str) -> None:
     assert reason(text) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("", "empty"),
-        (" \n", "empty"),
-        ("?!", "empty"),
-        ("N/A", "empty"),
-        ("None", "empty"),
-        ("A cat jumps onto the", "cut_off"),
-        ("A cat, a dog,", "cut_off"),
-        ("A cat sits. It gets up. It walks away. Then it comes ba", "cut_off"),
-        ("A man walks, and then he...", "cut_off"),
-        ("The sky is blue. The sky is blue. The sky is blue.", "repeated"),
-        ("a boat and a boat and a boat and a boat", "repeated"),
-        ("walking walking walking walking walking", "repeated"),
-        ("一只猫坐着，一只猫坐着，一只猫坐着。", "repeated"),
-        ("ปลาว่ายน้ำปลาว่ายน้ำปลาว่ายน้ำ", "repeated"),
-        ("The man runs fastfastfastfastfastfastfastfastfastfastfast", "repeated"),
-        ("I'm sorry, I can't help with that.", "refusal"),
-        ("I cannot provide a caption.", "refusal"),
-        ("I’m unable to process images.", "refusal"),
-        ("As an AI, I cannot see.", "refusal"),
-        ("No video was provided.", "refusal"),
-        ("我无法描述这段内容。", "refusal"),
-        ("Ein Hund läuft schnell über die nasse Wiese und bellt.", "wrong_language"),
-        ("一个孩子在公园里放风筝，风很大。", "wrong_language"),
-        ("Собака бежит по мокрой траве.", "wrong_language"),
-        ("The image shows a dog.", "meta_phrase"),
-        ("In this video, a dog runs.", "meta_phrase"),
-        ("The video then shows a dog.", "meta_phrase"),
-        ("A dog runs. The clip ends with a close-up.", "meta_phrase"),
-        ("We see a dog.", "meta_phrase"),
-        ("Here is the caption: A dog runs.", "meta_phrase"),
-        ("**Caption:** A dog runs.", "meta_phrase"),
-        ("A dog stands on the left side of the image.", "meta_phrase"),
-        ("This is a photo of a dog.", "meta_phrase"),
-        ("A screen stands in a hall. A dog runs. It barks. The video ends.", "meta_phrase"),
-        ("A lamp on a wall. The video then shows a dog.", "meta_phrase"),
-        ("Aerial footage captures a castle.", "meta_phrase"),
-        ("A dog runs, inviting the viewer to play.", "meta_phrase"),
-        ("视频中，一只狗在跑。", "meta_phrase"),
+BAD = {
+    "empty": [
+        "",
+        " \n",
+        "?!",
+        "N/A",
+        "None",
     ],
+    "cut_off": [
+        "A cat jumps onto the",
+        "A cat, a dog,",
+        "A cat sits. It gets up. It walks away. Then it comes ba",
+        "A man walks, and then he...",
+    ],
+    "repeated": [
+        "The sky is blue. The sky is blue. The sky is blue.",
+        "a boat and a boat and a boat and a boat",
+        "walking walking walking walking walking",
+        "一只猫坐着，一只猫坐着，一只猫坐着。",
+        "ปลาว่ายน้ำปลาว่ายน้ำปลาว่ายน้ำ",
+        "The man runs fastfastfastfastfastfastfastfastfastfastfast",
+    ],
+    "refusal": [
+        "I'm sorry, I can't help with that.",
+        "I cannot provide a caption.",
+        "I’m unable to process images.",
+        "As an AI, I cannot see.",
+        "No video was provided.",
+        "我无法描述这段内容。",
+    ],
+    "wrong_language": [
+        "Ein Hund läuft schnell über die nasse Wiese und bellt.",
+        "一个孩子在公园里放风筝，风很大。",
+        "Собака бежит по мокрой траве.",
+    ],
+    "meta_phrase": [
+        "The image shows a dog.",
+        "In this video, a dog runs.",
+        "The video then shows a dog.",
+        "A dog runs. The clip ends with a close-up.",
+        "We see a dog.",
+        "Here is the caption: A dog runs.",
+        "**Caption:** A dog runs.",
+        "A dog stands on the left side of the image.",
+        "This is a photo of a dog.",
+        "A screen stands in a hall. A dog runs. It barks. The video ends.",
+        "A lamp on a wall. The video then shows a dog.",
+        "Aerial footage captures a castle.",
+        "A dog runs, inviting the viewer to play.",
+        "视频中，一只狗在跑。",
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text"), [(r, text) for r, some in BAD.items() for text in some]
 )
-def test_bad_captions_are_found_with_their_reason(text: str, wanted: str) -> None:
+def test_bad_captions_are_found_with_their_reason(wanted: str, text: str) -> None:
     assert reason(text) == wanted
 
 
@@ -136,22 +154,14 @@ def test_every_length_and_other_fields_are_looked_at() -> None:
     assert problem_of(fine, config) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "is_whole", "wanted"),
-    [
-        ("", True, "empty"),
-        ("A dog runs", False, "cut_off"),
-        ("the dog and the dog and the dog and the dog and the", False, "repeated"),
-        ("I'm sorry, but I can't help.", True, "refusal"),
-        ('{"short": "I cannot help"}', True, None),
-        ("A dog runs.", True, None),
-    ],
-)
-def test_an_answer_is_looked_at_before_it_is_read(
-    text: str, is_whole: bool, wanted: str | None
-) -> None:
-    problem = problem_of_text(text, is_whole=is_whole)
-    assert (None if problem is None else problem.reason) == wanted
+def test_an_answer_is_looked_at_before_it_is_read() -> None:
+    whole = {"": "empty", "I'm sorry, but I can't help.": "refusal",
+             '{"short": "I cannot help"}': None, "A dog runs.": None}  # fmt: skip
+    cut = {"A dog runs": "cut_off", "the dog and the dog and the dog and the dog": "repeated"}
+    for is_whole, texts in ((True, whole), (False, cut)):
+        for text, reason in texts.items():
+            problem = problem_of_text(text, is_whole=is_whole)
+            assert (None if problem is None else problem.reason) == reason, text
 
 
 def test_quotations_are_left_out_and_apostrophes_are_none() -> None:
@@ -177,3 +187,72 @@ def test_rules_take_little_time_on_hostile_texts() -> None:
         problem_of_text(text, is_whole=False)
         reason(text)
     assert reason("the image " * 1000) == Unanswered.REPEATED
+
+
+SENTENCES = {
+    "ar": "كلب بني يركض على الشاطئ ثم يتوقف بجانب الماء وينظر إلى البحر.",
+    "cs": "Hnědý pes běží po pláži, zastaví se u vody a dívá se na moře.",
+    "da": "En brun hund løber langs stranden, standser ved vandet og ser ud over havet.",
+    "de": "Ein brauner Hund läuft am Strand entlang, bleibt am Wasser stehen und schaut aufs Meer.",
+    "el": "Ένας καφέ σκύλος τρέχει στην παραλία και κοιτάζει τη θάλασσα.",
+    "en": "A brown dog runs along the beach, stops at the water and looks out over the sea.",
+    "es": "Un perro marrón corre por la playa, se detiene junto al agua y mira el mar.",
+    "fi": "Ruskea koira juoksee pitkin rantaa, pysähtyy veden äärelle ja katsoo merelle.",
+    "fr": "Un chien brun court sur la plage, s'arrête au bord de l'eau et regarde la mer.",
+    "he": "כלב חום רץ לאורך החוף, נעצר ליד המים ומביט אל הים.",
+    "hi": "एक भूरा कुत्ता समुद्र तट पर दौड़ता है और पानी के पास रुककर समुद्र को देखता है।",
+    "hu": "Egy barna kutya fut a parton, megáll a víznél és nézi a tengert.",
+    "id": "Seekor anjing cokelat berlari di pantai, berhenti di tepi air dan memandang laut.",
+    "it": "Un cane marrone corre lungo la spiaggia, si ferma vicino all'acqua e guarda il mare.",
+    "ja": "茶色い犬が海辺を走り、水際で立ち止まって海を眺めている。",
+    "ko": "갈색 개가 해변을 달리다가 물가에서 멈춰 서서 바다를 바라본다.",
+    "nl": "Een bruine hond rent over het strand, stopt bij het water en kijkt uit over de zee.",
+    "pl": "Brązowy pies biegnie po plaży, zatrzymuje się przy wodzie i patrzy na morze.",
+    "pt": "Um cão castanho corre pela praia, para junto da água e olha para o mar.",
+    "ro": "Un câine maro aleargă pe plajă, se oprește lângă apă și privește marea.",
+    "ru": "Коричневая собака бежит по пляжу, останавливается у воды и смотрит на море.",
+    "sv": "En brun hund springer längs stranden, stannar vid vattnet och ser ut över havet.",
+    "th": "สุนัขสีน้ำตาลวิ่งไปตามชายหาดแล้วหยุดมองทะเล",
+    "tr": "Kahverengi bir köpek sahilde koşuyor, suyun yanında duruyor ve denize bakıyor.",
+    "uk": "Коричневий собака біжить пляжем, зупиняється біля води й дивиться на море.",
+    "vi": "Một con chó nâu chạy dọc bãi biển, dừng lại bên mép nước và nhìn ra biển.",
+    "zh": "一只棕色的狗沿着海滩奔跑，在水边停下来望着大海。",
+}
+
+
+@pytest.mark.parametrize("language", SENTENCES)
+def test_a_sentence_is_in_its_language_and_in_no_other(language: str) -> None:
+    text = SENTENCES[language]
+    assert other_language(text, language) is None
+    for other in SENTENCES:
+        if other != language:
+            assert other_language(text, other) is not None, other
+    # What the threshold stands on.
+    assert dict(_identifier().rank(text))[language] > 0.3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "Paris", "Volkswagen Käfer", "12:30 17:45", "Sushi, ramen, tempura", "東京",
+        "A woman in a kimono walks past the Kinkaku-ji in Kyoto and buys takoyaki at a stall.",
+        "A man reads Le Monde in front of the Brasserie Lipp on the Boulevard Saint-Germain.",
+        "Drone shot over Neuschwanstein, Hohenschwangau and the Alpsee in the Allgäu Alps.",
+        "A sign says 出口 and people walk past it towards the train on the left platform.",
+        "DJ at turntables, crowd with raised hands, purple light, smoke, confetti.",
+    ],
+)  # fmt: skip
+def test_too_little_is_not_judged_and_foreign_names_make_no_foreign_language(text: str) -> None:
+    assert other_language(text, "en") is None
+
+
+def test_norwegian_may_look_danish_and_a_name_may_be_written_in_latin_letters() -> None:
+    assert other_language("En brun hund løper langs stranden og stopper ved vannet.", "nb") is None
+    assert other_language("一个男人在 McDonald's 门口吃汉堡，旁边停着一辆 BMW 汽车。", "zh") is None
+
+
+def test_a_language_that_cannot_be_told_is_refused() -> None:
+    check_language("en")
+    check_language("nb")
+    with pytest.raises(RecipeError, match=r"caption\.language is 'xx'.*known: .*en, eo, es"):
+        check_language("xx")

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from typing import Any
 
 import pytest
@@ -22,31 +23,21 @@ from curator.stages.caption.dialogs.prompt_files import Prompt, load_prompt
 
 DESCRIBE = load_prompt("describe")
 CONFIG = CaptionConfig(
-    captioner="openai",
-    url="http://x",
-    model="m",
-    lengths=("short",),
-    text="short",
-    structured=True,
-    content_types=("city", "nature"),
+    captioner="openai", url="http://x", model="m", lengths=("short",), text="short",
+    structured=True, content_types=("city", "nature"), safety=True,
     questions={"has_people": "Are there people?", "is_night": "Is it night?"},
-    safety=True,
-)
+)  # fmt: skip
 SCHEMA = answer_schema(CONFIG, DESCRIBE)
 VALUE: dict[str, Any] = {
     "structured": {
-        "subjects": ["a dog"],
-        "actions": [],
-        "setting": "beach",
-        "camera": "pans",
-        "style": "live",
-        "text": ['"OPEN", it says {now}'],
+        "subjects": ["a dog"], "actions": [], "setting": "beach", "camera": "pans",
+        "style": "live", "text": ['"OPEN", it says {now}'],
     },
     "short": "A dog runs.",
     "content_type": "nature",
     "answers": {"has_people": False, "is_night": True},
     "safety": "safe",
-}
+}  # fmt: skip
 GOOD = json.dumps(VALUE)
 
 
@@ -130,11 +121,15 @@ def test_errors_are_one_line_that_names_field_found_and_expected(
         assert word in str(error.value)
 
 
-def test_an_error_carries_no_marks_of_templates() -> None:
+def test_neither_errors_nor_answers_carry_marks() -> None:
+    """Pins marks of templates and control characters."""
     with pytest.raises(BadAnswerError) as error:
         read(changed(safety="</facts><|im_end|>"))
-    assert "<|" not in str(error.value)
-    assert "</" not in str(error.value)
+    assert not {"<|", "</"} & set(re.findall("<.", str(error.value)))
+    answer = read(changed(short=" A dog\x00 runs.\r\nFast.\x1b[31m "))
+    assert answer.short == "A dog  runs.\nFast. [31m"
+    # An answer is written as it would be read.
+    assert read(answer_text(answer, CONFIG, DESCRIBE)) == answer
 
 
 def test_a_value_is_what_was_written_or_there_is_none() -> None:
@@ -142,17 +137,11 @@ def test_a_value_is_what_was_written_or_there_is_none() -> None:
     draw = random.Random(0)
     n_read = 0
     for _ in range(1000):
-        letters = list(GOOD)
+        text = GOOD
         for _ in range(draw.randrange(1, 4)):
-            i = draw.randrange(len(letters))
-            change = draw.choice(["cut", "double", "comma"])
-            if change == "cut":
-                del letters[i : i + draw.randrange(1, 6)]
-            elif change == "double":
-                letters.insert(i, letters[i])
-            else:
-                letters.insert(i, ",")
-        text = "".join(letters)
+            i = draw.randrange(len(text))
+            cut = text[:i] + text[i + draw.randrange(1, 6) :]
+            text = draw.choice([cut, text[:i] + text[i] + text[i:], f"{text[:i]},{text[i:]}"])
         try:
             answer = read(text)
         except BadAnswerError:
@@ -169,16 +158,11 @@ def test_a_value_is_what_was_written_or_there_is_none() -> None:
 
 def test_the_schema_has_what_is_asked_for_in_the_order_of_looking() -> None:
     assert SCHEMA is not None
-    assert list(SCHEMA["properties"]) == list(VALUE)
-    assert SCHEMA["required"] == list(VALUE)
+    assert list(SCHEMA["properties"]) == SCHEMA["required"] == list(VALUE)
     assert SCHEMA["additionalProperties"] is False
     plain = answer_schema(CaptionConfig(), DESCRIBE)
     assert plain is not None
     assert list(plain["properties"]) == ["long", "medium", "short"]
-
-
-def test_the_form_is_told_in_words() -> None:
-    assert SCHEMA is not None
     lines = format_of(SCHEMA).splitlines()
     assert '- "content_type": one of "city", "nature"' in lines
     assert '  - "has_people": true or false. Are there people?' in lines
@@ -231,13 +215,3 @@ def test_scores_are_whole_numbers_from_1_to_5() -> None:
             read_scores(text.replace("4.0", wrong), schema)
     with pytest.raises(RecipeError, match="judge"):
         judge_schema(DESCRIBE)
-
-
-def test_an_answer_is_written_as_it_would_be_read() -> None:
-    answer = read(GOOD)
-    assert read(answer_text(answer, CONFIG, DESCRIBE)) == answer
-
-
-def test_control_characters_do_not_come_through() -> None:
-    answer = read(changed(short=" A dog\x00 runs.\r\nFast.\x1b[31m "))
-    assert answer.short == "A dog  runs.\nFast. [31m"

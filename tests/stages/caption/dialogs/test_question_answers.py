@@ -18,15 +18,13 @@ from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.question_answers import QuestionAnswer, WindowSpan, questions_of
 
 CONFIG = CaptionConfig(
-    captioner="openai",
-    url="http://127.0.0.1:1/v1",
-    model="tiny",
+    captioner="openai", url="http://127.0.0.1:1/v1", model="tiny",
     events={"collision": "contact", "near_collision": "a near miss", "normal": "none of it"},
     no_event="normal",
     content_types=("collision", "near_collision", "normal"),
     questions={"ego_brakes": "Does it brake?"},
     open_questions={"weather": "What is the weather like?", "cause": "What leads to it?"},
-)
+)  # fmt: skip
 ANSWER = Answer(
     short="A van cuts in.",
     medium="A white van cuts in.",
@@ -103,7 +101,7 @@ def test_without_metadata_all_answers_are_the_models() -> None:
 
 
 def test_where_neither_says_anything_nothing_is_asked() -> None:
-    """Pins a window whose model failed, with metadata and without."""
+    """Pins a window whose model failed, with metadata and without; metadata may not list all."""
     assert set(asked(None, known("normal"))) == {
         "caption.metadata",
         "choice.class",
@@ -111,23 +109,14 @@ def test_where_neither_says_anything_nothing_is_asked() -> None:
         "yes_no.near_collision",
     }
     assert asked(None, None) == {}
-
-
-def test_no_is_metadatas_only_where_it_lists_all_events() -> None:
-    """Pins that an entry that cannot be read leaves other events open."""
     made = told(asked(None, known("collision", event("collision"), lists_all=False)))
     assert made["yes_no.collision"] == ("Yes", "metadata")
     assert "yes_no.near_collision" not in made
 
 
-def test_reasoning_to_another_class_is_left_out() -> None:
-    """Pins that reasoning and the answer that it leads to fit each other."""
+def test_answers_fit_each_other() -> None:
+    """Pins that reasoning to another class is left out, and that no question has two answers."""
     assert "reasoning.reasoning" not in asked(ANSWER, known("near_collision"))
-    assert "reasoning.reasoning" in asked(ANSWER, known("collision", event("collision")))
-
-
-def test_two_events_of_a_class_have_no_one_time() -> None:
-    """Pins that no question has two answers."""
     know = known("collision", event("collision"), event("collision", 13.0))
     assert "open.time_of_collision" not in asked(ANSWER, know)
 
@@ -153,20 +142,16 @@ def test_the_order_of_choices_says_nothing_and_stays() -> None:
     assert set(letters) == {"A", "B", "C"}
 
 
-def test_a_recipe_without_events_has_questions_too() -> None:
-    """Pins what any model's annotation gives."""
+def test_recipes_without_events_or_without_a_model_have_questions_too() -> None:
+    """Pins what any model's annotation gives; captions from metadata are not said twice."""
     plain: dict[str, Any] = {"events": {}, "no_event": None, "content_types": ("indoor", "outdoor")}
     config = CaptionConfig(**(CONFIG.model_dump() | plain))
     made = told(asked(Answer(short="A cat.", content_type="indoor"), None, config))
     assert made == {"caption.short": ("A cat.", "tiny"), "choice.class": ("indoor", "tiny")}
-
-
-def test_captions_from_metadata_are_not_said_twice() -> None:
-    """Pins that an annotation without a model is not taken for a model's."""
     config = CaptionConfig(**(CONFIG.model_dump() | {"captioner": "metadata"}))
-    made = asked(Answer(medium="Known."), known("normal"), config)
-    assert {one.origin for one in made.values()} == {"metadata"}
-    assert [name for name in made if name.startswith("caption")] == ["caption.metadata"]
+    named = asked(Answer(medium="Known."), known("normal"), config)
+    assert {one.origin for one in named.values()} == {"metadata"}
+    assert [name for name in named if name.startswith("caption")] == ["caption.metadata"]
 
 
 @pytest.mark.parametrize("mark", ["<video>", "<image>", "<|im_end|>", "</think>"])

