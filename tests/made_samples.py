@@ -21,7 +21,7 @@ import pyarrow as pa
 from curator.measures.score_list import SCORES
 from curator.media.encode import EncodeSettings, encode_mp4
 from curator.storage import open_store
-from curator.tables.parts import rows_to_table, to_parquet, write_table
+from curator.tables.parts import rows_to_table, to_parquet, write_tables
 from curator.tables.schemas import clips_schema
 
 WIDTH, HEIGHT, FPS = 64, 36, Fraction(30000, 1001)
@@ -164,7 +164,9 @@ def make_shards(
     for name, data in (files | named).items():
         store.write(f"shards/{name}", data)
     kept.append({"clip_id": "f" * 24, "decision": "rejected"})
-    parts = write_table(store, "clips", rows_to_table(kept, clips_schema(SCORES)))
+    parts = write_tables(
+        store, "clips", [rows_to_table(kept, clips_schema(SCORES))], clips_schema(SCORES)
+    )
     old = [shard | {"name": f"shards/{shard['name']}"} for shard in shards]
     if with_manifest:
         store.write("shards/manifest.json", _json(_manifest(shards, named)))

@@ -44,10 +44,9 @@ def _age(text: str) -> timedelta:
 def main(options: argparse.Namespace) -> int:
     from curator.runs.lease import held
     from curator.storage import open_store
-    from curator.tables.cleaning import clean
     from curator.tables.out_layout import OWN_FOLDERS, is_own
-    from curator.tables.removal_records import repaired_removals
-    from curator.tables.snapshot_store import require_snapshots
+    from curator.tables.removal_records import read_removals
+    from curator.tables.snapshot_store import clean, require_snapshots
 
     store = open_store(options.out)
     # Before the lease, which would be written to whatever place was named.
@@ -57,7 +56,7 @@ def main(options: argparse.Namespace) -> int:
         cleaned = clean(store, **chosen, dry_run=True)
     else:
         with held(store, "clean") as lease:
-            repaired_removals(store)
+            read_removals(store, repair=True)
             cleaned = clean(store, **chosen, check=lease.check)
             store.clean_temporary(("", *OWN_FOLDERS), is_own)
     done = "would be removed" if options.dry_run else "removed"

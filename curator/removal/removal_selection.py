@@ -29,7 +29,6 @@ from curator.tables.frame_hashes import (
     stored_luma,
 )
 from curator.tables.out_layout import is_own
-from curator.tables.parts import table_rows
 from curator.tables.removal_records import (
     CAPTION_COLUMNS,
     HASHES,
@@ -458,8 +457,9 @@ def surviving_requests(store: Store, summaries: Summaries) -> set[str]:
     """Returns the keys of replies of all annotations: what they are made of, and their own."""
     keys: set[str] = set()
     for table in _tables(store, summaries, "annotations", ("request_keys", "annotation_key")):
-        for row in table_rows(table):
-            keys.update(filter(None, (row.get("annotation_key"), *(row["request_keys"] or ()))))
+        for batch in table.to_batches(max_chunksize=1024):
+            for row in batch.to_pylist():
+                keys.update(filter(None, (row.get("annotation_key"), *(row["request_keys"] or ()))))
     return keys
 
 

@@ -29,7 +29,7 @@ from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet, sealed_json, to_json
 from curator.tables.clip_rows import ClipRows
 from curator.tables.out_layout import DATASET, MANIFEST, SHARDS
-from curator.tables.parts import as_runs_write, tables_to_parquet, with_column, write_table_part
+from curator.tables.parts import as_runs_write, parquet_by_content, with_column, write_table_part
 from curator.tables.removal_records import Removals, removal_hash
 from curator.tables.sample_members import MEMBERS
 from curator.tables.schemas import clips_schema, further_fields, scores_in
@@ -192,7 +192,7 @@ class SnapshotRewriting:
         members |= {new.described.name: new.members for new in tars.values() if new is not None}
         return described_files(
             sorted(described.values(), key=lambda tar: tar.name),
-            tables_to_parquet([dataset], DATASET_SCHEMA, DATASET),
+            parquet_by_content([dataset], DATASET_SCHEMA, DATASET)[1],
             members.__getitem__,
             declared=declared_families(manifest),
             seed=manifest["seed"],

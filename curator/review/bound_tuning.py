@@ -27,7 +27,6 @@ from curator.runs.corpus import RULES, Compared, DecidedClips
 from curator.stage import AnyCorpusStage
 from curator.stages.filter.config import Rule
 from curator.stages.filter.rules import Bounds
-from curator.tables.parts import column_values
 from curator.tables.schemas import metadata_fields
 
 SECTIONS = ("filters", "dedup", "select")
@@ -155,7 +154,8 @@ def full_key(change: str) -> str:
 
 def _first_reasons(clips: pa.Table) -> list[str | None]:
     kept = pc.equal(clips["decision"], "kept")
-    return column_values(pc.if_else(kept, None, clips["reason"]))
+    reasons: list[str | None] = pc.if_else(kept, None, clips["reason"]).to_pylist()
+    return reasons
 
 
 def _changed_bounds(

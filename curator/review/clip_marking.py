@@ -50,7 +50,7 @@ def mark_clips(store: Store, changes: Iterable[tuple[str, Changes]]) -> int:
         mark = changed.get(clip_id) or marks.get(clip_id) or Mark(**span, marked_at=now)
         changed[clip_id] = replace(mark, **values)
     if changed:
-        MarkWriter(store).put_all(changed.values())
+        MarkWriter(store).put(*changed.values())
     return len(changed)
 
 

@@ -18,10 +18,9 @@ from curator.stage import Elsewhere
 from curator.stages.propose.candidate_store import stored_candidates
 from curator.storage import Store, open_store
 from curator.tables.checksums import read_parquet
-from curator.tables.footage_store import FootageStore
+from curator.tables.footage_store import FootageStore, read_removed_footage
 from curator.tables.output_format import read_current_summary
 from curator.tables.removal_records import Removals
-from curator.tables.removed_footage import read_removed_footage
 
 
 def elsewhere_of(

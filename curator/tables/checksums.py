@@ -16,6 +16,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, BinaryIO, TypeVar
 
 import pyarrow as pa
@@ -33,7 +34,7 @@ FIELD = "checksum"
 NAME, NAME_FIELD = b"curate.object", "object"
 """Where an object has its own name: key of the value in a footer, and field of JSON."""
 _BY_CONTENT = re.compile("~+")
-"""Part of a name that `sealed_by_content` replaces by as many digits of a digest."""
+"""Part of a name that `sealed_parquet` replaces by as many digits of a digest."""
 TRIES = 3
 """Reads of an object before it counts as damaged: over plain HTTP bits may flip on the way."""
 _HALF = 32
@@ -53,46 +54,25 @@ _OF_SHARDS = {
 
 def sealed_parquet(
     write: Callable[[pq.ParquetWriter], object], schema: pa.Schema, name: str, **options: object
-) -> bytes:
-    """Returns Parquet bytes with a checksum, to be stored as `name`.
+) -> tuple[str, bytes]:
+    """Returns a name, and Parquet bytes with a checksum to be stored under it.
 
+    The name is `name` with digits of a digest of the content, in hex, in the place of `~`.
     `options` are those of `ParquetWriter`.
     """
-    body, footer = _parquet(write, schema, name, **options)
-    return b"".join([body, _sealed(footer, hashlib.sha256(body))])
-
-
-def sealed_by_content(
-    write: Callable[[pq.ParquetWriter], object], schema: pa.Schema, name: str, **options: object
-) -> tuple[str, bytes]:
-    """Returns a name that follows from contents, and Parquet bytes with a checksum.
-
-    The name is `name` with digits of a digest, in hex, in the place of `~`.
-    """
-    body, footer = _parquet(write, schema, name, **options)
-    digest = hashlib.sha256(body)
-    of_all = digest.copy()
-    of_all.update(footer)
-    named = _BY_CONTENT.sub(lambda match: of_all.hexdigest()[: len(match[0])], name)
-    footer = footer.replace(_original(name).encode(), _original(named).encode())
-    return named, b"".join([body, _sealed(footer, digest)])
-
-
-def _parquet(
-    write: Callable[[pq.ParquetWriter], object], schema: pa.Schema, name: str, **options: object
-) -> tuple[memoryview, bytes]:
-    """Returns body and footer of an object with its name and with zeros for its checksum."""
-    # Rows that were read bring name and checksum of where they were.
-    metadata = {k: v for k, v in (schema.metadata or {}).items() if k not in (CHECKSUM, NAME)}
     sink = pa.BufferOutputStream()
-    schema = schema.with_metadata(metadata or None)
+    # Rows that were read bring name and checksum of where they were.
+    schema = schema.with_metadata(_without_seal(schema) or None)
     with pq.ParquetWriter(sink, schema, write_page_checksum=True, **options) as writer:
         write(writer)
         writer.add_key_value_metadata({NAME: _original(name), CHECKSUM: _NOT_YET})
     # Views, because a part of a table has hundreds of megabytes.
     data = memoryview(sink.getvalue())
     start = len(data) - _footer_bytes(bytes(data[-_END:]))
-    return data[:start], bytes(data[start:])
+    body, footer = hashlib.sha256(data[:start]), bytes(data[start:])
+    named = _BY_CONTENT.sub(lambda match: _of_both(body, footer)[: len(match[0])], name)
+    footer = footer.replace(_original(name).encode(), _original(named).encode())
+    return named, b"".join([data[:start], _sealed(footer, body)])
 
 
 def sealed_json(
@@ -109,20 +89,12 @@ def to_json(value: object) -> bytes:
 
 
 def read_json(store: Store, name: str) -> dict[str, Any]:
-    """Reads an object of JSON, without its checksum.
-
-    Raises:
-        DamagedError: It is missing, cut off or changed.
-    """
+    """Reads an object of JSON; raises `DamagedError` where it is missing, cut off or changed."""
     return read_json_bytes(store, name)[0]
 
 
 def read_json_bytes(store: Store, name: str) -> tuple[dict[str, Any], bytes]:
-    """Reads an object of JSON as `read_json` does, and its bytes as they are stored.
-
-    Raises:
-        DamagedError: It is missing, cut off or changed.
-    """
+    """Returns an object of JSON as `read_json` does, and its bytes as they are stored."""
 
     def read() -> tuple[dict[str, Any], bytes]:
         data = store.read(name)
@@ -132,17 +104,8 @@ def read_json_bytes(store: Store, name: str) -> tuple[dict[str, Any], bytes]:
 
 
 def find_json(store: Store, name: str) -> dict[str, Any] | None:
-    """Reads an object of JSON as `read_json` does; None if it is missing, by one request.
-
-    Raises:
-        DamagedError: It is cut off or changed.
-    """
-
-    def read() -> dict[str, Any] | None:
-        data = _stored_bytes(store, name)
-        return opened_json(data, name) if data is not None else None
-
-    return _tried(store, name, read)
+    """Reads an object of JSON as `read_json` does, by one request; None if it is missing."""
+    return _find(store, name, lambda data: opened_json(data, name))
 
 
 def opened_json(data: bytes, name: str) -> dict[str, Any]:
@@ -171,17 +134,8 @@ def read_parquet(store: Store, name: str, columns: Sequence[str] | None = None) 
 
 
 def find_parquet(store: Store, name: str, columns: Sequence[str]) -> pa.Table | None:
-    """Reads a Parquet object as `read_parquet` does; None if it is missing, by one request.
-
-    Raises:
-        DamagedError: It is cut off or changed.
-    """
-
-    def read() -> pa.Table | None:
-        data = _stored_bytes(store, name)
-        return _opened_parquet(data, name, columns) if data is not None else None
-
-    return _tried(store, name, read)
+    """Reads a Parquet object as `read_parquet` does, by one request; None if it is missing."""
+    return _find(store, name, lambda data: _opened_parquet(data, name, columns))
 
 
 def read_rows(store: Store, name: str, read: Callable[[pq.ParquetFile], T]) -> T:
@@ -202,11 +156,7 @@ def read_rows(store: Store, name: str, read: Callable[[pq.ParquetFile], T]) -> T
 
 
 def read_footer(store: Store, name: str) -> dict[bytes, bytes]:
-    """Reads the values in the footer of a Parquet object.
-
-    Raises:
-        DamagedError: It is missing, cut off, or its footer changed.
-    """
+    """Reads the values in the footer of a Parquet object; raises as `read_rows`."""
 
     def read() -> dict[bytes, bytes]:
         with store.open(name) as stream:
@@ -228,13 +178,16 @@ def is_damaged(store: Store, name: str) -> bool:
     return False
 
 
-def _stored_bytes(store: Store, name: str) -> bytes | None:
-    entry = store.read_versioned(name)
-    if entry is None:
-        return None
-    info, data = entry
-    # A large object comes in several requests.
-    return data if len(data) == info.bytes else store.read(name)
+def _find(store: Store, name: str, opened: Callable[[bytes], T]) -> T | None:
+    def read() -> T | None:
+        entry = store.read_versioned(name)
+        if entry is None:
+            return None
+        info, data = entry
+        # A large object comes in several requests.
+        return opened(data if len(data) == info.bytes else store.read(name))
+
+    return _tried(store, name, read)
 
 
 def _opened_parquet(data: bytes, name: str, columns: Sequence[str] | None) -> pa.Table:
@@ -242,8 +195,11 @@ def _opened_parquet(data: bytes, name: str, columns: Sequence[str] | None) -> pa
     # Not `pq.read_table`, which makes a dataset of the file: a small one takes twice as long.
     table = pq.ParquetFile(pa.BufferReader(data)).read(columns=columns)
     table = table if columns is None else table.select(list(columns))
-    metadata = {k: v for k, v in (table.schema.metadata or {}).items() if k not in (CHECKSUM, NAME)}
-    return table.replace_schema_metadata(metadata)
+    return table.replace_schema_metadata(_without_seal(table.schema))
+
+
+def _without_seal(schema: pa.Schema) -> dict[bytes, bytes]:
+    return {k: v for k, v in (schema.metadata or {}).items() if k not in (CHECKSUM, NAME)}
 
 
 def _tried(store: Store, name: str, read: Callable[[], T]) -> T:
@@ -298,15 +254,17 @@ def _metadata(footer: bytes, name: str, body: Any = None) -> pq.FileMetaData:  #
     checksum = values.get(CHECKSUM, _NOT_YET.encode())
     if checksum != _NOT_YET.encode():
         _check(footer, checksum, body)
-
-    def digest() -> str:
-        whole = body.copy()
-        whole.update(footer)
-        return str(whole.hexdigest())
-
     own = values.get(NAME)
-    _check_name(name, own.decode() if own is not None else None, digest if body else None)
+    digest = partial(_of_both, body, footer) if body else None
+    _check_name(name, own.decode() if own is not None else None, digest)
     return metadata
+
+
+def _of_both(body: Any, footer: bytes) -> str:  # noqa: ANN401
+    """Returns the digest of a body, whose hash is given, and the footer behind it."""
+    whole = body.copy()
+    whole.update(footer)
+    return str(whole.hexdigest())
 
 
 def _original(name: str) -> str:

@@ -29,27 +29,26 @@ def criterion(clips: HasColumns, name: str) -> NDArray[np.float64]:
         name: `pixels`, `length`, or a column of numbers, times or texts, whose values are ordered;
             after `LEAST` the lowest is the best. A clip without a value is the worst.
     """
+
+    def numbers(column: str) -> NDArray[np.float64]:
+        values: NDArray[np.float64] = clips[column].cast(pa.float64()).to_numpy()
+        return values
+
     base = name.removeprefix(LEAST)
     match base:
         case "pixels":
-            width, height = (_numbers(clips[side]) for side in ("width", "height"))
-            values = width * height
+            values = numbers("width") * numbers("height")
         case "length":
-            values = _numbers(clips["n_frames"])
+            values = numbers("n_frames")
         case _ if pa.types.is_floating(clips[base].type) or pa.types.is_integer(clips[base].type):
-            values = _numbers(clips[base])
+            values = numbers(base)
         case _:
             ranks = pc.rank(clips[base], "ascending", null_placement="at_start", tiebreaker="dense")
-            missing = np.asarray(clips[base].is_null())
-            values = np.where(missing, np.nan, np.asarray(ranks, np.float64))
+            values = np.asarray(ranks, np.float64)
+            values[np.asarray(clips[base].is_null())] = np.nan
     values = -values if base != name else values
     worst = np.nanmin(values) - 1 if np.isfinite(values).any() else 0.0
     return np.where(np.isfinite(values), values, worst)
-
-
-def _numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
-    values: NDArray[np.float64] = column.cast(pa.float64()).to_numpy()
-    return values
 
 
 def rank_order(criteria: Sequence[NDArray[np.float64]]) -> NDArray[np.int64]:
@@ -63,8 +62,8 @@ def rank_order(criteria: Sequence[NDArray[np.float64]]) -> NDArray[np.int64]:
         ValueError: A value is not finite and so has no order.
     """
     for values in criteria:
-        wrong = values[~np.isfinite(values)]
-        if len(wrong):
-            raise ValueError(f"a criterion is {wrong[0]}, expected finite numbers")
+        if not np.isfinite(values).all():
+            wrong = values[~np.isfinite(values)][0]
+            raise ValueError(f"a criterion is {wrong}, expected finite numbers")
     order: NDArray[np.int64] = np.lexsort([-values for values in reversed(criteria)])
     return order

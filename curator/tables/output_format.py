@@ -87,11 +87,8 @@ def existing(store: Store, previous: Mapping[str, Any], table: str) -> list[str]
     if lost:
         logger.warning(
             "missing parts of the table %s: %d, such as %s/%s; what they said is made again",
-            table,
-            len(lost),
-            store.uri,
-            lost[0],
-        )
+            table, len(lost), store.uri, lost[0],
+        )  # fmt: skip
     return [name for name in named if name in there]
 
 
@@ -118,11 +115,8 @@ def read_current_summary(store: Store, snapshot: int | None = None) -> dict[str,
 def log_older(store: Store, summary: Mapping[str, Any]) -> None:
     """Logs how a run treats an output of an older version; `summary` is empty without a run."""
     if summary and _format(summary) < FORMAT:
-        logger.warning(
-            "%s; this version writes %d: sources are analyzed again",
-            _made_by(store, summary),
-            FORMAT,
-        )
+        made_by = _made_by(store, summary)
+        logger.warning("%s; this version writes %d: sources are analyzed again", made_by, FORMAT)
 
 
 def _format(summary: Mapping[str, Any]) -> int:

@@ -6,20 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curator.stages.caption.caption_records import Reply
-from curator.stages.caption.dialogs.window_dialog import Dialog, replayed
 from curator.tables import clip_locations as locations
-from curator.tables import disk_records as module
 from curator.tables.clip_locations import LOCATION_SCHEMA, KeyRows, Location, Locations
-from curator.tables.disk_records import Keyed
 from curator.tables.parts import rows_to_table
+from curator.tables.spill_file import Keyed
 
 
-@pytest.mark.parametrize("merge_from", [3, 1000])
-def test_records_are_found_and_what_has_them_is_read_once(
-    monkeypatch: pytest.MonkeyPatch, merge_from: int
-) -> None:
-    monkeypatch.setattr(module, "_MERGE_FROM", merge_from)
+def test_records_are_found_and_what_has_them_is_read_once() -> None:
     stored = {n: {f"k{n}{i}": f"v{n}{i}".encode() for i in range(5)} for n in range(4)}
     read: list[int] = []
 
@@ -29,7 +22,7 @@ def test_records_are_found_and_what_has_them_is_read_once(
 
     found = Keyed(fetch)
     found.expect_all([list(stored[n]) for n in range(3)])
-    found.expect(list(stored[3]), 3)
+    found.expect_all([list(stored[3])], 3)
     found.add("k12", b"newer")
     for i in range(10):
         found.add(f"own{i}", f"o{i}".encode())
@@ -44,21 +37,6 @@ def test_records_are_found_and_what_has_them_is_read_once(
     assert set(found.records()) == wanted | {b"newer"} | {f"o{i}".encode() for i in range(10)}
     assert sorted(read) == [0, 1, 2, 3]
     assert len(found) == 30
-
-
-def test_a_dialog_takes_along_what_it_was_told() -> None:
-    class Asked:
-        def __init__(self, key: str) -> None:
-            self.key = key
-
-    def dialog() -> Dialog:  # type: ignore[misc]
-        yield [Asked("a"), Asked("b")]  # type: ignore[list-item]
-        yield [Asked("c"), Asked("d")]  # type: ignore[list-item]
-
-    replies = {key: Reply(text=key) for key in "abdx"}
-    assert replayed(dialog(), replies)[1].keys() == {"a", "b", "d"}
-    assert replayed(dialog(), {"b": Reply()})[1].keys() == {"b"}
-    assert replayed(dialog(), {}) == (None, {})
 
 
 def test_places_of_clips_come_back() -> None:

@@ -11,8 +11,7 @@ import pytest
 
 from curator.measures.score_list import SCORES
 from curator.tables import disk_table
-from curator.tables.clip_rows import ClipRows
-from curator.tables.clip_store import ClipStore
+from curator.tables.clip_rows import ClipRows, ClipStore
 from curator.tables.clip_vectors import StoredVectors, vectors_table
 from curator.tables.disk_table import DiskTable, SortedRows
 from curator.tables.schemas import clips_schema

@@ -17,7 +17,6 @@ from curator.stages.shard.tar_reader import index_name, meta_name
 from curator.storage import ObjectInfo, Store
 from curator.tables.checksums import find_json, read_parquet
 from curator.tables.out_layout import MANIFEST, SHARDS
-from curator.tables.parts import column_values
 
 logger = logging.getLogger(__name__)
 
@@ -80,8 +79,8 @@ class ReusableShards:
             return {}
         try:
             table = read_parquet(self._store, DATASET_KEY, ["clip_id", "shard"])
-            tars = (f"{SHARDS}/{name}" for name in column_values(table["shard"]))
-            rows = zip(tars, column_values(table["clip_id"]), strict=True)
+            tars = (f"{SHARDS}/{name}" for name in table["shard"].to_pylist())
+            rows = zip(tars, table["clip_id"].to_pylist(), strict=True)
         except (DamagedError, KeyError):
             rows = self._rows()
         keys: dict[str, list[str]] = {}
@@ -96,7 +95,7 @@ class ReusableShards:
                 table = read_parquet(self._store, name, ["clip_id", "shard"])
             except DamagedError:
                 continue
-            yield from zip(*(column_values(table[n]) for n in ("shard", "clip_id")), strict=True)
+            yield from zip(*(table[n].to_pylist() for n in ("shard", "clip_id")), strict=True)
 
     def _hashes(self) -> Iterator[tuple[str, str]]:
         for name, facts in self.facts.items():

@@ -32,7 +32,7 @@ from curator.stages.shard.tar_reader import (
 from curator.tables.checksums import sealed_json
 from curator.tables.out_layout import DATASET as DATASET_KEY
 from curator.tables.out_layout import MANIFEST, SHARDS
-from curator.tables.parts import rows_to_table, tables_to_parquet
+from curator.tables.parts import parquet_by_content, rows_to_table
 from curator.tables.sample_members import MEMBERS, MEMBERS_SCHEMA
 
 MANIFEST_VERSION = 1
@@ -222,7 +222,7 @@ def set_files(
                     declared[member.suffix] = member.version.to_json()
     return described_files(
         tars,
-        tables_to_parquet(tables, DATASET_SCHEMA, DATASET_KEY),
+        parquet_by_content(tables, DATASET_SCHEMA, DATASET_KEY)[1],
         lambda name: members.get(name) or members_of(new[name].plan.samples[0]),
         declared=declared,
         seed=seed,
