@@ -17,7 +17,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -109,11 +109,7 @@ def find_json(store: Store, name: str) -> dict[str, Any] | None:
 
 
 def opened_json(data: bytes, name: str) -> dict[str, Any]:
-    """Returns an object of JSON that was read as `name`, without its checksum.
-
-    Raises:
-        ValueError: It is cut off or changed, or another object.
-    """
+    """Returns an object of JSON that was read as `name`; `ValueError` if it is not whole."""
     value = json.loads(data)
     if not isinstance(value, dict):
         raise ValueError(f"expected an object, found {type(value).__name__}")
@@ -125,11 +121,7 @@ def opened_json(data: bytes, name: str) -> dict[str, Any]:
 
 
 def read_parquet(store: Store, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """Reads a Parquet object whole, and returns some columns.
-
-    Raises:
-        DamagedError: It is missing, cut off or changed.
-    """
+    """Reads a Parquet object whole, and returns some columns; raises as `read_json`."""
     return _tried(store, name, lambda: _opened_parquet(store.read(name), name, columns))
 
 
@@ -139,15 +131,17 @@ def find_parquet(store: Store, name: str, columns: Sequence[str]) -> pa.Table | 
 
 
 def read_rows(store: Store, name: str, read: Callable[[pq.ParquetFile], T]) -> T:
-    """Reads some rows or columns of a Parquet object, whose pages are checked as they are read.
-
-    Raises:
-        DamagedError: It is missing, or what was read is cut off or changed.
-    """
+    """Reads rows or columns of a Parquet object, whose pages are checked; raises as `read_json`."""
 
     def opened() -> T:
         with store.open(name) as stream:
-            metadata = _metadata(_footer(stream), name)
+            size = stream.seek(0, 2)
+            stream.seek(max(0, size - _END))
+            n_bytes = _footer_bytes(stream.read(_END))
+            if n_bytes > size - len(_MAGIC):
+                raise ValueError("its footer is cut off")
+            stream.seek(size - n_bytes)
+            metadata = _metadata(stream.read(n_bytes), name)
             stream.seek(0)
             file = pq.ParquetFile(stream, metadata=metadata, page_checksum_verification=True)
             return read(file)
@@ -157,13 +151,7 @@ def read_rows(store: Store, name: str, read: Callable[[pq.ParquetFile], T]) -> T
 
 def read_footer(store: Store, name: str) -> dict[bytes, bytes]:
     """Reads the values in the footer of a Parquet object; raises as `read_rows`."""
-
-    def read() -> dict[bytes, bytes]:
-        with store.open(name) as stream:
-            values: dict[bytes, bytes] = _metadata(_footer(stream), name).metadata or {}
-            return values
-
-    return _tried(store, name, read)
+    return read_rows(store, name, lambda file: dict(file.metadata.metadata or {}))
 
 
 def is_damaged(store: Store, name: str) -> bool:
@@ -172,7 +160,7 @@ def is_damaged(store: Store, name: str) -> bool:
         if name.endswith(".json"):
             read_json(store, name)
         else:
-            _tried(store, name, lambda: _check_whole(store.read(name), name))
+            read_parquet(store, name, ())
     except DamagedError:
         return True
     return False
@@ -191,7 +179,10 @@ def _find(store: Store, name: str, opened: Callable[[bytes], T]) -> T | None:
 
 
 def _opened_parquet(data: bytes, name: str, columns: Sequence[str] | None) -> pa.Table:
-    _check_whole(data, name)
+    start = len(data) - _footer_bytes(data[-_END:])
+    if start < len(_MAGIC):
+        raise ValueError("its footer is cut off")
+    _metadata(data[start:], name, hashlib.sha256(memoryview(data)[:start]))
     # Not `pq.read_table`, which makes a dataset of the file: a small one takes twice as long.
     table = pq.ParquetFile(pa.BufferReader(data)).read(columns=columns)
     table = table if columns is None else table.select(list(columns))
@@ -224,9 +215,9 @@ def _sealed(part: bytes, body: Any) -> bytes:  # noqa: ANN401 - a hash of hashli
     if part.count(empty) != 1:
         # Some value looks like it: rather none than a wrong one.
         return part
-    part = part.replace(empty, body.hexdigest()[:_HALF].encode() + empty[_HALF:])
-    at = part.index(empty[_HALF:], part.index(body.hexdigest()[:_HALF].encode()) + _HALF)
-    digest = hashlib.sha256(part).hexdigest()[:_HALF].encode()
+    at = part.index(empty)
+    part = part[:at] + body.hexdigest()[:_HALF].encode() + part[at + _HALF :]
+    at, digest = at + _HALF, hashlib.sha256(part).hexdigest()[:_HALF].encode()
     return part[:at] + digest + part[at + _HALF :]
 
 
@@ -238,13 +229,6 @@ def _check(part: bytes, checksum: bytes, body: Any) -> None:  # noqa: ANN401
     is_whole = at >= _HALF and len(checksum) == 2 * _HALF and checksum[_HALF:] == digest
     if not is_whole or (body is not None and checksum[:_HALF] != body.hexdigest()[:_HALF].encode()):
         raise ValueError("its checksum is another")
-
-
-def _check_whole(data: bytes, name: str) -> None:
-    start = len(data) - _footer_bytes(data[-_END:])
-    if start < len(_MAGIC):
-        raise ValueError("its footer is cut off")
-    _metadata(data[start:], name, hashlib.sha256(memoryview(data)[:start]))
 
 
 def _metadata(footer: bytes, name: str, body: Any = None) -> pq.FileMetaData:  # noqa: ANN401
@@ -289,16 +273,6 @@ def _check_name(name: str, stored_name: object, digest: Callable[[], str] | None
     )
     if not (is_record or stored_name == _original(name)) or not is_of_bytes:
         raise ValueError(f"it is another object: {str(stored_name)[:100]}")
-
-
-def _footer(stream: BinaryIO) -> bytes:
-    size = stream.seek(0, 2)
-    stream.seek(max(0, size - _END))
-    n_bytes = _footer_bytes(stream.read(_END))
-    if n_bytes > size - len(_MAGIC):
-        raise ValueError("its footer is cut off")
-    stream.seek(size - n_bytes)
-    return stream.read(n_bytes)
 
 
 def _footer_bytes(end: bytes) -> int:

@@ -1,7 +1,6 @@
 """Which of some clips is the best, by columns of `clips`."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,18 +13,11 @@ LEAST = "-"
 """Before the name of a criterion of which less is better."""
 
 
-class HasColumns(Protocol):
-    """A corpus or a table."""
-
-    def __getitem__(self, name: str, /) -> pa.ChunkedArray:
-        """A column."""
-
-
-def criterion(clips: HasColumns, name: str) -> NDArray[np.float64]:
+def criterion(clips: pa.Table, name: str) -> NDArray[np.float64]:
     """Returns how good clips are by a criterion, float64 [N]; higher is better.
 
     Args:
-        clips: Their columns.
+        clips: A table of them, or a corpus, which has columns by name too.
         name: `pixels`, `length`, or a column of numbers, times or texts, whose values are ordered;
             after `LEAST` the lowest is the best. A clip without a value is the worst.
     """
@@ -52,14 +44,10 @@ def criterion(clips: HasColumns, name: str) -> NDArray[np.float64]:
 
 
 def rank_order(criteria: Sequence[NDArray[np.float64]]) -> NDArray[np.int64]:
-    """Returns the numbers of clips from best to worst, int64 [N].
+    """Returns the numbers of clips from best to worst, int64 [N]; `ValueError` for no finite value.
 
-    Args:
-        criteria: float64 [N] each, higher is better, the first one counts most; of equals the
-            first of the input is better.
-
-    Raises:
-        ValueError: A value is not finite and so has no order.
+    Of `criteria`, float64 [N] each, higher is better, and the first one counts most; of equals the
+    first of the input is better.
     """
     for values in criteria:
         if not np.isfinite(values).all():

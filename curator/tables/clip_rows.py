@@ -126,11 +126,7 @@ class _Block:
 class ClipRows(Sequence[ClipRow]):
     """The rows of a table in the columns of a schema, null where it lacks one, and further ones.
 
-    Those are metadata, and columns that families declare.
-
-    Attributes:
-        schema: Columns of the rows.
-        scores: Names of the scores that the schema has columns for.
+    Those are metadata, and columns that families declare. `scores` names the scores in `schema`.
     """
 
     def __init__(self, table: pa.Table, schema: pa.Schema) -> None:

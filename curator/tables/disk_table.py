@@ -78,7 +78,6 @@ class _GrowingTable:
         self._places: list[tuple[int, int]] = []
         """Of each batch in the file, its offset and length."""
         self._n_written = 0
-        self._written: pa.Table | None = None
 
     @property
     def num_rows(self) -> int:
@@ -87,9 +86,7 @@ class _GrowingTable:
 
     def whole(self) -> pa.Table:
         """Returns all rows; those in the file are read when they are used."""
-        if self._written is None:
-            self._written = self._batches(self._places)
-        return pa.concat_tables([self._written, self._held.whole()])
+        return pa.concat_tables([self._batches(self._places), self._held.whole()])
 
     def forget(self) -> None:
         """Gives back the memory of what was read of the file."""
@@ -103,7 +100,6 @@ class _GrowingTable:
         self._spill.add(bytes(-data.size % _ALIGNED))
         self._places.append(place)
         self._n_written += batch.num_rows
-        self._written = None
         return place
 
     def _batches(self, places: Sequence[tuple[int, int]]) -> pa.Table:
@@ -115,11 +111,15 @@ class _GrowingTable:
 class DiskTable(_GrowingTable):
     """A table that only grows: `memory_budget_bytes` in memory, beyond in a file without a name."""
 
+    _whole: pa.Table | None = None
+    """For slices; None after rows were added."""
+
     def __len__(self) -> int:
         return self.num_rows
 
     def add(self, table: pa.Table) -> None:
         """Adds rows."""
+        self._whole = None
         self._held.add(like(table, self.schema))
         if self._held.n_bytes < self._memory_budget_bytes:
             return
@@ -131,7 +131,8 @@ class DiskTable(_GrowingTable):
 
     def slice(self, start: int, n_rows: int) -> pa.Table:
         """Returns rows from number `start`."""
-        return self.whole().slice(start, n_rows)
+        self._whole = self.whole() if self._whole is None else self._whole
+        return self._whole.slice(start, n_rows)
 
     def take(self, numbers: Sequence[int]) -> pa.Table:
         """Returns a few rows by their numbers."""

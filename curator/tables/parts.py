@@ -83,14 +83,9 @@ class Parts:
     ) -> str:
         """Writes one part, whole, and returns its name, which follows from fingerprint and keys.
 
-        Args:
-            table: Rows.
-            keys: Keys that it completes; rows of other keys are for this run's reader only.
-            failed: Those of the keys that have a permanent failure.
-            one_row_groups: Make each row readable by itself, and compress nothing: for rows that
-                hold encoded video.
-            rows_per_group: With `one_row_groups`, rows that are read together, because they are
-                small; None for one.
+        The part completes `keys`, of which those in `failed` failed permanently; rows of other keys
+        are for this run's reader only. With `one_row_groups` each row, or some small ones
+        (`rows_per_group`), can be read by itself, and nothing is compressed: for encoded video.
         """
         name = self.name_of(keys)
         meta = {KEYS: json.dumps(list(keys)), FINGERPRINT: self.fingerprint}

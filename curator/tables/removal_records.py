@@ -187,10 +187,8 @@ def _truth(mask: pa.ChunkedArray) -> NDArray[np.bool_]:
 def read_removals(store: Store, *, repair: bool = False) -> Removals:
     """Reads all records; of one that is lost or damaged its copy, with a warning.
 
-    To `repair` is to write these again, and copies that are missing.
-
-    Raises:
-        UsageError: Neither a record nor its copy can be read: nothing may go on without it.
+    To `repair` is to write these again, and copies that are missing. Raises `UsageError` where
+    neither a record nor its copy can be read: nothing may go on without it.
     """
     return _whole_chain(store, repair=repair).removals()
 
@@ -261,7 +259,12 @@ class RecordChain:
         """Reads records and copies."""
         listed = {info.key for info in store.list(f"{REMOVED}/")}
         read = {name: _read(store, name) for name in sorted(filter(_NAME.fullmatch, listed))}
-        copies = _copies(store, [whole for whole in read.values() if isinstance(whole, Record)])
+        stored = ((info.key, _read(store, info.key)) for info in store.list(_COPIES))
+        copies = {
+            name: copy
+            for name, copy in stored
+            if isinstance(copy, Record) and record_copy(copy.sha256) == name
+        }
         expected = _expected(store, copies)
         records: dict[str, Record] = {}
         problems: dict[str, str] = {}
@@ -296,14 +299,6 @@ class RecordChain:
             damaged={name: why for name, why in problems.items() if name in records},
             lost=lost,
         )
-
-    def next(self) -> tuple[str, dict[str, Any]]:
-        """Returns the name of the next record, and the fields by which it continues the chain."""
-        matches = map(_NAME.fullmatch, (*self.records, *self.lost))
-        number = max((int(match[1]) for match in matches if match), default=0) + 1
-        last = list(self.records.values())[-1] if self.records else None
-        before = {"name": last.name, "sha256": last.sha256} if last is not None else None
-        return f"{REMOVED}/{number:08d}.json", {"number": number, PREVIOUS: before}
 
     def require_whole(self) -> None:
         """Raises `UsageError`, with what can be done, where a record is lost."""
@@ -375,15 +370,18 @@ def _now() -> str:
 def add_record(store: Store, record: Mapping[str, Any]) -> str:
     """Adds a record to the chain, and its copy; returns its name.
 
-    Raises:
-        CuratorError: Another removal began meanwhile.
-        UsageError: A record before it is lost.
+    Raises `CuratorError` where another removal began meanwhile, and as `RecordChain.require_whole`.
     """
     chain = RecordChain.read(store)
     if not record.get(LOST):
         chain.require_whole()
-    name, place = chain.next()
-    data = record_bytes({**place, **record}, name)
+    matches = map(_NAME.fullmatch, (*chain.records, *chain.lost))
+    number = max((int(match[1]) for match in matches if match), default=0) + 1
+    before = None
+    for last in list(chain.records.values())[-1:]:
+        before = {"name": last.name, "sha256": last.sha256}
+    name = f"{REMOVED}/{number:08d}.json"
+    data = record_bytes({"number": number, PREVIOUS: before, **record}, name)
     if not created(store, name, data):
         raise CuratorError(f"{store.uri}/{name} is there already: another removal began meanwhile")
     store.write(record_copy(hashlib.sha256(data).hexdigest()), data)
@@ -407,23 +405,6 @@ def _read(store: Store, name: str) -> Record | str:
     except DamagedError as error:
         return f"is damaged ({error.why})"
     return Record(name=name, data=data, value=value)
-
-
-def _copies(store: Store, records: Sequence[Record]) -> dict[str, Record]:
-    """Returns the whole copies of records, by their own names; `records` are those that are whole.
-
-    A copy of one of these is not parsed: a record may be large.
-    """
-    by_name = {record_copy(record.sha256): record for record in records}
-    copies: dict[str, Record] = {}
-    for name in [info.key for info in store.list(_COPIES)]:
-        if name in by_name and store.read(name) == by_name[name].data:
-            copies[name] = by_name[name]
-            continue
-        copy = _read(store, name)
-        if isinstance(copy, Record) and record_copy(copy.sha256) == name:
-            copies[name] = copy
-    return copies
 
 
 def _expected(store: Store, copies: Mapping[str, Record]) -> dict[str, str]:

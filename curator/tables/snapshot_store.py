@@ -89,12 +89,7 @@ def require_snapshots(store: Store) -> list[int]:
 
 
 def read_snapshot(store: Store, number: int) -> dict[str, Any]:
-    """Reads the summary that a commit made.
-
-    Raises:
-        UsageError: No snapshot has that number.
-        DamagedError: It is cut off or changed.
-    """
+    """Reads the summary that a commit made; raises as `read_json`, and `UsageError` without one."""
     numbers = snapshot_numbers(store)
     if number not in numbers:
         there = ", ".join(map(str, numbers[-8:])) or "none"
@@ -236,9 +231,7 @@ def renew_links(store: FencedStore, summary: Mapping[str, Any]) -> dict[str, Any
 
     For `curate remove`, from the oldest on. Candidates, which it rewrites under their names, are
     read if this process did not write them. Snapshots of older versions stay without hashes.
-
-    Returns:
-        The summary.
+    Returns the summary.
     """
     if OBJECTS not in summary:
         return dict(summary)
@@ -379,18 +372,12 @@ def clean(
     dry_run: bool = False,
     check: Callable[[], None] = lambda: None,
 ) -> Cleaned:
-    """Removes snapshots and what only they name.
+    """Removes snapshots and what only they name; with `dry_run` it only counts.
 
-    Args:
-        store: Output root.
-        keep: The newest snapshots that stay in any case, at least one.
-        older_than: Age from which others are removed; None for any.
-        dry_run: Only count.
-        check: Called before anything is removed; raises where it may not be.
-
-    Raises:
-        UsageError: There are no snapshots.
-        DamagedError: One that is to stay cannot be read, so that what it names is not known.
+    The newest stay in any case, `keep` of them and at least one, and those younger than
+    `older_than`. `check` is called before anything is removed, and raises where it may not be.
+    Raises `DamagedError` where a snapshot that is to stay cannot be read, so that what it names is
+    not known, and as `require_snapshots`.
     """
     require_snapshots(store)
     newest = None if older_than is None else datetime.now(UTC) - older_than

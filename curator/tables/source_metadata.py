@@ -86,11 +86,7 @@ class SourceMetadata:
         return table
 
     def check(self, numbers: Iterable[str], others: Iterable[str]) -> None:
-        """Checks that the recipe's columns exist: those that have `numbers` to bound, and others.
-
-        Raises:
-            UsageError: A column does not exist, or has no numbers.
-        """
+        """Raises `UsageError` where a column is missing, or one of `numbers` has none to bound."""
         schema, numbers = self.schema(), list(numbers)
         for name in (*numbers, *others):
             if name not in schema.names:

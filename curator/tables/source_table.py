@@ -17,7 +17,7 @@ from curator.records.sources import Note, Source, SourceRef
 from curator.storage.content_id import WHOLE_BYTES
 from curator.tables.disk_table import TableBuffer, joined, widened
 from curator.tables.parts import ROWS_PER_TABLE_PART, with_column
-from curator.tables.schemas import SOURCES_SCHEMA
+from curator.tables.schemas import SCAN_SCHEMA, SOURCES_SCHEMA
 
 _HELD = {
     **dict.fromkeys(
@@ -30,9 +30,8 @@ _HELD = {
 }  # fmt: skip
 """Types in memory of columns that have others in the table."""
 _HEADER = (
-    "uri", "bytes", "version", "source_id", "container", "codec", "pixel_format", "width", "height",
-    "rotation_deg", "pixel_aspect", "is_vfr", "header_duration_s", "header_n_frames", "has_audio",
-    "is_hdr", "generation", "outcome", "error_stage", "error_code", "error_message",
+    *(name for name in SCAN_SCHEMA.names if name not in ("time_base", "fps")),
+    "generation", "outcome",
 )  # fmt: skip
 _MEASURED = (
     "uri", "sha256", "width", "height", "rotation_deg", "pixel_aspect", "duration_s", "n_frames",

@@ -28,11 +28,7 @@ class Spill:
         self._mapped: mmap.mmap | None = None
 
     def add(self, data: bytes) -> int:
-        """Adds bytes; returns their offset.
-
-        Raises:
-            StorageError: Writing to the local disk failed.
-        """
+        """Adds bytes; returns their offset. Raises `StorageError` where the local disk is full."""
         with self._lock:
             begin = self._n_bytes
             try:
@@ -87,10 +83,9 @@ def _explained(why: object) -> StorageError:
 class Keyed:
     """Records on the local disk by key; the latest of a key counts.
 
-    The place of a record may be known before the record is read: the place is then a number of the
-    owner's. `fetch` reads the object behind it, and returns its records with their keys.
-
-    Keys are held as 64 bits of their hash: callers must check that a record is the right one.
+    The place of a record may be known before the record is read, as a number of the owner's:
+    `fetch` reads the object behind it, and returns its records with their keys. Keys are held as 64
+    bits of their hash: callers must check that a record is the right one.
     """
 
     def __init__(self, fetch: Callable[[int], Iterator[tuple[str, bytes]]]) -> None:

@@ -19,16 +19,10 @@ LIMIT_S = 60.0
 
 
 def matching_clips(clips: pa.Table, condition: str, *, example: str, instead: str) -> list[str]:
-    """Returns the ids of the clips for which a condition over columns holds, sorted.
+    """Returns the ids of the clips for which a condition, SQL as behind WHERE, holds, sorted.
 
-    Args:
-        clips: Rows of `clips`.
-        condition: SQL, as behind WHERE.
-        example: A condition, for messages.
-        instead: What works without DuckDB, for messages.
-
-    Raises:
-        UsageError: DuckDB is not installed, or the condition is wrong or takes too long.
+    `example` is a condition, and `instead` what works without DuckDB, for messages. Raises
+    `UsageError` where DuckDB is not installed, or the condition is wrong or takes too long.
     """
     try:
         # Loaded by name: it is an optional package.

@@ -61,10 +61,7 @@ class StoredTrack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentDone:
-    """The outcome of a segment, a hash or a join.
-
-    `whole` is the reason why the source must be analyzed as a whole.
-    """
+    """The outcome of a segment, a hash or a join; `whole` says why a source needs one analysis."""
 
     source: SourceRef
     hashes: ContentHashes | None = None
@@ -107,27 +104,9 @@ class TrackParts:
         """
         parts_of: dict[str, PartsByFamily] = {}
         failed: set[str] = set()
-        # Without ids, no requests list and read parts.
-        for names, of_unit in self._units(sorted(source_ids), may_write) if source_ids else ():
-            # Keyed by `id()`, which is valid while the dictionaries exist: until the loop ends.
-            merged: dict[int, tuple[PartsByFamily, PartsByFamily]] = {}
-            for key, has_failed in of_unit:
-                if has_failed:
-                    failed.add(key)
-                parts = parts_of.get(key)
-                if parts is None:
-                    parts_of[key] = names
-                else:
-                    _, parts_of[key] = merged.setdefault(id(parts), (parts, {**parts, **names}))
-        return parts_of, failed
-
-    def _units(
-        self, ids: Sequence[str], may_write: bool
-    ) -> Iterator[tuple[dict[str, str], list[tuple[str, bool]]]]:
-        """Yields the units with any of `ids`: parts by family, and each id with whether it failed.
-
-        Units with the family `frames` come first.
-        """
+        if not source_ids:
+            # Saves the requests that list and read parts.
+            return parts_of, failed
         # Users' measures share a folder.
         listed: defaultdict[str, dict[str, str]] = defaultdict(dict)
         for name, version in part_versions(self._store, TRACKS).items():
@@ -143,14 +122,24 @@ class TrackParts:
         for number, names in enumerate(units):
             family = FRAMES if FRAMES in names else next(iter(names))
             sought[family][names[family]] = number
-        matches: defaultdict[int, list[tuple[str, bool]]] = defaultdict(list)
+        ids, matches = sorted(source_ids), defaultdict[int, list[str]](list)
         for family, numbers in sought.items():
             folder = self._parts(family).stage
             keys = KnownKeys.of(self._store, folder, listed[folder], numbers, may_write=may_write)
             for row, part, has_failed in keys.matches(ids):
-                matches[numbers[part]].append((ids[row], has_failed))
+                matches[numbers[part]].append(ids[row])
+                if has_failed:
+                    failed.add(ids[row])
         for number in sorted(matches):
-            yield units[number], matches[number]
+            # By `id()`, which is valid while the dictionaries exist: until the loop ends.
+            merged: dict[int, tuple[PartsByFamily, PartsByFamily]] = {}
+            names = units[number]
+            for key in matches[number]:
+                stored = parts_of.setdefault(key, names)
+                if stored is not names:
+                    both = merged.setdefault(id(stored), (stored, {**stored, **names}))
+                    parts_of[key] = both[1]
+        return parts_of, failed
 
     def write(
         self, sources: Sequence[tuple[SourceRef, Track | Failure]], families: Collection[str]

@@ -126,11 +126,3 @@ def test_a_full_disk_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: disk)
         with pytest.raises(StorageError, match=r"No space left on device; .* set TMPDIR"):
             Spill().add(b"x" * (2 << 20))
-
-
-def test_a_spill_leaves_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    spill = Spill()
-    begin = spill.add(b"y" * (2 << 20))
-    assert spill.read(begin + 1, 3) == b"yyy"
-    assert list(tmp_path.iterdir()) == []

@@ -15,6 +15,7 @@ from curator.tables.clip_rows import ClipRows, ClipStore
 from curator.tables.clip_vectors import StoredVectors, vectors_table
 from curator.tables.disk_table import DiskTable, SortedRows
 from curator.tables.schemas import clips_schema
+from curator.tables.spill_file import Keyed
 
 N = 3000
 BY = ("id", "n")
@@ -66,6 +67,7 @@ def same(found: pa.Table, wanted: pa.Table) -> bool:
 def test_rows_come_back_in_the_order_in_which_they_were_added(memory_budget_bytes: int) -> None:
     table = made()
     stored = DiskTable(table.schema, memory_budget_bytes)
+    assert stored.whole().num_rows == stored.slice(0, 0).num_rows == 0
     for piece in pieces(table):
         stored.add(piece)
     assert len(stored) == N
@@ -88,6 +90,7 @@ def test_rows_come_out_sorted_again_and_again(memory_budget_bytes: int) -> None:
         blocks = list(stored.blocks())
         assert max(block.num_rows for block in blocks) <= 256
         assert same(pa.concat_tables(blocks), wanted)
+    assert list(SortedRows(table.schema, BY, memory_budget_bytes).blocks()) == []
     assert sorted(stored["n"].to_pylist()) == list(range(N))
     assert (stored.num_rows, stored.column_names) == (N, table.column_names)
 
@@ -104,13 +107,6 @@ def test_rows_are_found_by_key(memory_budget_bytes: int) -> None:
         numbers = own["n"].take(pa.array(rows)).to_pylist()
         found |= dict(zip(positions.tolist(), numbers, strict=True))
     assert found == dict(enumerate(table["n"].to_pylist()[::-1], start=1))
-
-
-def test_nothing_is_found_in_nothing() -> None:
-    schema = made().schema
-    assert list(SortedRows(schema, BY, 0).blocks()) == []
-    assert DiskTable(schema, 0).whole().num_rows == 0
-    assert DiskTable(schema, 0).slice(0, 0).num_rows == 0
 
 
 @ROOMS
@@ -167,4 +163,7 @@ def test_no_file_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     for _ in range(20):
         stored.add(table)
     assert sum(block.num_rows for block in stored.blocks()) == 20 * N
+    keyed = Keyed(lambda _: iter(()))
+    keyed.add("a", b"y" * (2 << 20))
+    assert keyed.get("a") == b"y" * (2 << 20)
     assert list(tmp_path.iterdir()) == []

@@ -44,15 +44,6 @@ def test_records_are_numbered_and_read_together(tmp_path: Path) -> None:
     assert len(removals.spans_of("s2")) == 2
 
 
-def test_an_unfinished_record_refuses(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path))
-    name = add_record(store, RECORD)
-    with pytest.raises(UsageError, match="--finish"):
-        finished_removals(store)
-    mark_finished(store, [name])
-    assert finished_removals(store)
-
-
 @pytest.mark.parametrize("is_done", [True, False])
 def test_a_record_of_an_older_version_is_taken_as_it_is(is_done: bool, tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
