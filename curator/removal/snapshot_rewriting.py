@@ -102,12 +102,9 @@ class SnapshotRewriting:
             if left is not None or lost.clips:
                 left = fewer(rows if left is None else left, "n_clips", lost.clips)
                 left = fewer(left, "n_kept", lost.kept)
-                part = write_table_part(
-                    self._store,
-                    part.rpartition("/")[0],
-                    number,
-                    as_runs_write(left).combine_chunks(),
-                )
+                own = as_runs_write(left)
+                folder = part.rpartition("/")[0]
+                part = write_table_part(self._store, folder, number, [own], own.schema)
             totals.add(rows if left is None else left)
             sources.append(part)
         clips = _clip_rows([read_parquet(self._store, part) for part in tables["clips"]])
@@ -224,9 +221,8 @@ class SnapshotRewriting:
             left = moved if moved is not table else None
         if left is not None:
             number = int(file_name.split("-")[1])
-            self._parts[part] = write_table_part(
-                self._store, folder, number, as_runs_write(left).combine_chunks()
-            )
+            own = as_runs_write(left)
+            self._parts[part] = write_table_part(self._store, folder, number, [own], own.schema)
         return self._parts.setdefault(part, part)
 
 

@@ -188,9 +188,7 @@ class FootageIndex:
         for _, of in places:
             there = of.sizes()
             sizes |= {(_address(of, own), name): there[name] for name in of.parts if name in there}
-        listed = _StoredIndex.read(own.store)
-        if listed is not None:
-            listed = listed.of_parts(sizes)
+        listed = _StoredIndex.read(own.store, sizes)
         if own.writes_index:
             wanted = {(_address(of, own), name): of.store for _, of in places for name in of.parts}
             listed = _grown(own.store, listed, wanted, sizes, work)
@@ -206,7 +204,7 @@ class FootageIndex:
                     self._take(PlacedPart(facts, place, ids, of.store))
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class _StoredIndex:
     """An index under an output root, and its parts by the address of their store and their name."""
 
@@ -219,8 +217,11 @@ class _StoredIndex:
     """Vectors that its cells were made for."""
 
     @classmethod
-    def read(cls, store: Store) -> "_StoredIndex | None":
-        """Reads it; None for an output without one, or if something of it is lost."""
+    def read(cls, store: Store, sizes: Mapping[tuple[str, str], int]) -> "_StoredIndex | None":
+        """Reads it, with the parts that did not change.
+
+        None for an output without one, if something of it is lost, or if most of its vectors are.
+        """
         try:
             listed = find_json(store, LIST)
             if listed is None:
@@ -233,13 +234,11 @@ class _StoredIndex:
         except (StorageError, ValueError, KeyError, TypeError, BadZipFile) as error:
             logger.warning("the stored index of vectors is damaged, and is not used: %s", error)
             return None
-        parts = [IndexedPart(**facts) for facts in listed["parts"]]
-        return cls(
-            index=index,
-            parts={(part.uri, part.name): part for part in parts},
-            n_owners=listed["n_owners"],
-            n_trained=listed["n_trained"],
-        )
+        every = {(facts["uri"], facts["name"]): IndexedPart(**facts) for facts in listed["parts"]}
+        parts = {at: part for at, part in every.items() if sizes.get(at) == part.n_bytes}
+        if 2 * sum(part.n for part in parts.values()) < index.n_vectors:
+            return None
+        return cls(index, parts, n_owners=listed["n_owners"], n_trained=listed["n_trained"])
 
     @classmethod
     def trained(cls, parts: Sequence[tuple[Store, str]], n_vectors: int) -> "_StoredIndex":
@@ -256,14 +255,7 @@ class _StoredIndex:
 
         samples = [read_rows(store, footage_object(name), sample) for store, name in parts]
         index = VectorIndex.trained(np.concatenate(samples), n_vectors)
-        return cls(index=index, parts={}, n_owners=0, n_trained=n_vectors)
-
-    def of_parts(self, sizes: Mapping[tuple[str, str], int]) -> "_StoredIndex | None":
-        """Returns it with the parts that did not change; None if most of its vectors are gone."""
-        parts = {at: part for at, part in self.parts.items() if sizes.get(at) == part.n_bytes}
-        if 2 * sum(part.n for part in parts.values()) < self.index.n_vectors:
-            return None
-        return replace(self, parts=parts)
+        return cls(index, {}, n_owners=0, n_trained=n_vectors)
 
     def write(self, store: Store) -> None:
         """Writes it, and removes what it does not name."""

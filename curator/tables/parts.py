@@ -202,14 +202,9 @@ def write_tables(
     """
     names = list(before)
     for at, pieces in itertools.groupby(_pieces(tables), itemgetter(0)):
-        number = len(before) + at
-        names.append(_write_part(store, name, number, (piece for _, piece in pieces), schema))
-    return names or [_write_part(store, name, 0, (), schema)]
-
-
-def write_table_part(store: Store, name: str, number: int, rows: pa.Table) -> str:
-    """Writes part `number` (from 0), of at most `ROWS_PER_TABLE_PART` rows; returns its name."""
-    return _write_part(store, name, number, [rows], rows.schema)
+        rows = (piece for _, piece in pieces)
+        names.append(write_table_part(store, name, len(before) + at, rows, schema))
+    return names or [write_table_part(store, name, 0, (), schema)]
 
 
 def _pieces(tables: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
@@ -224,9 +219,10 @@ def _pieces(tables: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
             n_rows += piece.num_rows
 
 
-def _write_part(
+def write_table_part(
     store: Store, name: str, number: int, tables: Iterable[pa.Table], schema: pa.Schema
 ) -> str:
+    """Writes part `number` (from 0), of at most `ROWS_PER_TABLE_PART` rows; returns its name."""
     digits = "~" * 12
     part, data = parquet_by_content(tables, schema, f"{name}/part-{number:05d}-{digits}.parquet")
     if not store.holds(store.find(part), data):
@@ -239,13 +235,13 @@ def as_runs_write(table: pa.Table) -> pa.Table:
 
     Parquet gives their elements another name, which would make other bytes of the same rows.
     """
-    return table.cast(pa.schema([field.with_type(_plain(field.type)) for field in table.schema]))
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(kind.value_type, kind.list_size)
-    return pa.list_(kind.value_type) if pa.types.is_list(kind) else kind
+    fields = []
+    for field in table.schema:
+        if pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type):
+            size = getattr(field.type, "list_size", -1)
+            field = field.with_type(pa.list_(field.type.value_type, size))
+        fields.append(field)
+    return table.cast(pa.schema(fields))
 
 
 def columns_schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:

@@ -215,18 +215,6 @@ def test_clean_removes_what_only_old_snapshots_name(
     assert "has no snapshots" in capsys.readouterr().err
 
 
-def test_damage_to_a_table_does_not_reach_the_snapshot(place: Path) -> None:
-    """Pins that a part at its fixed path and the snapshot's own part are two files."""
-    out = place / "out"
-    ids = curator.read_clips(out, snapshot=3).to_arrow()["clip_id"].to_pylist()
-    (part,) = summary(place)["tables"]["clips"]
-    with (out / part).open("r+b") as file:
-        file.seek(100)
-        file.write(b"damaged in place")
-    found = curator.read_clips(out, snapshot=3).to_arrow()["clip_id"].to_pylist()
-    assert found == ids != []
-
-
 def test_a_commit_that_lost_the_race_changes_nothing(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
