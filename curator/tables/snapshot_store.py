@@ -296,11 +296,9 @@ def _link(store: Store, number: int) -> dict[str, Any]:
 
 def index_names(manifest: bytes, dataset: bytes) -> dict[str, str]:
     """Returns the names of a snapshot's own `manifest` and `dataset`, in this order."""
-    hashes = (Digest.of(data).sha256[:16] for data in (manifest, dataset))
-    endings = {"manifest": "json", "dataset": "parquet"}
     return {
-        name: f"{SNAPSHOTS}/{name}-{digits}.{ending}"
-        for digits, (name, ending) in zip(hashes, endings.items(), strict=True)
+        "manifest": f"{SNAPSHOTS}/manifest-{Digest.of(manifest).sha256[:16]}.json",
+        "dataset": f"{SNAPSHOTS}/dataset-{Digest.of(dataset).sha256[:16]}.parquet",
     }
 
 

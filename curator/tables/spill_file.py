@@ -16,6 +16,7 @@ from curator.tables.key_index import hashes
 _BUFFER_BYTES = 1 << 20
 _CACHE_KB = 65_536
 """Memory for pages of the file of records."""
+_RECORDS_AT_ONCE = 256
 
 
 class Spill:
@@ -90,15 +91,20 @@ class Keyed:
 
     def __init__(self, fetch: Callable[[int], Iterator[tuple[str, bytes]]]) -> None:
         self._fetch, self._lock = fetch, threading.RLock()
-        with tempfile.NamedTemporaryFile() as file:
+        try:
             # Stays open without a name: nothing of it is left behind, whatever ends the process.
-            self._rows = sqlite3.connect(file.name, isolation_level=None, check_same_thread=False)
-            for setting in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{_CACHE_KB}"):
-                self._rows.execute(f"PRAGMA {setting}")
-            self._rows.execute(
-                "CREATE TABLE records (key INTEGER PRIMARY KEY, number INT, record BLOB)"
-            )
-        self._rows.execute("BEGIN")
+            with tempfile.NamedTemporaryFile() as file:
+                self._rows = sqlite3.connect(
+                    file.name, isolation_level=None, check_same_thread=False
+                )
+                for setting in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{_CACHE_KB}"):
+                    self._rows.execute(f"PRAGMA {setting}")
+                self._rows.execute("BEGIN")
+                self._rows.execute(
+                    "CREATE TABLE records (key INTEGER PRIMARY KEY, number INT, record BLOB)"
+                )
+        except (OSError, sqlite3.OperationalError) as error:
+            raise _explained(error) from error
 
     def __len__(self) -> int:
         with self._lock:
@@ -127,13 +133,18 @@ class Keyed:
             return record
 
     def records(self) -> Iterator[bytes]:
-        """Returns all records, in no order."""
+        """Yields all records, in no order."""
         with self._lock:
             numbers = "SELECT DISTINCT number FROM records WHERE record IS NULL"
             for (number,) in self._rows.execute(numbers).fetchall():
                 self._read(number)
             rows = self._rows.execute("SELECT record FROM records WHERE record IS NOT NULL")
-        return (record for (record,) in rows)
+        while True:
+            with self._lock:
+                some = rows.fetchmany(_RECORDS_AT_ONCE)
+            if not some:
+                return
+            yield from (record for (record,) in some)
 
     def _row(self, key: str) -> tuple[int | None, bytes | None] | None:
         query = "SELECT number, record FROM records WHERE key = ?"
