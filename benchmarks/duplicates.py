@@ -33,7 +33,7 @@ from curator.matching.clip_footage import ClipFootage, Keypoints
 from curator.matching.geometry import agreement
 from curator.matching.verify_pair import Match, verify_pair
 from curator.storage.local_store import LocalStore
-from curator.tables.removed_footage import read_removed_footage, write_removed_footage
+from curator.tables.footage_store import read_removed_footage, write_removed_footage
 
 MIN_COSINE = 0.45
 SAME_LEVELS = 2.0

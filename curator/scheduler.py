@@ -531,7 +531,7 @@ class _Values:
         at = int(self.of[clip])
         by_name = {column.version.family.name: column for column in self.columns}
         for member in members:
-            by_name[member.version.family.name].set(at, member.where)
+            by_name[member.version.family.name].places[at] = member.where
 
 
 def _add_failures(

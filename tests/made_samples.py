@@ -28,7 +28,7 @@ from curator.stages.shard.tar_reader import Split, index_name, meta_name
 from curator.storage import Store, open_store
 from curator.tables.clip_locations import Location
 from curator.tables.out_layout import DATASET
-from curator.tables.parts import rows_to_table, to_parquet, write_table
+from curator.tables.parts import rows_to_table, to_parquet, write_tables
 from curator.tables.schemas import clips_schema
 
 WIDTH, HEIGHT, FPS = 64, 36, Fraction(30000, 1001)
@@ -154,7 +154,9 @@ def make_shards(
         for row in rows
     ]
     kept.append({"clip_id": "f" * 24, "decision": "rejected"})
-    parts = write_table(store, "clips", rows_to_table(kept, clips_schema(SCORES)))
+    parts = write_tables(
+        store, "clips", [rows_to_table(kept, clips_schema(SCORES))], clips_schema(SCORES)
+    )
     entries = [tar.entry() | {"name": f"shards/{tar.name}"} for tar in tars]
     summary = {"tables": {"clips": parts}, "shards": entries}
     store.write("summary.json", orjson.dumps(summary))

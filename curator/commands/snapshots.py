@@ -123,20 +123,20 @@ def _age(text: str) -> timedelta:
 def clean(options: argparse.Namespace) -> int:
     from curator.runs.lease import held
     from curator.storage import open_store
-    from curator.tables import cleaning
     from curator.tables.out_layout import OWN_FOLDERS, is_own
-    from curator.tables.removal_records import repaired_removals
+    from curator.tables.removal_records import read_removals
+    from curator.tables.snapshot_store import clean as remove_old
     from curator.tables.snapshot_store import require_snapshots
 
     store = open_store(options.out)
     require_snapshots(store)
     chosen = {"keep": options.keep, "older_than": options.older_than}
     if options.dry_run:
-        cleaned = cleaning.clean(store, **chosen, dry_run=True)
+        cleaned = remove_old(store, **chosen, dry_run=True)
     else:
         with held(store, "clean") as lease:
-            repaired_removals(store)
-            cleaned = cleaning.clean(store, **chosen, check=lease.check)
+            read_removals(store, repair=True)
+            cleaned = remove_old(store, **chosen, check=lease.check)
             store.clean_temporary(("", *OWN_FOLDERS), is_own)
     done = "would be removed" if options.dry_run else "removed"
     numbers = ", ".join(map(str, cleaned.removed)) or "none"

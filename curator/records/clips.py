@@ -99,16 +99,15 @@ class Span:
 
 
 _Part = TypeVar("_Part")
-_OF_INSTANCES = ("__dict__", "__weakref__")
 
 
 @dataclass_transform(kw_only_default=True)
 def _part(cls: type[_Part]) -> type[_Part]:
     """Some columns that several tables share: declared here, held by the records made of them."""
-    own = {name: held for name, held in vars(cls).items() if name not in _OF_INSTANCES}
-    made = type(cls.__name__, cls.__bases__, own | {"__slots__": ()})
+    own = {n: value for n, value in vars(cls).items() if n not in ("__dict__", "__weakref__")}
     # Without a dictionary, which a record made of parts would have otherwise.
-    return cast(type[_Part], dataclass(init=False, repr=False, eq=False, kw_only=True)(made))
+    slotless = type(cls.__name__, cls.__bases__, own | {"__slots__": ()})
+    return cast(type[_Part], dataclass(init=False, repr=False, eq=False, kw_only=True)(slotless))
 
 
 @_part

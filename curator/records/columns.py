@@ -16,10 +16,8 @@ def field_names(record: type) -> tuple[str, ...]:
 
 def columns_of(record: type) -> dict[str, Any]:
     """Returns types of a record's fields by name: its bases' from left to right, then its own."""
-    own = {
-        name: hint
-        for name, hint in inspect.get_annotations(record, eval_str=True).items()
-        if not name.startswith("_")
-    }
-    inherited = {name: hint for base in record.__bases__ for name, hint in columns_of(base).items()}
-    return inherited | own
+    columns: dict[str, Any] = {}
+    for base in record.__bases__:
+        columns |= columns_of(base)
+    own = inspect.get_annotations(record, eval_str=True)
+    return columns | {name: hint for name, hint in own.items() if not name.startswith("_")}

@@ -120,20 +120,16 @@ class TextLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledFrames:
-    """Frames that were sampled of a clip, or why there are none.
-
-    Attributes:
-        n_frames: Frames of the clip.
-        pixels: uint8 [T, H, W, 3] RGB, an array for each request of pixels.
-        jpegs: Pictures by the number of their frame, ascending.
-        text: Lines of text by the number of their frame; empty where none was read.
-        error: Why there are none.
-    """
+    """Frames that were sampled of a clip, or why there are none."""
 
     n_frames: int = 0
+    """Frames of the clip."""
     pixels: tuple[NDArray[np.uint8], ...] = field(default=(), repr=False)
+    """uint8 [T, H, W, 3] RGB, an array for each request of pixels."""
     jpegs: Mapping[int, bytes] = field(default_factory=dict, repr=False)
+    """Pictures by the number of their frame, ascending."""
     text: Mapping[int, tuple[TextLine, ...]] = field(default_factory=dict)
+    """Lines of text by the number of their frame; empty where none was read."""
     error: str | None = None
 
 

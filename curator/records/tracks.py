@@ -4,8 +4,9 @@ Shape letters: F frames of a source, S samples of a source, D dimensions of a de
 that have a CLIP embedding, V pictures that have a scene vector, T looks at a source (samples at
 which overlays are looked for), B lines of text found in them, A cells of time of its audio.
 """
+# ruff: noqa: RUF009 - a call makes each field
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -19,9 +20,9 @@ UNIFORM = 4
 """Of `SourceFrames.frame_flags`: the frame is uniform, as `FrameReader` says."""
 
 
-def _empty(kind: type[np.generic], n_axes: int = 1) -> Callable[[], Any]:
-    """Returns what makes an array without entries: the default of what may not be measured."""
-    return lambda: np.zeros((0,) * n_axes, kind)
+def _empty(kind: type[np.generic], n_axes: int = 1) -> Any:  # noqa: ANN401 - a field of any array
+    """Returns a field of an array that is without entries where it was not measured."""
+    return field(default_factory=lambda: np.zeros((0,) * n_axes, kind), repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +54,9 @@ class SourceFrames:
     uniform, as `FrameReader` says; unset where that is not known."""
     block_hashes: bytes = field(default=b"", repr=False)
     """Hashes of the source's blocks, as `storage.ContentHashes` has them."""
-    luma_mean: NDArray[np.float32] = field(default_factory=_empty(np.float32), repr=False)
+    luma_mean: NDArray[np.float32] = _empty(np.float32)
     """[F], mean luma, 0 (black) to 1 (white)."""
-    luma_spread: NDArray[np.float32] = field(default_factory=_empty(np.float32), repr=False)
+    luma_spread: NDArray[np.float32] = _empty(np.float32)
     """[F], standard deviation of luma, 0 to 0.5."""
 
     def __post_init__(self) -> None:
@@ -102,6 +103,16 @@ class SourceFrames:
         return varies(self.frame_pts, self.time_base)
 
 
+_ROWS_OF_FRAMES = {
+    "sample_frame": ("sample_pair_frame",),
+    "clip_frame": ("clip_embedding",),
+    "scene_frame": ("scene_vector",),
+    "look_frame": ("look_next_frame", "look_edges", "look_lines", "look_standing", "look_moved"),
+    "text_frame": ("text_line",),
+}
+"""Of a track: columns with as many entries as another one names frames."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track(SourceFrames):
     """What one decode of a source measured. Knows no threshold.
@@ -110,87 +121,80 @@ class Track(SourceFrames):
     `sample_pair_frame`, which follows it by about 0.1 s. What was not measured is empty.
     """
 
-    shot_probability: NDArray[np.float32] = field(default_factory=_empty(np.float32), repr=False)
+    shot_probability: NDArray[np.float32] = _empty(np.float32)
     """[F], TransNetV2's first head: 1 on the last frame before a transition's middle."""
-    transition_probability: NDArray[np.float32] = field(
-        default_factory=_empty(np.float32), repr=False
-    )
+    transition_probability: NDArray[np.float32] = _empty(np.float32)
     """[F], TransNetV2's second head (`many_hot`): 1 on every frame of a transition."""
-    boundary_probability: NDArray[np.float32] = field(
-        default_factory=_empty(np.float32), repr=False
-    )
+    boundary_probability: NDArray[np.float32] = _empty(np.float32)
     """[F], of `shot_head`: that the middle of a boundary is at the frame, a cut's the last frame
     before it; calibrated where it has a peak."""
-    inside_probability: NDArray[np.float32] = field(default_factory=_empty(np.float32), repr=False)
+    inside_probability: NDArray[np.float32] = _empty(np.float32)
     """[F], of `shot_head`: that the frame is inside of a transition."""
-    sample_frame: NDArray[np.int32] = field(default_factory=_empty(np.int32), repr=False)
+    sample_frame: NDArray[np.int32] = _empty(np.int32)
     """[S], index of the sampled frame."""
-    sample_pair_frame: NDArray[np.int32] = field(default_factory=_empty(np.int32), repr=False)
+    sample_pair_frame: NDArray[np.int32] = _empty(np.int32)
     """[S], index of the frame its motion was measured to."""
     signals: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
     """[S] each, by name; NaN where one could not be measured."""
-    descriptor: NDArray[np.float32] = field(default_factory=_empty(np.float32, 2), repr=False)
+    descriptor: NDArray[np.float32] = _empty(np.float32, 2)
     """[S, D], perceptual descriptor, unit length, or zero where the picture holds no structure."""
-    look_frame: NDArray[np.int32] = field(default_factory=_empty(np.int32), repr=False)
+    look_frame: NDArray[np.int32] = _empty(np.int32)
     """[T], index of the frame looked at."""
-    look_next_frame: NDArray[np.int32] = field(default_factory=_empty(np.int32), repr=False)
+    look_next_frame: NDArray[np.int32] = _empty(np.int32)
     """[T], index of the next sample's frame, which it was compared with; -1 at the source's end."""
-    look_edges: NDArray[np.uint8] = field(default_factory=_empty(np.uint8, 2), repr=False)
+    look_edges: NDArray[np.uint8] = _empty(np.uint8, 2)
     """[T, `EDGE_BYTES`], packed map of strong edges."""
-    look_lines: NDArray[np.float32] = field(default_factory=_empty(np.float32, 2), repr=False)
+    look_lines: NDArray[np.float32] = _empty(np.float32, 2)
     """[T, 4], the columns `LINE_COLUMNS`."""
-    look_standing: NDArray[np.uint8] = field(default_factory=_empty(np.uint8, 2), repr=False)
+    look_standing: NDArray[np.uint8] = _empty(np.uint8, 2)
     """[T, `LINE_BYTES`], packed map of straight lines that stand until the next sample; none
     without one."""
-    look_moved: NDArray[np.uint8] = field(default_factory=_empty(np.uint8, 2), repr=False)
+    look_moved: NDArray[np.uint8] = _empty(np.uint8, 2)
     """[T, `MOVED_BYTES`], packed map of what moves until the next sample."""
     has_text: bool = False
     """Whether text was looked for."""
-    text_frame: NDArray[np.int32] = field(default_factory=_empty(np.int32), repr=False)
+    text_frame: NDArray[np.int32] = _empty(np.int32)
     """[B], index of the frame in which a line of text was found; increases."""
-    text_line: NDArray[np.float32] = field(default_factory=_empty(np.float32, 2), repr=False)
+    text_line: NDArray[np.float32] = _empty(np.float32, 2)
     """[B, 9], the columns `TEXT_COLUMNS`."""
-    clip_frame: NDArray[np.int32] = field(default_factory=_empty(np.int32), repr=False)
+    clip_frame: NDArray[np.int32] = _empty(np.int32)
     """[C], index of the frames that have a CLIP embedding; none where the recipe asks for none."""
-    clip_embedding: NDArray[np.float16] = field(default_factory=_empty(np.float16, 2), repr=False)
+    clip_embedding: NDArray[np.float16] = _empty(np.float16, 2)
     """[C, D], CLIP embeddings of unit length."""
-    scene_frame: NDArray[np.int32] = field(default_factory=_empty(np.int32), repr=False)
+    scene_frame: NDArray[np.int32] = _empty(np.int32)
     """[V], index of the frames that have a scene vector; increases."""
-    scene_vector: NDArray[np.float16] = field(default_factory=_empty(np.float16, 2), repr=False)
+    scene_vector: NDArray[np.float16] = _empty(np.float16, 2)
     """[V, 1280], `scene_network`'s vectors of unit length; zero where the picture has no
     structure."""
     has_audio_levels: bool = False
     """Whether audio was looked for."""
     audio_rms_first: int = 0
     """The first cell of `audio_rms_db`, as `media.audio_level` counts them; 0 without any."""
-    audio_rms_db: NDArray[np.float32] = field(default_factory=_empty(np.float32), repr=False)
+    audio_rms_db: NDArray[np.float32] = _empty(np.float32)
     """[A], RMS level of each tenth of a second in dBFS, from the first that has audio to the last;
     NaN where there is none in between."""
     thumbnails: tuple[bytes, ...] = field(default=(), repr=False)
     """JPEGs of 320 px on the longer side, one for each of `thumbnail_frame`."""
-    thumbnail_frame: NDArray[np.int32] = field(default_factory=_empty(np.int32), repr=False)
+    thumbnail_frame: NDArray[np.int32] = _empty(np.int32)
     """Indices of the frames that have a thumbnail."""
 
     def __post_init__(self) -> None:
         """Checks that arrays agree in length and time increases."""
         # `super()` does not find a class whose slots made it anew.
         SourceFrames.__post_init__(self)
-        n_samples = len(self.sample_frame)
         heads = ("shot_probability", "transition_probability")
         learned = ("boundary_probability", "inside_probability")
         self.check_lengths(self.n_frames, *heads, *learned, may_lack=True)
         if len(self.boundary_probability) != len(self.inside_probability):
             raise ValueError(f"track {self.source_id}: it has one of the head's probabilities only")
-        self.check_lengths(n_samples, "sample_pair_frame")
-        self.check_lengths(n_samples, "descriptor", may_lack=True)
-        self.check_lengths(len(self.clip_frame), "clip_embedding")
-        self.check_lengths(len(self.scene_frame), "scene_vector")
-        looks = ("look_next_frame", "look_edges", "look_lines", "look_standing", "look_moved")
-        self.check_lengths(len(self.look_frame), *looks)
-        self.check_lengths(len(self.text_frame), "text_line")
+        self.check_lengths(len(self.sample_frame), "descriptor", may_lack=True)
+        for frames, names in _ROWS_OF_FRAMES.items():
+            self.check_lengths(len(getattr(self, frames)), *names)
         for name, column in self.signals.items():
-            if len(column) != n_samples:
-                raise ValueError(f"track {self.source_id}: {name} has not {n_samples} entries")
+            if len(column) != len(self.sample_frame):
+                raise ValueError(
+                    f"track {self.source_id}: {name} has not {len(self.sample_frame)} entries"
+                )
 
 
 STANDARD_FPS = (

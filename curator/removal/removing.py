@@ -22,7 +22,7 @@ from curator.stages.propose.candidate_store import read_pictures, stored_candida
 from curator.storage import Store
 from curator.tables.checksums import find_json, is_damaged
 from curator.tables.fenced_store import FencedStore
-from curator.tables.footage_store import FootageStore
+from curator.tables.footage_store import FootageStore, write_removed_footage
 from curator.tables.out_layout import (
     INDEX,
     LAYOUT,
@@ -43,9 +43,7 @@ from curator.tables.removal_records import (
     mark_finished,
     read_removals,
     removals_of,
-    repaired_removals,
 )
-from curator.tables.removed_footage import write_removed_footage
 from curator.tables.snapshot_store import (
     INDEXES,
     listed_snapshots,
@@ -181,7 +179,7 @@ def finish_removal(
         StorageError: An object that holds removed footage cannot be read or written.
     """
     store = FencedStore(store, check)
-    removals = repaired_removals(store)
+    removals = read_removals(store, repair=True)
     records = head_of_records(store)
     summaries = _summaries(store)
     scrubbing = StateScrubbing(store, removals)

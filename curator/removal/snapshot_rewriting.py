@@ -23,7 +23,7 @@ from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet, sealed_json, to_json
 from curator.tables.clip_rows import ClipRows
 from curator.tables.out_layout import DATASET, MANIFEST, SHARDS
-from curator.tables.parts import as_runs_write, tables_to_parquet, with_column, write_table_part
+from curator.tables.parts import as_runs_write, parquet_by_content, with_column, write_table_part
 from curator.tables.removal_records import Removals, removal_hash
 from curator.tables.sample_members import MEMBERS
 from curator.tables.schemas import clips_schema, further_fields, scores_in
@@ -154,7 +154,7 @@ class SnapshotRewriting:
         left += [tar.described for tar in tars.values() if tar is not None]
         return described_files(
             sorted(left, key=lambda tar: tar.name),
-            tables_to_parquet([dataset], DATASET_SCHEMA, DATASET),
+            parquet_by_content([dataset], DATASET_SCHEMA, DATASET)[1],
             declared=declared_families(manifest),
             seed=manifest["seed"],
             fingerprint=manifest["recipe_fingerprint"],
@@ -200,7 +200,8 @@ class SnapshotRewriting:
 
     def _write(self, part: str, number: int, rows: pa.Table) -> str:
         folder = part.rpartition("/")[0]
-        return write_table_part(self._store, folder, number, as_runs_write(rows).combine_chunks())
+        own = as_runs_write(rows)
+        return write_table_part(self._store, folder, number, [own], own.schema)
 
 
 _COUNTED = ("clip_id", "source_id", "source_uri", "start_s", "end_s", "fps", "decision")

@@ -25,7 +25,7 @@ from curator.tables.family_store import row_keys
 from curator.tables.footage_index import FOLDER as VECTORS
 from curator.tables.mark_table import mark_objects, write_marks
 from curator.tables.out_layout import FAMILIES, VALUES, is_own
-from curator.tables.parts import FAILED, KEYS, Parts, table_rows, to_parquet, with_column
+from curator.tables.parts import FAILED, KEYS, Parts, to_parquet, with_column
 from curator.tables.removal_records import CAPTION_COLUMNS, Removals, removal_hash
 from curator.tables.sample_members import VALUE
 from curator.tables.track_items import FRAMES
@@ -287,8 +287,9 @@ def _surviving_requests(store: Store, summaries: Summaries) -> set[str]:
     """Returns the keys of replies of all annotations: what they are made of, and their own."""
     keys: set[str] = set()
     for table in tables_of(store, summaries, "annotations", ("request_keys", "annotation_key")):
-        for row in table_rows(table):
-            keys.update(filter(None, (row.get("annotation_key"), *(row["request_keys"] or ()))))
+        for batch in table.to_batches(max_chunksize=1024):
+            for row in batch.to_pylist():
+                keys.update(filter(None, (row.get("annotation_key"), *(row["request_keys"] or ()))))
     return keys
 
 

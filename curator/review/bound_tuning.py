@@ -35,7 +35,6 @@ from curator.stages.filter.rules import Bounds, resolve
 from curator.storage import Store
 from curator.tables.clip_rows import ClipRows
 from curator.tables.disk_table import taken
-from curator.tables.parts import column_values
 from curator.tables.schemas import metadata_fields
 
 SECTIONS = ("filters", "dedup", "select")
@@ -151,7 +150,8 @@ def full_key(change: str) -> str:
 
 def _first_reasons(clips: pa.Table) -> list[str | None]:
     kept = pc.equal(clips["decision"], "kept")
-    return column_values(pc.if_else(kept, None, clips["reason"]))
+    reasons: list[str | None] = pc.if_else(kept, None, clips["reason"]).to_pylist()
+    return reasons
 
 
 def _changed_bounds(

@@ -50,7 +50,7 @@ def mark_clips(store: Store, changes: Iterable[tuple[str, Changes]]) -> int:
         clip_id = span["clip_id"]
         changed[clip_id] = changed_mark(changed.get(clip_id) or marks.get(clip_id), span, fields)
     if changed:
-        MarkWriter(store).put_all(changed.values())
+        MarkWriter(store).put(*changed.values())
     return len(changed)
 
 

@@ -33,8 +33,7 @@ from curator.stage import (
     Work,
 )
 from curator.stages.propose.stage import ProposedUnit
-from curator.tables.clip_rows import ClipRows, fields_of
-from curator.tables.clip_store import ClipStore
+from curator.tables.clip_rows import ClipRows, ClipStore, fields_of
 from curator.tables.clip_vectors import StoredVectors
 from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import SortedRows, in_blocks

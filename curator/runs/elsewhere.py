@@ -25,11 +25,10 @@ from curator.stages.propose.stage import ProposedUnit
 from curator.storage import Store, open_store
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_rows import ClipRows, reject
-from curator.tables.footage_store import FootageStore
+from curator.tables.footage_store import FootageStore, read_removed_footage
 from curator.tables.frame_hashes import frame_regions, overlapping_regions
 from curator.tables.output_format import read_current_summary
 from curator.tables.removal_records import Removals
-from curator.tables.removed_footage import read_removed_footage
 from curator.tables.source_table import SourceTable
 
 EXCLUDED_CLIPS = "clips_of_removed_footage"

@@ -16,7 +16,8 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, BinaryIO, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,7 +34,7 @@ FIELD = "checksum"
 NAME, NAME_FIELD = b"curate.object", "object"
 """Where an object has its own name: key of the value in a footer, and field of JSON."""
 _BY_CONTENT = re.compile("~+")
-"""Part of a name that `sealed_by_content` replaces by as many digits of a digest."""
+"""Part of a name that `sealed_parquet` replaces by as many digits of a digest."""
 TRIES = 3
 """Reads of an object before it counts as damaged: over plain HTTP bits may flip on the way."""
 _HALF = 32
@@ -53,46 +54,25 @@ _OF_SHARDS = {
 
 def sealed_parquet(
     write: Callable[[pq.ParquetWriter], object], schema: pa.Schema, name: str, **options: object
-) -> bytes:
-    """Returns Parquet bytes with a checksum, to be stored as `name`.
+) -> tuple[str, bytes]:
+    """Returns a name, and Parquet bytes with a checksum to be stored under it.
 
+    The name is `name` with digits of a digest of the content, in hex, in the place of `~`.
     `options` are those of `ParquetWriter`.
     """
-    body, footer = _parquet(write, schema, name, **options)
-    return b"".join([body, _sealed(footer, hashlib.sha256(body))])
-
-
-def sealed_by_content(
-    write: Callable[[pq.ParquetWriter], object], schema: pa.Schema, name: str, **options: object
-) -> tuple[str, bytes]:
-    """Returns a name that follows from contents, and Parquet bytes with a checksum.
-
-    The name is `name` with digits of a digest, in hex, in the place of `~`.
-    """
-    body, footer = _parquet(write, schema, name, **options)
-    digest = hashlib.sha256(body)
-    of_all = digest.copy()
-    of_all.update(footer)
-    named = _BY_CONTENT.sub(lambda match: of_all.hexdigest()[: len(match[0])], name)
-    footer = footer.replace(_original(name).encode(), _original(named).encode())
-    return named, b"".join([body, _sealed(footer, digest)])
-
-
-def _parquet(
-    write: Callable[[pq.ParquetWriter], object], schema: pa.Schema, name: str, **options: object
-) -> tuple[memoryview, bytes]:
-    """Returns body and footer of an object with its name and with zeros for its checksum."""
-    # Rows that were read bring name and checksum of where they were.
-    metadata = {k: v for k, v in (schema.metadata or {}).items() if k not in (CHECKSUM, NAME)}
     sink = pa.BufferOutputStream()
-    schema = schema.with_metadata(metadata or None)
+    # Rows that were read bring name and checksum of where they were.
+    schema = schema.with_metadata(_without_seal(schema) or None)
     with pq.ParquetWriter(sink, schema, write_page_checksum=True, **options) as writer:
         write(writer)
         writer.add_key_value_metadata({NAME: _original(name), CHECKSUM: _NOT_YET})
     # Views, because a part of a table has hundreds of megabytes.
     data = memoryview(sink.getvalue())
     start = len(data) - _footer_bytes(bytes(data[-_END:]))
-    return data[:start], bytes(data[start:])
+    body, footer = hashlib.sha256(data[:start]), bytes(data[start:])
+    named = _BY_CONTENT.sub(lambda match: _of_both(body, footer)[: len(match[0])], name)
+    footer = footer.replace(_original(name).encode(), _original(named).encode())
+    return named, b"".join([data[:start], _sealed(footer, body)])
 
 
 def sealed_json(
@@ -109,20 +89,12 @@ def to_json(value: object) -> bytes:
 
 
 def read_json(store: Store, name: str) -> dict[str, Any]:
-    """Reads an object of JSON, without its checksum.
-
-    Raises:
-        DamagedError: It is missing, cut off or changed.
-    """
+    """Reads an object of JSON; raises `DamagedError` where it is missing, cut off or changed."""
     return read_json_bytes(store, name)[0]
 
 
 def read_json_bytes(store: Store, name: str) -> tuple[dict[str, Any], bytes]:
-    """Reads an object of JSON as `read_json` does, and its bytes as they are stored.
-
-    Raises:
-        DamagedError: It is missing, cut off or changed.
-    """
+    """Returns an object of JSON as `read_json` does, and its bytes as they are stored."""
 
     def read() -> tuple[dict[str, Any], bytes]:
         data = store.read(name)
@@ -132,25 +104,12 @@ def read_json_bytes(store: Store, name: str) -> tuple[dict[str, Any], bytes]:
 
 
 def find_json(store: Store, name: str) -> dict[str, Any] | None:
-    """Reads an object of JSON as `read_json` does; None if it is missing, by one request.
-
-    Raises:
-        DamagedError: It is cut off or changed.
-    """
-
-    def read() -> dict[str, Any] | None:
-        data = _stored_bytes(store, name)
-        return opened_json(data, name) if data is not None else None
-
-    return _tried(store, name, read)
+    """Reads an object of JSON as `read_json` does, by one request; None if it is missing."""
+    return _find(store, name, lambda data: opened_json(data, name))
 
 
 def opened_json(data: bytes, name: str) -> dict[str, Any]:
-    """Returns an object of JSON that was read as `name`, without its checksum.
-
-    Raises:
-        ValueError: It is cut off or changed, or another object.
-    """
+    """Returns an object of JSON that was read as `name`; `ValueError` if it is not whole."""
     value = json.loads(data)
     if not isinstance(value, dict):
         raise ValueError(f"expected an object, found {type(value).__name__}")
@@ -162,38 +121,27 @@ def opened_json(data: bytes, name: str) -> dict[str, Any]:
 
 
 def read_parquet(store: Store, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """Reads a Parquet object whole, and returns some columns.
-
-    Raises:
-        DamagedError: It is missing, cut off or changed.
-    """
+    """Reads a Parquet object whole, and returns some columns; raises as `read_json`."""
     return _tried(store, name, lambda: _opened_parquet(store.read(name), name, columns))
 
 
 def find_parquet(store: Store, name: str, columns: Sequence[str]) -> pa.Table | None:
-    """Reads a Parquet object as `read_parquet` does; None if it is missing, by one request.
-
-    Raises:
-        DamagedError: It is cut off or changed.
-    """
-
-    def read() -> pa.Table | None:
-        data = _stored_bytes(store, name)
-        return _opened_parquet(data, name, columns) if data is not None else None
-
-    return _tried(store, name, read)
+    """Reads a Parquet object as `read_parquet` does, by one request; None if it is missing."""
+    return _find(store, name, lambda data: _opened_parquet(data, name, columns))
 
 
 def read_rows(store: Store, name: str, read: Callable[[pq.ParquetFile], T]) -> T:
-    """Reads some rows or columns of a Parquet object, whose pages are checked as they are read.
-
-    Raises:
-        DamagedError: It is missing, or what was read is cut off or changed.
-    """
+    """Reads rows or columns of a Parquet object, whose pages are checked; raises as `read_json`."""
 
     def opened() -> T:
         with store.open(name) as stream:
-            metadata = _metadata(_footer(stream), name)
+            size = stream.seek(0, 2)
+            stream.seek(max(0, size - _END))
+            n_bytes = _footer_bytes(stream.read(_END))
+            if n_bytes > size - len(_MAGIC):
+                raise ValueError("its footer is cut off")
+            stream.seek(size - n_bytes)
+            metadata = _metadata(stream.read(n_bytes), name)
             stream.seek(0)
             file = pq.ParquetFile(stream, metadata=metadata, page_checksum_verification=True)
             return read(file)
@@ -202,18 +150,8 @@ def read_rows(store: Store, name: str, read: Callable[[pq.ParquetFile], T]) -> T
 
 
 def read_footer(store: Store, name: str) -> dict[bytes, bytes]:
-    """Reads the values in the footer of a Parquet object.
-
-    Raises:
-        DamagedError: It is missing, cut off, or its footer changed.
-    """
-
-    def read() -> dict[bytes, bytes]:
-        with store.open(name) as stream:
-            values: dict[bytes, bytes] = _metadata(_footer(stream), name).metadata or {}
-            return values
-
-    return _tried(store, name, read)
+    """Reads the values in the footer of a Parquet object; raises as `read_rows`."""
+    return read_rows(store, name, lambda file: dict(file.metadata.metadata or {}))
 
 
 def is_damaged(store: Store, name: str) -> bool:
@@ -222,28 +160,37 @@ def is_damaged(store: Store, name: str) -> bool:
         if name.endswith(".json"):
             read_json(store, name)
         else:
-            _tried(store, name, lambda: _check_whole(store.read(name), name))
+            read_parquet(store, name, ())
     except DamagedError:
         return True
     return False
 
 
-def _stored_bytes(store: Store, name: str) -> bytes | None:
-    entry = store.read_versioned(name)
-    if entry is None:
-        return None
-    info, data = entry
-    # A large object comes in several requests.
-    return data if len(data) == info.bytes else store.read(name)
+def _find(store: Store, name: str, opened: Callable[[bytes], T]) -> T | None:
+    def read() -> T | None:
+        entry = store.read_versioned(name)
+        if entry is None:
+            return None
+        info, data = entry
+        # A large object comes in several requests.
+        return opened(data if len(data) == info.bytes else store.read(name))
+
+    return _tried(store, name, read)
 
 
 def _opened_parquet(data: bytes, name: str, columns: Sequence[str] | None) -> pa.Table:
-    _check_whole(data, name)
+    start = len(data) - _footer_bytes(data[-_END:])
+    if start < len(_MAGIC):
+        raise ValueError("its footer is cut off")
+    _metadata(data[start:], name, hashlib.sha256(memoryview(data)[:start]))
     # Not `pq.read_table`, which makes a dataset of the file: a small one takes twice as long.
     table = pq.ParquetFile(pa.BufferReader(data)).read(columns=columns)
     table = table if columns is None else table.select(list(columns))
-    metadata = {k: v for k, v in (table.schema.metadata or {}).items() if k not in (CHECKSUM, NAME)}
-    return table.replace_schema_metadata(metadata)
+    return table.replace_schema_metadata(_without_seal(table.schema))
+
+
+def _without_seal(schema: pa.Schema) -> dict[bytes, bytes]:
+    return {k: v for k, v in (schema.metadata or {}).items() if k not in (CHECKSUM, NAME)}
 
 
 def _tried(store: Store, name: str, read: Callable[[], T]) -> T:
@@ -268,9 +215,9 @@ def _sealed(part: bytes, body: Any) -> bytes:  # noqa: ANN401 - a hash of hashli
     if part.count(empty) != 1:
         # Some value looks like it: rather none than a wrong one.
         return part
-    part = part.replace(empty, body.hexdigest()[:_HALF].encode() + empty[_HALF:])
-    at = part.index(empty[_HALF:], part.index(body.hexdigest()[:_HALF].encode()) + _HALF)
-    digest = hashlib.sha256(part).hexdigest()[:_HALF].encode()
+    at = part.index(empty)
+    part = part[:at] + body.hexdigest()[:_HALF].encode() + part[at + _HALF :]
+    at, digest = at + _HALF, hashlib.sha256(part).hexdigest()[:_HALF].encode()
     return part[:at] + digest + part[at + _HALF :]
 
 
@@ -284,13 +231,6 @@ def _check(part: bytes, checksum: bytes, body: Any) -> None:  # noqa: ANN401
         raise ValueError("its checksum is another")
 
 
-def _check_whole(data: bytes, name: str) -> None:
-    start = len(data) - _footer_bytes(data[-_END:])
-    if start < len(_MAGIC):
-        raise ValueError("its footer is cut off")
-    _metadata(data[start:], name, hashlib.sha256(memoryview(data)[:start]))
-
-
 def _metadata(footer: bytes, name: str, body: Any = None) -> pq.FileMetaData:  # noqa: ANN401
     """Parses a footer with the 8 bytes behind it, and checks it; None for an unread body."""
     metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer))
@@ -298,15 +238,17 @@ def _metadata(footer: bytes, name: str, body: Any = None) -> pq.FileMetaData:  #
     checksum = values.get(CHECKSUM, _NOT_YET.encode())
     if checksum != _NOT_YET.encode():
         _check(footer, checksum, body)
-
-    def digest() -> str:
-        whole = body.copy()
-        whole.update(footer)
-        return str(whole.hexdigest())
-
     own = values.get(NAME)
-    _check_name(name, own.decode() if own is not None else None, digest if body else None)
+    digest = partial(_of_both, body, footer) if body else None
+    _check_name(name, own.decode() if own is not None else None, digest)
     return metadata
+
+
+def _of_both(body: Any, footer: bytes) -> str:  # noqa: ANN401
+    """Returns the digest of a body, whose hash is given, and the footer behind it."""
+    whole = body.copy()
+    whole.update(footer)
+    return str(whole.hexdigest())
 
 
 def _original(name: str) -> str:
@@ -331,16 +273,6 @@ def _check_name(name: str, stored_name: object, digest: Callable[[], str] | None
     )
     if not (is_record or stored_name == _original(name)) or not is_of_bytes:
         raise ValueError(f"it is another object: {str(stored_name)[:100]}")
-
-
-def _footer(stream: BinaryIO) -> bytes:
-    size = stream.seek(0, 2)
-    stream.seek(max(0, size - _END))
-    n_bytes = _footer_bytes(stream.read(_END))
-    if n_bytes > size - len(_MAGIC):
-        raise ValueError("its footer is cut off")
-    stream.seek(size - n_bytes)
-    return stream.read(n_bytes)
 
 
 def _footer_bytes(end: bytes) -> int:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from curator.storage import Store
 from curator.tables.checksums import read_rows
-from curator.tables.key_index import hashes
+from curator.tables.key_index import equal_hashes, hashes
+from curator.tables.parts import columns_schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,39 +32,30 @@ class Location:
 
 def located_bytes(store: Store, where: Location) -> bytes:
     """Reads a member of a sample, such as its MP4, from a part or a tar."""
-    if where.row is not None:
-        row, column = where.row, where.column
+    if where.row is None:
+        assert where.offset is not None
+        with store.open(where.name) as reader:
+            reader.seek(where.offset)
+            return reader.read(where.n_bytes)
+    row, column = where.row, where.column
 
-        def read(file: pq.ParquetFile) -> bytes:
-            n_each = file.metadata.row_group(0).num_rows
-            value: bytes = file.read_row_group(row // n_each, [column])[column][
-                row % n_each
-            ].as_py()
-            return value
+    def read(file: pq.ParquetFile) -> bytes:
+        group, number = divmod(row, file.metadata.row_group(0).num_rows)
+        value: bytes = file.read_row_group(group, [column])[column][number].as_py()
+        return value
 
-        return read_rows(store, where.name, read)
-    assert where.offset is not None
-    with store.open(where.name) as reader:
-        reader.seek(where.offset)
-        return reader.read(where.n_bytes)
+    return read_rows(store, where.name, read)
 
 
 class KeyRows:
     """Finds the row of a key: 12 bytes per key in addition to the column."""
 
     def __init__(self, keys: pa.ChunkedArray) -> None:
-        self._keys = keys.combine_chunks()
-        if isinstance(self._keys, pa.ChunkedArray):
-            self._keys = pa.concat_arrays(self._keys.chunks)
-        self._hashes = np.concatenate(
-            [
-                np.zeros(0, np.uint64),
-                *(
-                    hashes(self._keys.slice(start, _AT_ONCE).to_pylist())
-                    for start in range(0, len(self._keys), _AT_ONCE)
-                ),
-            ]
-        )
+        joined = keys.combine_chunks()
+        is_array = isinstance(joined, pa.Array)
+        self._keys: pa.Array = joined if is_array else pa.concat_arrays(joined.chunks)
+        parts = (hashes(keys.to_pylist()) for keys in self._pieces())
+        self._hashes = np.concatenate([np.zeros(0, np.uint64), *parts])
         self._order = np.argsort(self._hashes, kind="stable").astype(np.int32)
         self._hashes = self._hashes[self._order]
         self._last = 0
@@ -78,35 +70,78 @@ class KeyRows:
             if row < len(self._keys) and self._keys[row].as_py() == key:
                 self._last = row
                 return row
-        (wanted,) = hashes([key])
-        at = int(np.searchsorted(self._hashes, wanted))
-        while at < len(self._hashes) and self._hashes[at] == wanted:
-            row = int(self._order[at])
-            if self._keys[row].as_py() == key:
-                self._last = row
-                return row
-            at += 1
-        return None
+        row = int(self.find_all([key])[0])
+        if row < 0:
+            return None
+        self._last = row
+        return row
 
     def find_all(self, keys: Sequence[str]) -> NDArray[np.int64]:
         """Returns the rows of keys, int64 [N], -1 for missing ones."""
-        wanted = hashes(keys)
-        at = np.searchsorted(self._hashes, wanted)
-        numbers = np.flatnonzero(at < len(self._hashes))
-        numbers = numbers[self._hashes[at[numbers]] == wanted[numbers]]
+        places, at = equal_hashes(self._hashes, hashes(keys))
+        stored = self._keys.take(pa.array(self._order[at])).to_pylist()
         rows = np.full(len(keys), -1, np.int64)
-        rows[numbers] = self._order[at[numbers]]
-        stored = self._keys.take(pa.array(rows[numbers])).to_pylist()
-        for number, key in zip(numbers.tolist(), stored, strict=True):
-            if key != keys[number]:
-                row = self.find(keys[number])
-                rows[number] = -1 if row is None else row
+        pairs = zip(places.tolist(), self._order[at].tolist(), stored, strict=True)
+        for place, row, key in pairs:
+            if rows[place] < 0 and key == keys[place]:
+                rows[place] = row
         return rows
 
     def keys(self) -> Iterator[str]:
         """Returns all keys, in the order of their rows."""
-        for start in range(0, len(self._keys), _AT_ONCE):
-            yield from self._keys.slice(start, _AT_ONCE).to_pylist()
+        for keys in self._pieces():
+            yield from keys.to_pylist()
+
+    def _pieces(self) -> Iterator[pa.Array]:
+        return (self._keys.slice(at, _AT_ONCE) for at in range(0, len(self._keys), _AT_ONCE))
+
+
+class LocationColumns:
+    """N locations by number, 24 bytes each; all are missing until they are filled in."""
+
+    def __init__(self, n: int, column: str = "mp4") -> None:
+        self._column = column
+        self.names: list[str] = []
+        self._codes: dict[str, int] = {}
+        self.code = np.full(n, -1, np.int32)
+        """int32 [N], number of each name; -1 for no location."""
+        self.row = np.full(n, -1, np.int32)
+        self._offset = np.full(n, -1, np.int64)
+        self._n_bytes = np.zeros(n, np.int64)
+
+    def __getitem__(self, number: int) -> Location | None:
+        code, row, offset = (int(c[number]) for c in (self.code, self.row, self._offset))
+        if code < 0:
+            return None
+        return Location(
+            name=self.names[code],
+            row=row if row >= 0 else None,
+            offset=offset if row < 0 else None,
+            n_bytes=int(self._n_bytes[number]),
+            column=self._column,
+        )
+
+    def __setitem__(self, number: int, where: Location) -> None:
+        self.code[number] = self._code(where.name)
+        self.row[number] = -1 if where.row is None else where.row
+        self._offset[number] = -1 if where.offset is None else where.offset
+        self._n_bytes[number] = where.n_bytes
+
+    def fill(self, numbers: NDArray[np.int64], table: pa.Table) -> None:
+        """Takes the locations of some numbers, in columns of `LOCATION_SCHEMA`."""
+        coded = table["name"].dictionary_encode().combine_chunks()
+        codes = np.array(list(map(self._code, coded.dictionary.to_pylist())), np.int32)
+        self.code[numbers] = codes[coded.indices.to_numpy()]
+        for name, column in (("row", self.row), ("offset", self._offset)):
+            if name in table.column_names:
+                column[numbers] = table[name].fill_null(-1).to_numpy()
+        self._n_bytes[numbers] = table["n_bytes"].to_numpy()
+
+    def _code(self, name: str) -> int:
+        if name not in self._codes:
+            self._codes[name] = len(self.names)
+            self.names.append(name)
+        return self._codes[name]
 
 
 class Locations(Mapping[str, Location]):
@@ -114,24 +149,15 @@ class Locations(Mapping[str, Location]):
 
     def __init__(self, table: pa.Table) -> None:
         self._rows = KeyRows(table["clip_id"])
-        names = table["name"].combine_chunks().dictionary_encode()
-        self._names = names.dictionary.to_pylist()
-        self._name = names.indices.to_numpy()
-        self._at = {
-            name: table[name].fill_null(-1).to_numpy() for name in ("row", "offset", "n_bytes")
-        }
+        self._places = LocationColumns(table.num_rows)
+        self._places.fill(np.arange(table.num_rows), table)
 
     def __getitem__(self, clip_id: str) -> Location:
         row = self._rows.find(clip_id)
-        if row is None:
+        where = None if row is None else self._places[row]
+        if where is None:
             raise KeyError(clip_id)
-        at = {name: int(column[row]) for name, column in self._at.items()}
-        return Location(
-            name=self._names[self._name[row]],
-            row=at["row"] if at["row"] >= 0 else None,
-            offset=at["offset"] if at["offset"] >= 0 else None,
-            n_bytes=at["n_bytes"],
-        )
+        return where
 
     def __iter__(self) -> Iterator[str]:
         return self._rows.keys()
@@ -140,15 +166,6 @@ class Locations(Mapping[str, Location]):
         return len(self._rows)
 
 
-LOCATION_SCHEMA = pa.schema(
-    [
-        ("clip_id", pa.string()),
-        ("name", pa.string()),
-        ("row", pa.int64()),
-        ("offset", pa.int64()),
-        ("n_bytes", pa.int64()),
-    ]
-)
+LOCATION_SCHEMA = columns_schema(("clip_id name", pa.string()), ("row offset n_bytes", pa.int64()))
 """Fields of `Location`, for one clip each."""
-
 _AT_ONCE = 16_384

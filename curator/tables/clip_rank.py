@@ -1,7 +1,6 @@
 """Which of some clips is the best, by columns of `clips`."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,57 +13,45 @@ LEAST = "-"
 """Before the name of a criterion of which less is better."""
 
 
-class HasColumns(Protocol):
-    """A corpus or a table."""
-
-    def __getitem__(self, name: str, /) -> pa.ChunkedArray:
-        """A column."""
-
-
-def criterion(clips: HasColumns, name: str) -> NDArray[np.float64]:
+def criterion(clips: pa.Table, name: str) -> NDArray[np.float64]:
     """Returns how good clips are by a criterion, float64 [N]; higher is better.
 
     Args:
-        clips: Their columns.
+        clips: A table of them, or a corpus, which has columns by name too.
         name: `pixels`, `length`, or a column of numbers, times or texts, whose values are ordered;
             after `LEAST` the lowest is the best. A clip without a value is the worst.
     """
+
+    def numbers(column: str) -> NDArray[np.float64]:
+        values: NDArray[np.float64] = clips[column].cast(pa.float64()).to_numpy()
+        return values
+
     base = name.removeprefix(LEAST)
     match base:
         case "pixels":
-            width, height = (_numbers(clips[side]) for side in ("width", "height"))
-            values = width * height
+            values = numbers("width") * numbers("height")
         case "length":
-            values = _numbers(clips["n_frames"])
+            values = numbers("n_frames")
         case _ if pa.types.is_floating(clips[base].type) or pa.types.is_integer(clips[base].type):
-            values = _numbers(clips[base])
+            values = numbers(base)
         case _:
             ranks = pc.rank(clips[base], "ascending", null_placement="at_start", tiebreaker="dense")
-            missing = np.asarray(clips[base].is_null())
-            values = np.where(missing, np.nan, np.asarray(ranks, np.float64))
+            values = np.asarray(ranks, np.float64)
+            values[np.asarray(clips[base].is_null())] = np.nan
     values = -values if base != name else values
     worst = np.nanmin(values) - 1 if np.isfinite(values).any() else 0.0
     return np.where(np.isfinite(values), values, worst)
 
 
-def _numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
-    values: NDArray[np.float64] = column.cast(pa.float64()).to_numpy()
-    return values
-
-
 def rank_order(criteria: Sequence[NDArray[np.float64]]) -> NDArray[np.int64]:
-    """Returns the numbers of clips from best to worst, int64 [N].
+    """Returns the numbers of clips from best to worst, int64 [N]; `ValueError` for no finite value.
 
-    Args:
-        criteria: float64 [N] each, higher is better, the first one counts most; of equals the
-            first of the input is better.
-
-    Raises:
-        ValueError: A value is not finite and so has no order.
+    Of `criteria`, float64 [N] each, higher is better, and the first one counts most; of equals the
+    first of the input is better.
     """
     for values in criteria:
-        wrong = values[~np.isfinite(values)]
-        if len(wrong):
-            raise ValueError(f"a criterion is {wrong[0]}, expected finite numbers")
+        if not np.isfinite(values).all():
+            wrong = values[~np.isfinite(values)][0]
+            raise ValueError(f"a criterion is {wrong}, expected finite numbers")
     order: NDArray[np.int64] = np.lexsort([-values for values in reversed(criteria)])
     return order

@@ -5,10 +5,10 @@ loads each block once, and only the columns that it reads; a single column of al
 whole.
 """
 
-import itertools
-from collections import OrderedDict
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, overload
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from curator.records.clips import Candidate, Clip
 from curator.records.columns import columns_of
 from curator.storage.metadata_columns import PREFIX
-from curator.tables.disk_table import BLOCK_ROWS, widened
-from curator.tables.parts import column_values, rows_to_table
+from curator.tables.disk_table import BLOCK_ROWS, DiskTable, widened
+from curator.tables.parts import rows_to_table
 from curator.tables.schemas import (
     candidates_schema,
+    clips_schema,
     declared_columns,
     further_fields,
     metadata_fields,
@@ -46,8 +47,7 @@ class ClipRow(Clip):
     __slots__ = ("number", "rows")
 
     def __init__(self, rows: "ClipRows | _Changed", number: int) -> None:
-        self.rows = rows
-        self.number = number
+        self.rows, self.number = rows, number
 
     def value(self, column: str) -> Any:  # noqa: ANN401
         """Returns the value of a column whose name comes from a recipe or a measure."""
@@ -67,8 +67,7 @@ class ClipRow(Clip):
 
 class _Changed:
     def __init__(self, row: ClipRow, values: dict[str, Any]) -> None:
-        self._row = row
-        self._values = values
+        self._row, self._values = row, values
         self.scores: Sequence[str] = row.rows.scores
 
     def value_at(self, number: int, name: str) -> Any:  # noqa: ANN401
@@ -97,12 +96,6 @@ class _Scores(Mapping[str, float | None]):
     def __len__(self) -> int:
         return len(self._row.rows.scores)
 
-    def items(self) -> ItemsView[str, float | None]:
-        """Returns all scores: several times as fast as one by one."""
-        rows, number = self._row.rows, self._row.number
-        names = rows.scores
-        return {name: rows.value_at(number, score_column(name)) for name in names}.items()
-
 
 def _property(name: str) -> property:
     def get(row: ClipRow) -> object:
@@ -118,61 +111,44 @@ for _name in columns_of(Clip):
     setattr(ClipRow, _name, property(_Scores) if _name == "scores" else _property(_name))
 
 
-class ClipColumns(Protocol):
-    """Clips that are read column by column: those of `ClipRows`, or more than memory holds."""
+class _Block:
+    """Rows whose values become Python objects together, from number `first` on."""
 
-    def __len__(self) -> int: ...
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Columns of the clips."""
-
-    def blocks(self, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """Yields some columns of all clips, or all columns, some rows at a time."""
-
-    def floats(self, name: str) -> NDArray[np.float64]:
-        """Returns a column as float64 [N], NaN where a clip has no value."""
-
-    def take(self, numbers: Sequence[int]) -> "ClipRows":
-        """Returns a copy of some rows by their numbers."""
+    def __init__(self, number: int, n_rows: int) -> None:
+        self.number, self.first = number, number * BLOCK
+        self.end = min(self.first + BLOCK, n_rows)
+        self.values: dict[str, list[Any]] = {}
+        """By column."""
+        self.changed: set[str] = set()
+        """Columns with values that the table has not."""
 
 
 class ClipRows(Sequence[ClipRow]):
     """The rows of a table in the columns of a schema, null where it lacks one, and further ones.
 
-    Those are metadata, and columns that families declare.
-
-    Attributes:
-        scores: Names of the scores that the schema has columns for.
+    Those are metadata, and columns that families declare. `scores` names the scores in `schema`.
     """
 
     def __init__(self, table: pa.Table, schema: pa.Schema) -> None:
         self._n: int = table.num_rows
         names = set(schema.names)
         own = (field for field in further_fields(table.schema) if field.name not in names)
-        self._schema = pa.schema([*schema, *own])
+        self.schema = pa.schema([*schema, *own])
         self.scores = scores_in(schema)
-        self._metadata = [field.name for field in metadata_fields(self._schema)]
-        self._declared = list(declared_columns(self._schema))
+        self._metadata = [field.name for field in metadata_fields(self.schema)]
+        self._declared = list(declared_columns(self.schema))
         self._base = dict(zip(table.column_names, table.columns, strict=True))
-        self._own: dict[int, dict[str, pa.Array]] = {}
-        """Columns of single blocks that have changed since."""
-        self._held: OrderedDict[int, dict[str, list[Any]]] = OrderedDict()
-        """Values by column of the blocks that were read last."""
-        self._dirty: dict[int, set[str]] = {}
-        self._block = self._first = self._end = 0
-        self._values: dict[str, list[Any]] = {}
+        self._own: defaultdict[str, dict[int, pa.Array]] = defaultdict(dict)
+        """Of columns, single blocks that have changed since."""
+        self._held: OrderedDict[int, _Block] = OrderedDict()
+        """The blocks that were read last."""
+        self._block = _Block(0, 0)
 
     def __len__(self) -> int:
         return self._n
 
     def __iter__(self) -> Iterator[ClipRow]:
         return (ClipRow(self, number) for number in range(self._n))
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Columns of the rows."""
-        return self._schema
 
     @overload
     def __getitem__(self, number: int) -> ClipRow: ...
@@ -187,22 +163,19 @@ class ClipRows(Sequence[ClipRow]):
 
     def value_at(self, number: int, name: str) -> Any:  # noqa: ANN401
         """Returns the value of a row in a column; `KeyError` where there is no such column."""
-        if not self._first <= number < self._end:
-            self._open(number // BLOCK)
-        values = self._values.get(name)
+        block = self._block
+        if not block.first <= number < block.end:
+            block = self._open(number // BLOCK)
+        values = block.values.get(name)
         if values is None:
-            values = self._load(name)
-        return values[number - self._first]
+            values = self._load(block, name)
+        return values[number - block.first]
 
     def change(self, number: int, name: str, value: object) -> None:
         """Sets a value of a row; `KeyError` where there is no such column."""
-        if not self._first <= number < self._end:
-            self._open(number // BLOCK)
-        held = self._values.get(name)
-        if held is None:
-            held = self._load(name)
-        self._dirty.setdefault(self._block, set()).add(name)
-        held[number - self._first] = value
+        self.value_at(number, name)
+        self._block.changed.add(name)
+        self._block.values[name][number - self._block.first] = value
 
     def metadata_at(self, number: int) -> dict[str, Any]:
         """Returns metadata of a row's source by its name without `meta.`."""
@@ -213,13 +186,13 @@ class ClipRows(Sequence[ClipRow]):
         row = {}
         for name in self._declared:
             value = self.value_at(number, name)
-            is_single = value is not None and pa.types.is_float32(self._schema.field(name).type)
+            is_single = value is not None and pa.types.is_float32(self.schema.field(name).type)
             row[name] = float(str(np.float32(value))) if is_single else value
         return row
 
     def values(self, name: str) -> list[Any]:
         """Returns a column of all rows as Python values."""
-        return column_values(self.column(name))
+        return list(self.column(name).to_pylist())
 
     def floats(self, name: str) -> NDArray[np.float64]:
         """Returns a column as float64 [N], NaN where a row has no value."""
@@ -242,55 +215,45 @@ class ClipRows(Sequence[ClipRow]):
     def take(self, numbers: Sequence[int] | NDArray[np.int64]) -> "ClipRows":
         """Returns a copy of some rows by their numbers."""
         taken = pa.array(numbers, pa.int64())
-        columns = {name: self.column(name).take(taken) for name in self._schema.names}
-        return ClipRows(pa.table(columns, schema=self._schema), self._schema)
+        columns = {name: self.column(name).take(taken) for name in self.schema.names}
+        return ClipRows(pa.table(columns, schema=self.schema), self.schema)
 
     def column(self, name: str) -> pa.ChunkedArray:
         """Returns a column of all rows; null where a row has no value."""
         self._settle()
-        changed = {
-            block: changed_block.pop(name)
-            for block, changed_block in self._own.items()
-            if name in changed_block
-        }
-        if changed:
-            kind = self._schema.field(name).type
-            base = self._base.get(name)
-            parts = []
-            for start in range(0, self._n, BLOCK):
-                n = min(BLOCK, self._n - start)
-                changed_block = changed.get(start // BLOCK)
-                if changed_block is not None:
-                    parts.append(changed_block)
-                elif base is None:
-                    parts.append(pa.nulls(n, kind))
-                else:
-                    parts += base.slice(start, n).chunks
-            self._base[name] = _in_chunks(pa.chunked_array(parts, kind))
-        if name not in self._base:
-            return pa.chunked_array([pa.nulls(self._n, self._schema.field(name).type)])
-        return self._base[name]
+        kind, base = self.schema.field(name).type, self._base.get(name)
+        own = self._own.pop(name, {})
+        if base is None:
+            base = pa.chunked_array([pa.nulls(self._n, kind)])
+        if own:
+            parts: list[pa.Array] = []
+            for block, start in enumerate(range(0, self._n, BLOCK)):
+                parts += [own[block]] if block in own else base.slice(start, BLOCK).chunks
+            # Many small chunks become few.
+            changed, chunks = pa.table([pa.chunked_array(parts, kind)], ["it"]), []
+            for start in range(0, self._n, _ROWS_PER_CHUNK):
+                chunks += changed.slice(start, _ROWS_PER_CHUNK).combine_chunks()["it"].chunks
+            base = self._base[name] = pa.chunked_array(chunks, kind)
+        return base
 
     def set_column(self, name: str, column: pa.ChunkedArray) -> None:
         """Sets a column of all rows."""
         self._settle()
-        for own in self._own.values():
-            own.pop(name, None)
+        self._own.pop(name, None)
         self._base[name] = column
-        for held in self._held.values():
-            held.pop(name, None)
+        for block in self._held.values():
+            block.values.pop(name, None)
 
     def append(self, table: pa.Table) -> None:
         """Adds rows at the end, null in columns that the table lacks."""
         self._settle()
-        stored = {*self._base, *table.column_names, *itertools.chain(*self._own.values())}
-        schema = fields_of(self._schema, [name for name in self._schema.names if name in stored])
+        stored = {*self._base, *table.column_names, *self._own}
+        schema = fields_of(self.schema, [name for name in self.schema.names if name in stored])
         both = pa.concat_tables([self.table(schema), widened(table, schema)])
         self._base = dict(zip(both.column_names, both.columns, strict=True))
         self._n = both.num_rows
         self._held.clear()
-        self._own.clear()
-        self._values, self._first, self._end = {}, 0, 0
+        self._block = _Block(0, 0)
 
     def scatter(self, numbers: NDArray[np.int64], table: pa.Table) -> None:
         """Sets columns of some rows, numbered once each, from a table in the same order."""
@@ -298,20 +261,19 @@ class ClipRows(Sequence[ClipRow]):
         index[numbers] = self._n + np.arange(len(numbers))
         taken = pa.array(index)
         for name in table.column_names:
-            kind = self._schema.field(name).type
+            kind = self.schema.field(name).type
             chunks = [*self.column(name).chunks, *table[name].cast(kind).chunks]
             both = pa.table({name: pa.chunked_array(chunks, kind)}).combine_chunks()
             self.set_column(name, both.take(taken)[name])
 
     def slice(self, start: int, n_rows: int, schema: pa.Schema | None = None) -> pa.Table:
         """Returns rows from number `start` as `table` does."""
-        schema = schema or self._schema
+        schema = schema or self.schema
         n_rows = min(n_rows, self._n - start)
         self._settle()
-        changed = {name for own in self._own.values() for name in own}
         columns = [
             self.column(field.name).slice(start, n_rows)
-            if field.name in self._base or field.name in changed
+            if field.name in self._base or field.name in self._own
             else pa.nulls(n_rows, field.type)
             for field in schema
         ]
@@ -319,66 +281,141 @@ class ClipRows(Sequence[ClipRow]):
 
     def blocks(self, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """Yields some columns of all rows, or all columns, at most `BLOCK_ROWS` at a time."""
-        schema = self._schema if names is None else fields_of(self._schema, names)
+        schema = None if names is None else fields_of(self.schema, names)
         for start in range(0, self._n, BLOCK_ROWS):
             yield self.slice(start, BLOCK_ROWS, schema)
 
     def table(self, schema: pa.Schema | None = None) -> pa.Table:
         """Returns all rows with the columns of a schema, in its order; None for all columns."""
-        schema = schema or self._schema
-        return pa.table([self.column(name) for name in schema.names], schema=schema)
+        return self.slice(0, self._n, schema)
 
-    def _open(self, block: int) -> None:
-        held = self._held.get(block)
-        if held is None:
+    def _open(self, number: int) -> _Block:
+        if number not in self._held:
             if len(self._held) >= HELD:
-                oldest, values = self._held.popitem(last=False)
-                self._store(oldest, values)
-            held = self._held[block] = {}
-        else:
-            self._held.move_to_end(block)
-        self._values, self._block, self._first = held, block, block * BLOCK
-        self._end = min(self._first + BLOCK, self._n)
+                self._store(self._held.popitem(last=False)[1])
+            self._held[number] = _Block(number, self._n)
+        self._held.move_to_end(number)
+        self._block = self._held[number]
+        return self._block
 
-    def _load(self, name: str) -> list[Any]:
-        """Loads a column's values of the current block."""
-        n = self._end - self._first
-        changed = self._own.get(self._block, {}).get(name)
-        if changed is not None:
-            values = column_values(pa.chunked_array([changed]))
+    def _load(self, block: _Block, name: str) -> list[Any]:
+        """Loads a column's values of a block."""
+        own = self._own.get(name, {}).get(block.number)
+        n = block.end - block.first
+        if own is not None:
+            values = own.to_pylist()
         elif name in self._base:
-            values = column_values(self._base[name].slice(self._first, n))
-        elif name in self._schema.names:
+            values = self._base[name].slice(block.first, n).to_pylist()
+        elif name in self.schema.names:
             values = [None] * n
         else:
-            raise KeyError(f"{name!r} is no column of {self._schema.names}")
-        self._values[name] = values
-        return values
+            raise KeyError(f"{name!r} is no column of {self.schema.names}")
+        return block.values.setdefault(name, values)
 
-    def _store(self, block: int, values: Mapping[str, list[Any]]) -> None:
-        names = self._dirty.pop(block, None)
-        if names:
-            own = self._own.setdefault(block, {})
-            for name in names:
-                own[name] = pa.array(values[name], self._schema.field(name).type)
+    def _store(self, block: _Block) -> None:
+        for name in block.changed:
+            kind = self.schema.field(name).type
+            self._own[name][block.number] = pa.array(block.values[name], kind)
+        block.changed.clear()
 
     def _settle(self) -> None:
-        for block in list(self._dirty):
-            self._store(block, self._held[block])
+        for block in self._held.values():
+            self._store(block)
+
+
+class ClipStore:
+    """All clips of a run, in their order: those that pass the rules as rows, others on the disk.
+
+    Later stages look only at clips that passed. What the rules reject is final: it waits in a
+    temporary file until tables and report are written. `memory_budget_bytes` of either kind are
+    held in memory.
+    """
+
+    def __init__(self, schema: pa.Schema, memory_budget_bytes: int) -> None:
+        self._of_clips = clips_schema(scores_in(schema))
+        self.schema = pa.schema([*self._of_clips, *further_fields(schema)])
+        self._out = DiskTable(schema, memory_budget_bytes)
+        self._passed = DiskTable(schema, memory_budget_bytes)
+        self._masks: list[NDArray[np.bool_]] = []
+
+    def add(self, decided: pa.Table) -> None:
+        """Adds the next clips, with decisions; before any rows are asked for."""
+        is_kept = pc.equal(decided["decision"], "kept")
+        self._passed.add(decided.filter(is_kept))
+        self._out.add(decided.filter(pc.invert(is_kept)))
+        self._masks.append(is_kept.to_numpy())
+
+    def append(self, decided: pa.Table) -> None:
+        """Adds clips behind all others, among `rows` whatever was decided about them."""
+        self.rows.append(decided)
+        self._masks.append(np.ones(len(decided), np.bool_))
+        self.__dict__.pop("_is_passed", None)
+
+    @cached_property
+    def rows(self) -> ClipRows:
+        """The clips that passed the rules."""
+        return ClipRows(self._passed.whole(), self._of_clips)
+
+    @cached_property
+    def _is_passed(self) -> NDArray[np.bool_]:
+        return np.concatenate([np.zeros(0, np.bool_), *self._masks])
+
+    def __len__(self) -> int:
+        return len(self._is_passed)
+
+    def blocks(self, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Yields some columns of all clips, or all columns, at most `BLOCK_ROWS` at a time."""
+        schema = self.schema if names is None else fields_of(self.schema, names)
+        n_passed = 0
+        for start in range(0, len(self), BLOCK_ROWS):
+            is_passed = self._is_passed[start : start + BLOCK_ROWS]
+            n_here = int(is_passed.sum())
+            out = self._out.slice(start - n_passed, len(is_passed) - n_here)
+            passed = self.rows.slice(n_passed, n_here, schema)
+            n_passed += n_here
+            yield _in_order(widened(out, schema), passed, is_passed)
+            self._out.forget()
+        self._passed.forget()
+
+    def floats(self, name: str) -> NDArray[np.float64]:
+        """Returns a column as float64 [N], NaN where a clip has no value."""
+        values = np.full(len(self), np.nan)
+        values[self._is_passed] = self.rows.floats(name)
+        if name in self._out.schema.names:
+            column = self._out.whole()[name]
+            values[~self._is_passed] = column.cast(pa.float64()).to_numpy()
+        return values
+
+    def take(self, numbers: Sequence[int]) -> ClipRows:
+        """Returns a copy of some rows by their numbers."""
+        wanted = np.asarray(numbers, np.int64)
+        is_passed = self._is_passed[wanted]
+        passed = self.rows.take((np.cumsum(self._is_passed) - 1)[wanted[is_passed]])
+        places = (np.cumsum(~self._is_passed) - 1)[wanted[~is_passed]]
+        out = widened(self._out.take(places.tolist()), self.schema)
+        return ClipRows(_in_order(out, passed.table(self.schema), is_passed), self._of_clips)
+
+
+ClipColumns = ClipRows | ClipStore
+"""Clips that are read column by column: some in memory, or more than memory holds."""
+
+
+def _in_order(out: pa.Table, passed: pa.Table, is_passed: NDArray[np.bool_]) -> pa.Table:
+    """Returns the rows of two tables in order, with one chunk per column.
+
+    `is_passed` is bool [N]: of which table each row is the next one.
+    """
+    # Of each row, its number where those that are out come first.
+    order = pa.array(np.argsort(np.argsort(is_passed, kind="stable")))
+    # Put together first: from a column in pieces, Arrow takes slowly.
+    both = pa.concat_tables([out, passed])
+    columns = [column.combine_chunks().take(order) for column in both.columns]
+    return pa.table(columns, schema=both.schema)
 
 
 def fields_of(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
     """Returns some fields of a schema."""
     return pa.schema([schema.field(name) for name in names])
-
-
-def _in_chunks(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Joins the many small chunks of a column into few."""
-    chunks: list[pa.Array] = []
-    for start in range(0, len(column), _ROWS_PER_CHUNK):
-        some = column.slice(start, _ROWS_PER_CHUNK)
-        chunks += pa.table([some], ["values"]).combine_chunks()["values"].chunks
-    return pa.chunked_array(chunks, column.type)
 
 
 def candidates_table(candidates: Iterable[Candidate], measured: Iterable[str]) -> pa.Table:

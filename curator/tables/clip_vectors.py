@@ -26,20 +26,17 @@ class Vectors:
 
     def get(self, clip_id: str) -> NDArray[np.float32] | None:
         """Returns a vector, float32 [D], or None for a clip that could not be described."""
-        row = self._rows.find(clip_id)
-        if row is None:
+        if (row := self._rows.find(clip_id)) is None:
             return None
         at = int(np.searchsorted(self._ends, row, "right"))
-        part = self._parts[at]
-        vector: NDArray[np.float32] = part[row - int(self._ends[at]) + len(part)]
+        vector: NDArray[np.float32] = self._parts[at][row - int(self._ends[at])]
         return vector
 
 
 class StoredVectors:
-    """Vectors of all clips, on the local disk where they are many.
+    """Vectors of all clips: `memory_budget_bytes` in memory, others on the local disk.
 
-    The length of vectors is that of `empty` if none is added; `memory_budget_bytes` are held in
-    memory.
+    The length of vectors is that of `empty` if none is added.
     """
 
     def __init__(self, empty: pa.Table, memory_budget_bytes: int) -> None:
@@ -73,10 +70,8 @@ class StoredVectors:
 
     def known(self, ids: pa.Array) -> NDArray[np.bool_]:
         """Returns which clips have a vector, bool [N]."""
-        is_known = np.zeros(len(ids), np.bool_)
-        for positions, _, _ in self._rows.find(ids):
-            is_known[positions] = True
-        return is_known
+        positions = [numbers for numbers, _, _ in self._rows.find(ids)]
+        return np.isin(np.arange(len(ids)), np.concatenate(positions))
 
     def matrix(self, ids: pa.Array) -> NDArray[np.float32]:
         """Returns the vectors of clips that all have one, float32 [N, D]."""

@@ -22,8 +22,7 @@ def write_vectors(store: Store, vectors_ND: NDArray[np.float32]) -> str:
     Whoever writes them removes them; else the next commit does.
     """
     flat = pa.array(vectors_ND.astype(np.float32, copy=False).ravel())
-    column = pa.FixedSizeListArray.from_arrays(flat, vectors_ND.shape[1])
-    table = pa.table({"vector": column})
+    table = pa.table({"vector": pa.FixedSizeListArray.from_arrays(flat, vectors_ND.shape[1])})
     name = f"{FOLDER}/{fingerprint('vectors', 1)}-{'~' * 16}.parquet"
     name, data = parquet_by_content([table], table.schema, name)
     store.write(name, data)
@@ -33,10 +32,7 @@ def write_vectors(store: Store, vectors_ND: NDArray[np.float32]) -> str:
 class CorpusTables:
     """The table of each family that runs leave for later ones.
 
-    Args:
-        store: Output root.
-        fingerprint: Fingerprint of the candidates.
-        earlier: Objects that only earlier snapshots name.
+    `fingerprint` is that of the candidates; `earlier` are objects that only earlier snapshots name.
     """
 
     def __init__(self, store: Store, fingerprint: str, *, earlier: Collection[str] = ()) -> None:
@@ -50,8 +46,7 @@ class CorpusTables:
 
     def read(self, family: str) -> pa.Table | None:
         """Reads the table of a family; None for none."""
-        name = self._newest(family)
-        if name is None:
+        if (name := self._newest(family)) is None:
             return None
         self._names[family] = name
         return read_parquet(self._store, name)
@@ -64,9 +59,6 @@ class CorpusTables:
 
     def _newest(self, family: str) -> str | None:
         # Two only after a run that was killed before it removed the older one.
-        stored = [
-            (info.bytes, info.key)
-            for info in self._store.list(f"{family}/{self._fingerprint}-")
-            if info.key not in self._earlier
-        ]
+        listed = self._store.list(f"{family}/{self._fingerprint}-")
+        stored = [(info.bytes, info.key) for info in listed if info.key not in self._earlier]
         return max(stored)[1] if stored else None

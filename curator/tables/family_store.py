@@ -8,6 +8,7 @@ others; one of a family of columns has these, and is read whole. Parts are immut
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -27,19 +28,12 @@ from curator.tables.checksums import read_parquet
 from curator.tables.clip_locations import KeyRows, Location
 from curator.tables.key_index import KnownKeys, part_versions
 from curator.tables.out_layout import FAMILIES, VALUES
-from curator.tables.parts import Parts, rows_to_table
+from curator.tables.parts import Parts, columns_schema, rows_to_table
 from curator.tables.removal_records import Removals
-from curator.tables.sample_members import (
-    MEMBERS,
-    MEMBERS_SCHEMA,
-    VALUE,
-    MemberColumn,
-    StoredMember,
-    members_in_tars,
-)
+from curator.tables.sample_members import MEMBERS, MEMBERS_SCHEMA, VALUE, MemberColumn, StoredMember
 from curator.tables.schemas import family_fields
 
-_OF_CLIP = [("key", pa.string()), ("clip_id", pa.string()), ("source_id", pa.string())]
+_OF_CLIP = columns_schema(("key clip_id source_id", pa.string()))
 _OF_MEMBER = [("n_bytes", pa.int64()), (VALUE, pa.binary())]
 _OF_SOURCE = ("uri", "bytes", "version")
 """Columns that stay of a source that was removed."""
@@ -66,9 +60,7 @@ class NewValue:
 class FamilyStore:
     """Families under one output root.
 
-    Args:
-        store: The root.
-        in_tars: Values that tars of the last snapshot hold, as `values_in_tars` returns them.
+    `in_tars` are values that tars of the last snapshot hold, as `values_in_tars` returns them.
     """
 
     def __init__(self, store: Store, in_tars: Mapping[str, pa.Table] | None = None) -> None:
@@ -83,60 +75,62 @@ class FamilyStore:
         """Stores values as one part; returns them in order."""
         if not values:
             return []
-        fields, rows = family_fields(version.family), list(map(_row, values))
-        sizes = [row.get("n_bytes", 0) for row in rows]
-        table = rows_to_table(rows, pa.schema([*_OF_CLIP, *(fields or _OF_MEMBER)]))
+        fields, rows, sizes = family_fields(version.family), [], []
+        for value in values:
+            data, row = value.data, {name: getattr(value, name) for name in _OF_CLIP.names}
+            sizes.append(len(data) if isinstance(data, bytes) else 0)
+            own = {"n_bytes": len(data), VALUE: data} if isinstance(data, bytes) else data
+            rows.append({**row, **own})
         part = self._parts(version).write(
-            table,
+            rows_to_table(rows, pa.schema([*_OF_CLIP, *(fields or _OF_MEMBER)])),
             [value.key for value in values],
             one_row_groups=not fields,
             rows_per_group=None if fields else max(1, GROUP_BYTES // max(1, *sizes)),
         )
         return [
-            _member(version, part, row, value.key, n_bytes)
+            StoredMember(
+                version=version,
+                key=value.key,
+                where=Location(name=part, row=row, n_bytes=n_bytes, column=VALUE),
+            )
             for row, (value, n_bytes) in enumerate(zip(values, sizes, strict=True))
         ]
 
     def find(self, version: FamilyVersion, keys: pa.ChunkedArray) -> MemberColumn:
         """Finds the values of some keys: in tars of the last snapshot, or in parts."""
         members, rows = MemberColumn(version, keys), KeyRows(keys)
-        in_tars = self._in_tars.get(version.fingerprint)
-        if in_tars is not None:
-            numbers = rows.find_all(in_tars["key"].to_pylist())
-            there = in_tars.filter(pa.array(numbers >= 0))
-            members.fill(
-                numbers[numbers >= 0],
-                there["name"].to_pylist(),
-                offset=there["offset"].to_numpy(),
-                n_bytes=there["n_bytes"].to_numpy(),
-            )
-        names, facts = self._parts(version).names(), ["key"]
-        facts += [] if version.family.columns else ["n_bytes"]
+
+        def fill(table: pa.Table) -> None:
+            numbers = rows.find_all(table["key"].to_pylist())
+            is_wanted = numbers >= 0
+            members.places.fill(numbers[is_wanted], table.filter(pa.array(is_wanted)))
+
+        if version.fingerprint in self._in_tars:
+            fill(self._in_tars[version.fingerprint])
+        parts = self._parts(version)
+        sizes = [] if version.family.columns else ["n_bytes"]
+
+        def located(name: str) -> pa.Table:
+            table = parts.read_columns(name, ["key", *sizes])
+            n = table.num_rows
+            table = table.append_column("name", pa.repeat(name, n))
+            table = table.append_column("row", pa.array(range(n), pa.int32()))
+            return table if sizes else table.append_column("n_bytes", pa.repeat(0, n))
+
         with ThreadPoolExecutor(_READERS) as pool:
-            tables = pool.map(lambda name: self._read(version, name, facts), names)
-            for name, table in zip(names, tables, strict=True):
-                numbers = rows.find_all(table["key"].to_pylist())
-                places = np.flatnonzero(numbers >= 0)
-                sizes = (
-                    table["n_bytes"].to_numpy() if "n_bytes" in facts else np.zeros_like(numbers)
-                )
-                names = [name] * len(places)
-                members.fill(numbers[places], names, row=places, n_bytes=sizes[places])
+            for table in pool.map(located, parts.names()):
+                fill(table)
         return members
 
     def rows(self, column: MemberColumn) -> pa.Table:
         """Returns a row of a family of columns for each key; null for a key without a value."""
-        names, numbers, rows = column.places()
-        fields = family_fields(column.version.family)
-        columns = [field.name for field in fields]
+        places, fields = column.places, family_fields(column.version.family)
+        parts, columns = self._parts(column.version), [field.name for field in fields]
         with ThreadPoolExecutor(_READERS) as pool:
-            tables = list(pool.map(lambda name: self._read(column.version, name, columns), names))
+            tables = list(pool.map(lambda name: parts.read_columns(name, columns), places.names))
         whole = pa.concat_tables([pa.schema(fields).empty_table(), *tables]).combine_chunks()
         begins = np.cumsum([0, *(table.num_rows for table in tables)])
-        return whole.take(pa.array(begins[numbers] + rows, mask=numbers < 0))
-
-    def _read(self, version: FamilyVersion, part: str, columns: Sequence[str]) -> pa.Table:
-        return self._parts(version).read_columns(part, columns)
+        return whole.take(pa.array(begins[places.code] + places.row, mask=places.code < 0))
 
     def _parts(self, version: FamilyVersion) -> Parts:
         folder = VALUES if version.family.lifetime is Lifetime.RUN else FAMILIES
@@ -146,12 +140,9 @@ class FamilyStore:
 class FamilyRows(Generic[ItemT]):
     """The rows of a stage about sources: a part for each unit, found again by key.
 
-    Args:
-        stage: The stage; the first family that it writes names the folder. Its rows have `uri`,
-            `version`, `source_id` and `error_code`, as those of `sources`.
-        store: Output root.
-        removals: Sources that may not come back.
-        may_write: Whether this process may write the index of keys: that of a run.
+    The first family that the stage writes names the folder. Its rows have `uri`, `version`,
+    `source_id` and `error_code`, as those of `sources`. Sources in `removals` may not come back;
+    only the process of a run `may_write` the index of keys.
     """
 
     def __init__(
@@ -162,9 +153,9 @@ class FamilyRows(Generic[ItemT]):
         removals: Removals | None = None,
         may_write: bool = False,
     ) -> None:
-        self.stage = stage
+        self.stage, self._may_write = stage, may_write
         self._parts = Parts(store, stage.writes[0], stage.fingerprint({}))
-        self._removals, self._may_write = removals or Removals(), may_write
+        self._removals = removals or Removals()
         self._since_ns = time.time_ns()
 
     def put(self, items: Sequence[ItemT], results: Sequence[Any]) -> pa.Table:
@@ -205,13 +196,11 @@ class FamilyRows(Generic[ItemT]):
         while window := list(islice(stream, size)):
             size = min(2 * size, WINDOW)
             keys = ["\t".join(getattr(item, name) for name in self.stage.key) for item in window]
-            is_missing = np.zeros(len(keys), bool)
-            stored: dict[str, list[int]] = {}
+            is_missing = np.ones(len(keys), bool)
+            stored: defaultdict[str, list[int]] = defaultdict(list)
             for place, part in enumerate(stored_keys.find(keys)):
-                if part is None:
-                    is_missing[place] = True
-                else:
-                    stored.setdefault(part, []).append(place)
+                if part is not None:
+                    stored[part].append(place)
             with ThreadPoolExecutor(_READERS) as pool:
                 tables = pool.map(lambda name: self._parts.read(name, columns), stored)
                 for places, table in zip(stored.values(), tables, strict=True):
@@ -229,36 +218,21 @@ def row_keys(table: pa.Table, key: Sequence[str]) -> pa.ChunkedArray:
     return pc.binary_join_element_wise(*columns, pa.scalar("\t", pa.large_string()))
 
 
-def _row(value: NewValue) -> dict[str, Any]:
-    """Returns the row of a part for a value."""
-    data = value.data
-    own = {"n_bytes": len(data), VALUE: data} if isinstance(data, bytes) else data
-    return {"key": value.key, "clip_id": value.clip_id, "source_id": value.source_id, **own}
-
-
-def _member(version: FamilyVersion, part: str, row: int, key: str, n_bytes: int) -> StoredMember:
-    where = Location(name=part, row=row, n_bytes=n_bytes, column=VALUE)
-    return StoredMember(version=version, key=key, where=where)
-
-
 def values_in_tars(
     store: Store,
     summary: Mapping[str, Any],
     declared: Mapping[str, Mapping[str, Any]],
     sizes: Mapping[str, int],
 ) -> dict[str, pa.Table]:
-    """Returns values that tars of a snapshot hold, as `members_in_tars` does.
+    """Returns `key`, `name`, `offset` and `n_bytes` of values in tars of a snapshot.
 
-    Args:
-        store: Output root.
-        summary: Of the snapshot.
-        declared: Members that its manifest declares.
-        sizes: Bytes of each tar that is what was written.
+    They are by the fingerprint under which its manifest declares members: `declared` has their
+    declarations by suffix, `sizes` the bytes of each tar that is what was written.
     """
     names = summary.get("tables", {})
     parts = [read_parquet(store, name) for name in names.get(MEMBERS, ())]
-    members = pa.concat_tables(parts) if parts else MEMBERS_SCHEMA.empty_table()
-    if not members.num_rows:
+    rows = pa.concat_tables([MEMBERS_SCHEMA.empty_table(), *parts])
+    if not rows.num_rows:
         return {}
     there = pa.array([tar for tar in sizes if tar.endswith(".tar")], pa.string())
     columns = ("clip_id", "shard", "mp4_offset")
@@ -266,4 +240,17 @@ def values_in_tars(
         table.filter(pc.is_in(table["shard"], value_set=there))
         for table in (read_parquet(store, name, columns) for name in names.get("clips", ()))
     )
-    return members_in_tars(members.join(clips, "clip_id", join_type="inner"), declared)
+    rows = rows.join(clips, "clip_id", join_type="inner")
+    members = {}
+    for suffix, value in declared.items():
+        fingerprint = FamilyVersion.from_json(value).fingerprint
+        own = rows.filter((pc.field("member") == suffix) & (pc.field("fingerprint") == fingerprint))
+        members[fingerprint] = pa.table(
+            {
+                "key": own["key"],
+                "name": own["shard"],
+                "offset": pc.add(own["mp4_offset"], own["mp4_distance"]),
+                "n_bytes": own["bytes"],
+            }
+        )
+    return members

@@ -49,9 +49,7 @@ class Digest:
 class FencedStore(Store):
     """A store whose writes are checked; a pickled one is the store itself, for workers.
 
-    Args:
-        store: Output root.
-        check: Raises if this process may not write any more.
+    `check` raises if this process may not write any more.
     """
 
     def __init__(self, store: Store, check: Callable[[], None]) -> None:
@@ -111,11 +109,7 @@ class FencedStore(Store):
         self.written[key] = Digest.of(data)
 
     def _written_if_same(self, key: str, data: bytes) -> bool:
-        """Writes over what was there when the lease was held; False in a store without conditions.
-
-        Raises:
-            StorageError: Something else writes it all the time.
-        """
+        """Writes over what was there when the lease was held; False without conditions."""
         for _ in range(_TRIES if self._has_conditions else 0):
             # In this order: what replaces the object after the check has another version.
             info = self._store.find(key)

@@ -53,18 +53,14 @@ _BATCH_CLIPS = 1024
 class IndexedPart:
     """A part of footage of an index: its clips and vectors are numbered in their order.
 
-    Attributes:
-        uri: Of the store that has it; empty for the output's own.
-        name: Its name, without folders.
-        n_bytes: Its size: a part that was written again has another.
-        first_owner: Number of its first clip.
-        n_clips: Number of its clips.
-        first_number: Number of its first vector.
-        n: Number of its vectors.
+    `n_bytes` is its size: a part that was written again has another. Its first clip has the number
+    `first_owner`, its first vector `first_number`; it has `n` vectors.
     """
 
     uri: str
+    """Of the store that has it; empty for the output's own."""
     name: str
+    """Without folders."""
     n_bytes: int
     first_owner: int
     n_clips: int
@@ -74,21 +70,15 @@ class IndexedPart:
 
 @dataclass(slots=True)
 class PlacedPart:
-    """A part of a place.
-
-    Attributes:
-        facts: What is known of it.
-        place: Number of the place.
-        ids: string[N], of its clips.
-        store: That has it; None where `seconds` are in memory.
-        seconds: float32 [N], of its vectors, from each clip's first frame; None until needed.
-    """
+    """A part of the place with a number, with the ids of its clips, string[N]."""
 
     facts: IndexedPart
     place: int
     ids: pa.Array
     store: Store | None = None
+    """None where `seconds` are in memory."""
     seconds: NDArray[np.float32] | None = None
+    """float32 [N], of its vectors, from each clip's first frame; None until needed."""
 
     @property
     def owners(self) -> slice:
@@ -100,17 +90,8 @@ class FootageIndex:
     """Vectors of the clips of several places, which are its owners.
 
     The first place may have an index under its output root. That is read, and written if the place
-    allows it.
-
-    Args:
-        footages: Of each place.
-        work: Where vectors are coded.
-        n_clips: Number of clips, about.
-
-    Attributes:
-        index: The vectors; None where there are none.
-        n_owners: Numbers of owners, of which some may have no clip any more.
-        parts: That it has.
+    allows it. `work` codes vectors; `n_clips` is the number of clips, about. `index` is None where
+    there are no vectors. Of the numbers of owners, `n_owners`, some may have no clip any more.
     """
 
     def __init__(self, footages: Sequence[Footage], work: Work, *, n_clips: int) -> None:
@@ -163,7 +144,7 @@ class FootageIndex:
             part, is_own = self.parts[at], parts == at
             if part.seconds is None:
                 assert part.store is not None, "what is in memory has them"
-                part.seconds = read_rows(part.store, footage_object(part.facts.name), _all_seconds)
+                part.seconds = _seconds(_columns(part.store, part.facts.name, "second"))
             seconds[is_own] = part.seconds[numbers[is_own] - part.facts.first_number]
         return seconds
 
@@ -192,7 +173,8 @@ class FootageIndex:
             )
             if self.index is not None:
                 self.index.add(vectors_ND, rows + self.n_owners)
-            self._take(PlacedPart(facts, place, _ids(block), seconds=_seconds(block)))
+            ids = block["clip_id"].combine_chunks()
+            self._take(PlacedPart(facts, place, ids, seconds=_seconds(block)))
 
     def _take(self, part: PlacedPart) -> None:
         self.parts.append(part)
@@ -200,56 +182,45 @@ class FootageIndex:
 
     def _add_stored(self, own: FootageStore, footages: Sequence[Footage], work: Work) -> None:
         """Takes the index under the output root, with what is new, if it may be written."""
-        stores = [footage for footage in footages if isinstance(footage, FootageStore)]
-        sizes: dict[str, dict[str, int]] = {}
-        for other in stores:
-            there = other.sizes()
-            of_store = sizes.setdefault(_address(other, own), {})
-            of_store |= {name: there[name] for name in other.parts if name in there}
-        listed = _StoredIndex.read(own.store)
-        if listed is not None:
-            listed = listed.of_parts(
-                {
-                    (address, name): n_bytes
-                    for address, of_part in sizes.items()
-                    for name, n_bytes in of_part.items()
-                }
-            )
+        places = [(k, of) for k, of in enumerate(footages) if isinstance(of, FootageStore)]
+        sizes: dict[tuple[str, str], int] = {}
+        for _, of in places:
+            there = of.sizes()
+            sizes |= {(_address(of, own), name): there[name] for name in of.parts if name in there}
+        listed = _StoredIndex.read(own.store, sizes)
         if own.writes_index:
-            listed = _grown(own, listed, stores, sizes, work)
+            wanted = {(_address(of, own), name): of.store for _, of in places for name in of.parts}
+            listed = _grown(own.store, listed, wanted, sizes, work)
         if listed is None:
             return
         # Numbers of parts that are gone are given to nothing else.
         self.index, self.n_owners = listed.index, listed.n_owners
-        for place, footage in enumerate(footages):
-            if not isinstance(footage, FootageStore):
-                continue
-            for name in footage.parts:
-                facts = listed.parts.get((_address(footage, own), name))
+        for place, of in places:
+            for name in of.parts:
+                facts = listed.parts.get((_address(of, own), name))
                 if facts is not None:
-                    ids = read_rows(footage.store, footage_object(name), _clip_ids)
-                    self._take(PlacedPart(facts, place, ids, footage.store))
+                    ids = _columns(of.store, name, "clip_id")["clip_id"].combine_chunks()
+                    self._take(PlacedPart(facts, place, ids, of.store))
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class _StoredIndex:
-    """An index under an output root.
-
-    Attributes:
-        index: Its vectors, of parts that are gone too.
-        parts: By the address of their store and their name.
-        n_owners: Numbers of owners that were given.
-        n_trained: Vectors that its cells were made for.
-    """
+    """An index under an output root, and its parts by the address of their store and their name."""
 
     index: VectorIndex
+    """Its vectors, of parts that are gone too."""
     parts: dict[tuple[str, str], IndexedPart]
     n_owners: int
+    """Numbers of owners that were given."""
     n_trained: int
+    """Vectors that its cells were made for."""
 
     @classmethod
-    def read(cls, store: Store) -> "_StoredIndex | None":
-        """Reads it; None for an output without one, or if something of it is lost."""
+    def read(cls, store: Store, sizes: Mapping[tuple[str, str], int]) -> "_StoredIndex | None":
+        """Reads it, with the parts that did not change.
+
+        None for an output without one, if something of it is lost, or if most of its vectors are.
+        """
         try:
             listed = find_json(store, LIST)
             if listed is None:
@@ -262,28 +233,28 @@ class _StoredIndex:
         except (StorageError, ValueError, KeyError, TypeError, BadZipFile) as error:
             logger.warning("the stored index of vectors is damaged, and is not used: %s", error)
             return None
-        parts = [IndexedPart(**facts) for facts in listed["parts"]]
-        return cls(
-            index=index,
-            parts={(part.uri, part.name): part for part in parts},
-            n_owners=listed["n_owners"],
-            n_trained=listed["n_trained"],
-        )
+        every = {(facts["uri"], facts["name"]): IndexedPart(**facts) for facts in listed["parts"]}
+        parts = {at: part for at, part in every.items() if sizes.get(at) == part.n_bytes}
+        if 2 * sum(part.n for part in parts.values()) < index.n_vectors:
+            return None
+        return cls(index, parts, n_owners=listed["n_owners"], n_trained=listed["n_trained"])
 
     @classmethod
     def trained(cls, parts: Sequence[tuple[Store, str]], n_vectors: int) -> "_StoredIndex":
         """Returns one without vectors, whose cells are made of a sample of parts."""
-        sampled = partial(_sampled, _SAMPLE / n_vectors)
-        sample = [read_rows(store, footage_object(name), sampled) for store, name in parts]
-        index = VectorIndex.trained(np.concatenate(sample), n_vectors)
-        return cls(index=index, parts={}, n_owners=0, n_trained=n_vectors)
+        share = _SAMPLE / n_vectors
 
-    def of_parts(self, sizes: Mapping[tuple[str, str], int]) -> "_StoredIndex | None":
-        """Returns it with the parts that did not change; None if most of its vectors are gone."""
-        parts = {at: part for at, part in self.parts.items() if sizes.get(at) == part.n_bytes}
-        if 2 * sum(part.n for part in parts.values()) < self.index.n_vectors:
-            return None
-        return replace(self, parts=parts)
+        def sample(file: pq.ParquetFile) -> NDArray[np.float16]:
+            """Returns a share of the vectors, from row groups at even distances."""
+            last, n_groups = file.num_row_groups - 1, share * file.num_row_groups
+            groups = np.unique(np.linspace(0, last, max(1, round(2 * n_groups))).astype(int))
+            step = max(1, round(len(groups) / n_groups))
+            vectors = (block_vectors(file.read_row_group(group))[0] for group in groups.tolist())
+            return np.concatenate([some[::step] for some in vectors]).astype(np.float16)
+
+        samples = [read_rows(store, footage_object(name), sample) for store, name in parts]
+        index = VectorIndex.trained(np.concatenate(samples), n_vectors)
+        return cls(index, {}, n_owners=0, n_trained=n_vectors)
 
     def write(self, store: Store) -> None:
         """Writes it, and removes what it does not name."""
@@ -305,33 +276,29 @@ def _address(footage: FootageStore, own: FootageStore) -> str:
 
 
 def _grown(
-    own: FootageStore,
+    store: Store,
     stored: _StoredIndex | None,
-    footages: Sequence[FootageStore],
-    sizes: Mapping[str, Mapping[str, int]],
+    wanted: Mapping[tuple[str, str], Store],
+    sizes: Mapping[tuple[str, str], int],
     work: Work,
 ) -> _StoredIndex | None:
     """Returns a stored index with the parts that it lacks; None if there are no vectors."""
-    wanted = {(_address(of, own), name): of.store for of in footages for name in of.parts}
-    store = own.store
-    counts = {
-        at: read_rows(place, footage_object(at[1]), _counts)
-        for at, place in wanted.items()
-        if stored is None or at not in stored.parts
-    }
+    counts: dict[tuple[str, str], tuple[int, int]] = {}
+    for at, place in wanted.items():
+        if stored is None or at not in stored.parts:
+            lengths = pc.list_value_length(_columns(place, at[1], "second")["second"])
+            counts[at] = len(lengths), pc.sum(lengths).as_py() or 0
     n_new = sum(n for _, n in counts.values())
-    if stored is not None and not n_new:
+    if not n_new:
         return stored
     is_new = stored is None
     if stored is None:
-        if not n_new:
-            return None
         # What is damaged would stay: names follow from content.
         store.delete([info.key for info in store.list(f"{FOLDER}/")])
         sampled = [(wanted[at], at[1]) for at, (_, n) in counts.items() if n]
         stored = _StoredIndex.trained(sampled, n_new)
     elif stored.index.n_vectors + n_new > _OUTGROWN * stored.n_trained:
-        return _grown(own, None, footages, sizes, work)
+        return _grown(store, None, wanted, sizes, work)
     else:
         _merge(stored.index, work, store)
     number, new = stored.index.n_vectors, []
@@ -339,7 +306,7 @@ def _grown(
         facts = IndexedPart(
             uri=at[0],
             name=at[1],
-            n_bytes=sizes[at[0]][at[1]],
+            n_bytes=sizes[at],
             first_owner=stored.n_owners,
             n_clips=n_clips,
             first_number=number,
@@ -369,8 +336,8 @@ def _last_at(firsts: Sequence[int], values: NDArray[np.int64]) -> NDArray[np.int
     return order[places]
 
 
-def _ids(table: pa.Table) -> pa.Array:
-    return table["clip_id"].combine_chunks()
+def _columns(store: Store, part: str, *names: str) -> pa.Table:
+    return read_rows(store, footage_object(part), lambda file: file.read(list(names)))
 
 
 def _seconds(table: pa.Table) -> NDArray[np.float32]:
@@ -378,49 +345,18 @@ def _seconds(table: pa.Table) -> NDArray[np.float32]:
     return seconds
 
 
-def _all_seconds(file: pq.ParquetFile) -> NDArray[np.float32]:
-    return _seconds(file.read(["second"]))
-
-
-def _clip_ids(file: pq.ParquetFile) -> pa.Array:
-    return _ids(file.read(["clip_id"]))
-
-
-def _counts(file: pq.ParquetFile) -> tuple[int, int]:
-    """Returns the numbers of clips and vectors."""
-    lengths = pc.list_value_length(file.read(["second"])["second"])
-    return len(lengths), pc.sum(lengths).as_py() or 0
-
-
 def _codes_of(
     store: Store, part: IndexedPart, projection: Projection
 ) -> list[tuple[Codes, NDArray[np.int64]]]:
     """Reads the vectors of a part; returns codes and owners of some clips at a time."""
-    return read_rows(
-        store, footage_object(part.name), partial(_coded, projection, part.first_owner)
-    )
 
+    def read(file: pq.ParquetFile) -> list[tuple[Codes, NDArray[np.int64]]]:
+        blocks, begin = [], part.first_owner
+        for batch in file.iter_batches(_BATCH_CLIPS):
+            vectors_ND, rows = block_vectors(pa.Table.from_batches([batch]))
+            if len(rows):
+                blocks.append((projection.codes(vectors_ND), rows + begin))
+            begin += batch.num_rows
+        return blocks
 
-def _coded(
-    projection: Projection, first_owner: int, file: pq.ParquetFile
-) -> list[tuple[Codes, NDArray[np.int64]]]:
-    blocks, begin = [], first_owner
-    for batch in file.iter_batches(_BATCH_CLIPS):
-        vectors_ND, rows = block_vectors(pa.Table.from_batches([batch]))
-        if len(rows):
-            blocks.append((projection.codes(vectors_ND), rows + begin))
-        begin += batch.num_rows
-    return blocks
-
-
-def _sampled(share: float, file: pq.ParquetFile) -> NDArray[np.float16]:
-    """Returns a share of the vectors, from row groups at even distances."""
-    n_groups = file.num_row_groups
-    wanted = np.unique(
-        np.linspace(0, n_groups - 1, max(1, round(2 * share * n_groups))).astype(int)
-    )
-    samples = []
-    for group in wanted.tolist():
-        vectors_ND, _ = block_vectors(file.read_row_group(group))
-        samples.append(vectors_ND[:: max(1, round(len(wanted) / (share * n_groups)))])
-    return np.concatenate(samples).astype(np.float16)
+    return read_rows(store, footage_object(part.name), read)

@@ -1,12 +1,18 @@
-"""What clips are compared by, in objects of candidates: vectors of pictures, pictures, and luma.
+"""What clips are compared by: vectors of pictures, pictures or their keypoints, and luma.
 
-Vectors are read whole, an object at a time. Pictures are read by the ids of clips, a row group at a
-time, and also on workers.
+Of candidates, vectors are read whole, an object at a time. Pictures are read by the ids of clips, a
+row group at a time, and also on workers.
+
+    removed/footage-<hash>.parquet   a row per clip that one removal took out
+
+By such a row removed footage is known when it comes back: it has vectors and keypoints of pictures
+and the luma of frames. Pictures and captions cannot be read from it, and no id or address. `curate
+remove --forget` writes none.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,27 +21,37 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from curator.matching.clip_footage import ClipFootage
+from curator.errors import DamagedError
+from curator.matching.clip_footage import ClipFootage, Keypoints
 from curator.storage import Store
 from curator.tables.checksums import read_parquet, read_rows
-from curator.tables.schemas import LUMA_HZ
+from curator.tables.out_layout import REMOVED
+from curator.tables.parts import columns_schema, parquet_by_content
+from curator.tables.schemas import FOOTAGE_SCHEMA, LUMA_HZ
+
+logger = logging.getLogger(__name__)
 
 FOLDER = "candidates"
+_KEYPOINTS = columns_schema(
+    ("xy", pa.list_(pa.float32())), ("descriptors", pa.binary()), ("width height", pa.float32())
+)
+_REMOVED_SCHEMA = columns_schema(
+    *((field.name, field.type) for field in FOOTAGE_SCHEMA),
+    ("picture_second", pa.list_(pa.float32())),
+    ("keypoints", pa.list_(pa.struct(list(_KEYPOINTS)))),
+    ("luma_mean luma_spread", pa.list_(pa.float16())),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class FootageStore:
-    """Footage of clips.
-
-    Attributes:
-        store: Output root.
-        parts: Names of parts, without folders.
-        writes_index: Whether an index of its vectors may be written under the output root.
-    """
+    """Footage of clips under an output root."""
 
     store: Store
     parts: tuple[str, ...]
+    """Names of parts, without folders."""
     writes_index: bool = False
+    """Whether an index of its vectors may be written under the output root."""
 
     @classmethod
     def of(cls, store: Store, names: Collection[str]) -> "FootageStore":
@@ -73,6 +89,59 @@ class FootageStore:
         return clips
 
 
+class RemovedFootage:
+    """Footage of removed clips, in memory; `key` changes with the clips."""
+
+    def __init__(self, key: str, clips: Iterable[ClipFootage]) -> None:
+        self.key = key
+        self._clips = {clip.clip_id: clip for clip in clips}
+
+    def blocks(self) -> Iterator[pa.Table]:
+        """Yields rows of `FOOTAGE_SCHEMA`; ids are numbers."""
+        rows = [_vectors_row(clip) for clip in self._clips.values()]
+        yield pa.Table.from_pylist(rows, FOOTAGE_SCHEMA)
+
+    def clips(self, clip_ids: Collection[str]) -> dict[str, ClipFootage]:
+        """Returns clips by such ids."""
+        return {name: self._clips[name] for name in clip_ids if name in self._clips}
+
+
+def write_removed_footage(store: Store, clips: Sequence[ClipFootage]) -> str | None:
+    """Writes what clips are known by; returns the object's name, None for no clips."""
+    if not clips:
+        return None
+    rows = [_removed_row(clip, number) for number, clip in enumerate(clips)]
+    table = pa.Table.from_pylist(rows, _REMOVED_SCHEMA)
+    name = f"{REMOVED}/footage-{'~' * 16}.parquet"
+    name, data = parquet_by_content([table], table.schema, name)
+    store.write(name, data)
+    return name
+
+
+def read_removed_footage(store: Store, names: Collection[str]) -> RemovedFootage | None:
+    """Reads objects that records of removals name; None for none.
+
+    One that is lost has no copy, and nothing can make it again: a warning says what that means.
+    """
+    clips = []
+    for name in sorted(names):
+        try:
+            table = read_parquet(store, name)
+        except DamagedError as error:
+            logger.warning(
+                "%s/%s (%s): edited copies of the footage that a removal took are not known by it "
+                "any more; copies with the same frames are; restore it from a copy of OUT",
+                store.uri,
+                name,
+                error.why,
+            )
+            continue
+        for number, row in enumerate(_rows(table)):
+            row |= {"clip_id": f"{number}/{name}", "jpeg": map(_keypoints, row["keypoints"])}
+            clips.append(as_footage(row | {"second": row["picture_second"]}, row))
+    return RemovedFootage(" ".join(sorted(names)), clips) if clips else None
+
+
 def footage_object(part: str) -> str:
     """Returns the object with the vectors of a part."""
     return f"{FOLDER}/footage/{part}"
@@ -83,21 +152,19 @@ def read_groups(
 ) -> list[pa.Table]:
     """Reads the rows of clips, no row group that has none of them."""
     wanted = pa.array(sorted(clip_ids), pa.string())
-    return read_rows(store, name, partial(_groups, wanted, columns))
 
+    def read(file: pq.ParquetFile) -> list[pa.Table]:
+        groups, start = [], 0
+        ids = file.read(["clip_id"])["clip_id"]
+        for group in range(file.num_row_groups):
+            n_rows = file.metadata.row_group(group).num_rows
+            is_wanted = pc.is_in(ids.slice(start, n_rows), value_set=wanted)
+            start += n_rows
+            if pc.any(is_wanted).as_py():
+                groups.append(file.read_row_group(group, columns=columns).filter(is_wanted))
+        return groups
 
-def _groups(
-    clip_ids: pa.Array, columns: Sequence[str] | None, file: pq.ParquetFile
-) -> list[pa.Table]:
-    groups, start = [], 0
-    ids = file.read(["clip_id"])["clip_id"]
-    for group in range(file.num_row_groups):
-        n_rows = file.metadata.row_group(group).num_rows
-        is_wanted = pc.is_in(ids.slice(start, n_rows), value_set=clip_ids)
-        start += n_rows
-        if pc.any(is_wanted).as_py():
-            groups.append(file.read_row_group(group, columns=columns).filter(is_wanted))
-    return groups
+    return read_rows(store, name, read)
 
 
 def block_vectors(table: pa.Table) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -110,20 +177,10 @@ def block_vectors(table: pa.Table) -> tuple[NDArray[np.float32], NDArray[np.int6
     return flat.reshape(len(rows), -1 if len(rows) else 0), rows
 
 
-def row_vectors(row: Mapping[str, Any]) -> NDArray[np.float32]:
-    """Returns the vectors of a row of `FOOTAGE_SCHEMA`, float32 [V, D]."""
-    n = len(row["second"])
-    vectors: NDArray[np.float32] = row["vector"].astype(np.float32).reshape(n, -1 if n else 0)
-    return vectors
-
-
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
     """Yields rows with lists of numbers as arrays."""
-    numbers = {
-        field.name
-        for field in table.schema
-        if pa.types.is_list(field.type) and not pa.types.is_binary(field.type.value_type)
-    }
+    lists = (field for field in table.schema if pa.types.is_list(field.type))
+    numbers = {field.name for field in lists if pa.types.is_primitive(field.type.value_type)}
     for at in range(table.num_rows):
         yield {
             name: table[name][at].values.to_numpy(zero_copy_only=False)
@@ -135,13 +192,47 @@ def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
 
 def as_footage(pictures: Mapping[str, Any], vectors: Mapping[str, Any]) -> ClipFootage:
     """Returns the footage of a clip, from rows with lists of numbers as arrays."""
+    n = len(vectors["second"])
     return ClipFootage(
         clip_id=pictures["clip_id"],
         fps=LUMA_HZ,
         picture_s=pictures["second"].astype(np.float32),
         pictures=tuple(pictures["jpeg"]),
         vector_s=vectors["second"].astype(np.float32),
-        vectors_VD=row_vectors(vectors),
+        vectors_VD=vectors["vector"].astype(np.float32).reshape(n, -1 if n else 0),
         luma_F=pictures["luma_mean"].astype(np.float32),
         luma_spread_F=pictures["luma_spread"].astype(np.float32),
+    )
+
+
+def _vectors_row(clip: ClipFootage) -> dict[str, Any]:
+    vector = clip.vectors_VD.astype(np.float16).ravel()
+    return {"clip_id": clip.clip_id, "second": clip.vector_s, "vector": vector}
+
+
+def _removed_row(clip: ClipFootage, number: int) -> dict[str, Any]:
+    keypoints = [clip.keypoints(at) for at in range(len(clip.pictures))]
+    return _vectors_row(clip) | {
+        "clip_id": str(number),
+        "picture_second": clip.picture_s,
+        "keypoints": [
+            {
+                "xy": points.xy_K2.ravel().tolist(),
+                "descriptors": points.descriptors_KD.tobytes(),
+                "width": points.width,
+                "height": points.height,
+            }
+            for points in keypoints
+        ],
+        "luma_mean": clip.luma_F.astype(np.float16),
+        "luma_spread": clip.luma_spread_F.astype(np.float16),
+    }
+
+
+def _keypoints(points: Mapping[str, Any]) -> Keypoints:
+    return Keypoints(
+        xy_K2=np.array(points["xy"], np.float32).reshape(-1, 2),
+        descriptors_KD=np.frombuffer(points["descriptors"], np.uint8).reshape(-1, 128),
+        width=points["width"],
+        height=points["height"],
     )

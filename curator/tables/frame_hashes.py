@@ -8,13 +8,12 @@ another source are compared with these hashes, so the footage may begin anywhere
 Values are rounded to `STEP`, because different processors differ in the last bits. A window
 counts only if its frames differ, because many kinds of footage have black or frozen pictures.
 """
+# ruff: noqa: N803 - shape letters: F frames, N clips
 
 from collections.abc import Collection, Iterator, Mapping
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from curator.storage import Store
@@ -30,6 +29,7 @@ STEP = 2.0**-16
 _LEAST_CHANGES = 4
 """Fewest changes from frame to frame with which a window counts."""
 _COLUMNS = ("source_id", "luma_mean", "luma_spread")
+Floats = NDArray[np.float32]
 Regions = NDArray[np.int64]
 """[N, 2]: half-open ranges of frames, ascending, that do not touch."""
 NO_HASHES: NDArray[np.uint64] = np.zeros(0, np.uint64)
@@ -37,9 +37,7 @@ NO_REGIONS: Regions = np.zeros((0, 2), np.int64)
 
 
 def span_hashes(
-    mean_F: NDArray[np.float32],  # noqa: N803
-    spread_F: NDArray[np.float32],  # noqa: N803
-    spans: Collection[tuple[int, int]],
+    mean_F: Floats, spread_F: Floats, spans: Collection[tuple[int, int]]
 ) -> NDArray[np.uint64]:
     """Returns the hashes of some half-open spans of a source's frames, each once."""
     hashes, counts = _windows(mean_F, spread_F)
@@ -53,11 +51,7 @@ def span_hashes(
     return np.unique(hashes[at[counts[at]]])
 
 
-def matching_regions(
-    mean_F: NDArray[np.float32],  # noqa: N803
-    spread_F: NDArray[np.float32],  # noqa: N803
-    wanted: NDArray[np.uint64],
-) -> Regions:
+def matching_regions(mean_F: Floats, spread_F: Floats, wanted: NDArray[np.uint64]) -> Regions:
     """Returns the regions of a source in which windows have one of the `wanted` hashes, ascending.
 
     Matching windows at most `2 * STRIDE` frames apart belong to one region.
@@ -74,13 +68,10 @@ def matching_regions(
 
 def stored_luma(
     store: Store, parts: Collection[str] | None = None
-) -> Iterator[tuple[str, NDArray[np.float32], NDArray[np.float32]]]:
+) -> Iterator[tuple[str, Floats, Floats]]:
     """Yields source id, mean and spread [F] of the luma of stored tracks; None for all parts."""
-    names = parts
-    if names is None:
-        names = [info.key for info in store.list(f"tracks/{FRAMES}/")]
-    for name in names:
-        table: pa.Table = read_rows(store, name, partial(pq.ParquetFile.read, columns=[*_COLUMNS]))
+    for name in (i.key for i in store.list(f"tracks/{FRAMES}/")) if parts is None else parts:
+        table: pa.Table = read_rows(store, name, lambda file: file.read([*_COLUMNS]))
         if set(table.column_names) != set(_COLUMNS):
             # Older versions measured no luma.
             continue
@@ -94,19 +85,13 @@ def frame_regions(
     store: Store, wanted: NDArray[np.uint64], parts: Collection[str] | None = None
 ) -> dict[str, Regions]:
     """Returns matching regions of stored tracks by source id; `parts` is None for all tracks."""
-    if not len(wanted):
-        return {}
-    by_source = {
-        source_id: matching_regions(mean, spread, wanted)
-        for source_id, mean, spread in stored_luma(store, parts)
-    }
+    stored = stored_luma(store, parts) if len(wanted) else ()
+    by_source = {name: matching_regions(mean, spread, wanted) for name, mean, spread in stored}
     return {source_id: regions for source_id, regions in by_source.items() if len(regions)}
 
 
 def shares_frames(
-    regions: Regions,
-    start_N: NDArray[np.int64],  # noqa: N803
-    end_N: NDArray[np.int64],  # noqa: N803
+    regions: Regions, start_N: NDArray[np.int64], end_N: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """Returns bool [N]: which half-open spans share more than a frame with a region."""
     first = np.searchsorted(regions[:, 1], start_N + 1, "right")
@@ -131,10 +116,7 @@ def overlapping_regions(clips: pa.Table, regions: Mapping[str, Regions]) -> NDAr
     return is_overlapping
 
 
-def _windows(
-    mean_F: NDArray[np.float32],  # noqa: N803
-    spread_F: NDArray[np.float32],  # noqa: N803
-) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+def _windows(mean_F: Floats, spread_F: Floats) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
     """Returns the hash of each window, and whether it counts; uint64 and bool [F - WINDOW + 1]."""
     n_windows = len(mean_F) - WINDOW + 1
     if n_windows < 1:
@@ -145,13 +127,9 @@ def _windows(
     counts = changes[WINDOW - 1 :] - changes[:n_windows] >= _LEAST_CHANGES
     hashes = np.zeros(n_windows, np.uint64)
     for offset in range(WINDOW):
-        hashes = _mixed(hashes ^ frames[offset : offset + n_windows])
+        # SplitMix64's finaliser: each bit of the result depends on all bits.
+        hashes = (hashes ^ frames[offset : offset + n_windows]) + np.uint64(0x9E3779B97F4A7C15)
+        hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        hashes ^= hashes >> np.uint64(31)
     return hashes, counts
-
-
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Mixes bits with SplitMix64's finaliser: each bit of the result depends on all bits."""
-    mixed = values + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))

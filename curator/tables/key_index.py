@@ -29,21 +29,14 @@ from curator.fingerprints import fingerprint
 from curator.storage import Store
 from curator.tables.checksums import find_parquet
 from curator.tables.out_layout import INDEX
-from curator.tables.parts import Parts, to_parquet
+from curator.tables.parts import Parts, columns_schema, to_parquet
 
 logger = logging.getLogger(__name__)
 
 FEW_FOOTERS = 8
 """Footers that are read sooner than an index is read or written."""
 _STAMP = fingerprint("keys of parts", 1)
-_SCHEMA = pa.schema(
-    [
-        ("part", pa.string()),
-        ("version", pa.string()),
-        ("keys", pa.large_binary()),
-        ("failed", pa.large_binary()),
-    ]
-)
+_SCHEMA = columns_schema(("part version", pa.string()), ("keys failed", pa.large_binary()))
 """Row of an index: `_HASH_BYTES` per key of the part, and a byte that is 1 if the key failed."""
 _HASH_BYTES = 16
 _THREADS = 16
@@ -57,14 +50,14 @@ class KnownKeys:
 
     def __init__(self, rows: pa.Table) -> None:
         self._names: list[str] = rows["part"].to_pylist()
-        hash_N2 = _halves(_joined(rows["keys"]))  # noqa: N806
+        hash_N2 = _halves(b"".join(rows["keys"].to_pylist()))  # noqa: N806
         n_keys = pc.binary_length(rows["failed"]).to_numpy()
         part = np.repeat(np.arange(len(n_keys), dtype=np.int32), n_keys)
         # Stable, so that parts with the same key stay in the order of their names.
         order = np.argsort(hash_N2[:, 0], kind="stable")
         self._first_half, self._second_half = hash_N2[order, 0], hash_N2[order, 1]
         self._part = part[order]
-        self._failed = np.frombuffer(_joined(rows["failed"]), np.bool_)[order]
+        self._failed = np.frombuffer(b"".join(rows["failed"].to_pylist()), np.bool_)[order]
 
     @classmethod
     def of(
@@ -76,28 +69,32 @@ class KnownKeys:
         *,
         may_write: bool = False,
     ) -> "KnownKeys":
-        """Finds the keys of some parts, by the folder's index and by footers.
+        """Finds the keys of `wanted` parts in a folder, by the folder's index and by footers.
 
-        Args:
-            store: Output root.
-            folder: Of the parts, such as `tracks/frames`.
-            listed: All parts in the folder, as `part_versions` returns them.
-            wanted: Those to look in.
-            may_write: Whether this process may write the index: that of a run, which has the lease.
+        `listed` are all parts in the folder, as `part_versions` returns them. Only the process of a
+        run, which has the lease, `may_write` the index.
         """
         name = f"{INDEX}/{_STAMP}-{fingerprint(folder)}.parquet"
-        index, is_damaged = _SCHEMA.empty_table(), False
+        index, is_damaged = None, False
         if len(wanted) > FEW_FOOTERS:
             try:
-                stored = find_parquet(store, name, _SCHEMA.names)
-                index = index if stored is None else stored
+                index = find_parquet(store, name, _SCHEMA.names)
             except StorageError as error:
                 is_damaged = True
                 logger.warning("%s; only time is lost: footers are read in its place", error)
+        index = _SCHEMA.empty_table() if index is None else index
         pairs = zip(index["part"].to_pylist(), index["version"].to_pylist(), strict=True)
         index = index.filter(pa.array([listed.get(p) == v for p, v in pairs], pa.bool_()))
         new = sorted(set(wanted).difference(index["part"].to_pylist()))
-        rows = pa.concat_tables([index, _from_footers(store, folder, new, listed)]).sort_by("part")
+
+        def row(part: str) -> dict[str, Any]:
+            keys, failed = Parts(store, folder, "").footer(part)
+            marks = bytes(map(frozenset(failed).__contains__, keys))
+            return {"part": part, "version": listed[part], "keys": _digests(keys), "failed": marks}
+
+        with ThreadPoolExecutor(_THREADS) as pool:
+            rows = pa.Table.from_pylist(list(pool.map(row, new)), _SCHEMA)
+        rows = pa.concat_tables([index, rows]).sort_by("part")
         if may_write and (len(new) > FEW_FOOTERS or is_damaged):
             store.write(name, to_parquet(rows.combine_chunks(), name))
         return cls(rows.filter(pc.is_in(rows["part"], value_set=pa.array([*wanted], pa.string()))))
@@ -118,10 +115,7 @@ class KnownKeys:
         Returns the key's place in `keys`, the part, and whether the key failed permanently.
         """
         sought_N2 = _halves(_digests(keys))  # noqa: N806
-        first = np.searchsorted(self._first_half, sought_N2[:, 0], "left")
-        n_found = np.searchsorted(self._first_half, sought_N2[:, 0], "right") - first
-        row = np.repeat(np.arange(len(keys)), n_found)
-        at = np.arange(len(row)) + np.repeat(first - (np.cumsum(n_found) - n_found), n_found)
+        row, at = equal_hashes(self._first_half, sought_N2[:, 0])
         is_same = self._second_half[at] == sought_N2[row, 1]
         row, at = row[is_same], at[is_same]
         parts = (self._names[number] for number in self._part[at].tolist())
@@ -133,37 +127,26 @@ def part_versions(store: Store, folder: str) -> dict[str, str]:
     return {info.key: info.version for info in store.list(f"{folder}/")}
 
 
+def equal_hashes(
+    stored: NDArray[np.uint64], wanted: NDArray[np.uint64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns places of equal hashes, int64 [N] each: in `wanted`, and in `stored`, ascending."""
+    first = np.searchsorted(stored, wanted, "left")
+    n_equal = np.searchsorted(stored, wanted, "right") - first
+    places = np.repeat(np.arange(len(wanted)), n_equal)
+    return places, np.arange(len(places)) + np.repeat(first - np.cumsum(n_equal) + n_equal, n_equal)
+
+
 def hashes(keys: Sequence[str]) -> NDArray[np.uint64]:
     """Returns 64 bits of each key's hash."""
-    digests = (hashlib.blake2b(key.encode(), digest_size=8).digest() for key in keys)
-    return np.frombuffer(b"".join(digests), np.uint64)
+    return np.frombuffer(_digests(keys, 8), np.uint64)
 
 
-def _from_footers(
-    store: Store, folder: str, names: Sequence[str], listed: Mapping[str, str]
-) -> pa.Table:
-    """Returns rows of an index for some parts."""
-    parts = Parts(store, folder, "")
-
-    def row(name: str) -> dict[str, Any]:
-        keys, failed = parts.footer(name)
-        lost = frozenset(failed)
-        marks = bytes(key in lost for key in keys)
-        return {"part": name, "version": listed[name], "keys": _digests(keys), "failed": marks}
-
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return pa.Table.from_pylist(list(pool.map(row, names)), _SCHEMA)
+def _digests(keys: Sequence[str], n_bytes: int = _HASH_BYTES) -> bytes:
+    """Returns bytes of each key's hash, one after the other."""
+    return b"".join(hashlib.blake2b(key.encode(), digest_size=n_bytes).digest() for key in keys)
 
 
-def _digests(keys: Sequence[str]) -> bytes:
-    """Returns `_HASH_BYTES` of each key's hash, one after the other."""
-    return b"".join(hashlib.blake2b(k.encode(), digest_size=_HASH_BYTES).digest() for k in keys)
-
-
-def _joined(column: pa.ChunkedArray) -> bytes:
-    return b"".join(column.to_pylist())
-
-
-def _halves(joined: bytes) -> NDArray[np.uint64]:
+def _halves(hashes: bytes) -> NDArray[np.uint64]:
     """Returns uint64 [N, 2]: the halves of N hashes."""
-    return np.frombuffer(joined, np.uint64).reshape(-1, 2)
+    return np.frombuffer(hashes, np.uint64).reshape(-1, 2)

@@ -5,10 +5,10 @@ Each writer has its own object, so none writes over the marks of another one. No
 
 import re
 import secrets
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Literal, get_args
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from curator.errors import UsageError
 from curator.storage import Store
 from curator.tables.checksums import read_parquet, sealed_parquet
 from curator.tables.out_layout import MARKS
-from curator.tables.parts import rows_to_table
+from curator.tables.parts import columns_schema, rows_to_table
 
 Verdict = Literal["keep", "drop"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -26,32 +26,29 @@ TEXT_LIMITS = {"label": 100, "note": 10_000, "caption": 10_000}
 """Characters of each text, at most."""
 MARK_COLUMNS = ("mark", "mark_label", "mark_note")
 """Columns of `clips` with verdict, label and note; JSON of samples has those that are not null."""
-MARKS_SCHEMA = pa.schema(
-    [("clip_id", pa.string()), ("source_id", pa.string())]
-    + [("start_frame", pa.int64()), ("end_frame", pa.int64())]
-    + [(name, pa.string()) for name in ("verdict", *TEXT_LIMITS, "marked_at")]
+MARKS_SCHEMA = columns_schema(
+    ("clip_id source_id", pa.string()),
+    ("start_frame end_frame", pa.int64()),
+    (" ".join(("verdict", *TEXT_LIMITS, "marked_at")), pa.string()),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A decision about one clip by hand.
-
-    Attributes:
-        verdict: None leaves the decision to the recipe.
-        caption: Text that replaces the caption.
-        marked_at: UTC, ISO 8601.
-    """
+    """A decision about one clip by hand."""
 
     clip_id: str
     source_id: str
     start_frame: int
     end_frame: int
     verdict: Verdict | None = None
+    """None leaves the decision to the recipe."""
     label: str | None = None
     note: str | None = None
     caption: str | None = None
+    """Replaces the caption."""
     marked_at: str
+    """UTC, ISO 8601."""
 
     def __post_init__(self) -> None:
         """Refuses values that no run could honour."""
@@ -60,9 +57,8 @@ class Mark:
             raise UsageError(f"{clip}: the verdict is {self.verdict!r}; expected 'keep' or 'drop'")
         for name, most in TEXT_LIMITS.items():
             text = getattr(self, name)
-            if text is None:
-                continue
-            if len(text) > most or not text.strip() or _UNFIT.search(text):
+            is_fit = text is None or (len(text) <= most and text.strip())
+            if not is_fit or _UNFIT.search(text or ""):
                 raise UsageError(
                     f"{clip}: the {name} has {len(text)} characters; expected 1 to {most} of "
                     "UTF-8, not only spaces, and no NUL"
@@ -90,14 +86,12 @@ def mark_objects(store: Store) -> list[str]:
 def read_marks(store: Store) -> dict[str, Mark]:
     """Returns the newest mark of each clip, by clip id; without those that say nothing."""
     with ThreadPoolExecutor(16) as pool:
-        rows = [
-            row for part in pool.map(lambda n: _rows(store, n), mark_objects(store)) for row in part
-        ]
-    rows.sort(key=lambda mark: datetime.fromisoformat(mark.marked_at))
-    return {clip_id: m for clip_id, m in {m.clip_id: m for m in rows}.items() if m.content}
+        marks = [*chain(*pool.map(lambda name: _marks(store, name), mark_objects(store)))]
+    marks.sort(key=lambda mark: datetime.fromisoformat(mark.marked_at))
+    return {name: mark for name, mark in {m.clip_id: m for m in marks}.items() if mark.content}
 
 
-def _rows(store: Store, name: str) -> list[Mark]:
+def _marks(store: Store, name: str) -> list[Mark]:
     return [Mark(**row) for row in read_parquet(store, name).to_pylist()]
 
 
@@ -107,14 +101,10 @@ class MarkWriter:
     def __init__(self, store: Store) -> None:
         self._store, self._name = store, f"{MARKS}/{secrets.token_hex(8)}.parquet"
 
-    def put(self, mark: Mark) -> None:
-        """Replaces the whole mark of a clip."""
-        self.put_all([mark])
-
-    def put_all(self, marks: Iterable[Mark]) -> None:
+    def put(self, *marks: Mark) -> None:
         """Replaces the whole marks of some clips, by one write."""
         # Read each time: `curate remove` may have taken marks out meanwhile.
-        stored = _rows(self._store, self._name) if self._store.exists(self._name) else []
+        stored = _marks(self._store, self._name) if self._store.exists(self._name) else []
         newest = {mark.clip_id: mark for mark in (*stored, *marks)}
         table = rows_to_table(map(asdict, newest.values()), MARKS_SCHEMA)
         write_marks(self._store, self._name, table)
@@ -122,4 +112,4 @@ class MarkWriter:
 
 def write_marks(store: Store, name: str, table: pa.Table) -> None:
     """Writes an object of marks whole."""
-    store.write(name, sealed_parquet(lambda out: out.write_table(table), MARKS_SCHEMA, name))
+    store.write(*sealed_parquet(lambda out: out.write_table(table), MARKS_SCHEMA, name))

@@ -24,24 +24,17 @@ LEASE = "lease.json"
 """Names the run that is writing; gone when that has ended."""
 PLAN, PROGRESS = "plan.json", "progress.json"
 """What `curate plan` expects of a run; how far the run is that is writing, or that broke off."""
-SHARDS = "shards"
-"""Folder of the shards."""
-SNAPSHOTS = "snapshots"
-"""Folder of the snapshots."""
-REMOVED = "removed"
-"""Folder of the records of what `curate remove` took out."""
-LEARNED = "learned"
-"""Folder of what `curate learn` made of marks."""
+SHARDS, SNAPSHOTS = "shards", "snapshots"
+REMOVED, LEARNED, MARKS = "removed", "learned", "marks"
+"""Folders of records of what `curate remove` took out, of what `curate learn` made of marks, and of
+what people decided about clips by hand."""
 LEARNED_MODEL = f"{LEARNED}/suitability.json"
-MARKS = "marks"
-"""Folder of what people decided about clips by hand."""
 VALUES, FAMILIES = "values", "families"
 """Folders of values of families: until a commit, and for good."""
 INDEX = "index"
 """Folder of the keys of parts, an object for each folder of parts."""
-MANIFEST = f"{SHARDS}/manifest.json"
-DATASET = f"{SHARDS}/dataset.parquet"
-"""The table of the samples."""
+MANIFEST, DATASET = f"{SHARDS}/manifest.json", f"{SHARDS}/dataset.parquet"
+"""What the shards hold, and the table of their samples."""
 NEXT_MANIFEST = f"{SHARDS}/manifest.next.json"
 """The manifest of a commit that is under way, or was broken off."""
 
@@ -70,47 +63,30 @@ class FolderLifetime(StrEnum):
     """For good."""
 
 
-LAYOUT = {
-    "sources": FolderLifetime.TABLE,
-    "shots": FolderLifetime.TABLE,
-    "clips": FolderLifetime.TABLE,
-    "embeddings": FolderLifetime.TABLE,
-    "clip_embeddings": FolderLifetime.TABLE,
-    "annotations": FolderLifetime.TABLE,
-    "sidecars": FolderLifetime.TABLE,
-    "members": FolderLifetime.TABLE,
-    "scan": FolderLifetime.FINGERPRINTED,
-    "hashes": FolderLifetime.CACHE,
-    "tracks": FolderLifetime.CACHE,
-    "segments": FolderLifetime.RUN,
-    "cuts": FolderLifetime.RUN,
-    "frames": FolderLifetime.RUN,
-    "candidates": FolderLifetime.NAMED,
-    "alike": FolderLifetime.NAMED,
-    "vectors": FolderLifetime.CACHE,
-    "alignments": FolderLifetime.CACHE,
-    "text_embeddings": FolderLifetime.CACHE,
-    "replies": FolderLifetime.CACHE,
-    VALUES: FolderLifetime.RUN,
-    FAMILIES: FolderLifetime.CACHE,
-    INDEX: FolderLifetime.FIXED,
-    "report": FolderLifetime.FIXED,
-    SHARDS: FolderLifetime.NAMED,
-    SNAPSHOTS: FolderLifetime.KEPT,
-    REMOVED: FolderLifetime.RECORD,
-    MARKS: FolderLifetime.RECORD,
-    LEARNED: FolderLifetime.RECORD,
-}
+TABLES = (
+    "sources", "shots", "clips", "embeddings", "clip_embeddings", "annotations", "sidecars",
+    "members",
+)  # fmt: skip
+_FOLDERS = {
+    FolderLifetime.TABLE: TABLES,
+    FolderLifetime.NAMED: ("candidates", "alike", SHARDS),
+    FolderLifetime.FINGERPRINTED: ("scan",),
+    FolderLifetime.RUN: ("segments", "cuts", "frames", VALUES),
+    FolderLifetime.CACHE: (
+        "hashes", "tracks", "vectors", "alignments", "text_embeddings", "replies", FAMILIES,
+    ),
+    FolderLifetime.FIXED: (INDEX, "report"),
+    FolderLifetime.KEPT: (SNAPSHOTS,),
+    FolderLifetime.RECORD: (REMOVED, MARKS, LEARNED),
+}  # fmt: skip
+LAYOUT = {name: life for life, names in _FOLDERS.items() for name in names}
 """All folders of an output root, and how long their objects stay."""
-TABLES = tuple(name for name, life in LAYOUT.items() if life is FolderLifetime.TABLE)
 OWN_FOLDERS = frozenset(LAYOUT)
 _CLEARED = tuple(map(FolderLifetime, ("table", "named", "fingerprinted", "run")))
-_STAGES = tuple(
-    name
-    for name in LAYOUT
-    if name not in (*TABLES, "candidates", "vectors", "report", SHARDS, SNAPSHOTS, REMOVED)
-    and name not in (MARKS, LEARNED)
-)
+_NO_PARTS = {
+    *TABLES, "candidates", "vectors", "report", SHARDS, SNAPSHOTS, REMOVED, MARKS, LEARNED,
+}  # fmt: skip
+_STAGES = tuple(name for name in LAYOUT if name not in _NO_PARTS)
 """Folders of parts, which are named by two hashes."""
 
 _FEW_OBJECTS = 10_000
@@ -118,39 +94,36 @@ _FEW_OBJECTS = 10_000
 _TWO_HASHES = r"[0-9a-f]{16}-[0-9a-f]{16}"
 _TEMPORARY = r"\.tmp-(?:check-)?[0-9a-f]{16}"
 _BUCKET = r"\d+p_\d+-\d+_\d+f(?:_[^/]+)?"
-_HASHED = re.compile(
-    "|".join(
-        (
-            rf"(?:{'|'.join(_STAGES)})/{_TWO_HASHES}\.parquet",
-            rf"replies/{_TWO_HASHES}\.json",
-            rf"(?:{VALUES}|{FAMILIES})/[a-z0-9_]+/{_TWO_HASHES}\.parquet",
-            rf"{FAMILIES}/[a-z0-9_]+-[0-9a-f]{{16}}\.json",
-            rf"{REMOVED}/\d{{8}}(?:\.finished)?\.json",
-            rf"{REMOVED}/footage-[0-9a-f]{{16}}\.parquet",
-            rf"{MARKS}/[0-9a-f]{{16}}\.parquet",
-            rf"{SNAPSHOTS}/(?:\d{{8}}\.json|(?:manifest|dataset|removed)-[0-9a-f]{{16}}\.(?:json|parquet))",
-            rf"(?:candidates|tracks)/[a-z_]+/{_TWO_HASHES}\.parquet",
-            r"vectors/(?:cells-[0-9a-f]{16}\.npz|segment-[0-9a-f]{16}\.bin)",
-            rf"(?:{SNAPSHOTS}/)?(?:{'|'.join(TABLES)})/part-\d{{5,}}-[0-9a-f]{{12}}\.parquet",
-            # Older versions named no split.
-            rf"{SHARDS}/[^/]+/(?:(?:train|val)-)?\d{{6,}}-[0-9a-f]{{8}}\.(?:tar(?:\.idx)?|meta\.jsonl)",
-            rf"(?:(?:{'|'.join(sorted(OWN_FOLDERS))})/(?:[^/]+/)*)?{_TEMPORARY}",
-        )
-    )
+
+
+def _any_of(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(patterns))
+
+
+_HASHED = _any_of(
+    rf"(?:{'|'.join(_STAGES)})/{_TWO_HASHES}\.parquet",
+    rf"replies/{_TWO_HASHES}\.json",
+    rf"(?:{VALUES}|{FAMILIES})/[a-z0-9_]+/{_TWO_HASHES}\.parquet",
+    rf"{FAMILIES}/[a-z0-9_]+-[0-9a-f]{{16}}\.json",
+    rf"{REMOVED}/\d{{8}}(?:\.finished)?\.json",
+    rf"{REMOVED}/footage-[0-9a-f]{{16}}\.parquet",
+    rf"{MARKS}/[0-9a-f]{{16}}\.parquet",
+    rf"{SNAPSHOTS}/(?:\d{{8}}\.json|(?:manifest|dataset|removed)-[0-9a-f]{{16}}\.(?:json|parquet))",
+    rf"(?:candidates|tracks)/[a-z_]+/{_TWO_HASHES}\.parquet",
+    r"vectors/(?:cells-[0-9a-f]{16}\.npz|segment-[0-9a-f]{16}\.bin)",
+    rf"(?:{SNAPSHOTS}/)?(?:{'|'.join(TABLES)})/part-\d{{5,}}-[0-9a-f]{{12}}\.parquet",
+    # Older versions named no split.
+    rf"{SHARDS}/[^/]+/(?:(?:train|val)-)?\d{{6,}}-[0-9a-f]{{8}}\.(?:tar(?:\.idx)?|meta\.jsonl)",
+    rf"(?:(?:{'|'.join(sorted(OWN_FOLDERS))})/(?:[^/]+/)*)?{_TEMPORARY}",
 )
-_FIXED = re.compile(
-    "|".join(
-        (
-            rf"{re.escape(SUMMARY)}|{re.escape(CONFIG)}|{re.escape(LEASE)}|{re.escape(PLAN)}|{re.escape(PROGRESS)}"
-            r"|report/(?:(?:index|tune|learn)\.html|trace\.json)",
-            r"report/previews/[0-9a-f]+\.mp4",
-            r"vectors/footage\.json",
-            re.escape(LEARNED_MODEL),
-            rf"{SHARDS}/(?:dataset\.parquet|manifest(?:\.next)?\.json|wids-(?:train|val)\.json)",
-            rf"{SHARDS}/(?:{_BUCKET}/)?"
-            r"(?:README\.md|\.nv-meta/(?:\.info\.json|split\.yaml|dataset\.yaml))",
-        )
-    )
+_FIXED = _any_of(
+    *map(re.escape, (SUMMARY, CONFIG, LEASE, PLAN, PROGRESS, LEARNED_MODEL)),
+    r"report/(?:(?:index|tune|learn)\.html|trace\.json)",
+    r"report/previews/[0-9a-f]+\.mp4",
+    r"vectors/footage\.json",
+    rf"{SHARDS}/(?:dataset\.parquet|manifest(?:\.next)?\.json|wids-(?:train|val)\.json)",
+    rf"{SHARDS}/(?:{_BUCKET}/)?"
+    r"(?:README\.md|\.nv-meta/(?:\.info\.json|split\.yaml|dataset\.yaml))",
 )
 
 
@@ -184,9 +157,8 @@ def leftovers(
             case FolderLifetime.TABLE | FolderLifetime.NAMED:
                 old += [key for key in keys if key not in current]
             case FolderLifetime.FINGERPRINTED:
-                old += [
-                    key for key in keys if not key.startswith(f"{folder}/{fingerprints[folder]}-")
-                ]
+                prefix = f"{folder}/{fingerprints[folder]}-"
+                old += [key for key in keys if not key.startswith(prefix)]
             case FolderLifetime.RUN:
                 old += keys
             case FolderLifetime.CACHE if folder == "tracks":
@@ -211,10 +183,8 @@ def listed_objects(store: Store, folders: Collection[str]) -> dict[str, ObjectIn
     few = list(islice(store.list(), _FEW_OBJECTS + 1)) if not store.is_local else None
     if few is None or len(few) > _FEW_OBJECTS:
         with ThreadPoolExecutor(8) as pool:
-            lists = pool.map(lambda folder: list(store.list(f"{folder}/")), folders)
-            few = list(chain.from_iterable(lists))
-    tops = frozenset(folders)
-    return {info.key: info for info in few if "/" in info.key and info.key.split("/")[0] in tops}
+            few = [*chain(*pool.map(lambda folder: [*store.list(f"{folder}/")], folders))]
+    return {info.key: info for info in few if "/" in info.key and info.key.split("/")[0] in folders}
 
 
 def remove(store: Store, keys: Iterable[str]) -> None:
@@ -249,16 +219,14 @@ def foreign_objects(store: Store) -> list[str]:
     """
     objects = chain.from_iterable(listed(store, sorted(OWN_FOLDERS)).values())
     keys = [key for key in objects if not _has_hidden_name(key)]
-    if any(_HASHED.fullmatch(key) for key in keys):
-        return [key for key in keys if not is_own(key)]
-    return keys
+    has_begun = any(map(_HASHED.fullmatch, keys))
+    return [key for key in keys if not (has_begun and is_own(key))]
 
 
 def has_results(store: Store) -> bool:
     """Whether a run has written anything under an output root."""
-    return any(
-        _HASHED.fullmatch(info.key) for folder in OWN_FOLDERS for info in store.list(f"{folder}/")
-    )
+    objects = chain.from_iterable(store.list(f"{folder}/") for folder in OWN_FOLDERS)
+    return any(_HASHED.fullmatch(info.key) for info in objects)
 
 
 def _has_hidden_name(key: str) -> bool:

@@ -35,12 +35,10 @@ FORMAT = 2
 
 
 def read_summary(store: Store, snapshot: int | None = None) -> dict[str, Any]:
-    """Reads the summary of a snapshot, None for the newest, of this version or an older one.
+    """Reads the summary of a snapshot, None for the newest; empty without a run.
 
-    It is empty without a run.
-
-    Raises:
-        UsageError: A newer version wrote it, or there is no such snapshot.
+    A summary of an older version is read as it is. Raises `UsageError` where a newer version wrote
+    it, or where there is no such snapshot.
     """
     if snapshot is not None:
         summary = read_snapshot(store, snapshot)
@@ -62,10 +60,7 @@ def earlier_state(store: Store) -> dict[str, Any]:
     """Reads what a run goes on from: the summary of the last finished run, empty without a run.
 
     Where the summary is lost and the shards are not, the settings of that run and the tables that
-    are there take its place.
-
-    Raises:
-        UsageError: A newer version wrote it.
+    are there take its place. Raises as `read_summary`.
     """
     summary = read_summary(store)
     if summary or not store.exists(MANIFEST):
@@ -87,11 +82,8 @@ def existing(store: Store, previous: Mapping[str, Any], table: str) -> list[str]
     if lost:
         logger.warning(
             "missing parts of the table %s: %d, such as %s/%s; what they said is made again",
-            table,
-            len(lost),
-            store.uri,
-            lost[0],
-        )
+            table, len(lost), store.uri, lost[0],
+        )  # fmt: skip
     return [name for name in named if name in there]
 
 
@@ -118,11 +110,8 @@ def read_current_summary(store: Store, snapshot: int | None = None) -> dict[str,
 def log_older(store: Store, summary: Mapping[str, Any]) -> None:
     """Logs how a run treats an output of an older version; `summary` is empty without a run."""
     if summary and _format(summary) < FORMAT:
-        logger.warning(
-            "%s; this version writes %d: sources are analyzed again",
-            _made_by(store, summary),
-            FORMAT,
-        )
+        made_by = _made_by(store, summary)
+        logger.warning("%s; this version writes %d: sources are analyzed again", made_by, FORMAT)
 
 
 def _format(summary: Mapping[str, Any]) -> int:

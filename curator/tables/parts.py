@@ -5,13 +5,13 @@ fingerprint, its footer the keys that are done, so that a listing and the footer
 work. A table is for readers: each finished run rewrites it whole.
 """
 
-import gc
 import hashlib
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -19,13 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curator.storage import Store
-from curator.tables.checksums import (
-    read_footer,
-    read_parquet,
-    read_rows,
-    sealed_by_content,
-    sealed_parquet,
-)
+from curator.tables.checksums import read_footer, read_parquet, read_rows, sealed_parquet
 
 SUMMARY = "summary.json"
 """Written last: it makes a run a finished one."""
@@ -33,7 +27,6 @@ KEYS = b"curate.keys"
 FAILED = b"curate.failed"
 FINGERPRINT = b"curate.fingerprint"
 ROWS_PER_TABLE_PART = 200_000
-MANY_ROWS = 10_000
 _ROWS_PER_GROUP = 65_536
 _JUDGED_VALUES = 16_384
 
@@ -44,9 +37,14 @@ def leave_pandas_out() -> None:
     It imports an installed pandas for the first list that it makes an array of, and checks once.
     `to_pandas` and its like still import it.
     """
+
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
     if "pandas" in sys.modules:
         return
-    finder: Any = _NoPandas()
+    finder: Any = SimpleNamespace(find_spec=find_spec)
     sys.meta_path.insert(0, finder)
     try:
         pa.array([0])
@@ -54,35 +52,25 @@ def leave_pandas_out() -> None:
         sys.meta_path.remove(finder)
 
 
-class _NoPandas:
-    """Finds no pandas, and leaves other modules to other finders."""
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Reports pandas as missing to the import system."""
-        if name == "pandas":
-            raise ModuleNotFoundError(name)
-
-
 class Parts:
     """The parts of one stage, such as `tracks`, under the fingerprint of inputs and settings."""
 
     def __init__(self, store: Store, stage: str, fingerprint: str) -> None:
-        self.store = store
-        self.stage = stage
-        self.fingerprint = fingerprint
+        self.store, self.stage, self.fingerprint = store, stage, fingerprint
+        self._prefix = f"{stage}/{fingerprint}-"
 
     def names(self) -> list[str]:
         """Returns the names of this fingerprint's parts, sorted."""
-        return [info.key for info in self.store.list(f"{self.stage}/{self.fingerprint}-")]
+        return [info.key for info in self.store.list(self._prefix)]
 
     def of(self, names: Iterable[str]) -> list[str]:
         """Returns those of some objects in the folder that are this fingerprint's parts."""
-        return [name for name in names if name.startswith(f"{self.stage}/{self.fingerprint}-")]
+        return [name for name in names if name.startswith(self._prefix)]
 
     def name_of(self, keys: Iterable[str]) -> str:
         """Returns the name of the part that completes some keys."""
         digits = hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()[:16]
-        return f"{self.stage}/{self.fingerprint}-{digits}.parquet"
+        return f"{self._prefix}{digits}.parquet"
 
     def write(
         self,
@@ -95,24 +83,17 @@ class Parts:
     ) -> str:
         """Writes one part, whole, and returns its name, which follows from fingerprint and keys.
 
-        Args:
-            table: Rows.
-            keys: Keys that it completes; rows of other keys are for this run's reader only.
-            failed: Those of the keys that have a permanent failure.
-            one_row_groups: Make each row readable by itself, and compress nothing: for rows that
-                hold encoded video.
-            rows_per_group: With `one_row_groups`, rows that are read together, because they are
-                small; None for one.
+        The part completes `keys`, of which those in `failed` failed permanently; rows of other keys
+        are for this run's reader only. With `one_row_groups` each row, or some small ones
+        (`rows_per_group`), can be read by itself, and nothing is compressed: for encoded video.
         """
         name = self.name_of(keys)
         meta = {KEYS: json.dumps(list(keys)), FINGERPRINT: self.fingerprint}
         if failed:
             meta[FAILED] = json.dumps(list(failed))
-        stamped = table.replace_schema_metadata(meta)
-        self.store.write(
-            name,
-            to_parquet(stamped, name, one_row_groups=one_row_groups, rows_per_group=rows_per_group),
-        )
+        table = table.replace_schema_metadata(meta)
+        data = to_parquet(table, name, one_row_groups=one_row_groups, rows_per_group=rows_per_group)
+        self.store.write(name, data)
         return name
 
     def read(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -142,56 +123,36 @@ def to_parquet(
     `rows_per_group` can be read without the others; they and `one_row_groups` are as in
     `Parts.write`.
     """
-    if one_row_groups:
-        return sealed_parquet(
-            lambda writer: writer.write_table(table, row_group_size=rows_per_group or 1),
-            table.schema,
-            name,
-            compression="none",
-            use_dictionary=False,
-            write_statistics=False,
-        )
-    rows = rows_per_group or _ROWS_PER_GROUP
-    return sealed_parquet(
-        lambda writer: writer.write_table(table, row_group_size=rows),
-        table.schema,
-        name,
-        compression="zstd",
-        **_encodings(table),
+    rows = rows_per_group or (1 if one_row_groups else _ROWS_PER_GROUP)
+    options: dict[str, Any] = (
+        {"compression": "none", "use_dictionary": False, "write_statistics": False}
+        if one_row_groups
+        else {"compression": "zstd", **_encodings(table)}
     )
-
-
-def tables_to_parquet(tables: Iterable[pa.Table], schema: pa.Schema, name: str) -> bytes:
-    """Returns Parquet bytes of concatenated tables of one schema, to be stored as `name`.
-
-    Holds few rows at a time.
-    """
-    write, encodings = _in_groups(tables, schema)
-    return sealed_parquet(write, schema, name, compression="zstd", **encodings)
+    _, data = sealed_parquet(
+        lambda writer: writer.write_table(table, row_group_size=rows), table.schema, name, **options
+    )
+    return data
 
 
 def parquet_by_content(
     tables: Iterable[pa.Table], schema: pa.Schema, name: str
 ) -> tuple[str, bytes]:
-    """Returns a name with digits of the content for `~`, and bytes as `tables_to_parquet` does."""
-    write, encodings = _in_groups(tables, schema)
-    return sealed_by_content(write, schema, name, compression="zstd", **encodings)
+    """Returns a name with digits of the content for `~`, and bytes of concatenated tables.
 
-
-def _in_groups(
-    tables: Iterable[pa.Table], schema: pa.Schema
-) -> tuple[Callable[[pq.ParquetWriter], None], dict[str, list[str]]]:
-    """Returns what writes concatenated tables, and options of the writer."""
+    The bytes are those that `to_parquet` makes of the whole; few rows are held at a time.
+    """
     groups = _row_groups(tables, schema)
-    first = [next(groups)]
-    encodings = _encodings(first[0])
+    first = next(groups)
+    # Held by nothing else, so that it goes when it is written.
+    groups, encodings = itertools.chain([first], groups), _encodings(first)
+    del first
 
     def write(writer: pq.ParquetWriter) -> None:
-        writer.write_table(first.pop(), row_group_size=_ROWS_PER_GROUP)
         for group in groups:
             writer.write_table(group, row_group_size=_ROWS_PER_GROUP)
 
-    return write, encodings
+    return sealed_parquet(write, schema, name, compression="zstd", **encodings)
 
 
 def _row_groups(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.Table]:
@@ -227,11 +188,6 @@ def _encodings(table: pa.Table) -> dict[str, list[str]]:
     return {"use_dictionary": repeating, "use_byte_stream_split": differing}
 
 
-def write_table(store: Store, name: str, table: pa.Table) -> list[str]:
-    """Writes a table in its final order, in parts of bounded size; returns their names."""
-    return write_tables(store, name, [table], table.schema)
-
-
 def write_tables(
     store: Store,
     name: str,
@@ -239,20 +195,16 @@ def write_tables(
     schema: pa.Schema,
     before: Sequence[str] = (),
 ) -> list[str]:
-    """Writes tables of one schema as `write_table` does the whole; holds a row group at a time.
+    """Writes tables of one schema, in their final order, in parts of bounded size.
 
-    Returns the names of the table's objects, first those of `before`, which stay as they are.
+    Holds a row group at a time. Returns the names of the table's objects, first those of `before`,
+    which stay as they are.
     """
-    names: list[str] = list(before)
+    names = list(before)
     for at, pieces in itertools.groupby(_pieces(tables), itemgetter(0)):
-        number = len(before) + at
-        names.append(_write_part(store, name, number, (piece for _, piece in pieces), schema))
-    return names or [_write_part(store, name, 0, (), schema)]
-
-
-def write_table_part(store: Store, name: str, number: int, rows: pa.Table) -> str:
-    """Writes part `number` (from 0), of at most `ROWS_PER_TABLE_PART` rows; returns its name."""
-    return _write_part(store, name, number, [rows], rows.schema)
+        rows = (piece for _, piece in pieces)
+        names.append(write_table_part(store, name, len(before) + at, rows, schema))
+    return names or [write_table_part(store, name, 0, (), schema)]
 
 
 def _pieces(tables: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
@@ -267,9 +219,10 @@ def _pieces(tables: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
             n_rows += piece.num_rows
 
 
-def _write_part(
+def write_table_part(
     store: Store, name: str, number: int, tables: Iterable[pa.Table], schema: pa.Schema
 ) -> str:
+    """Writes part `number` (from 0), of at most `ROWS_PER_TABLE_PART` rows; returns its name."""
     digits = "~" * 12
     part, data = parquet_by_content(tables, schema, f"{name}/part-{number:05d}-{digits}.parquet")
     if not store.holds(store.find(part), data):
@@ -282,13 +235,18 @@ def as_runs_write(table: pa.Table) -> pa.Table:
 
     Parquet gives their elements another name, which would make other bytes of the same rows.
     """
-    return table.cast(pa.schema([field.with_type(_plain(field.type)) for field in table.schema]))
+    fields = []
+    for field in table.schema:
+        if pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type):
+            size = getattr(field.type, "list_size", -1)
+            field = field.with_type(pa.list_(field.type.value_type, size))
+        fields.append(field)
+    return table.cast(pa.schema(fields))
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(kind.value_type, kind.list_size)
-    return pa.list_(kind.value_type) if pa.types.is_list(kind) else kind
+def columns_schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
+    """Returns a schema of columns; those of one type may be named together, between spaces."""
+    return pa.schema([(name, kind) for names, kind in columns for name in names.split()])
 
 
 def rows_to_table(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Table:
@@ -300,53 +258,7 @@ def rows_to_table(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Table
     return pa.Table.from_pylist(listed, schema=schema)
 
 
-def columns_to_rows(table: pa.Table) -> list[dict[str, Any]]:
-    """Returns a table's rows as dictionaries, several times as fast as `to_pylist`.
-
-    They hold no cycles, so garbage collection is paused meanwhile and skips them later: it took two
-    of three seconds for 100,000 rows.
-    """
-    names = table.column_names
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        columns = [column_values(table[name]) for name in names]
-        rows = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
-        if len(rows) >= MANY_ROWS:
-            gc.freeze()
-    finally:
-        if was_enabled:
-            gc.enable()
-    return rows
-
-
 def with_column(table: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
     """Returns a table with other values in a column, which keeps its place and type."""
     at = table.schema.get_field_index(name)
     return table.set_column(at, table.schema.field(at), values)
-
-
-def column_values(column: pa.ChunkedArray) -> list[Any]:
-    """Returns a column as `to_pylist` does but several times as fast."""
-    if column.null_count == 0 and pa.types.is_primitive(column.type):
-        values: list[Any] = column.to_numpy().tolist()
-        return values
-    if pa.types.is_floating(column.type):
-        held = column.to_numpy()
-        listed: list[Any] = held.astype(object).tolist()
-        for row in pc.indices_nonzero(pc.is_null(column)).to_pylist():
-            listed[row] = None
-        return listed
-    if pa.types.is_string(column.type):
-        held = column.dictionary_encode() if len(column) else column
-        if len(column) and len(column.unique()) * 4 < len(column):
-            coded = held.combine_chunks()
-            words = [*coded.dictionary.to_pylist(), None]
-            return [words[code] for code in coded.indices.fill_null(len(words) - 1).to_pylist()]
-    return list(column.to_pylist())
-
-
-def table_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """Yields a table's rows as dictionaries, a batch at a time."""
-    for batch in table.to_batches(max_chunksize=1024):
-        yield from batch.to_pylist()

@@ -18,7 +18,8 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -45,7 +46,7 @@ PREVIOUS = "previous"
 HASHES = "frames"
 """Field of a record: hashes of decoded frames."""
 KNOWN_BY = "known_by"
-"""Field of a record: the object of `tables.removed_footage`; null where none was written."""
+"""Field of a record: the object of `tables.footage_store`; null where none was written."""
 LOST = "lost"
 """Field of a record: earlier ones that were given up."""
 LEAST_CAPTION = 16
@@ -78,25 +79,16 @@ class RemovedSpan:
     end_frame: int
 
 
-def _no_frames() -> NDArray[np.uint64]:
-    return np.zeros(0, np.uint64)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Removals:
     """What all records of an output root name, by hash.
 
-    Attributes:
-        sources: When each source was removed whole.
-        spans: Removed spans of other sources.
-        uris: Addresses that held nothing but removed sources.
-        clip_ids: Ids of removed clips.
-        mp4: SHA-256 of their files.
-        captions: As `caption_hash`, without those that other clips share.
-        pictures: SHA-256 of their thumbnails.
-        frames: Hashes of their decoded frames, ascending.
-        unfinished: Records of removals that were begun and not finished.
-        footage: Objects with what removed footage is known by in other files.
+    `sources` has when each was removed whole, `spans` the removed spans of other sources, `uris`
+    the addresses that held nothing but removed sources. Of removed clips there are `clip_ids`,
+    SHA-256 of their files (`mp4`) and thumbnails (`pictures`), `captions` that no other clip
+    shares, and hashes of decoded `frames`, ascending. `unfinished` records are of removals that
+    were begun and not finished; `footage` names objects with what removed footage is known by in
+    other files.
     """
 
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -106,7 +98,9 @@ class Removals:
     mp4: frozenset[str] = frozenset()
     captions: frozenset[str] = frozenset()
     pictures: frozenset[str] = frozenset()
-    frames: NDArray[np.uint64] = field(default_factory=_no_frames, compare=False)
+    frames: NDArray[np.uint64] = field(
+        default_factory=lambda: np.zeros(0, np.uint64), compare=False
+    )
     unfinished: tuple[str, ...] = ()
     footage: tuple[str, ...] = ()
     n_records: int = 0
@@ -119,13 +113,10 @@ class Removals:
         """Hashes of the ids of sources and clips."""
         return self.clip_ids | self.sources.keys()
 
-    def date_of(self, source_id: str | None) -> str | None:
-        """Returns when a source was removed whole; None for one that was not."""
-        return self.sources.get(removal_hash(source_id)) if source_id and self.sources else None
-
     def refusal(self, uri: str, source_id: str | None) -> Failure | None:
         """Returns why a source may not be used; None for one that was not removed."""
-        if (date := self.date_of(source_id)) is None:
+        date = self.sources.get(removal_hash(source_id)) if source_id and self.sources else None
+        if date is None:
             return None
         message = (
             f"{uri}: `curate remove` took it out of this OUT at {date}; it stays out: leave it out "
@@ -148,30 +139,26 @@ class Removals:
 
     def overlapping(self, clips: pa.Table) -> NDArray[np.bool_]:
         """Returns bool [N]: which clips share more than a frame with a removed span."""
-        is_removed = np.zeros(clips.num_rows, bool)
-        rows = np.flatnonzero(self.named(clips["source_id"], self.spans))
-        if not len(rows):
-            return is_removed
-        names = ("source_id", "start_s", "end_s", "fps")
-        own = clips.select(names).take(pa.array(rows)).to_pylist()
-        for row, clip in zip(rows.tolist(), own, strict=True):
-            frame_s = 1.001 / (clip["fps"] or 25.0)
-            is_removed[row] = any(
-                min(clip["end_s"], span.end_s) - max(clip["start_s"], span.start_s) > frame_s
-                for span in self.spans_of(clip["source_id"])
-            )
-        return is_removed
+        return self._sharing(clips, "s", lambda clip: 1.001 / (clip["fps"] or 25.0))
 
     def sharing_frames(self, clips: pa.Table) -> NDArray[np.bool_]:
         """Returns bool [N]: which clips have a frame of a removed span, by numbers of frames."""
+        return self._sharing(clips, "frame", lambda _: 0)
+
+    def _sharing(
+        self, clips: pa.Table, unit: str, least: Callable[[Mapping[str, Any]], float]
+    ) -> NDArray[np.bool_]:
+        """Returns bool [N]: which clips share more than `least` with a removed span, in a unit."""
         shares = self.named(clips["source_id"], self.spans)
-        for row in np.flatnonzero(shares).tolist():
-            source_id, start, end = (
-                clips[name][row].as_py() for name in ("source_id", "start_frame", "end_frame")
-            )
+        rows, start, end = np.flatnonzero(shares), f"start_{unit}", f"end_{unit}"
+        names = {"source_id", start, end, "fps"}.intersection(clips.column_names)
+        for row, clip in zip(
+            rows.tolist(), clips.select(sorted(names)).take(pa.array(rows)).to_pylist(), strict=True
+        ):
             shares[row] = any(
-                min(end, span.end_frame) > max(start, span.start_frame)
-                for span in self.spans_of(source_id)
+                min(clip[end], getattr(span, end)) - max(clip[start], getattr(span, start))
+                > least(clip)
+                for span in self.spans_of(clip["source_id"])
             )
         return shares
 
@@ -179,17 +166,16 @@ class Removals:
         """Returns bool [N]: which rows of any table are of removed footage."""
         names = set(table.column_names)
         is_removed = np.zeros(table.num_rows, bool)
-        if "source_id" in names:
-            is_removed |= self.named(table["source_id"], self.sources)
         if "clip_id" in names:
             is_removed |= self.named(table["clip_id"], self.clip_ids)
             if {"source_id", "start_s", "end_s", "fps"} <= names:
                 is_removed |= self.overlapping(table)
         # An address counts only where no content says what it held.
+        unknown = np.ones(table.num_rows, bool)
+        if "source_id" in names:
+            is_removed |= self.named(table["source_id"], self.sources)
+            unknown = _truth(pc.is_null(table["source_id"]))
         for name in {"uri", "source_uri"} & names:
-            unknown = np.ones(table.num_rows, bool)
-            if "source_id" in names:
-                unknown = _truth(pc.is_null(table["source_id"]))
             is_removed |= unknown & self.named(table[name], self.uris)
         return is_removed
 
@@ -198,33 +184,18 @@ def _truth(mask: pa.ChunkedArray) -> NDArray[np.bool_]:
     return np.asarray(pc.fill_null(mask, False).to_numpy(zero_copy_only=False), bool)
 
 
-def read_removals(store: Store) -> Removals:
+def read_removals(store: Store, *, repair: bool = False) -> Removals:
     """Reads all records; of one that is lost or damaged its copy, with a warning.
 
-    Raises:
-        UsageError: Neither a record nor its copy can be read: nothing may go on without it.
+    To `repair` is to write these again, and copies that are missing. Raises `UsageError` where
+    neither a record nor its copy can be read: nothing may go on without it.
     """
-    return _whole_chain(store).removals()
-
-
-def repaired_removals(store: Store) -> Removals:
-    """Reads all records, and writes those that are lost or damaged again from their copies.
-
-    Raises:
-        UsageError: Neither a record nor its copy can be read.
-    """
-    chain = _whole_chain(store)
-    chain.repair(store)
-    return chain.removals()
+    return _whole_chain(store, repair=repair).removals()
 
 
 def finished_removals(store: Store) -> Removals:
-    """Reads and repairs all records, for a command that writes.
-
-    Raises:
-        UsageError: A removal was begun and not finished, or a record is lost.
-    """
-    removals = repaired_removals(store)
+    """Reads and repairs all records; raises `UsageError` where one is lost or not finished."""
+    removals = read_removals(store, repair=True)
     if removals.unfinished:
         raise UsageError(
             f"a removal from {store.uri} was begun and not finished ({removals.unfinished[0]}): "
@@ -234,24 +205,22 @@ def finished_removals(store: Store) -> Removals:
 
 
 def head_of_records(store: Store) -> dict[str, str]:
-    """Returns what a snapshot says of all records, which are whole then and have copies.
-
-    Returns:
-        SHA-256 of each record, by name, in order.
-
-    Raises:
-        UsageError: Neither a record nor its copy can be read.
-    """
-    chain = _whole_chain(store)
-    chain.repair(store)
-    return {name: record.sha256 for name, record in chain.records.items()}
+    """Returns SHA-256 of each record by name, in order; repairs and raises as `read_removals`."""
+    records = _whole_chain(store, repair=True).records
+    return {name: record.sha256 for name, record in records.items()}
 
 
-def _whole_chain(store: Store) -> "RecordChain":
+def _whole_chain(store: Store, *, repair: bool) -> "RecordChain":
     chain = RecordChain.read(store)
     for name, why in chain.damaged.items():
         logger.warning("%s/%s %s; its copy in %s/ is used", store.uri, name, why, SNAPSHOTS)
     chain.require_whole()
+    if repair:
+        for name in chain.damaged:
+            store.write(name, chain.records[name].data)
+        for record in chain.records.values():
+            if record_copy(record.sha256) not in chain.copies:
+                store.write(record_copy(record.sha256), record.data)
     return chain
 
 
@@ -271,100 +240,68 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordChain:
-    """All records of an output root, checked against each other and the newest snapshot.
-
-    Attributes:
-        records: Whole ones by name, in order; some are those of a copy.
-        finished: Names of records whose removal is finished.
-        copies: Whole copies.
-        damaged: Why a record could not be read whose copy is whole, by name.
-        lost: The same of records that have no whole copy.
-    """
+    """All records of an output root, checked against each other and the newest snapshot."""
 
     uri: str
     records: Mapping[str, Record]
+    """Whole ones by name, in order; some are those of a copy."""
     finished: frozenset[str]
+    """Names of records whose removal is finished."""
     copies: frozenset[str]
+    """Whole copies."""
     damaged: Mapping[str, str]
+    """Why a record could not be read whose copy is whole, by name."""
     lost: Mapping[str, str]
+    """The same of records that have no whole copy."""
 
     @classmethod
     def read(cls, store: Store) -> "RecordChain":
         """Reads records and copies."""
         listed = {info.key for info in store.list(f"{REMOVED}/")}
         read = {name: _read(store, name) for name in sorted(filter(_NAME.fullmatch, listed))}
-        copies = _copies(
-            store, [one_record for one_record in read.values() if isinstance(one_record, Record)]
-        )
+        stored = ((info.key, _read(store, info.key)) for info in store.list(_COPIES))
+        copies = {
+            name: copy
+            for name, copy in stored
+            if isinstance(copy, Record) and record_copy(copy.sha256) == name
+        }
         expected = _expected(store, copies)
         records: dict[str, Record] = {}
         problems: dict[str, str] = {}
         for name in sorted({*expected, *read}):
-            record_or_fault = read.get(name, "is missing")
-            expected_sha256 = expected.get(name)
-            if isinstance(record_or_fault, Record) and expected_sha256 in (
-                None,
-                record_or_fault.sha256,
-            ):
-                records[name] = record_or_fault
-                continue
-            problems[name] = (
-                record_or_fault
-                if isinstance(record_or_fault, str)
-                else "is not as snapshots name it"
-            )
-            copy = copies.get(record_copy(expected_sha256)) if expected_sha256 is not None else None
-            if copy is not None:
-                records[name] = replace(copy, name=name)
+            sha256 = expected.get(name)
+            entry: Record | str | None = read.get(name, "is missing")
+            if isinstance(entry, Record) and sha256 not in (None, entry.sha256):
+                entry = "is not as snapshots name it"
+            if isinstance(entry, str):
+                problems[name] = entry
+                entry = copies.get(record_copy(sha256)) if sha256 is not None else None
+            if entry is not None:
+                records[name] = entry if entry.name == name else replace(entry, name=name)
         given_up = {name for record in records.values() for name in record.value.get(LOST, ())}
-        lost = {name: why for name, why in problems.items() if name not in {*records, *given_up}}
-        finished = {name for name in records if _mark(name) in listed}
-        chain = cls(
+        lost: dict[str, str] = {}
+        for record in records.values():
+            before = record.value.get(PREVIOUS)
+            if before is not None and before["name"] not in given_up:
+                there = records.get(before["name"])
+                if there is None or there.sha256 != before["sha256"]:
+                    lost[before["name"]] = f"is not the one that {record.name} follows"
+        lost |= {name: why for name, why in problems.items() if name not in {*records, *given_up}}
+        return cls(
             uri=store.uri,
-            records=dict(sorted(records.items())),
+            records=records,
             finished=frozenset(
-                {name for name, record in records.items() if record.value.get("done")} | finished
+                name
+                for name, record in records.items()
+                if record.value.get("done") or _mark(name) in listed
             ),
             copies=frozenset(copies),
             damaged={name: why for name, why in problems.items() if name in records},
             lost=lost,
         )
-        return replace(chain, lost=chain._broken(given_up) | lost)
-
-    def _broken(self, given_up: Collection[str]) -> dict[str, str]:
-        """Returns records that another one follows and that are not as it says."""
-        problems = {}
-        for record in self.records.values():
-            before = record.value.get(PREVIOUS)
-            if before is None or before["name"] in given_up:
-                continue
-            there = self.records.get(before["name"])
-            if there is None or there.sha256 != before["sha256"]:
-                problems[before["name"]] = f"is not the one that {record.name} follows"
-        return problems
-
-    def repair(self, store: Store) -> None:
-        """Writes records again from their copies, and copies that are missing."""
-        for name in self.damaged:
-            store.write(name, self.records[name].data)
-        for record in self.records.values():
-            copy = record_copy(record.sha256)
-            if copy not in self.copies:
-                store.write(copy, record.data)
-
-    def next(self) -> tuple[str, dict[str, Any]]:
-        """Returns the name of the next record, and the fields by which it continues the chain."""
-        number = max((_number(name) for name in (*self.records, *self.lost)), default=0) + 1
-        last = list(self.records.values())[-1] if self.records else None
-        before = {"name": last.name, "sha256": last.sha256} if last is not None else None
-        return f"{REMOVED}/{number:08d}.json", {"number": number, PREVIOUS: before}
 
     def require_whole(self) -> None:
-        """Refuses to go on where a record is lost.
-
-        Raises:
-            UsageError: With what can be done.
-        """
+        """Raises `UsageError`, with what can be done, where a record is lost."""
         for name, why in self.lost.items():
             raise UsageError(
                 f"{self.uri}/{name} {why}, and it has no whole copy: what it names would come "
@@ -373,31 +310,29 @@ class RecordChain:
 
     def removals(self) -> Removals:
         """Returns what all records name."""
-        unfinished = tuple(name for name in self.records if name not in self.finished)
-        return replace(
-            removals_of([record.value for record in self.records.values()]), unfinished=unfinished
-        )
+        removals = removals_of([record.value for record in self.records.values()])
+        return replace(removals, unfinished=tuple(sorted(self.records.keys() - self.finished)))
 
 
 def removals_of(records: Sequence[Mapping[str, Any]]) -> Removals:
     """Returns what some records name."""
     sources: dict[str, str] = {}
-    spans: dict[str, list[RemovedSpan]] = {}
+    spans: defaultdict[str, list[RemovedSpan]] = defaultdict(list)
     for record in records:
         for source in record["sources"]:
             sources.setdefault(source, record["made"])
         for clip in record["clips"]:
-            of = {name: value for name, value in clip.items() if name != "source"}
-            spans.setdefault(clip["source"], []).append(RemovedSpan(**of))
+            span = {name: value for name, value in clip.items() if name != "source"}
+            spans[clip["source"]].append(RemovedSpan(**span))
     sets: dict[str, Any] = {
         name: frozenset().union(*(record[name] for record in records)) for name in _SETS
     }
     # Older versions recorded no frames.
-    frames = [_unpacked(record.get(HASHES, "")) for record in records]
+    packed = b"".join(base64.b64decode(record.get(HASHES, "")) for record in records)
     return Removals(
         sources=sources,
         spans={source: tuple(pairs) for source, pairs in spans.items()},
-        frames=np.unique(np.concatenate(frames)) if frames else _no_frames(),
+        frames=np.unique(np.frombuffer(packed, "<u8").astype(np.uint64)),
         n_records=len(records),
         footage=tuple(sorted({r[KNOWN_BY] for r in records if r.get(KNOWN_BY)})),
         **sets,
@@ -407,10 +342,6 @@ def removals_of(records: Sequence[Mapping[str, Any]]) -> Removals:
 def packed_hashes(hashes: NDArray[np.uint64]) -> str:
     """Returns hashes of frames as records have them: 8 bytes each, in base64."""
     return base64.b64encode(hashes.astype("<u8").tobytes()).decode()
-
-
-def _unpacked(text: str) -> NDArray[np.uint64]:
-    return np.frombuffer(base64.b64decode(text), "<u8").astype(np.uint64)
 
 
 def restore_remedy(out: str) -> str:
@@ -428,27 +359,29 @@ def record_bytes(record: Mapping[str, Any], name: str) -> bytes:
 
 def empty_record(named_by: str) -> dict[str, Any]:
     """Returns a record that names nothing yet."""
-    return {
-        "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "named_by": named_by,
-        "sources": [],
-        "clips": [],
-        **{name: [] for name in _SETS},
-    }
+    lists: dict[str, Any] = {name: [] for name in ("sources", "clips", *_SETS)}
+    return {"made": _now(), "named_by": named_by, **lists}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def add_record(store: Store, record: Mapping[str, Any]) -> str:
     """Adds a record to the chain, and its copy; returns its name.
 
-    Raises:
-        CuratorError: Another removal began meanwhile.
-        UsageError: A record before it is lost.
+    Raises `CuratorError` where another removal began meanwhile, and as `RecordChain.require_whole`.
     """
     chain = RecordChain.read(store)
     if not record.get(LOST):
         chain.require_whole()
-    name, place = chain.next()
-    data = record_bytes({**place, **record}, name)
+    matches = map(_NAME.fullmatch, (*chain.records, *chain.lost))
+    number = max((int(match[1]) for match in matches if match), default=0) + 1
+    before = None
+    for last in list(chain.records.values())[-1:]:
+        before = {"name": last.name, "sha256": last.sha256}
+    name = f"{REMOVED}/{number:08d}.json"
+    data = record_bytes({"number": number, PREVIOUS: before, **record}, name)
     if not created(store, name, data):
         raise CuratorError(f"{store.uri}/{name} is there already: another removal began meanwhile")
     store.write(record_copy(hashlib.sha256(data).hexdigest()), data)
@@ -457,17 +390,12 @@ def add_record(store: Store, record: Mapping[str, Any]) -> str:
 
 def mark_finished(store: Store, names: Iterable[str]) -> None:
     """Says of records that their removals are finished."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
     for name in names:
-        store.write(_mark(name), record_bytes({"finished": now}, _mark(name)))
+        store.write(_mark(name), record_bytes({"finished": _now()}, _mark(name)))
 
 
 def _mark(name: str) -> str:
     return name.replace(".json", ".finished.json")
-
-
-def _number(name: str) -> int:
-    return int(name[len(REMOVED) + 1 : -len(".json")])
 
 
 def _read(store: Store, name: str) -> Record | str:
@@ -479,39 +407,20 @@ def _read(store: Store, name: str) -> Record | str:
     return Record(name=name, data=data, value=value)
 
 
-def _copies(store: Store, records: Sequence[Record]) -> dict[str, Record]:
-    """Returns the whole copies of records, by their own names; `records` are those that are whole.
-
-    A copy of one of these is not parsed: a record may be large.
-    """
-    by_name = {record_copy(record.sha256): record for record in records}
-    copies: dict[str, Record] = {}
-    for name in [info.key for info in store.list(_COPIES)]:
-        if name in by_name and store.read(name) == by_name[name].data:
-            copies[name] = by_name[name]
-            continue
-        copy = _read(store, name)
-        if isinstance(copy, Record) and record_copy(copy.sha256) == name:
-            copies[name] = copy
-    return copies
-
-
 def _expected(store: Store, copies: Mapping[str, Record]) -> dict[str, str]:
     """Returns SHA-256 of the records that there must be, by name.
 
     The newest snapshot names those that were there when it was written, or the summary if there is
     no snapshot. A copy is written after its record.
     """
-    expected: dict[str, str] = {}
-    for copy in copies.values():
-        if PREVIOUS in copy.value:
-            expected[f"{REMOVED}/{copy.value['number']:08d}.json"] = copy.sha256
-    newest: Mapping[str, Any] = {}
-    for _, summary in listed_snapshots(store):
-        if not isinstance(summary, DamagedError):
-            newest = summary
-            break
-    else:
+    expected = {
+        f"{REMOVED}/{copy.value['number']:08d}.json": copy.sha256
+        for copy in copies.values()
+        if PREVIOUS in copy.value
+    }
+    summaries = (s for _, s in listed_snapshots(store) if not isinstance(s, DamagedError))
+    newest = next(summaries, None)
+    if newest is None:
         with suppress(DamagedError):
-            newest = find_json(store, SUMMARY) or {}
-    return {**expected, **newest.get(REMOVALS, {})}
+            newest = find_json(store, SUMMARY)
+    return {**expected, **(newest or {}).get(REMOVALS, {})}

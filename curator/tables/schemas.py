@@ -13,14 +13,12 @@ from curator.records.clips import FACT_COLUMNS, Candidate, Clip, Written
 from curator.records.columns import columns_of
 from curator.records.sources import Source
 from curator.storage.metadata_columns import PREFIX, is_metadata
+from curator.tables.parts import columns_schema
 
 _TYPES = {
-    str: pa.string(),
-    int: pa.int64(),
-    float: pa.float64(),
-    bool: pa.bool_(),
+    str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(),
     list[str]: pa.list_(pa.string()),
-}
+}  # fmt: skip
 
 _DECLARATION = b"curate.family"
 """Metadata of a column that a family declares: its declaration, so that any table says it."""
@@ -81,8 +79,7 @@ def score_column(score: str) -> str:
 def scores_in(schema: pa.Schema) -> list[str]:
     """Returns names of scores: this package's own, then the others that a table of clips has."""
     columns = {*SCORES, *FACT_COLUMNS, *declared_columns(schema)}
-    others = (name for name in schema.names if name not in columns)
-    return [*SCORES, *(name for name in others if not is_metadata(name))]
+    return [*SCORES, *(n for n in schema.names if n not in columns and not is_metadata(n))]
 
 
 def schema_of(record: type, scores: Iterable[str] = ()) -> pa.Schema:
@@ -99,8 +96,7 @@ def schema_of(record: type, scores: Iterable[str] = ()) -> pa.Schema:
 def _arrow_type(annotation: Any) -> pa.DataType:  # noqa: ANN401
     origin, of = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
-        (annotation,) = (kind for kind in of if kind is not type(None))
-        return _arrow_type(annotation)
+        return _arrow_type(next(kind for kind in of if kind is not type(None)))
     if origin is Annotated:
         return pa.type_for_alias(of[1])
     return pa.string() if origin is Literal else _TYPES[annotation]
@@ -114,74 +110,39 @@ _SCANNED = (
     "rotation_deg", "pixel_aspect", "time_base", "fps", "is_vfr", "header_duration_s",
     "header_n_frames", "has_audio", "is_hdr", "error_stage", "error_code", "error_message",
 )  # fmt: skip
-_EXACT = dict.fromkeys(("time_base", "fps"), pa.string())
 SCAN_SCHEMA = pa.schema(
-    [(name, _EXACT.get(name) or SOURCES_SCHEMA.field(name).type) for name in _SCANNED]
+    (n, pa.string() if n in ("time_base", "fps") else SOURCES_SCHEMA.field(n).type)
+    for n in _SCANNED
 )
 """Row of `scan`: the result of a probe, or its error, in columns of `sources`; rates are exact."""
 
-SHOTS_SCHEMA = pa.schema(
-    [
-        ("source_id", pa.string()),
-        ("shot", pa.int32()),
-        ("start_frame", pa.int64()),
-        ("end_frame", pa.int64()),
-        ("start_s", pa.float64()),
-        ("end_s", pa.float64()),
-        ("transition_in", pa.string()),
-        ("transition_out", pa.string()),
-    ]
+SHOTS_SCHEMA = columns_schema(
+    ("source_id", pa.string()),
+    ("shot", pa.int32()),
+    ("start_frame end_frame", pa.int64()),
+    ("start_s end_s", pa.float64()),
+    ("transition_in transition_out", pa.string()),
 )
 """A row per shot: frames [start_frame, end_frame) in decode order; seconds from the first frame."""
 
 CUT_SCHEMA = pa.schema([("clip_id", pa.string()), *schema_of(Written), ("mp4", pa.binary())])
 """Row of `cuts`: one row group per clip, so that one can be read without the others."""
 
-SIDECARS_SCHEMA = pa.schema(
-    [("source_uri", pa.string()), ("uri", pa.string()), ("json", pa.string())]
-)
+SIDECARS_SCHEMA = columns_schema(("source_uri uri json", pa.string()))
 """A row per source of a kept clip that has metadata beside it: where, and what it says."""
 
-ANNOTATIONS_SCHEMA = pa.schema(
-    [
-        ("clip_id", pa.string()),
-        ("source_id", pa.string()),
-        ("window", pa.int32()),
-        ("start_frame", pa.int32()),
-        ("end_frame", pa.int32()),
-        ("shown", pa.list_(pa.int32())),
-        ("model", pa.string()),
-        ("prompt", pa.string()),
-        ("facts", pa.string()),
-        ("short", pa.string()),
-        ("medium", pa.string()),
-        ("long", pa.string()),
-        ("structured", pa.string()),
-        ("content_type", pa.string()),
-        ("answers", pa.string()),
-        ("safety", pa.string()),
-        ("extra", pa.string()),
-        ("failure", pa.string()),
-        ("failure_detail", pa.string()),
-        ("set_aside", pa.string()),
-        ("lost", pa.string()),
-        ("judge", pa.string()),
-        ("candidates", pa.string()),
-        ("n_unscored", pa.int32()),
-        ("tokens_in", pa.int32()),
-        ("tokens_out", pa.int32()),
-        ("request_keys", pa.list_(pa.string())),
-        ("annotation_key", pa.string()),
-        ("clip_start_frame", pa.int64()),
-        ("clip_end_frame", pa.int64()),
-        ("clip_start_s", pa.float64()),
-        ("clip_end_s", pa.float64()),
-        ("prompt_fingerprint", pa.string()),
-        ("judge_prompt_fingerprint", pa.string()),
-        ("label", pa.string()),
-        ("known", pa.string()),
-        ("questions", pa.string()),
-    ]
+ANNOTATIONS_SCHEMA = columns_schema(
+    ("clip_id source_id", pa.string()),
+    ("window start_frame end_frame", pa.int32()),
+    ("shown", pa.list_(pa.int32())),
+    ("model prompt facts short medium long structured content_type answers safety", pa.string()),
+    ("extra failure failure_detail set_aside lost judge candidates", pa.string()),
+    ("n_unscored tokens_in tokens_out", pa.int32()),
+    ("request_keys", pa.list_(pa.string())),
+    ("annotation_key", pa.string()),
+    ("clip_start_frame clip_end_frame", pa.int64()),
+    ("clip_start_s clip_end_s", pa.float64()),
+    ("prompt_fingerprint judge_prompt_fingerprint label known questions", pa.string()),
 )
 """A row per window of a clip that a model was asked about: its answer, or `failure`, one of
 `captions.records.Unanswered`. `start_frame`, `end_frame` (half-open) and `shown` count the frames
@@ -197,26 +158,19 @@ values and what could not be used. `questions` (JSON) are questions that metadat
 answers, each with the origin of its answer. `label` and `known` are null where the recipe takes
 nothing from metadata."""
 
-PICTURES_SCHEMA = pa.schema(
-    [
-        ("clip_id", pa.string()),
-        ("duration_s", pa.float32()),
-        ("second", pa.list_(pa.float32())),
-        ("jpeg", pa.list_(pa.binary())),
-        ("luma_mean", pa.list_(pa.float16())),
-        ("luma_spread", pa.list_(pa.float16())),
-    ]
+PICTURES_SCHEMA = columns_schema(
+    ("clip_id", pa.string()),
+    ("duration_s", pa.float32()),
+    ("second", pa.list_(pa.float32())),
+    ("jpeg", pa.list_(pa.binary())),
+    ("luma_mean luma_spread", pa.list_(pa.float16())),
 )
 """Pictures of a clip, each with its second from the clip's first frame, and the mean and standard
 deviation of luma at `LUMA_HZ`: what two clips of the same footage are compared by."""
 LUMA_HZ = 25
 """Rate of the luma in `PICTURES_SCHEMA`."""
-FOOTAGE_SCHEMA = pa.schema(
-    [
-        ("clip_id", pa.string()),
-        ("second", pa.list_(pa.float32())),
-        ("vector", pa.list_(pa.float16())),
-    ]
+FOOTAGE_SCHEMA = columns_schema(
+    ("clip_id", pa.string()), ("second", pa.list_(pa.float32())), ("vector", pa.list_(pa.float16()))
 )
 """Vectors of pictures of a clip, one after the other, each with its second from the first frame."""
 
@@ -233,10 +187,4 @@ def candidates_schema(scores: Iterable[str]) -> pa.Schema:
 
 def embeddings_schema(dim: int) -> pa.Schema:
     """Returns the schema of `embeddings`: one vector per clip that could be described."""
-    return pa.schema(
-        [
-            ("clip_id", pa.string()),
-            ("model", pa.string()),
-            ("vector", pa.list_(pa.float32(), dim)),
-        ]
-    )
+    return columns_schema(("clip_id model", pa.string()), ("vector", pa.list_(pa.float32(), dim)))

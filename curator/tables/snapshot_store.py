@@ -18,20 +18,29 @@ knows what may not be removed without reading all of them.
 `curate remove` alone writes over snapshots: footage that was taken out must not be in an old one.
 """
 
-import hashlib
-import itertools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from curator.errors import CuratorError, DamagedError, UnconditionalStoreError, UsageError
 from curator.storage import Store
-from curator.tables.checksums import read_json, sealed_json, to_json
+from curator.tables.checksums import find_json, read_json, sealed_json, to_json
 from curator.tables.fenced_store import Digest, FencedStore
-from curator.tables.out_layout import DATASET, MANIFEST, SNAPSHOTS, listed_objects
+from curator.tables.out_layout import (
+    DATASET,
+    LAYOUT,
+    MANIFEST,
+    SNAPSHOTS,
+    FolderLifetime,
+    has_fixed_path,
+    is_own,
+    listed_objects,
+    remove,
+)
+from curator.tables.parts import SUMMARY
 
 NUMBER, MADE, EARLIER = "snapshot", "made", "earlier"
 """Fields of a summary."""
@@ -53,6 +62,8 @@ REMOVALS = "removals"
 """Field of a summary: SHA-256 of each record of `curate remove`, by name, in order."""
 _CONTENT = ("recipe", "tables", "fingerprints", CANDIDATES, INDEXES, REMOVALS)
 """Fields in which a commit differs from the one before; others tell how it was made."""
+_CHAIN = (NUMBER, MADE, OBJECTS, BEFORE)
+_CLEANED = (FolderLifetime.NAMED, FolderLifetime.KEPT)
 _FIXED_INDEXES = {"manifest": MANIFEST, "dataset": DATASET}
 _READERS = 8
 _NAME = re.compile(rf"{SNAPSHOTS}/(\d{{8}})\.json")
@@ -70,11 +81,7 @@ def snapshot_numbers(store: Store) -> list[int]:
 
 
 def require_snapshots(store: Store) -> list[int]:
-    """Returns the numbers of all snapshots, ascending.
-
-    Raises:
-        UsageError: No run has committed to this root.
-    """
+    """Returns the numbers of all snapshots, ascending; raises `UsageError` where there are none."""
     numbers = snapshot_numbers(store)
     if not numbers:
         raise UsageError(f"{store.uri} has no snapshots; `curate run SOURCE... OUT` makes one")
@@ -82,12 +89,7 @@ def require_snapshots(store: Store) -> list[int]:
 
 
 def read_snapshot(store: Store, number: int) -> dict[str, Any]:
-    """Reads the summary that a commit made.
-
-    Raises:
-        UsageError: No snapshot has that number.
-        DamagedError: It is cut off or changed.
-    """
+    """Reads the summary that a commit made; raises as `read_json`, and `UsageError` without one."""
     numbers = snapshot_numbers(store)
     if number not in numbers:
         there = ", ".join(map(str, numbers[-8:])) or "none"
@@ -105,7 +107,7 @@ def archived(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 def with_fixed_paths(summary: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a summary that names the parts of tables in the folders of the tables."""
-    return _renamed(summary, fixed_part)
+    return _renamed(summary, _fixed_part)
 
 
 def _renamed(summary: Mapping[str, Any], name: Callable[[str], str]) -> dict[str, Any]:
@@ -113,31 +115,32 @@ def _renamed(summary: Mapping[str, Any], name: Callable[[str], str]) -> dict[str
     return {**summary, "tables": tables}
 
 
+def _parts(summary: Mapping[str, Any]) -> list[str]:
+    return [part for parts in summary.get("tables", {}).values() for part in parts]
+
+
 def put_in_place(store: Store, summary: Mapping[str, Any]) -> None:
     """Copies the snapshot's own parts of tables to the tables' folders, where they are not."""
     there = {i.key for t in summary["tables"] for i in store.list(f"{t}/")}
-    for part in itertools.chain.from_iterable(summary["tables"].values()):
-        if fixed_part(part) not in there:
-            store.copy(own_part(part), fixed_part(part))
+    for part in _parts(summary):
+        if _fixed_part(part) not in there:
+            store.copy(own_part(part), _fixed_part(part))
 
 
-def fixed_part(part: str) -> str:
+def _fixed_part(part: str) -> str:
     """Returns the name of a part of a table in the folder of the table."""
     return part.removeprefix(f"{SNAPSHOTS}/")
 
 
 def own_part(part: str) -> str:
     """Returns the name of a part of a table that a snapshot has for itself."""
-    return part if part.startswith(f"{SNAPSHOTS}/") else f"{SNAPSHOTS}/{part}"
+    return f"{SNAPSHOTS}/{_fixed_part(part)}"
 
 
 def named_objects(summary: Mapping[str, Any]) -> set[str]:
     """Returns the objects that reading a snapshot takes, but itself."""
-    names = {part for parts in summary.get("tables", {}).values() for part in parts}
-    names |= _of_shards(summary)
-    names.update(summary.get(CANDIDATES, ()), summary.get(INDEXES, {}).values())
-    names.update(map(record_copy, summary.get(REMOVALS, {}).values()))
-    return names
+    names = {*_parts(summary), *summary.get(CANDIDATES, ()), *summary.get(INDEXES, {}).values()}
+    return names.union(_of_shards(summary), map(record_copy, summary.get(REMOVALS, {}).values()))
 
 
 def record_copy(sha256: str) -> str:
@@ -147,17 +150,14 @@ def record_copy(sha256: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """A summary with the number of its snapshot.
-
-    Attributes:
-        summary: With `snapshot`, `made` and `earlier`, and the fixed paths of the tables.
-        is_new: Whether the snapshot must be added: the commit changes what readers see.
-        named: Objects that this snapshot or an earlier one names, and those with fixed paths.
-    """
+    """A summary with the number of its snapshot."""
 
     summary: dict[str, Any]
+    """With `snapshot`, `made` and `earlier`, and the fixed paths of the tables."""
     is_new: bool
+    """Whether the snapshot must be added: the commit changes what readers see."""
     named: frozenset[str]
+    """Objects that this snapshot or an earlier one names, and those with fixed paths."""
 
 
 def number_commit(
@@ -177,40 +177,36 @@ def number_commit(
     summary = {**summary, INDEXES: index_names(manifest, dataset)}
     archive = archived(summary)
     named = named_objects(archive)
-    before = set(previous.get(EARLIER, ()))
-    if numbers:
-        before |= named_objects(archived(previous))
-    earlier = before - named
-    is_new = not (numbers and previous.get(NUMBER) in numbers and _is_same(summary, previous))
     listed = {info.key: info.bytes for info in store.list(f"{SNAPSHOTS}/")}
     for name, data in zip(summary[INDEXES].values(), (manifest, dataset), strict=True):
         if listed.get(name) != len(data):
             store.write(name, data)
-    for part in itertools.chain.from_iterable(archive["tables"].values()):
+    for part in _parts(archive):
         if part not in listed:
             # Of a version that made no snapshots.
-            store.copy(fixed_part(part), part)
+            store.copy(_fixed_part(part), part)
+    is_new = not (numbers and previous.get(NUMBER) in numbers and _is_same(summary, previous))
+    facts: dict[str, Any]
     if is_new:
-        number, created_at = (
-            max(numbers, default=0) + 1,
-            datetime.now(UTC).isoformat(timespec="seconds"),
-        )
-        chain = {
+        facts = {
+            NUMBER: max(numbers, default=0) + 1,
+            MADE: datetime.now(UTC).isoformat(timespec="seconds"),
             OBJECTS: digests(store, named - _of_shards(archive), previous),
             BEFORE: _link(store, numbers[-1]) if numbers else None,
         }
     else:
-        number, created_at = previous[NUMBER], previous[MADE]
-        chain = {name: previous[name] for name in (OBJECTS, BEFORE) if name in previous}
-    if earlier:
-        folders = {name.split("/")[0] for name in earlier}
-        stored = {info.key for folder in folders for info in store.list(f"{folder}/")}
-        earlier &= stored
-    facts = {NUMBER: number, MADE: created_at, EARLIER: sorted(earlier), **chain}
+        facts = {name: previous[name] for name in _CHAIN if name in previous}
+    earlier = set(previous.get(EARLIER, ()))
+    if numbers:
+        earlier |= named_objects(archived(previous))
+    folders = {name.split("/")[0] for name in earlier - named}
+    stored = {info.key for folder in folders for info in store.list(f"{folder}/")}
+    earlier = (earlier - named) & stored
     # A summary may be that of the snapshot before, with changes.
-    numbered = {NUMBER: number, MADE: created_at} | with_fixed_paths(summary) | facts
-    objects = named_objects(numbered)
-    return Committed(summary=numbered, is_new=is_new, named=frozenset(named | earlier | objects))
+    first = {name: facts[name] for name in (NUMBER, MADE)}
+    numbered = first | with_fixed_paths(summary) | {EARLIER: sorted(earlier)} | facts
+    objects = named | earlier | named_objects(numbered)
+    return Committed(summary=numbered, is_new=is_new, named=frozenset(objects))
 
 
 def digests(
@@ -221,8 +217,8 @@ def digests(
     They are known of what this process wrote and of what the snapshot before named; other objects,
     which a run that was broken off left, are read.
     """
-    by_name = {name: digest.as_dict() for name, digest in store.written.items()}
-    by_name = {**previous.get(OBJECTS, {}), **by_name}
+    by_name = dict(previous.get(OBJECTS, {}))
+    by_name |= {name: digest.as_dict() for name, digest in store.written.items()}
     unknown = sorted(set(names).difference(by_name))
     with ThreadPoolExecutor(_READERS) as pool:
         read = pool.map(lambda name: Digest.of_object(store, name).as_dict(), unknown)
@@ -235,9 +231,7 @@ def renew_links(store: FencedStore, summary: Mapping[str, Any]) -> dict[str, Any
 
     For `curate remove`, from the oldest on. Candidates, which it rewrites under their names, are
     read if this process did not write them. Snapshots of older versions stay without hashes.
-
-    Returns:
-        The summary.
+    Returns the summary.
     """
     if OBJECTS not in summary:
         return dict(summary)
@@ -260,13 +254,12 @@ def head_of(
     store: Store, summary: Mapping[str, Any], previous: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns what `summary.json` has in addition to its snapshot, which is stored by now."""
-    folders = {name.split("/")[0] for name in objects_of(summary)}
-    objects = listed_objects(store, folders)
-    first = previous.get(HEAD, {}).get("first", min(snapshot_numbers(store)))
+    names = sorted(objects_of(summary))
+    objects = listed_objects(store, {name.split("/")[0] for name in names})
     return {
         "sha256": _link(store, summary[NUMBER])["sha256"],
-        "first": first,
-        "versions": {n: objects[n].version for n in sorted(objects_of(summary)) if n in objects},
+        "first": previous.get(HEAD, {}).get("first", min(snapshot_numbers(store))),
+        "versions": {name: objects[name].version for name in names if name in objects},
     }
 
 
@@ -283,17 +276,14 @@ def objects_of(summary: Mapping[str, Any]) -> dict[str, Digest]:
 
     Those of the shards are in the manifest; of a snapshot of an older version there are none.
     """
-    objects = own_objects(summary)
-    parts = itertools.chain.from_iterable(summary.get("tables", {}).values())
-    return objects | {fixed_part(p): objects[own_part(p)] for p in parts if own_part(p) in objects}
+    objects, parts = own_objects(summary), _parts(summary)
+    return objects | {_fixed_part(p): objects[own_part(p)] for p in parts if own_part(p) in objects}
 
 
 def copies_of(summary: Mapping[str, Any]) -> dict[str, str]:
     """Returns the object at a fixed path that has the same bytes, by a snapshot's own object."""
-    parts = itertools.chain.from_iterable(summary.get("tables", {}).values())
-    indexes = summary.get(INDEXES, {})
-    of_indexes = {indexes[n]: path for n, path in _FIXED_INDEXES.items() if n in indexes}
-    return {own_part(part): fixed_part(part) for part in parts} | of_indexes
+    copies = {own_part(part): _fixed_part(part) for part in _parts(summary)}
+    return copies | {name: _FIXED_INDEXES[n] for n, name in summary.get(INDEXES, {}).items()}
 
 
 def _of_shards(summary: Mapping[str, Any]) -> set[str]:
@@ -301,24 +291,19 @@ def _of_shards(summary: Mapping[str, Any]) -> set[str]:
 
 
 def _link(store: Store, number: int) -> dict[str, Any]:
-    data = store.read(snapshot_name(number))
-    return {NUMBER: number, "sha256": Digest.of(data).sha256}
+    return {NUMBER: number, "sha256": Digest.of(store.read(snapshot_name(number))).sha256}
 
 
 def index_names(manifest: bytes, dataset: bytes) -> dict[str, str]:
     """Returns the names of a snapshot's own `manifest` and `dataset`, in this order."""
     return {
-        "manifest": f"{SNAPSHOTS}/manifest-{_digest(manifest)}.json",
-        "dataset": f"{SNAPSHOTS}/dataset-{_digest(dataset)}.parquet",
+        "manifest": f"{SNAPSHOTS}/manifest-{Digest.of(manifest).sha256[:16]}.json",
+        "dataset": f"{SNAPSHOTS}/dataset-{Digest.of(dataset).sha256[:16]}.parquet",
     }
 
 
 def add_snapshot(store: Store, number: int, data: bytes) -> None:
-    """Adds a snapshot: the commit of a run.
-
-    Raises:
-        CuratorError: Another run added one of that number.
-    """
+    """Commits a snapshot; raises `CuratorError` where another run added one of that number."""
     name = snapshot_name(number)
     if not created(store, name, data):
         raise CuratorError(
@@ -353,17 +338,76 @@ def listed_snapshots(store: Store) -> Iterator[tuple[int, dict[str, Any] | Damag
 
 def follows(summary: Mapping[str, Any], snapshot: Mapping[str, Any]) -> bool:
     """Returns whether `summary.json` is that of a snapshot, or of a later run that changed none."""
-    fields = (NUMBER, MADE, OBJECTS, BEFORE)
-    return _is_same(summary, snapshot) and all(summary.get(f) == snapshot.get(f) for f in fields)
+    is_linked = all(summary.get(name) == snapshot.get(name) for name in _CHAIN)
+    return is_linked and _is_same(summary, snapshot)
 
 
 def _is_same(summary: Mapping[str, Any], previous: Mapping[str, Any]) -> bool:
-    both = archived(summary), archived(previous)
-    shards = [[shard["name"] for shard in snapshot.get("shards", ())] for snapshot in both]
-    return shards[0] == shards[1] and all(
-        both[0].get(field) == both[1].get(field) for field in _CONTENT
-    )
+    return _content(summary) == _content(previous)
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]
+def _content(summary: Mapping[str, Any]) -> list[Any]:
+    snapshot = archived(summary)
+    shards = [shard["name"] for shard in snapshot.get("shards", ())]
+    return [shards, *(snapshot.get(field) for field in _CONTENT)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleaned:
+    """What was removed, or would be: snapshots, the newest first, and what only they name."""
+
+    kept: list[int]
+    removed: list[int]
+    n_objects: int
+    n_bytes: int
+
+
+def clean(
+    store: Store,
+    *,
+    keep: int = 1,
+    older_than: timedelta | None = None,
+    dry_run: bool = False,
+    check: Callable[[], None] = lambda: None,
+) -> Cleaned:
+    """Removes snapshots and what only they name; with `dry_run` it only counts.
+
+    The newest stay in any case, `keep` of them and at least one, and those younger than
+    `older_than`. `check` is called before anything is removed, and raises where it may not be.
+    Raises `DamagedError` where a snapshot that is to stay cannot be read, so that what it names is
+    not known, and as `require_snapshots`.
+    """
+    require_snapshots(store)
+    newest = None if older_than is None else datetime.now(UTC) - older_than
+    kept: list[int] = []
+    removed: list[int] = []
+    named: set[str] = set()
+    for number, summary in listed_snapshots(store):
+        stays = len(kept) < keep
+        if isinstance(summary, DamagedError):
+            if stays or newest is not None:
+                raise summary
+            removed.append(number)
+        elif stays or (newest is not None and datetime.fromisoformat(summary[MADE]) >= newest):
+            kept.append(number)
+            named |= {snapshot_name(number)} | named_objects(summary)
+        else:
+            removed.append(number)
+    old = {
+        info.key: info.bytes
+        for folder, life in LAYOUT.items()
+        for info in (store.list(f"{folder}/") if life in _CLEANED else ())
+        if info.key not in named and is_own(info.key) and not has_fixed_path(info.key)
+    }
+    if not dry_run and old:
+        check()
+        head = find_json(store, SUMMARY) or {}
+        if HEAD in head:
+            # Where the chain begins, before anything is removed: what is missing later is lost.
+            head[HEAD]["first"] = min(kept)
+            FencedStore(store, check).write(SUMMARY, sealed_json(head, to_json, SUMMARY))
+        # First the snapshots themselves, so that none names an object that is gone.
+        snapshots = {snapshot_name(number) for number in removed} & old.keys()
+        store.delete(sorted(snapshots))
+        remove(store, old.keys() - snapshots)
+    return Cleaned(kept=kept, removed=removed, n_objects=len(old), n_bytes=sum(old.values()))

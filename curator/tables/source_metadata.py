@@ -19,12 +19,9 @@ from curator.errors import UsageError, unknown_key
 from curator.storage.metadata_columns import MAX_COLUMNS, MAX_VALUE_BYTES, CsvText
 
 _TYPES = {
-    "bool": pa.bool_(),
-    "int": pa.int64(),
-    "float": pa.float64(),
-    "text": pa.string(),
+    "bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "text": pa.string(),
     "list": pa.list_(pa.string()),
-}
+}  # fmt: skip
 _PACK_ROWS = 4096
 _JOIN_ROWS = 1 << 16
 """Rows that are joined at a time: an Arrow array of texts ends at 2 GiB."""
@@ -43,9 +40,9 @@ class SourceMetadata:
         """Kinds of values by column, in the order in which columns came."""
         self._rows: list[dict[str, str]] = []
         self._packed: list[pa.Table] = []
+        self._whole: pa.Table | None = None
         self._left_out: dict[str, str] = {}
         self._n_cut = 0
-        self._whole: pa.Table | None = None
 
     def add(self, uri: str, values: Mapping[str, Any]) -> None:
         """Adds the metadata of a source: bools, numbers, texts and lists of texts."""
@@ -81,28 +78,20 @@ class SourceMetadata:
         whole = self._table()
         at = pc.index_in(table[key], value_set=whole["uri"])
         for field in self.schema():
-            parts = [
-                whole[field.name].take(at.slice(start, _JOIN_ROWS)).cast(field.type).chunks
-                for start in range(0, table.num_rows, _JOIN_ROWS)
-            ]
-            chunks = [chunk for part in parts for chunk in part]
+            chunks: list[pa.Array] = []
+            for start in range(0, table.num_rows, _JOIN_ROWS):
+                part = whole[field.name].take(at.slice(start, _JOIN_ROWS))
+                chunks += part.cast(field.type).chunks
             table = table.append_column(field, pa.chunked_array(chunks, field.type))
         return table
 
     def check(self, numbers: Iterable[str], others: Iterable[str]) -> None:
-        """Checks that the recipe's columns exist: those that have `numbers` to bound, and others.
-
-        Raises:
-            UsageError: A column does not exist, or has no numbers.
-        """
-        schema = self.schema()
-        numbers = list(numbers)
+        """Raises `UsageError` where a column is missing, or one of `numbers` has none to bound."""
+        schema, numbers = self.schema(), list(numbers)
         for name in (*numbers, *others):
             if name not in schema.names:
-                raise UsageError(
-                    f"no source has {name!r}; "
-                    + unknown_key(name, schema.names or ["none"], "column of metadata")
-                )
+                known = unknown_key(name, schema.names or ["none"], "column of metadata")
+                raise UsageError(f"no source has {name!r}; {known}")
         for name in numbers:
             if schema.field(name).type not in (pa.int64(), pa.float64()):
                 raise UsageError(
@@ -128,10 +117,7 @@ class SourceMetadata:
 
     def _pack(self) -> None:
         names = dict.fromkeys(name for row in self._rows for name in row)
-        columns = {
-            name: pa.array([row.get(name) for row in self._rows], pa.large_string())
-            for name in names
-        }
+        columns = {n: pa.array([r.get(n) for r in self._rows], pa.large_string()) for n in names}
         self._packed.append(pa.table(columns))
         self._rows = []
 
@@ -140,10 +126,8 @@ class SourceMetadata:
             if self._rows:
                 self._pack()
             whole = pa.concat_tables(self._packed, promote_options="default").combine_chunks()
-            columns = {"uri": whole["uri"].combine_chunks()}
-            for name, kinds in self._kinds.items():
-                columns[name] = _typed(whole[name], _kind(kinds))
-            self._whole = pa.table(columns)
+            columns = {name: _typed(whole[name], _kind(of)) for name, of in self._kinds.items()}
+            self._whole = pa.table({"uri": whole["uri"].combine_chunks(), **columns})
         return self._whole
 
 
@@ -180,9 +164,10 @@ def _of_csv(text: str) -> tuple[str, str] | None:
 
 def _kind(kinds: set[str]) -> str:
     """Returns the kind of a column with values of some kinds."""
-    if len(kinds) == 1:
-        return next(iter(kinds))
-    return "float" if kinds == {"int", "float"} else "text"
+    if len(kinds) > 1:
+        return "float" if kinds == {"int", "float"} else "text"
+    (kind,) = kinds
+    return kind
 
 
 def _typed(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray | pa.Array:

@@ -17,17 +17,21 @@ from curator.records.sources import Note, Source, SourceRef
 from curator.storage.content_id import WHOLE_BYTES
 from curator.tables.disk_table import TableBuffer, joined, widened
 from curator.tables.parts import ROWS_PER_TABLE_PART, with_column
-from curator.tables.schemas import SOURCES_SCHEMA
+from curator.tables.schemas import SCAN_SCHEMA, SOURCES_SCHEMA
 
-_FEW_VALUES = frozenset(
-    {"container", "codec", "pixel_format", "pixel_aspect", "outcome", "error_stage", "error_code"}
-)
-_LONG = frozenset({"uri", "error_message"})
-"""Columns that may have more than 2 GiB of text together."""
+_HELD = {
+    **dict.fromkeys(
+        ("container", "codec", "pixel_format", "pixel_aspect", "outcome", "error_stage",
+         "error_code"),
+        pa.dictionary(pa.int32(), pa.string()),
+    ),
+    # Columns that may have more than 2 GiB of text together.
+    **dict.fromkeys(("uri", "error_message"), pa.large_string()),
+}  # fmt: skip
+"""Types in memory of columns that have others in the table."""
 _HEADER = (
-    "uri", "bytes", "version", "source_id", "container", "codec", "pixel_format", "width", "height",
-    "rotation_deg", "pixel_aspect", "is_vfr", "header_duration_s", "header_n_frames", "has_audio",
-    "is_hdr", "generation", "outcome", "error_stage", "error_code", "error_message",
+    *(name for name in SCAN_SCHEMA.names if name not in ("time_base", "fps")),
+    "generation", "outcome",
 )  # fmt: skip
 _MEASURED = (
     "uri", "sha256", "width", "height", "rotation_deg", "pixel_aspect", "duration_s", "n_frames",
@@ -53,7 +57,8 @@ class _BufferedColumns(TableBuffer):
     """Some columns of `sources`, in the form in which they are held."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        super().__init__(pa.schema([_held(SOURCES_SCHEMA.field(name)) for name in names]))
+        fields = map(SOURCES_SCHEMA.field, names)
+        super().__init__(pa.schema([f.with_type(_HELD.get(f.name, f.type)) for f in fields]))
 
     def add(self, table: pa.Table) -> None:
         """Adds rows; missing columns are null."""
@@ -78,8 +83,7 @@ class SourceTable:
     def __init__(self) -> None:
         self._header = _BufferedColumns(_HEADER)
         self._measured = _BufferedColumns(_MEASURED)
-        self._leaders: NDArray[np.int64] | None = None
-        self._order: NDArray[np.int64] | None = None
+        self._places: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
         self.sums = defaultdict[str, float](float)
         """Sources so far that are `done` or `failed`, each content once, and `video_s` of them."""
 
@@ -90,30 +94,30 @@ class SourceTable:
         """Adds sources with their headers, as rows of `SCAN_SCHEMA`."""
         failed = pc.is_valid(probes["error_code"])
         outcome = pc.if_else(failed, "failed", pa.scalar(None, pa.string()))
-        self._header.add(probes.append_column("outcome", outcome))
-        self.sums["failed"] += pc.sum(failed).as_py() or 0
-        self._leaders = self._order = None
+        self._add(probes.append_column("outcome", outcome))
 
     def add_failed(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Adds sources that failed before a probe: `uri`, what is known, and error columns."""
         schema = pa.schema([SOURCES_SCHEMA.field(name) for name in _HEADER])
         failed = [{**row, "outcome": "failed"} for row in rows]
-        self.sums["failed"] += len(failed)
-        self._header.add(pa.Table.from_pylist(failed, schema=schema))
-        self._leaders = self._order = None
+        self._add(pa.Table.from_pylist(failed, schema=schema))
+
+    def _add(self, rows: pa.Table) -> None:
+        self._header.add(rows)
+        self.sums["failed"] += rows.num_rows - rows["outcome"].null_count
+        self._places = None
 
     def carry(self, earlier: pa.Table) -> pa.Table:
         """Adds rows of `sources` whose address and content are not here yet; returns them."""
         header = self._header.whole()
-        is_listed = pc.is_in(earlier["uri"].cast(header["uri"].type), value_set=header["uri"])
-        ids = header["source_id"].filter(pc.is_null(header["outcome"]))
+        ids = header["source_id"].filter(pc.is_null(header["outcome"])).combine_chunks()
+        uris = earlier["uri"].cast(header["uri"].type)
         is_listed = pc.or_(
-            is_listed, pc.is_in(earlier["source_id"], value_set=ids.combine_chunks())
+            pc.is_in(uris, value_set=header["uri"]), pc.is_in(earlier["source_id"], value_set=ids)
         )
         rows = earlier.filter(pc.invert(is_listed))
         if rows.num_rows:
-            self._header.add(with_column(rows, "outcome", pa.nulls(rows.num_rows, pa.string())))
-            self._leaders = self._order = None
+            self._add(with_column(rows, "outcome", pa.nulls(rows.num_rows, pa.string())))
         return rows
 
     def measured(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> None:
@@ -127,16 +131,14 @@ class SourceTable:
 
     def count_anew(self) -> None:
         """Lets `sums` begin anew, for results that come once more: with what failed before."""
-        n_failed = pc.sum(pc.is_valid(self._header.whole()["outcome"])).as_py() or 0
-        self.sums.update(done=0, failed=n_failed, video_s=0.0)
+        outcomes = self._header.whole()["outcome"]
+        self.sums.update(done=0, failed=len(outcomes) - outcomes.null_count, video_s=0.0)
 
     def sampled(self) -> pa.Table:
         """Returns uri, bytes, version and id of the sources whose id is of samples alone."""
-        header = self._header.whole()
-        is_large = pc.greater(header["bytes"], WHOLE_BYTES)
-        usable = pc.and_(pc.is_null(header["outcome"]), pc.is_valid(header["source_id"]))
-        columns = ["uri", "bytes", "version", "source_id"]
-        return header.filter(pc.fill_null(pc.and_(is_large, usable), False)).select(columns)
+        rows = self._usable()
+        is_large = pc.fill_null(pc.greater(rows["bytes"], WHOLE_BYTES), False)
+        return rows.filter(is_large).select(["uri", "bytes", "version", "source_id"])
 
     def revise(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Replaces facts of sources by `uri`, such as their ids: the same columns in each row."""
@@ -146,20 +148,18 @@ class SourceTable:
         schema = pa.schema([SOURCES_SCHEMA.field(name) for name in rows[0]])
         revised = pa.Table.from_pylist(list(rows), schema=schema)
         place = pc.index_in(header["uri"], value_set=revised["uri"].cast(pa.large_string()))
-        is_revised = pc.is_valid(place)
         for field in schema:
             if field.name != "uri":
                 old = header[field.name]
                 new = revised[field.name].take(place)
-                column = pc.if_else(is_revised, new, old.cast(field.type)).cast(old.type)
+                column = pc.if_else(pc.is_valid(place), new, old.cast(field.type)).cast(old.type)
                 header = with_column(header, field.name, column)
         self._header.replace(header)
-        self._leaders = self._order = None
+        self._places = None
 
     def to_analyze(self, generation: int | None = None) -> Iterator[SourceRef]:
         """Returns sources of a generation, or of all, that have not failed: one of each content."""
-        order, leaders = self._sorted()
-        first = order[leaders[order] == order]
+        first = self._first()
         if generation is not None:
             numbers = self._header.whole()["generation"].fill_null(0).to_numpy()
             first = first[numbers[first] == generation]
@@ -169,19 +169,14 @@ class SourceTable:
     def first_error(self) -> str:
         """Returns the message of the first source that failed; empty for none."""
         for rows in (self._header.whole(), self._measured.whole()):
-            messages = rows["error_message"].drop_null()
-            if len(messages):
-                return str(messages[0])
+            for message in rows["error_message"].drop_null().slice(0, 1):
+                return str(message)
         return ""
 
     def contents(self) -> pa.ChunkedArray:
         """Returns the ids of the contents whose sources have not failed, nor their analysis."""
-        order, leaders = self._sorted()
-        rows = self._header.whole().take(pa.array(order[leaders[order] == order]))
-        measured = self._measured.whole()
-        last = measured.take(pa.array(np.arange(measured.num_rows)[::-1]))
-        positions = pc.index_in(rows["uri"], value_set=last["uri"])
-        is_failed = pc.equal(last["outcome"].cast(pa.string()).take(positions), "failed")
+        rows = self.by_content()
+        is_failed = pc.equal(self._results(rows["uri"])["outcome"].cast(pa.string()), "failed")
         return rows["source_id"].filter(pc.invert(pc.fill_null(is_failed, False)))
 
     def by_content(self) -> pa.Table:
@@ -190,11 +185,9 @@ class SourceTable:
         They have `source_id`, `uri` of the source that is analyzed, `seconds` by its header (0 if
         that does not say), and `generation`, null where none is set.
         """
-        order, leaders = self._sorted()
-        rows = self._header.whole().take(pa.array(order[leaders[order] == order]))
+        rows = self._header.whole().take(pa.array(self._first()))
         seconds = pc.fill_null(rows["header_duration_s"], 0.0)
-        columns = {name: rows[name] for name in ("source_id", "uri", "generation")}
-        return pa.table(columns | {"seconds": seconds})
+        return rows.select(["source_id", "uri", "generation"]).append_column("seconds", seconds)
 
     def last_generation(self) -> int:
         """Returns the number of the last generation that has a source; 0 for none."""
@@ -205,21 +198,17 @@ class SourceTable:
     def set_generations(self, numbers: pa.Table) -> None:
         """Sets the `generation` of contents by `source_id`."""
         header = self._header.whole()
-        positions = pc.index_in(
-            header["source_id"], value_set=numbers["source_id"].combine_chunks()
-        )
-        column = numbers["generation"].combine_chunks().take(positions)
+        ids = numbers["source_id"].combine_chunks()
+        column = numbers["generation"].take(pc.index_in(header["source_id"], value_set=ids))
         self._header.replace(with_column(header, "generation", column))
 
     def generation_of(self) -> dict[str, int] | None:
         """Returns the generation of each content; None where there is one."""
-        header = self._header.whole()
-        numbers = header.filter(pc.greater(pc.fill_null(header["generation"], 0), 0))
-        if not numbers.num_rows or pc.max(numbers["generation"]).as_py() == 1:
+        rows = self._header.whole().filter(pc.field("generation") > 0)
+        numbers = rows["generation"].to_pylist()
+        if max(numbers, default=1) == 1:
             return None
-        return dict(
-            zip(numbers["source_id"].to_pylist(), numbers["generation"].to_pylist(), strict=True)
-        )
+        return dict(zip(rows["source_id"].to_pylist(), numbers, strict=True))
 
     def up_to(self, generation: int) -> "SourceTable":
         """Returns the sources up to a generation and those that failed; shares what is measured."""
@@ -227,8 +216,7 @@ class SourceTable:
         wanted = pc.fill_null(pc.less_equal(header["generation"], generation), True)
         table = SourceTable()
         table._header.replace(header.filter(wanted))
-        table._measured = self._measured
-        table.sums = self.sums
+        table._measured, table.sums = self._measured, self.sums
         return table
 
     def settle(self, earlier: pa.Table) -> Counter[str]:
@@ -238,18 +226,13 @@ class SourceTable:
         place = pc.index_in(earlier["source_id"], value_set=now["source_id"].combine_chunks())
         earlier = earlier.filter(pc.is_valid(place))
         uris = now["uri"].take(place.drop_null())
-        at = earlier.schema.get_field_index("uri")
-        self.measured(earlier.set_column(at, "uri", uris))
-        return Counter(
-            dict(zip(earlier["source_id"].to_pylist(), earlier["n_kept"].to_pylist(), strict=True))
-        )
+        self.measured(earlier.set_column(earlier.schema.get_field_index("uri"), "uri", uris))
+        ids, n_kept = (earlier[name].to_pylist() for name in ("source_id", "n_kept"))
+        return Counter(dict(zip(ids, n_kept, strict=True)))
 
     def ids(self) -> Iterator[tuple[str, str]]:
         """Yields address and id of the sources that have not failed before analysis."""
-        header = self._header.whole()
-        rows = header.filter(
-            pc.and_(pc.is_null(header["outcome"]), pc.is_valid(header["source_id"]))
-        )
+        rows = self._usable()
         yield from zip(rows["uri"].to_pylist(), rows["source_id"].to_pylist(), strict=True)
 
     def contents_of(self, uris: Sequence[str]) -> dict[str, str | None]:
@@ -257,14 +240,14 @@ class SourceTable:
         header = self._header.whole()
         wanted = pa.array(uris, header.schema.field("uri").type)
         rows = header.filter(pc.is_in(header["uri"], value_set=wanted))
-        is_read = pc.is_null(rows["outcome"])
-        ids = pc.if_else(is_read, rows["source_id"], pa.scalar(None, pa.string()))
+        ids = pc.if_else(
+            pc.is_null(rows["outcome"]), rows["source_id"], pa.scalar(None, pa.string())
+        )
         return dict(zip(rows["uri"].to_pylist(), ids.to_pylist(), strict=True))
 
     def find(self, source_ids: Iterable[str]) -> dict[str, SourceRef]:
         """Returns the source that is analyzed for each content."""
-        order, leaders = self._sorted()
-        first = order[leaders[order] == order]
+        first = self._first()
         wanted = pa.array(sorted(set(source_ids)), pa.string())
         ids = self._header.whole()["source_id"].take(pa.array(first))
         rows = first[pc.is_in(ids, value_set=wanted).to_numpy(zero_copy_only=False)]
@@ -273,37 +256,61 @@ class SourceTable:
     def rows(self, n_kept: Mapping[str, int]) -> Iterator[pa.Table]:
         """Yields rows of `sources`, by URI, in tables of the size of a part; at least one table."""
         order, leaders = self._sorted()
-        header, measured = self._header.whole(), self._measured.whole()
-        last = pa.array(np.arange(measured.num_rows)[::-1])
-        lookup = measured["uri"].take(last)
+        header = self._header.whole()
         kept = pa.array(sorted(n_kept), pa.string())
         counts = pa.array([n_kept[source_id] for source_id in kept.to_pylist()], pa.int32())
         for start in range(0, max(1, len(order)), ROWS_PER_TABLE_PART):
             rows = order[start : start + ROWS_PER_TABLE_PART]
-            leads = leaders[rows]
-            like = np.where(leads == _NO_LEADER, rows, leads)
+            leads = np.where(leaders[rows] == _NO_LEADER, rows, leaders[rows])
+            shared = widened(header.take(pa.array(leads)), SOURCES_SCHEMA)
+            measured = widened(self._results(shared["uri"]), SOURCES_SCHEMA)
             own = header.select(_OWN).take(pa.array(rows))
-            shared = header.take(pa.array(like))
-            values = last.take(pc.index_in(shared["uri"], value_set=lookup))
-            batch = _overlaid(own, shared, measured.take(values))
-            is_failed = pc.equal(batch["outcome"], "failed")
-            number = pc.if_else(is_failed, pa.scalar(None, pa.int32()), batch["generation"])
-            batch = with_column(batch, "generation", number)
-            yield _counted(batch, is_copy=like != rows, kept=kept, counts=counts)
+            columns = [
+                own[name].cast(SOURCES_SCHEMA.field(name).type)
+                if name in _OWN
+                else pc.coalesce(measured[name], shared[name])
+                for name in SOURCES_SCHEMA.names
+            ]
+            batch = pa.table(columns, schema=SOURCES_SCHEMA).combine_chunks()
+            yield _counted(batch, is_copy=leads != rows, kept=kept, counts=counts)
+
+    def _usable(self) -> pa.Table:
+        """Returns headers of sources with an id that have not failed."""
+        is_usable = pc.is_null(pc.field("outcome")) & pc.is_valid(pc.field("source_id"))
+        return self._header.whole().filter(is_usable)
+
+    def _results(self, uris: pa.ChunkedArray) -> pa.Table:
+        """Returns the last results of the analysis of sources, null where there are none."""
+        measured = self._measured.whole()
+        last = pa.array(np.arange(measured.num_rows)[::-1])
+        lookup = measured["uri"].take(last)
+        return measured.take(last.take(pc.index_in(uris.cast(lookup.type), value_set=lookup)))
 
     def _refs(self, rows: NDArray[np.int64]) -> Iterator[SourceRef]:
         for row in self._header.whole().select(_REF).take(pa.array(rows)).to_pylist():
             n_pixels = row["width"] * row["height"]
             yield SourceRef(n_bytes=row.pop("bytes"), n_pixels=n_pixels, **row)
 
+    def _first(self) -> NDArray[np.int64]:
+        """Returns the numbers of the rows that are analyzed, by URI."""
+        order, leaders = self._sorted()
+        first: NDArray[np.int64] = order[leaders[order] == order]
+        return first
+
     def _sorted(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns row numbers by URI, and for each row the one that is analyzed for its content."""
-        if self._order is None or self._leaders is None:
+        """Returns row numbers by URI, and for each row the one that is analyzed for its content.
+
+        That is the first usable row by URI of those with the same content.
+        """
+        if self._places is None:
             header = self._header.whole()
-            order = pc.sort_indices(header["uri"]).to_numpy().astype(np.int64)
-            self._leaders = _leaders(header, order)
-            self._order = order
-        return self._order, self._leaders
+            ids, order = header["source_id"], pc.sort_indices(header["uri"])
+            is_usable = pc.and_(pc.is_null(header["outcome"]), pc.is_valid(ids))
+            usable = order.filter(is_usable.combine_chunks().take(order))
+            place = pc.index_in(ids, value_set=ids.take(usable))
+            leaders = usable.cast(pa.int64()).take(place).fill_null(_NO_LEADER)
+            self._places = order.to_numpy().astype(np.int64), leaders.to_numpy()
+        return self._places
 
 
 class SourceTotals:
@@ -353,70 +360,30 @@ def value_counts(column: pa.ChunkedArray | pa.Array) -> dict[str, int]:
     return {pair["values"]: pair["counts"] for pair in pc.value_counts(column).to_pylist()}
 
 
-def _leaders(header: pa.Table, order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the first usable row by URI of those with the same content."""
-    leaders = np.full(header.num_rows, _NO_LEADER, np.int64)
-    if not header.num_rows:
-        return leaders
-    coded = header["source_id"].combine_chunks().dictionary_encode()
-    codes = coded.indices.fill_null(_NO_LEADER).to_numpy()
-    usable = pc.is_null(header["outcome"]).to_numpy()
-    candidates = order[(usable & (codes != _NO_LEADER))[order]]
-    first_of = np.full(len(coded.dictionary), _NO_LEADER, np.int64)
-    # Assigned backwards, so that the first by URI is the last to be written.
-    first_of[codes[candidates][::-1]] = candidates[::-1]
-    has_leader = codes != _NO_LEADER
-    leaders[has_leader] = first_of[codes[has_leader]]
-    return leaders
-
-
-def _overlaid(own: pa.Table, shared: pa.Table, measured: pa.Table) -> pa.Table:
-    columns = []
-    for field in SOURCES_SCHEMA:
-        name, kind = field.name, field.type
-        if name in _OWN:
-            column = own[name].cast(kind)
-        elif name in measured.schema.names and name in shared.schema.names:
-            column = pc.coalesce(measured[name].cast(kind), shared[name].cast(kind))
-        elif name in measured.schema.names:
-            column = measured[name].cast(kind)
-        elif name in shared.schema.names:
-            column = shared[name].cast(kind)
-        else:
-            column = pa.nulls(own.num_rows, kind)
-        columns.append(column)
-    return pa.table(columns, schema=SOURCES_SCHEMA).combine_chunks()
-
-
 def _counted(
     table: pa.Table, *, is_copy: NDArray[np.bool_], kept: pa.Array, counts: pa.Array
 ) -> pa.Table:
-    """Adds the number of kept clips, and marks copies, whose clips count elsewhere."""
-    copies = pa.array(is_copy)
-    done = pc.equal(table["outcome"], "done")
+    """Adds the number of kept clips, and marks copies, whose clips count elsewhere.
+
+    A failed source has no generation.
+    """
+    copies, outcome = pa.array(is_copy), table["outcome"]
+    done = pc.equal(outcome, "done")
+    zero, none = pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32())
     own_counts = counts.take(pc.index_in(table["source_id"], value_set=kept))
-    n_kept = pc.if_else(done, pc.fill_null(own_counts, 0), pa.scalar(None, pa.int32()))
-    zero = pa.scalar(0, pa.int32())
-    for name, column in (
-        ("n_shots", table["n_shots"]),
-        ("n_clips", table["n_clips"]),
-        ("n_kept", n_kept),
-    ):
-        table = with_column(table, name, pc.if_else(copies, zero, column))
+    columns = {
+        "generation": pc.if_else(pc.equal(outcome, "failed"), none, table["generation"]),
+        "n_shots": pc.if_else(copies, zero, table["n_shots"]),
+        "n_clips": pc.if_else(copies, zero, table["n_clips"]),
+        "n_kept": pc.if_else(copies, zero, pc.if_else(done, pc.fill_null(own_counts, 0), none)),
+    }
     if is_copy.any():
         marked = pc.and_(copies, done).to_pylist()
         notes = [
             [*(old or ()), str(Note.SAME_BYTES)] if mark else old
             for mark, old in zip(marked, table["notes"].to_pylist(), strict=True)
         ]
-        table = with_column(table, "notes", pa.array(notes, table.schema.field("notes").type))
+        columns["notes"] = pa.array(notes, table.schema.field("notes").type)
+    for name, column in columns.items():
+        table = with_column(table, name, column)
     return table
-
-
-def _held(field: pa.Field) -> pa.Field:
-    """Returns the field's form in memory."""
-    if field.name in _LONG:
-        return field.with_type(pa.large_string())
-    if field.name in _FEW_VALUES:
-        return field.with_type(pa.dictionary(pa.int32(), pa.string()))
-    return field

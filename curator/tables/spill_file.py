@@ -1,14 +1,22 @@
-"""A temporary file on the local disk for bytes that are needed again."""
+"""Bytes on the local disk that are needed again, and records there by key."""
 
 import mmap
 import os
+import sqlite3
 import tempfile
 import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO
 
+import numpy as np
+
 from curator.errors import StorageError
+from curator.tables.key_index import hashes
 
 _BUFFER_BYTES = 1 << 20
+_CACHE_KB = 65_536
+"""Memory for pages of the file of records."""
+_RECORDS_AT_ONCE = 256
 
 
 class Spill:
@@ -16,46 +24,36 @@ class Spill:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._buffer = bytearray()
-        self._written = 0
         self._file: IO[bytes] | None = None
+        self._n_bytes = self._n_flushed = 0
         self._mapped: mmap.mmap | None = None
 
     def add(self, data: bytes) -> int:
-        """Adds bytes; returns their offset.
-
-        Raises:
-            StorageError: Writing to the local disk failed.
-        """
+        """Adds bytes; returns their offset. Raises `StorageError` where the local disk is full."""
         with self._lock:
-            begin = self._written + len(self._buffer)
-            self._buffer += data
-            if len(self._buffer) >= _BUFFER_BYTES:
-                self._flush()
+            begin = self._n_bytes
+            try:
+                if self._file is None:
+                    self._file = tempfile.TemporaryFile(buffering=_BUFFER_BYTES)  # noqa: SIM115
+                self._file.write(data)
+            except OSError as error:
+                raise _explained(error.strerror) from error
+            self._n_bytes += len(data)
             return begin
 
     def read(self, begin: int, n_bytes: int) -> bytes:
         """Reads bytes at an offset."""
         with self._lock:
-            if begin >= self._written:
-                at = begin - self._written
-                return bytes(self._buffer[at : at + n_bytes])
-            if begin + n_bytes > self._written:
-                self._flush()
-        assert self._file is not None
-        return os.pread(self._file.fileno(), n_bytes, begin)
+            file = self._flushed(begin + n_bytes)
+        return os.pread(file, n_bytes, begin)
 
     def view(self, begin: int, n_bytes: int) -> memoryview:
         """Returns bytes at an offset without reading them: the system does when they are used."""
         with self._lock:
-            if begin + n_bytes > self._written:
-                self._flush()
-            assert self._file is not None
+            file = self._flushed(begin + n_bytes)
             if self._mapped is None or begin + n_bytes > len(self._mapped):
                 # Views of an older map keep it.
-                self._mapped = mmap.mmap(
-                    self._file.fileno(), self._written, access=mmap.ACCESS_READ
-                )
+                self._mapped = mmap.mmap(file, self._n_flushed, access=mmap.ACCESS_READ)
             return memoryview(self._mapped)[begin : begin + n_bytes]
 
     def forget(self) -> None:
@@ -64,17 +62,110 @@ class Spill:
             if self._mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
                 self._mapped.madvise(mmap.MADV_DONTNEED)
 
-    def _flush(self) -> None:
+    def _flushed(self, end: int) -> int:
+        """Returns the descriptor of the file, which holds all bytes up to an offset."""
+        assert self._file is not None, "bytes were added"
+        if end > self._n_flushed:
+            try:
+                self._file.flush()
+            except OSError as error:
+                raise _explained(error.strerror) from error
+            self._n_flushed = self._n_bytes
+        return self._file.fileno()
+
+
+def _explained(why: object) -> StorageError:
+    return StorageError(
+        f"{tempfile.gettempdir()}: {why}; a run keeps some KB for each clip in a temporary file "
+        "there; make room, or set TMPDIR to another folder"
+    )
+
+
+class Keyed:
+    """Records on the local disk by key; the latest of a key counts.
+
+    The place of a record may be known before the record is read, as a number of the owner's:
+    `fetch` reads the object behind it, and returns its records with their keys. Keys are held as 64
+    bits of their hash: callers must check that a record is the right one.
+    """
+
+    def __init__(self, fetch: Callable[[int], Iterator[tuple[str, bytes]]]) -> None:
+        self._fetch, self._lock = fetch, threading.RLock()
         try:
-            if self._file is None:
-                self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - as long as this
-            at = 0
-            while at < len(self._buffer):
-                at += os.pwrite(self._file.fileno(), self._buffer[at:], self._written + at)
-        except OSError as error:
-            raise StorageError(
-                f"{tempfile.gettempdir()}: {error.strerror}; a run keeps some KB for each clip in "
-                "a temporary file there; make room, or set TMPDIR to another folder"
-            ) from error
-        self._written += at
-        self._buffer.clear()
+            # Stays open without a name: nothing of it is left behind, whatever ends the process.
+            with tempfile.NamedTemporaryFile() as file:
+                self._rows = sqlite3.connect(
+                    file.name, isolation_level=None, check_same_thread=False
+                )
+                for setting in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{_CACHE_KB}"):
+                    self._rows.execute(f"PRAGMA {setting}")
+                self._rows.execute("BEGIN")
+                self._rows.execute(
+                    "CREATE TABLE records (key INTEGER PRIMARY KEY, number INT, record BLOB)"
+                )
+        except (OSError, sqlite3.OperationalError) as error:
+            raise _explained(error) from error
+
+    def __len__(self) -> int:
+        with self._lock:
+            (n_records,) = self._rows.execute("SELECT count(*) FROM records").fetchone()
+            return int(n_records)
+
+    def __contains__(self, key: str) -> bool:
+        return self._row(key) is not None
+
+    def expect_all(self, keys: Sequence[Sequence[str]], begin: int = 0) -> None:
+        """Notes the places of records: the object of each number from `begin` has some keys."""
+        rows = ((key, number) for number, some in enumerate(keys, begin) for key in _numbers(some))
+        self._change("REPLACE INTO records VALUES (?, ?, NULL)", rows)
+
+    def add(self, key: str, record: bytes) -> None:
+        """Adds a record."""
+        self._change("REPLACE INTO records VALUES (?, NULL, ?)", [(*_numbers([key]), record)])
+
+    def get(self, key: str) -> bytes | None:
+        """Returns the record that is almost surely of a key, or None."""
+        with self._lock:
+            number, record = self._row(key) or (None, None)
+            if number is not None and record is None:
+                self._read(number)
+                _, record = self._row(key) or (None, None)
+            return record
+
+    def records(self) -> Iterator[bytes]:
+        """Yields all records, in no order."""
+        with self._lock:
+            numbers = "SELECT DISTINCT number FROM records WHERE record IS NULL"
+            for (number,) in self._rows.execute(numbers).fetchall():
+                self._read(number)
+            rows = self._rows.execute("SELECT record FROM records WHERE record IS NOT NULL")
+        while True:
+            with self._lock:
+                some = rows.fetchmany(_RECORDS_AT_ONCE)
+            if not some:
+                return
+            yield from (record for (record,) in some)
+
+    def _row(self, key: str) -> tuple[int | None, bytes | None] | None:
+        query = "SELECT number, record FROM records WHERE key = ?"
+        with self._lock:
+            row: tuple[int | None, bytes | None] | None = self._rows.execute(
+                query, _numbers([key])
+            ).fetchone()
+            return row
+
+    def _read(self, number: int) -> None:
+        """Takes over the whole object behind an owner's number, which is read once."""
+        rows = ((record, *_numbers([key]), number) for key, record in self._fetch(number))
+        self._change("UPDATE records SET record = ? WHERE key = ? AND number = ?", rows)
+
+    def _change(self, statement: str, rows: Iterable[tuple[object, ...]]) -> None:
+        try:
+            with self._lock:
+                self._rows.executemany(statement, rows)
+        except sqlite3.OperationalError as error:
+            raise _explained(error) from error
+
+
+def _numbers(keys: Sequence[str]) -> list[int]:
+    return list(hashes(keys).astype(np.int64).tolist())

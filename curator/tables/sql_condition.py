@@ -8,31 +8,21 @@ import pyarrow as pa
 
 from curator.errors import UsageError, install_extra, one_line
 
-_SETTINGS = {
-    "enable_external_access": "false",
-    "autoload_known_extensions": "false",
-    "autoinstall_known_extensions": "false",
-    "python_enable_replacements": "false",
-    "lock_configuration": "true",
-}
+_FORBIDDEN = (
+    "enable_external_access", "autoload_known_extensions", "autoinstall_known_extensions",
+    "python_enable_replacements",
+)  # fmt: skip
+_SETTINGS = dict.fromkeys(_FORBIDDEN, "false") | {"lock_configuration": "true"}
 """No condition may open a file, load an extension, or read a variable of this program."""
-
-
 LIMIT_S = 60.0
 """Longest time that a condition may take; over 10^6 clips one takes less than a second."""
 
 
 def matching_clips(clips: pa.Table, condition: str, *, example: str, instead: str) -> list[str]:
-    """Returns the ids of the clips for which a condition over columns holds, sorted.
+    """Returns the ids of the clips for which a condition, SQL as behind WHERE, holds, sorted.
 
-    Args:
-        clips: Rows of `clips`.
-        condition: SQL, as behind WHERE.
-        example: A condition, for messages.
-        instead: What works without DuckDB, for messages.
-
-    Raises:
-        UsageError: DuckDB is not installed, or the condition is wrong or takes too long.
+    `example` is a condition, and `instead` what works without DuckDB, for messages. Raises
+    `UsageError` where DuckDB is not installed, or the condition is wrong or takes too long.
     """
     try:
         # Loaded by name: it is an optional package.

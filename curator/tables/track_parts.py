@@ -10,6 +10,7 @@ one decode have the same hash. A source that failed permanently is only in `fram
 
 import hashlib
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,7 +36,6 @@ from curator.tables.removal_records import Removals, RemovedSpan
 from curator.tables.track_items import (
     FRAMES,
     AnalyzeItem,
-    HashItem,
     JoinItem,
     PartsByFamily,
     SegmentItem,
@@ -61,10 +61,7 @@ class StoredTrack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentDone:
-    """The outcome of a segment, a hash or a join.
-
-    `whole` is the reason why the source must be analyzed as a whole.
-    """
+    """The outcome of a segment, a hash or a join; `whole` says why a source needs one analysis."""
 
     source: SourceRef
     hashes: ContentHashes | None = None
@@ -91,10 +88,7 @@ class TrackParts:
     """The stored tracks of a recipe; it stores no thumbnails of footage in `removals`."""
 
     def __init__(
-        self,
-        store: Store,
-        families: Sequence[StoredFamily],
-        removals: Removals | None = None,
+        self, store: Store, families: Sequence[StoredFamily], removals: Removals | None = None
     ) -> None:
         self._removals = removals or Removals()
         self._families = {family.name: family for family in families}
@@ -110,58 +104,42 @@ class TrackParts:
         """
         parts_of: dict[str, PartsByFamily] = {}
         failed: set[str] = set()
-        for names, of_unit in self._units(sorted(source_ids), may_write):
-            # Keyed by `id()`, which is valid while the dictionaries exist: until the loop ends.
-            merged: dict[int, tuple[PartsByFamily, dict[str, str]]] = {}
-            for key, has_failed in of_unit:
-                if has_failed:
-                    failed.add(key)
-                parts = parts_of.get(key)
-                if parts is None:
-                    parts_of[key] = names
-                    continue
-                if id(parts) not in merged:
-                    merged[id(parts)] = parts, {**parts, **names}
-                parts_of[key] = merged[id(parts)][1]
-        return parts_of, failed
-
-    def _units(
-        self, ids: Sequence[str], may_write: bool
-    ) -> Iterator[tuple[dict[str, str], list[tuple[str, bool]]]]:
-        """Yields the units with any of `ids`: parts by family, and each id with whether it failed.
-
-        Units with the family `frames` come first.
-        """
-        if not ids:
+        if not source_ids:
             # Saves the requests that list and read parts.
-            return
-        by_hash: dict[str, dict[str, str]] = {}
-        versions_of = part_versions(self._store, TRACKS)
+            return parts_of, failed
         # Users' measures share a folder.
-        stages = (self._parts(family).stage for family in self._families)
-        listed: dict[str, dict[str, str]] = {stage: {} for stage in stages}
-        for name, version in versions_of.items():
-            folder = name.rpartition("/")[0]
-            if folder in listed:
-                listed[folder][name] = version
+        listed: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        for name, version in part_versions(self._store, TRACKS).items():
+            listed[name.rpartition("/")[0]][name] = version
+        by_hash: defaultdict[str, dict[str, str]] = defaultdict(dict)
         for family in self._families:
             parts = self._parts(family)
             for name in parts.of(listed[parts.stage]):
-                by_hash.setdefault(name.rpartition("-")[2], {})[family] = name
+                by_hash[name.rpartition("-")[2]][family] = name
         units = sorted(by_hash.values(), key=lambda names: FRAMES not in names)
         # All parts of a unit have the same keys, so one part is looked up.
-        asked: dict[str, dict[str, int]] = {}
+        sought: defaultdict[str, dict[str, int]] = defaultdict(dict)
         for number, names in enumerate(units):
             family = FRAMES if FRAMES in names else next(iter(names))
-            asked.setdefault(family, {})[names[family]] = number
-        matches: dict[int, list[tuple[str, bool]]] = {}
-        for family, numbers in asked.items():
+            sought[family][names[family]] = number
+        ids, matches = sorted(source_ids), defaultdict[int, list[str]](list)
+        for family, numbers in sought.items():
             folder = self._parts(family).stage
             keys = KnownKeys.of(self._store, folder, listed[folder], numbers, may_write=may_write)
             for row, part, has_failed in keys.matches(ids):
-                matches.setdefault(numbers[part], []).append((ids[row], has_failed))
+                matches[numbers[part]].append(ids[row])
+                if has_failed:
+                    failed.add(ids[row])
         for number in sorted(matches):
-            yield units[number], matches[number]
+            # By `id()`, which is valid while the dictionaries exist: until the loop ends.
+            merged: dict[int, tuple[PartsByFamily, PartsByFamily]] = {}
+            names = units[number]
+            for key in matches[number]:
+                stored = parts_of.setdefault(key, names)
+                if stored is not names:
+                    both = merged.setdefault(id(stored), (stored, {**stored, **names}))
+                    parts_of[key] = both[1]
+        return parts_of, failed
 
     def write(
         self, sources: Sequence[tuple[SourceRef, Track | Failure]], families: Collection[str]
@@ -170,7 +148,6 @@ class TrackParts:
         results = [(str(source.source_id), result) for source, result in sources]
         if self._removals:
             results = [(key, self._excluded(key, result)) for key, result in results]
-        failed = [key for key, result in results if isinstance(result, Failure)]
         tracks = [item for item in results if isinstance(item[1], Track)]
         names: dict[str, str] = {}
         for family in sorted(families, key=lambda name: (name == FRAMES, name)):
@@ -178,10 +155,16 @@ class TrackParts:
             if rows:
                 table = tracks_to_table(rows, self._families[family].columns)
                 if family == FRAMES:
-                    table = self._with_origin(table, [source for source, _ in sources])
+                    # Of a file that was being written, a later write may keep the version.
+                    origins = (
+                        (s.uri, None if is_racy(s.uri, s.version, self._since_ns) else s.version)
+                        for s, _ in sources
+                    )
+                    for name, values in zip(ORIGIN, zip(*origins, strict=True), strict=True):
+                        table = table.append_column(name, pa.array(values, pa.string()))
+                failed = [key for key, result in rows if isinstance(result, Failure)]
                 keys = [key for key, _ in rows]
-                of_rows = failed if family == FRAMES else []
-                names[family] = self._parts(family).write(table, keys, failed=of_rows)
+                names[family] = self._parts(family).write(table, keys, failed=failed)
         return names
 
     def _excluded(self, source_id: str, result: Track | Failure) -> Track | Failure:
@@ -216,56 +199,22 @@ class TrackParts:
             ]
         return items
 
-    def agrees(self, part: str, source_id: str, track: Track) -> bool:
-        """Returns whether a track has the same frames as a stored part of the family `frames`."""
-        table = self._parts(FRAMES).read(part, ["source_id", *_CHECKED])
-        row = table["source_id"].to_pylist().index(source_id)
-        stored = (np.asarray(table[name][row].values) for name in _CHECKED)
-        pts, n_bytes = stored
-        if not np.array_equal(pts, track.frame_pts):
-            return False
-        has_bytes = (n_bytes > 0) & (track.frame_bytes > 0)
-        return bool(np.array_equal(n_bytes[has_bytes], track.frame_bytes[has_bytes]))
-
-    def _with_origin(self, table: pa.Table, sources: Sequence[SourceRef]) -> pa.Table:
-        """Adds the address and version of the file from which each row was measured.
-
-        Both are null if the file was being written, because a later write may keep the version.
-        """
-        versions = [
-            None if is_racy(source.uri, source.version, self._since_ns) else source.version
-            for source in sources
-        ]
-        uris = [source.uri for source in sources]
-        for name, values in zip(ORIGIN, (uris, versions), strict=True):
-            table = table.append_column(name, pa.array(values, pa.string()))
-        return table
-
     def segments(self, families: Collection[str]) -> Parts:
         """Returns the parts of segments on which some families were measured."""
         fingerprints = {name: self._families[name].fingerprint for name in families}
         return Parts(self._store, SEGMENTS, fingerprint(SEGMENTS, fingerprints))
 
-    def write_segment(self, item: SegmentItem, track: Track) -> None:
-        """Stores the measurements of a segment."""
-        own = (self._families[name].columns for name in sorted(item.families))
-        columns = list(dict.fromkeys((*PLACES, *(name for names in own for name in names))))
-        table = tracks_to_table([(str(item.source.source_id), track)], columns)
-        self.segments(item.families).write(table, [item.key])
-
-    def read_segments(self, item: JoinItem) -> tuple[Track, ...]:
-        """Reads the segments of a source."""
-        parts, source = self.segments(item.families), item.source
-        tracks: list[Track] = []
-        for name in item.segments:
-            ((_, track),) = table_to_tracks([parts.read(name)], {str(source.source_id): source.uri})
-            assert isinstance(track, Track)
-            tracks.append(track)
-        return tuple(tracks)
-
     def load_segments(self, items: Sequence[JoinItem]) -> list[JoinItem]:
         """Returns sources to join with the measurements of their segments."""
-        return [replace(item, tracks=self.read_segments(item)) for item in items]
+
+        def tracks(item: JoinItem) -> Iterator[Track]:
+            parts, uris = self.segments(item.families), {str(item.source.source_id): item.uri}
+            for name in item.segments:
+                ((_, track),) = table_to_tracks([parts.read(name)], uris)
+                assert isinstance(track, Track)
+                yield track
+
+        return [replace(item, tracks=tuple(tracks(item))) for item in items]
 
     def load(self, unit: AnalyzedUnit) -> list[TrackItem] | None:
         """Returns tracks and failures; None for a unit of segments, which have no track yet."""
@@ -274,43 +223,35 @@ class TrackParts:
         failed = [TrackItem(source=s, track=f, frames_part=None) for s, f in unit.failed]
         return [*failed, *self.read(unit.tracks)]
 
-    def keep(
-        self,
-        items: Sequence[AnalyzeItem],
-        results: Sequence[Found],
-    ) -> AnalyzedUnit:
+    def keep(self, items: Sequence[AnalyzeItem], results: Sequence[Found]) -> AnalyzedUnit:
         """Stores the results of a unit: a track by family, a segment as one row.
 
         All sources of a unit have the same families to measure.
         """
-        pairs = list(zip(items, results, strict=True))
-        segments = [self._segment(i, r) for i, r in pairs if not isinstance(i, SourceItem)]
-        tracks: list[tuple[SourceItem, Track | Failure]] = []
-        for item, result in pairs:
-            if isinstance(item, SourceItem):
-                result = self._checked(item, result)
-                if isinstance(result, Track | Failure):
-                    tracks.append((item, result))
-                elif isinstance(result, WholeReason):
-                    segments.append(SegmentDone(source=item.source, whole=result))
-        return self._stored(tracks, tuple(segments))
-
-    def _stored(
-        self,
-        tracks: Sequence[tuple[SourceItem, Track | Failure]],
-        segments: tuple[SegmentDone, ...],
-    ) -> AnalyzedUnit:
         kept: list[tuple[SourceItem, Track | Failure]] = []
         failed: list[tuple[SourceRef, Failure]] = []
-        for item, result in tracks:
-            if isinstance(result, Failure) and not _is_for_good(item, result):
-                failed.append((item.source, result))
-            else:
-                kept.append((item, result))
+        segments: list[SegmentDone] = []
+        for item, result in zip(items, results, strict=True):
+            if isinstance(item, SourceItem):
+                result = self._checked(item, result)
+            if isinstance(result, WholeReason):
+                segments.append(SegmentDone(source=item.source, whole=result))
+            elif isinstance(result, ContentHashes):
+                segments.append(SegmentDone(source=item.source, hashes=result))
+            elif isinstance(item, SegmentItem):
+                assert isinstance(result, Track)
+                self._write_segment(item, result)
+                segments.append(SegmentDone(source=item.source))
+            elif isinstance(item, SourceItem):
+                # Frames that were decoded before show that a failure is not for good.
+                is_for_good = FRAMES in item.families
+                if isinstance(result, Failure) and (result.code in RETRIED or not is_for_good):
+                    failed.append((item.source, result))
+                else:
+                    kept.append((item, result))
         parts: dict[str, str] = {}
         if kept:
-            rows = [(item.source, result) for item, result in kept]
-            parts = self.write(rows, kept[0][0].families)
+            parts = self.write([(i.source, r) for i, r in kept], kept[0][0].families)
         stored = [
             StoredTrack(
                 source=item.source,
@@ -318,14 +259,25 @@ class TrackParts:
             )
             for item, r in kept
         ]
-        return AnalyzedUnit(tracks=tuple(stored), failed=tuple(failed), segments=segments)
+        return AnalyzedUnit(tracks=tuple(stored), failed=tuple(failed), segments=tuple(segments))
+
+    def _write_segment(self, item: SegmentItem, track: Track) -> None:
+        own = (self._families[name].columns for name in sorted(item.families))
+        columns = list(dict.fromkeys((*PLACES, *(name for names in own for name in names))))
+        table = tracks_to_table([(str(item.source.source_id), track)], columns)
+        self.segments(item.families).write(table, [item.key])
 
     def _checked(self, item: SourceItem, result: Found) -> Found:
         """Returns the result, or a replacement if it contradicts the stored frames."""
         if not isinstance(result, Track) or FRAMES in item.families:
             return result
-        if self.agrees(item.parts[FRAMES], str(item.source.source_id), result):
-            return result
+        table = self._parts(FRAMES).read(item.parts[FRAMES], ["source_id", *_CHECKED])
+        row = table["source_id"].to_pylist().index(str(item.source.source_id))
+        pts, n_bytes = (np.asarray(table[name][row].values) for name in _CHECKED)
+        if np.array_equal(pts, result.frame_pts):
+            has_bytes = (n_bytes > 0) & (result.frame_bytes > 0)
+            if np.array_equal(n_bytes[has_bytes], result.frame_bytes[has_bytes]):
+                return result
         if isinstance(item, JoinItem):
             return WholeReason.INDEX_LIES
         return Failure(
@@ -336,15 +288,6 @@ class TrackParts:
             "were measured before, as another version of FFmpeg may do; use the versions that "
             "summary.json names, or delete OUT/tracks to measure all sources again",
         )
-
-    def _segment(self, item: SegmentItem | HashItem, result: Found) -> SegmentDone:
-        if isinstance(result, Track) and isinstance(item, SegmentItem):
-            self.write_segment(item, result)
-            return SegmentDone(source=item.source)
-        if isinstance(result, WholeReason):
-            return SegmentDone(source=item.source, whole=result)
-        assert isinstance(result, ContentHashes)
-        return SegmentDone(source=item.source, hashes=result)
 
     def _parts(self, family: str) -> Parts:
         stored = self._families[family]
@@ -378,8 +321,3 @@ def track_origins(store: Store, source_ids: Set[str]) -> Iterator[dict[str, Any]
         unknown = {name: None for name in ORIGIN}
         columns = [n for n in ("source_id", "sha256", *ORIGIN) if n in table.column_names]
         yield from (unknown | row for row in table.select(columns).to_pylist())
-
-
-def _is_for_good(item: SourceItem, failure: Failure) -> bool:
-    """Returns whether to store a failure; no if frames of the source were decoded before."""
-    return failure.code not in RETRIED and FRAMES in item.families

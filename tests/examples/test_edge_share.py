@@ -22,7 +22,6 @@ from curator.recipe import Recipe, load_recipe, measures_of, with_changes
 from curator.records.clips import Span
 from curator.stages.propose.candidate_row import candidate_of
 from curator.tables.clip_rows import candidates_table
-from curator.tables.parts import columns_to_rows
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MEASURE = "edge_share:EdgeShare"
@@ -58,7 +57,7 @@ def rows(recipe: Recipe, values: list[float]) -> list[dict[str, object]]:
     candidates = [candidate_of(track, span, "a.mp4", **settings) for track in tracks]
     table = candidates_table(candidates, measures.specs)
     decided = decide(table, recipe.filters.root, min_s=2.0, shard=recipe.shard, measures=measures)
-    return columns_to_rows(decided.clips)
+    return decided.clips.to_pylist()
 
 
 def test_rules_bound_its_scores_and_reasons_derive_from_their_names() -> None:

@@ -20,7 +20,7 @@ from curator.stages.caption.caption_records import Task, Window
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.window_dialog import Asker
 from curator.storage import open_store
-from curator.tables.parts import rows_to_table, write_table
+from curator.tables.parts import rows_to_table, write_tables
 from curator.tables.schemas import ANNOTATIONS_SCHEMA
 
 SETTINGS = (
@@ -105,7 +105,9 @@ def annotated(
     summary = json.loads(store.read("summary.json"))
     recipe = load_recipe("quickstart", SETTINGS).model_dump(mode="json")
     summary["recipe"] = recipe
-    parts = write_table(store, "annotations", rows_to_table(rows, ANNOTATIONS_SCHEMA))
+    parts = write_tables(
+        store, "annotations", [rows_to_table(rows, ANNOTATIONS_SCHEMA)], ANNOTATIONS_SCHEMA
+    )
     summary["tables"]["annotations"] = parts
     store.write("summary.json", json.dumps(summary).encode())
     return out

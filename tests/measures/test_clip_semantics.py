@@ -24,7 +24,6 @@ from curator.stages.filter.config import FilterConfig
 from curator.stages.propose.candidate_row import candidate_of
 from curator.stages.shard.config import ShardConfig
 from curator.tables.clip_rows import candidates_table
-from curator.tables.parts import columns_to_rows
 
 SPAN = Span(start_frame=60, end_frame=180, shot=0)
 HEADS = Heads(
@@ -104,7 +103,7 @@ def row(track: Track, semantic: SemanticConfig, heads: Heads | None = HEADS) -> 
     made = candidate_of(track, SPAN, "u", aggregates={}, crop_borders=False, heads=heads)
     clips = candidates_table([made], SCORES)
     decided = decide(clips, {}, min_s=2.0, shard=ShardConfig(), semantic=semantic)
-    (judged,) = columns_to_rows(decided.clips)
+    (judged,) = decided.clips.to_pylist()
     return judged
 
 

@@ -62,10 +62,11 @@ def mark_by_rule(run: Finished, n_marks: int, *, random: bool = False) -> None:
     rows = rng.permutation(len(is_kept))[:n_marks]
     spans = clips.select(["clip_id", "source_id", "start_frame", "end_frame"]).take(pa.array(rows))
     verdicts = np.where(is_kept[rows], "keep", "drop").tolist()
-    MarkWriter(run.store).put_all(
+    marks = (
         Mark(**span, verdict=verdict, marked_at=utc_now())
         for span, verdict in zip(spans.to_pylist(), verdicts, strict=True)
     )
+    MarkWriter(run.store).put(*marks)
 
 
 def test_marks_become_a_score_like_any_other(

@@ -14,7 +14,7 @@ import made_corpus
 import pytest
 
 from curator.storage import open_store
-from curator.tables import clip_rows, clip_store, clip_vectors, disk_table
+from curator.tables import clip_rows, clip_vectors, disk_table
 from curator.tables.checksums import read_parquet
 
 N = 20_000
@@ -67,7 +67,7 @@ def test_what_waits_on_the_disk_changes_no_byte(
     roots: list[Path], run: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pins tables, tars, summary and report: all are the same from pieces in temporary files."""
-    for module in (clip_rows, clip_store, clip_vectors, disk_table):
+    for module in (clip_rows, clip_vectors, disk_table):
         monkeypatch.setattr(module, "BLOCK_ROWS", 777)
     again = made_corpus.digests(
         roots[1], made_corpus.recipe_of(RECIPE), N_SOURCES, meta=True, memory_bytes=SMALL

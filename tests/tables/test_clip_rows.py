@@ -1,7 +1,5 @@
 """Rows in columns: typed, changed in place, and the same table again."""
 
-import errno
-import os
 import random
 import tempfile
 from pathlib import Path
@@ -14,8 +12,8 @@ import pytest
 from curator.errors import StorageError
 from curator.measures.score_list import SCORES
 from curator.tables.clip_rows import BLOCK, HELD, ClipRows
-from curator.tables.disk_table import sorted_columns
-from curator.tables.parts import tables_to_parquet, to_parquet
+from curator.tables.disk_table import joined
+from curator.tables.parts import parquet_by_content, to_parquet
 from curator.tables.schemas import clips_schema
 from curator.tables.spill_file import Spill
 
@@ -96,7 +94,7 @@ def test_a_changed_row_leaves_its_table_as_it_is() -> None:
 
 def test_tables_are_sorted_together_and_let_go() -> None:
     tables = [pa.table({"a": [3, 1], "b": ["x", "y"]}), pa.table({"a": [2, 1], "b": ["z", "w"]})]
-    found = sorted_columns(tables, ["a", "b"])
+    found = joined(tables, ["a", "b"])
     assert found.to_pydict() == {"a": [1, 1, 2, 3], "b": ["w", "y", "z", "x"]}
     assert tables == []
 
@@ -110,7 +108,7 @@ def test_parquet_of_pieces_is_that_of_the_whole(n: int) -> None:
          "later": ["same"] * n},
     )  # fmt: skip
     pieces = (table.slice(start, 777) for start in range(0, n, 777))
-    assert tables_to_parquet(pieces, table.schema, "a") == to_parquet(table, "a")
+    assert parquet_by_content(pieces, table.schema, "a") == ("a", to_parquet(table, "a"))
 
 
 def test_what_was_spilled_is_read_wherever_it_lies() -> None:
@@ -124,17 +122,7 @@ def test_what_was_spilled_is_read_wherever_it_lies() -> None:
 
 
 def test_a_full_disk_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(StorageError, match=r"No space left on device; .* set TMPDIR"):
-        Spill().add(b"x" * (2 << 20))
-
-
-def test_a_spill_leaves_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    spill = Spill()
-    begin = spill.add(b"y" * (2 << 20))
-    assert spill.read(begin + 1, 3) == b"yyy"
-    assert list(tmp_path.iterdir()) == []
+    with Path("/dev/full").open("wb", 0) as disk:
+        monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: disk)
+        with pytest.raises(StorageError, match=r"No space left on device; .* set TMPDIR"):
+            Spill().add(b"x" * (2 << 20))

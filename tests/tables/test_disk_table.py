@@ -1,4 +1,4 @@
-"""Tables that wait on the disk come back as they were added, sorted where that is wanted."""
+"""What waits on the disk comes back as it was added, sorted or by its key."""
 
 import hashlib
 import tempfile
@@ -10,12 +10,14 @@ import pyarrow as pa
 import pytest
 
 from curator.measures.score_list import SCORES
-from curator.tables import disk_table
-from curator.tables.clip_rows import ClipRows
-from curator.tables.clip_store import ClipStore
+from curator.tables import clip_locations, disk_table
+from curator.tables.clip_locations import LOCATION_SCHEMA, KeyRows, Location, Locations
+from curator.tables.clip_rows import ClipRows, ClipStore
 from curator.tables.clip_vectors import StoredVectors, vectors_table
 from curator.tables.disk_table import DiskTable, SortedRows
+from curator.tables.parts import rows_to_table
 from curator.tables.schemas import clips_schema
+from curator.tables.spill_file import Keyed
 
 N = 3000
 BY = ("id", "n")
@@ -67,6 +69,7 @@ def same(found: pa.Table, wanted: pa.Table) -> bool:
 def test_rows_come_back_in_the_order_in_which_they_were_added(memory_budget_bytes: int) -> None:
     table = made()
     stored = DiskTable(table.schema, memory_budget_bytes)
+    assert stored.whole().num_rows == stored.slice(0, 0).num_rows == 0
     for piece in pieces(table):
         stored.add(piece)
     assert len(stored) == N
@@ -89,6 +92,7 @@ def test_rows_come_out_sorted_again_and_again(memory_budget_bytes: int) -> None:
         blocks = list(stored.blocks())
         assert max(block.num_rows for block in blocks) <= 256
         assert same(pa.concat_tables(blocks), wanted)
+    assert list(SortedRows(table.schema, BY, memory_budget_bytes).blocks()) == []
     assert sorted(stored["n"].to_pylist()) == list(range(N))
     assert (stored.num_rows, stored.column_names) == (N, table.column_names)
 
@@ -105,13 +109,6 @@ def test_rows_are_found_by_key(memory_budget_bytes: int) -> None:
         numbers = own["n"].take(pa.array(rows)).to_pylist()
         found |= dict(zip(positions.tolist(), numbers, strict=True))
     assert found == dict(enumerate(table["n"].to_pylist()[::-1], start=1))
-
-
-def test_nothing_is_found_in_nothing() -> None:
-    schema = made().schema
-    assert list(SortedRows(schema, BY, 0).blocks()) == []
-    assert DiskTable(schema, 0).whole().num_rows == 0
-    assert DiskTable(schema, 0).slice(0, 0).num_rows == 0
 
 
 @ROOMS
@@ -161,6 +158,64 @@ def test_clips_that_passed_and_others_are_one_table(memory_budget_bytes: int) ->
     assert same(store.take(some).table(), wanted.take(some).table())
 
 
+def test_records_are_found_and_what_has_them_is_read_once() -> None:
+    stored = {n: {f"k{n}{i}": f"v{n}{i}".encode() for i in range(5)} for n in range(4)}
+    read: list[int] = []
+
+    def fetch(number: int) -> Iterator[tuple[str, bytes]]:
+        read.append(number)
+        return iter(stored[number].items())
+
+    found = Keyed(fetch)
+    found.expect_all([list(stored[n]) for n in range(3)])
+    found.expect_all([list(stored[3])], 3)
+    found.add("k12", b"newer")
+    for i in range(10):
+        found.add(f"own{i}", f"o{i}".encode())
+    assert "k33" in found
+    assert "k99" not in found
+    assert read == []
+    assert [found.get(key) for key in ("k12", "k13", "k14", "own7", "k99")] == [
+        b"newer", b"v13", b"v14", b"o7", None
+    ]  # fmt: skip
+    assert read == [1]
+    wanted = {value for part in stored.values() for value in part.values()} - {b"v12"}
+    assert set(found.records()) == wanted | {b"newer"} | {f"o{i}".encode() for i in range(10)}
+    assert sorted(read) == [0, 1, 2, 3]
+    assert len(found) == 30
+
+
+def test_places_of_clips_come_back() -> None:
+    wanted = {
+        f"c{k}": Location(name=f"t{k % 3}", row=k if k % 2 else None,
+                          offset=None if k % 2 else k, n_bytes=k)
+        for k in range(50)
+    }  # fmt: skip
+    rows = [
+        {"clip_id": name, "name": at.name, "row": at.row, "offset": at.offset,
+         "n_bytes": at.n_bytes}
+        for name, at in wanted.items()
+    ]  # fmt: skip
+    found = Locations(rows_to_table(rows, LOCATION_SCHEMA))
+    assert dict(found) == wanted
+    assert "c99" not in found
+    assert KeyRows(pa.chunked_array([[]], pa.string())).find("c1") is None
+
+
+def test_keys_whose_hashes_are_the_same_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    def by_length(keys: list[str]) -> np.ndarray:
+        return np.array([len(key) for key in keys], np.uint64)
+
+    monkeypatch.setattr(clip_locations, "hashes", by_length)
+    held = [f"c{k}" for k in range(120)]
+    rows = KeyRows(pa.chunked_array([held[:50], held[50:]], pa.string()))
+    wanted = {"c7": 7, "c119": 119, "d9": None, "c60": 60, "longer": None, "c5": 5, "": None}
+    assert {key: rows.find(key) for key in wanted} == wanted
+    found = rows.find_all(list(wanted)).tolist()
+    assert found == [-1 if row is None else row for row in wanted.values()]
+    assert rows.find_all([]).tolist() == []
+
+
 def test_no_file_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     table = made()
@@ -168,4 +223,7 @@ def test_no_file_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     for _ in range(20):
         stored.add(table)
     assert sum(block.num_rows for block in stored.blocks()) == 20 * N
+    keyed = Keyed(lambda _: iter(()))
+    keyed.add("a", b"y" * (2 << 20))
+    assert keyed.get("a") == b"y" * (2 << 20)
     assert list(tmp_path.iterdir()) == []

@@ -123,26 +123,13 @@ def rewritten(store: LoggingStore) -> None:
     assert known(store).find(["g ü\ta", KEYS[2]]) == [name, None]
 
 
-def older(store: LoggingStore) -> None:
-    """The index is of a time before half of the parts."""
-    (index,) = store.indexes()
-    there = part_versions(store, "scan")
-    held = {name: store.read(name) for name in list(there)[:4]}
-    store.delete(held)
-    store.delete([index])
-    known(store, may_write=True)
-    assert store.indexes() == [index]
-    for name, data in held.items():
-        store.write(name, data)
-
-
 def copied(store: LoggingStore) -> None:
     """All parts have other versions, as in a copy of OUT."""
     for name in part_versions(store, "scan"):
         store.write(name, store.read(name))
 
 
-@pytest.mark.parametrize("change", [part_gone, rewritten, older, copied])
+@pytest.mark.parametrize("change", [part_gone, rewritten, copied])
 def test_an_outdated_index_changes_nothing(
     store: LoggingStore, change: Callable[[LoggingStore], None]
 ) -> None:

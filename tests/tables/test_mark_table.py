@@ -41,7 +41,7 @@ def test_a_removal_takes_marks_of_removed_footage(tmp_path: Path) -> None:
     """Pins clips by id, and others that show removed frames; other marks stay as they are."""
     store = open_store(str(tmp_path))
     here, there = MarkWriter(store), MarkWriter(store)
-    here.put_all([mark("gone", note="secret"), mark("stays", label="a")])
+    here.put(*[mark("gone", note="secret"), mark("stays", label="a")])
     there.put(replace(mark("shifted", caption="secret"), start_frame=100, end_frame=150))
     span = RemovedSpan(start_s=4.0, end_s=5.0, start_frame=120, end_frame=150)
     removals = Removals(

@@ -1,5 +1,7 @@
-"""How tables are encoded, and who can read them."""
+"""How tables are encoded, who can read them, and what pyarrow imports."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import duckdb
@@ -43,3 +45,29 @@ def test_values_that_differ_get_no_dictionary_and_all_readers_read_them(tmp_path
         np.testing.assert_array_equal(found["meta.rating"].to_numpy(), wanted["meta.rating"])
         assert [list(row) for row in found["vector"].to_pylist()] == vectors.tolist()
         assert found["lists"].to_pylist() == table["lists"].to_pylist()
+
+
+MAKES = """
+import sys
+import pyarrow as pa
+from curator.tables.parts import leave_pandas_out
+if sys.argv[1] == "without":
+    leave_pandas_out()
+table = pa.Table.from_pylist([{"a": 1}, {"a": None}])
+print("pandas" in sys.modules)
+frame = table.to_pandas()
+print(type(frame).__module__.split(".")[0], pa.Table.from_pandas(frame).num_rows)
+"""
+
+
+def made(how: str) -> list[str]:
+    """What a process says that makes a table and a data frame."""
+    done = subprocess.run(
+        [sys.executable, "-c", MAKES, how], capture_output=True, text=True, check=True
+    )
+    return done.stdout.splitlines()
+
+
+def test_lists_become_arrays_without_pandas_and_data_frames_with_it() -> None:
+    assert made("without") == ["False", "pandas 2"]
+    assert made("as it is") == ["True", "pandas 2"]

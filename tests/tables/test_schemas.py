@@ -15,7 +15,7 @@ n_decode_errors: int32; n_shots: int32; n_clips: int32; n_kept: int32; generatio
 notes: list<item: string>; outcome: string; error_stage: string; error_code: string;
 error_message: string
 """
-CLIPS = """
+MEASURED = """
 clip_id: string; source_id: string; source_uri: string; shot: int32; start_frame: int64;
 end_frame: int64; start_s: double; end_s: double; start_pts: int64; end_pts: int64; time_base:
 string; n_frames: int64; fps: double; fps_fraction: string; measured_fps: double; is_vfr: bool;
@@ -31,6 +31,8 @@ double; black_fraction: double; content_area: double; text_area: double; overlay
 double; logo_area: double; split_screen: double; picture_in_picture: double; aesthetic: double;
 content_probability: double; nsfw: double; consistency: double; layout_consistency: double;
 shot_doubt: double;
+"""
+CLIPS = f"""{MEASURED}
 content_type: string; decision: string; reason: string; reason_score: double; reason_threshold:
 double; reasons: list<item: string>; reason_detail: string; tags: list<item: string>;
 duplicate_of: string; duplicate_similarity: double; duplicate_offset_s: double;
@@ -39,24 +41,7 @@ caption_failure: string; caption_alignment: double; bucket: string; shard: strin
 mp4_offset: int64; mp4_bytes: int64; mp4_sha256: string; cut_fingerprint: string; cut_mode:
 string; copy_frames: int32; crf: int32; audio: string
 """
-CANDIDATES = """
-clip_id: string; source_id: string; source_uri: string; shot: int32; start_frame: int64;
-end_frame: int64; start_s: double; end_s: double; start_pts: int64; end_pts: int64; time_base:
-string; n_frames: int64; fps: double; fps_fraction: string; measured_fps: double; is_vfr: bool;
-width: int32; height: int32; crop_x: int32; crop_y: int32; crop_width: int32; crop_height:
-int32; short_side_px: double; aspect: double; duration_s: double; hdr: double; bits_per_pixel:
-double; bit_rate_kbps: double; interlaced: double; corrupt_fraction: double; audio_coverage:
-double; audio_rms_db: double; silence: double; luma: double; contrast: double; clipped_fraction:
-double; sharpness: double; noise: double; motion: double; camera_motion: double; camera_jitter:
-double; camera_share: double; object_motion: double; pan_rate: double; tilt_rate: double;
-zoom_rate: double; roll_rate: double; blocking: double; flattening: double; quantizer: double;
-banding: double; combing: double; true_resolution: double; stripes: double; frozen_fraction:
-double; black_fraction: double; content_area: double; text_area: double; overlay_text_area:
-double; logo_area: double; split_screen: double; picture_in_picture: double; aesthetic: double;
-content_probability: double; nsfw: double; consistency: double; layout_consistency: double;
-shot_doubt: double;
-content_type: string; tags: list<item: string>; seconds: double
-"""
+CANDIDATES = f"{MEASURED} content_type: string; tags: list<item: string>; seconds: double"
 CUTS = """
 clip_id: string; cut_mode: string; copy_frames: int32; crf: int32; audio: string; start_frame:
 int64; end_frame: int64; start_s: double; end_s: double; start_pts: int64; end_pts: int64;

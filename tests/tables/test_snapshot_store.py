@@ -73,26 +73,22 @@ def place(finished: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_each_commit_adds_a_snapshot_and_an_unchanged_run_none(place: Path) -> None:
+def test_each_commit_adds_a_snapshot_and_changes_nothing_that_one_names(place: Path) -> None:
     store = open_store(str(place / "out"))
     assert snapshot_numbers(store) == [1, 2, 3]
-    kept = [read_snapshot(store, number)["counts"]["kept"] for number in (1, 2, 3)]
-    assert kept == [4, 8, 2]
+    snapshots = [read_snapshot(store, number) for number in (1, 2, 3)]
+    assert [snapshot["counts"]["kept"] for snapshot in snapshots] == [4, 8, 2]
+    named = set().union(*map(named_objects, snapshots))
+    assert any(name.endswith(".tar") for name in named)
+    before = digests(store, named)
     for _ in range(2):
         # The first finds the sources at another address.
         assert run(place, *FEWER, sources="two") == EXIT_OK
         assert snapshot_numbers(store) == [1, 2, 3, 4]
     assert summary(place)["snapshot"] == 4
-
-
-def test_a_run_changes_nothing_that_a_snapshot_names(place: Path) -> None:
-    store = open_store(str(place / "out"))
-    named = set().union(*(named_objects(read_snapshot(store, n)) for n in (1, 2, 3)))
-    assert any(name.endswith(".tar") for name in named)
-    before = digests(store, named)
     assert run(place, "--set", "filters.motion.min=3.9", sources="two") == EXIT_OK
+    assert snapshot_numbers(store) == [1, 2, 3, 4, 5]
     assert digests(store, named) == before
-    assert snapshot_numbers(store) == [1, 2, 3, 4]
 
 
 def test_the_tables_of_a_run_into_an_empty_out_are_those_of_a_grown_one(
@@ -108,13 +104,24 @@ def test_the_tables_of_a_run_into_an_empty_out_are_those_of_a_grown_one(
     assert whole.select(columns).equals(grown.select(columns))
 
 
-@pytest.mark.parametrize("number", ["1", "2", "3"])
-def test_verify_reads_any_snapshot(
-    place: Path, number: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kept = {"1": 4, "2": 8, "3": 2}[number]
-    assert main(["verify", str(place / "out"), "--snapshot", number]) == EXIT_OK
-    assert f"{kept} clips decoded: all is well" in capsys.readouterr().out
+def test_commands_read_any_snapshot(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(place / "out")
+    for number, kept in (("1", 4), ("2", 8), ("3", 2)):
+        of = ["--snapshot", number]
+        assert main(["verify", out, *of]) == EXIT_OK
+        assert f"{kept} clips decoded: all is well" in capsys.readouterr().out
+        table = str(place / f"table{number}")
+        assert main(["export", out, table, "--format", "parquet", *of]) == EXIT_OK
+        assert f"{kept} clips as parquet" in capsys.readouterr().out
+    page = str(place / "tune.html")
+    assert main(["tune", out, "motion.min=0.0001", "--html", page, "--snapshot", "2"]) == EXIT_OK
+    assert "8" in capsys.readouterr().out
+    clip = curator.read_clips(out, snapshot=1).to_arrow()["clip_id"][0].as_py()
+    assert main(["explain", out, clip, "--snapshot", "1"]) == EXIT_OK
+    assert "kept" in capsys.readouterr().out
+    for command in (["verify", out], ["tune", out, "motion.min=0"]):
+        assert main([*command, "--snapshot", "9"]) == EXIT_USAGE
+        assert "has no snapshot 9; there are 1, 2, 3" in capsys.readouterr().err
 
 
 def test_verify_finds_what_is_wrong_with_an_old_snapshot_alone(place: Path) -> None:
@@ -131,51 +138,20 @@ def test_verify_finds_what_is_wrong_with_an_old_snapshot_alone(place: Path) -> N
     assert main(["verify", str(out)]) == EXIT_FAILED
 
 
-def test_export_tune_and_explain_read_a_snapshot(
-    place: Path, capsys: pytest.CaptureFixture[str]
+def test_pandas_polars_and_duckdb_read_the_newest_in_a_line_and_others_by_their_parts(
+    place: Path,
 ) -> None:
-    out = str(place / "out")
-    for number, kept in ((1, 4), (2, 8)):
-        target = str(place / f"table{number}")
-        code = main(["export", out, target, "--format", "parquet", "--snapshot", str(number)])
-        assert code == EXIT_OK
-        assert f"{kept} clips as parquet" in capsys.readouterr().out
-    tune = ["tune", out, "motion.min=0.0001", "--html", str(place / "tune.html")]
-    assert main([*tune, "--snapshot", "2"]) == EXIT_OK
-    assert "8" in capsys.readouterr().out
-    clip = curator.read_clips(out, snapshot=1).to_arrow()["clip_id"][0].as_py()
-    assert main(["explain", out, clip, "--snapshot", "1"]) == EXIT_OK
-    assert "kept" in capsys.readouterr().out
-
-
-def test_pandas_polars_and_duckdb_read_the_newest_in_a_line(place: Path) -> None:
     out = place / "out"
-    ids = curator.read_clips(out).to_arrow(rejected=True)["clip_id"].to_pylist()
-    assert len(ids) == 8
-    assert pd.read_parquet(out / "clips")["clip_id"].tolist() == ids
-    assert pl.read_parquet(out / "clips" / "*.parquet")["clip_id"].to_list() == ids
-    found = duckdb.sql(f"select clip_id from '{out}/clips/*.parquet'").fetchall()
-    assert [name for (name,) in found] == ids
-
-
-def test_pandas_polars_and_duckdb_read_an_older_one_by_its_parts(place: Path) -> None:
-    out = place / "out"
-    ids = curator.read_clips(out, snapshot=1).to_arrow(rejected=True)["clip_id"].to_pylist()
-    assert len(ids) == 4
     parts = [str(out / part) for part in read_snapshot(open_store(str(out)), 1)["tables"]["clips"]]
-    assert pd.read_parquet(parts)["clip_id"].tolist() == ids
-    assert pl.read_parquet(parts)["clip_id"].to_list() == ids
-    assert len(duckdb.read_parquet(parts)) == len(ids)
-
-
-def test_an_unknown_snapshot_names_those_that_are_there(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for command in ("verify", "tune"):
-        more = ["motion.min=0"] if command == "tune" else []
-        assert main([command, str(place / "out"), *more, "--snapshot", "9"]) == EXIT_USAGE
-        error = capsys.readouterr().err
-        assert "has no snapshot 9; there are 1, 2, 3" in error
+    newest = out / "clips" / "*.parquet"
+    for snapshot, n, pandas, others in ((None, 8, out / "clips", newest), (1, 4, parts, parts)):
+        table = curator.read_clips(out, snapshot=snapshot).to_arrow(rejected=True)
+        ids = table["clip_id"].to_pylist()
+        assert len(ids) == n
+        assert pd.read_parquet(pandas)["clip_id"].tolist() == ids
+        assert pl.read_parquet(others)["clip_id"].to_list() == ids
+        files = others if isinstance(others, list) else str(others)
+        assert [name for (name,) in duckdb.read_parquet(files).project("clip_id").fetchall()] == ids
 
 
 def test_a_loader_stays_on_its_snapshot(place: Path) -> None:
@@ -237,18 +213,6 @@ def test_clean_removes_what_only_old_snapshots_name(
     assert not unfinished.exists()
     assert main(["clean", str(place)]) == EXIT_USAGE
     assert "has no snapshots" in capsys.readouterr().err
-
-
-def test_damage_to_a_table_does_not_reach_the_snapshot(place: Path) -> None:
-    """Pins that a part at its fixed path and the snapshot's own part are two files."""
-    out = place / "out"
-    ids = curator.read_clips(out, snapshot=3).to_arrow()["clip_id"].to_pylist()
-    (part,) = summary(place)["tables"]["clips"]
-    with (out / part).open("r+b") as file:
-        file.seek(100)
-        file.write(b"damaged in place")
-    found = curator.read_clips(out, snapshot=3).to_arrow()["clip_id"].to_pylist()
-    assert found == ids != []
 
 
 def test_a_commit_that_lost_the_race_changes_nothing(

@@ -1,6 +1,5 @@
 """Types, limits and joining of metadata."""
 
-import logging
 from typing import Any
 
 import pyarrow as pa
@@ -69,39 +68,37 @@ def test_typed_values_keep_their_types_unless_they_disagree(
     assert values(found, len(given)) == expected
 
 
-def test_long_values_are_cut_and_that_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    found = metadata({"meta.x": "ä" * 3000}, {"meta.x": "short"})
-    assert [len(text) for text in values(found, 2)] == [2048, 5]
-    with caplog.at_level(logging.WARNING):
-        found.warn()
-    assert "1 values of metadata are longer than 4096 bytes" in caplog.text
-
-
-def test_more_columns_than_there_may_be_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("rows", "warning"),
+    [
+        ([{"meta.x": "ä" * 3000}, {}], "1 values of metadata are longer than 4096 bytes"),
+        ([{f"meta.k{n}": n for n in range(70)}], "6 are left out, such as meta.k64 of /0.mp4"),
+        (
+            [{"meta.x": 1}, {"meta.x": "a"}],
+            "meta.x has values of types ['int', 'text']: it is text",
+        ),
+    ],
+)
+def test_what_is_changed_or_left_out_is_logged(
+    rows: list[dict[str, Any]], warning: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Pins that sidecars, which nobody checks, cannot make a table of a thousand columns."""
-    found = metadata({f"meta.k{number}": number for number in range(70)})
-    assert len(found.schema()) == 64
+    found = metadata(*rows)
     found.warn()
-    assert "6 are left out, such as meta.k64 of /0.mp4" in caplog.text
-
-
-def test_values_that_disagree_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    metadata({"meta.x": 1}, {"meta.x": "a"}).warn()
-    assert "meta.x has values of types ['int', 'text']: it is text" in caplog.text
+    assert warning in caplog.text
+    assert len(found.schema()) <= 64
 
 
 def test_many_rows_are_joined_by_uri() -> None:
-    """Pins that packs of rows, of which some lack a column, are one table."""
+    """Pins that packs of rows, of which some lack a column, are one table; and what is cut."""
     found = metadata(*({"meta.x": n} if n % 3 else {"meta.y": n} for n in range(9000)))
     rows = pa.table({"source_uri": ["/8999.mp4", "/4.mp4", "/no.mp4", "/4.mp4"]})
     joined = found.joined(rows, "source_uri")
     assert joined["meta.x"].to_pylist() == [8999, 4, None, 4]
     assert found.joined(rows.slice(0, 0), "source_uri").num_rows == 0
-
-
-def test_without_metadata_a_table_is_what_it_was() -> None:
-    rows = pa.table({"uri": ["/0.mp4"]})
-    assert SourceMetadata().joined(rows, "uri") is rows
+    assert SourceMetadata().joined(rows, "source_uri") is rows
+    (cut,) = values(metadata({"meta.x": "ä" * 3000}), 1)
+    assert len(cut) == 2048
 
 
 def test_names_are_cleaned_and_collisions_refused() -> None:

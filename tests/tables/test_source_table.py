@@ -110,19 +110,13 @@ def test_the_order_in_which_rows_come_does_not_show(monkeypatch: pytest.MonkeyPa
 
 def test_a_generation_of_which_all_sources_failed_is_none() -> None:
     table = SourceTable()
+    assert ([part.num_rows for part in table.rows({})], table.last_generation()) == ([0], 0)
+    assert (list(table.to_analyze()), table.find([])) == ([], {})
     table.add_probes(probes(probe("a", "1"), probe("b", "2")))
     numbers = pa.table({"source_id": ["1", "2"], "generation": pa.array([1, 2], pa.int32())})
     table.set_generations(numbers)
     table.measured([done("a"), failed("b", "no_frames") | {"outcome": "failed"}])
     assert table.last_generation() == 1
-    assert SourceTable().last_generation() == 0
-
-
-def test_no_sources_make_one_empty_table() -> None:
-    table = SourceTable()
-    assert [part.num_rows for part in table.rows({})] == [0]
-    assert list(table.to_analyze()) == []
-    assert table.find([]) == {}
 
 
 def test_totals_count_all_and_keep_some_failed_rows_of_each_code() -> None:

@@ -25,8 +25,8 @@ from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet
-from curator.tables.disk_records import Keyed
-from curator.tables.parts import columns_to_rows, to_parquet
+from curator.tables.parts import to_parquet
+from curator.tables.spill_file import Keyed
 
 REPLIES = "replies"
 PACK_FROM = 512
@@ -203,7 +203,7 @@ class Replies(Mapping[str, Reply]):
 
     def _add(self, name: str, keys: Sequence[str]) -> None:
         with self._lock:
-            self._rows.expect(keys, len(self._parts))
+            self._rows.expect_all([keys], len(self._parts))
             self._parts.append(name)
             if self._unit or len(keys) < PACK_FROM:
                 self._small[name] = keys
@@ -223,8 +223,8 @@ class Replies(Mapping[str, Reply]):
             return None
 
     def _rows_of(self, number: int) -> Iterator[tuple[str, bytes]]:
-        rows = columns_to_rows(read_parquet(self._store, self._parts[number], REPLY_SCHEMA.names))
-        return ((row["key"], orjson.dumps(row)) for row in rows)
+        table = read_parquet(self._store, self._parts[number], REPLY_SCHEMA.names)
+        return ((row["key"], orjson.dumps(row)) for row in table.to_pylist())
 
 
 def _table_of(replies: Mapping[str, Reply]) -> pa.Table:

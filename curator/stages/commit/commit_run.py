@@ -116,7 +116,7 @@ def commit_run(run: Commit) -> dict[str, Any]:
     for number, rows in enumerate(run.sources):
         totals.add(rows)
         if run.publishes:
-            sources.append(write_table_part(store, f"{root}sources", number, rows))
+            sources.append(write_table_part(store, f"{root}sources", number, [rows], rows.schema))
     tables: dict[str, Rows] = {"clips": (clips.blocks(), clips.schema), **run.tables}
     names = {**run.parts, "sources": sources} | {
         name: write_tables(store, root + name, blocks, schema, run.parts.get(name, ()))

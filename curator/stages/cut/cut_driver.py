@@ -29,7 +29,7 @@ from curator.storage import Store
 from curator.tables.clip_locations import LOCATION_SCHEMA, KeyRows, Location, Locations
 from curator.tables.clip_rows import ClipRow, ClipRows, fields_of, reject
 from curator.tables.output_format import existing
-from curator.tables.parts import Parts, column_values
+from curator.tables.parts import Parts
 from curator.tables.schemas import CUT_SCHEMA, clips_schema
 from curator.tables.track_table import table_to_source_frames
 
@@ -345,7 +345,7 @@ class Cutting:
         )
         for tables in stored:
             table = pa.concat_tables(tables)
-            at = rows.find_all(column_values(table["clip_id"]))
+            at = rows.find_all(table["clip_id"].to_pylist())
             table = table.filter(pa.array(at >= 0)).combine_chunks()
             if table.num_rows:
                 serves = self.still_valid(kept.take(pa.array(at[at >= 0])), table)
@@ -366,7 +366,7 @@ class Cutting:
             if not set(columns) <= set(table.column_names):
                 continue
             # A tar may have been removed or damaged since.
-            sizes = [reusable.get(shard, -1) for shard in column_values(table["shard"])]
+            sizes = [reusable.get(shard, -1) for shard in table["shard"].to_pylist()]
             ends = pc.add(table["mp4_offset"], table["mp4_bytes"])
             is_whole = pc.less_equal(ends, pa.array(sizes, pa.int64()))
             table = table.filter(
@@ -384,7 +384,7 @@ class Cutting:
         is_same = np.logical_and.reduce(
             [_filled(clips[name]) == _filled(stored[name]) for name in same]
         )
-        forms = list(zip(*(column_values(clips[name]) for name in _FORM), strict=True))
+        forms = list(zip(*(clips[name].to_pylist() for name in _FORM), strict=True))
         least_of = {form: self._least(*form) for form in set(forms)}
         least = np.array([least_of[form] for form in forms])
         is_copy = pc.equal(stored["cut_mode"], "copy").to_numpy()

@@ -18,7 +18,6 @@ from curator.storage import ObjectInfo, Store
 from curator.tables.checksums import find_json, read_parquet
 from curator.tables.fenced_store import Digest
 from curator.tables.out_layout import MANIFEST, SHARDS
-from curator.tables.parts import column_values
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +80,8 @@ class ReusableShards:
             return {}
         try:
             table = read_parquet(self.store, DATASET_KEY, ["clip_id", "shard"])
-            tars = (f"{SHARDS}/{name}" for name in column_values(table["shard"]))
-            rows = zip(tars, column_values(table["clip_id"]), strict=True)
+            tars = (f"{SHARDS}/{name}" for name in table["shard"].to_pylist())
+            rows = zip(tars, table["clip_id"].to_pylist(), strict=True)
         except (DamagedError, KeyError):
             rows = self._rows()
         keys: dict[str, list[str]] = {}
@@ -97,7 +96,7 @@ class ReusableShards:
                 table = read_parquet(self.store, name, ["clip_id", "shard"])
             except DamagedError:
                 continue
-            yield from zip(*(column_values(table[n]) for n in ("shard", "clip_id")), strict=True)
+            yield from zip(*(table[n].to_pylist() for n in ("shard", "clip_id")), strict=True)
 
     def _hashes(self) -> Iterator[tuple[str, str]]:
         for name, tar in self.tars.items():

@@ -28,7 +28,7 @@ from curator.tables.checksums import sealed_json
 from curator.tables.fenced_store import Digest
 from curator.tables.out_layout import DATASET as DATASET_KEY
 from curator.tables.out_layout import MANIFEST, SHARDS
-from curator.tables.parts import rows_to_table, tables_to_parquet
+from curator.tables.parts import parquet_by_content, rows_to_table
 from curator.tables.sample_members import MEMBERS, MEMBERS_SCHEMA
 
 MANIFEST_VERSION = 1
@@ -195,7 +195,7 @@ def set_files(
                 declared[member.suffix] = member.version.to_json()
     return described_files(
         tars,
-        tables_to_parquet(tables, DATASET_SCHEMA, DATASET_KEY),
+        parquet_by_content(tables, DATASET_SCHEMA, DATASET_KEY)[1],
         declared=declared,
         seed=seed,
         fingerprint=fingerprint,

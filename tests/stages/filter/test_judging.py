@@ -16,7 +16,6 @@ from curator.stages.filter.config import FilterConfig
 from curator.stages.filter.judging import FilteredClips, judge_table
 from curator.stages.filter.rules import resolve
 from curator.stages.shard.config import ShardConfig
-from curator.tables.parts import columns_to_rows
 from curator.tables.schemas import candidates_schema, score_column
 
 
@@ -82,7 +81,7 @@ def test_a_table_is_judged_as_its_clips_are_one_by_one() -> None:
         return np.array([value for value, keep in pairs if keep and value is not None])
 
     bounds = resolve(FilterConfig.model_validate(rules).root, corpus)
-    rows = columns_to_rows(decided(clips, rules).clips)
+    rows = decided(clips, rules).clips.to_pylist()
     assert {row["decision"] for row in rows} == {"kept", "rejected"}
     for number, row in enumerate(rows):
         clip = {name: values[number] for name, values in scores.items()}
@@ -103,13 +102,13 @@ def test_rules_ask_for_what_they_name_and_no_more() -> None:
     # Pins `unmeasured: keep` by columns and one by one; the bound itself still holds.
     clips = clips_with(3, motion=[None, 0.2, 3.0])
     rules: dict[str, Any] = {"motion": {"max": 2.0, "unmeasured": "keep"}}
-    rows = columns_to_rows(decided(clips, rules).clips)
+    rows = decided(clips, rules).clips.to_pylist()
     assert [row["reasons"] for row in rows] == [[], [], ["motion_too_high"]]
     bounds = resolve(FilterConfig.model_validate(rules).root)
     assert judge(dict.fromkeys(SCORES), bounds) == []
     # Pins that a rule on `fps` judges the score, and not the rate that the clip is written at.
     clips = clips_with(2, fps=[30.0, 30.0], measured_fps=[8.0, 29.0])
-    rows = columns_to_rows(decided(clips, {"fps": {"min": 9.5}}).clips)
+    rows = decided(clips, {"fps": {"min": 9.5}}).clips.to_pylist()
     assert [row["reasons"] for row in rows] == [["fps_too_low"], []]
     assert [row["fps"] for row in rows] == [30.0, 30.0]
     # Pins that an older table without a score can be judged where no bound asks for it.
@@ -148,7 +147,7 @@ def test_content_types_are_judged_after_rules_and_before_buckets() -> None:
     config = FilterConfig.model_validate({"motion": {"min": 0.5}}).root
     unwanted = SemanticConfig(reject=("ad", "other"), reject_from=0.5)
     result = decide(clips, config, min_s=2.0, shard=ShardConfig(), semantic=unwanted)
-    rows = columns_to_rows(result.clips)
+    rows = result.clips.to_pylist()
     assert [row["reasons"] for row in rows] == [
         ["motion_too_low", "content_type_unwanted", "no_bucket"], ["content_type_unwanted"],
         [], [], [], ["too_short", "content_type_unwanted"],
@@ -170,7 +169,7 @@ def test_every_clip_has_a_bucket_or_a_reason() -> None:
     )
     config = ShardConfig(aspects_strict=True, by_content_type=True)
     result = decide(clips, {}, min_s=2.0, shard=config)
-    rows = columns_to_rows(result.clips)
+    rows = result.clips.to_pylist()
     assert [row["reasons"] for row in rows] == [
         [], ["no_aspect_class"], ["no_bucket", "no_aspect_class"], ["no_bucket"], [], [],
     ]  # fmt: skip
@@ -181,7 +180,7 @@ def test_every_clip_has_a_bucket_or_a_reason() -> None:
     assert rows[1]["reason_threshold"] == 0.1
     assert (rows[2]["reason_score"], rows[2]["reason_threshold"]) == (10, 18)
     assert counts(result)["shard.bucket"] == (3, 3, 3)
-    lenient = columns_to_rows(decided(clips, {}).clips)
+    lenient = decided(clips, {}).clips.to_pylist()
     assert [row["bucket"] for row in lenient[:2]] == ["720p_16-9_121f"] * 2
 
 
@@ -194,7 +193,7 @@ def test_a_flag_keeps_the_clip_and_names_what_it_misses() -> None:
     }
     clips = clips_with(4, noise=[3.0, 1.7, None, 3.0], motion=[1.0, 1.0, 1.0, 0.0])
     result = decided(clips, rules)
-    rows = columns_to_rows(result.clips)
+    rows = result.clips.to_pylist()
     assert [row["tags"] for row in rows] == [
         ["noise_too_high", "grainy"], ["grainy"], [], ["noise_too_high", "grainy"],
     ]  # fmt: skip
@@ -216,7 +215,7 @@ def test_a_bound_by_quantile_is_of_all_clips_that_are_long_enough() -> None:
     (rule,) = [rule for rule in result.rules if rule.rule == "sharpness"]
     assert rule.bounds is not None
     assert (rule.bounds.min, rule.bounds.n_measured) == (2.0, 10)
-    rows = columns_to_rows(result.clips)
+    rows = result.clips.to_pylist()
     assert [row["reasons"] for row in rows[:6]] == [
         ["motion_too_low", "sharpness_too_low"], ["motion_too_low", "sharpness_too_low"],
         ["motion_too_low"], ["motion_too_low"], ["motion_too_low"], [],
@@ -237,9 +236,9 @@ def test_order_and_division_of_the_table_change_nothing() -> None:
     rng = np.random.default_rng(3)
     clips = clips_with(60, sharpness=rng.random(60).round(1), width=[640] * 30 + [100] * 30)
     rules = {"sharpness": {"drop_lowest": 0.3, "drop_highest": 0.1}}
-    expected = {row["clip_id"]: row for row in columns_to_rows(decided(clips, rules).clips)}
+    expected = {row["clip_id"]: row for row in decided(clips, rules).clips.to_pylist()}
     order = pa.array(rng.permutation(60))
     mixed = pa.concat_tables([clips.take(order[:17]), clips.take(order[17:])])
     result = decided(mixed, rules)
-    assert {row["clip_id"]: row for row in columns_to_rows(result.clips)} == expected
+    assert {row["clip_id"]: row for row in result.clips.to_pylist()} == expected
     assert {row["reason"] for row in expected.values()} >= {None, str(Reason.NO_BUCKET)}

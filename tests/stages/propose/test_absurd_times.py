@@ -22,7 +22,6 @@ from curator.stages.propose.stage import KeepProposed, ProposeStage
 from curator.stages.shard.config import ShardConfig
 from curator.storage import open_store
 from curator.tables.clip_rows import candidates_table
-from curator.tables.parts import columns_to_rows
 from curator.tables.track_parts import AnalyzedUnit, StoredTrack, TrackParts
 
 
@@ -66,7 +65,7 @@ def test_a_picture_that_stands_for_days_is_too_long_for_any_recipe(
     row = candidate_of(days(), span, "a.mp4", aggregates={}, crop_borders=False)
     clips = candidates_table([row], SCORES)
     decided = decide(clips, {}, min_s=2.0, shard=ShardConfig(), max_s=max_s)
-    (judged,) = columns_to_rows(decided.clips.drop_columns(["seconds"]))
+    (judged,) = decided.clips.drop_columns(["seconds"]).to_pylist()
     assert (Reason.TOO_LONG in judged["reasons"]) == (reason is not None)
     rules = {rule.rule: rule.n_any for rule in decided.rules}
     assert rules.get("propose.max_s") == (1 if reason else None)

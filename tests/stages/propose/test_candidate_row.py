@@ -17,7 +17,7 @@ from curator.stages.propose.clip_spans import clip_id
 from curator.stages.propose.config import ProposeConfig
 from curator.stages.shard.config import ShardConfig
 from curator.tables.clip_rows import candidates_table
-from curator.tables.parts import columns_to_rows, rows_to_table
+from curator.tables.parts import rows_to_table
 from curator.tables.schemas import clips_schema
 
 RULES = {"motion": {"min": 0.05}, "luma": {"min": 0.2, "max": 0.8}}
@@ -34,7 +34,7 @@ def row_of(
         min_s=ProposeConfig().min_s,
         shard=ShardConfig(),
     )
-    (decided_row,) = columns_to_rows(decided.clips.drop_columns(["seconds"]))
+    (decided_row,) = decided.clips.drop_columns(["seconds"]).to_pylist()
     return decided_row
 
 
