@@ -11,9 +11,8 @@ Shape letters: S samples, H and W height and width, N lines, L places along line
 (rows, columns), G segments of lines, K places in a segment or its frequencies, B blocks of 8 px.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -85,8 +84,7 @@ def exposure_signals_of(gray_SHW: Tensor) -> Tensor:
     return clipped.mean((2, 3), dtype=torch.float32)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Lines:
+class _Lines(NamedTuple):
     """Lines of one direction, or those of both one after the other along the lines.
 
     Each line is mirrored at its ends, `_PAD_PX` places long. Strips that only few measures read
@@ -184,8 +182,7 @@ def _flat_places(lines: _Lines, black: int, white: int) -> Tensor:
     return torch.stack((counted & flat, counted), 1).sum(2, dtype=torch.float32)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _LineMaps:
+class _LineMaps(NamedTuple):
     """Matrices from places along lines to sums; places that are no step of a line weigh 0."""
 
     with_surroundings: Tensor  # steps of each direction in turn, mirrored at the ends
@@ -314,8 +311,7 @@ def _planes(device: torch.device) -> Tensor:
     return _on(device, np.stack([m.ravel() for m in maps], 1).astype(np.float32) / STRIP_PX**2)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Segments:
+class _Segments(NamedTuple):
     """Where segments of lines are, and what is made of them; directions are padded to one size."""
 
     rows: Tensor  # places in the picture, [D, G, 64]
@@ -438,8 +434,7 @@ def _sharpness(gray_SHW: Tensor) -> Tensor:
     return value.masked_fill(n_none[:, 0] == n_windows, 1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _FourierMaps:
+class _FourierMaps(NamedTuple):
     """What is made of the spectrum of a square; cells are padded to one number of places, M."""
 
     window: Tensor  # [size, size]

@@ -92,15 +92,6 @@ _TABLE_HEAD = """| score | unit | range and direction | what it says of a clip |
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Declared:
-    """What one of the project's own measures declares; a user's `Measure` declares the same."""
-
-    name: str
-    scores: Mapping[str, ScoreSpec]
-    signals: Mapping[str, Signal] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
     """All scores of a recipe: the project's own, and those of the users' measures that it names.
 
@@ -222,16 +213,16 @@ def _measures_of(names: tuple[str, ...], has_learned: bool) -> Measures:
     specs: dict[str, ScoreSpec] = {}
     headings: dict[str, tuple[str, ...]] = {}
     signals = {*SIGNALS, *field_names(Track), "native_noise", "full_frame_noise"}
-    declared: list[tuple[str, Measure | _Declared]] = [
-        (own.__name__, _Declared(name=name, scores=own.SCORES))
-        for name, modules in _OWN.items()
-        for own in modules
+    nothing: dict[str, Signal] = {}
+    declared: list[tuple[str, str, Mapping[str, Signal], Mapping[str, ScoreSpec]]] = [
+        (own.__name__, name, nothing, own.SCORES) for name, group in _OWN.items() for own in group
     ]
-    for origin, measure in [*declared, *zip(names, users, strict=True)]:
-        _check(origin, measure, {*specs, *_COLUMNS, *LEARNED_SCORES}, signals)
-        specs |= _named(measure.scores)
-        signals |= set(measure.signals)
-        headings[measure.name] = (*headings.get(measure.name, ()), *measure.scores)
+    declared += [(o, m.name, m.signals, m.scores) for o, m in zip(names, users, strict=True)]
+    for origin, heading, own_signals, scores in declared:
+        _check(origin, own_signals, scores, {*specs, *_COLUMNS, *LEARNED_SCORES}, signals)
+        specs |= _named(scores)
+        signals |= set(own_signals)
+        headings[heading] = (*headings.get(heading, ()), *scores)
     if has_learned:
         specs |= _named(LEARNED_SCORES)
         headings["learned"] = tuple(LEARNED_SCORES)
@@ -271,12 +262,14 @@ def _made(extension: Extension) -> Measure:
 
 
 def _check(
-    origin: str, measure: Measure | _Declared, taken: Collection[str], signals: Collection[str]
+    origin: str,
+    own: Mapping[str, Signal],
+    scores: Mapping[str, ScoreSpec],
+    taken: Collection[str],
+    signals: Collection[str],
 ) -> None:
     """Refuses names that are no identifiers or are used already, and scores made of nothing."""
-    for kind, names, used in (
-        ("signal", measure.signals, signals), ("score", measure.scores, taken)
-    ):  # fmt: skip
+    for kind, names, used in (("signal", own, signals), ("score", scores, taken)):
         for name in names:
             if not name.isidentifier():
                 raise RecipeError(
@@ -287,8 +280,8 @@ def _check(
                     f"{origin!r} has a {kind} {name!r}, and there is one of that name already; "
                     "give it another"
                 )
-    given = {*signals, *measure.signals}
-    for name, spec in measure.scores.items():
+    given = {*signals, *own}
+    for name, spec in scores.items():
         if callable(spec.of):
             continue
         signal = spec.of or name

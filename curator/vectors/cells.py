@@ -27,11 +27,12 @@ from curator.storage import Store
 from curator.vectors.k_means import has_gpu
 from curator.vectors.vector_codes import Codes, blocks, length_of
 
+Floats = NDArray[np.float32]
+Numbers = NDArray[np.int64]
+
 _WORD = 8  # bytes of a number
 _DIGITS = 16
 _READERS = 16  # requests at a time to a bucket
-Floats = NDArray[np.float32]
-Numbers = NDArray[np.int64]
 _QUERIES, _OTHERS = 1024, 4096  # queries and vectors that are multiplied at a time
 _MANY_HITS = 1 << 20
 _MOST_ON_GPU = 1024  # neighbours that a GPU is asked for; it orders 2,048 at most
@@ -41,8 +42,8 @@ _FEW_PRODUCTS = 1 << 20  # fewer are not worth the way to a GPU
 class CellVectors(NamedTuple):
     """Some vectors: their numbers int64 [N], owners int64 [N], codes int8 [N, E]."""
 
-    numbers: NDArray[np.int64]
-    owners: NDArray[np.int64]
+    numbers: Numbers
+    owners: Numbers
     codes: Codes
 
     @classmethod
@@ -85,7 +86,7 @@ class CellSegment:
         self,
         facts: SegmentFacts,
         store: Store | None = None,
-        starts: NDArray[np.int64] | None = None,
+        starts: Numbers | None = None,
         vectors: CellVectors | None = None,
     ) -> None:
         self.facts, self._store = facts, store
@@ -93,7 +94,7 @@ class CellSegment:
 
     @classmethod
     def of(
-        cls, vectors: CellVectors, cells: NDArray[np.int64], first_cell: int, n_cells: int
+        cls, vectors: CellVectors, cells: Numbers, first_cell: int, n_cells: int
     ) -> "CellSegment":
         """Returns the segment of vectors of which int64 [N] are the cells."""
         order = np.lexsort((vectors.numbers, cells))
@@ -114,7 +115,7 @@ class CellSegment:
         return CellSegment, (self.facts, None, self._starts, self._vectors)
 
     @property
-    def starts(self) -> NDArray[np.int64]:
+    def starts(self) -> Numbers:
         """Where its cells begin, and the last one ends: int64 [`n_cells` + 1]."""
         if self._starts is None:
             assert self._store is not None, "else it is in memory"
@@ -157,7 +158,7 @@ class CellSegment:
         first, end = (min(max(cell - own, 0), self.facts.n_cells) for cell in (first, end))
         return self.rows(int(starts[first]), int(starts[end]))
 
-    def cell_numbers(self, first: int, end: int) -> NDArray[np.int64]:
+    def cell_numbers(self, first: int, end: int) -> Numbers:
         """Returns the cell of each vector of `cells`."""
         own = np.arange(self.facts.n_cells) + self.facts.first_cell
         counts = np.where((own >= first) & (own < end), np.diff(self.starts), 0)

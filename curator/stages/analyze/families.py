@@ -6,7 +6,7 @@ failures.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from curator.fingerprints import fingerprint
 from curator.measures.measure_contract import Measure
@@ -25,8 +25,7 @@ DECODE_VERSION = 1  # raised when a decode would give others: all is measured an
 _MEASURE = "measure "
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrackFamily:
+class TrackFamily(NamedTuple):
     """What one measure makes."""
 
     name: str
@@ -53,61 +52,40 @@ SIGNALS_OF = {
 _GRID = ("samples_per_s", "motion_pair_s")
 BUILT_IN = (
     TrackFamily(
-        name=FRAMES,
-        version=2,
-        columns=(
-            "sha256", "block_hashes", "time_base", "end_pts", "width", "height", "rotation_deg",
-            "pixel_aspect", "is_interlaced", "is_hdr", "notes", "n_decode_errors", "frame_pts",
-            "frame_bytes", "frame_flags", "luma_mean", "luma_spread",
-        ),
-        keys=("max_pixels", "max_frames"),
+        FRAMES, 2,
+        ("sha256", "block_hashes", "time_base", "end_pts", "width", "height", "rotation_deg",
+         "pixel_aspect", "is_interlaced", "is_hdr", "notes", "n_decode_errors", "frame_pts",
+         "frame_bytes", "frame_flags", "luma_mean", "luma_spread"),
+        ("max_pixels", "max_frames"),
     ),
     TrackFamily(
-        name="shots",
-        version=5,
-        columns=(
-            "shot_probability", "transition_probability", "boundary_probability",
-            "inside_probability",
-        ),
-        keys=("shot_precision",),
-        models=(transnet_model_name(), shot_ranges_name(), shot_head_name()),
+        "shots", 5,
+        ("shot_probability", "transition_probability", "boundary_probability",
+         "inside_probability"),
+        ("shot_precision",), (transnet_model_name(), shot_ranges_name(), shot_head_name()),
     ),
     TrackFamily(
-        name="pictures",
-        version=4,
-        columns=(
-            "sample_frame", "sample_pair_frame", "descriptor", "thumbnail_frame", "thumbnails",
-            *SIGNALS_OF["pictures"],
-        ),
-        keys=(*_GRID, "thumbnail_every"),
-        models=(PERCEPTUAL_MODEL, DIM),
+        "pictures", 4,
+        ("sample_frame", "sample_pair_frame", "descriptor", "thumbnail_frame", "thumbnails",
+         *SIGNALS_OF["pictures"]),
+        (*_GRID, "thumbnail_every"), (PERCEPTUAL_MODEL, DIM),
     ),
     TrackFamily(
-        name="scenes",
-        version=1,
-        columns=("scene_frame", "scene_vector"),
-        keys=("samples_per_s", "scene_every_s"),
-        models=(scene_model_name(),),
+        "scenes", 1, ("scene_frame", "scene_vector"), ("samples_per_s", "scene_every_s"),
+        (scene_model_name(),),
     ),
-    TrackFamily(name="motion", version=1, columns=SIGNALS_OF["motion"], keys=(*_GRID, "flow")),
+    TrackFamily("motion", 1, SIGNALS_OF["motion"], (*_GRID, "flow")),
     TrackFamily(
-        name="overlays",
-        version=1,
-        columns=(
-            "look_frame", "look_next_frame", "look_edges", "look_lines", "look_standing",
-            "look_moved",
-        ),
-        keys=("samples_per_s", "text_every_s"),
+        "overlays", 1,
+        ("look_frame", "look_next_frame", "look_edges", "look_lines", "look_standing",
+         "look_moved"),
+        ("samples_per_s", "text_every_s"),
     ),
     TrackFamily(
-        name="text",
-        version=2,
-        columns=("text_frame", "text_line"),
-        keys=(*_GRID, "text_every_s", "flow", "shot_precision"),
-        models=(TEXT_MODEL,),
+        "text", 2, ("text_frame", "text_line"),
+        (*_GRID, "text_every_s", "flow", "shot_precision"), (TEXT_MODEL,),
     ),
-    TrackFamily(
-        name="audio", version=1, columns=("audio_notes", "audio_rms_first", "audio_rms_db")),
+    TrackFamily("audio", 1, ("audio_notes", "audio_rms_first", "audio_rms_db")),
 )  # fmt: skip
 """Those that are measured unless the recipe leaves them out, but for CLIP and users' measures."""
 _CLIP = ("clip_frame", "clip_embedding")
@@ -124,22 +102,12 @@ def families_of(
     families = [family for family in BUILT_IN if family.name not in left_out]
     if config.clip is not None:
         keys = ("clip", "samples_per_s", "clip_every_s", "clip_precision")
-        families.append(
-            TrackFamily(
-                name="clip", version=1, columns=_CLIP, keys=keys, models=(clip_fingerprint,)
-            )
-        )
-    families += [
-        TrackFamily(
-            name=measure_family(measure),
-            version=measure.version,
-            columns=tuple(measure.signals),
-            keys=_GRID,
-            models=(measure.fingerprint(),),
-        )
-        for measure in users
-        if measure.signals
-    ]
+        families.append(TrackFamily("clip", 1, _CLIP, keys, (clip_fingerprint,)))
+    for measure in users:
+        if measure.signals:
+            name, models = measure_family(measure), (measure.fingerprint(),)
+            own = TrackFamily(name, measure.version, tuple(measure.signals), _GRID, models)
+            families.append(own)
     return tuple(family.stored(config) for family in families)
 
 

@@ -83,8 +83,6 @@ def _even_pieces(track: Track, start: int, end: int, max_s: float) -> list[tuple
 
 
 def _even_edges(track: Track, start: int, end: int, pieces: int) -> list[int]:
-    if pieces == 1:
-        return [start, end]
     first, last = int(track.frame_pts[start]), track.pts_of_end(end)
     ideal = [first + round((last - first) * i / pieces) for i in range(1, pieces)]
     inner = np.searchsorted(track.frame_pts[start:end], ideal) + start

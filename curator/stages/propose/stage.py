@@ -79,6 +79,8 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
     # Shorter spans are proposed too, and rejected by a rule.
     results_ignore = frozenset({"min_s"})
     config_type = ProposeConfig
+    # Parts are waited for.
+    resources = Resources(cpus=0.5)
 
     def __init__(
         self,
@@ -106,11 +108,6 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
         stage = copy(self)
         stage._parts = parts
         return stage
-
-    @property
-    def resources(self) -> Resources:
-        """Half a core: parts are waited for."""
-        return Resources(cpus=0.5)
 
     def models(self) -> tuple[object, ...]:
         """How scores are made, and what reads embeddings."""

@@ -125,36 +125,27 @@ def list_sources(
         raise UsageError("no inputs: name files, folders, patterns, s3://… or a manifest")
     if limit is not None and limit < 0:
         raise UsageError(f"limit is {limit}; expected 0 or more")
-    parts = [_looked_up(argument) for argument in arguments]
-    listed = _chained(parts, may_repeat=len(parts) > 1)
-    limited = _limited(listed, limit)
+    seen: set[bytes] = set()
+    may_repeat = len(arguments) > 1
+    listed = [_looked_up(argument, seen, may_repeat=may_repeat) for argument in arguments]
+    limited = _limited(chain.from_iterable(listed), limit)
     return _with_sidecars(limited) if sidecar_meta else limited
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+def _looked_up(argument: str, seen: set[bytes], *, may_repeat: bool) -> Iterator[Listed]:
     """The list of one argument; its first item is fetched already, to see that it is not empty."""
 
-    listed: Iterator[Listed] | None = None
-    may_repeat: bool = False
-    rows: Iterator[ManifestRow] | None = None  # of a manifest, instead of `listed`
-    argument: str = ""
+    def once(listed: Iterator[Listed]) -> Iterator[Listed]:
+        return _without_repeats(listed, seen) if may_repeat else listed
 
+    def of_manifest(uri: str) -> Iterator[Listed]:
+        rows = _at_least_one(_readable_rows(uri), argument, "names no sources")
+        return _described(_without_repeats(rows, seen, argument))
 
-def _chained(parts: Iterable[_Part], *, may_repeat: bool) -> Iterator[Listed]:
-    seen: set[bytes] = set()
-    for part in parts:
-        if part.rows is not None:
-            yield from _described(_without_repeats(part.rows, seen, part.argument))
-        elif part.listed is not None:
-            repeats = may_repeat or part.may_repeat
-            yield from _without_repeats(part.listed, seen) if repeats else part.listed
-
-
-def _looked_up(argument: str) -> _Part:
     service = service_of(argument)
     if service is not None:
-        return _bucket_part(service, argument)
+        objects = _bucket_objects(service, argument)
+        return of_manifest(argument) if objects is None else once(objects)
     if not argument or has_scheme(argument):
         raise UsageError(
             f"input {argument!r} is not supported: expected a path, a pattern, {ADDRESSES}, or a "
@@ -166,7 +157,7 @@ def _looked_up(argument: str) -> _Part:
     except (FileNotFoundError, NotADirectoryError) as error:
         if is_pattern(argument):
             listed = _with_a_video(_pattern_files(path), argument, "matches no files")
-            return _Part(listed, may_repeat=True)
+            return _without_repeats(listed, seen)
         what = "is a link to nothing" if os.path.islink(path) else "does not exist"
         raise UsageError(f"input {argument!r} {what} (looked for {path!r})") from error
     except (OSError, ValueError) as error:
@@ -176,17 +167,12 @@ def _looked_up(argument: str) -> _Part:
             os.scandir(path).close()
         except OSError as error:
             raise UsageError(f"input {local_failure(path, error).message}") from error
-        return _Part(_with_a_video(map(_by_name, walk(path)), argument, "has no files in it"))
+        return once(_with_a_video(map(_by_name, walk(path)), argument, "has no files in it"))
     if not stat.S_ISREG(info.st_mode):
         raise UsageError(f"input {argument!r} is no file and no folder")
     if is_manifest(path):
-        return _manifest_part(argument, path)
-    return _Part(iter([_local(WalkedPath(path=path, info=info))]))
-
-
-def _manifest_part(argument: str, uri: str) -> _Part:
-    rows = _at_least_one(_readable_rows(uri), argument, "names no sources")
-    return _Part(rows=rows, argument=argument)
+        return of_manifest(path)
+    return once(iter([_local(WalkedPath(path=path, info=info))]))
 
 
 def _readable_rows(manifest: str) -> Iterator[ManifestRow]:
@@ -274,7 +260,8 @@ def _described(rows: Iterable[ManifestRow]) -> Iterator[Listed]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _bucket_part(service: ObjectService, argument: str) -> _Part:
+def _bucket_objects(service: ObjectService, argument: str) -> Iterator[Listed] | None:
+    """The list of an address in a bucket; None of a manifest."""
     bucket, key = split_uri(argument)
     if not bucket:
         raise UsageError(
@@ -290,15 +277,13 @@ def _bucket_part(service: ObjectService, argument: str) -> _Part:
                 raise UsageError(f"input {argument!r} cannot be read: {words}") from error
         else:
             if is_manifest(key):
-                return _manifest_part(argument, argument)
-            return _Part(
-                iter([ListedSource(uri=argument, bytes=info.bytes, version=object_version(info))])
-            )
+                return None
+            version = object_version(info)
+            return iter([ListedSource(uri=argument, bytes=info.bytes, version=version)])
+    otherwise = "has no objects under it; for a plain prefix of keys append *"
     if is_pattern(key):
         otherwise = "matches no objects"
-    else:
-        otherwise = "has no objects under it; for a plain prefix of keys append *"
-    return _Part(_with_a_video(_objects(service, bucket, key), argument, otherwise))
+    return _with_a_video(_objects(service, bucket, key), argument, otherwise)
 
 
 def _objects(service: ObjectService, bucket: str, key: str) -> Iterator[Listed]:
