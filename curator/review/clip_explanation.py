@@ -2,8 +2,8 @@
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import floor, log10
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,8 +32,7 @@ LATE = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class _Judged(NamedTuple):
     """One rule with the clip's score."""
 
     rule: Rule
@@ -107,26 +106,21 @@ def explain(finished: Finished, prefix: str, candidates: pa.Table | None = None)
     return "\n\n".join(block for block in blocks if block)
 
 
-def _judged(finished: Finished, number: int, candidates: pa.Table) -> Iterator[Judged]:
+def _judged(finished: Finished, number: int, candidates: pa.Table) -> Iterator[_Judged]:
     whole = candidates.slice(0, finished.without_remainders().clips.num_rows)
     corpus = corpus_of(whole, min_s=finished.recipe.propose.min_s)
     rules = finished.recipe.filters.root
     resolved = resolve(rules, corpus, finished.frozen(), measures=finished.measures)
+    row = candidates.slice(number, 1)
     for bounds, rule in zip(resolved, rules.values(), strict=True):
-        values = score_values(candidates, bounds.score)
-        value = None if np.isnan(values[number]) else float(values[number])
-        row = candidates.slice(number, 1)
+        (measured,) = score_values(row, bounds.score)
+        value = None if np.isnan(measured) else float(measured)
         text = str(row[bounds.score][0].as_py()) if bounds.names_values else None
         reason = reason_of(row, bounds)
-        is_silent = bounds.severity == "flag" and reason == Reason.NOT_MEASURED
-        yield Judged(
-            rule=rule,
-            bounds=bounds,
-            value=value,
-            text=text,
-            reason=None if is_silent else reason,
-            corpus=corpus(bounds.score) if bounds.n_measured is not None else np.zeros(0),
-        )
+        if bounds.severity == "flag" and reason == Reason.NOT_MEASURED:
+            reason = None
+        values = corpus(bounds.score) if bounds.n_measured is not None else np.zeros(0)
+        yield _Judged(rule, bounds, value, text, reason, values)
 
 
 def _outcome(finished: Finished, clip: ClipRow) -> Iterator[str]:
@@ -178,7 +172,7 @@ def _original(finished: Finished, clip: ClipRow) -> Iterator[str]:
         yield f"  its part from {span} is {part.clip_id}, {part.reason or part.decision}"
 
 
-def _table(judged: Sequence[Judged]) -> str:
+def _table(judged: Sequence[_Judged]) -> str:
     if not judged:
         return "the recipe has no rules"
     rows = [("rule", "score", "bounds", "")]
@@ -203,7 +197,7 @@ def _aligned(rows: Sequence[Sequence[str]], sides: str) -> Iterator[str]:
         yield "  ".join(f"{cell:{side}{width}}" for cell, side, width in cells).rstrip()
 
 
-def _bounds(rule: Judged) -> str:
+def _bounds(rule: _Judged) -> str:
     facts = {
         "drop_lowest": rule.rule.drop_lowest,
         "drop_highest": rule.rule.drop_highest,
@@ -218,7 +212,7 @@ def _bounds(rule: Judged) -> str:
     return ", ".join([*parts, *filter(None, [value_words(named)])]) or "no bound"
 
 
-def _remedies(finished: Finished, clip: ClipRow, judged: Sequence[Judged]) -> Iterator[str]:
+def _remedies(finished: Finished, clip: ClipRow, judged: Sequence[_Judged]) -> Iterator[str]:
     if clip.decision == "kept":
         return
     reasons = clip.reasons or [str(clip.reason)]
@@ -247,7 +241,7 @@ def _remedies(finished: Finished, clip: ClipRow, judged: Sequence[Judged]) -> It
         yield "It was not compared with other clips for duplicates, which comes after the rules."
 
 
-def _remedy(rule: Judged) -> str:
+def _remedy(rule: _Judged) -> str:
     key, config = f"filters.{rule.bounds.rule}", rule.rule
     if rule.reason == f"{rule.bounds.score}_unwanted":
         return f"{key}.one_of and none_of for {rule.text}"

@@ -81,7 +81,7 @@ class Finished:
         learned = [field for field in schema if field.name not in stored.names]
         fields = [*learned, *metadata_fields(self.clips.schema)]
         found = DiskTable(pa.schema([*stored, *fields]), self.memory_budget_bytes)
-        for block in self._sorted_candidates():
+        for block in self._sorted_candidates(stored):
             # In the order of `clips`; others are of sources that the run did not have.
             wanted = ids.slice(done, block.num_rows).combine_chunks()
             place = pc.index_in(block["clip_id"], value_set=wanted).fill_null(-1).to_numpy()
@@ -99,19 +99,15 @@ class Finished:
             "`curate run` makes those of the newest again"
         )
 
-    def _sorted_candidates(self) -> Iterator[pa.Table]:
+    def _sorted_candidates(self, schema: pa.Schema) -> Iterator[pa.Table]:
         """Yields stored candidates in the order of `clips`, and others."""
+        of_parts = remainders_fingerprint(self.summary["fingerprints"]["candidates"])
         for is_last in (False, True):
-            schema = candidates_schema(stored_measures_of(self.recipe).specs)
             stored = SortedRows(schema, CLIP_ORDER, self.memory_budget_bytes)
             for name in self.stored_objects("clips"):
-                if self._is_remainder(name) == is_last:
+                if name.rpartition("/")[2].startswith(of_parts) == is_last:
                     stored.add(read_parquet(self.store, name))
             yield from stored.blocks()
-
-    def _is_remainder(self, name: str) -> bool:
-        own = remainders_fingerprint(self.summary["fingerprints"]["candidates"])
-        return name.rpartition("/")[2].startswith(own)
 
     def without_remainders(self) -> "Finished":
         """Returns the clips without those at the end that are parts of others."""
@@ -135,8 +131,7 @@ class Finished:
 
     def elsewhere(self) -> list[Elsewhere]:
         """Clips that stay whatever is decided, as a run of this recipe finds them."""
-        removals = read_removals(self.store)
-        return elsewhere_of(self.store, self.recipe, removals)
+        return elsewhere_of(self.store, self.recipe, read_removals(self.store))
 
     @cached_property
     def marks(self) -> dict[str, Mark]:
@@ -184,12 +179,11 @@ def open_finished(
     clips = DiskTable(first.schema, memory_budget_bytes)
     for block in rows:
         clips.add(block)
-    whole = clips.whole()
     return Finished(
         store=store,
         summary=summary,
         recipe=recipe,
-        clips=whole,
+        clips=clips.whole(),
         measures=measures,
         memory_budget_bytes=memory_budget_bytes,
     )
@@ -208,14 +202,10 @@ def has_tag(clips: pa.Table, tag: str) -> NDArray[np.bool_]:
 def _as_now(table: pa.Table, measures: Measures) -> pa.Table:
     """Gives the rows this version's columns."""
     schema = pa.schema([*clips_schema(measures.specs), *further_fields(table.schema)])
-    names = set(table.column_names)
-    columns = [
-        table[field.name].cast(field.type)
-        if field.name in names
-        else pa.nulls(table.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
+    for field in schema:
+        if field.name not in table.column_names:
+            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    return table.select(schema.names).cast(schema)
 
 
 def is_of_stage(reason: str | None, measures: Measures) -> bool:

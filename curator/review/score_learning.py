@@ -46,9 +46,12 @@ class MarkedScores:
 
     def some(self, rows: NDArray[np.int64]) -> "MarkedScores":
         """Returns some of the clips."""
-        names = "ranks_NC", "is_kept", "recordings"
-        own: dict[str, Any] = {name: getattr(self, name)[rows] for name in names}
-        return replace(self, **own)
+        return replace(
+            self,
+            ranks_NC=self.ranks_NC[rows],
+            is_kept=self.is_kept[rows],
+            recordings=self.recordings[rows],
+        )
 
     def check(self) -> None:
         """Refuses marks that are too few, or all alike, with `UsageError`."""

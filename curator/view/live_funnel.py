@@ -4,7 +4,6 @@ Shape letters: N clips without the parts of divided ones, in the order of `clips
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -36,21 +35,16 @@ MAX_CACHED = 64
 """Scores whose values are held: 12 MB each at a million clips."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcomes:
-    """What some changes of the recipe would do.
-
-    Attributes:
-        codes: Number of the first reason against each clip in `LiveFunnel.reasons`, uint16 [N].
-        bounds: The rules as numbers, in the recipe's order.
-    """
+class Outcomes(NamedTuple):
+    """What some changes of the recipe would do."""
 
     codes: NDArray[np.uint16]
+    """Number of the first reason against each clip in `LiveFunnel.reasons`, uint16 [N]."""
     bounds: tuple[Bounds, ...]
+    """The rules as numbers, in the recipe's order."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoreBins:
+class ScoreBins(NamedTuple):
     """The values of a score, and the bin of each clip in its histogram: uint8, BINS for no value.
 
     `axis` is None where all values are equal.
@@ -62,15 +56,8 @@ class ScoreBins:
     axis: Axis | None
 
 
-class Hit(NamedTuple):
-    """The clips that one reason is against, bool [N].
-
-    `yields` says that a mark `keep` takes the reason back.
-    """
-
-    code: int
-    clips: Mask
-    yields: bool = False
+_Hit = tuple[int, Mask, bool]
+"""Code of a reason, the clips it is against, bool [N], and whether a mark `keep` takes it back."""
 
 
 class LiveFunnel:
@@ -99,7 +86,7 @@ class LiveFunnel:
         self._needs = filter_needs(self._recipe)
         bounds = self._resolved(self._recipe.filters.root, self._needs)
         self._bounds = {bound.rule: bound for bound in bounds}
-        self._hits = {bound.rule: (bound, self._hits_of(bound)) for bound in bounds}
+        self._hits: dict[str, tuple[Bounds, list[_Hit]]] = {}
         self._around = self._around_of(self._needs)
         self._keep = self._drop = np.zeros(len(self.now), np.bool_)
         self._is_overridden = np.array([name in OVERRIDDEN for name in self.reasons])[self._late]
@@ -124,25 +111,23 @@ class LiveFunnel:
         recipe = with_changes(self._recipe, keys)
         check_measured(self.finished, recipe)
         rules, needs = recipe.filters.root, filter_needs(recipe)
-        around = self._around if needs == self._needs else self._around_of(needs)
+        first, last = self._around if needs == self._needs else self._around_of(needs)
         same = {
             name: self._bounds[name]
             for name, rule in rules.items()
             if needs == self._needs and rule == self._recipe.filters.root.get(name)
         }
         others = {name: rule for name, rule in rules.items() if name not in same}
-        anew = self._resolved(others, needs)
-        by_rule = same | {bound.rule: bound for bound in anew}
+        by_rule = same | {bound.rule: bound for bound in self._resolved(others, needs)}
         bounds = tuple(by_rule[name] for name in rules)
-        first, last = around
-        hits = [Hit(self._code(Reason.MARKED_DROP), self._drop), *first]
+        hits: list[_Hit] = [(self._code(Reason.MARKED_DROP), self._drop, False), *first]
         for bound in bounds:
             cached = self._hits.get(bound.rule)
             if cached is None or cached[0] != bound:
                 cached = self._hits[bound.rule] = (bound, self._hits_of(bound))
             if bound.severity == "reject":
                 hits += cached[1]
-        outcomes = Outcomes(codes=self._first([*hits, *last]), bounds=bounds)
+        outcomes = Outcomes(self._first([*hits, *last]), bounds)
         self._last = keys, outcomes
         return outcomes
 
@@ -162,16 +147,15 @@ class LiveFunnel:
             bins = np.full(len(values), BINS, np.uint8)
             axis = None
             if measured.any():
-                numbers = [b for bound in self.rules if bound.score == name for b in _sides(bound)]
+                sides = [side for b in self.rules if b.score == name for side in (b.min, b.max)]
+                numbers = [side for side in sides if side is not None]
                 unit = self.finished.measures.spec_of(name).unit
                 axis = axis_of(values[measured], numbers, may_be_log=not unit.startswith("0 "))
                 at = np.zeros(1) if axis is None else axis.place(values[measured]) * BINS
                 bins[measured] = np.minimum(at, BINS - 1).astype(np.uint8)
             while len(self._scores) >= MAX_CACHED:
                 self._scores.pop(next(iter(self._scores)))
-            self._scores[name] = ScoreBins(
-                values=values, n_measured=int(measured.sum()), bins=bins, axis=axis
-            )
+            self._scores[name] = ScoreBins(values, int(measured.sum()), bins, axis)
         return self._scores[name]
 
     def histogram(self, name: str, codes: NDArray[np.uint16]) -> list[tuple[int, int]]:
@@ -191,23 +175,23 @@ class LiveFunnel:
         corpus = corpus_of(self.candidates, min_s=needs.min_s)
         return resolve(rules, corpus, self.finished.frozen(), measures=self.finished.measures)
 
-    def _hits_of(self, bound: Bounds) -> list[Hit]:
+    def _hits_of(self, bound: Bounds) -> list[_Hit]:
         is_by_score = not is_metadata(bound.score)
         checks = rule_checks(self.candidates, bound)
-        return [Hit(self._code(check.reason), check.hit, is_by_score) for check in checks]
+        return [(self._code(check.reason), check.hit, is_by_score) for check in checks]
 
-    def _around_of(self, needs: FilterNeeds) -> tuple[list[Hit], ...]:
+    def _around_of(self, needs: FilterNeeds) -> tuple[list[_Hit], ...]:
         return tuple(
-            [Hit(self._code(c.reason), c.hit, c.rule == CONTENT_RULE) for c in checks]
+            [(self._code(c.reason), c.hit, c.rule == CONTENT_RULE) for c in checks]
             for checks in checks_around(self.candidates, needs)
         )
 
-    def _first(self, hits: Sequence[Hit]) -> NDArray[np.uint16]:
+    def _first(self, hits: Sequence[_Hit]) -> NDArray[np.uint16]:
         """Returns the first reason against each clip: the last to be written."""
         codes = np.where(self._keep & self._is_overridden, KEPT, self._late).astype(np.uint16)
         is_marked = bool(self._keep.any())
-        for code, clips, yields in reversed(hits):
-            against = clips & ~self._keep if yields and is_marked else clips
+        for code, clips, can_be_kept in reversed(hits):
+            against = clips & ~self._keep if can_be_kept and is_marked else clips
             np.copyto(codes, np.uint16(code), where=against)
         return codes
 
@@ -215,7 +199,3 @@ class LiveFunnel:
         if str(reason) not in self.reasons:
             self.reasons.append(str(reason))
         return self.reasons.index(str(reason))
-
-
-def _sides(bound: Bounds) -> list[float]:
-    return [value for value in (bound.min, bound.max) if value is not None]

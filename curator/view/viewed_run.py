@@ -104,6 +104,8 @@ class ViewedRun:
         summary, specs = self.finished.summary, self.finished.measures.specs
         ruled = [bound.score for bound in self.funnel.rules]
         names = [name for name in (*ruled, *specs) if self._is_measured(name)]
+        listed = listed_clusters(summary)
+        words = {entry["cluster"]: ", ".join(entry.get("words", ())) for entry in listed}
         return {
             "uri": self.finished.store.uri,
             "snapshot": summary.get("snapshot"),
@@ -118,7 +120,10 @@ class ViewedRun:
             "reasons": self._counted("reason"),
             "buckets": self._counted("bucket"),
             "tags": self._counted("tags"),
-            "clusters": self._clusters(),
+            "clusters": [
+                {"cluster": number, "n": n, "words": words.get(number, "")}
+                for number, n in self._counted("cluster")
+            ],
             "can_search": {
                 "text": self.finished.recipe.analyze.clip is not None,
                 "picture": self.finished.recipe.analyze.scenes,
@@ -136,7 +141,15 @@ class ViewedRun:
                 for reason, before, after in zip(self.funnel.reasons, now, then, strict=True)
                 if before or after or reason is None
             ]
-            charts = [self._chart(name, outcomes) for name in scores if self._is_measured(name)]
+            charts = [
+                {
+                    "score": name,
+                    "axis": axis and [axis.low, axis.high, axis.is_log],
+                    "bins": self.funnel.histogram(name, outcomes.codes),
+                }
+                for name in filter(self._is_measured, scores)
+                for axis in (self.funnel.score(name).axis,)
+            ]
         rules = [
             {"rule": b.rule, "score": b.score, "min": b.min, "max": b.max, "severity": b.severity}
             for b in outcomes.bounds
@@ -197,11 +210,14 @@ class ViewedRun:
                 at = self._rows.find_all([clip.duplicate_of]).tolist()
                 other = self.cards(at, outcomes)[0] if at[0] >= 0 else None
             scores = {name: value for name, value in clip.scores.items() if value is not None}
+            candidates = self.funnel.candidates
+            if row >= candidates.num_rows:
+                candidates = None
             return {
                 **self._facts(clip, self._outcome(row, outcomes)),
                 "scores": scores,
                 "declared": {name: str(value) for name, value in clip.declared().items()},
-                "explanation": explain(replace(self.finished), clip_id, self._candidates(row)),
+                "explanation": explain(replace(self.finished), clip_id, candidates),
                 "original": other,
                 "overlap_s": clip.duplicate_overlap_s,
                 "offset_s": clip.duplicate_offset_s,
@@ -303,10 +319,6 @@ class ViewedRun:
         tables = [read_parquet(self.finished.store, part, names) for part in parts]
         return pa.concat_tables(tables) if tables else pa.table({name: [] for name in names})
 
-    def _candidates(self, row: int) -> pa.Table | None:
-        is_among = row < self.funnel.candidates.num_rows
-        return self.funnel.candidates if is_among else None
-
     def _clips(self, rows: Iterable[int]) -> ClipRows:
         return ClipRows(taken(self.clips, list(rows)), self.clips.schema)
 
@@ -357,14 +369,6 @@ class ViewedRun:
         there = self.funnel.candidates.column_names
         return column in there and self.funnel.score(name).n_measured > 0
 
-    def _chart(self, name: str, outcomes: Outcomes) -> Json:
-        axis = self.funnel.score(name).axis
-        return {
-            "score": name,
-            "axis": None if axis is None else [axis.low, axis.high, axis.is_log],
-            "bins": self.funnel.histogram(name, outcomes.codes),
-        }
-
     def _counted(self, column: str) -> list[tuple[str, int]]:
         values = self.clips[column]
         if pa.types.is_list(values.type):
@@ -380,16 +384,6 @@ class ViewedRun:
             {"rule": name, "score": rule.score or name, "severity": rule.severity}
             | {share: getattr(rule, share) for share in shares}
             for name, rule in rules.items()
-        ]
-
-    def _clusters(self) -> list[Json]:
-        words = {
-            one["cluster"]: ", ".join(one.get("words", ()))
-            for one in listed_clusters(self.finished.summary)
-        }
-        return [
-            {"cluster": number, "n": n, "words": words.get(number, "")}
-            for number, n in self._counted("cluster")
         ]
 
     def _wanted(self, query: ClipQuery, outcomes: Outcomes) -> Mask:

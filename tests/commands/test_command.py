@@ -10,6 +10,8 @@ from film_makers import empty_file, png_file, text_file
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from curator.commands.run import failures_exit_code, is_too_many
+from curator.storage import open_store
 
 
 @pytest.fixture
@@ -30,18 +32,9 @@ def broken(tmp_path: Path) -> Path:
         (["--set", "propose.minimum_s=1"], ["propose", "minimum_s", "did you mean 'min_s'"]),
         (["--set", "propose.min_s"], ["propose.min_s", "key=value"]),
         (["--set", "propose.min_s=-1"], ["propose.min_s", "-1", "greater than 0"]),
-        (
-            ["--set", "caption.url=vlm:8000"],
-            ["caption.url: expected an address such as http://vlm:8000/v1\n"],
-        ),
-        (
-            ["--set", "caption.lengths=huge"],
-            ["--set: caption.lengths: expected a list such as [short, medium]; got 'huge'\n"],
-        ),
-        (
-            ["--set", "caption.lengths=[huge]"],
-            ["--set: caption.lengths.0: expected 'short', 'medium' or 'long'; got 'huge'\n"],
-        ),
+        (["--set", "caption.url=vlm:8000"], ["expected an address such as http://vlm:8000/v1\n"]),
+        (["--set", "caption.lengths=huge"], ["a list such as [short, medium]; got 'huge'\n"]),
+        (["--set", "caption.lengths=[huge]"], ["'short', 'medium' or 'long'; got 'huge'\n"]),
         (
             ["--set", "caption.questions=dark"],
             ["expected names and values such as {is_dark: \"Is it dark?\"}; got 'dark'\n"],
@@ -89,14 +82,6 @@ def test_refusals_are_one_line_that_names_the_value_and_the_remedy(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("source", ["nothing here.mp4", "*.mkv"])
-def test_a_source_that_names_nothing_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str
-) -> None:
-    assert main(["run", str(tmp_path / source), str(tmp_path / "out")]) == EXIT_USAGE
-    assert source in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -119,18 +104,18 @@ def test_a_recipe_that_would_not_do_what_it_seems_to_is_refused(
     assert error.count("\n") == 1
 
 
-def test_a_file_in_the_place_of_out_is_refused(
+def test_places_that_cannot_be_used_are_refused(
     broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Pins a source that names nothing, a file for OUT, and storage that fails during the run."""
+    for source in ("nothing here.mp4", "*.mkv"):
+        assert main(["run", str(tmp_path / source), str(tmp_path / "out")]) == EXIT_USAGE
+        assert source in capsys.readouterr().err
     (tmp_path / "out").write_text("in the way")
     assert main(["run", str(broken), str(tmp_path / "out")]) == EXIT_USAGE
     assert str(tmp_path / "out") in capsys.readouterr().err
     assert (tmp_path / "out").read_text() == "in the way"
-
-
-def test_storage_that_fails_during_the_run_ends_it_in_one_line(
-    broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    (tmp_path / "out").unlink()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "scan").write_text("in the way")
     assert main(["run", str(broken), str(tmp_path / "out")]) == EXIT_BROKEN_OFF
@@ -164,11 +149,6 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
     assert main(["run", str(broken), str(tmp_path / "out"), "--dry-run"]) == EXIT_OK
     assert "3 sources" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
-
-
-def test_a_dry_run_names_what_cannot_be_read(
-    broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     for number in range(7):
         (broken / f"link\n{number}.mp4").symlink_to("nowhere.mp4")
     assert main(["run", str(broken), str(tmp_path / "out"), "--dry-run"]) == EXIT_OK
@@ -194,11 +174,8 @@ def test_sources_that_all_fail_make_a_whole_output_and_max_failed_an_exit_code(
     assert summary["counts"]["by_error"] == {"not_a_video": 2, "empty_file": 1}
     assert summary["shards"] == []
     assert (out / "report" / "index.html").exists()
-
-
-def test_the_limit_takes_the_first_sources(broken: Path, tmp_path: Path) -> None:
-    assert main(["run", str(broken), str(tmp_path / "out"), "--limit", "2"]) == EXIT_FAILED
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert main(["run", str(broken), str(tmp_path / "few"), "--limit", "2"]) == EXIT_FAILED
+    summary = json.loads((tmp_path / "few" / "summary.json").read_text())
     assert summary["counts"]["sources"] == 2
 
 
@@ -235,20 +212,50 @@ def test_help_needs_no_heavy_package() -> None:
 
 
 def test_scores_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    """Pins docs/scores.md; write it anew with `curate scores --markdown > docs/scores.md`."""
     assert main(["scores", "sharpness"]) == EXIT_OK
     printed = capsys.readouterr().out
     assert printed.startswith("sharpness  [")
     assert "median over samples; `scores.sharpness` of the recipe changes it" in printed
     assert "reasons: sharpness_too_low, sharpness_too_high" in printed
-
-
-def test_the_page_of_scores_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    """Pins docs/scores.md; write it anew with `curate scores --markdown > docs/scores.md`."""
     assert main(["scores", "--markdown"]) == EXIT_OK
     page = Path(__file__).parents[2] / "docs" / "scores.md"
     assert capsys.readouterr().out == page.read_text()
-
-
-def test_a_score_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["scores", "sharpnes"]) == EXIT_USAGE
     assert "unknown score 'sharpnes'; did you mean 'sharpness'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("n_failed", "n", "max_failed", "expected"),
+    [
+        (0, 0, None, False), (0, 9, None, False), (1, 2, None, False), (1, 1, None, True),
+        (2, 2, None, True), (2, 16, None, True), (2, 20, None, False), (3, 29, None, True),
+        (100, 1000, None, False), (101, 1000, None, True),
+        (1, 2, 0.4, True), (1, 2, 0.5, False), (1, 100, 0.0, True), (4, 4, 1.0, False),
+    ],
+)  # fmt: skip
+def test_a_tenth_may_fail_and_one_in_any_case(
+    n_failed: int, n: int, max_failed: float | None, expected: bool
+) -> None:
+    """Pins the default, and that a share that is named counts as it is."""
+    assert is_too_many(n_failed, n, max_failed) == expected
+
+
+@pytest.mark.parametrize(
+    ("by_reason", "code"),
+    [
+        ({"motion_too_low": 99, "cut_failed": 2}, EXIT_OK),
+        ({"cut_failed": 3}, EXIT_FAILED),
+        ({"cut_failed": 1, "source_changed": 1, "not_annotated": 1}, EXIT_FAILED),
+    ],
+)
+def test_clips_count_that_were_to_be_kept(
+    tmp_path: Path, by_reason: dict[str, int], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins that clips which the recipe rejects are neither failures nor a part of the whole."""
+    counts = {"failed": 1, "sources": 20, "kept": 20, "by_reason": by_reason,
+              "by_error": {"not_a_video": 1}}  # fmt: skip
+    summary = {"counts": counts, "work": {}, "tables": {}}
+    assert failures_exit_code(open_store(str(tmp_path)), summary, None) == code
+    words = "curate: 3 of 23 clips that the recipe keeps could not be cut"
+    assert (words in capsys.readouterr().err) == (code == EXIT_FAILED)

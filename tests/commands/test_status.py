@@ -61,16 +61,14 @@ def test_run_that_works_then_breaks_off(tmp_path: Path, capsys: pytest.CaptureFi
     assert status["stage"] == "analyze"
     assert main(["status", str(tmp_path)]) == 0
     assert "goes on from what was done" in capsys.readouterr().out
-
-
-def test_run_that_was_killed_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = open_store(str(tmp_path))
+    # A run that was killed says so.
+    store = open_store(str(tmp_path / "killed"))
     with held(store, "run"):
         lease = store.read(LEASE)
     # The holder of this process has ended.
     store.write(LEASE, lease)
     assert run_status(store)["state"] == "silent"
-    assert main(["status", str(tmp_path), "--watch"]) == 0
+    assert main(["status", store.uri, "--watch"]) == 0
     assert "likely killed" in capsys.readouterr().out
 
 
@@ -87,18 +85,12 @@ def test_finished_run_leaves_no_report_but_its_summary(
     shown = capsys.readouterr().out
     assert shown.startswith("finished: ")
     assert "kept" in shown
-
-
-def test_run_that_is_refused_leaves_no_report(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path))
+    # So does one that is refused.
     progress = Progress(io.StringIO(), live=False)
     with pytest.raises(UsageError, match="would be lost"), reported(store, progress):
         raise UsageError("clips would be lost")
     assert not store.exists(PROGRESS)
-
-
-def test_nothing_has_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status", str(tmp_path)]) == 2
+    assert main(["status", str(tmp_path / "nothing")]) == 2
     assert "has begun" in capsys.readouterr().err
 
 

@@ -131,11 +131,7 @@ def test_all_reasons_and_tags_are_told(made: Made, capsys: pytest.CaptureFixture
     assert "too_short, sharpness_too_low" in text
     assert "flags: noise_too_high" in text
     assert "--set propose.min_s=" in text
-
-
-def test_a_kept_clip_says_so_and_needs_nothing(
-    made: Made, capsys: pytest.CaptureFixture[str]
-) -> None:
+    # A kept clip says so and needs nothing.
     text = said(capsys, "explain", made.out, made.ids[10])
     assert "\nkept, " in text
     assert "--set" not in text
@@ -144,7 +140,7 @@ def test_a_kept_clip_says_so_and_needs_nothing(
 def test_a_beginning_of_the_id_is_enough_if_it_is_the_only_one(
     made: Made, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Pins prefixes: unique, ambiguous, unknown and empty."""
+    """Pins prefixes: unique, ambiguous, unknown, empty; without any, clips are listed."""
     assert said(capsys, "explain", made.out, made.ids[10][:8]).startswith(f"clip {made.ids[10]}")
     first = made.ids[0][0]
     n_alike = sum(name.startswith(first) for name in made.ids)
@@ -153,33 +149,33 @@ def test_a_beginning_of_the_id_is_enough_if_it_is_the_only_one(
     error = said(capsys, "explain", made.out, "zz", code=EXIT_USAGE)
     assert "no clip of the 40" in error
     assert said(capsys, "explain", made.out, "", code=EXIT_USAGE).startswith("curate: no clip")
+    lines = said(capsys, "explain", made.out).splitlines()
+    assert lines[0].split() == ["clip", "outcome", "span", "source"]
+    listed = {line.split()[0]: line for line in lines[1:]}
+    assert set(listed) == set(made.ids)
+    assert listed[made.ids[3]].split(maxsplit=2)[1:] == [
+        "motion_too_low", "15 s to 20 s        /films/00000.mp4",
+    ]  # fmt: skip
+    assert "0:02:30 to 0:02:35" in listed[made.ids[30]]
 
 
-def test_a_folder_without_a_run_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_what_cannot_be_tried_is_refused_in_one_line(
+    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Pins the message for both commands."""
+    """Pins folders without a run, and changes."""
     for command in (["explain", str(tmp_path), "ab"], ["tune", str(tmp_path), "motion.min=1"]):
         assert "has no finished run" in said(capsys, *command, code=EXIT_USAGE)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+    for change, message in (
         ("motoin.min=1", "did you mean 'motion'"),
         ("motion.minimum=1", "minimum"),
         ("motion=1", "expected score.bound=value"),
         ("motion.min", "expected score.bound=value"),
         ("cut.crf=3", "use `curate run --set`"),
         ("sharpness.drop_lowest=1.5", "less than 1"),
-    ],
-)
-def test_changes_that_cannot_be_tried_are_refused_in_one_line(
-    made: Made, capsys: pytest.CaptureFixture[str], change: str, message: str
-) -> None:
-    error = said(capsys, "tune", made.out, change, code=EXIT_USAGE)
-    assert message in error
-    assert error.count("\n") == 1
+    ):
+        error = said(capsys, "tune", made.out, change, code=EXIT_USAGE)
+        assert message in error
+        assert error.count("\n") == 1
 
 
 def test_another_bound_says_what_it_would_keep_and_drop(
@@ -214,12 +210,7 @@ def test_tune_decides_as_a_run_would(made: Made, tmp_path: Path) -> None:
     assert dict(zip(ids, tuned.then, strict=True)) == expected
     assert expected[made.ids[20]] in (None, "not_selected")
     assert list(expected.values()).count(None) == 12
-
-
-def test_with_rules_only_duplicates_stay_what_they_are(made: Made) -> None:
-    """Pins the approximation: the original goes, its duplicate is not freed."""
-    finished = open_finished(str(made.out))
-    ids = finished.clips["clip_id"].to_pylist()
+    # With rules only, the original goes, and its duplicate is not freed.
     copy = ids.index(made.ids[20])
     assert tune(finished, ["motion.max=25"]).then[copy] is None
     assert tune(finished, ["motion.max=25"], rules_only=True).then[copy] == "duplicate"
@@ -369,21 +360,6 @@ def test_what_candidates_are_stored_survives_the_commit(made: Made) -> None:
     assert np.all([len(list((made.out / "candidates" / k).iterdir())) == 1 for k in kinds])
 
 
-def test_without_an_id_clips_are_listed(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
-    """Pins outcome, times with fractions, and source of each clip."""
-    lines = said(capsys, "explain", made.out).splitlines()
-    assert lines[0].split() == ["clip", "outcome", "span", "source"]
-    listed = {line.split()[0]: line for line in lines[1:]}
-    assert set(listed) == set(made.ids)
-    assert listed[made.ids[3]].split(maxsplit=2)[1:] == [
-        "motion_too_low", "15 s to 20 s        /films/00000.mp4",
-    ]  # fmt: skip
-    assert "0:02:30 to 0:02:35" in listed[made.ids[30]]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0 s"), (3.2, "3.2 s"), (7.958, "7.96 s"), (59.996, "0:01:00"), (3750.5, "1:02:30.5")],
-)
-def test_times_have_fractions_of_a_second(seconds: float, text: str) -> None:
-    assert moment(seconds) == text
+def test_times_have_fractions_of_a_second() -> None:
+    times = {0: "0 s", 3.2: "3.2 s", 7.958: "7.96 s", 59.996: "0:01:00", 3750.5: "1:02:30.5"}
+    assert {seconds: moment(seconds) for seconds in times} == times

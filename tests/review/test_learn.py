@@ -20,8 +20,6 @@ from curator.review import score_learning
 from curator.review.finished_run import Finished, open_finished
 from curator.review.score_learning import Fitted, MarkedScores, auc, calibration_error
 from curator.review.suitability import RankGrid
-from curator.storage import open_store
-from curator.tables.checksums import read_parquet
 from curator.tables.mark_table import Mark, MarkWriter, utc_now
 from curator.tables.out_layout import LEARNED_MODEL
 
@@ -55,11 +53,8 @@ def mark_by_rule(run: Finished, n_marks: int, *, random: bool = False) -> None:
     rng = np.random.default_rng(3)
     clips = run.clips
     is_kept = np.ones(clips.num_rows, np.bool_)
-    for name, side, share in (
-        ("luma", 1, 0.25),
-        ("contrast", -1, 0.25),
-        ("camera_jitter", -1, 0.2),
-    ):
+    rules = (("luma", 1, 0.25), ("contrast", -1, 0.25), ("camera_jitter", -1, 0.2))
+    for name, side, share in rules:
         values = side * clips[name].to_numpy()
         is_kept &= values > np.quantile(values, share)
     is_kept ^= rng.random(len(is_kept)) < 0.1
@@ -72,12 +67,6 @@ def mark_by_rule(run: Finished, n_marks: int, *, random: bool = False) -> None:
         Mark(**span, verdict=verdict, marked_at=utc_now())
         for span, verdict in zip(spans.to_pylist(), verdicts, strict=True)
     )
-
-
-def column_of(out: Path, summary: dict[str, Any], name: str) -> list[Any]:
-    parts = [read_parquet(open_store(str(out)), part) for part in summary["tables"]["clips"]]
-    values: list[Any] = pa.concat_tables(parts)[name].to_pylist()
-    return values
 
 
 def test_marks_become_a_score_like_any_other(
@@ -103,7 +92,7 @@ def test_marks_become_a_score_like_any_other(
     summary = made_corpus.execute(other, recipe(*settings), N_SOURCES)
     assert summary["counts"]["by_reason"]["suitability_too_low"] > 100
     assert summary[SUITABILITY] == model.fingerprint
-    values = np.array(column_of(other, summary, SUITABILITY), np.float64)
+    values = open_finished(str(other)).clips[SUITABILITY].to_numpy()
     assert np.isfinite(values).mean() > 0.9
     assert (np.nanmin(values), np.nanmax(values)) > (0, 0.6)
     sample = json.loads(next((other / "shards").rglob("*.meta.jsonl")).read_text().split("\n")[0])
@@ -144,12 +133,10 @@ def test_what_is_not_worth_a_model_is_refused(
 
 def test_one_kind_and_few_recordings_are_refused() -> None:
     rng = np.random.default_rng(0)
+    kept, recordings = rng.random(60) < 0.5, np.arange(60) % 20
+    ranks_NC = rng.random((60, 1))
     marked = MarkedScores(
-        names=("a",),
-        n_scores=1,
-        ranks_NC=rng.random((60, 1)),
-        is_kept=rng.random(60) < 0.5,
-        recordings=np.arange(60) % 20,
+        names=("a",), n_scores=1, ranks_NC=ranks_NC, is_kept=kept, recordings=recordings
     )
     marked.check()
     with pytest.raises(UsageError, match="60 keep and 0 drop"):

@@ -145,7 +145,7 @@ def test_the_funnel_is_that_of_tune(out: Path, changes: list[str]) -> None:
     assert tuned.then != tuned.now
 
 
-def test_histograms_count_all_clips(run: ViewedRun) -> None:
+def test_histograms_count_all_clips_and_pages_are_sorted_and_filtered(run: ViewedRun) -> None:
     funnel = run.funnel_of(["motion.min=0.5"], ["motion", "noise"])
     motion, noise = funnel["charts"]
     kept = next(row for row in funnel["rows"] if row["reason"] is None)
@@ -155,11 +155,8 @@ def test_histograms_count_all_clips(run: ViewedRun) -> None:
     assert {"rule": "motion", "score": "motion", "min": 0.5, "max": 0.9, "severity": "reject"} in (
         funnel["rules"]
     )
-
-
-def test_pages_are_sorted_and_filtered(run: ViewedRun) -> None:
     clips = run.clips.to_pylist()
-    changes = ("motion.min=0.5",)
+    changes = ["motion.min=0.5"]
 
     def ids(**query: Any) -> list[str]:  # noqa: ANN401
         pages = [run.page(ClipQuery(**query), start, 100) for start in range(0, N, 100)]
@@ -349,11 +346,7 @@ def test_after_a_removal_the_page_stores_nothing(out: Path, tmp_path: Path) -> N
 
 def test_wrong_requests_name_what_is_wrong(ask: Client) -> None:
     for path, body, words in (
-        (
-            "/api/clips",
-            {"side": "left"},
-            "side: Input should be 'kept', 'rejected', 'gained' or 'lost'",
-        ),
+        ("/api/clips", {"side": "left"}, "Input should be 'kept', 'rejected', 'gained' or 'lost'"),
         ("/api/clips", {"where": "motion >"}, "fails"),
         ("/api/clips", {"where": "1=1; DROP TABLE clips"}, "fails"),
         ("/api/clips", {"where": "motion > (SELECT 1 FROM read_csv('/etc/passwd'))"}, "fails"),
@@ -384,16 +377,14 @@ def test_similar_clips_are_found(ask: Client, run: ViewedRun) -> None:
     assert ask(f"/picture/{first}/99.jpg").status == 404
 
 
-def test_a_port_that_is_taken_is_named(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_taken_is_named_and_assets_are_in_the_package(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = resources.files("curator.view").joinpath("assets")
+    assert {item.name for item in folder.iterdir()} == {"index.html", "view.css", "view.js"}
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         assert main(["view", str(out), "--port", str(port)]) == 2
     assert f"port {port} of 127.0.0.1 is not free" in capsys.readouterr().err
-
-
-def test_assets_are_in_the_package() -> None:
-    folder = resources.files("curator.view").joinpath("assets")
-    names = {item.name for item in folder.iterdir()}
-    assert names == {"index.html", "view.css", "view.js"}
