@@ -164,8 +164,7 @@ def test_the_index_names_every_page() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "words"),
-    [("reasons.md", ErrorCode), ("reasons.md", Note), ("cut.md", NotCopied)],
+    ("page", "words"), [("reasons.md", ErrorCode), ("reasons.md", Note), ("cut.md", NotCopied)]
 )
 def test_pages_explain_every_public_word(page: str, words: Iterable[str]) -> None:
     """Pins that no error code, note or reason for encoding is left out of its page."""

@@ -7,15 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from curator.commands.arguments import (
-    EXIT_OK,
-    OUT,
-    command,
-    engine_of,
-    option,
-    overrides,
-    positive,
-)
+from curator.commands.arguments import EXIT_OK, OUT, command, engine_of, option, overrides, positive
 from curator.executor.termination import ends_in_peace, ends_when_asked
 from curator.number_text import amount, clock, length, share, size
 
@@ -36,9 +28,7 @@ _WATCH_S = 10.0
         "price_per_hour, speed, gpu_speed, price_per_1000_requests, price_per_gb",
     ),
     option(
-        "--sample MINUTES",
-        "video to run (default: the larger of 20 minutes and 1%% of all)",
-        float,
+        "--sample MINUTES", "video to run (default: the larger of 20 minutes and 1%% of all)", float
     ),
     option("--seed SEED", "another one samples other sources (default: 0)", int, default=0),
     option(

@@ -321,12 +321,7 @@ def failures_exit_code(
 ) -> int:
     """Returns `EXIT_FAILED`, and says what failed and why, if more failed than may.
 
-    Args:
-        store: Output root.
-        summary: Of the finished run.
-        max_failed: Share that may fail; None for the default.
-        clip_reasons: Reasons of clips that count as failed.
-        sources: Whether sources count.
+    Clips count that were rejected for one of `clip_reasons`, windows, and sources if `sources`.
     """
     limit = f"{MAX_FAILED:g}, the default of --max-failed,"
     if max_failed is not None:

@@ -192,12 +192,7 @@ def clean(options: argparse.Namespace) -> int:
     "removal that was broken off is finished by `curate remove OUT --finish`.",
 )
 def remove(options: argparse.Namespace) -> int:
-    from curator.removal.removing import (
-        STATE,
-        delete_returned,
-        finish_removal,
-        repair_before,
-    )
+    from curator.removal.removing import STATE, delete_returned, finish_removal, repair_before
     from curator.runs.lease import held
     from curator.runs.state_repair import with_repair
     from curator.storage import open_store

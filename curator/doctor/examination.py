@@ -56,11 +56,7 @@ def examine(
 
 
 def _with_recipe(
-    sources: Sequence[str],
-    out: str | None,
-    name: str,
-    overrides: Sequence[str],
-    models: str | None,
+    sources: Sequence[str], out: str | None, name: str, overrides: Sequence[str], models: str | None
 ) -> tuple[set[str], list[CheckRow]]:
     from curator.doctor import recipe_check
 

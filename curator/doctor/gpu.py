@@ -55,10 +55,7 @@ def gpu_rows(faiss: ProbeResult, *, needed: bool) -> list[CheckRow]:
 
     Without a driver, the GPU is *not needed* for a recipe that needs none. With one, every fault is
     reported, and stops only a recipe that needs a GPU. Packages are tried only where CUDA starts.
-
-    Args:
-        faiss: Answer to the question `faiss`.
-        needed: Whether the recipe needs a GPU.
+    `faiss` answers the question of that name.
     """
     row, (driver,) = partial(Group.GPU.row, needed=needed), ask_all(["libraries"]).values()
     if driver.facts is None:

@@ -101,11 +101,7 @@ class Exporter(ABC, Generic[OptionsT, ResultT]):
         return [f"{split}/" for split in splits]
 
     def begin(self, job: "Job") -> None:
-        """Checks that the export can be done, and reads data that all shards need.
-
-        Raises:
-            UsageError: Something is missing.
-        """
+        """Reads data that all shards need; raises `UsageError` where something is missing."""
 
     @abstractmethod
     def shard(self, job: "Job", shard: Shard) -> ResultT:
@@ -148,12 +144,9 @@ ExporterType = type[Exporter[ExporterOptions, object]]
 
 
 def load_format(name: str) -> tuple[ExporterType, Extension]:
-    """Finds a format by its name in `FORMATS`, `package.module:Class`, or entry point.
+    """Finds a format, and its origin, by its name in `FORMATS`, dotted path, or entry point.
 
-    Returns the class, and its origin.
-
-    Raises:
-        UsageError: The format does not exist, cannot be loaded, or is no exporter.
+    Raises `UsageError` where it does not exist, cannot be loaded, or is no exporter.
     """
     try:
         extension = load_extension(Kind.EXPORTER, name, FORMATS)
@@ -165,11 +158,7 @@ def load_format(name: str) -> tuple[ExporterType, Extension]:
 
 
 def checked_options(name: str, given: Mapping[str, object]) -> ExporterOptions:
-    """Returns the checked options of a format.
-
-    Raises:
-        UsageError: The format has no such option, or the value is wrong.
-    """
+    """Returns the checked options of a format; `UsageError` for a wrong name or value."""
     options_type = load_format(name)[0].options_type
     for key in given:
         if key not in options_type.model_fields:

@@ -85,11 +85,7 @@ class FrameTars(Exporter[FramesOptions, None]):
 
 
 def decode_frames(clip: ShardClip, options: FramesOptions) -> NDArray[np.uint8]:
-    """Decodes frames of a clip: uint8 [T, H, W, 3], RGB.
-
-    Raises:
-        ShardError: The MP4 does not decode, or gives fewer frames than its JSON states.
-    """
+    """Decodes frames, uint8 [T, H, W, 3], RGB; `ShardError` where fewer decode than stated."""
     assert clip.mp4 is not None
     wanted = min(clip.fields["n_frames"], options.max_frames or clip.fields["n_frames"])
     pictures: list[NDArray[np.uint8]] = []

@@ -13,13 +13,7 @@ from typing import BinaryIO
 
 from curator.errors import CuratorError, StorageError, UsageError
 from curator.export.clip_reader import ShardClip, chosen_shards, read_clips
-from curator.export.exporter import (
-    FORMATS,
-    Exporter,
-    ExporterOptions,
-    checked_options,
-    load_format,
-)
+from curator.export.exporter import FORMATS, Exporter, ExporterOptions, checked_options, load_format
 from curator.fingerprints import fingerprint
 from curator.stages.caption.measured_caption import MEASURED_MODEL
 from curator.stages.shard.tar_reader import SPLITS, Shard, ShardSet, open_shards

@@ -90,11 +90,7 @@ class Histogram:
 def histograms(
     summary: Mapping[str, Any], clips: ClipColumns
 ) -> tuple[list[Histogram], dict[str, list[Histogram]]]:
-    """Makes a histogram for each score that any clip has, and for the length of clips.
-
-    Returns:
-        Those with a bound, in the recipe's order, and the others by family.
-    """
+    """Makes histograms of clip lengths and scores: those with a bound, and others by family."""
     bounds, measures = _bounds_by_score(summary), measures_of(summary)
     blocks = [pc.equal(block["decision"], "kept") for block in clips.blocks(("decision",))]
     is_kept = np.concatenate([np.zeros(0, np.bool_), *blocks])
@@ -168,13 +164,8 @@ def histogram(
 def axis_of(values: Values, bounds: Sequence[float], *, may_be_log: bool) -> Axis | None:
     """Returns an axis that shows all values, and the bounds that are not far from them.
 
-    Args:
-        values: float64 [N], finite.
-        bounds: Of rules.
-        may_be_log: Whether it is logarithmic where the values differ by orders of magnitude.
-
-    Returns:
-        None where all values are equal.
+    `values` are float64 [N], finite; None where all are equal. With `may_be_log` the axis is
+    logarithmic where they differ by orders of magnitude.
     """
     low, high = float(values.min()), float(values.max())
     if low == high:

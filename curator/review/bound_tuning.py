@@ -125,11 +125,7 @@ def _columns(clips: DecidedClips) -> pa.Table:
 
 
 def full_key(change: str) -> str:
-    """Returns a change with the whole key of the recipe.
-
-    Raises:
-        UsageError: It is no change that can be tried without a run.
-    """
+    """Returns a change with the whole key; `UsageError` if it cannot be tried without a run."""
     key, equals, value = change.partition("=")
     section = key.strip().split(".")[0]
     if not equals or "." not in key:

@@ -55,21 +55,13 @@ def mark_clips(store: Store, changes: Iterable[tuple[str, Changes]]) -> int:
 
 
 def changed_mark(earlier: Mark | None, span: Mapping[str, Any], changes: Changes) -> Mark:
-    """Returns the mark of a clip with some fields changed, as of now; `span` has those of `SPAN`.
-
-    Raises:
-        UsageError: A value is not valid.
-    """
+    """Returns a mark with some fields changed, as of now; `UsageError` for a wrong value."""
     values: dict[str, Any] = {**changes, "marked_at": utc_now()}
     return replace(earlier, **values) if earlier is not None else Mark(**span, **values)
 
 
 def read_csv(path: str) -> list[tuple[str, Changes]]:
-    """Reads marks from a CSV; an empty cell changes nothing, and `marked_at` is not read.
-
-    Raises:
-        UsageError: It cannot be read, or has other columns.
-    """
+    """Reads marks from a CSV, where an empty cell changes nothing; `UsageError` if it cannot."""
     expected = f"expected the columns clip_id and some of {', '.join(CONTENT)}, a cell in each"
     try:
         text = Path(path).read_text(encoding="utf-8-sig")

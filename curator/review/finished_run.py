@@ -69,11 +69,7 @@ class Finished:
         return {rule: (low, high) for rule, (low, high) in bounds.items()}
 
     def candidates(self) -> pa.Table:
-        """The clips as proposed and scored, a row for each of `clips`, in its order.
-
-        Raises:
-            UsageError: They are no longer stored.
-        """
+        """The clips as proposed and scored, in the order of `clips`; `UsageError` without them."""
         ids, done = self.clips["clip_id"], 0
         stored = candidates_schema(stored_measures_of(self.recipe).specs)
         # What a run adds to candidates: metadata, and the score that is learned.

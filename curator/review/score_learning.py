@@ -113,11 +113,7 @@ class Learned:
 
 
 def learn(marked: MarkedScores) -> Learned:
-    """Fits the model, and compares it with the best single score.
-
-    Raises:
-        UsageError: There are too few marks, or scikit-learn is missing.
-    """
+    """Fits the model, and compares it with the best score; `UsageError` for too few marks."""
     marked.check()
     probability, single = np.zeros((2, len(marked.is_kept)))
     for train, test in _folds(marked, _FOLDS, 0):

@@ -26,11 +26,7 @@ EXAMPLES = 8
 
 
 def put_page(store: Store, page: str, path: str | None, name: str) -> Path:
-    """Writes a page to a path, or else into the report of a local output; returns where it is.
-
-    Raises:
-        UsageError: The path cannot be written.
-    """
+    """Writes a page to a path, or into the report of a local output; returns where it is."""
     if path is None and store.is_local:
         store.write(f"report/{name}", page.encode())
         return Path(store.uri) / "report" / name
@@ -38,11 +34,7 @@ def put_page(store: Store, page: str, path: str | None, name: str) -> Path:
 
 
 def write_page(path: str, page: str) -> Path:
-    """Writes a page to a path; returns that in full.
-
-    Raises:
-        UsageError: The path cannot be written.
-    """
+    """Writes a page; returns its path in full. Raises `UsageError` where it cannot be written."""
     where = Path(path).absolute()
     try:
         where.write_bytes(page.encode())

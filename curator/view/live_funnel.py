@@ -136,11 +136,7 @@ class LiveFunnel:
         self._keep, self._drop, self._last = keep, drop, None
 
     def score(self, name: str) -> ScoreBins:
-        """Returns the values of a score.
-
-        Raises:
-            KeyError: No clip has such a column.
-        """
+        """Returns the values of a score; raises `KeyError` where no clip has such a column."""
         if name not in self._scores:
             values = score_values(self.candidates, name)
             measured = np.isfinite(values)

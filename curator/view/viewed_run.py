@@ -164,11 +164,7 @@ class ViewedRun:
         return summary_lines(tune(replace(self.finished), changes))
 
     def page(self, query: ClipQuery, start: int, n: int) -> Json:
-        """Returns clips from number `start` of those that a query asks for.
-
-        Raises:
-            UsageError: A condition or a name in it is wrong.
-        """
+        """Returns clips of a query, from number `start`; `UsageError` for a wrong condition."""
         if query.where is not None:
             # Before the lock: it may take long.
             self._fulfils(query.where)
@@ -239,22 +235,14 @@ class ViewedRun:
             return self._pictures.get(clip_id, [])
 
     def mp4_of(self, clip_id: str) -> tuple[str, int, int]:
-        """Returns the tar of a clip's MP4, its first byte there, and its length.
-
-        Raises:
-            UsageError: There is no such clip, or it was not written.
-        """
+        """Returns the tar of a clip's MP4, first byte and length; `UsageError` without one."""
         (clip,) = self._clips([self.row_of(clip_id)])
         if clip.shard is None or clip.mp4_offset is None:
             raise UsageError(f"clip {clip_id} is {clip.decision} and in no tar")
         return clip.shard, clip.mp4_offset, clip.mp4_bytes
 
     def source_mp4(self, clip_id: str) -> bytes:
-        """Returns a clip that was not written as a small MP4, decoded from its source.
-
-        Raises:
-            UsageError: There is no such clip, or its source cannot be read.
-        """
+        """Returns an unwritten clip, decoded from its source; `UsageError` if it cannot."""
         with self._lock:
             self._refuse_removed()
             (clip,) = self._clips([self.row_of(clip_id)])
@@ -262,11 +250,7 @@ class ViewedRun:
         return source_clip(clip, version)
 
     def mark(self, clip_id: str, changes: Json) -> Json:
-        """Changes some of verdict, label, note and caption of a clip's mark; None clears one.
-
-        Raises:
-            UsageError: There is no such clip, a value is not valid, or footage was removed.
-        """
+        """Changes fields of a clip's mark, None clears one; `UsageError` for a wrong one."""
         with self._lock:
             self._refuse_removed()
             (clip,) = self._clips([self.row_of(clip_id)])
@@ -290,11 +274,7 @@ class ViewedRun:
         return [f"{info.key} {info.version}" for info in self.finished.store.list("removed/")]
 
     def row_of(self, clip_id: str) -> int:
-        """Returns the number of a clip.
-
-        Raises:
-            UsageError: There is no such clip.
-        """
+        """Returns the number of a clip; `UsageError` where there is no such clip."""
         row = int(self._rows.find_all([clip_id])[0])
         if row < 0:
             raise UsageError(f"no clip {clip_id[:80]!r}")

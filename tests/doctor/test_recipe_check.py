@@ -7,12 +7,7 @@ import pytest
 from tiny_clip import tiny_folder
 
 from curator.doctor.diagnosis import CheckRow, State
-from curator.doctor.recipe_check import (
-    model_rows,
-    needs_of,
-    read_recipe,
-    recipe_rows,
-)
+from curator.doctor.recipe_check import model_rows, needs_of, read_recipe, recipe_rows
 from curator.errors import UsageError
 from curator.recipe import Recipe, load_recipe
 from curator.runs import preflight

@@ -263,10 +263,7 @@ def test_frames_that_a_copy_left_out_cost_the_pair(
 
 
 def test_what_is_missing_is_said_with_the_remedy(
-    tmp_path: Path,
-    clips: list[MadeClip],
-    config: CaptionConfig,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, clips: list[MadeClip], config: CaptionConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Pins the refusals: no tables, no annotations, no judge, another prompt."""
 
