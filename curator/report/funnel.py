@@ -5,8 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from curator.number_text import count, length, share, size
-from curator.records.clips import Reason
+from curator.records.clips import COMPARED, Reason
 from curator.report.rule_text import applied_rules, reasons_of
+
+AFTER_SELECTION = (
+    Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
+    Reason.SOURCE_CHANGED, Reason.REMOVED,
+)  # fmt: skip
+"""Reasons of clips that rules, comparison and selection keep, in the order of precedence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +58,10 @@ def reason_order(summary: Mapping[str, Any]) -> list[str]:
     """Returns reasons that the recipe can give or the run gave, in their order of precedence."""
     counts = summary.get("counts") or {}
     given = {**(counts.get("by_reason") or {}), **(counts.get("by_any_reason") or {})}
-    last = [
+    last = (
         Reason.NOT_MEASURED, Reason.CONTENT_TYPE_UNWANTED, Reason.NO_BUCKET,
-        Reason.NO_ASPECT_CLASS, Reason.REMOVED_BEFORE, Reason.DUPLICATE_ELSEWHERE,
-        Reason.DUPLICATE, Reason.DIVIDED, Reason.SEMANTIC_DUPLICATE, Reason.NOT_SELECTED,
-        Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
-        Reason.SOURCE_CHANGED, Reason.REMOVED,
-    ]  # fmt: skip
+        Reason.NO_ASPECT_CLASS, *COMPARED, Reason.NOT_SELECTED, *AFTER_SELECTION,
+    )  # fmt: skip
     marked = [str(Reason.MARKED_DROP)] if Reason.MARKED_DROP in given else []
     order = [*marked, str(Reason.TOO_SHORT)]
     for rule in applied_rules(summary):

@@ -21,6 +21,7 @@ from curator.measures.learned_spec import SUITABILITY
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, with_changes
 from curator.records.clips import COMPARED, Reason
+from curator.report.funnel import AFTER_SELECTION
 from curator.review.finished_run import Finished, is_of_stage
 from curator.runs.corpus import Compared, DecidedClips
 from curator.stages.filter.config import Rule
@@ -33,10 +34,6 @@ SECTIONS = ("filters", "dedup", "select")
 SINGLE_KEYS = ("semantic.reject", "semantic.reject_from", "propose.min_s")
 """Keys of other sections that change no score."""
 _BOUNDS_OF_LEARNED = [f"{SUITABILITY}.{name}" for name in Rule.model_fields]
-AFTER_SELECTION = (
-    Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
-    Reason.SOURCE_CHANGED, Reason.REMOVED,
-)  # fmt: skip
 LATE = (*COMPARED, Reason.NOT_SELECTED, *AFTER_SELECTION)
 
 

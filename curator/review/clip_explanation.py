@@ -15,6 +15,7 @@ from curator.number_text import moment, plain, score
 from curator.records.clips import COMPARED, REMAINDER, Reason
 from curator.report.page_templates import declared_values
 from curator.report.rule_text import quantile_words, value_words
+from curator.review.bound_tuning import LATE
 from curator.review.finished_run import Finished, is_of_stage
 from curator.runs.marked_clips import has_effect
 from curator.stages.filter.config import Rule
@@ -25,11 +26,7 @@ from curator.tables.disk_table import taken
 
 MAX_NAMED = 5
 MAX_LISTED = 50
-LATE = (
-    Reason.MARKED_DROP, Reason.NO_BUCKET, Reason.NO_ASPECT_CLASS, *COMPARED, Reason.NOT_SELECTED,
-    Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
-    Reason.SOURCE_CHANGED, Reason.REMOVED,
-)  # fmt: skip
+_NOT_BY_RULES = (Reason.MARKED_DROP, Reason.NO_BUCKET, Reason.NO_ASPECT_CLASS, *LATE)
 
 
 class _Judged(NamedTuple):
@@ -231,12 +228,14 @@ def _remedies(finished: Finished, clip: ClipRow, judged: Sequence[_Judged]) -> I
     for reason in reasons:
         if is_of_stage(reason, finished.measures):
             yield "  another config of the stage in `stages` that gives it, or without that stage"
-        elif reason in LATE:
+        elif reason in _NOT_BY_RULES:
             yield f"  {_late_remedy(finished, clip, Reason(reason))}"
     if (
         not set(COMPARED).intersection(reasons)
         and finished.recipe.dedup.enabled
-        and not any(reason in LATE or is_of_stage(reason, finished.measures) for reason in reasons)
+        and not any(
+            reason in _NOT_BY_RULES or is_of_stage(reason, finished.measures) for reason in reasons
+        )
     ):
         yield "It was not compared with other clips for duplicates, which comes after the rules."
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,15 +59,13 @@ def rows_of(
     return {row.name: row for row in gpu.gpu_rows(faiss, needed=needed)}
 
 
-@pytest.mark.parametrize("needed", [False, True])
-def test_without_a_driver_nothing_else_is_asked(
-    needed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_driver_nothing_else_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = libraries(absent=LIBRARIES, cuda=None)
-    (row,) = rows_of(monkeypatch, needed=needed, libraries=absent).values()
-    assert row.found.startswith("no NVIDIA driver: libcuda.so.1: cannot open")
-    assert (row.state, row.stops) == (State.MISSING if needed else State.NOT_NEEDED, needed)
-    assert ("install NVIDIA's driver" in (row.remedy or "")) == needed
+    for needed in (False, True):
+        (row,) = rows_of(monkeypatch, needed=needed, libraries=absent).values()
+        assert row.found.startswith("no NVIDIA driver: libcuda.so.1: cannot open")
+        assert (row.state, row.stops) == (State.MISSING if needed else State.NOT_NEEDED, needed)
+        assert ("install NVIDIA's driver" in (row.remedy or "")) == needed
 
 
 def test_on_a_server_all_is_ok_and_x264_encodes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,89 +80,71 @@ def test_on_a_server_all_is_ok_and_x264_encodes(monkeypatch: pytest.MonkeyPatch)
     assert rows["NVENC h264"].found.endswith("does not open: no capable devices found")
 
 
-@pytest.mark.parametrize("value", [None, "compute,utility"])
 def test_a_container_without_video_is_told_the_capability(
-    value: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pins the commonest fault: the driver's video libraries are not mounted."""
-    monkeypatch.delenv(gpu.CAPABILITIES, raising=False)
-    if value is not None:
-        monkeypatch.setenv(gpu.CAPABILITIES, value)
-    absent = libraries(absent=LIBRARIES[1:])
-    refusal = "libnvcuvid.so.1: cannot open shared object file"
-    rows = rows_of(monkeypatch, needed=True, libraries=absent, refusal=refusal)
-    for name in LIBRARIES[1:]:
-        assert rows[name].stops
-        assert (repr(value) in rows[name].found) == (value is not None)
-        assert f"-e {gpu.CAPABILITIES}=compute,utility,video" in (rows[name].remedy or "")
-    assert (rows["PyNvVideoCodec"].found, rows["PyNvVideoCodec"].stops) == (refusal, True)
-    assert "NVDEC h264" not in rows
-    assert not any(row.stops for row in rows_of(monkeypatch, libraries=absent).values())
-
-
-def test_a_library_where_the_loader_does_not_look_is_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """Pins the commonest fault: the driver's video libraries are not mounted."""
+    absent = libraries(absent=LIBRARIES[1:])
+    refusal = "libnvcuvid.so.1: cannot open shared object file"
+    for value in ("", "compute,utility"):
+        monkeypatch.setenv(gpu.CAPABILITIES, value)
+        rows = rows_of(monkeypatch, needed=True, libraries=absent, refusal=refusal)
+        for name in LIBRARIES[1:]:
+            assert rows[name].stops
+            assert repr(value) in rows[name].found
+            assert f"-e {gpu.CAPABILITIES}=compute,utility,video" in (rows[name].remedy or "")
+        assert (rows["PyNvVideoCodec"].found, rows["PyNvVideoCodec"].stops) == (refusal, True)
+        assert "NVDEC h264" not in rows
+    assert not any(row.stops for row in rows_of(monkeypatch, libraries=absent).values())
+    # A library where the loader does not look is found.
     (tmp_path / "libnvcuvid.so.1").touch()
     monkeypatch.setattr(gpu, "_FOLDERS", (str(tmp_path),))
-    row = rows_of(monkeypatch, libraries=libraries(absent=["libnvcuvid.so.1"]))["libnvcuvid.so.1"]
+    row = rows_of(monkeypatch, libraries=absent)["libnvcuvid.so.1"]
     assert f"LD_LIBRARY_PATH={tmp_path}:" in (row.remedy or "")
 
 
+def not_started(init: int) -> dict[str, ProbeResult]:
+    return {"libraries": libraries(init=init, devices=0)}
+
+
 @pytest.mark.parametrize(
-    ("init", "devices", "remedy"),
+    ("name", "answers", "state", "words"),
     [
-        (100, 0, "CUDA_VISIBLE_DEVICES"),
-        (802, 0, "nvidia-fabricmanager"),
-        (803, 0, "restart the machine"),
-        (999, 0, "nvidia_uvm"),
-        (719, 0, "dmesg"),
-        (0, 0, "CUDA_VISIBLE_DEVICES"),
+        ("CUDA", not_started(100), State.BROKEN, "check CUDA_VISIBLE_DEVICES"),
+        ("CUDA", not_started(802), State.BROKEN, "nvidia-fabricmanager"),
+        ("CUDA", not_started(803), State.BROKEN, "restart the machine"),
+        ("CUDA", not_started(999), State.BROKEN, "nvidia_uvm"),
+        ("CUDA", not_started(719), State.BROKEN, "dmesg"),
+        ("CUDA", not_started(0), State.BROKEN, "(CUDA_VISIBLE_DEVICES is '')"),
+        ("CUDA", {"libraries": ProbeResult(error="died of SIGSEGV")}, State.BROKEN, "SIGSEGV"),
+        ("torch on the GPU", {"fault": "too old; update it"}, State.BROKEN, "too old update it"),
+        ("torch on the GPU", {"torch": ProbeResult(error="no kernel")}, State.BROKEN, "no kernel"),
+        (
+            "PyNvVideoCodec", {"refusal": "it is not installed; uv pip install it"}, State.MISSING,
+            "it is not installed uv pip install it",
+        ),
+        (
+            "FAISS on the GPU", {"faiss": ProbeResult({"gpu_build": False})}, State.MISSING,
+            "CPU-only build",
+        ),
+        ("FAISS on the GPU", {"faiss_gpus": ProbeResult(error="SIGABRT")}, State.BROKEN, "SIGABRT"),
+        (
+            "FAISS on the GPU", {"faiss_gpus": ProbeResult({"gpus": 0})}, State.BROKEN,
+            "it sees no GPU",
+        ),
     ],
-)
-def test_cuda_that_does_not_start_is_explained(
-    init: int, devices: int, remedy: str, monkeypatch: pytest.MonkeyPatch
+)  # fmt: skip
+def test_a_gpu_that_does_not_work_says_why(
+    name: str, answers: dict[str, Any], state: State, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Pins what stops a recipe that needs a GPU, and no other; FAISS stops none."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    answer = libraries(init=init, devices=devices)
-    rows = rows_of(monkeypatch, needed=True, libraries=answer)
-    assert rows["CUDA"].stops
-    assert remedy in (rows["CUDA"].remedy or "")
-    assert "CUDA_VISIBLE_DEVICES is ''" in rows["CUDA"].found
-    assert "torch on the GPU" not in rows, "nothing that would crash is asked"
-
-
-def test_a_driver_that_crashes_torch_that_does_not_fit_and_a_missing_package_say_why(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    crash = ProbeResult(error="the process died of SIGSEGV")
-    (crashed,) = rows_of(monkeypatch, needed=True, libraries=crash).values()
-    assert (crashed.name, crashed.found, crashed.stops) == ("CUDA", crash.error, True)
-    row = rows_of(monkeypatch, needed=True, fault="it is too old; update the driver")
-    assert row["torch on the GPU"].stops
-    assert row["torch on the GPU"].remedy == "update the driver"
-    why = "RuntimeError: no kernel image is available for execution on the device"
-    row = rows_of(monkeypatch, torch=ProbeResult(error=why))
-    assert (row["torch on the GPU"].found, row["torch on the GPU"].stops) == (why, False)
-    refusal = "PyNvVideoCodec is not installed; uv pip install it"
-    codec = rows_of(monkeypatch, refusal=refusal)["PyNvVideoCodec"]
-    assert (codec.state, codec.remedy, codec.stops) == (State.MISSING, "uv pip install it", False)
-
-
-@pytest.mark.parametrize(
-    ("faiss", "gpus", "state", "words"),
-    [
-        (ProbeResult({"gpu_build": False}), ProbeResult(), State.MISSING, "CPU-only build"),
-        (FAISS, ProbeResult(error="the process died of SIGABRT"), State.BROKEN, "SIGABRT"),
-        (FAISS, ProbeResult({"gpus": 0}), State.BROKEN, "it sees no GPU"),
-    ],
-)
-def test_faiss_on_the_gpu(
-    faiss: ProbeResult, gpus: ProbeResult, state: State, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    row = rows_of(monkeypatch, faiss=faiss, faiss_gpus=gpus)["FAISS on the GPU"]
-    assert row.state == state
-    assert words in row.found
+    for needed in (False, True):
+        rows = rows_of(monkeypatch, needed=needed, **answers)
+        assert rows[name].state == state
+        assert rows[name].stops == (needed and name != "FAISS on the GPU")
+        assert words in f"{rows[name].found} {rows[name].remedy}"
+        assert name != "CUDA" or len(rows) <= len(LIBRARIES), "nothing that would crash is asked"
 
 
 @pytest.mark.needs_gpu
