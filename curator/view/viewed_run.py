@@ -43,6 +43,11 @@ MAX_PICTURES = 2_000
 MAX_GROUPS = 200
 """Most tags, buckets and clusters that can be chosen from."""
 MAX_SHOTS = 5_000
+_CARD = (
+    "clip_id", "source_id", "source_uri", "start_s", "end_s", "decision", "reason", "caption",
+    "cluster", "duplicate_of",
+)  # fmt: skip
+"""Columns of a clip that its card has as they are."""
 Side = Literal["kept", "rejected", "gained", "lost"]
 Json = dict[str, Any]
 
@@ -116,7 +121,11 @@ class ViewedRun:
                 for n in dict.fromkeys(names)
                 if n in specs
             ],
-            "rules": self._rules(),
+            "rules": [
+                {"rule": name, "score": rule.score or name}
+                | {key: getattr(rule, key) for key in ("severity", "drop_lowest", "drop_highest")}
+                for name, rule in self.finished.recipe.filters.root.items()
+            ],
             "reasons": self._counted("reason"),
             "buckets": self._counted("bucket"),
             "tags": self._counted("tags"),
@@ -136,10 +145,11 @@ class ViewedRun:
             outcomes = self.funnel.decide(changes)
             (now, now_s), (then, then_s) = self._counts_now, self.funnel.counts(outcomes.codes)
             now += [0] * (len(then) - len(now))
+            counted = zip(self.funnel.reasons, now, then, strict=True)
             rows = [
-                {"reason": reason, "now": before, "then": after}
-                for reason, before, after in zip(self.funnel.reasons, now, then, strict=True)
-                if before or after or reason is None
+                {"reason": reason, "now": n_now, "then": n_then}
+                for reason, n_now, n_then in counted
+                if n_now or n_then or reason is None
             ]
             charts = [
                 {
@@ -311,21 +321,11 @@ class ViewedRun:
 
     def _facts(self, clip: ClipRow, then: str | None) -> Json:
         mark = self.marks.get(clip.clip_id)
-        facts = {
-            "clip_id": clip.clip_id,
-            "source_id": clip.source_id,
-            "source_uri": clip.source_uri,
-            "start_s": clip.start_s,
-            "end_s": clip.end_s,
-            "decision": clip.decision,
-            "reason": clip.reason,
-            "reasons": clip.reasons or [],
+        facts = {name: getattr(clip, name) for name in _CARD} | {
             "then": then,
-            "caption": clip.caption,
+            "reasons": clip.reasons or [],
             "tags": clip.tags or [],
             "size": [clip.width, clip.height],
-            "cluster": clip.cluster,
-            "duplicate_of": clip.duplicate_of,
             "can_play": clip.shard is not None and clip.mp4_offset is not None,
             "mark": None if mark is None else _mark_facts(mark),
         }
@@ -356,15 +356,6 @@ class ViewedRun:
         rows = pc.value_counts(values.drop_null()).to_pylist()
         counts = sorted(((row["counts"], row["values"]) for row in rows), reverse=True)
         return [(name, n) for n, name in counts[:MAX_GROUPS]]
-
-    def _rules(self) -> list[Json]:
-        rules = self.finished.recipe.filters.root
-        shares = ("drop_lowest", "drop_highest")
-        return [
-            {"rule": name, "score": rule.score or name, "severity": rule.severity}
-            | {share: getattr(rule, share) for share in shares}
-            for name, rule in rules.items()
-        ]
 
     def _wanted(self, query: ClipQuery, outcomes: Outcomes) -> Mask:
         """Returns the clips that a query asks for, bool [C], the parts of clips last."""
