@@ -57,6 +57,13 @@ def test_a_source_that_is_not_there_ends_with_2(
     assert main(["doctor", missing, str(tmp_path)]) == EXIT_USAGE
     printed = capsys.readouterr().out
     assert f"recipe quickstart cannot run here: source {missing}" in printed.splitlines()[-1]
+    # An unreadable recipe is told.
+    found = examine(recipe="quikstart")
+    places = [list(Group).index(row.group) for row in found.rows]
+    assert places == sorted(places)
+    (row,) = [row for row in found.rows if row.group is Group.RECIPE]
+    assert row.stops
+    assert row.remedy == "did you mean 'quickstart'?"
 
 
 def test_with_a_broken_package_the_rest_is_still_told(asked_once: dict[str, ProbeResult]) -> None:
@@ -66,16 +73,6 @@ def test_with_a_broken_package_the_rest_is_still_told(asked_once: dict[str, Prob
     assert not found.can_run
     assert [row.name for row in found.rows if row.stops] == ["OpenCV", "quickstart"]
     assert {Group.MACHINE, Group.GPU} <= {row.group for row in found.rows}
-
-
-@pytest.mark.usefixtures("asked_once")
-def test_an_unreadable_recipe_is_told() -> None:
-    found = examine(recipe="quikstart")
-    places = [list(Group).index(row.group) for row in found.rows]
-    assert places == sorted(places)
-    (row,) = [row for row in found.rows if row.group is Group.RECIPE]
-    assert row.stops
-    assert row.remedy == "did you mean 'quickstart'?"
 
 
 def test_what_is_not_needed_does_not_stop() -> None:

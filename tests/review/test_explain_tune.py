@@ -8,7 +8,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from made_out import candidates_table, made_out, unlike_vectors
@@ -74,7 +73,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = EXI
 
 
 def test_the_made_run_is_what_the_tests_below_think(made: Made) -> None:
-    """Pins the run itself: reasons, bounds by quantile in the summary, and tags."""
+    """Pins the run itself: reasons, bounds by quantile, tags, and what of candidates stays."""
     counts = made.summary["counts"]
     assert counts["by_reason"] == {
         "motion_too_low": 6, "sharpness_too_low": 3, "duplicate": 1, "too_short": 1,
@@ -84,6 +83,13 @@ def test_the_made_run_is_what_the_tests_below_think(made: Made) -> None:
     (sharp,) = (rule for rule in made.summary["rules"] if rule["rule"] == "sharpness")
     assert sharp["min"] == pytest.approx(10 - 3.5)
     assert (sharp["n_measured"], sharp["drop_lowest"]) == (39, 0.1)
+    kinds = sorted(p.name for p in (made.out / "candidates").iterdir())
+    assert kinds == ["clips", "footage", "pictures", "shots", "sources", "vectors"]
+    assert all(len(list((made.out / "candidates" / kind).iterdir())) == 1 for kind in kinds)
+    assert TABLES == (
+        "sources", "shots", "clips", "embeddings", "clip_embeddings", "annotations", "sidecars",
+        "members",
+    )  # fmt: skip
 
 
 def test_a_rejected_clip_is_explained_with_what_would_have_kept_it(
@@ -99,6 +105,23 @@ def test_a_rejected_clip_is_explained_with_what_would_have_kept_it(
     assert "--set filters.motion.min=3" in text
     assert "luma 1" in lines["scores"]
     assert "It was not compared" in text
+    # A duplicate names the clip that is kept.
+    text = said(capsys, "explain", made.out, made.ids[20])
+    assert f"duplicate of {made.ids[30]}, which shows 100% of it" in text
+    assert "5.0 s from its second 0.0 on; similarity 0.950" in text
+    assert "which is /films/00000.mp4 at 0:02:30, kept" in text
+    assert "--set dedup.enabled=false" in text
+
+    # A clip that is too short, not sharp and flagged as noisy has all reasons and tags.
+    text = said(capsys, "explain", made.out, made.ids[39])
+    assert "tags: noise_too_high" in text
+    assert "too_short, sharpness_too_low" in text
+    assert "flags: noise_too_high" in text
+    assert "--set propose.min_s=" in text
+    # A kept clip says so and needs nothing.
+    text = said(capsys, "explain", made.out, made.ids[10])
+    assert "\nkept, " in text
+    assert "--set" not in text
 
 
 def test_the_remedies_keep_the_clip(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,30 +134,6 @@ def test_the_remedies_keep_the_clip(made: Made, capsys: pytest.CaptureFixture[st
         assert changes
         index = finished.clips["clip_id"].to_pylist().index(made.ids[number])
         assert tune(finished, changes).then[index] is None
-
-
-def test_a_duplicate_names_the_clip_that_is_kept(
-    made: Made, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Pins what became of the other clip, and the similarity."""
-    text = said(capsys, "explain", made.out, made.ids[20])
-    assert f"duplicate of {made.ids[30]}, which shows 100% of it" in text
-    assert "5.0 s from its second 0.0 on; similarity 0.950" in text
-    assert "which is /films/00000.mp4 at 0:02:30, kept" in text
-    assert "--set dedup.enabled=false" in text
-
-
-def test_all_reasons_and_tags_are_told(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
-    """Pins a clip that is too short, not sharp and flagged as noisy."""
-    text = said(capsys, "explain", made.out, made.ids[39])
-    assert "tags: noise_too_high" in text
-    assert "too_short, sharpness_too_low" in text
-    assert "flags: noise_too_high" in text
-    assert "--set propose.min_s=" in text
-    # A kept clip says so and needs nothing.
-    text = said(capsys, "explain", made.out, made.ids[10])
-    assert "\nkept, " in text
-    assert "--set" not in text
 
 
 def test_a_beginning_of_the_id_is_enough_if_it_is_the_only_one(
@@ -347,17 +346,6 @@ def test_an_output_on_s3_is_read_the_same_way(
     assert "motion_too_low" in said(capsys, "explain", uri, clips["clip_id"][0].as_py())
     assert "kept -> rejected  2" in said(capsys, "tune", uri, "motion.min=7.5")
     assert Images((tmp_path / "tune.html").read_text()).n_images > 0
-
-
-def test_what_candidates_are_stored_survives_the_commit(made: Made) -> None:
-    """Pins that a commit removes candidates of other settings and keeps its own."""
-    assert TABLES == (
-        "sources", "shots", "clips", "embeddings", "clip_embeddings", "annotations", "sidecars",
-        "members",
-    )  # fmt: skip
-    kinds = sorted(p.name for p in (made.out / "candidates").iterdir())
-    assert kinds == ["clips", "footage", "pictures", "shots", "sources", "vectors"]
-    assert np.all([len(list((made.out / "candidates" / k).iterdir())) == 1 for k in kinds])
 
 
 def test_times_have_fractions_of_a_second() -> None:

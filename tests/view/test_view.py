@@ -194,6 +194,11 @@ def test_the_funnel_honours_marks_as_the_next_run_does(out: Path, tmp_path: Path
         assert [run.funnel.reasons[code] for code in codes] == tuned.then
     outcome = {c["clip_id"]: run.funnel.reasons[k] for c, k in zip(clips, codes, strict=True)}
     assert (outcome[low], outcome[kept]) == (None, "marked_drop")
+    # After a removal the page stores nothing.
+    run.finished.store.write("removed/footage-1.parquet", b"another removal")
+    for refused in (lambda: run.mark(low, {"note": "secret"}), lambda: run.source_mp4(low)):
+        with pytest.raises(UsageError, match="start it again"):
+            refused()
 
 
 @pytest.mark.parametrize(
@@ -224,7 +229,7 @@ def test_others_are_refused(
     assert clip not in run.marks
 
 
-def test_the_token_becomes_a_cookie(ask: Client) -> None:
+def test_the_token_becomes_a_cookie_and_the_page_asks_no_one_else(ask: Client) -> None:
     assert ask("/", Cookie=None).status == 401
     assert ask("/?token=another", Cookie=None).status == 401
     answer = ask(f"/?token={TOKEN}", Cookie=None)
@@ -233,9 +238,7 @@ def test_the_token_becomes_a_cookie(ask: Client) -> None:
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
     assert ask("/", Cookie=cookie.partition(";")[0]).status == 200
-
-
-def test_the_policy_lets_the_page_ask_for_nothing_else(ask: Client) -> None:
+    # The policy lets the page ask for nothing else.
     page = ask("/")
     policy = page.headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
@@ -330,18 +333,6 @@ def test_a_condition_that_never_ends_is_ended(
     with pytest.raises(UsageError, match="fails"):
         run.page(ClipQuery(where=f"EXISTS({endless} WHERE n < 0)"), 0, 10)
     assert run.page(ClipQuery(where="1=1) UNION ALL SELECT NULL FROM (SELECT 1"), 0, 10)["n"] == N
-
-
-def test_after_a_removal_the_page_stores_nothing(out: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "out"
-    shutil.copytree(out, copy)
-    run = ViewedRun(open_finished(str(copy)))
-    clip = run.clips["clip_id"][0].as_py()
-    run.finished.store.write("removed/footage-1.parquet", b"another removal")
-    with pytest.raises(UsageError, match="start it again"):
-        run.mark(clip, {"note": "secret"})
-    with pytest.raises(UsageError, match="start it again"):
-        run.source_mp4(clip)
 
 
 def test_wrong_requests_name_what_is_wrong(ask: Client) -> None:
