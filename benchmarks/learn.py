@@ -26,11 +26,11 @@ from curator.review.finished_run import open_finished
 from curator.review.score_learning import (
     LEAST_LIKELY,
     MarkedScores,
+    RankGrid,
     auc,
     calibration_error,
     learn,
 )
-from curator.review.suitability import RankGrid
 
 Floats = NDArray[np.float64]
 N_MARKS = (50, 100, 200, 500)

@@ -85,8 +85,8 @@ def explain(options: argparse.Namespace) -> int:
 )
 def tune(options: argparse.Namespace) -> int:
     from curator.review import bound_tuning
+    from curator.review.bound_tuning import put_page, render_tune
     from curator.review.finished_run import open_finished
-    from curator.review.tune_page import put_page, render_tune
 
     finished = open_finished(options.out, options.snapshot, memory_bytes=options.memory)
     tuned = bound_tuning.tune(finished, options.changes, rules_only=options.rules_only)
@@ -163,10 +163,9 @@ def mark(options: argparse.Namespace) -> int:
     "score.",
 )
 def learn(options: argparse.Namespace) -> int:
+    from curator.review.bound_tuning import put_page, render_tune
     from curator.review.finished_run import open_finished
-    from curator.review.score_learning import LEAST_LIKELY
-    from curator.review.suitability import learn_suitability, tuned_by
-    from curator.review.tune_page import put_page, render_tune
+    from curator.review.score_learning import LEAST_LIKELY, learn_suitability, tuned_by
     from curator.tables.out_layout import LEARNED_MODEL
 
     finished = open_finished(options.out, memory_bytes=options.memory)
@@ -270,7 +269,7 @@ def view(options: argparse.Namespace) -> int:
 def search(options: argparse.Namespace) -> int:
     from curator.retrieval.clip_search import ClipSearch
     from curator.retrieval.search_results import as_json, as_table, render_search
-    from curator.review.tune_page import write_page
+    from curator.review.bound_tuning import write_page
 
     clips = ClipSearch.open(
         options.out, options.snapshot, rejected=options.all, memory_bytes=options.memory

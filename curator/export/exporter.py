@@ -22,8 +22,7 @@ from curator.extensions import Extension, Kind, load_extension
 from curator.stages.shard.tar_reader import Shard
 
 if TYPE_CHECKING:
-    from curator.export.clip_reader import ShardClip
-    from curator.export.job import Job
+    from curator.export.job import Job, ShardClip
 
 FORMATS: Mapping[str, str] = {
     "cosmos": "curator.export.video_folders:Cosmos",

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
 from curator.errors import ShardError, SourceError
-from curator.export.clip_reader import ShardClip
 from curator.export.exporter import Exporter, ExporterOptions
-from curator.export.job import Job
+from curator.export.job import Job, ShardClip
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
 from curator.stages.shard.tar_reader import BLOCK, Shard

@@ -9,9 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curator.errors import StorageError
-from curator.export.clip_reader import ShardClip
 from curator.export.exporter import Exporter, ExporterOptions
-from curator.export.job import Job
+from curator.export.job import Job, ShardClip
 from curator.family import Family
 from curator.stages.shard.shard_index import DATASET_SCHEMA
 from curator.stages.shard.tar_reader import COLUMNS, Shard, declared_families

@@ -18,9 +18,8 @@ import pyarrow as pa
 from pydantic import Field
 
 from curator.errors import CutError, RecipeError, ShardError, UsageError
-from curator.export.clip_reader import ShardClip
 from curator.export.exporter import Exporter, RelativePaths, VideoExporter
-from curator.export.job import Job
+from curator.export.job import Job, ShardClip
 from curator.media.clip_frames import Wanted, sample_clip
 from curator.stages.caption.caption_records import (
     ANSWER_FIELDS,

@@ -13,9 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curator.errors import UsageError
-from curator.export.clip_reader import ShardClip
 from curator.export.exporter import LeastFrames, RelativePaths, VideoExporter
-from curator.export.job import Job
+from curator.export.job import Job, ShardClip
 
 OPENSORA_SCHEMA = pa.schema(
     [("path", pa.string()), ("text", pa.string()), ("num_frames", pa.int64()),

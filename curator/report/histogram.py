@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from curator.measures.measure_contract import ScoreSpec
 from curator.number_text import count, score
-from curator.report.rule_text import applied_rules, measures_of, reasons_of
+from curator.report.funnel import applied_rules, measures_of, reasons_of
 from curator.tables.clip_rows import ClipColumns
 
 LENGTH = "duration"

@@ -18,10 +18,17 @@ from curator.report.contact_sheets import (
     originals_of,
     sheets_of,
 )
-from curator.report.funnel import course_words, funnel_steps, gpu_trouble
+from curator.report.funnel import (
+    applied_rules,
+    bound_words,
+    course_words,
+    funnel_steps,
+    gpu_trouble,
+    reason_words,
+    reasons_of,
+)
 from curator.report.histogram import histograms
 from curator.report.page_templates import render
-from curator.report.rule_text import applied_rules, bound_words, reason_words, reasons_of
 from curator.report.score_distance import Nearness
 from curator.tables.clip_rows import ClipColumns
 

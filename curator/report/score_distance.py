@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.number_text import compared, score
-from curator.report.rule_text import applied_rules, measures_of, reasons_of
+from curator.report.funnel import applied_rules, measures_of, reasons_of
 from curator.tables.clip_rows import ClipColumns, ClipRow
 
 MOST, MOST_FAILED = 6, 8

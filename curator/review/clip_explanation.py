@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from curator.errors import UsageError
 from curator.number_text import moment, plain, score
 from curator.records.clips import COMPARED, REMAINDER, Reason
+from curator.report.funnel import quantile_words, value_words
 from curator.report.page_templates import declared_values
-from curator.report.rule_text import quantile_words, value_words
 from curator.review.bound_tuning import LATE
 from curator.review.finished_run import Finished, is_of_stage
 from curator.runs.marked_clips import has_effect

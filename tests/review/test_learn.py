@@ -18,8 +18,7 @@ from curator.measures.learned_score import LearnedScore
 from curator.measures.learned_spec import SUITABILITY
 from curator.review import score_learning
 from curator.review.finished_run import Finished, open_finished
-from curator.review.score_learning import Fitted, MarkedScores, auc, calibration_error
-from curator.review.suitability import RankGrid
+from curator.review.score_learning import Fitted, MarkedScores, RankGrid, auc, calibration_error
 from curator.tables.mark_table import Mark, MarkWriter, utc_now
 from curator.tables.out_layout import LEARNED_MODEL
 
